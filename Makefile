@@ -1,0 +1,9 @@
+# The two commands of the README. Node 24 and pnpm come from the npm registry; only npm and a C++ compiler with CMake are needed.
+PNPM ?= npx --yes $(shell sed -n 's/.*"packageManager": *"\(pnpm@[^"+]*\).*/\1/p' package.json)
+.PHONY: setup demo test
+setup:
+	$(PNPM) install --frozen-lockfile
+demo: setup
+	$(PNPM) demo
+test: setup
+	$(PNPM) test

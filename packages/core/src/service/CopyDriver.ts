@@ -1,0 +1,101 @@
+/**
+ * What a backend author writes: moves messages between ranks. Everything else (queue, matching, agreement, staging,
+ * deadlines, reports) is `CopyService`, which calls a driver only with batches that all ranks have agreed on.
+ *
+ * Contract
+ * - `prepare` and `start` are called by every rank of the group, idle ranks included, in the same order; a driver may use
+ *   its `ProcessGroup` in both. `prepare` must not move tensor bytes; a prepared program may be started many times, one
+ *   start after the other. Between starts the contents change, never the regions.
+ * - Messages come in an order that is globally consistent: a driver may process its list strictly front to back, with no
+ *   buffering at all, and never deadlock.
+ * - `start` is called only after every rank has declared its send regions complete, so a driver may read them at once.
+ * - `await` ends when this rank's work is done: received bytes are visible to the host, and sent regions may be reused
+ *   unless `requiresProcessGroupBarrier` says that peers fetch them; then the service has all ranks meet first. It fails
+ *   as soon as the driver knows that it cannot finish; it need not watch deadlines itself.
+ * - `movedBytes` grows while the transfer gets on; the service extends its no-progress deadline by it.
+ * - `cancel` stops touching the regions before it ends, whatever the peers do. Afterwards the driver either works as
+ *   before or reports failures of scope "service", upon which the service rebuilds it before the next run.
+ * - A driver without `gather` gets messages of exactly one dense part, in memory that its engine allocated.
+ */
+import * as Context from "effect/Context"
+import type * as Effect from "effect/Effect"
+import * as Schema from "effect/Schema"
+import type * as EffectScope from "effect/Scope"
+import type { Rank } from "../base/Ids.ts"
+import { describeReason, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
+import type { Message } from "../ir/Message.ts"
+
+export const CopyDriverReason = Schema.Union([
+  /** The connection to a peer is lost, or its process is gone. */
+  reason("PeerGone"),
+  /** The transport failed: a system call, a device, a library. */
+  reason("TransportFailed"),
+  /** Memory cannot be reached by the peer over any path that this driver has. */
+  reason("UnreachableMemory"),
+  /** The driver does not do this. Its capabilities say so. */
+  reason("Unsupported"),
+  /** The driver was cancelled or aborted and must be rebuilt. */
+  reason("Broken"),
+  /** The program does not belong to this driver, or its memory was freed. */
+  reason("InvalidProgram")
+])
+export type CopyDriverReason = typeof CopyDriverReason.Type
+
+export class CopyDriverError extends Schema.TaggedError<CopyDriverError>()("CopyDriverError", {
+  reason: CopyDriverReason
+}) {
+  override get message(): string {
+    return describeReason(this.reason)
+  }
+}
+
+export const copyDriverError = (tag: CopyDriverReason["_tag"], input: ReasonInput): CopyDriverError =>
+  new CopyDriverError({ reason: reasonOf(tag, input) })
+
+export interface CopyDriverCapabilities {
+  /** Takes scattered, strided regions as they are; else each message is packed into one dense buffer. */
+  readonly gather: boolean
+  /** Sent regions may be read by peers until every rank's `await` has ended. */
+  readonly requiresProcessGroupBarrier: boolean
+  /** Every operation must carry a task id. */
+  readonly requiresTaskId: boolean
+  /** Device families whose memory the driver moves; "*" for all. */
+  readonly deviceFamilies: ReadonlyArray<string>
+  /** Most bytes in one message; the service cuts longer ones. */
+  readonly maxMessageBytes: number
+}
+
+/** Which way bytes go to or come from a peer, and why that way. */
+export interface PeerPath {
+  readonly peer: Rank
+  readonly path: string
+  readonly reason: string
+}
+
+export interface Program {
+  readonly messages: ReadonlyArray<Message>
+  readonly paths: ReadonlyArray<PeerPath>
+}
+
+export interface InFlight {
+  readonly isComplete: Effect.Effect<boolean>
+  readonly await: Effect.Effect<void, CopyDriverError>
+  readonly cancel: Effect.Effect<void>
+  readonly movedBytes: Effect.Effect<number>
+}
+
+export interface CopyDriverShape {
+  readonly name: string
+  readonly rank: Rank
+  readonly worldSize: number
+  readonly capabilities: CopyDriverCapabilities
+  /** The scope ends when the program is dropped. */
+  readonly prepare: (
+    messages: ReadonlyArray<Message>
+  ) => Effect.Effect<Program, CopyDriverError, EffectScope.Scope>
+  readonly start: (program: Program) => Effect.Effect<InFlight, CopyDriverError>
+}
+
+export class CopyDriver extends Context.Service<CopyDriver, CopyDriverShape>()(
+  "@tensorferry/core/service/CopyDriver"
+) {}

@@ -1,0 +1,158 @@
+/**
+ * The user's way to move tensors between ranks: queue sends and receives, then `run`.
+ *
+ * Contract
+ * - `submitSend` and `submitRecv` queue; nothing moves before `run`. Both ends state the same element type and shape for
+ *   `(taskId, part)`; casts are the executor's business. Regions may be strided; logical order is what arrives.
+ * - Without a task id, the n-th send from one rank to another meets the n-th receive there that has none either.
+ * - `run` is collective over the service's `ProcessGroup`: ranks with an empty queue call it too. All ranks agree on the
+ *   whole batch before any byte moves; a missing partner, unequal shapes or types, an unknown rank or freed storage fails
+ *   on every rank with an error that names it. A batch equal to the previous one is agreed on by one digest and reuses
+ *   the compiled program; addresses are looked up anew whenever a storage's generation changed.
+ * - Operations of a rank with itself are matched by `matchLocalOpsByTaskId` and never reach the driver.
+ * - When `run` succeeds, every byte is in place on every rank and sources may be changed or freed. When it fails, every
+ *   rank learns the first failure and what destinations hold is unspecified. Either way the queue is empty afterwards.
+ * - Inputs are complete when `run` is called, unless `after` says what to wait for first.
+ * - A failure of scope "service" makes the service `Broken`. The next `run` rebuilds the driver or says why it cannot.
+ * - The service's scope is its `close`: it cancels what is running and drops programs before their driver.
+ */
+import * as Context from "effect/Context"
+import type * as Effect from "effect/Effect"
+import * as Schema from "effect/Schema"
+import type { Part, Rank, TaskId } from "../base/Ids.ts"
+import { describeReason, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
+import type { Tensor } from "../tensor/Tensor.ts"
+import type { CopyDriverCapabilities, PeerPath } from "./CopyDriver.ts"
+import type { Fence } from "./TensorEngine.ts"
+
+export const CopyReason = Schema.Union([
+  /** One end is queued, the other is not. */
+  reason("PartnerMissing"),
+  /** Both ends are queued with different shapes, types or counts. */
+  reason("Mismatch"),
+  /** Two operations of one kind carry the same `(taskId, part)` between the same ranks. */
+  reason("DuplicateTask"),
+  /** A rank outside the service's world. */
+  reason("UnknownRank"),
+  /** A queued tensor's storage was freed, or the tensor is not one. */
+  reason("InvalidTensor"),
+  /** Ranks run different backends, versions or settings. */
+  reason("Incompatible"),
+  /** The backend needs what the operation lacks, or cannot move this memory. */
+  reason("Unsupported"),
+  /** No progress within the deadline. */
+  reason("DeadlineExceeded"),
+  /** A rank is gone. */
+  reason("PeerGone"),
+  /** The transport, the engine or a peer's run failed. */
+  reason("TransferFailed"),
+  /** The service could not be rebuilt after an earlier failure. */
+  reason("Broken"),
+  /** Another run of this service is in progress. */
+  reason("Busy")
+])
+export type CopyReason = typeof CopyReason.Type
+
+export class CopyError extends Schema.TaggedError<CopyError>()("CopyError", {
+  reason: CopyReason,
+  /** The ranks that the failure is about. */
+  ranks: Schema.Array(Schema.Int)
+}) {
+  override get message(): string {
+    return describeReason(this.reason)
+  }
+}
+
+export const copyError = (tag: CopyReason["_tag"], ranks: ReadonlyArray<Rank>, input: ReasonInput): CopyError =>
+  new CopyError({ reason: reasonOf(tag, input), ranks: [...ranks] })
+
+/** A queued half of a transfer. */
+export interface SendOp {
+  readonly _tag: "SendOp"
+  readonly tensor: Tensor
+  readonly destRank: Rank
+  readonly taskId: TaskId | undefined
+  readonly part: Part
+}
+
+export interface RecvOp {
+  readonly _tag: "RecvOp"
+  readonly tensor: Tensor
+  readonly srcRank: Rank
+  readonly taskId: TaskId | undefined
+  readonly part: Part
+}
+
+export interface SubmitOptions {
+  /** Which tensor of the task; 0 by default. */
+  readonly part?: Part
+  /** The local name, for error messages. */
+  readonly paramName?: string
+}
+
+/** What a run moved and how. Bytes are payload bytes; times are seconds. */
+export const CopyReport = Schema.Struct({
+  backend: Schema.String,
+  rank: Schema.Int,
+  localBytes: Schema.Int,
+  localOps: Schema.Int,
+  remoteBytesSent: Schema.Int,
+  remoteBytesReceived: Schema.Int,
+  remoteOps: Schema.Int,
+  messages: Schema.Int,
+  /** Largest total of staging buffers alive at once. */
+  stagingBytes: Schema.Int,
+  /** True where the program of the previous run was used again. */
+  reusedProgram: Schema.Boolean,
+  phases: Schema.Struct({
+    handshake: Schema.Finite,
+    prepare: Schema.Finite,
+    pack: Schema.Finite,
+    local: Schema.Finite,
+    transfer: Schema.Finite,
+    unpack: Schema.Finite,
+    outcome: Schema.Finite
+  }),
+  peers: Schema.Array(
+    Schema.Struct({
+      peer: Schema.Int,
+      bytesSent: Schema.Int,
+      bytesReceived: Schema.Int,
+      path: Schema.String,
+      reason: Schema.String
+    })
+  )
+})
+export type CopyReport = typeof CopyReport.Type
+
+export interface RunOptions {
+  /** Work that fills the sources; awaited before anything else. */
+  readonly after?: ReadonlyArray<Fence>
+  /** Called with the bytes moved so far on this rank. */
+  readonly onProgress?: (movedBytes: number, totalBytes: number) => Effect.Effect<void>
+}
+
+export interface CopyServiceShape {
+  readonly backend: string
+  readonly rank: Rank
+  readonly worldSize: number
+  readonly capabilities: CopyDriverCapabilities
+  readonly state: Effect.Effect<"Ready" | "Broken">
+  readonly submitSend: (
+    tensor: Tensor,
+    destRank: Rank,
+    taskId?: TaskId,
+    options?: SubmitOptions
+  ) => Effect.Effect<void, CopyError>
+  readonly submitRecv: (
+    tensor: Tensor,
+    srcRank: Rank,
+    taskId?: TaskId,
+    options?: SubmitOptions
+  ) => Effect.Effect<void, CopyError>
+  readonly run: (options?: RunOptions) => Effect.Effect<CopyReport, CopyError>
+}
+
+export class CopyService extends Context.Service<CopyService, CopyServiceShape>()(
+  "@tensorferry/core/service/CopyService"
+) {}

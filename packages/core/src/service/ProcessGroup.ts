@@ -1,0 +1,84 @@
+/**
+ * The ranks of a job and the small messages by which they agree. Control data only: tensors go through `CopyService`.
+ *
+ * Contract
+ * - Every member calls the same collectives in the same order; the label says which one a rank is in, and members that
+ *   meet under different labels all fail, naming both.
+ * - Deadlines are no-progress deadlines: a wait fails when none of the ranks it waits for showed progress for the
+ *   deadline, and the error names those that did not arrive. A rank in long local work calls `reportProgress`, or wraps
+ *   the work in `keepAlive`. A broken connection fails every wait for that rank at once.
+ * - A rank that failed or left stays gone: later collectives that include it fail at once. Subgroups without it go on.
+ * - `subgroup` is a renumbering, not a collective; only its members take part in its collectives.
+ */
+import * as Context from "effect/Context"
+import type * as Duration from "effect/Duration"
+import type * as Effect from "effect/Effect"
+import * as Schema from "effect/Schema"
+import type { Rank } from "../base/Ids.ts"
+import { describeReason, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
+
+export const ProcessGroupReason = Schema.Union([
+  /** Ranks did not arrive before the no-progress deadline. */
+  reason("DeadlineExceeded"),
+  /** A member's process or connection is gone. */
+  reason("PeerGone"),
+  /** Members are in different collectives. */
+  reason("CollectiveMismatch"),
+  /** A rank outside the group, a group with repeated ranks, an empty group. */
+  reason("InvalidGroup"),
+  /** The group could not be formed: address in use, unreachable, wrong token, wrong size. */
+  reason("RendezvousFailed"),
+  /** A variable of the environment is missing or wrong. */
+  reason("InvalidEnvironment"),
+  /** A message broke the protocol's rules or limits. */
+  reason("ProtocolViolation")
+])
+export type ProcessGroupReason = typeof ProcessGroupReason.Type
+
+export class ProcessGroupError extends Schema.TaggedError<ProcessGroupError>()("ProcessGroupError", {
+  reason: ProcessGroupReason,
+  /** The ranks (of the whole job) that the failure is about. */
+  ranks: Schema.Array(Schema.Int)
+}) {
+  override get message(): string {
+    return describeReason(this.reason)
+  }
+}
+
+export const processGroupError = (
+  tag: ProcessGroupReason["_tag"],
+  ranks: ReadonlyArray<Rank>,
+  input: ReasonInput
+): ProcessGroupError => new ProcessGroupError({ reason: reasonOf(tag, input), ranks: [...ranks] })
+
+export interface ProcessGroupShape {
+  /** This member's number, 0 to `size - 1`. */
+  readonly rank: Rank
+  readonly size: number
+  /** Rank in the whole job of each member, by number. */
+  readonly members: ReadonlyArray<Rank>
+  /** How long a wait lasts without progress of those it waits for. */
+  readonly deadline: Duration.Duration
+  /** Every member's payload, by rank. */
+  readonly allGather: (
+    label: string,
+    payload: Uint8Array
+  ) => Effect.Effect<ReadonlyArray<Uint8Array>, ProcessGroupError>
+  /** The root's payload, on every member. Payloads of others are ignored. */
+  readonly broadcast: (
+    label: string,
+    root: Rank,
+    payload: Uint8Array
+  ) => Effect.Effect<Uint8Array, ProcessGroupError>
+  readonly barrier: (label: string) => Effect.Effect<void, ProcessGroupError>
+  /** The group of these members, numbered in the order given. Fails unless this member is among them. */
+  readonly subgroup: (ranks: ReadonlyArray<Rank>) => Effect.Effect<ProcessGroupShape, ProcessGroupError>
+  /** Tells the others that this rank is getting on with its work. Cheap; call it as often as convenient. */
+  readonly reportProgress: Effect.Effect<void>
+  /** Reports progress while the effect runs. For work that cannot report by itself. */
+  readonly keepAlive: <A, E, R>(effect: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
+}
+
+export class ProcessGroup extends Context.Service<ProcessGroup, ProcessGroupShape>()(
+  "@tensorferry/core/service/ProcessGroup"
+) {}

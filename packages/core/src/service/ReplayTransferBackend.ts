@@ -1,0 +1,104 @@
+/**
+ * Moves replay batches from host slots to device slots without stalling the learner.
+ *
+ * Slot states: `idle -> submitted -> ready`, and `deferred` where the copy happens inside the consumer's wait.
+ * ```
+ *             submitH2d              copy done
+ *   idle ───────────────▶ submitted ───────────▶ ready
+ *    ▲  ╲ submitH2d (deferred mode)                │  submitH2d
+ *    │   ╲─────────────▶ deferred ──wait──────────▶│
+ *    └───────────────── clearReady ────────────────┘
+ * ```
+ * - `clearReady` makes a slot not ready until its *next* copy completed; an earlier completed copy never counts.
+ * - Submitting into a slot whose copy is running fails with `SlotBusy` and changes nothing.
+ * - `registerHostSlots` is all or nothing.
+ */
+import * as Context from "effect/Context"
+import type * as Effect from "effect/Effect"
+import * as Schema from "effect/Schema"
+import type * as EffectScope from "effect/Scope"
+import type { DType } from "../base/DType.ts"
+import { describeReason, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
+import type { Device } from "../tensor/Device.ts"
+import type { Tensor } from "../tensor/Tensor.ts"
+
+export const ReplayTransferReason = Schema.Union([
+  reason("SlotOutOfRange"),
+  reason("SlotBusy"),
+  /** Source and destination differ in shape or type, or are on the wrong device. */
+  reason("ShapeMismatch"),
+  reason("DTypeMismatch"),
+  reason("DeviceMismatch"),
+  reason("FreedStorage"),
+  reason("RegistrationFailed"),
+  reason("DeviceFailure"),
+  reason("DeadlineExceeded")
+])
+export type ReplayTransferReason = typeof ReplayTransferReason.Type
+
+export class ReplayTransferError extends Schema.TaggedError<ReplayTransferError>()("ReplayTransferError", {
+  reason: ReplayTransferReason
+}) {
+  override get message(): string {
+    return describeReason(this.reason)
+  }
+}
+
+export const replayTransferError = (tag: ReplayTransferReason["_tag"], input: ReasonInput): ReplayTransferError =>
+  new ReplayTransferError({ reason: reasonOf(tag, input) })
+
+export type SlotState = "idle" | "submitted" | "deferred" | "ready"
+
+/** A queue of device work that a consumer names when it wants to wait on it; the backend knows its own kind. */
+export interface ReplayStream {
+  readonly device: Device
+  readonly handle: bigint
+}
+
+export interface ReplaySubmission {
+  /** Device slot to fill, 0 to `count - 1`. */
+  readonly slot: number
+  /** Device tensor, same shape and type as `source`. */
+  readonly destination: Tensor
+  /** Host tensor, registered or pageable. */
+  readonly source: Tensor
+}
+
+export interface ReplayTransferAttributes {
+  readonly device: Device
+  readonly deviceFamily: string
+  readonly h2dSubmitter: "native_copy_stream" | "xpu_copy_stream" | "torch_copy" | "torch_copy_deferred"
+  readonly hostMemoryKind: "registered_pinned_shared" | "pageable_shared"
+  readonly hostPinned: boolean
+  readonly directPinnedShared: boolean
+  readonly supportsAsyncSubmit: boolean
+  readonly supportsTimingEvents: boolean
+}
+
+export interface ReplayTransferBackendShape {
+  /** Read anew at each use: registration changes `hostPinned` and `directPinnedShared`. */
+  readonly attributes: Effect.Effect<ReplayTransferAttributes>
+  /** Makes host slots known to the device's driver; undone by the scope. */
+  readonly registerHostSlots: (
+    slots: ReadonlyArray<Tensor>
+  ) => Effect.Effect<void, ReplayTransferError, EffectScope.Scope>
+  /** `count` device tensors of one shape, freed by the scope. */
+  readonly allocateDeviceSlots: (options: {
+    readonly count: number
+    readonly shape: ReadonlyArray<number>
+    readonly dtype: DType
+  }) => Effect.Effect<ReadonlyArray<Tensor>, ReplayTransferError, EffectScope.Scope>
+  /** Seconds spent submitting. */
+  readonly submitH2d: (submission: ReplaySubmission) => Effect.Effect<number, ReplayTransferError>
+  readonly slotState: (slot: number) => Effect.Effect<SlotState, ReplayTransferError>
+  readonly isReady: (slot: number) => Effect.Effect<boolean, ReplayTransferError>
+  readonly clearReady: (slot: number) => Effect.Effect<void, ReplayTransferError>
+  /** Host-side wait for the slot's copy. */
+  readonly waitReady: (slot: number) => Effect.Effect<void, ReplayTransferError>
+  /** Makes later work of the stream wait for the slot's copy; by default the backend's own stream. */
+  readonly waitCurrentStreamForReady: (slot: number, stream?: ReplayStream) => Effect.Effect<void, ReplayTransferError>
+}
+
+export class ReplayTransferBackend extends Context.Service<ReplayTransferBackend, ReplayTransferBackendShape>()(
+  "@tensorferry/core/service/ReplayTransferBackend"
+) {}

@@ -1,0 +1,95 @@
+/**
+ * The only way in which execution touches bytes: one engine per device family, chosen by `tensor.device`.
+ *
+ * Contract
+ * - `copy` takes one batch. Source and destination of a move have equal shapes; strides are free on both sides; element
+ *   types may differ where `isCastable` says so. Equal types are copied as bits (NaN payloads survive). Regions of one
+ *   batch must not overlap unless they are the same region of the same storage. A zero-size move does nothing.
+ * - Casts give the bits of the reference engine in `@tensorferry/core/testing`: narrow floats go through float32, round to
+ *   nearest, ties to even; float16, bfloat16 and float8_e5m2 overflow to infinity; float8_e4m3fn saturates at 448,
+ *   infinity included; float to integer truncates; integers wrap; bool means "not zero".
+ * - `reduce` reads its operands in the order given and accumulates 16-bit floats in float32 with one rounding at the end,
+ *   so the same operands give the same bits on every device.
+ * - An Effect ends when the work is done and visible to the host. Work submitted before a failure may have happened;
+ *   destinations of a failed batch hold unspecified bytes.
+ * - Freed storage, regions outside their storage, unequal shapes and unsupported types are refused before any byte moves.
+ */
+import * as Context from "effect/Context"
+import type * as Effect from "effect/Effect"
+import * as Schema from "effect/Schema"
+import type * as EffectScope from "effect/Scope"
+import type { DType } from "../base/DType.ts"
+import { describeReason, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
+import type { Shape } from "../base/Region.ts"
+import type { Device } from "../tensor/Device.ts"
+import type { QuantizationRecipe, QuantizedTensor } from "../tensor/QuantizedTensor.ts"
+import type { Storage } from "../tensor/Storage.ts"
+import type { Move, Tensor } from "../tensor/Tensor.ts"
+
+export const TensorReason = Schema.Union([
+  /** The device has no memory for this. */
+  reason("OutOfMemory"),
+  /** A tensor's storage was freed before or during the call. */
+  reason("FreedStorage"),
+  /** Shapes, regions or types of a request do not fit together. */
+  reason("InvalidRequest"),
+  /** The engine says in its capabilities that it does not do this. */
+  reason("Unsupported"),
+  /** The device or its driver failed. */
+  reason("DeviceFailure")
+])
+export type TensorReason = typeof TensorReason.Type
+
+export class TensorError extends Schema.TaggedError<TensorError>()("TensorError", { reason: TensorReason }) {
+  override get message(): string {
+    return describeReason(this.reason)
+  }
+}
+
+export const tensorError = (tag: TensorReason["_tag"], input: ReasonInput): TensorError =>
+  new TensorError({ reason: reasonOf(tag, input) })
+
+export const ReduceOp = Schema.Literals(["sum", "avg", "max", "min", "product"])
+export type ReduceOp = typeof ReduceOp.Type
+
+/** Work submitted earlier; `await` ends when it is done. */
+export interface Fence {
+  readonly await: Effect.Effect<void, TensorError>
+}
+
+export interface TensorEngineCapabilities {
+  /** Casts between element types; equal types always copy. */
+  readonly cast: boolean
+  readonly reduce: boolean
+  readonly quantize: ReadonlyArray<QuantizationRecipe["name"]>
+  /** `Storage.bytes` of allocated tensors is present. */
+  readonly hostVisible: boolean
+}
+
+export interface TensorEngineShape {
+  /** Name for reports. */
+  readonly name: string
+  readonly deviceFamilies: ReadonlyArray<string>
+  readonly capabilities: TensorEngineCapabilities
+  /** Dense row-major memory with unspecified contents, freed by the scope. `device` defaults to the engine's first. */
+  readonly allocate: (
+    dtype: DType,
+    shape: Shape,
+    device?: Device
+  ) => Effect.Effect<Tensor, TensorError, EffectScope.Scope>
+  /** Storage over bytes that the caller owns and keeps until the scope closes. */
+  readonly wrapHost: (bytes: Uint8Array) => Effect.Effect<Storage, TensorError, EffectScope.Scope>
+  readonly copy: (moves: ReadonlyArray<Move>) => Effect.Effect<void, TensorError>
+  /** Operands and result share shape and type. */
+  readonly reduce: (dst: Tensor, sources: ReadonlyArray<Tensor>, op: ReduceOp) => Effect.Effect<void, TensorError>
+  /** Sets every byte of every element; for poisoning and clearing. */
+  readonly fill: (tensor: Tensor, byte: number) => Effect.Effect<void, TensorError>
+  readonly quantize: (source: Tensor, destination: QuantizedTensor) => Effect.Effect<void, TensorError>
+  readonly dequantize: (source: QuantizedTensor, destination: Tensor) => Effect.Effect<void, TensorError>
+  /** Everything submitted so far. */
+  readonly fence: Effect.Effect<Fence, TensorError>
+}
+
+export class TensorEngine extends Context.Service<TensorEngine, TensorEngineShape>()(
+  "@tensorferry/core/service/TensorEngine"
+) {}

@@ -1,0 +1,66 @@
+/**
+ * Owned memory: an address range on a device with a generation that no other range of the process ever had.
+ *
+ * Caches of anything derived from memory (mappings, compiled programs) key on the generation, never on an address:
+ * allocators hand out the same address again. Freeing first revokes what others made of the memory, newest first, so
+ * that nobody keeps a mapping of memory that is gone.
+ */
+import type { Device } from "./Device.ts"
+
+export interface Storage {
+  readonly device: Device
+  /** First byte, in the address space of this process or of the device. */
+  readonly address: bigint
+  readonly byteLength: number
+  /** Unique in this process for ever. */
+  readonly generation: number
+  /** The bytes, where the host may touch them; device storage is only a handle. */
+  readonly bytes?: Uint8Array
+  /** What a host-memory backend needs to hand this memory to other processes. Opaque to core. */
+  readonly sharing?: unknown
+  readonly isFreed: () => boolean
+  /** Registers what must be undone before the memory goes away; returns how to unregister it. */
+  readonly onRevoke: (revoke: () => void) => () => void
+  /** Revokes, then releases. Later calls do nothing. Called by the scope that allocated the storage. */
+  readonly free: () => void
+}
+
+let lastGeneration = 0
+
+export interface StorageInput {
+  readonly device: Device
+  readonly address: bigint
+  readonly byteLength: number
+  readonly bytes?: Uint8Array
+  readonly sharing?: unknown
+  /** Gives the memory back. Runs once, after all revocations. */
+  readonly release: () => void
+}
+
+/** Wraps memory that an engine allocated. */
+export const makeStorage = (input: StorageInput): Storage => {
+  let freed = false
+  const revocations = new Set<() => void>()
+  return {
+    device: input.device,
+    address: input.address,
+    byteLength: input.byteLength,
+    generation: ++lastGeneration,
+    ...(input.bytes === undefined ? {} : { bytes: input.bytes }),
+    ...(input.sharing === undefined ? {} : { sharing: input.sharing }),
+    isFreed: () => freed,
+    onRevoke: (revoke) => {
+      revocations.add(revoke)
+      return () => {
+        revocations.delete(revoke)
+      }
+    },
+    free: () => {
+      if (freed) return
+      freed = true
+      for (const revoke of [...revocations].reverse()) revoke()
+      revocations.clear()
+      input.release()
+    }
+  }
+}
