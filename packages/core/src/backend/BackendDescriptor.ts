@@ -75,9 +75,7 @@ export interface BackendDescriptor {
   readonly probe: Effect.Effect<ProbeResult>
   readonly tensorEngine?: (options: BackendOptions) => Layer.Layer<TensorEngine, BackendError>
   readonly hostMemory?: (options: BackendOptions) => Layer.Layer<HostMemory, BackendError>
-  readonly copyDriver?: (
-    options: BackendOptions
-  ) => Layer.Layer<CopyDriver, BackendError, ProcessGroup | TensorEngine>
+  readonly copyDriver?: (options: BackendOptions) => Layer.Layer<CopyDriver, BackendError, ProcessGroup | TensorEngine>
   readonly replayTransfer?: (
     device: Device,
     ringDepth: number,
@@ -101,7 +99,8 @@ export const validateDescriptor = (descriptor: BackendDescriptor): Effect.Effect
       backendError("IncompatibleApiVersion", {
         backend: descriptor.name,
         detail: `It was written for contract version ${descriptor.apiVersion}; this core has version ${backendApiVersion}.`,
-        remedy: descriptor.apiVersion > backendApiVersion ? "Upgrade @tensorferry/core." : "Upgrade the backend package."
+        remedy:
+          descriptor.apiVersion > backendApiVersion ? "Upgrade @tensorferry/core." : "Upgrade the backend package."
       })
     )
   }

@@ -36,7 +36,8 @@ export const ReasonFields = Schema.Struct(reasonFields)
 export type ReasonFields = typeof ReasonFields.Type
 
 /** What a caller states; scope and retryability default to "op" and false. */
-export type ReasonInput = Omit<ReasonFields, "scope" | "isRetryable"> & Partial<Pick<ReasonFields, "scope" | "isRetryable">>
+export type ReasonInput = Omit<ReasonFields, "scope" | "isRetryable"> &
+  Partial<Pick<ReasonFields, "scope" | "isRetryable">>
 
 /** Completes the fields of a reason. */
 export const reasonOf = <Tag extends string>(tag: Tag, input: ReasonInput): { readonly _tag: Tag } & ReasonFields => ({

@@ -4,8 +4,8 @@
  * versioned.
  */
 import * as Schema from "effect/Schema"
-import { DType } from "../base/DType.ts"
 import { type Digest, digestOf } from "../base/Digest.ts"
+import { DType } from "../base/DType.ts"
 import { Rank } from "../base/Ids.ts"
 import { Shape } from "../base/Region.ts"
 import { TransferOp } from "./TransferOp.ts"

@@ -90,9 +90,7 @@ export interface CopyDriverShape {
   readonly worldSize: number
   readonly capabilities: CopyDriverCapabilities
   /** The scope ends when the program is dropped. */
-  readonly prepare: (
-    messages: ReadonlyArray<Message>
-  ) => Effect.Effect<Program, CopyDriverError, EffectScope.Scope>
+  readonly prepare: (messages: ReadonlyArray<Message>) => Effect.Effect<Program, CopyDriverError, EffectScope.Scope>
   readonly start: (program: Program) => Effect.Effect<InFlight, CopyDriverError>
 }
 

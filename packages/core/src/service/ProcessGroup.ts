@@ -65,11 +65,7 @@ export interface ProcessGroupShape {
     payload: Uint8Array
   ) => Effect.Effect<ReadonlyArray<Uint8Array>, ProcessGroupError>
   /** The root's payload, on every member. Payloads of others are ignored. */
-  readonly broadcast: (
-    label: string,
-    root: Rank,
-    payload: Uint8Array
-  ) => Effect.Effect<Uint8Array, ProcessGroupError>
+  readonly broadcast: (label: string, root: Rank, payload: Uint8Array) => Effect.Effect<Uint8Array, ProcessGroupError>
   readonly barrier: (label: string) => Effect.Effect<void, ProcessGroupError>
   /** The group of these members, numbered in the order given. Fails unless this member is among them. */
   readonly subgroup: (ranks: ReadonlyArray<Rank>) => Effect.Effect<ProcessGroupShape, ProcessGroupError>

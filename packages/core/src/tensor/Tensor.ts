@@ -58,7 +58,8 @@ export const tensorView = (
   if (strides.some((stride) => !Number.isSafeInteger(stride) || stride < 0)) {
     return fault(`strides [${strides.join(",")}] must be non-negative integers`)
   }
-  if (!Number.isSafeInteger(byteOffset) || byteOffset < 0) return fault(`byte offset ${byteOffset} is not a natural number`)
+  if (!Number.isSafeInteger(byteOffset) || byteOffset < 0)
+    return fault(`byte offset ${byteOffset} is not a natural number`)
   const last = shape.includes(0) ? 0 : shape.reduce((sum, length, dim) => sum + (length - 1) * strides[dim]!, 1)
   const end = byteOffset + byteLengthOf(dtype, last)
   if (!Number.isSafeInteger(last * bits) || end > storage.byteLength) {
@@ -135,7 +136,9 @@ export const byteMove = (move: Move): Result.Result<Move, ViewFault> => {
     const steps = tensor.strides.slice(0, split).map((stride) => (stride * bits) / 8)
     const cut = steps.some((step, dim) => outer[dim]! > 1 && !Number.isInteger(step))
     if (cut || runBits % 8 !== 0) {
-      return fault(`${tensor.dtype}${formatShape(shape)} with strides [${tensor.strides.join(",")}] is cut inside a byte`)
+      return fault(
+        `${tensor.dtype}${formatShape(shape)} with strides [${tensor.strides.join(",")}] is cut inside a byte`
+      )
     }
     return Result.succeed({
       ...tensor,

@@ -1,0 +1,44 @@
+/**
+ * The one error of reading and writing checkpoints. Every reason names the file, and the tensor where there is one.
+ */
+import * as Schema from "effect/Schema"
+import { describeReason, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
+
+export const CheckpointReason = Schema.Union([
+  /** No such file or folder, or a folder without a checkpoint. */
+  reason("NotFound"),
+  /** The operating system refuses to open or read it, or it is not a regular file. */
+  reason("Unreadable"),
+  /** The file ends early, or its size changed after it was opened. */
+  reason("Truncated"),
+  /** The header of a file is not what the format allows. */
+  reason("InvalidHeader"),
+  /** One tensor's description is wrong, or its data does not have the bytes that its shape needs. */
+  reason("TensorInvalid"),
+  /** No tensor of this name. */
+  reason("TensorMissing"),
+  /** A region, buffer or option of the caller does not fit. */
+  reason("InvalidRequest"),
+  /** The index of a checkpoint of several files contradicts itself or the files. */
+  reason("InvalidIndex"),
+  /** The index names a file that is not a plain name of its own folder. */
+  reason("UnsafePath"),
+  /** The folder already holds a checkpoint. */
+  reason("AlreadyExists"),
+  /** No room: the device, the quota or the limit on file sizes is exhausted. */
+  reason("DiskFull"),
+  /** The operating system refuses to create, write or rename. */
+  reason("WriteFailed")
+])
+export type CheckpointReason = typeof CheckpointReason.Type
+
+export class CheckpointError extends Schema.TaggedError<CheckpointError>()("CheckpointError", {
+  reason: CheckpointReason
+}) {
+  override get message(): string {
+    return describeReason(this.reason)
+  }
+}
+
+export const checkpointError = (tag: CheckpointReason["_tag"], input: ReasonInput): CheckpointError =>
+  new CheckpointError({ reason: reasonOf(tag, input) })

@@ -1,0 +1,176 @@
+/**
+ * What all ranks of one side (source or destination) say about their parameters.
+ *
+ * A roster is interned: ranks with the same list of parameters share one layout class, and rank groups are kept once.
+ * What is left per rank is a class number and the numbers of its groups, so a job of thousands of ranks stays small.
+ *
+ * Invariant: members are in ascending order of rank; the order of parameters is that of the module, and task ids follow
+ * it.
+ */
+import * as Schema from "effect/Schema"
+import { type Digest, digestOf } from "../base/Digest.ts"
+import { Rank } from "../base/Ids.ts"
+import { ParameterMetadata } from "./ParameterMetadata.ts"
+import { globalExpertName } from "./ParameterNames.ts"
+
+const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }))
+
+/** A parameter without what differs between the ranks of a class. */
+export const ClassParameter = Schema.Struct({
+  ...ParameterMetadata.mapFields((fields) => {
+    const {
+      ownerRank,
+      tensorParallelGroupRanks,
+      expertParallelGroupRanks,
+      dataParallelGroupRanks,
+      pipelineParallelGroupRanks,
+      ...rest
+    } = fields
+    return rest
+  }).fields,
+  /** Index into the member's `groups`. */
+  groupSlot: Natural
+})
+export type ClassParameter = typeof ClassParameter.Type
+
+/** Indices into `Roster.rankLists`; null where the parameter is in no such group. */
+export const GroupSet = Schema.Struct({
+  tensorParallel: Schema.NullOr(Natural),
+  expertParallel: Schema.NullOr(Natural),
+  dataParallel: Schema.NullOr(Natural),
+  pipelineParallel: Schema.NullOr(Natural)
+})
+export type GroupSet = typeof GroupSet.Type
+
+export const RosterMember = Schema.Struct({
+  rank: Rank,
+  /** Index into `Roster.classes`. */
+  layoutClass: Natural,
+  /** Per group slot of the class, an index into `Roster.groupSets`. */
+  groups: Schema.Array(Natural)
+})
+export type RosterMember = typeof RosterMember.Type
+
+export const Roster = Schema.Struct({
+  version: Schema.Literal(1),
+  rankLists: Schema.Array(Schema.Array(Rank)),
+  groupSets: Schema.Array(GroupSet),
+  classes: Schema.Array(Schema.Array(ClassParameter)),
+  members: Schema.Array(RosterMember)
+})
+export type Roster = typeof Roster.Type
+
+export const emptyRoster: Roster = { version: 1, rankLists: [], groupSets: [], classes: [], members: [] }
+
+const interner = <A>() => {
+  const indices = new Map<string, number>()
+  const values: Array<A> = []
+  return {
+    values,
+    intern: (key: string, value: () => A): number => {
+      const known = indices.get(key)
+      if (known !== undefined) return known
+      indices.set(key, values.length)
+      values.push(value())
+      return values.length - 1
+    }
+  }
+}
+
+/**
+ * Experts that a module keeps as a list arrive under local numbers; give them the global ones. Names that already carry a
+ * global expert number are left alone.
+ */
+const withGlobalExpert = (parameter: ParameterMetadata): ParameterMetadata => {
+  const group = parameter.expertParallelGroupRanks
+  if (!parameter.isEp || parameter.globalExpertIndex !== null || group === null || parameter.numExperts === null) {
+    return parameter
+  }
+  const expertParallelRank = group.indexOf(parameter.ownerRank)
+  if (expertParallelRank < 0) return parameter
+  const resolved = globalExpertName(parameter.resolvedName, {
+    numExperts: parameter.numExperts,
+    expertParallelRank,
+    expertParallelSize: group.length
+  })
+  return { ...parameter, resolvedName: resolved.name, globalExpertIndex: resolved.expert }
+}
+
+/** Interns what each rank says; ranks in any order, ranks without parameters may be left out. */
+export const rosterFromParameters = (byRank: Iterable<readonly [Rank, ReadonlyArray<ParameterMetadata>]>): Roster => {
+  const lists = interner<ReadonlyArray<Rank>>()
+  const sets = interner<GroupSet>()
+  const classes = interner<ReadonlyArray<ClassParameter>>()
+  const listIndex = (ranks: ReadonlyArray<Rank> | null): number | null =>
+    ranks === null ? null : lists.intern(ranks.join(","), () => ranks)
+  const members = [...byRank]
+    .sort(([a], [b]) => a - b)
+    .map(([rank, parameters]): RosterMember => {
+      const slots = interner<number>()
+      const classParameters = parameters.map(withGlobalExpert).map((parameter): ClassParameter => {
+        const {
+          ownerRank: _owner,
+          tensorParallelGroupRanks,
+          expertParallelGroupRanks,
+          dataParallelGroupRanks,
+          pipelineParallelGroupRanks,
+          ...rest
+        } = parameter
+        const set: GroupSet = {
+          tensorParallel: listIndex(tensorParallelGroupRanks),
+          expertParallel: listIndex(expertParallelGroupRanks),
+          dataParallel: listIndex(dataParallelGroupRanks),
+          pipelineParallel: listIndex(pipelineParallelGroupRanks)
+        }
+        const setIndex = sets.intern(Object.values(set).join("/"), () => set)
+        return { ...rest, groupSlot: slots.intern(String(setIndex), () => setIndex) }
+      })
+      const layoutClass = classes.intern(JSON.stringify(classParameters), () => classParameters)
+      return { rank, layoutClass, groups: slots.values }
+    })
+  return { version: 1, rankLists: lists.values, groupSets: sets.values, classes: classes.values, members }
+}
+
+/** The ranks of one of a parameter's groups; null where it is in no such group. */
+export const groupRanks = (
+  roster: Roster,
+  member: RosterMember,
+  parameter: ClassParameter,
+  kind: keyof GroupSet
+): ReadonlyArray<Rank> | null => {
+  const list = roster.groupSets[member.groups[parameter.groupSlot]!]?.[kind] ?? null
+  return list === null ? null : roster.rankLists[list]!
+}
+
+/** One rank's parameters as that rank stated them (list-style experts under their global names). */
+export const parametersOf = (roster: Roster, rank: Rank): ReadonlyArray<ParameterMetadata> => {
+  const member = roster.members.find((candidate) => candidate.rank === rank)
+  if (member === undefined) return []
+  return roster.classes[member.layoutClass]!.map(({ groupSlot, ...rest }) => {
+    const parameter = { ...rest, groupSlot }
+    return {
+      ...rest,
+      ownerRank: rank,
+      tensorParallelGroupRanks: groupRanks(roster, member, parameter, "tensorParallel"),
+      expertParallelGroupRanks: groupRanks(roster, member, parameter, "expertParallel"),
+      dataParallelGroupRanks: groupRanks(roster, member, parameter, "dataParallel"),
+      pipelineParallelGroupRanks: groupRanks(roster, member, parameter, "pipelineParallel")
+    }
+  })
+}
+
+/** False where an index leads nowhere or members are not in order; a decoded roster must pass this before use. */
+export const isConsistentRoster = (roster: Roster): boolean =>
+  roster.groupSets.every((set) =>
+    Object.values(set).every((list) => list === null || list < roster.rankLists.length)
+  ) &&
+  roster.members.every(
+    (member, position) =>
+      member.layoutClass < roster.classes.length &&
+      (position === 0 || roster.members[position - 1]!.rank < member.rank) &&
+      member.groups.every((set) => set < roster.groupSets.length) &&
+      roster.classes[member.layoutClass]!.every((parameter) => parameter.groupSlot < member.groups.length)
+  )
+
+/** Digest of both sides, equal on all ranks that hold equal rosters. */
+export const rosterDigest = (source: Roster, destination: Roster): Digest => digestOf([source, destination])
