@@ -55,6 +55,7 @@ export interface MegatronCase {
   readonly id: string
   readonly title: string
   readonly ranks: ReadonlyArray<number>
+  readonly source_config: { readonly tie?: boolean }
   readonly source: RecordedSide
   readonly destination: RecordedSide
   readonly expected:
@@ -101,25 +102,25 @@ const convert = (recorded: RecordedParameter): ParameterMetadata =>
     globalExpertIndex: recorded.global_expert_index
   })
 
-/** The recorded rosters; sharing that the true layout knows of is declared, as a source model would declare it. */
+/** Heads that share the embedding's storage in the source model, below any name prefix. */
+const tiedHeads = (recorded: MegatronCase): ReadonlyArray<{ readonly name: string; readonly target: string }> => {
+  if (recorded.source_config.tie !== true) return []
+  const names = (side: RecordedSide) =>
+    new Set(Object.values(side).flatMap(({ params }) => params.map((parameter) => parameter.resolved_name)))
+  const held = names(recorded.source)
+  return [...names(recorded.destination)].flatMap((name) => {
+    const prefix = /^(.*\.)?output_layer\.weight$/.exec(name)
+    const target = `${prefix?.[1] ?? ""}embedding.word_embeddings.weight`
+    return prefix === null || held.has(name) || !held.has(target) ? [] : [{ name, target }]
+  })
+}
+
+/** The recorded rosters; tied heads are declared, as a source model would declare them. */
 export const rostersOf = (recorded: MegatronCase): { readonly source: Roster; readonly destination: Roster } => {
   const side = (ranks: RecordedSide) =>
     Object.entries(ranks).map(([rank, value]) => [Number(rank), value.params.map(convert)] as const)
   const source = side(recorded.source)
-  // Shards are listed parallel to parameters: so a global tensor's name in each roster is known, name prefixes included.
-  const namesOf = (ranks: RecordedSide, shards: { readonly [rank: string]: ReadonlyArray<RecordedShard> }) =>
-    new Map(
-      Object.entries(ranks).flatMap(([rank, { params }]) =>
-        params.map((parameter, at) => [shards[rank]?.[at]?.global_name ?? "", parameter.resolved_name] as const)
-      )
-    )
-  const sourceNames = namesOf(recorded.source, recorded.truth.source_shards)
-  const destinationNames = namesOf(recorded.destination, recorded.truth.destination_shards)
-  const declared = recorded.truth.global_params.flatMap(({ name, aliased_to }) => {
-    const alias = destinationNames.get(name)
-    const target = aliased_to == null ? undefined : sourceNames.get(aliased_to)
-    return sourceNames.has(name) || alias === undefined || target === undefined ? [] : [{ name: alias, target }]
-  })
+  const declared = tiedHeads(recorded)
   const withAliases = source.map(([rank, parameters]) => {
     const shared = declared.flatMap(({ name, target }) => {
       const owner = parameters.find((parameter) => parameter.resolvedName === target)
@@ -180,7 +181,8 @@ const shardValues = (
   const names = recorded.truth.global_params
   let at = names.findIndex((parameter) => parameter.name === shard.global_name)
   const whole = names[at]!
-  const alias = names.findIndex((parameter) => parameter.name === whole.aliased_to)
+  const tied = tiedHeads(recorded).find((head) => head.name === whole.name)
+  const alias = names.findIndex((parameter) => parameter.name === (tied?.target ?? whole.aliased_to))
   if (alias >= 0) at = alias
   const rows = shard.dim === null ? [] : heldIndices(shard, whole.shape[shard.dim]!)
   const shape = whole.shape.map((length, dim) => (dim === shard.dim ? rows.length : length))
