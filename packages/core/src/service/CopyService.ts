@@ -22,7 +22,7 @@ import * as Schema from "effect/Schema"
 import type { Part, Rank, TaskId } from "../base/Ids.ts"
 import { describeReason, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
 import type { Tensor } from "../tensor/Tensor.ts"
-import type { CopyDriverCapabilities, PeerPath } from "./CopyDriver.ts"
+import type { CopyDriverCapabilities } from "./CopyDriver.ts"
 import type { Fence } from "./TensorEngine.ts"
 
 export const CopyReason = Schema.Union([

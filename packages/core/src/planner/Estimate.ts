@@ -1,0 +1,101 @@
+/**
+ * What a set of plans costs before anything runs: bytes between ranks, memory per rank and a predicted time. Pure.
+ */
+import { byteLengthOf } from "../base/DType.ts"
+import type { Rank } from "../base/Ids.ts"
+import { elementCount } from "../base/Region.ts"
+import type { PlanTensor, ReshardPlan } from "../ir/ReshardPlan.ts"
+import { opByteLength } from "./PlanCheck.ts"
+
+/** Speeds in bytes per second. */
+export interface LinkSpeeds {
+  /** Copies within a rank. */
+  readonly local: number
+  /** One direction of one rank's link to others. */
+  readonly remote: number
+}
+
+/** What a host of one or two memory channels does; measured values should be passed instead. */
+export const hostLinkSpeeds: LinkSpeeds = { local: 8e9, remote: 4e9 }
+
+export interface RankEstimate {
+  readonly rank: Rank
+  readonly sourceBytes: number
+  readonly destinationBytes: number
+  readonly sentBytes: number
+  readonly receivedBytes: number
+  readonly localBytes: number
+  /** Source and destination together; a driver without `gather` adds its staging buffers. */
+  readonly peakBytes: number
+}
+
+export interface Traffic {
+  readonly from: Rank
+  readonly to: Rank
+  readonly bytes: number
+  readonly ops: number
+}
+
+export interface PlanEstimate {
+  readonly ranks: ReadonlyArray<RankEstimate>
+  /** Pairs that exchange something, local copies included, in order of rank. */
+  readonly traffic: ReadonlyArray<Traffic>
+  readonly totalBytes: number
+  readonly remoteBytes: number
+  readonly ops: number
+  readonly seconds: number
+}
+
+const tensorBytesOf = (tensors: ReadonlyArray<PlanTensor>): number =>
+  tensors.reduce((sum, tensor) => sum + byteLengthOf(tensor.dtype, elementCount(tensor.shape)), 0)
+
+/** Adds up the plans of all ranks. */
+export const estimatePlans = (plans: ReadonlyArray<ReshardPlan>, speeds: LinkSpeeds = hostLinkSpeeds): PlanEstimate => {
+  const traffic: Array<Traffic> = []
+  const sent = new Map<Rank, number>()
+  const received = new Map<Rank, number>()
+  const local = new Map<Rank, number>()
+  const add = (map: Map<Rank, number>, rank: Rank, bytes: number): void => {
+    map.set(rank, (map.get(rank) ?? 0) + bytes)
+  }
+  for (const plan of plans) {
+    const byPeer = new Map<Rank, { bytes: number; ops: number }>()
+    for (const op of plan.recvOps) {
+      const entry = byPeer.get(op.peerRank) ?? { bytes: 0, ops: 0 }
+      entry.bytes += opByteLength(op)
+      entry.ops += 1
+      byPeer.set(op.peerRank, entry)
+    }
+    for (const [from, { bytes, ops }] of [...byPeer].sort(([a], [b]) => a - b)) {
+      traffic.push({ from, to: plan.rank, bytes, ops })
+      if (from === plan.rank) add(local, plan.rank, bytes)
+      else {
+        add(sent, from, bytes)
+        add(received, plan.rank, bytes)
+      }
+    }
+  }
+  traffic.sort((a, b) => a.from - b.from || a.to - b.to)
+  const ranks = plans.map((plan): RankEstimate => {
+    const sourceBytes = tensorBytesOf(plan.sourceTensors)
+    const destinationBytes = tensorBytesOf(plan.destinationTensors)
+    return {
+      rank: plan.rank,
+      sourceBytes,
+      destinationBytes,
+      sentBytes: sent.get(plan.rank) ?? 0,
+      receivedBytes: received.get(plan.rank) ?? 0,
+      localBytes: local.get(plan.rank) ?? 0,
+      peakBytes: sourceBytes + destinationBytes
+    }
+  })
+  const seconds = Math.max(
+    0,
+    ...ranks.map(
+      (rank) => Math.max(rank.sentBytes, rank.receivedBytes) / speeds.remote + rank.localBytes / speeds.local
+    )
+  )
+  const totalBytes = traffic.reduce((sum, entry) => sum + entry.bytes, 0)
+  const remoteBytes = traffic.reduce((sum, entry) => sum + (entry.from === entry.to ? 0 : entry.bytes), 0)
+  return { ranks, traffic, totalBytes, remoteBytes, ops: traffic.reduce((sum, entry) => sum + entry.ops, 0), seconds }
+}

@@ -1,0 +1,728 @@
+/**
+ * The one implementation of `CopyService`, over any `CopyDriver`: queue, matching, agreement, staging, deadlines, report.
+ *
+ * Invariants: `run` takes the queue before anything can fail; all ranks pass the same sequence of collectives whatever
+ * happens on one of them; staging never exceeds what the rank with the least allows.
+ */
+
+import * as Clock from "effect/Clock"
+import type * as Context from "effect/Context"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Layer from "effect/Layer"
+import * as Result from "effect/Result"
+import * as Scope from "effect/Scope"
+import type { Rank } from "../base/Ids.ts"
+import { equalShapes, formatShape, rowMajorStrides } from "../base/Region.ts"
+import type { Message, MessagePart } from "../ir/Message.ts"
+import { packParts, splitPart } from "../planner/Bucketing.ts"
+import { isContiguous, type Move, sliceTensor, type Tensor, tensorByteLength, tensorView } from "../tensor/Tensor.ts"
+import { CopyDriver, type CopyDriverError, type CopyDriverShape, type PeerPath, type Program } from "./CopyDriver.ts"
+import {
+  type CopyError,
+  type CopyReport,
+  CopyService,
+  type CopyServiceShape,
+  copyError,
+  type RunOptions
+} from "./CopyService.ts"
+import {
+  type BatchOp,
+  type CopyBatch,
+  findDuplicate,
+  groupQueue,
+  memoryKey,
+  nameOp,
+  type QueuedOp
+} from "./internal/copyBatch.ts"
+import { type Agreement, agree, agreeOnOutcome } from "./internal/copyHandshake.ts"
+import { matchLocalOpsByTaskId } from "./matchLocalOps.ts"
+import { ProcessGroup, type ProcessGroupShape } from "./ProcessGroup.ts"
+import { TensorEngine, type TensorEngineShape, type TensorError } from "./TensorEngine.ts"
+
+export interface CopyServiceOptions {
+  /** Most bytes of staging buffers at once, for drivers without `gather`. 64 MiB by default. */
+  readonly stagingBytes?: number
+  /** Without progress for this long, a transfer fails. The group's own deadline by default. */
+  readonly deadline?: Duration.Duration
+}
+
+const defaultStagingBytes = 64 * 1024 * 1024
+const leastMessageBytes = 64 * 1024
+
+/** One round of messages and how their staging is filled and emptied. */
+interface Round {
+  readonly program: Program
+  readonly pack: ReadonlyArray<Move>
+  readonly unpack: ReadonlyArray<Move>
+}
+
+interface Compiled {
+  readonly memory: string
+  readonly agreed: string
+  readonly rounds: ReadonlyArray<Round>
+  readonly stagingBytes: number
+  readonly messages: number
+  readonly scope: Scope.Closeable
+}
+
+/** A message before it has memory. */
+interface Draft {
+  readonly peer: Rank
+  readonly direction: "send" | "recv"
+  readonly index: number
+  readonly pieces: ReadonlyArray<{ readonly op: BatchOp; readonly tensor: Tensor; readonly byteOffset: number }>
+  readonly byteLength: number
+}
+
+const fromTensorError = (rank: Rank, op: string, error: TensorError): CopyError =>
+  copyError("TransferFailed", [rank], {
+    ...error.reason,
+    rank,
+    op,
+    detail: `The tensor engine failed: ${error.message}`
+  })
+
+const fromDriverError = (rank: Rank, op: string, error: CopyDriverError): CopyError => {
+  const tag =
+    error.reason._tag === "PeerGone"
+      ? "PeerGone"
+      : error.reason._tag === "Unsupported"
+        ? "Unsupported"
+        : "TransferFailed"
+  const { _tag, ...fields } = error.reason
+  return copyError(tag, fields.peer === undefined ? [rank] : [fields.peer], {
+    ...fields,
+    rank,
+    op,
+    detail: tag === "TransferFailed" ? `${_tag}: ${fields.detail}` : fields.detail
+  })
+}
+
+const invalid = (
+  rank: Rank,
+  op: BatchOp,
+  tag: "InvalidTensor" | "Unsupported" | "UnknownRank" | "DuplicateTask",
+  detail: string,
+  remedy: string
+): CopyError =>
+  copyError(tag, [rank, op.peer], {
+    rank,
+    peer: op.peer,
+    op: "run",
+    ...(op.taskId === undefined ? {} : { taskId: op.taskId }),
+    ...(op.paramName === undefined ? {} : { paramName: op.paramName }),
+    detail,
+    remedy
+  })
+
+/** Checks one rank's queue by itself and separates what it sends to itself. */
+const makeBatch = (driver: CopyDriverShape, queue: ReadonlyArray<QueuedOp>): Result.Result<CopyBatch, CopyError> => {
+  const { rank, worldSize, capabilities } = driver
+  const { sends, recvs } = groupQueue(queue)
+  for (const ops of [...sends.values(), ...recvs.values()]) {
+    const duplicate = findDuplicate(ops)
+    if (duplicate !== undefined) {
+      return Result.fail(
+        invalid(
+          rank,
+          duplicate,
+          "DuplicateTask",
+          `Two operations with rank ${duplicate.peer} are ${nameOp(duplicate)}.`,
+          "Give every tensor of a task its own part number."
+        )
+      )
+    }
+    for (const op of ops) {
+      if (!Number.isInteger(op.peer) || op.peer < 0 || op.peer >= worldSize) {
+        return Result.fail(
+          invalid(
+            rank,
+            op,
+            "UnknownRank",
+            `Rank ${op.peer} is not in 0 to ${worldSize - 1}.`,
+            "Address ranks of the service's group."
+          )
+        )
+      }
+      if (op.tensor.storage.isFreed()) {
+        return Result.fail(
+          invalid(
+            rank,
+            op,
+            "InvalidTensor",
+            `The storage of ${nameOp(op)} was freed.`,
+            "Keep the tensor's scope open until run has ended."
+          )
+        )
+      }
+      const view = tensorView(op.tensor.storage, op.tensor.dtype, op.tensor.shape, op.tensor)
+      if (Result.isFailure(view)) {
+        return Result.fail(
+          invalid(
+            rank,
+            op,
+            "InvalidTensor",
+            `${nameOp(op)}: ${view.failure.detail}.`,
+            "Make views with tensorView or sliceTensor."
+          )
+        )
+      }
+      if (op.peer === rank) continue
+      const family = op.tensor.device.family
+      if (!capabilities.deviceFamilies.includes("*") && !capabilities.deviceFamilies.includes(family)) {
+        return Result.fail(
+          invalid(
+            rank,
+            op,
+            "Unsupported",
+            `Backend ${driver.name} does not move memory of device family ${family}.`,
+            "Choose a backend that serves the device."
+          )
+        )
+      }
+      if (capabilities.requiresTaskId && op.taskId === undefined) {
+        return Result.fail(
+          invalid(
+            rank,
+            op,
+            "Unsupported",
+            `Backend ${driver.name} needs a task id for every operation.`,
+            "Pass the plan's task id."
+          )
+        )
+      }
+    }
+  }
+  const match = matchLocalOpsByTaskId(sends.get(rank) ?? [], recvs.get(rank) ?? [])
+  const [alone] = [...match.unmatchedSends, ...match.unmatchedRecvs]
+  if (alone !== undefined) {
+    const half = match.unmatchedSends.length > 0 ? "sends" : "receives"
+    return Result.fail(
+      copyError("PartnerMissing", [rank], {
+        rank,
+        peer: rank,
+        op: "run",
+        ...(alone.taskId === undefined ? {} : { taskId: alone.taskId }),
+        ...(alone.paramName === undefined ? {} : { paramName: alone.paramName }),
+        detail: `Rank ${rank} ${half} ${nameOp(alone)} with itself, without the other half.`,
+        remedy: "Submit both halves of every transfer before run."
+      })
+    )
+  }
+  for (const { send, recv } of match.pairs) {
+    if (send.tensor.dtype === recv.tensor.dtype && equalShapes(send.tensor.shape, recv.tensor.shape)) continue
+    const name = send.paramName ?? recv.paramName
+    return Result.fail(
+      copyError("Mismatch", [rank], {
+        rank,
+        peer: rank,
+        op: "run",
+        ...(send.taskId === undefined ? {} : { taskId: send.taskId }),
+        ...(name === undefined ? {} : { paramName: name }),
+        detail: `${nameOp(send)}: sends ${send.tensor.dtype}${formatShape(send.tensor.shape)}, receives ${recv.tensor.dtype}${formatShape(recv.tensor.shape)}.`,
+        remedy: "Submit equal shapes and element types on both ends."
+      })
+    )
+  }
+  const others = (ops: ReadonlyMap<Rank, ReadonlyArray<BatchOp>>) => new Map([...ops].filter(([peer]) => peer !== rank))
+  return Result.succeed({ local: match.pairs, sends: others(sends), recvs: others(recvs) })
+}
+
+const emptyBatch: CopyBatch = { local: [], sends: new Map(), recvs: new Map() }
+
+/** Cuts one direction of one pair into messages; empty tensors travel in none. */
+const draftMessages = (
+  peer: Rank,
+  direction: "send" | "recv",
+  ops: ReadonlyArray<BatchOp>,
+  limit: number
+): ReadonlyArray<Draft> => {
+  const pieces = ops.flatMap((op) =>
+    splitPart(op.tensor, limit).flatMap((region) => {
+      const view = sliceTensor(op.tensor, region)
+      return Result.isSuccess(view) && !view.success.shape.includes(0) ? [{ op, tensor: view.success }] : []
+    })
+  )
+  return packParts(
+    pieces.map((piece) => tensorByteLength(piece.tensor)),
+    limit
+  ).map((message, index) => ({
+    peer,
+    direction,
+    index,
+    pieces: message.parts.map((part) => ({ ...pieces[part.index]!, byteOffset: part.byteOffset })),
+    byteLength: message.byteLength
+  }))
+}
+
+/** Sorts messages into an order that is consistent over all ranks: by index, then sender, then receiver. */
+const globalOrder =
+  (rank: Rank) =>
+  (a: Draft, b: Draft): number => {
+    const sender = (draft: Draft) => (draft.direction === "send" ? rank : draft.peer)
+    const receiver = (draft: Draft) => (draft.direction === "send" ? draft.peer : rank)
+    return a.index - b.index || sender(a) - sender(b) || receiver(a) - receiver(b)
+  }
+
+const messageOf = (draft: Draft, parts: ReadonlyArray<MessagePart>): Message => ({
+  peer: draft.peer,
+  direction: draft.direction,
+  index: draft.index,
+  parts,
+  byteLength: draft.byteLength
+})
+
+/** A message of one dense piece needs no staging, whatever the other end does. */
+const isDirect = (draft: Draft): boolean => draft.pieces.length === 1 && isContiguous(draft.pieces[0]!.tensor)
+
+const stagingKey = (draft: Draft): string => `${draft.direction} ${draft.peer}`
+
+const partOf = ({ op, tensor }: Draft["pieces"][number]): MessagePart => ({
+  taskId: op.taskId ?? op.sequence,
+  part: op.part,
+  tensor
+})
+
+const seconds = (nanoseconds: bigint): number => Number(nanoseconds) / 1e9
+
+const timed = <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<readonly [A, number], E, R> =>
+  Effect.gen(function* () {
+    const start = yield* Clock.currentTimeNanos
+    const value = yield* effect
+    return [value, seconds((yield* Clock.currentTimeNanos) - start)] as const
+  })
+
+interface Running {
+  readonly driver: CopyDriverShape
+  readonly scope: Scope.Closeable
+}
+
+const sumBytes = (ops: Iterable<BatchOp>): number => {
+  let total = 0
+  for (const op of ops) total += tensorByteLength(op.tensor)
+  return total
+}
+
+const make = <E>(
+  driverLayer: Layer.Layer<CopyDriver, E, ProcessGroup | TensorEngine>,
+  options: CopyServiceOptions
+): Effect.Effect<CopyServiceShape, E, ProcessGroup | TensorEngine | Scope.Scope> =>
+  Effect.gen(function* () {
+    const group: ProcessGroupShape = yield* ProcessGroup
+    const engine: TensorEngineShape = yield* TensorEngine
+    const environment: Context.Context<ProcessGroup | TensorEngine> = yield* Effect.context<
+      ProcessGroup | TensorEngine
+    >()
+    const serviceScope = yield* Effect.scope
+    const stagingBytes = options.stagingBytes ?? defaultStagingBytes
+    const deadline = options.deadline ?? group.deadline
+
+    const build: Effect.Effect<Running, E> = Effect.gen(function* () {
+      const scope = yield* Scope.fork(serviceScope)
+      const context = yield* Layer.buildWithScope(Layer.fresh(driverLayer), scope).pipe(
+        Effect.provideContext(environment),
+        Effect.onError((cause) => Scope.close(scope, Exit.failCause(cause)))
+      )
+      return { driver: yield* Effect.provideContext(CopyDriver, context), scope }
+    })
+
+    let running: Running | undefined = yield* build
+    const { driver: first } = running
+    const { capabilities } = first
+    let queue: Array<QueuedOp> = []
+    let isRunning = false
+    let compiled: Compiled | undefined
+    const rank = group.rank
+
+    const drop = Effect.suspend(() => {
+      const old = compiled
+      compiled = undefined
+      return old === undefined ? Effect.void : Scope.close(old.scope, Exit.void)
+    })
+
+    const breakDriver = Effect.suspend(() => {
+      const old = running
+      running = undefined
+      return Effect.andThen(drop, old === undefined ? Effect.void : Scope.close(old.scope, Exit.void))
+    })
+
+    const ready: Effect.Effect<CopyDriverShape, CopyError> = Effect.suspend(() => {
+      if (running !== undefined) return Effect.succeed(running.driver)
+      return build.pipe(
+        Effect.map((built) => {
+          running = built
+          return built.driver
+        }),
+        Effect.mapError((error) =>
+          copyError("Broken", [rank], {
+            backend: first.name,
+            rank,
+            op: "run",
+            scope: "service",
+            detail: `The driver broke in an earlier run and cannot be rebuilt: ${String(error)}`,
+            remedy: "Close the service and make a new one."
+          })
+        )
+      )
+    })
+
+    const messageLimit = capabilities.gather
+      ? capabilities.maxMessageBytes
+      : Math.min(
+          Math.max(leastMessageBytes, Math.floor(stagingBytes / Math.max(1, 2 * (group.size - 1)))),
+          capabilities.maxMessageBytes
+        )
+
+    const draftBatch = (batch: CopyBatch): ReadonlyArray<Draft> =>
+      [
+        ...[...batch.sends].flatMap(([peer, ops]) => draftMessages(peer, "send", ops, messageLimit)),
+        ...[...batch.recvs].flatMap(([peer, ops]) => draftMessages(peer, "recv", ops, messageLimit))
+      ].sort(globalOrder(rank))
+
+    /** One buffer per peer and direction, large enough for its largest packed message. */
+    const allocateStaging = Effect.fnUntraced(function* (drafts: ReadonlyArray<Draft>) {
+      const largest = new Map<string, Draft>()
+      for (const draft of drafts) {
+        if (isDirect(draft)) continue
+        const known = largest.get(stagingKey(draft))
+        if (known === undefined || known.byteLength < draft.byteLength) largest.set(stagingKey(draft), draft)
+      }
+      const buffers = new Map<string, Tensor>()
+      for (const [key, draft] of largest) {
+        const buffer = engine.allocate("uint8", [draft.byteLength], draft.pieces[0]!.tensor.device)
+        buffers.set(key, yield* Effect.mapError(buffer, (error) => fromTensorError(rank, "staging", error)))
+      }
+      return buffers
+    })
+
+    /** The messages of one round with their memory, and the moves that fill and empty staging. */
+    const roundOf = (drafts: ReadonlyArray<Draft>, buffers: ReadonlyMap<string, Tensor>) => {
+      const pack: Array<Move> = []
+      const unpack: Array<Move> = []
+      const messages = drafts.map((draft) => {
+        const [first] = draft.pieces
+        if (capabilities.gather || isDirect(draft)) return messageOf(draft, draft.pieces.map(partOf))
+        const buffer = buffers.get(stagingKey(draft))!
+        for (const { tensor, byteOffset } of draft.pieces) {
+          const dense: Tensor = {
+            ...buffer,
+            dtype: tensor.dtype,
+            shape: tensor.shape,
+            strides: rowMajorStrides(tensor.shape),
+            byteOffset: buffer.byteOffset + byteOffset
+          }
+          if (draft.direction === "send") pack.push({ dst: dense, src: tensor })
+          else unpack.push({ dst: tensor, src: dense })
+        }
+        return messageOf(draft, [{ ...partOf(first!), tensor: { ...buffer, shape: [draft.byteLength] } }])
+      })
+      return { messages, pack, unpack }
+    }
+
+    /** Gives messages memory and has the driver compile them; every step is agreed on before the next. */
+    const compile = Effect.fnUntraced(function* (driver: CopyDriverShape, batch: CopyBatch, agreement: Agreement) {
+      yield* drop
+      const scope = yield* Scope.fork(serviceScope)
+      const drafts = draftBatch(batch)
+      const agreed = <A>(label: "copy staging" | "copy prepare", step: Effect.Effect<A, CopyError>) =>
+        Effect.gen(function* () {
+          const done = yield* Effect.result(step)
+          yield* agreeOnOutcome(group, label, Result.isFailure(done) ? done.failure : undefined)
+          return yield* Effect.fromResult(done)
+        })
+      const body = Effect.gen(function* () {
+        const buffers = capabilities.gather
+          ? new Map<string, Tensor>()
+          : yield* agreed("copy staging", Scope.provide(allocateStaging(drafts), scope))
+        const prepared = Effect.gen(function* () {
+          const rounds: Array<Round> = []
+          for (let index = 0; index < agreement.rounds; index++) {
+            const round = roundOf(
+              capabilities.gather ? drafts : drafts.filter((draft) => draft.index === index),
+              buffers
+            )
+            rounds.push({ ...round, program: yield* driver.prepare(round.messages) })
+          }
+          return rounds
+        })
+        const rounds = yield* agreed(
+          "copy prepare",
+          Scope.provide(
+            Effect.mapError(prepared, (error) => fromDriverError(rank, "prepare", error)),
+            scope
+          )
+        )
+        const staged = [...buffers.values()].reduce((sum, buffer) => sum + tensorByteLength(buffer), 0)
+        return { rounds, staged }
+      })
+      const { rounds, staged } = yield* Effect.onError(body, () => Scope.close(scope, Exit.void))
+      compiled = {
+        memory: memoryKey(batch),
+        agreed: agreement.agreed,
+        rounds,
+        stagingBytes: staged,
+        messages: drafts.length,
+        scope
+      }
+      return compiled
+    })
+
+    /** Waits for a round, as long as it makes progress. */
+    const transfer = (
+      driver: CopyDriverShape,
+      round: Round,
+      progress: (movedBytes: number) => Effect.Effect<void>
+    ): Effect.Effect<number, CopyError> =>
+      Effect.gen(function* () {
+        const inFlight = yield* Effect.mapError(driver.start(round.program), (error) =>
+          fromDriverError(rank, "start", error)
+        )
+        const interval = Duration.min(Duration.millis(200), Duration.times(deadline, 0.1))
+        const watch = Effect.gen(function* () {
+          let moved = yield* inFlight.movedBytes
+          let since = yield* Clock.currentTimeMillis
+          while (true) {
+            yield* Effect.sleep(interval)
+            const now = yield* Clock.currentTimeMillis
+            const current = yield* inFlight.movedBytes
+            if (current > moved) {
+              moved = current
+              since = now
+              yield* group.reportProgress
+              yield* progress(moved)
+            } else if (now - since >= Duration.toMillis(deadline)) {
+              const pending = [...new Set(round.program.messages.map((message) => message.peer))]
+              const [message] = round.program.messages
+              return yield* copyError("DeadlineExceeded", pending, {
+                backend: driver.name,
+                rank,
+                op: "run",
+                scope: "service",
+                isRetryable: true,
+                ...(pending[0] === undefined ? {} : { peer: pending[0] }),
+                ...(message === undefined ? {} : { taskId: message.parts[0]!.taskId }),
+                detail: `No byte moved for ${Duration.format(deadline)}; messages with rank ${pending.join(", ")} are not done.`,
+                remedy: "Check that these ranks are alive; raise the deadline if they are merely slow."
+              })
+            }
+          }
+        })
+        const wait = Effect.mapError(inFlight.await, (error) => fromDriverError(rank, "run", error))
+        yield* Effect.raceFirst(wait, watch).pipe(
+          Effect.onExit((exit) => (Exit.isSuccess(exit) ? Effect.void : inFlight.cancel))
+        )
+        return yield* inFlight.movedBytes
+      })
+
+    const execute = Effect.fnUntraced(function* (
+      batch: CopyBatch,
+      agreement: Agreement,
+      reuse: Compiled | undefined,
+      runOptions: RunOptions,
+      times: { [phase: string]: number }
+    ) {
+      const driver = yield* ready
+      const [program, prepare] = yield* timed(
+        reuse === undefined ? compile(driver, batch, agreement) : Effect.succeed(reuse)
+      )
+      times.prepare = prepare
+      const localBytes = sumBytes(batch.local.map(({ send }) => send))
+      const received = sumBytes([...batch.recvs.values()].flat())
+      const total = localBytes + received
+      let before = 0
+      const report = (moved: number) => runOptions.onProgress?.(before + moved, total) ?? Effect.void
+      const tensorOp = (op: string, moves: ReadonlyArray<Move>) =>
+        moves.length === 0
+          ? Effect.void
+          : Effect.mapError(group.keepAlive(engine.copy(moves)), (error) => fromTensorError(rank, op, error))
+      const [, local] = yield* timed(
+        tensorOp(
+          "local copy",
+          batch.local.map(({ send, recv }) => ({ src: send.tensor, dst: recv.tensor }))
+        )
+      )
+      times.local = local
+      before = localBytes
+      yield* report(0)
+      for (const [at, round] of program.rounds.entries()) {
+        const [, pack] = yield* timed(tensorOp("pack", round.pack))
+        const [, moving] = yield* timed(transfer(driver, round, report))
+        if (capabilities.requiresProcessGroupBarrier && at + 1 < program.rounds.length) {
+          yield* Effect.mapError(group.barrier("copy round"), (error) =>
+            copyError("PeerGone", error.ranks, {
+              rank,
+              op: "run",
+              scope: "peer",
+              detail: error.message,
+              remedy: error.reason.remedy
+            })
+          )
+        }
+        const [, unpack] = yield* timed(tensorOp("unpack", round.unpack))
+        times.pack = (times.pack ?? 0) + pack
+        times.transfer = (times.transfer ?? 0) + moving
+        times.unpack = (times.unpack ?? 0) + unpack
+        before += round.program.messages.reduce(
+          (sum, message) => sum + (message.direction === "recv" ? message.byteLength : 0),
+          0
+        )
+        yield* report(0)
+      }
+      return program
+    })
+
+    const reportOf = (
+      batch: CopyBatch,
+      program: Compiled,
+      isReused: boolean,
+      times: { [phase: string]: number }
+    ): CopyReport => {
+      const paths = new Map<Rank, PeerPath>(
+        program.rounds.flatMap((round) => round.program.paths.map((path) => [path.peer, path] as const))
+      )
+      const peers = [...new Set([...batch.sends.keys(), ...batch.recvs.keys()])].sort((a, b) => a - b)
+      const phase = (name: string) => times[name] ?? 0
+      return {
+        backend: first.name,
+        rank,
+        localBytes: sumBytes(batch.local.map(({ send }) => send)),
+        localOps: batch.local.length,
+        remoteBytesSent: sumBytes([...batch.sends.values()].flat()),
+        remoteBytesReceived: sumBytes([...batch.recvs.values()].flat()),
+        remoteOps: [...batch.sends.values(), ...batch.recvs.values()].reduce((sum, ops) => sum + ops.length, 0),
+        messages: program.messages,
+        stagingBytes: program.stagingBytes,
+        reusedProgram: isReused,
+        phases: {
+          handshake: phase("handshake"),
+          prepare: phase("prepare"),
+          pack: phase("pack"),
+          local: phase("local"),
+          transfer: phase("transfer"),
+          unpack: phase("unpack"),
+          outcome: phase("outcome")
+        },
+        peers: peers.map((peer) => ({
+          peer,
+          bytesSent: sumBytes(batch.sends.get(peer) ?? []),
+          bytesReceived: sumBytes(batch.recvs.get(peer) ?? []),
+          path: paths.get(peer)?.path ?? first.name,
+          reason: paths.get(peer)?.reason ?? "the only path of this backend"
+        }))
+      }
+    }
+
+    const runBatch = Effect.fn("CopyService.run")(function* (
+      taken: ReadonlyArray<QueuedOp>,
+      runOptions: RunOptions
+    ): Effect.fn.Return<CopyReport, CopyError> {
+      const times: { [phase: string]: number } = {}
+      const fences = yield* Effect.result(
+        Effect.forEach(
+          runOptions.after ?? [],
+          (fence) => Effect.mapError(fence.await, (error) => fromTensorError(rank, "after", error)),
+          { discard: true }
+        )
+      )
+      const made = Result.isFailure(fences) ? Result.fail(fences.failure) : makeBatch(running?.driver ?? first, taken)
+      const batch = Result.isSuccess(made) ? made.success : emptyBatch
+      const isStale = compiled === undefined || compiled.memory !== memoryKey(batch)
+      const [agreement, handshake] = yield* timed(
+        agree(group, {
+          backend: first.name,
+          stagingBytes,
+          rounds: capabilities.gather
+            ? 1
+            : draftBatch(batch).reduce((most, draft) => Math.max(most, draft.index + 1), 0),
+          batch,
+          agreed: compiled?.agreed ?? "",
+          isStale,
+          isBroken: running === undefined,
+          fault: Result.isFailure(made) ? made.failure : undefined
+        })
+      )
+      times.handshake = handshake
+      if (agreement.mustRebuild) yield* breakDriver
+      const reuse = agreement.mustPrepare || compiled?.agreed !== agreement.agreed ? undefined : compiled
+      const executed = yield* Effect.result(execute(batch, agreement, reuse, runOptions, times))
+      const fault = Result.isFailure(executed) ? executed.failure : undefined
+      const ended = yield* Effect.result(timed(agreeOnOutcome(group, "copy outcome", fault)))
+      if (Result.isFailure(executed)) {
+        if (executed.failure.reason.scope === "service") yield* breakDriver
+        else yield* drop
+      }
+      if (Result.isFailure(ended)) {
+        yield* drop
+        return yield* Result.isFailure(executed) ? executed.failure : ended.failure
+      }
+      if (Result.isFailure(executed)) return yield* executed.failure
+      times.outcome = ended.success[1]
+      return reportOf(batch, executed.success, reuse !== undefined, times)
+    })
+
+    const submit = (op: QueuedOp): Effect.Effect<void> =>
+      Effect.sync(() => {
+        queue.push(op)
+      })
+
+    return CopyService.of({
+      backend: first.name,
+      rank,
+      worldSize: group.size,
+      capabilities,
+      state: Effect.sync(() => (running === undefined ? "Broken" : "Ready")),
+      submitSend: (tensor, destRank, taskId, submitOptions) =>
+        submit({
+          _tag: "SendOp",
+          tensor,
+          destRank,
+          taskId,
+          part: submitOptions?.part ?? 0,
+          paramName: submitOptions?.paramName
+        }),
+      submitRecv: (tensor, srcRank, taskId, submitOptions) =>
+        submit({
+          _tag: "RecvOp",
+          tensor,
+          srcRank,
+          taskId,
+          part: submitOptions?.part ?? 0,
+          paramName: submitOptions?.paramName
+        }),
+      run: (runOptions = {}) =>
+        Effect.suspend(() => {
+          if (isRunning) {
+            return Effect.fail(
+              copyError("Busy", [rank], {
+                backend: first.name,
+                rank,
+                op: "run",
+                isRetryable: true,
+                detail: "Another run is in progress.",
+                remedy: "Wait for it to end; queue operations for the next one."
+              })
+            )
+          }
+          isRunning = true
+          const taken = queue
+          queue = []
+          return Effect.ensuring(
+            Effect.onInterrupt(runBatch(taken, runOptions), () => drop),
+            Effect.sync(() => {
+              isRunning = false
+            })
+          )
+        })
+    })
+  })
+
+/**
+ * `CopyService` over a driver. The driver layer is built anew after a failure that broke it; each build gets its own
+ * scope, closed before the next.
+ */
+export const copyServiceLayer = <E>(
+  driverLayer: Layer.Layer<CopyDriver, E, ProcessGroup | TensorEngine>,
+  options: CopyServiceOptions = {}
+): Layer.Layer<CopyService, E, ProcessGroup | TensorEngine> => Layer.effect(CopyService, make(driverLayer, options))
