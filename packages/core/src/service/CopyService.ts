@@ -126,6 +126,8 @@ export const CopyReport = Schema.Struct({
 export type CopyReport = typeof CopyReport.Type
 
 export interface RunOptions {
+  /** Instead of running, make this failure of the caller known: `run` then fails with it on every rank. */
+  readonly refuse?: CopyError
   /** Work that fills the sources; awaited before anything else. */
   readonly after?: ReadonlyArray<Fence>
   /** Called with the bytes moved so far on this rank. */

@@ -626,7 +626,12 @@ const make = <E>(
           { discard: true }
         )
       )
-      const made = Result.isFailure(fences) ? Result.fail(fences.failure) : makeBatch(running?.driver ?? first, taken)
+      const made =
+        runOptions.refuse !== undefined
+          ? Result.fail(runOptions.refuse)
+          : Result.isFailure(fences)
+            ? Result.fail(fences.failure)
+            : makeBatch(running?.driver ?? first, taken)
       const batch = Result.isSuccess(made) ? made.success : emptyBatch
       const isStale = compiled === undefined || compiled.memory !== memoryKey(batch)
       const [agreement, handshake] = yield* timed(

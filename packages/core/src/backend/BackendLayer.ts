@@ -1,0 +1,187 @@
+/**
+ * Layers by name: an application says which backend it wants, the registry provides it.
+ *
+ * An unavailable choice is an error with its remedy. Only "auto" looks further, and reports why it passed others by.
+ */
+import * as Config from "effect/Config"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Schema from "effect/Schema"
+import type { CopyService } from "../service/CopyService.ts"
+import { type CopyServiceOptions, copyServiceLayer } from "../service/CopyServiceLayer.ts"
+import type { HostMemory } from "../service/HostMemory.ts"
+import type { ProcessGroup } from "../service/ProcessGroup.ts"
+import type { ReplayTransferBackend } from "../service/ReplayTransferBackend.ts"
+import type { TensorEngine } from "../service/TensorEngine.ts"
+import { parseDevice } from "../tensor/Device.ts"
+import {
+  type BackendDescriptor,
+  type BackendError,
+  type BackendOptions,
+  backendError,
+  type OrConfig
+} from "./BackendDescriptor.ts"
+import { BackendRegistry } from "./BackendRegistry.ts"
+
+const valueOf = <A>(value: OrConfig<A>): Effect.Effect<A, BackendError> =>
+  Config.isConfig(value)
+    ? Effect.mapError(value, (error) =>
+        backendError("InvalidOptions", { detail: String(error), remedy: "Set the configuration value." })
+      )
+    : Effect.succeed(value)
+
+const decodeOptions = (descriptor: BackendDescriptor, options: unknown): Effect.Effect<BackendOptions, BackendError> =>
+  Effect.mapError(
+    Schema.decodeUnknownEffect(descriptor.options, { onExcessProperty: "error", errors: "all" })(options),
+    (error) =>
+      backendError("InvalidOptions", {
+        backend: descriptor.name,
+        detail: error.message,
+        remedy: "Correct the option at this path; options that the backend does not know are refused."
+      })
+  )
+
+/** Fails with what was tried and the remedy unless the backend can work here. */
+export const requireAvailable = (descriptor: BackendDescriptor): Effect.Effect<BackendDescriptor, BackendError> =>
+  Effect.flatMap(descriptor.probe, (found) =>
+    found._tag === "Available"
+      ? Effect.succeed(descriptor)
+      : Effect.fail(
+          backendError("Unavailable", {
+            backend: descriptor.name,
+            scope: "service",
+            detail: `${found.cause}${found.tried.length === 0 ? "" : ` Tried: ${found.tried.join("; ")}.`}`,
+            remedy: found.remedy
+          })
+        )
+  )
+
+export interface BackendChoice {
+  readonly descriptor: BackendDescriptor
+  /** Why this one, including why "auto" passed others by. */
+  readonly reason: string
+}
+
+/**
+ * The backend for copying memory of a device family: the named one, or with "auto" the first available among those that
+ * claim the family, before those that claim every family.
+ */
+export const chooseCopyBackend = Effect.fn("chooseCopyBackend")(function* (
+  name: string,
+  family: string
+): Effect.fn.Return<BackendChoice, BackendError, BackendRegistry> {
+  const registry = yield* BackendRegistry
+  if (name !== "auto") {
+    const descriptor = yield* registry.forFamily(family, "copyDriver", name)
+    return { descriptor: yield* requireAvailable(descriptor), reason: "chosen by name" }
+  }
+  const offering = registry.descriptors.filter((descriptor) => descriptor.copyDriver !== undefined)
+  const ordered = [
+    ...offering.filter((descriptor) => descriptor.deviceFamilies.includes(family)),
+    ...offering.filter(
+      (descriptor) => !descriptor.deviceFamilies.includes(family) && descriptor.deviceFamilies.includes("*")
+    )
+  ]
+  const passed: Array<string> = []
+  for (const descriptor of ordered) {
+    const found = yield* descriptor.probe
+    if (found._tag === "Available") {
+      const reason = passed.length === 0 ? `serves device family ${family}` : `${passed.join("; ")}; next in order`
+      return { descriptor, reason }
+    }
+    passed.push(`${descriptor.name}: ${found.cause}`)
+  }
+  return yield* backendError("Unavailable", {
+    detail: `No backend can move memory of device family ${family} here. ${passed.join("; ")}`,
+    remedy: "Name a backend to see its own remedy."
+  })
+})
+
+export interface CopyServiceChoice extends CopyServiceOptions {
+  /** A backend's name, or "auto". */
+  readonly backend: OrConfig<string>
+  /** Family of the memory to move; "cpu" by default. */
+  readonly deviceFamily?: string
+  /** The backend's own options. */
+  readonly options?: unknown
+}
+
+/** `CopyService` of the chosen backend, together with the engine for its memory. */
+export const copyService = (
+  choice: CopyServiceChoice
+): Layer.Layer<CopyService | TensorEngine, BackendError, BackendRegistry | ProcessGroup> =>
+  Layer.unwrap(
+    Effect.gen(function* () {
+      const name = yield* valueOf(choice.backend)
+      const family = choice.deviceFamily ?? "cpu"
+      const { descriptor } = yield* chooseCopyBackend(name, family)
+      const options = yield* decodeOptions(descriptor, choice.options ?? {})
+      const registry = yield* BackendRegistry
+      const engine =
+        descriptor.tensorEngine !== undefined
+          ? descriptor.tensorEngine(options)
+          : (yield* registry.forFamily(family, "tensorEngine")).tensorEngine!({})
+      return copyServiceLayer(descriptor.copyDriver!(options), choice).pipe(Layer.provideMerge(engine))
+    })
+  )
+
+/** The engine for memory of a device family. */
+export const tensorEngine = (choice: {
+  readonly deviceFamily: string
+  readonly backend?: string
+  readonly options?: unknown
+}): Layer.Layer<TensorEngine, BackendError, BackendRegistry> =>
+  Layer.unwrap(
+    Effect.gen(function* () {
+      const registry = yield* BackendRegistry
+      const descriptor = yield* registry.forFamily(choice.deviceFamily, "tensorEngine", choice.backend)
+      return descriptor.tensorEngine!(yield* decodeOptions(descriptor, choice.options ?? {}))
+    })
+  )
+
+/** Host memory that other processes can map. */
+export const hostMemory = (
+  choice: { readonly backend?: string; readonly options?: unknown } = {}
+): Layer.Layer<HostMemory, BackendError, BackendRegistry> =>
+  Layer.unwrap(
+    Effect.gen(function* () {
+      const registry = yield* BackendRegistry
+      const descriptor = yield* registry.forFamily("cpu", "hostMemory", choice.backend)
+      return descriptor.hostMemory!(yield* decodeOptions(descriptor, choice.options ?? {}))
+    })
+  )
+
+export interface ReplayTransferChoice {
+  /** Where batches go, as `cuda:0`. */
+  readonly device: OrConfig<string>
+  /** Slots that a batch rotates through; at least 1. */
+  readonly ringDepth: OrConfig<number>
+  readonly backend?: string
+  readonly options?: unknown
+}
+
+/** The replay backend of the device's family. */
+export const replayTransfer = (
+  choice: ReplayTransferChoice
+): Layer.Layer<ReplayTransferBackend, BackendError, BackendRegistry> =>
+  Layer.unwrap(
+    Effect.gen(function* () {
+      const registry = yield* BackendRegistry
+      const text = yield* valueOf(choice.device)
+      const ringDepth = yield* valueOf(choice.ringDepth)
+      const device = parseDevice(text)
+      if (device === undefined || !Number.isInteger(ringDepth) || ringDepth < 1) {
+        return yield* backendError("InvalidOptions", {
+          detail:
+            device === undefined ? `"${text}" is not a device.` : `Ring depth ${ringDepth} is not a positive integer.`,
+          remedy: "Write a device as family or family:index, and a ring depth of at least 1."
+        })
+      }
+      const descriptor = yield* registry.forFamily(device.family, "replayTransfer", choice.backend)
+      yield* requireAvailable(descriptor)
+      return descriptor.replayTransfer!(device, ringDepth, yield* decodeOptions(descriptor, choice.options ?? {}))
+    })
+  )
+
+/** The same under the name that replay pipelines know. */
+export const buildReplayTransferBackend = replayTransfer

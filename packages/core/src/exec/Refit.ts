@@ -1,0 +1,39 @@
+/**
+ * Updates one model from another again and again: agree and plan once, then move as often as weights change.
+ *
+ * `prepare` is collective and exchanges what ranks hold; `swap` is collective and moves. Tensors are looked up at every
+ * swap, so buffers may be reallocated in between; what may not change is the layout.
+ */
+import * as Effect from "effect/Effect"
+import type { ReshardPlan } from "../ir/ReshardPlan.ts"
+import type { ParameterMetadata } from "../layout/ParameterMetadata.ts"
+import type { PlanError } from "../planner/PlanError.ts"
+import type { CopyError, CopyService } from "../service/CopyService.ts"
+import { ProcessGroup } from "../service/ProcessGroup.ts"
+import type { TensorEngine } from "../service/TensorEngine.ts"
+import type { TensorDict } from "../tensor/TensorDict.ts"
+import { type ExecuteOptions, executeReshardPlan, type ReshardReport } from "./executeReshardPlan.ts"
+import { PlanCache } from "./PlanCache.ts"
+import type { ReshardError } from "./ReshardError.ts"
+import { exchangeRosters } from "./RosterExchange.ts"
+
+export interface PreparedRefit {
+  readonly plan: ReshardPlan
+  readonly swap: (
+    source?: TensorDict,
+    destination?: TensorDict,
+    options?: ExecuteOptions
+  ) => Effect.Effect<ReshardReport, ReshardError | CopyError, CopyService | TensorEngine>
+}
+
+/** Exchanges what this rank holds on each side (nothing, for a rank that is not part of it) and plans. */
+export const prepare = Effect.fn("Refit.prepare")(function* (holdings: {
+  readonly source?: ReadonlyArray<ParameterMetadata>
+  readonly destination?: ReadonlyArray<ParameterMetadata>
+}): Effect.fn.Return<PreparedRefit, ReshardError | PlanError, ProcessGroup | PlanCache> {
+  const group = yield* ProcessGroup
+  const cache = yield* PlanCache
+  const rosters = yield* exchangeRosters(group, holdings.source ?? [], holdings.destination ?? [])
+  const plan = yield* cache.get(rosters.source, rosters.destination, group.rank)
+  return { plan, swap: (source, destination, options) => executeReshardPlan(plan, source, destination, options) }
+})

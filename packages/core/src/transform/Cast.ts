@@ -1,0 +1,42 @@
+/**
+ * Sends chosen parameters in another element type, whatever the two ends hold: fewer bytes on the wire for a rounding that
+ * the caller asked for by name. The engine's rules of rounding and saturation hold at both casts.
+ */
+import * as Effect from "effect/Effect"
+import type { DType } from "../base/DType.ts"
+import { regionShape } from "../base/Region.ts"
+import { globMatches } from "../layout/ShardingRules.ts"
+import { TensorEngine } from "../service/TensorEngine.ts"
+import { fromTensorError, plainRegion, type ReshardTransform, type TransformOp } from "./ReshardTransform.ts"
+
+export interface CastOptions {
+  readonly wireDtype: DType
+  /** Globs over parameter names; all parameters by default. */
+  readonly parameters?: ReadonlyArray<string>
+}
+
+export const cast = (options: CastOptions): ReshardTransform => {
+  const buffer = Effect.fnUntraced(function* (op: TransformOp) {
+    const view = yield* plainRegion(op)
+    const engine = yield* TensorEngine
+    const allocated = engine.allocate(options.wireDtype, regionShape(op.region), view.device)
+    return yield* Effect.mapError(allocated, (error) => fromTensorError(op.paramName, error))
+  })
+  return {
+    name: `cast ${options.wireDtype}`,
+    shouldTransform: (paramName) => (options.parameters ?? ["*"]).some((pattern) => globMatches(pattern, paramName)),
+    prepareSend: Effect.fnUntraced(function* (op) {
+      const engine = yield* TensorEngine
+      const src = yield* plainRegion(op)
+      const dst = yield* buffer(op)
+      yield* Effect.mapError(engine.copy([{ dst, src }]), (error) => fromTensorError(op.paramName, error))
+      return [dst]
+    }),
+    prepareRecv: (op) => Effect.map(buffer(op), (tensor) => [tensor]),
+    finalizeRecv: Effect.fnUntraced(function* (op, [src]) {
+      const engine = yield* TensorEngine
+      const dst = yield* plainRegion(op)
+      yield* Effect.mapError(engine.copy([{ dst, src: src! }]), (error) => fromTensorError(op.paramName, error))
+    })
+  }
+}

@@ -1,0 +1,11 @@
+/** Sends regions as they are. The transform to compare others with. */
+import * as Effect from "effect/Effect"
+import { plainRegion, type ReshardTransform } from "./ReshardTransform.ts"
+
+export const identity: ReshardTransform = {
+  name: "identity",
+  shouldTransform: () => true,
+  prepareSend: (op) => Effect.map(plainRegion(op), (view) => [view]),
+  prepareRecv: (op) => Effect.map(plainRegion(op), (view) => [view]),
+  finalizeRecv: () => Effect.void
+}

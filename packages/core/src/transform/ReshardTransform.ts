@@ -1,0 +1,91 @@
+/**
+ * Changes tensors on their way: what travels, and what becomes of it at the other end.
+ *
+ * Contract
+ * - For a parameter that `shouldTransform` chooses, the sender's `prepareSend` and the receiver's `prepareRecv` return
+ *   tensors that agree in number, shape and type, part by part; the copy service compares them before any byte moves.
+ *   Parts of one transfer are told apart by `(taskId, part)`, so several tensors per transfer also work within a rank.
+ * - `finalizeRecv` runs after the last byte of the whole update, once per transfer, and writes into the destination.
+ * - Tensors that the hooks allocate live in the scope of the update.
+ * - Both ends must choose the same parameters unless a transform leaves the wire form as it is.
+ */
+import * as Effect from "effect/Effect"
+import * as Result from "effect/Result"
+import * as Schema from "effect/Schema"
+import type * as Scope from "effect/Scope"
+import { describeReason, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
+import type { Region } from "../base/Region.ts"
+import type { TensorEngine, TensorError } from "../service/TensorEngine.ts"
+import { isQuantized, type QuantizedTensor } from "../tensor/QuantizedTensor.ts"
+import { sliceTensor, type Tensor } from "../tensor/Tensor.ts"
+
+export const TransformReason = Schema.Union([
+  /** The transform cannot handle this tensor or region. */
+  reason("UnsupportedTensor"),
+  /** A region that the transform cannot cut; the remedy names the nearest one that it can. */
+  reason("UnalignedRegion"),
+  /** The engine failed on the transform's behalf. */
+  reason("EngineFailed")
+])
+export type TransformReason = typeof TransformReason.Type
+
+export class TransformError extends Schema.TaggedError<TransformError>()("TransformError", {
+  reason: TransformReason
+}) {
+  override get message(): string {
+    return describeReason(this.reason)
+  }
+}
+
+export const transformError = (tag: TransformReason["_tag"], input: ReasonInput): TransformError =>
+  new TransformError({ reason: reasonOf(tag, input) })
+
+export const fromTensorError = (paramName: string, error: TensorError): TransformError =>
+  transformError("EngineFailed", { ...error.reason, paramName, detail: error.message })
+
+/** One end of one transfer, as a transform sees it. */
+export interface TransformOp {
+  readonly paramName: string
+  readonly region: Region
+  readonly tensor: Tensor | QuantizedTensor
+}
+
+export interface ReshardTransform {
+  readonly name: string
+  readonly shouldTransform: (paramName: string) => boolean
+  /** The tensors to send. */
+  readonly prepareSend: (
+    op: TransformOp
+  ) => Effect.Effect<ReadonlyArray<Tensor>, TransformError, TensorEngine | Scope.Scope>
+  /** Where they arrive. */
+  readonly prepareRecv: (
+    op: TransformOp
+  ) => Effect.Effect<ReadonlyArray<Tensor>, TransformError, TensorEngine | Scope.Scope>
+  readonly finalizeRecv: (
+    op: TransformOp,
+    buffers: ReadonlyArray<Tensor>
+  ) => Effect.Effect<void, TransformError, TensorEngine>
+}
+
+/** The region of a plain tensor, for transforms that do not handle quantized ones. */
+export const plainRegion = (op: TransformOp): Effect.Effect<Tensor, TransformError> => {
+  if (isQuantized(op.tensor)) {
+    return Effect.fail(
+      transformError("UnsupportedTensor", {
+        paramName: op.paramName,
+        detail: "The tensor is quantized.",
+        remedy: "Use a transform that reads or writes its recipe."
+      })
+    )
+  }
+  const view = sliceTensor(op.tensor, op.region)
+  return Result.isSuccess(view)
+    ? Effect.succeed(view.success)
+    : Effect.fail(
+        transformError("UnsupportedTensor", {
+          paramName: op.paramName,
+          detail: view.failure.detail,
+          remedy: "Make the plan again for these tensors."
+        })
+      )
+}
