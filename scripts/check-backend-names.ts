@@ -1,0 +1,22 @@
+/** Core names no backend and no vendor: what it knows of them, descriptors tell it. */
+import { readdirSync, readFileSync } from "node:fs"
+import * as path from "node:path"
+
+const root = path.resolve(import.meta.dirname, "../packages/core/src")
+const forbidden = /\b(torch-copy|nccl|cuda|cuda-ipc|nvshmem|xpu|rocm|nvidia|amd|intel|hip|rccl|level.zero|opencl)\b/i
+/** The contract's own vocabulary: examples of device texts, attribute values fixed by the replay contract. */
+const allowed = [/`cuda:[01]`/, /`xpu:0`/, /"xpu_copy_stream"/]
+
+const faults: Array<string> = []
+for (const file of readdirSync(root, { recursive: true, encoding: "utf8" })) {
+  if (!file.endsWith(".ts")) continue
+  for (const [at, line] of readFileSync(path.join(root, file), "utf8").split("\n").entries()) {
+    const text = allowed.reduce((rest, pattern) => rest.replaceAll(new RegExp(pattern, "g"), ""), line)
+    const found = forbidden.exec(text)
+    if (found !== null) faults.push(`${file}:${at + 1}: names ${found[0]}`)
+  }
+}
+if (faults.length > 0) {
+  console.error(faults.join("\n"))
+  process.exitCode = 1
+} else console.log("backend names: core names none")
