@@ -5,16 +5,16 @@
  * follow Effect's clock.
  */
 import * as Clock from "effect/Clock"
-import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import type * as EffectScope from "effect/Scope"
 import type { Rank } from "../base/Ids.ts"
+import { makeCalls } from "./internal/collectiveCalls.ts"
 import { type Endpoint, makeGroup } from "./internal/collectiveGroup.ts"
 import { type Delivery, makeHub } from "./internal/collectiveHub.ts"
-import { ProcessGroup, type ProcessGroupError, type ProcessGroupShape } from "./ProcessGroup.ts"
+import { ProcessGroup, type ProcessGroupShape } from "./ProcessGroup.ts"
 
 export interface InProcessOptions {
   /** No-progress deadline; 60 seconds by default. */
@@ -26,8 +26,6 @@ export interface InProcessGroup extends ProcessGroupShape {
   readonly leave: Effect.Effect<void>
 }
 
-type Payloads = ReadonlyArray<Uint8Array>
-
 /** Milliseconds of the monotonic clock, which tests can set. */
 const monotonicMillis = Effect.map(Clock.monotonicTimeNanos, (nanos) => Number(nanos / 1000n) / 1000)
 
@@ -38,15 +36,14 @@ export const makeInProcessGroups = Effect.fnUntraced(function* (
 ): Effect.fn.Return<ReadonlyArray<InProcessGroup>, never, EffectScope.Scope> {
   const deadline = Duration.fromInputUnsafe(options.deadline ?? "60 seconds")
   const hub = makeHub({ deadlineMillis: Duration.toMillis(deadline) })
-  const waiters = new Map<number, Deferred.Deferred<Payloads, ProcessGroupError>>()
-  let lastCall = 0
+  const calls = makeCalls()
 
   const dispatch = (deliveries: ReadonlyArray<Delivery>): void => {
     for (const { call, result } of deliveries) {
-      const waiter = waiters.get(call)
-      if (waiter === undefined) continue
-      const own = Result.map(result, (payloads) => payloads.map((payload) => new Uint8Array(payload)))
-      Deferred.doneUnsafe(waiter, Effect.fromResult(own))
+      calls.settle(
+        call,
+        Result.map(result, (payloads) => payloads.map((payload) => new Uint8Array(payload)))
+      )
     }
   }
 
@@ -65,20 +62,12 @@ export const makeInProcessGroups = Effect.fnUntraced(function* (
     size,
     deadline,
     exchange: (members, label, payload) =>
-      Effect.gen(function* () {
-        const now = yield* monotonicMillis
-        const call = ++lastCall
-        const waiter = yield* Deferred.make<Payloads, ProcessGroupError>()
-        waiters.set(call, waiter)
-        dispatch(hub.arrive({ rank, call, members, label, payload }, now))
-        const result = Deferred.isDoneUnsafe(waiter)
-          ? Deferred.await(waiter)
-          : Effect.raceFirst(Deferred.await(waiter), watch)
-        return yield* Effect.ensuring(
-          result,
-          Effect.sync(() => waiters.delete(call))
+      Effect.flatMap(monotonicMillis, (now) =>
+        Effect.raceFirst(
+          calls.make(label, (call) => dispatch(hub.arrive({ rank, call, members, label, payload }, now))),
+          watch
         )
-      }),
+      ),
     reportProgress: Effect.map(monotonicMillis, (now) => hub.progress(rank, now))
   })
 

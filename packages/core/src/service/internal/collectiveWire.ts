@@ -180,7 +180,11 @@ export const decodeResult = (body: Uint8Array): Result.Result<ResultBody, string
   if (lengths === undefined) return malformed
   let at = resultOverhead(count)
   if (lengths.reduce((sum, length) => sum + length, at) !== body.byteLength) return malformed
-  const payloads = lengths.map((length) => body.slice(at, (at += length)))
+  const payloads = lengths.map((length) => {
+    const payload = body.slice(at, at + length)
+    at += length
+    return payload
+  })
   return Result.succeed({ call, payloads })
 }
 

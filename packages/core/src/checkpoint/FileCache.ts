@@ -1,0 +1,76 @@
+/**
+ * Keeps a bounded number of files of a checkpoint open.
+ *
+ * Invariant: at most `limit` files are open, plus those that more than `limit` readers use at the same moment; a file in
+ * use is never closed. All are closed by the scope of the cache.
+ */
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Scope from "effect/Scope"
+import * as Semaphore from "effect/Semaphore"
+import type { CheckpointError } from "./CheckpointError.ts"
+import { openSafetensors, type SafetensorsFile } from "./Safetensors.ts"
+
+interface Entry {
+  readonly file: SafetensorsFile
+  readonly scope: Scope.Closeable
+  users: number
+}
+
+export interface FileCache {
+  /** Uses the file at `path`, opened if it is not open. */
+  readonly use: <A, E, R>(
+    path: string,
+    body: (file: SafetensorsFile) => Effect.Effect<A, E, R>
+  ) => Effect.Effect<A, E | CheckpointError, R>
+  /** How many are open now. */
+  readonly openCount: () => number
+}
+
+export const makeFileCache = (limit: number): Effect.Effect<FileCache, never, Scope.Scope> =>
+  Effect.gen(function* () {
+    const cacheScope = yield* Effect.scope
+    // Least recently used first: a map keeps the order of insertion.
+    const entries = new Map<string, Entry>()
+    const opening = yield* Semaphore.make(1)
+
+    const makeRoom = Effect.suspend(() => {
+      const idle = entries.size < limit ? undefined : [...entries].find(([, entry]) => entry.users === 0)
+      if (idle === undefined) return Effect.void
+      entries.delete(idle[0])
+      return Scope.close(idle[1].scope, Exit.void)
+    })
+
+    const acquire = (path: string): Effect.Effect<Entry, CheckpointError> =>
+      Semaphore.withPermit(
+        opening,
+        Effect.gen(function* () {
+          let entry = entries.get(path)
+          if (entry === undefined) {
+            yield* makeRoom
+            const scope = yield* Scope.fork(cacheScope)
+            const file = yield* Effect.onError(Scope.provide(openSafetensors(path), scope), (cause) =>
+              Scope.close(scope, Exit.failCause(cause))
+            )
+            entry = { file, scope, users: 0 }
+          }
+          entries.delete(path)
+          entries.set(path, entry)
+          entry.users += 1
+          return entry
+        })
+      )
+
+    return {
+      use: (path, body) =>
+        Effect.acquireUseRelease(
+          acquire(path),
+          (entry) => body(entry.file),
+          (entry) =>
+            Effect.sync(() => {
+              entry.users -= 1
+            })
+        ),
+      openCount: () => entries.size
+    }
+  })
