@@ -1,0 +1,233 @@
+/** `tensorferry reshard`: from one parallel layout to another, one process per rank, proved bit by bit. */
+import { randomBytes } from "node:crypto"
+import { readdir } from "node:fs/promises"
+import * as path from "node:path"
+import { pathToFileURL } from "node:url"
+import { chooseCopyBackend } from "@tensorferry/core/backend/BackendLayer"
+import { formatParallelConfig } from "@tensorferry/core/layout/ModelLayout"
+import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
+import { fromEnvironment, readEnvironment } from "@tensorferry/core/service/ProcessGroupEnvironment"
+import * as Console from "effect/Console"
+import * as Command from "effect/cli/Command"
+import * as Flag from "effect/cli/Flag"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
+import * as Schema from "effect/Schema"
+import { backendRegistry } from "../job/backends.ts"
+import { runProcesses } from "../job/Coordinator.ts"
+import type { JobSpec, RankReport } from "../job/JobSpec.ts"
+import { jobLayouts, jobSize } from "../job/layouts.ts"
+import { rankJob } from "../job/RankJob.ts"
+import { openModel } from "../model/Model.ts"
+import { modelError } from "../model/ModelError.ts"
+import { reportFailure, withFailures } from "../output/CliFailure.ts"
+import { makeProgressBar } from "../output/ProgressBar.ts"
+import { formatBytes, formatRate, formatSeconds, table } from "../output/Table.ts"
+import { backend, backendPackages, chooseLayouts, json, layoutConfig } from "./shared.ts"
+
+/** Refuses a folder that holds anything; an empty one may be replaced. */
+const checkOutput = (folder: string) =>
+  Effect.gen(function* () {
+    const found = yield* Effect.orElseSucceed(
+      Effect.tryPromise(() => readdir(folder)),
+      (): ReadonlyArray<string> => []
+    )
+    if (found.length === 0) return
+    yield* modelError("OutputExists", {
+      file: folder,
+      detail: `The output folder holds ${found.length} entries.`,
+      remedy: "Name a new or an empty folder."
+    })
+  })
+
+const sum = (reports: ReadonlyArray<RankReport>, of: (report: RankReport) => number): number =>
+  reports.reduce((total, report) => total + of(report), 0)
+
+const most = (reports: ReadonlyArray<RankReport>, of: (report: RankReport) => number): number =>
+  Math.max(0, ...reports.map(of))
+
+/** What happened, for people. */
+const describe = (spec: JobSpec, reports: ReadonlyArray<RankReport>): string => {
+  const [first] = reports
+  const phases = ["load", "copy", "verify", "write"].flatMap((phase) => {
+    const slowest = most(reports, (report) => report.seconds[phase] ?? 0)
+    if (slowest === 0) return []
+    const bytes =
+      phase === "load"
+        ? sum(reports, (report) => report.sourceBytes)
+        : sum(reports, (report) => report.destinationBytes)
+    return [[phase, formatSeconds(slowest), formatBytes(bytes), formatRate(bytes, slowest)]]
+  })
+  const steps = (["handshake", "prepare", "pack", "local", "transfer", "unpack", "outcome"] as const).map((step) => [
+    `  ${step}`,
+    formatSeconds(most(reports, (report) => report.copy.phases[step])),
+    "",
+    ""
+  ])
+  const at = phases.findIndex(([phase]) => phase === "copy") + 1
+  phases.splice(at, 0, ...steps)
+  const peers = reports.flatMap((report) => [
+    ...(report.copy.localBytes === 0
+      ? []
+      : [[`${report.rank}`, `${report.rank}`, formatBytes(report.copy.localBytes), "local copy", "same rank"]]),
+    ...report.copy.peers
+      .filter((peer) => peer.bytesReceived > 0)
+      .map((peer) => [`${peer.peer}`, `${report.rank}`, formatBytes(peer.bytesReceived), peer.path, peer.reason])
+  ])
+  const verified = sum(reports, (report) => report.bytesVerified)
+  return [
+    `${formatParallelConfig(spec.from)} → ${formatParallelConfig(spec.to)}, ${reports.length} ranks (${spec.ranks}), backend ${first?.copy.backend} (${first?.backendReason})`,
+    "",
+    table(["phase", "slowest rank", "bytes", "rate"], phases, ["left", "right", "right", "right"]),
+    "",
+    peers.length === 0
+      ? "nothing moved"
+      : table(["from", "to", "bytes", "path", "why"], peers, ["right", "right", "right"]),
+    "",
+    spec.verify
+      ? `verified: ${sum(reports, (report) => report.tensorsVerified)} shards, ${formatBytes(verified)}, bit-identical to ${spec.checkpoint}`
+      : "not verified (--no-verify)",
+    ...(spec.out === null ? [] : [`written: ${spec.out.folder}`])
+  ].join("\n")
+}
+
+const asJson = (spec: JobSpec, reports: ReadonlyArray<RankReport>) => ({
+  ok: true,
+  checkpoint: spec.checkpoint,
+  from: spec.from,
+  to: spec.to,
+  ranks: reports.length,
+  placement: spec.ranks,
+  backend: reports[0]?.copy.backend,
+  out: spec.out?.folder ?? null,
+  verified: spec.verify,
+  bytes: {
+    source: sum(reports, (report) => report.sourceBytes),
+    destination: sum(reports, (report) => report.destinationBytes),
+    local: sum(reports, (report) => report.copy.localBytes),
+    remote: sum(reports, (report) => report.copy.remoteBytesReceived)
+  },
+  reports
+})
+
+/** All failures, those that name their own cause before those that only heard of it. */
+const byWeight = (reason: string): number => (reason === "PeerGone" || reason === "DeadlineExceeded" ? 1 : 0)
+
+const runHere = Effect.fnUntraced(function* (spec: JobSpec, size: number, isJson: boolean) {
+  const bar = makeProgressBar(size, process.stderr.isTTY === true && !isJson)
+  const outcomes = yield* Effect.ensuring(Effect.scoped(runProcesses(spec, size, bar.update)), bar.clear)
+  const failures = outcomes.flatMap((outcome) => (outcome._tag === "Failed" ? [outcome] : []))
+  if (failures.length > 0) {
+    const sorted = [...failures].sort((a, b) => byWeight(a.failure.reason) - byWeight(b.failure.reason))
+    yield* reportFailure(sorted, isJson)
+    return
+  }
+  const reports = outcomes.flatMap((outcome) => (outcome._tag === "Finished" ? [outcome.report] : []))
+  yield* Console.log(isJson ? JSON.stringify(asJson(spec, reports), null, 2) : describe(spec, reports))
+})
+
+/** One process among those that a launcher started: its rank's part of the job; rank 0 prints. */
+const runJoined = Effect.fnUntraced(function* (spec: JobSpec, isJson: boolean) {
+  const group = yield* fromEnvironment
+  const out =
+    spec.out === null
+      ? null
+      : {
+          folder: spec.out.folder,
+          temporary: new TextDecoder().decode(
+            yield* group.broadcast("output folder", 0, new TextEncoder().encode(spec.out.temporary))
+          )
+        }
+  const joined = { ...spec, out, deadlineMillis: Duration.toMillis(group.deadline) }
+  const report = yield* Effect.provideService(
+    rankJob(joined, () => Effect.void),
+    ProcessGroup,
+    group
+  )
+  const text = JSON.stringify(report)
+  const all = yield* group.allGather("reports", new TextEncoder().encode(text))
+  if (group.rank !== 0) return
+  const reports = all.map((payload) => JSON.parse(new TextDecoder().decode(payload)) as RankReport)
+  yield* Console.log(isJson ? JSON.stringify(asJson(joined, reports), null, 2) : describe(joined, reports))
+})
+
+export const reshard = Command.make(
+  "reshard",
+  {
+    ...layoutConfig,
+    backend,
+    backendPackages,
+    out: Flag.String("out").pipe(
+      Flag.withDescription(
+        "Folder for the destination shards and their manifest; without it the result is only proved"
+      ),
+      Flag.optional
+    ),
+    verify: Flag.Boolean("verify").pipe(
+      Flag.withDescription("Compare every destination shard with the checkpoint (on by default; --no-verify skips it)"),
+      Flag.withDefault(true)
+    ),
+    deadline: Flag.Finite("deadline").pipe(
+      Flag.withDescription("Seconds without progress after which a rank is given up"),
+      Flag.withSchema(Schema.Finite.check(Schema.isBetween({ minimum: 0.1, maximum: 86_400 }))),
+      Flag.withDefault(60)
+    ),
+    json
+  },
+  (flags) =>
+    withFailures(
+      flags.json,
+      Effect.scoped(
+        Effect.gen(function* () {
+          const checkpoint = path.resolve(flags.checkpoint)
+          const choice = yield* Effect.scoped(
+            Effect.gen(function* () {
+              const model = yield* openModel(checkpoint)
+              const chosen = yield* chooseLayouts(model, flags)
+              // Refuses what cannot work before any process starts.
+              yield* Effect.fromResult(jobLayouts(model.tensors, chosen))
+              return chosen
+            })
+          )
+          const packagesFrom = pathToFileURL(path.join(process.cwd(), "package.json")).href
+          yield* Effect.provide(
+            chooseCopyBackend(flags.backend, "cpu"),
+            backendRegistry(flags.backendPackages, packagesFrom)
+          )
+          const folder = Option.map(flags.out, (text) => path.resolve(text))
+          if (Option.isSome(folder)) yield* checkOutput(folder.value)
+          const spec: JobSpec = {
+            checkpoint,
+            ...choice,
+            backend: flags.backend,
+            backendPackages: flags.backendPackages,
+            packagesFrom,
+            out: Option.isNone(folder)
+              ? null
+              : { folder: folder.value, temporary: `${folder.value}.tmp-${randomBytes(8).toString("hex")}` },
+            verify: flags.verify,
+            deadlineMillis: Math.round(flags.deadline * 1000)
+          }
+          const environment = yield* readEnvironment
+          if (environment.launcher === "none") yield* runHere(spec, jobSize(choice), flags.json)
+          else yield* runJoined(spec, flags.json)
+        })
+      )
+    )
+).pipe(
+  Command.withDescription(
+    "Reshard a checkpoint from one parallel layout to another, one process per rank, and prove the result"
+  ),
+  Command.withExamples([
+    {
+      command: "tensorferry reshard model.safetensors --from tp=2 --to tp=4,pp=2 --rules rules.yaml",
+      description: "Prove a move"
+    },
+    {
+      command: "tensorferry reshard llama/ --preset llama --from tp=1 --to tp=2 --out shards/",
+      description: "Write shards"
+    },
+    { command: "tensorferry reshard shards/ --to tp=1 --out whole/", description: "And back to one file" }
+  ])
+)

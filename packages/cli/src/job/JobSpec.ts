@@ -1,0 +1,105 @@
+/**
+ * What all ranks of a reshard job are told, and what they tell the process that started them. Plain data.
+ */
+
+import { ReasonFields } from "@tensorferry/core/base/Reason"
+import { ParallelConfig } from "@tensorferry/core/layout/ModelLayout"
+import { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
+import { CopyReport } from "@tensorferry/core/service/CopyService"
+import * as Schema from "effect/Schema"
+
+export const JobSpec = Schema.Struct({
+  checkpoint: Schema.String,
+  from: ParallelConfig,
+  to: ParallelConfig,
+  /** "collocated": both layouts begin at rank 0. "disjoint": the destination follows the source. */
+  ranks: Schema.Literals(["collocated", "disjoint"]),
+  rules: ShardingRules,
+  backend: Schema.String,
+  backendPackages: Schema.Array(Schema.String),
+  /** Where backend packages are looked up: a file URL of the caller. */
+  packagesFrom: Schema.String,
+  /** Final folder, and the one that is written first; null to keep the result in memory. */
+  out: Schema.NullOr(Schema.Struct({ folder: Schema.String, temporary: Schema.String })),
+  verify: Schema.Boolean,
+  deadlineMillis: Schema.Int
+})
+export type JobSpec = typeof JobSpec.Type
+
+/** Steps of a rank's work, in order. */
+export const Phase = Schema.Literals(["start", "load", "copy", "verify", "write", "finish"])
+export type Phase = typeof Phase.Type
+
+export const RankReport = Schema.Struct({
+  rank: Schema.Int,
+  sourceBytes: Schema.Int,
+  destinationBytes: Schema.Int,
+  /** Seconds per step. */
+  seconds: Schema.Record(Schema.String, Schema.Finite),
+  copy: CopyReport,
+  backendReason: Schema.String,
+  tensorsVerified: Schema.Int,
+  bytesVerified: Schema.Int,
+  planDigest: Schema.String,
+  rosterDigest: Schema.String,
+  peakMemory: Schema.Int
+})
+export type RankReport = typeof RankReport.Type
+
+/** A failure in a form that can travel. */
+export const RankFailure = Schema.Struct({
+  tag: Schema.String,
+  reason: Schema.String,
+  message: Schema.String,
+  fields: Schema.NullOr(ReasonFields),
+  ranks: Schema.Array(Schema.Int)
+})
+export type RankFailure = typeof RankFailure.Type
+
+export const ToRank = Schema.TaggedUnion({
+  Job: { spec: JobSpec, rank: Schema.Int, size: Schema.Int, port: Schema.Int }
+})
+export const FromRank = Schema.TaggedUnion({
+  Started: {},
+  Listening: { port: Schema.Int },
+  Progress: { phase: Phase, done: Schema.Finite, total: Schema.Finite },
+  Finished: { report: RankReport },
+  Failed: { failure: RankFailure }
+})
+export type FromRank = typeof FromRank.Type
+
+const describe = (
+  error: unknown
+): {
+  readonly tag: string
+  readonly reason?: typeof ReasonFields.Type & { _tag: string }
+  readonly message: string
+} => {
+  if (typeof error !== "object" || error === null) return { tag: "Defect", message: String(error) }
+  const { _tag, reason, message } = error as { _tag?: unknown; reason?: unknown; message?: unknown }
+  const isReason =
+    typeof reason === "object" && reason !== null && typeof (reason as { _tag?: unknown })._tag === "string"
+  return {
+    tag: typeof _tag === "string" ? _tag : "Defect",
+    ...(isReason ? { reason: reason as typeof ReasonFields.Type & { _tag: string } } : {}),
+    message: typeof message === "string" ? message : String(error)
+  }
+}
+
+/** Any failure as data; what has no reason of our kind is called a defect. */
+export const toFailure = (error: unknown): RankFailure => {
+  const { tag, reason, message } = describe(error)
+  const ranks = (error as { readonly ranks?: unknown } | null)?.ranks
+  if (reason === undefined) {
+    const kind = (error as { readonly kind?: unknown } | null)?.kind
+    return {
+      tag,
+      reason: typeof kind === "string" ? kind : tag,
+      message,
+      fields: null,
+      ranks: Array.isArray(ranks) ? ranks : []
+    }
+  }
+  const { _tag, ...fields } = reason
+  return { tag, reason: _tag, message, fields, ranks: Array.isArray(ranks) ? ranks : [] }
+}

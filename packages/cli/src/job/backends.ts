@@ -1,0 +1,16 @@
+/** The backends that the command knows: those shipped with it and those of packages that the user names. */
+import { descriptors as cuda } from "@tensorferry/backend-cuda"
+import { descriptors as nvshmem } from "@tensorferry/backend-nvshmem"
+import { descriptors as torchCopy } from "@tensorferry/backend-torch-copy"
+import { descriptors as xpu } from "@tensorferry/backend-xpu"
+import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
+import { loaderLayer } from "@tensorferry/core/backend/BackendLoader"
+import type { BackendRegistry } from "@tensorferry/core/backend/BackendRegistry"
+import type * as Layer from "effect/Layer"
+
+export const shippedDescriptors = [...torchCopy, ...cuda, ...nvshmem, ...xpu]
+
+export const backendRegistry = (
+  packages: ReadonlyArray<string>,
+  from: string
+): Layer.Layer<BackendRegistry, BackendError> => loaderLayer({ packages, from, descriptors: shippedDescriptors })

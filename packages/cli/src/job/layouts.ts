@@ -1,0 +1,56 @@
+/** Both layouts of a job and the plan between them: pure, made alike by every rank and by the process that starts them. */
+import type { Rank } from "@tensorferry/core/base/Ids"
+import type { ReshardPlan } from "@tensorferry/core/ir/ReshardPlan"
+import {
+  type LayoutError,
+  type ModelLayout,
+  type ModelTensor,
+  modelLayout,
+  type ParallelConfig,
+  worldSizeOf
+} from "@tensorferry/core/layout/ModelLayout"
+import type { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
+import type { PlanError } from "@tensorferry/core/planner/PlanError"
+import { indexRosters, type PlanIndex, planRank } from "@tensorferry/core/planner/RosterPlanner"
+import * as Result from "effect/Result"
+
+export interface LayoutChoice {
+  readonly from: ParallelConfig
+  readonly to: ParallelConfig
+  readonly ranks: "collocated" | "disjoint"
+  readonly rules: ShardingRules
+}
+
+export interface JobLayouts {
+  readonly source: ModelLayout
+  readonly destination: ModelLayout
+  /** Processes of the job. */
+  readonly size: number
+  readonly index: PlanIndex
+  readonly planFor: (rank: Rank) => ReshardPlan
+}
+
+export const jobSize = (choice: LayoutChoice): number => {
+  const sizes = [worldSizeOf(choice.from), worldSizeOf(choice.to)] as const
+  return choice.ranks === "disjoint" ? sizes[0] + sizes[1] : Math.max(...sizes)
+}
+
+export const jobLayouts = (
+  tensors: ReadonlyArray<ModelTensor>,
+  choice: LayoutChoice
+): Result.Result<JobLayouts, LayoutError | PlanError> => {
+  const source = modelLayout({ tensors, rules: choice.rules, config: choice.from })
+  if (Result.isFailure(source)) return Result.fail(source.failure)
+  const firstRank = choice.ranks === "disjoint" ? worldSizeOf(choice.from) : 0
+  const destination = modelLayout({ tensors, rules: choice.rules, config: choice.to, firstRank })
+  if (Result.isFailure(destination)) return Result.fail(destination.failure)
+  const index = indexRosters(source.success.roster, destination.success.roster)
+  if (Result.isFailure(index)) return Result.fail(index.failure)
+  return Result.succeed({
+    source: source.success,
+    destination: destination.success,
+    size: jobSize(choice),
+    index: index.success,
+    planFor: (rank) => planRank(index.success, rank)
+  })
+}

@@ -1,0 +1,89 @@
+#!/usr/bin/env node
+/**
+ * A rank process started by `reshard`: gets its job over the parent's channel, runs it, answers with a report or a
+ * failure. Ends when the parent goes away.
+ */
+import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
+import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
+import * as ProcessGroupTcp from "@tensorferry/core/service/ProcessGroupTcp"
+import * as Cause from "effect/Cause"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Result from "effect/Result"
+import * as Schema from "effect/Schema"
+import { FromRank, ToRank, toFailure } from "./JobSpec.ts"
+import { rankJob } from "./RankJob.ts"
+
+const encode = Schema.encodeSync(FromRank)
+const decode = Schema.decodeUnknownResult(ToRank)
+
+/** Sends to the parent; ends when the message has left. A closed channel means that nobody listens any more. */
+const tell = (message: FromRank): Effect.Effect<void> =>
+  Effect.callback((resume) => {
+    if (process.send === undefined || !process.connected) return resume(Effect.void)
+    process.send(encode(message), undefined, undefined, () => resume(Effect.void))
+  })
+
+const receiveJob = Effect.callback<typeof ToRank.Type>((resume) => {
+  process.once("message", (message) => {
+    const decoded = decode(message)
+    if (Result.isSuccess(decoded)) resume(Effect.succeed(decoded.success))
+  })
+})
+
+/** Ends when the parent's channel closes: its process is gone, so nobody waits for this rank. */
+const parentGone = Effect.callback<void>((resume) => {
+  process.once("disconnect", () => resume(Effect.void))
+  if (!process.connected) resume(Effect.void)
+})
+
+/** At most this many progress messages per second; the last of a phase always goes. */
+const progressMillis = 100
+
+const makeProgress = () => {
+  let last = 0
+  return (phase: Parameters<Parameters<typeof rankJob>[1]>[0], done: number, total: number) =>
+    Effect.suspend(() => {
+      const now = performance.now()
+      if (done < total && now - last < progressMillis) return Effect.void
+      last = now
+      return tell({ _tag: "Progress", phase, done, total })
+    })
+}
+
+const main = Effect.gen(function* () {
+  yield* tell({ _tag: "Started" })
+  const { spec, rank, size, port } = yield* receiveJob
+  const group = ProcessGroupTcp.make({
+    rank,
+    size,
+    host: "127.0.0.1",
+    port,
+    deadline: Duration.millis(spec.deadlineMillis),
+    connectDeadline: Duration.millis(Math.max(30_000, spec.deadlineMillis)),
+    onListening: (bound) => tell({ _tag: "Listening", port: bound })
+  })
+  const job = Effect.scoped(
+    Effect.gen(function* () {
+      return yield* Effect.provideService(rankJob(spec, makeProgress()), ProcessGroup, yield* group)
+    })
+  )
+  const exit = yield* Effect.exit(job)
+  if (Exit.isSuccess(exit)) {
+    yield* tell({ _tag: "Finished", report: exit.value })
+    return
+  }
+  yield* tell({ _tag: "Failed", failure: toFailure(Cause.squash(exit.cause)) })
+  process.exitCode = 1
+})
+
+const program = Effect.raceFirst(main, parentGone).pipe(
+  Effect.ensuring(
+    Effect.sync(() => {
+      if (process.connected) process.disconnect()
+    })
+  )
+)
+
+NodeRuntime.runMain(program, { disableErrorReporting: true })

@@ -1,0 +1,32 @@
+#!/usr/bin/env node
+/** The `tensorferry` command. Exit codes: 0 ok, 1 failure, 2 wrong usage, 130 signal. */
+import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
+import * as NodeServices from "@effect/platform-node/NodeServices"
+import * as CliError from "effect/cli/CliError"
+import * as Command from "effect/cli/Command"
+import * as Effect from "effect/Effect"
+import { backends } from "./commands/backends.ts"
+import { doctor } from "./commands/doctor.ts"
+import { plan, planCheck } from "./commands/plan.ts"
+import { reshard } from "./commands/reshard.ts"
+import { verify } from "./commands/verify.ts"
+
+const root = Command.make("tensorferry").pipe(
+  Command.withDescription("Move model weights between parallel layouts"),
+  Command.withSubcommands([reshard, plan, planCheck, verify, backends, doctor])
+)
+
+/** `plan check FILE` is a command of its own, because `plan` takes a checkpoint where a subcommand would stand. */
+const args = process.argv.slice(2)
+const normalized = args[0] === "plan" && args[1] === "check" ? ["plan-check", ...args.slice(2)] : args
+
+const program = Command.runWith(root, { version: "0.1.0" })(normalized).pipe(
+  Effect.catchIf(CliError.isCliError, (error) =>
+    Effect.sync(() => {
+      process.exitCode = error._tag === "ShowHelp" && error.errors.length === 0 ? 0 : 2
+    })
+  ),
+  Effect.provide(NodeServices.layer)
+)
+
+NodeRuntime.runMain(program)

@@ -1,0 +1,134 @@
+/**
+ * The manifest of a resharded checkpoint: `tensorferry.json` beside one safetensors file per rank. It says which region of
+ * which tensor each file holds, so that the folder can be read, compared and resharded again whatever its layout.
+ *
+ * Nothing in it is trusted: names are plain file names, regions must lie inside their tensors, and files must hold what
+ * the manifest says.
+ */
+import { bitsOf, DType } from "@tensorferry/core/base/DType"
+import { equalShapes, isInside, isRepresentable, Region, regionShape, Shape } from "@tensorferry/core/base/Region"
+import type { CheckpointError } from "@tensorferry/core/checkpoint/CheckpointError"
+import { readSmallFile } from "@tensorferry/core/checkpoint/FileAccess"
+import { ParallelConfig } from "@tensorferry/core/layout/ModelLayout"
+import { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
+import { coverageFault } from "@tensorferry/core/planner/Coverage"
+import * as Effect from "effect/Effect"
+import * as Result from "effect/Result"
+import * as Schema from "effect/Schema"
+import { type ModelError, modelError } from "./ModelError.ts"
+
+export const manifestFileName = "tensorferry.json"
+
+const PlainFileName = Schema.String.check(
+  Schema.isPattern(/^[A-Za-z0-9_][A-Za-z0-9._-]{0,199}$/, { message: "must be a plain file name" })
+)
+
+const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 2 ** 31 - 1 }))
+
+export const ShardFile = Schema.Struct({
+  file: PlainFileName,
+  rank: Natural,
+  tensors: Schema.Array(
+    Schema.Struct({
+      name: Schema.String,
+      /** Region of the whole tensor that the file holds under this name. */
+      region: Region,
+      /** SHA-256 of the region's dense bytes. */
+      digest: Schema.String.check(Schema.isPattern(/^[0-9a-f]{64}$/))
+    })
+  )
+})
+export type ShardFile = typeof ShardFile.Type
+
+export const Manifest = Schema.Struct({
+  format: Schema.Literal("tensorferry.checkpoint"),
+  version: Schema.Literal(1),
+  layout: ParallelConfig,
+  rules: ShardingRules,
+  metadata: Schema.Record(Schema.String, Schema.String),
+  tensors: Schema.Array(Schema.Struct({ name: Schema.String, dtype: DType, shape: Shape })),
+  shards: Schema.Array(ShardFile)
+})
+export type Manifest = typeof Manifest.Type
+
+const codec = Schema.fromJsonString(Manifest)
+
+export const encodeManifest = (manifest: Manifest): Effect.Effect<string, ModelError> =>
+  Effect.mapError(Schema.encodeEffect(codec)(manifest), (error) =>
+    modelError("InvalidManifest", { detail: error.message, remedy: "Report this as a fault of tensorferry." })
+  )
+
+/** Checks a decoded manifest against itself: unique names, regions inside tensors, every element held somewhere. */
+const check = (manifest: Manifest): { readonly paramName?: string; readonly detail: string } | undefined => {
+  const tensors = new Map(manifest.tensors.map((tensor) => [tensor.name, tensor]))
+  if (tensors.size !== manifest.tensors.length) return { detail: "Two tensors have one name." }
+  if (new Set(manifest.shards.map((shard) => shard.file)).size !== manifest.shards.length) {
+    return { detail: "Two shards name one file." }
+  }
+  const regions = new Map<string, Map<string, Region>>()
+  for (const { name, dtype, shape } of manifest.tensors) {
+    if (!isRepresentable(shape, bitsOf(dtype))) return { paramName: name, detail: "Its size exceeds 2^53 bits." }
+    regions.set(name, new Map())
+  }
+  for (const shard of manifest.shards) {
+    for (const { name, region } of shard.tensors) {
+      const tensor = tensors.get(name)
+      if (tensor === undefined)
+        return { paramName: name, detail: `${shard.file} holds a tensor that the manifest does not list.` }
+      if (!isInside(region, tensor.shape))
+        return { paramName: name, detail: `The region in ${shard.file} lies outside of the tensor.` }
+      regions.get(name)!.set(JSON.stringify(region), region)
+    }
+  }
+  // Replicas hold equal regions and count once.
+  for (const { name, shape } of manifest.tensors) {
+    const detail = coverageFault(shape, [...regions.get(name)!.values()])
+    if (detail !== undefined) return { paramName: name, detail }
+  }
+  return undefined
+}
+
+/** Reads a manifest and checks it against itself. */
+export const readManifest = (file: string): Effect.Effect<Manifest, ModelError | CheckpointError> =>
+  Effect.gen(function* () {
+    const bytes = yield* readSmallFile(file)
+    const decoded = Schema.decodeUnknownResult(codec, { onExcessProperty: "error" })(new TextDecoder().decode(bytes))
+    const invalid = (detail: string, paramName?: string) =>
+      modelError("InvalidManifest", {
+        file,
+        ...(paramName === undefined ? {} : { paramName }),
+        detail,
+        remedy: "Reshard the original checkpoint again."
+      })
+    if (Result.isFailure(decoded)) return yield* invalid(decoded.failure.message)
+    const fault = check(decoded.success)
+    if (fault !== undefined) return yield* invalid(fault.detail, fault.paramName)
+    return decoded.success
+  })
+
+/** Fails where a file does not hold what the manifest says of it. */
+export const checkShardFile = (
+  manifest: Manifest,
+  shard: ShardFile,
+  file: string,
+  held: ReadonlyMap<string, { readonly dtype: DType; readonly shape: Shape }>
+): Effect.Effect<void, ModelError> => {
+  const dtypes = new Map(manifest.tensors.map((tensor) => [tensor.name, tensor.dtype]))
+  for (const { name, region } of shard.tensors) {
+    const tensor = held.get(name)
+    if (tensor !== undefined && tensor.dtype === dtypes.get(name) && equalShapes(tensor.shape, regionShape(region)))
+      continue
+    return Effect.fail(
+      modelError("InvalidManifest", {
+        file,
+        paramName: name,
+        detail:
+          tensor === undefined
+            ? "The manifest says that the file holds it, but it does not."
+            : `The file holds ${tensor.dtype}[${tensor.shape.join(",")}], the manifest says ${dtypes.get(name)}[${regionShape(region).join(",")}].`,
+        remedy: "Restore the folder as it was written; manifest and files belong together."
+      })
+    )
+  }
+  return Effect.void
+}

@@ -1,0 +1,34 @@
+/** What the command line refuses about a model: its files, rules and layouts. */
+import { describeReason, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
+import * as Schema from "effect/Schema"
+
+export const ModelReason = Schema.Union([
+  /** The manifest is not one, or contradicts the files beside it. */
+  reason("InvalidManifest"),
+  /** The rules file cannot be read. */
+  reason("InvalidRules"),
+  /** Layouts that do not fit together or the model. */
+  reason("InvalidLayout"),
+  /** Two models, or a model and what should be a copy of it, differ. */
+  reason("Different"),
+  /** The output folder holds something. */
+  reason("OutputExists"),
+  /** A file operation failed. */
+  reason("FileFailed"),
+  /** The memory of this backend cannot be filled from files. */
+  reason("Unsupported"),
+  /** A rank ended without a result. */
+  reason("RankEnded"),
+  /** A saved plan is not one. */
+  reason("InvalidPlan")
+])
+export type ModelReason = typeof ModelReason.Type
+
+export class ModelError extends Schema.TaggedError<ModelError>()("ModelError", { reason: ModelReason }) {
+  override get message(): string {
+    return describeReason(this.reason)
+  }
+}
+
+export const modelError = (tag: ModelReason["_tag"], input: ReasonInput): ModelError =>
+  new ModelError({ reason: reasonOf(tag, input) })
