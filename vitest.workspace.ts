@@ -1,9 +1,19 @@
 import { defineConfig } from "vitest/config"
 
+const packages = ["core", "backend-torch-copy", "cli"]
+
 /** One project per package; test files live in `packages/NAME/test`. */
 export default defineConfig({
   test: {
-    projects: ["packages/core", "packages/backend-torch-copy", "packages/cli"],
-    testTimeout: 60_000
+    projects: packages.map((name) => ({
+      extends: true as const,
+      test: {
+        name,
+        root: `packages/${name}`,
+        include: ["test/**/*.test.ts"],
+        testTimeout: 120_000,
+        hookTimeout: 120_000
+      }
+    }))
   }
 })
