@@ -25,7 +25,8 @@ for (const name of readdirSync(packages)) {
     const services = [...text.matchAll(/Context\.Service<[^>]*>\(\)\(\s*"([^"]+)"/g)].map((match) => match[1])
     if (services.length > 1) faults.push(`${where}: declares ${services.length} services`)
     const key = `@tensorferry/${name}/${file.replace(/\.ts$/, "")}`
-    if (services.length === 1 && services[0] !== key) faults.push(`${where}: service key ${services[0]} should be ${key}`)
+    if (services.length === 1 && services[0] !== key)
+      faults.push(`${where}: service key ${services[0]} should be ${key}`)
     for (const [at, line] of text.split("\n").entries()) {
       if (/^\s*(\/\/|\*|\/\*)/.test(line)) continue
       if (/\bthrow\b|\bnew Error\(|\bas any\b|: any\b|@ts-ignore|@ts-expect-error|\bTODO\b/.test(line)) {

@@ -39,7 +39,8 @@ for (const file of files) {
     const target = path.relative(root, path.resolve(root, path.dirname(file), from!))
     imported.push(target)
     const theirs = ranks[target.split(path.sep)[0]!]
-    if (own !== undefined && (theirs === undefined || theirs > own)) faults.push(`${file}: imports ${target} of higher rank`)
+    if (own !== undefined && (theirs === undefined || theirs > own))
+      faults.push(`${file}: imports ${target} of higher rank`)
   }
   graph.set(file, imported)
 }

@@ -90,7 +90,7 @@ describe("what opens", () => {
 
   it.live("weights of a model", () =>
     Effect.gen(function* () {
-      const path = fileURLToPath(new URL("./data/mnist-tinygrad.safetensors", import.meta.url))
+      const path = fileURLToPath(new URL("../../../examples/mnist/mnist-tinygrad.safetensors", import.meta.url))
       const checkpoint = yield* openCheckpoint(path)
       assert.deepStrictEqual([...checkpoint.tensors.keys()], ["l1.weight", "l2.weight"])
       expectReason(

@@ -51,7 +51,13 @@ describe.each(drivers)("CopyService over %s", (_name, options) => {
           })
           for (let peer = 0; peer < 3; peer++) {
             yield* service.submitSend(transposeTensor(source, 0, 1), peer, rank * 3 + peer)
-            const mine = Result.getOrThrow(sliceTensor(destination, [[peer, peer + 1], [0, 6], [0, 4]]))
+            const mine = Result.getOrThrow(
+              sliceTensor(destination, [
+                [peer, peer + 1],
+                [0, 6],
+                [0, 4]
+              ])
+            )
             yield* service.submitRecv({ ...mine, shape: [6, 4], strides: mine.strides.slice(1) }, peer, peer * 3 + rank)
           }
           const report = yield* service.run()

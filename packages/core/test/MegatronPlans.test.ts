@@ -1,8 +1,8 @@
 import { assert, describe, it } from "@effect/vitest"
 import { checkMegatronCase, type MegatronCase } from "../src/testing/golden/megatronPlans.ts"
-import { dataPath, readGzipJson } from "./support.ts"
+import { readGolden } from "./support.ts"
 
-const { cases } = readGzipJson(dataPath("megatron_plans.json.gz")) as { readonly cases: ReadonlyArray<MegatronCase> }
+const { cases } = readGolden("megatron_plans") as { readonly cases: ReadonlyArray<MegatronCase> }
 
 describe("plans recorded from Megatron-LM", () => {
   for (const recorded of cases) {

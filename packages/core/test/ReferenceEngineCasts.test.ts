@@ -1,41 +1,18 @@
 /** The reference engine's conversions have the bits of PyTorch's, wherever PyTorch defines them. */
-import { createHash } from "node:crypto"
-import { readFileSync } from "node:fs"
-import { gunzipSync } from "node:zlib"
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
-import { bitsOf, DType, dtypes, isCastable, kindOf } from "../src/base/DType.ts"
+import { bitsOf, type DType, dtypes, isCastable, kindOf } from "../src/base/DType.ts"
 import { tensorView } from "../src/tensor/Tensor.ts"
 import { elementCodec } from "../src/testing/casts.ts"
+import { checkCasts, RecordedCasts } from "../src/testing/golden/dtypeCasts.ts"
 import { make } from "../src/testing/ReferenceEngine.ts"
+import { readGolden } from "./support.ts"
 
-const Cast = Schema.Struct({
-  src: DType,
-  dst: DType,
-  supported: Schema.Boolean,
-  outputs: Schema.String,
-  undefined: Schema.optionalKey(Schema.String),
-  nan: Schema.optionalKey(Schema.String)
-})
-const Golden = Schema.Struct({
-  dtypes: Schema.Record(Schema.String, Schema.Int),
-  inputs: Schema.Record(Schema.String, Schema.String),
-  casts: Schema.Array(Cast),
-  exhaustive16: Schema.Array(Schema.Struct({ src: DType, dst: DType, sha256: Schema.String }))
-})
-const path = new URL("./data/dtype_casts.json.gz", import.meta.url)
-const golden = Schema.decodeUnknownSync(Golden)(JSON.parse(gunzipSync(readFileSync(path)).toString("utf8")))
+const golden = Schema.decodeUnknownSync(RecordedCasts)(readGolden("dtype_casts"))
 
 const engine = make()
 const bytesPer = (dtype: DType): number => bitsOf(dtype) / 8
-
-/** Elements from hexadecimal numbers to memory order, or back: every element's bytes are turned around. */
-const turned = (bytes: Uint8Array, size: number): Uint8Array => {
-  const out = new Uint8Array(bytes.length)
-  for (let at = 0; at < bytes.length; at++) out[at] = bytes[at - (at % size) + size - 1 - (at % size)]!
-  return out
-}
 
 const cast = (src: DType, dst: DType, input: Uint8Array) =>
   Effect.gen(function* () {
@@ -47,13 +24,6 @@ const cast = (src: DType, dst: DType, input: Uint8Array) =>
     return target.storage.bytes!
   })
 
-const isNaNAt = (dtype: DType, bytes: Uint8Array, element: number): boolean => {
-  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length)
-  return Number.isNaN(elementCodec(dtype)!.read(view, element * bytesPer(dtype)))
-}
-
-const isInteger = (dtype: DType) => kindOf(dtype) === "integer" || kindOf(dtype) === "unsigned"
-
 describe("against PyTorch", () => {
   it("the data covers every pair of its types", () => {
     const names = Object.keys(golden.inputs)
@@ -61,64 +31,16 @@ describe("against PyTorch", () => {
     assert.isTrue(golden.casts.every(({ src, dst, supported }) => supported && isCastable(src, dst)))
   })
 
-  for (const { src, dst, outputs, undefined: undefinedMask, nan } of golden.casts) {
-    it.live(`${src} to ${dst}`, () =>
-      Effect.gen(function* () {
-        const input = turned(Buffer.from(golden.inputs[src]!, "hex"), bytesPer(src))
-        const actual = yield* cast(src, dst, input)
-        const expected = turned(Buffer.from(outputs, "hex"), bytesPer(dst))
-        assert.strictEqual(actual.length, expected.length)
-        const size = bytesPer(dst)
-        let compared = 0
-        for (let element = 0; element < actual.length / size; element++) {
-          if (undefinedMask?.[element] === "1") continue
-          compared += 1
-          const [start, stop] = [element * size, (element + 1) * size]
-          const pattern = Buffer.from(input.subarray(element * bytesPer(src), (element + 1) * bytesPer(src))).toString(
-            "hex"
-          )
-          if (nan?.[element] === "1") assert.isTrue(isNaNAt(dst, actual, element), `${pattern} should become NaN`)
-          else assert.deepStrictEqual(actual.subarray(start, stop), expected.subarray(start, stop), `input ${pattern}`)
-        }
-        assert.isAbove(compared, 0)
-      })
-    )
-  }
-})
-
-describe("all 65536 inputs against PyTorch", () => {
-  const every = new Uint8Array(Uint16Array.from({ length: 65_536 }, (_, value) => value).buffer)
-
-  /** Zeroes what float to integer leaves open: NaN, infinity and values out of range. */
-  const clearUndefined = (src: DType, dst: DType, output: Uint8Array): void => {
-    if (kindOf(src) !== "float" || !isInteger(dst)) return
-    const bits = bitsOf(dst)
-    const isUnsigned = kindOf(dst) === "unsigned"
-    const least = isUnsigned ? 0 : -(2 ** (bits - 1))
-    // The data takes 2^63 for a value in range of int64: its largest value, as a float64, is that.
-    const largest = 2 ** (isUnsigned ? bits : bits - 1) - 1
-    const view = new DataView(every.buffer)
-    for (let element = 0; element < 65_536; element++) {
-      const whole = Math.trunc(Number(elementCodec(src)!.read(view, element * 2)))
-      const isDefined = whole >= least && whole <= largest
-      if (!isDefined) output.fill(0, element * bytesPer(dst), (element + 1) * bytesPer(dst))
-    }
-  }
-
-  for (const { src, dst, sha256 } of golden.exhaustive16) {
-    it.live(`${src} to ${dst}`, () =>
-      Effect.gen(function* () {
-        const output = yield* cast(src, dst, every)
-        clearUndefined(src, dst, output)
-        assert.strictEqual(
-          createHash("sha256")
-            .update(turned(output, bytesPer(dst)))
-            .digest("hex"),
-          sha256
-        )
-      })
-    )
-  }
+  it.live("every pair of types, and all inputs of 16-bit types", () =>
+    Effect.gen(function* () {
+      const verdicts = yield* checkCasts(engine, golden)
+      assert.strictEqual(verdicts.length, golden.casts.length + golden.exhaustive16.length)
+      assert.deepStrictEqual(
+        verdicts.filter((verdict) => verdict.fault !== undefined),
+        []
+      )
+    })
+  )
 })
 
 describe("what PyTorch leaves open", () => {

@@ -96,8 +96,10 @@ describe("public files", () => {
 
   it.live("weights of a model, whole and by columns", () =>
     Effect.gen(function* () {
-      const raw = readFileSync(data("mnist-tinygrad.safetensors"))
-      const file = yield* openSafetensors(data("mnist-tinygrad.safetensors"))
+      const raw = readFileSync(new URL("../../../examples/mnist/mnist-tinygrad.safetensors", import.meta.url).pathname)
+      const file = yield* openSafetensors(
+        new URL("../../../examples/mnist/mnist-tinygrad.safetensors", import.meta.url).pathname
+      )
       assert.isTrue(file.isAligned)
       assert.deepStrictEqual(
         [...file.tensors.values()].map(({ name, dtype, shape }) => [name, dtype, ...shape]),

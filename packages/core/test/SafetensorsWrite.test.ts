@@ -85,7 +85,7 @@ describe("round trip", () => {
 
   it.live("the weights of a model, written again, have the same bytes", () =>
     Effect.gen(function* () {
-      const source = fileURLToPath(new URL("./data/mnist-tinygrad.safetensors", import.meta.url))
+      const source = fileURLToPath(new URL("../../../examples/mnist/mnist-tinygrad.safetensors", import.meta.url))
       const original = yield* openSafetensors(source)
       const tensors: Array<TensorSource> = []
       for (const info of original.tensors.values()) tensors.push({ ...info, data: yield* readTensor(original, info) })

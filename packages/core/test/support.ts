@@ -5,4 +5,8 @@ import { gunzipSync } from "node:zlib"
 
 export const dataPath = (name: string): string => fileURLToPath(new URL(`./data/${name}`, import.meta.url))
 
+/** A recorded set, from the folder that all packages share. */
+export const readGolden = (set: string): unknown =>
+  readGzipJson(fileURLToPath(new URL(`../../../golden/${set}/${set}.json.gz`, import.meta.url)))
+
 export const readGzipJson = (path: string): unknown => JSON.parse(gunzipSync(readFileSync(path)).toString("utf8"))

@@ -1,0 +1,82 @@
+/**
+ * Runs every set of reference data under a folder that the product covers: `pnpm golden DIR`. One folder per set, as in
+ * `golden/`. Prints one line per set and, last, `N passed, N failed`; sets that are not covered yet are named.
+ */
+import { readdirSync, readFileSync } from "node:fs"
+import * as path from "node:path"
+import { gunzipSync } from "node:zlib"
+import { descriptor as torchCopy } from "@tensorferry/backend-torch-copy"
+import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
+import { checkCasts, RecordedCasts } from "@tensorferry/core/testing/golden/dtypeCasts"
+import { checkMegatronCase, type MegatronCase } from "@tensorferry/core/testing/golden/megatronPlans"
+import * as ReferenceEngine from "@tensorferry/core/testing/ReferenceEngine"
+import * as Effect from "effect/Effect"
+import * as Schema from "effect/Schema"
+
+interface Verdict {
+  readonly name: string
+  readonly fault: string | undefined
+}
+
+const sets: Readonly<Record<string, (data: unknown) => Promise<ReadonlyArray<Verdict>>>> = {
+  megatron_plans: async (data) =>
+    (data as { readonly cases: ReadonlyArray<MegatronCase> }).cases.map((recorded) => ({
+      name: `${recorded.id} ${recorded.title}`,
+      fault: checkMegatronCase(recorded)
+    })),
+  dtype_casts: async (data) => {
+    const recorded = Schema.decodeUnknownSync(RecordedCasts)(data)
+    const run = Effect.gen(function* () {
+      const reference = yield* checkCasts(ReferenceEngine.make(), recorded)
+      const native = yield* Effect.provide(
+        Effect.flatMap(TensorEngine, (engine) => checkCasts(engine, recorded)),
+        torchCopy.tensorEngine!({})
+      )
+      return [
+        ...reference.map(({ name, fault }) => ({ name: `reference ${name}`, fault })),
+        ...native.map(({ name, fault }) => ({ name: `torch-copy ${name}`, fault }))
+      ]
+    })
+    return Effect.runPromise(run)
+  }
+}
+
+const read = (file: string): unknown => {
+  const bytes = readFileSync(file)
+  return JSON.parse((file.endsWith(".gz") ? gunzipSync(bytes) : bytes).toString("utf8"))
+}
+
+const folder = process.argv[2]
+if (folder === undefined) {
+  console.error("usage: pnpm golden DIR")
+  process.exit(2)
+}
+let passed = 0
+let failed = 0
+const shownFaults = 5
+for (const entry of readdirSync(folder, { withFileTypes: true }).sort((a, b) => a.name.localeCompare(b.name))) {
+  if (!entry.isDirectory()) continue
+  const files = readdirSync(path.join(folder, entry.name)).filter((file) => /\.json(\.gz)?$/.test(file))
+  if (files.length === 0) continue
+  const check = sets[entry.name]
+  if (check === undefined) {
+    console.log(`${entry.name}: not covered yet`)
+    continue
+  }
+  const verdicts: Array<Verdict> = []
+  for (const file of files) {
+    try {
+      verdicts.push(...(await check(read(path.join(folder, entry.name, file)))))
+    } catch (cause) {
+      verdicts.push({ name: file, fault: cause instanceof Error ? cause.message : String(cause) })
+    }
+  }
+  const faults = verdicts.filter((verdict) => verdict.fault !== undefined)
+  passed += verdicts.length - faults.length
+  failed += faults.length
+  const shown = faults.slice(0, shownFaults).map(({ name, fault }) => `\n  ${name}: ${fault}`)
+  const more = faults.length > shownFaults ? `\n  and ${faults.length - shownFaults} more` : ""
+  console.log(`${entry.name}: ${verdicts.length - faults.length} right, ${faults.length} wrong${shown.join("")}${more}`)
+}
+console.log(`${passed} passed, ${failed} failed`)
+process.exitCode = failed > 0 ? 1 : 0
