@@ -62,6 +62,19 @@ export type Roster = typeof Roster.Type
 
 export const emptyRoster: Roster = { version: 1, rankLists: [], groupSets: [], classes: [], members: [] }
 
+/** A parameter without what differs between the ranks of a class. */
+export const classParameter = (parameter: ParameterMetadata, groupSlot: number): ClassParameter => {
+  const {
+    ownerRank: _owner,
+    tensorParallelGroupRanks: _tensor,
+    expertParallelGroupRanks: _expert,
+    dataParallelGroupRanks: _data,
+    pipelineParallelGroupRanks: _pipeline,
+    ...rest
+  } = parameter
+  return { ...rest, groupSlot }
+}
+
 const interner = <A>() => {
   const indices = new Map<string, number>()
   const values: Array<A> = []
@@ -109,12 +122,10 @@ export const rosterFromParameters = (byRank: Iterable<readonly [Rank, ReadonlyAr
       const slots = interner<number>()
       const classParameters = parameters.map(withGlobalExpert).map((parameter): ClassParameter => {
         const {
-          ownerRank: _owner,
           tensorParallelGroupRanks,
           expertParallelGroupRanks,
           dataParallelGroupRanks,
-          pipelineParallelGroupRanks,
-          ...rest
+          pipelineParallelGroupRanks
         } = parameter
         const set: GroupSet = {
           tensorParallel: listIndex(tensorParallelGroupRanks),
@@ -123,7 +134,10 @@ export const rosterFromParameters = (byRank: Iterable<readonly [Rank, ReadonlyAr
           pipelineParallel: listIndex(pipelineParallelGroupRanks)
         }
         const setIndex = sets.intern(Object.values(set).join("/"), () => set)
-        return { ...rest, groupSlot: slots.intern(String(setIndex), () => setIndex) }
+        return classParameter(
+          parameter,
+          slots.intern(String(setIndex), () => setIndex)
+        )
       })
       const layoutClass = classes.intern(JSON.stringify(classParameters), () => classParameters)
       return { rank, layoutClass, groups: slots.values }

@@ -29,6 +29,17 @@ interface ParameterGroup {
   /** Where each candidate class keeps the parameter at `positions[i]`. */
   readonly sourcePosition: Array<ReadonlyMap<number, number>>
   readonly tiles: Map<string, ReadonlyArray<Tile>>
+  /** Shards of tensor-parallel groups already looked up, by number of the group's rank list. */
+  readonly sourceShards: Map<number, Shards>
+  readonly destinationShards: Map<number, Shards>
+}
+
+/** The shards of one tensor-parallel group and who owns each. */
+interface Shards {
+  readonly side: ShardedSide
+  readonly ranks: ReadonlyArray<Rank>
+  /** Equal for groups whose shards are equal one by one. */
+  readonly structure: string
 }
 
 /** What one destination rank gets for one group. */
@@ -188,10 +199,21 @@ const shardsOf = (
   member: RosterMember,
   parameter: ClassParameter,
   find: (layoutClass: number) => ClassParameter | undefined,
-  side: string
-): Result.Result<{ readonly side: ShardedSide; readonly ranks: ReadonlyArray<Rank> }, PlanError> => {
-  if (!isSharded(parameter)) return Result.succeed({ side: { shards: [parameter] }, ranks: [member.rank] })
-  const ranks = groupRanks(roster, member, parameter, "tensorParallel")!
+  side: string,
+  keyOf: (parameter: ClassParameter) => number,
+  cache: Map<number, Shards>
+): Result.Result<Shards, PlanError> => {
+  if (!isSharded(parameter)) {
+    return Result.succeed({
+      side: { shards: [parameter] },
+      ranks: [member.rank],
+      structure: String(keyOf(parameter))
+    })
+  }
+  const list = roster.groupSets[member.groups[parameter.groupSlot]!]!.tensorParallel!
+  const cached = cache.get(list)
+  if (cached !== undefined) return Result.succeed(cached)
+  const ranks = roster.rankLists[list]!
   const shards: Array<ClassParameter> = []
   for (const rank of ranks) {
     const owner = byRank.get(rank)
@@ -230,7 +252,9 @@ const shardsOf = (
     }
     shards.push(shard)
   }
-  return Result.succeed({ side: { shards }, ranks })
+  const found = { side: { shards }, ranks, structure: shards.map(keyOf).join(",") }
+  cache.set(list, found)
+  return Result.succeed(found)
 }
 
 const refuse = (
@@ -276,7 +300,8 @@ const groupClass = (
   },
   layoutClass: number,
   candidatesOf: (holders: ReadonlyArray<Holder>) => CandidateSet,
-  keyOf: (parameter: ClassParameter) => number
+  keyOf: (parameter: ClassParameter) => number,
+  siblings: ReadonlyMap<string, string>
 ): Result.Result<ReadonlyArray<ParameterGroup>, PlanError> => {
   const groups = new Map<string, ParameterGroup>()
   const seen = new Set<string>()
@@ -313,7 +338,7 @@ const groupClass = (
       const source = index.source.classes[holder.layoutClass]![holder.position]!
       return `${holder.layoutClass}:${source.groupSlot}:${keyOf(source)}`
     })
-    const key = `${keyOf(parameter)}|${parameter.groupSlot}|${held.join(",")}`
+    const key = `${keyOf(parameter)}|${parameter.groupSlot}|${siblings.get(parameter.resolvedName)}|${held.join(",")}`
     const sourcePosition = new Map(holders.map((holder) => [holder.layoutClass, holder.position]))
     const known = groups.get(key)
     if (known !== undefined) {
@@ -326,7 +351,9 @@ const groupClass = (
       destination: parameter,
       candidates: candidatesOf(holders),
       sourcePosition: [sourcePosition],
-      tiles: new Map()
+      tiles: new Map(),
+      sourceShards: new Map(),
+      destinationShards: new Map()
     })
   }
   return Result.succeed([...groups.values()])
@@ -413,9 +440,27 @@ export const indexRosters = (source: Roster, destination: Roster): Result.Result
     return set
   }
 
+  // How all destination classes hold a name: parameters of one group are alike on every rank, not just on this one.
+  const siblings = new Map<string, string>()
+  const destinationPositions = new Map<string, Map<number, ClassParameter>>()
+  for (const [layoutClass, parameters] of destination.classes.entries()) {
+    for (const parameter of parameters) {
+      const byClass = destinationPositions.get(parameter.resolvedName) ?? new Map<number, ClassParameter>()
+      destinationPositions.set(parameter.resolvedName, byClass.set(layoutClass, parameter))
+      const before = siblings.get(parameter.resolvedName) ?? ""
+      siblings.set(parameter.resolvedName, `${before}${layoutClass}:${keyOf(parameter)},`)
+    }
+  }
+
   const groups: Array<ReadonlyArray<ParameterGroup>> = []
   for (const layoutClass of destination.classes.keys()) {
-    const grouped = groupClass({ source, destination, holders: holders.success }, layoutClass, candidatesOf, keyOf)
+    const grouped = groupClass(
+      { source, destination, holders: holders.success },
+      layoutClass,
+      candidatesOf,
+      keyOf,
+      siblings
+    )
     if (Result.isFailure(grouped)) return Result.fail(grouped.failure)
     groups.push(grouped.success)
   }
@@ -439,7 +484,9 @@ export const indexRosters = (source: Roster, destination: Roster): Result.Result
         const position = positions.get(layoutClass)
         return position === undefined ? undefined : source.classes[layoutClass]![position]
       },
-      "source"
+      "source",
+      keyOf,
+      group.sourceShards
     )
     if (Result.isFailure(from)) return Result.fail(from.failure)
     const to = shardsOf(
@@ -447,18 +494,15 @@ export const indexRosters = (source: Roster, destination: Roster): Result.Result
       destinations.byRank,
       member,
       wanted,
-      (layoutClass) => destination.classes[layoutClass]!.find((parameter) => parameter.resolvedName === name),
-      "destination"
+      (layoutClass) => destinationPositions.get(name)?.get(layoutClass),
+      "destination",
+      keyOf,
+      group.destinationShards
     )
     if (Result.isFailure(to)) return Result.fail(to.failure)
     const at = to.success.ranks.indexOf(member.rank)
     const preferred = from.success.ranks.indexOf(member.rank)
-    const key = [
-      at,
-      preferred,
-      to.success.side.shards.map(keyOf).join(","),
-      from.success.side.shards.map(keyOf).join(",")
-    ].join("|")
+    const key = `${at}|${preferred}|${to.success.structure}|${from.success.structure}`
     const known = group.tiles.get(key)
     if (known !== undefined) return Result.succeed(assignment(known, from.success.ranks))
     const sourceType = types.success.get(name)!
