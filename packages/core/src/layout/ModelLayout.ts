@@ -19,7 +19,15 @@ import {
   type Shape
 } from "../base/Region.ts"
 import { type ParameterMetadata, parameterMetadata } from "./ParameterMetadata.ts"
-import { type ClassParameter, classParameter, type GroupSet, type Roster, type RosterMember } from "./Roster.ts"
+import {
+  type ClassParameter,
+  classParameter,
+  type GroupSet,
+  type Roster,
+  type RosterMember,
+  sealRoster,
+  structureInterner
+} from "./Roster.ts"
 import { findRule, layerNumber, type ShardingRules } from "./ShardingRules.ts"
 
 const Degree = Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 65_536 }))
@@ -254,6 +262,9 @@ export const modelLayout = (input: ModelLayoutInput): Result.Result<ModelLayout,
       })
   }
 
+  const whole = new Map(placed.success.map((tensor) => [tensor.name, tensor.shape]))
+  /** Equal shards need no explicit intervals, so all positions of a group share one description. */
+  const isEven = (name: string, dim: number): boolean => whole.get(name)![dim]! % config.tp === 0
   const dims = new Map(placed.success.map((tensor) => [tensor.name, tensor.dim]))
   const parametersOf = (rank: Rank): ReadonlyArray<ParameterMetadata> => {
     const { tp, dp, pp } = coordinate(rank)
@@ -265,7 +276,7 @@ export const modelLayout = (input: ModelLayoutInput): Result.Result<ModelLayout,
     return shardsOf(rank).map((shard) => {
       const dim = dims.get(shard.name)
       const sharded = dim !== undefined && config.tp > 1
-      const interval = sharded ? shard.region[dim]! : undefined
+      const interval = sharded && !isEven(shard.name, dim) ? shard.region[dim]! : undefined
       return parameterMetadata({
         name: shard.name,
         shape: shard.shape,
@@ -302,6 +313,7 @@ const rosterOf = (layout: {
 }): Roster => {
   const { ranks, coordinate, rankAt, config } = layout
   const range = (count: number): ReadonlyArray<number> => Array.from({ length: count }, (_, at) => at)
+  const structures = structureInterner()
   const classes: Array<ReadonlyArray<ClassParameter>> = []
   const classOf = new Map<string, number>()
   const lists: Array<ReadonlyArray<Rank>> = []
@@ -319,9 +331,13 @@ const rosterOf = (layout: {
     const key = `${tp}/${pp}`
     let layoutClass = classOf.get(key)
     if (layoutClass === undefined) {
-      layoutClass = classes.length
-      classOf.set(key, layoutClass)
-      classes.push(layout.parametersOf(rank).map((parameter) => classParameter(parameter, 0)))
+      const parameters = layout
+        .parametersOf(rank)
+        .map((parameter) => classParameter(parameter, structures.intern(parameter), 0))
+      // Positions of a group whose shards are all equal share one class.
+      const contents = `${pp} ${parameters.map((parameter) => parameter.structure).join(",")}`
+      layoutClass = classOf.get(contents) ?? classes.push(parameters) - 1
+      classOf.set(contents, layoutClass).set(key, layoutClass)
     }
     groupSets.push({
       tensorParallel: list(`tp ${dp}/${pp}`, () => range(config.tp).map((at) => rankAt(at, dp, pp))),
@@ -331,5 +347,5 @@ const rosterOf = (layout: {
     })
     return { rank, layoutClass, groups: [groupSets.length - 1] }
   })
-  return { version: 1, rankLists: lists, groupSets, classes, members }
+  return sealRoster({ version: 1, rankLists: lists, groupSets, structures: structures.values, classes, members })
 }

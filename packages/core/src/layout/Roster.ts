@@ -9,25 +9,37 @@
  */
 import * as Schema from "effect/Schema"
 import { type Digest, digestOf } from "../base/Digest.ts"
+import { DType } from "../base/DType.ts"
 import { Rank } from "../base/Ids.ts"
-import { ParameterMetadata } from "./ParameterMetadata.ts"
+import { Interval, Shape } from "../base/Region.ts"
+import type { ParameterMetadata } from "./ParameterMetadata.ts"
 import { globalExpertName } from "./ParameterNames.ts"
 
 const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }))
 
-/** A parameter without what differs between the ranks of a class. */
+/** How a shard is shaped and cut, without its names: what planning looks at. */
+export const ParameterStructure = Schema.Struct({
+  shape: Shape,
+  dtype: DType,
+  isTp: Schema.Boolean,
+  partitionDim: Natural,
+  partitionStride: Natural,
+  partitionSizes: Schema.NullOr(Schema.Array(Natural)),
+  partitionOffsets: Schema.NullOr(Schema.Array(Interval)),
+  isEp: Schema.Boolean,
+  isPersistentBuffer: Schema.Boolean
+})
+export type ParameterStructure = typeof ParameterStructure.Type
+
+/** A parameter of a layout class. */
 export const ClassParameter = Schema.Struct({
-  ...ParameterMetadata.mapFields((fields) => {
-    const {
-      ownerRank,
-      tensorParallelGroupRanks,
-      expertParallelGroupRanks,
-      dataParallelGroupRanks,
-      pipelineParallelGroupRanks,
-      ...rest
-    } = fields
-    return rest
-  }).fields,
+  name: Schema.String,
+  resolvedName: Schema.String,
+  globalExpertIndex: Schema.NullOr(Natural),
+  numExperts: Schema.NullOr(Natural),
+  aliasOf: Schema.NullOr(Schema.String),
+  /** Index into `Roster.structures`. */
+  structure: Natural,
   /** Index into the member's `groups`. */
   groupSlot: Natural
 })
@@ -55,25 +67,51 @@ export const Roster = Schema.Struct({
   version: Schema.Literal(1),
   rankLists: Schema.Array(Schema.Array(Rank)),
   groupSets: Schema.Array(GroupSet),
+  structures: Schema.Array(ParameterStructure),
   classes: Schema.Array(Schema.Array(ClassParameter)),
-  members: Schema.Array(RosterMember)
+  members: Schema.Array(RosterMember),
+  /** Digest of everything else, taken once when the roster is made. */
+  digest: Schema.String
 })
 export type Roster = typeof Roster.Type
 
-export const emptyRoster: Roster = { version: 1, rankLists: [], groupSets: [], classes: [], members: [] }
+/** Gives a roster its digest. */
+export const sealRoster = (roster: Omit<Roster, "digest">): Roster => ({ ...roster, digest: digestOf(roster) })
 
-/** A parameter without what differs between the ranks of a class. */
-export const classParameter = (parameter: ParameterMetadata, groupSlot: number): ClassParameter => {
-  const {
-    ownerRank: _owner,
-    tensorParallelGroupRanks: _tensor,
-    expertParallelGroupRanks: _expert,
-    dataParallelGroupRanks: _data,
-    pipelineParallelGroupRanks: _pipeline,
-    ...rest
-  } = parameter
-  return { ...rest, groupSlot }
+/** The shape and cut of a parameter, as rosters keep it. */
+export const structureOf = (parameter: ParameterMetadata): ParameterStructure => ({
+  shape: parameter.shape,
+  dtype: parameter.dtype,
+  isTp: parameter.isTp,
+  partitionDim: parameter.partitionDim,
+  partitionStride: parameter.partitionStride,
+  partitionSizes: parameter.partitionSizes,
+  partitionOffsets: parameter.partitionOffsets,
+  isEp: parameter.isEp,
+  isPersistentBuffer: parameter.isPersistentBuffer
+})
+
+/** Numbers equal structures alike. */
+export const structureInterner = () => {
+  const structures = interner<ParameterStructure>()
+  return {
+    values: structures.values,
+    intern: (parameter: ParameterMetadata): number => {
+      const structure = structureOf(parameter)
+      return structures.intern(JSON.stringify(structure), () => structure)
+    }
+  }
 }
+
+export const classParameter = (parameter: ParameterMetadata, structure: number, groupSlot: number): ClassParameter => ({
+  name: parameter.name,
+  resolvedName: parameter.resolvedName,
+  globalExpertIndex: parameter.globalExpertIndex,
+  numExperts: parameter.numExperts,
+  aliasOf: parameter.aliasOf,
+  structure,
+  groupSlot
+})
 
 const interner = <A>() => {
   const indices = new Map<string, number>()
@@ -113,6 +151,7 @@ const withGlobalExpert = (parameter: ParameterMetadata): ParameterMetadata => {
 export const rosterFromParameters = (byRank: Iterable<readonly [Rank, ReadonlyArray<ParameterMetadata>]>): Roster => {
   const lists = interner<ReadonlyArray<Rank>>()
   const sets = interner<GroupSet>()
+  const structures = structureInterner()
   const classes = interner<ReadonlyArray<ClassParameter>>()
   const listIndex = (ranks: ReadonlyArray<Rank> | null): number | null =>
     ranks === null ? null : lists.intern(ranks.join(","), () => ranks)
@@ -136,14 +175,24 @@ export const rosterFromParameters = (byRank: Iterable<readonly [Rank, ReadonlyAr
         const setIndex = sets.intern(Object.values(set).join("/"), () => set)
         return classParameter(
           parameter,
+          structures.intern(parameter),
           slots.intern(String(setIndex), () => setIndex)
         )
       })
       const layoutClass = classes.intern(JSON.stringify(classParameters), () => classParameters)
       return { rank, layoutClass, groups: slots.values }
     })
-  return { version: 1, rankLists: lists.values, groupSets: sets.values, classes: classes.values, members }
+  return sealRoster({
+    version: 1,
+    rankLists: lists.values,
+    groupSets: sets.values,
+    structures: structures.values,
+    classes: classes.values,
+    members
+  })
 }
+
+export const emptyRoster: Roster = rosterFromParameters([])
 
 /** The ranks of one of a parameter's groups; null where it is in no such group. */
 export const groupRanks = (
@@ -160,10 +209,11 @@ export const groupRanks = (
 export const parametersOf = (roster: Roster, rank: Rank): ReadonlyArray<ParameterMetadata> => {
   const member = roster.members.find((candidate) => candidate.rank === rank)
   if (member === undefined) return []
-  return roster.classes[member.layoutClass]!.map(({ groupSlot, ...rest }) => {
-    const parameter = { ...rest, groupSlot }
+  return roster.classes[member.layoutClass]!.map((parameter) => {
+    const { structure, groupSlot: _slot, ...names } = parameter
     return {
-      ...rest,
+      ...names,
+      ...roster.structures[structure]!,
       ownerRank: rank,
       tensorParallelGroupRanks: groupRanks(roster, member, parameter, "tensorParallel"),
       expertParallelGroupRanks: groupRanks(roster, member, parameter, "expertParallel"),
@@ -173,18 +223,27 @@ export const parametersOf = (roster: Roster, rank: Rank): ReadonlyArray<Paramete
   })
 }
 
-/** False where an index leads nowhere or members are not in order; a decoded roster must pass this before use. */
-export const isConsistentRoster = (roster: Roster): boolean =>
-  roster.groupSets.every((set) =>
-    Object.values(set).every((list) => list === null || list < roster.rankLists.length)
-  ) &&
-  roster.members.every(
-    (member, position) =>
-      member.layoutClass < roster.classes.length &&
-      (position === 0 || roster.members[position - 1]!.rank < member.rank) &&
-      member.groups.every((set) => set < roster.groupSets.length) &&
-      roster.classes[member.layoutClass]!.every((parameter) => parameter.groupSlot < member.groups.length)
+/** False where an index leads nowhere, members are not in order or the digest is not its own; for decoded rosters. */
+export const isConsistentRoster = (roster: Roster): boolean => {
+  const { digest, ...rest } = roster
+  return (
+    roster.groupSets.every((set) =>
+      Object.values(set).every((list) => list === null || list < roster.rankLists.length)
+    ) &&
+    roster.classes.every((parameters) =>
+      parameters.every((parameter) => parameter.structure < roster.structures.length)
+    ) &&
+    roster.members.every(
+      (member, position) =>
+        member.layoutClass < roster.classes.length &&
+        (position === 0 || roster.members[position - 1]!.rank < member.rank) &&
+        member.groups.every((set) => set < roster.groupSets.length) &&
+        roster.classes[member.layoutClass]!.every((parameter) => parameter.groupSlot < member.groups.length)
+    ) &&
+    digest === digestOf(rest)
   )
+}
 
 /** Digest of both sides, equal on all ranks that hold equal rosters. */
-export const rosterDigest = (source: Roster, destination: Roster): Digest => digestOf([source, destination])
+export const rosterDigest = (source: Roster, destination: Roster): Digest =>
+  digestOf([source.digest, destination.digest])

@@ -22,7 +22,7 @@ import {
   type Region,
   type Shape
 } from "../base/Region.ts"
-import type { ClassParameter } from "../layout/Roster.ts"
+import type { ParameterStructure } from "../layout/Roster.ts"
 import type { PlanErrorKind } from "./PlanError.ts"
 
 /** One transfer into a destination shard. */
@@ -46,7 +46,7 @@ const fault = (kind: PlanErrorKind, detail: string, remedy: string): Result.Resu
 
 /** How one side holds a parameter: the shards of one tensor-parallel group, in order of position. */
 export interface ShardedSide {
-  readonly shards: ReadonlyArray<ClassParameter>
+  readonly shards: ReadonlyArray<ParameterStructure>
 }
 
 /** A piece of a shard: global interval along the partition dimension and where it begins in the shard. */
@@ -58,15 +58,16 @@ interface Segment {
 const greatestCommonDivisor = (a: number, b: number): number => (b === 0 ? a : greatestCommonDivisor(b, a % b))
 const leastCommonMultiple = (a: number, b: number): number => (a / greatestCommonDivisor(a, b)) * b
 
-const strideOf = (shard: ClassParameter): number => Math.max(1, shard.partitionStride)
+const strideOf = (shard: ParameterStructure): number => Math.max(1, shard.partitionStride)
 
 /** True where shards of the parameter differ between the ranks of the group. */
-export const isSharded = (parameter: ClassParameter): boolean => parameter.isTp || parameter.partitionOffsets !== null
+export const isSharded = (parameter: ParameterStructure): boolean =>
+  parameter.isTp || parameter.partitionOffsets !== null
 
 const sum = (values: ReadonlyArray<number>): number => values.reduce((total, value) => total + value, 0)
 
 /** Checks what a shard says of itself. */
-export const checkShard = (shard: ClassParameter): TileFault | undefined => {
+export const checkShard = (shard: ParameterStructure): TileFault | undefined => {
   if (!isSharded(shard)) return undefined
   const local = shard.shape[shard.partitionDim]
   if (local === undefined) {
@@ -101,7 +102,7 @@ export const checkShard = (shard: ClassParameter): TileFault | undefined => {
 }
 
 /** The pieces that shard `index` of `size` holds along its partition dimension. */
-const segmentsOf = (shard: ClassParameter, index: number, size: number): ReadonlyArray<Segment> => {
+const segmentsOf = (shard: ParameterStructure, index: number, size: number): ReadonlyArray<Segment> => {
   const pieces: Array<Segment> = []
   let local = 0
   const add = (start: number, length: number): void => {
@@ -170,9 +171,9 @@ interface Block {
 
 /** Packed blocks of both sides, or the whole dimension as one block. */
 const blocksOf = (
-  source: ClassParameter,
+  source: ParameterStructure,
   sourceSize: number,
-  destination: ClassParameter,
+  destination: ParameterStructure,
   destinationSize: number
 ): Result.Result<ReadonlyArray<Block>, TileFault> => {
   const sourceSizes = isSharded(source) ? source.partitionSizes : null
@@ -224,9 +225,9 @@ const blocksOf = (
 }
 
 const microTiles = (
-  source: ClassParameter,
+  source: ParameterStructure,
   sourceSize: number,
-  destination: ClassParameter,
+  destination: ParameterStructure,
   destinationIndex: number,
   destinationSize: number,
   dim: number
@@ -371,7 +372,8 @@ const equalIntervals = (a: Interval, b: Interval): boolean => a[0] === b[0] && a
 const checkStrides = (source: ShardedSide, destination: ShardedSide): TileFault | undefined => {
   const from = source.shards[0]!
   const to = destination.shards[0]!
-  const declared = (shard: ClassParameter): boolean => shard.partitionSizes !== null || shard.partitionOffsets !== null
+  const declared = (shard: ParameterStructure): boolean =>
+    shard.partitionSizes !== null || shard.partitionOffsets !== null
   if (!from.isTp || !to.isTp || declared(from) || declared(to)) return undefined
   const sizes = [source.shards.length, destination.shards.length]
   const strides = [strideOf(from), strideOf(to)]
@@ -441,7 +443,7 @@ export const shardTiles = (
   }
   if (isTileable(source, destination)) {
     const dim = mine.isTp ? mine.partitionDim : from.partitionDim
-    const asSharded = (shard: ClassParameter): ClassParameter =>
+    const asSharded = (shard: ParameterStructure): ParameterStructure =>
       shard.isTp ? shard : { ...shard, partitionDim: dim, partitionSizes: null }
     return microTiles(
       asSharded(from),

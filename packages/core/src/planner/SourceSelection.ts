@@ -11,10 +11,7 @@ import type { PlanErrorKind } from "./PlanError.ts"
 
 export interface Candidate {
   readonly rank: Rank
-  /** Index of the layout class and of the parameter in it. */
   readonly layoutClass: number
-  readonly parameter: number
-  readonly tensorParallel: ReadonlyArray<Rank> | null
   readonly expertParallel: ReadonlyArray<Rank> | null
   readonly dataParallel: ReadonlyArray<Rank>
 }
