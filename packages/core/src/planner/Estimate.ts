@@ -1,11 +1,12 @@
 /**
  * What a set of plans costs before anything runs: bytes between ranks, memory per rank and a predicted time. Pure.
  */
-import { byteLengthOf } from "../base/DType.ts"
+import { byteLengthOf, wireDType } from "../base/DType.ts"
 import type { Rank } from "../base/Ids.ts"
-import { elementCount } from "../base/Region.ts"
+import { elementCount, regionShape } from "../base/Region.ts"
 import type { PlanTensor, ReshardPlan } from "../ir/ReshardPlan.ts"
 import { opByteLength } from "./PlanCheck.ts"
+import type { PlanIndex } from "./RosterPlanner.ts"
 
 /** Speeds in bytes per second. */
 export interface LinkSpeeds {
@@ -98,4 +99,30 @@ export const estimatePlans = (plans: ReadonlyArray<ReshardPlan>, speeds: LinkSpe
   const totalBytes = traffic.reduce((sum, entry) => sum + entry.bytes, 0)
   const remoteBytes = traffic.reduce((sum, entry) => sum + (entry.from === entry.to ? 0 : entry.bytes), 0)
   return { ranks, traffic, totalBytes, remoteBytes, ops: traffic.reduce((sum, entry) => sum + entry.ops, 0), seconds }
+}
+
+/**
+ * Bytes and operations between all pairs of ranks, straight from the index: no rank's plan is made, so it also serves
+ * clusters of many thousand ranks.
+ */
+export const clusterTraffic = (index: PlanIndex): ReadonlyArray<Traffic> => {
+  const { destination } = index
+  const traffic: Array<Traffic> = []
+  for (const member of destination.roster.members) {
+    const bySender = new Map<Rank, { bytes: number; ops: number }>()
+    for (const { kind, positions } of index.kinds[member.layoutClass]!) {
+      const { tiles, senders } = index.assign(member, kind)
+      const { structure } = kind.destinations.get(member.layoutClass)!
+      const wire = wireDType(kind.sourceDtype, destination.roster.structures[structure]!.dtype)
+      for (const [at, tile] of tiles.entries()) {
+        const sender = senders[at]!
+        const entry = bySender.get(sender) ?? { bytes: 0, ops: 0 }
+        entry.bytes += byteLengthOf(wire, elementCount(regionShape(tile.destinationRegion))) * positions.length
+        entry.ops += positions.length
+        bySender.set(sender, entry)
+      }
+    }
+    for (const [from, { bytes, ops }] of bySender) traffic.push({ from, to: member.rank, bytes, ops })
+  }
+  return traffic.sort((a, b) => a.from - b.from || a.to - b.to)
 }

@@ -1,0 +1,106 @@
+/**
+ * Planning at scale: one rank's plan from interned rosters in memory, on one core, and the traffic of a whole cluster.
+ * Making the rosters, which ranks exchange, is a row of its own.
+ *
+ * The reference column is the published planner of Megatron-LM replaying the whole schedule on the same kind of machine.
+ */
+import { readFileSync } from "node:fs"
+import { gunzipSync } from "node:zlib"
+import type { DType } from "@tensorferry/core/base/DType"
+import { type ModelTensor, modelLayout, type ParallelConfig, worldSizeOf } from "@tensorferry/core/layout/ModelLayout"
+import { llamaRules } from "@tensorferry/core/layout/ShardingRules"
+import { clusterTraffic } from "@tensorferry/core/planner/Estimate"
+import { indexRosters, planRank } from "@tensorferry/core/planner/RosterPlanner"
+import * as Result from "effect/Result"
+import { type BenchResult, median, sample } from "./measure.ts"
+
+const shapesOf = (model: string): ReadonlyArray<ModelTensor> => {
+  const file = new URL(`./shapes/${model}.json.gz`, import.meta.url)
+  const { tensors } = JSON.parse(gunzipSync(readFileSync(file)).toString("utf8")) as {
+    readonly tensors: Readonly<Record<string, ReadonlyArray<number>>>
+  }
+  return Object.entries(tensors).map(([name, shape]) => ({ name, dtype: "bfloat16" satisfies DType, shape }))
+}
+
+interface PlanningCase {
+  readonly model: string
+  readonly from: ParallelConfig
+  readonly to: ParallelConfig
+  /** Seconds. */
+  readonly reference?: number
+  readonly target: number
+  readonly rounds: number
+}
+
+const cases: ReadonlyArray<PlanningCase> = [
+  {
+    model: "llama-3.1-70b",
+    from: { tp: 8, pp: 4, dp: 4 },
+    to: { tp: 8, pp: 1, dp: 8 },
+    reference: 0.62,
+    target: 0.01,
+    rounds: 21
+  },
+  {
+    model: "llama-3.1-405b",
+    from: { tp: 8, pp: 16, dp: 4 },
+    to: { tp: 16, pp: 1, dp: 16 },
+    reference: 4.1,
+    target: 0.03,
+    rounds: 21
+  },
+  {
+    model: "llama-3.1-405b",
+    from: { tp: 8, pp: 16, dp: 8 },
+    to: { tp: 16, pp: 1, dp: 64 },
+    reference: 29.4,
+    target: 0.06,
+    rounds: 15
+  },
+  { model: "llama-3.1-405b", from: { tp: 8, pp: 16, dp: 64 }, to: { tp: 16, pp: 1, dp: 512 }, target: 1, rounds: 3 }
+]
+
+export const planning = (): ReadonlyArray<BenchResult> =>
+  cases.flatMap(({ model, from, to, reference, target, rounds }) => {
+    const tensors = shapesOf(model)
+    const make = () => {
+      const source = Result.getOrThrow(modelLayout({ tensors, rules: llamaRules, config: from }))
+      const config = { tensors, rules: llamaRules, config: to, firstRank: worldSizeOf(from) }
+      return { source: source.roster, destination: Result.getOrThrow(modelLayout(config)).roster }
+    }
+    const rosters = make()
+    const ranks = worldSizeOf(from) + worldSizeOf(to)
+    const name = `${model} TP${from.tp} PP${from.pp} DP${from.dp} -> TP${to.tp} DP${to.dp}, ${ranks} ranks`
+    const bytes = JSON.stringify(rosters).length
+    const one = sample(rounds, () => {
+      planRank(Result.getOrThrow(indexRosters(rosters.source, rosters.destination)), 3)
+    })
+    const results: Array<BenchResult> = [
+      {
+        case: `plan of one rank: ${name}`,
+        unit: "s",
+        ours: median(one),
+        ...(reference === undefined ? {} : { reference }),
+        target,
+        lowerIsBetter: true
+      },
+      {
+        case: `making the rosters (${bytes} bytes of JSON, ${Math.round(bytes / ranks)} per rank): ${name}`,
+        unit: "s",
+        ours: median(sample(Math.min(3, rounds), make)),
+        lowerIsBetter: true
+      }
+    ]
+    if (ranks > 10_000) {
+      const index = Result.getOrThrow(indexRosters(rosters.source, rosters.destination))
+      const matrix = sample(1, () => clusterTraffic(index))
+      results.push({
+        case: `traffic of the cluster: ${name}`,
+        unit: "s",
+        ours: median(matrix),
+        target: 10,
+        lowerIsBetter: true
+      })
+    }
+    return results
+  })

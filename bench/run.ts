@@ -1,0 +1,49 @@
+/**
+ * `pnpm bench [NAME] [--json]`: runs the benches side by side with what they are compared with, names the machine, and
+ * prints a table, or one JSON document for machines.
+ */
+import * as os from "node:os"
+import type { BenchResult } from "./measure.ts"
+import { planning } from "./planning.ts"
+
+const suites: Readonly<Record<string, () => ReadonlyArray<BenchResult> | Promise<ReadonlyArray<BenchResult>>>> = {
+  planning
+}
+
+const args = process.argv.slice(2)
+const asJson = args.includes("--json")
+const chosen = args.filter((arg) => !arg.startsWith("--"))
+const unknown = chosen.find((name) => suites[name] === undefined)
+if (unknown !== undefined) {
+  console.error(`There is no bench "${unknown}"; there are ${Object.keys(suites).join(", ")}.`)
+  process.exit(2)
+}
+const machine = {
+  date: new Date().toISOString().slice(0, 10),
+  processor: os.cpus()[0]?.model ?? "unknown",
+  cores: os.availableParallelism(),
+  node: process.version
+}
+const results: Array<BenchResult & { readonly suite: string; readonly ratio?: number; readonly met?: boolean }> = []
+for (const [suite, run] of Object.entries(suites)) {
+  if (chosen.length > 0 && !chosen.includes(suite)) continue
+  for (const result of await run()) {
+    const { ours, reference, target, lowerIsBetter } = result
+    results.push({
+      suite,
+      ...result,
+      ...(reference === undefined ? {} : { ratio: lowerIsBetter ? reference / ours : ours / reference }),
+      ...(target === undefined ? {} : { met: lowerIsBetter ? ours <= target : ours >= target })
+    })
+  }
+}
+if (asJson) console.log(JSON.stringify({ machine, results }, null, 2))
+else {
+  const format = (value: number | undefined): string => (value === undefined ? "" : value.toPrecision(3))
+  console.log(`${machine.date}, ${machine.processor}, ${machine.cores} cores, Node ${machine.node}\n`)
+  for (const { case: name, unit, ours, reference, ratio, target, met } of results) {
+    const against = reference === undefined ? "" : `  reference ${format(reference)} ${unit} (${format(ratio)}x)`
+    const goal = target === undefined ? "" : `  target ${format(target)} ${unit} ${met ? "met" : "MISSED"}`
+    console.log(`${name}\n    ${format(ours)} ${unit}${against}${goal}`)
+  }
+}
