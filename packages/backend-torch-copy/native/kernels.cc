@@ -1,0 +1,219 @@
+/*
+ * See kernels.h. Compiled once per instruction set, with TENSORFERRY_KERNELS naming the namespace of the copy.
+ */
+#include "kernels.h"
+
+#include <cstring>
+#include <utility>
+
+#include "casts.h"
+
+#ifndef TENSORFERRY_KERNELS
+#define TENSORFERRY_KERNELS baseline
+#endif
+#define TENSORFERRY_TEXT_(name) #name
+#define TENSORFERRY_TEXT(name) TENSORFERRY_TEXT_(name)
+
+namespace tensorferry::TENSORFERRY_KERNELS {
+namespace {
+
+template <Wide>
+struct WideType;
+template <>
+struct WideType<Wide::Float32> {
+  using type = float;
+};
+template <>
+struct WideType<Wide::Float64> {
+  using type = double;
+};
+template <>
+struct WideType<Wide::Int64> {
+  using type = int64_t;
+};
+template <>
+struct WideType<Wide::UInt64> {
+  using type = uint64_t;
+};
+template <Wide wide>
+using WideOf = typename WideType<wide>::type;
+
+template <DType>
+struct Element;  // storage type, decode to the wide form, encode from float32
+
+#define INTEGER_ELEMENT(NAME, TYPE)                            \
+  template <>                                                  \
+  struct Element<DType::NAME> {                                \
+    using Stored = TYPE;                                       \
+    static auto decode(TYPE value) {                           \
+      return static_cast<WideOf<wideOf(static_cast<uint8_t>(DType::NAME))>>(value); \
+    }                                                          \
+    static TYPE encode(float value) { return truncate<TYPE>(value); }   \
+    static TYPE encode(double value) { return truncate<TYPE>(value); }  \
+    static TYPE encode(int64_t value) { return static_cast<TYPE>(value); }  \
+    static TYPE encode(uint64_t value) { return static_cast<TYPE>(value); } \
+  };
+INTEGER_ELEMENT(UInt8, uint8_t)
+INTEGER_ELEMENT(Int8, int8_t)
+INTEGER_ELEMENT(UInt16, uint16_t)
+INTEGER_ELEMENT(Int16, int16_t)
+INTEGER_ELEMENT(UInt32, uint32_t)
+INTEGER_ELEMENT(Int32, int32_t)
+INTEGER_ELEMENT(UInt64, uint64_t)
+INTEGER_ELEMENT(Int64, int64_t)
+#undef INTEGER_ELEMENT
+
+template <>
+struct Element<DType::Bool> {
+  using Stored = uint8_t;
+  static int64_t decode(uint8_t value) { return value != 0; }
+  template <typename W>
+  static uint8_t encode(W value) {
+    return value != 0;
+  }
+};
+
+template <>
+struct Element<DType::Float32> {
+  using Stored = float;
+  static float decode(float value) { return value; }
+  template <typename W>
+  static float encode(W value) {
+    return quiet(static_cast<float>(value));
+  }
+};
+
+template <>
+struct Element<DType::Float64> {
+  using Stored = double;
+  static double decode(double value) { return value; }
+  template <typename W>
+  static double encode(W value) {
+    return quiet(static_cast<double>(value));
+  }
+};
+
+#define SMALL_ELEMENT(NAME, TYPE, DECODE, ENCODE)          \
+  template <>                                              \
+  struct Element<DType::NAME> {                            \
+    using Stored = TYPE;                                   \
+    static float decode(TYPE code) { return DECODE(code); } \
+    template <typename W>                                  \
+    static TYPE encode(W value) {                          \
+      return static_cast<TYPE>(ENCODE(static_cast<float>(value))); \
+    }                                                      \
+  };
+SMALL_ELEMENT(Float16, uint16_t, Float16::decode, Float16::encode)
+SMALL_ELEMENT(BFloat16, uint16_t, decodeBFloat16, encodeBFloat16)
+SMALL_ELEMENT(Float8E4M3, uint8_t, decodeFloat8E4M3, encodeFloat8E4M3)
+SMALL_ELEMENT(Float8E5M2, uint8_t, Float8E5M2::decode, Float8E5M2::encode)
+SMALL_ELEMENT(Float8E8M0, uint8_t, decodeFloat8E8M0, encodeFloat8E8M0)
+#undef SMALL_ELEMENT
+
+// memcpy of one element: tensors may lie at any byte, and the compiler turns it into plain moves.
+template <typename T>
+T read(const uint8_t* address) {
+  T value;
+  std::memcpy(&value, address, sizeof value);
+  return value;
+}
+template <typename T>
+void write(uint8_t* address, T value) {
+  std::memcpy(address, &value, sizeof value);
+}
+
+template <DType dtype>
+void load(void* block, const uint8_t* source, int64_t stride, size_t count) {
+  using E = Element<dtype>;
+  using Stored = typename E::Stored;
+  auto* __restrict out = static_cast<uint8_t*>(block);
+  using W = WideOf<wideOf(static_cast<uint8_t>(dtype))>;
+  if (stride == static_cast<int64_t>(sizeof(Stored))) {
+    for (size_t i = 0; i < count; i++) write<W>(out + i * sizeof(W), E::decode(read<Stored>(source + i * sizeof(Stored))));
+  } else {
+    for (size_t i = 0; i < count; i++)
+      write<W>(out + i * sizeof(W), E::decode(read<Stored>(source + static_cast<int64_t>(i) * stride)));
+  }
+}
+
+template <DType dtype, Wide wide>
+void store(uint8_t* destination, int64_t stride, const void* block, size_t count) {
+  using E = Element<dtype>;
+  using Stored = typename E::Stored;
+  using W = WideOf<wide>;
+  const auto* __restrict in = static_cast<const uint8_t*>(block);
+  if (stride == static_cast<int64_t>(sizeof(Stored))) {
+    for (size_t i = 0; i < count; i++) write<Stored>(destination + i * sizeof(Stored), E::encode(read<W>(in + i * sizeof(W))));
+  } else {
+    for (size_t i = 0; i < count; i++)
+      write<Stored>(destination + static_cast<int64_t>(i) * stride, E::encode(read<W>(in + i * sizeof(W))));
+  }
+}
+
+// Integers wrap: they are added and multiplied as unsigned numbers, where that is defined.
+template <typename W>
+struct Arithmetic {
+  using type = W;
+};
+template <>
+struct Arithmetic<int64_t> {
+  using type = uint64_t;
+};
+
+template <ReduceOp op, typename W>
+W combine(W a, W b) {
+  using A = typename Arithmetic<W>::type;
+  if constexpr (op == ReduceOp::Product) return static_cast<W>(static_cast<A>(a) * static_cast<A>(b));
+  if constexpr (op == ReduceOp::Maximum) return b > a || b != b ? (a != a ? a : b) : a;
+  if constexpr (op == ReduceOp::Minimum) return b < a || b != b ? (a != a ? a : b) : a;
+  return static_cast<W>(static_cast<A>(a) + static_cast<A>(b));
+}
+
+template <ReduceOp op, Wide wide>
+void accumulate(void* accumulator, const void* block, size_t count) {
+  using W = WideOf<wide>;
+  auto* __restrict a = static_cast<W*>(accumulator);
+  const auto* __restrict b = static_cast<const W*>(block);
+  for (size_t i = 0; i < count; i++) a[i] = combine<op, W>(a[i], b[i]);
+}
+
+template <Wide wide>
+void divide(void* accumulator, uint64_t divisor, size_t count) {
+  using W = WideOf<wide>;
+  auto* a = static_cast<W*>(accumulator);
+  const W by = static_cast<W>(divisor);
+  for (size_t i = 0; i < count; i++) a[i] = a[i] / by;
+}
+
+template <size_t... dtype>
+constexpr Kernels makeTable(std::index_sequence<dtype...>) {
+  constexpr auto D = [](size_t code) { return static_cast<DType>(code); };
+  Kernels made{TENSORFERRY_TEXT(TENSORFERRY_KERNELS),
+               {&load<D(dtype)>...},
+               {{&store<D(dtype), Wide::Float32>, &store<D(dtype), Wide::Float64>, &store<D(dtype), Wide::Int64>,
+                 &store<D(dtype), Wide::UInt64>}...},
+               {},
+               {&divide<Wide::Float32>, &divide<Wide::Float64>, &divide<Wide::Int64>, &divide<Wide::UInt64>}};
+#define ACCUMULATE(OP)                                                                                     \
+  {                                                                                                        \
+    auto& row = made.accumulate[static_cast<size_t>(ReduceOp::OP)];                                        \
+    row[0] = &accumulate<ReduceOp::OP, Wide::Float32>;                                                     \
+    row[1] = &accumulate<ReduceOp::OP, Wide::Float64>;                                                     \
+    row[2] = &accumulate<ReduceOp::OP, Wide::Int64>;                                                       \
+    row[3] = &accumulate<ReduceOp::OP, Wide::UInt64>;                                                      \
+  }
+  ACCUMULATE(Sum)
+  ACCUMULATE(Average)
+  ACCUMULATE(Maximum)
+  ACCUMULATE(Minimum)
+  ACCUMULATE(Product)
+#undef ACCUMULATE
+  return made;
+}
+
+}  // namespace
+
+extern const Kernels table;
+const Kernels table = makeTable(std::make_index_sequence<castableCount>{});
+
+}  // namespace tensorferry::TENSORFERRY_KERNELS

@@ -1,0 +1,82 @@
+/**
+ * Native work as Effects: started at once, awaited any number of times, cancelled with a wait.
+ *
+ * Invariant: `run` never ends before the native side has stopped touching memory, whether it succeeds, fails or is
+ * interrupted.
+ */
+import * as Effect from "effect/Effect"
+import * as Result from "effect/Result"
+import type { Addon, NativeAnswer, NativeFailure, NativeJobHandle, NativePool } from "./Addon.ts"
+
+export interface NativeJob<A> {
+  readonly isComplete: () => boolean
+  readonly await: Effect.Effect<A, NativeFailure>
+  /** Tells the native side to stop and waits until it has. */
+  readonly cancel: Effect.Effect<void>
+  readonly movedBytes: () => number
+}
+
+/** What starts a job: gets the callback, answers the handle. */
+export type Start<A> = (done: (answer: NativeAnswer<A>) => void) => NativeAnswer<NativeJobHandle>
+
+/** Starts a job. `finished` runs once when it has ended, before anybody who awaits it goes on; not if it never started. */
+export const startJob = <A>(
+  addon: Addon,
+  start: Start<A>,
+  finished: () => void
+): Result.Result<NativeJob<A>, NativeFailure> => {
+  let outcome: Result.Result<A, NativeFailure> | undefined
+  const waiting = new Set<() => void>()
+  const started = start((answer) => {
+    outcome = answer.code === "Ok" ? Result.succeed(answer.value) : Result.fail(answer)
+    finished()
+    for (const wake of waiting) wake()
+    waiting.clear()
+  })
+  if (started.code !== "Ok") return Result.fail(started)
+  const handle = started.value
+  const settled = Effect.callback<Result.Result<A, NativeFailure>>((resume) => {
+    const wake = () => resume(Effect.succeed(outcome!))
+    if (outcome !== undefined) return wake()
+    waiting.add(wake)
+    return Effect.sync(() => {
+      waiting.delete(wake)
+    })
+  })
+  return Result.succeed({
+    isComplete: () => outcome !== undefined,
+    await: Effect.flatMap(settled, Effect.fromResult),
+    cancel: Effect.suspend(() => {
+      if (outcome === undefined) addon.cancelJob(handle)
+      return Effect.asVoid(settled)
+    }),
+    movedBytes: () => {
+      const answer = addon.movedBytes(handle)
+      return answer.code === "Ok" ? answer.value : 0
+    }
+  })
+}
+
+/** Starts a job and waits for it; interruption cancels it and waits for that. */
+export const runJob = <A>(addon: Addon, start: Start<A>, finished: () => void): Effect.Effect<A, NativeFailure> =>
+  Effect.uninterruptibleMask((restore) =>
+    Effect.suspend(() => {
+      const started = startJob(addon, start, finished)
+      if (Result.isFailure(started)) {
+        finished()
+        return Effect.fail(started.failure)
+      }
+      const job = started.success
+      return Effect.onInterrupt(restore(job.await), () => job.cancel)
+    })
+  )
+
+/** A pool of threads that ends with the scope. */
+export const acquirePool = (addon: Addon, threads: number) =>
+  Effect.acquireRelease(
+    Effect.suspend((): Effect.Effect<NativePool, NativeFailure> => {
+      const made = addon.createPool(threads)
+      return made.code === "Ok" ? Effect.succeed(made.value) : Effect.fail(made)
+    }),
+    (pool) => Effect.sync(() => addon.closePool(pool))
+  )

@@ -1,0 +1,68 @@
+/**
+ * Mappings of other processes' memory files, made once and shared by all programs of a driver.
+ *
+ * Invariant: a mapping stays while a program uses it. One that no program has used since the preparation before the
+ * latest is unmapped, so that memory which its owner gave up is not kept for ever.
+ */
+import type { HostMemoryHandle } from "@tensorferry/core/service/HostMemory"
+import * as Result from "effect/Result"
+import type { Addon, NativeFailure, NativeMemory } from "./Addon.ts"
+
+export interface PeerMap {
+  readonly memory: NativeMemory
+  users: number
+}
+
+export const makePeerMaps = (addon: Addon) => {
+  const maps = new Map<string, PeerMap>()
+  let idleBefore = new Set<string>()
+
+  const close = (key: string): void => {
+    const map = maps.get(key)
+    maps.delete(key)
+    if (map !== undefined) addon.closeMemory(map.memory.memory, undefined)
+  }
+
+  return {
+    /** The mapping of the handle's file, with one user more; the handle's range lies inside it. */
+    acquire: (handle: HostMemoryHandle): Result.Result<PeerMap, NativeFailure> => {
+      const key = `${handle.pid}:${handle.processStart}:${handle.inode}`
+      const byteEnd = handle.byteOffset + handle.byteLength
+      const known = maps.get(key)
+      if (known !== undefined && byteEnd <= known.memory.byteLength) {
+        known.users += 1
+        return Result.succeed(known)
+      }
+      const opened = addon.openMemory(
+        handle.pid,
+        BigInt(handle.processStart),
+        handle.descriptor,
+        BigInt(handle.inode),
+        byteEnd,
+        false
+      )
+      if (opened.code !== "Ok") return Result.fail(opened)
+      const map = { memory: opened.value, users: 1 }
+      maps.set(key, map)
+      return Result.succeed(map)
+    },
+    release: (map: PeerMap): void => {
+      map.users -= 1
+    },
+    /** Called after each preparation. */
+    retire: (): void => {
+      const idle = new Set<string>()
+      for (const [key, map] of maps) {
+        if (map.users > 0) continue
+        if (idleBefore.has(key)) close(key)
+        else idle.add(key)
+      }
+      idleBefore = idle
+    },
+    closeAll: (): void => {
+      for (const key of [...maps.keys()]) close(key)
+    }
+  }
+}
+
+export type PeerMaps = ReturnType<typeof makePeerMaps>

@@ -1,0 +1,211 @@
+/**
+ * `TensorEngine` for host memory: strided and casting copies, reductions and fills on threads of its own.
+ *
+ * Invariants: everything is checked before any byte moves; memory stays in place while native work uses it, also when
+ * the caller is interrupted or frees it meanwhile. Every tensor it allocates can be shared with other processes.
+ */
+import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
+import { bitsOf, byteLengthOf, type DType, isCastable, kindOf } from "@tensorferry/core/base/DType"
+import { elementCount, formatShape, isRepresentable, type Shape } from "@tensorferry/core/base/Region"
+import type { HostMemoryShape } from "@tensorferry/core/service/HostMemory"
+import {
+  type Fence,
+  type ReduceOp,
+  TensorEngine,
+  type TensorEngineCapabilities,
+  type TensorEngineShape,
+  type TensorError,
+  tensorError
+} from "@tensorferry/core/service/TensorEngine"
+import { cpu, type Device, formatDevice } from "@tensorferry/core/tensor/Device"
+import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
+import { type Move, type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Result from "effect/Result"
+import type * as EffectScope from "effect/Scope"
+import { type Addon, backendName, loadAddon, type NativeFailure } from "./Addon.ts"
+import { type Checked, makeChecks, pinsOf, refusal } from "./checks.ts"
+import * as HostMemory from "./HostMemory.ts"
+import { acquirePool, type NativeJob, type Start, startJob } from "./NativeJob.ts"
+import { encodeFill, encodeMoves, encodeReduce } from "./OpTable.ts"
+import { type PinCount, pinAll } from "./PinCount.ts"
+import { unavailableBecause } from "./unavailable.ts"
+
+export interface TensorEngineOptions {
+  /** Threads that copy; 2 by default. */
+  readonly threads?: number
+}
+
+export const capabilities: TensorEngineCapabilities = { cast: true, reduce: true, quantize: [], hostVisible: true }
+
+export const defaultThreads = 2
+
+const failureOf = (op: string, failure: NativeFailure): TensorError =>
+  tensorError(failure.code === "OutOfMemory" ? "OutOfMemory" : "DeviceFailure", {
+    backend: backendName,
+    op,
+    detail: `${failure.op}: ${failure.detail}`,
+    remedy:
+      failure.code === "Cancelled" ? "The engine was closed; build it again." : "Report the failure with its detail.",
+    nativeCode: failure.nativeCode
+  })
+
+/** An engine over given host memory. */
+export const make = Effect.fnUntraced(function* (
+  addon: Addon,
+  memory: HostMemoryShape,
+  options: TensorEngineOptions = {}
+): Effect.fn.Return<TensorEngineShape, BackendError, EffectScope.Scope> {
+  const pool = yield* Effect.mapError(acquirePool(addon, options.threads ?? defaultThreads), unavailableBecause)
+  const checks = makeChecks(addon)
+  const running = new Set<NativeJob<undefined>>()
+
+  /** Runs native work over memory that stays pinned until it has stopped. */
+  const work = (op: string, pins: Iterable<PinCount>, start: Start<undefined>): Effect.Effect<void, TensorError> =>
+    Effect.uninterruptibleMask((restore) =>
+      Effect.suspend(() => {
+        const unpin = pinAll(pins)
+        const started = startJob<undefined>(addon, start, () => {
+          unpin()
+          if (Result.isSuccess(started)) running.delete(started.success)
+        })
+        if (Result.isFailure(started)) {
+          unpin()
+          return Effect.fail(failureOf(op, started.failure))
+        }
+        const job = started.success
+        running.add(job)
+        return restore(job.await).pipe(
+          Effect.onInterrupt(() => job.cancel),
+          Effect.mapError((failure) => failureOf(op, failure))
+        )
+      })
+    )
+
+  const checkedWork = <A>(
+    checked: () => Checked<A>,
+    then: (value: A) => Effect.Effect<void, TensorError>
+  ): Effect.Effect<void, TensorError> => Effect.suspend(() => Effect.flatMap(Effect.fromResult(checked()), then))
+
+  const allocate = (dtype: DType, shape: Shape, device: Device = cpu) =>
+    Effect.gen(function* () {
+      if (device.family !== "cpu" || device.index !== 0) {
+        return yield* refusal("Unsupported", "allocate", `There is no device ${formatDevice(device)} here, only cpu.`)
+      }
+      if (!isRepresentable(shape, bitsOf(dtype))) {
+        return yield* refusal("InvalidRequest", "allocate", `${dtype}${formatShape(shape)} exceeds 2^53 bits.`)
+      }
+      const storage = yield* memory
+        .allocate(byteLengthOf(dtype, elementCount(shape)))
+        .pipe(
+          Effect.mapError(({ reason }) =>
+            tensorError(reason._tag === "OutOfMemory" ? "OutOfMemory" : "DeviceFailure", { ...reason, op: "allocate" })
+          )
+        )
+      const view = tensorView(storage, dtype, shape)
+      return yield* Result.isSuccess(view)
+        ? Effect.succeed(view.success)
+        : refusal("InvalidRequest", "allocate", `${view.failure.detail}.`)
+    })
+
+  const wrap = (bytes: Uint8Array): Checked<Storage> => {
+    const { buffer } = bytes
+    if (buffer instanceof ArrayBuffer && buffer.detached) {
+      return Result.fail(refusal("FreedStorage", "wrapHost", "The bytes belong to a buffer that was transferred away."))
+    }
+    if (buffer instanceof ArrayBuffer && buffer.resizable) {
+      return Result.fail(refusal("InvalidRequest", "wrapHost", "The buffer is resizable: its bytes could go away."))
+    }
+    const address = addon.addressOf(bytes)
+    if (address.code !== "Ok") return Result.fail(failureOf("wrapHost", address))
+    return Result.succeed(
+      makeStorage({ device: cpu, address: address.value, byteLength: bytes.byteLength, bytes, release: () => {} })
+    )
+  }
+
+  const checkReduce = (dst: Tensor, sources: ReadonlyArray<Tensor>, op: ReduceOp): Checked<void> => {
+    const call = `reduce ${op}`
+    if (sources.length === 0) return Result.fail(refusal("InvalidRequest", call, "There are no operands."))
+    const isDefined = isCastable(dst.dtype, "float32") && !(op === "avg" && kindOf(dst.dtype) === "bool")
+    if (!isDefined) return Result.fail(refusal("Unsupported", call, `There is no ${op} of ${dst.dtype}.`))
+    for (const src of sources) {
+      if (src.dtype !== dst.dtype) {
+        return Result.fail(refusal("InvalidRequest", call, `The types ${dst.dtype} and ${src.dtype} differ.`))
+      }
+      const checked = checks.checkBatch(call, [{ dst, src }])
+      if (Result.isFailure(checked)) return Result.fail(checked.failure)
+    }
+    return Result.succeed(undefined)
+  }
+
+  const unsupported = (op: string) =>
+    Effect.suspend(() =>
+      Effect.fail(refusal("Unsupported", op, "Block-scaled types are not converted by this engine."))
+    )
+
+  return {
+    name: backendName,
+    deviceFamilies: ["cpu"],
+    capabilities,
+    allocate,
+    wrapHost: (bytes) =>
+      Effect.acquireRelease(
+        Effect.suspend(() => Effect.fromResult(wrap(bytes))),
+        (storage) => Effect.sync(storage.free)
+      ),
+    copy: (moves: ReadonlyArray<Move>) =>
+      checkedWork(
+        () => checks.checkBatch("copy", moves),
+        ({ moves: checked, destinations, sources, pins }) => {
+          if (checked.length === 0) return Effect.void
+          return work("copy", pins, (done) => addon.startMoves(pool, encodeMoves(checked, destinations, sources), done))
+        }
+      ),
+    reduce: (dst, sources, op) =>
+      checkedWork(
+        () => checkReduce(dst, sources, op),
+        () => {
+          if (dst.shape.includes(0)) return Effect.void
+          return work(`reduce ${op}`, pinsOf([dst, ...sources]), (done) =>
+            addon.startReduce(pool, encodeReduce(dst, sources, op), done)
+          )
+        }
+      ),
+    fill: (tensor, byte) =>
+      checkedWork(
+        () =>
+          Number.isInteger(byte) && byte >= 0 && byte <= 255
+            ? checks.checkMove("fill", { dst: tensor, src: tensor })
+            : Result.fail(refusal("InvalidRequest", "fill", `${byte} is not a byte.`)),
+        ({ dst }) => {
+          if (dst.shape.includes(0)) return Effect.void
+          return work("fill", pinsOf([dst]), (done) => addon.startMoves(pool, encodeFill(dst, byte), done))
+        }
+      ),
+    quantize: () => unsupported("quantize"),
+    dequantize: () => unsupported("dequantize"),
+    fence: Effect.sync((): Fence => {
+      const submitted = [...running]
+      return {
+        await: Effect.forEach(
+          submitted,
+          (job) => Effect.mapError(job.await, (failure) => failureOf("fence", failure)),
+          {
+            discard: true
+          }
+        )
+      }
+    })
+  }
+})
+
+/** Fails with "Unavailable" where the addon cannot be loaded. */
+export const layer = (options: TensorEngineOptions = {}): Layer.Layer<TensorEngine, BackendError> =>
+  Layer.effect(
+    TensorEngine,
+    Effect.gen(function* () {
+      const addon = yield* loadAddon
+      return yield* make(addon, yield* HostMemory.make(addon), options)
+    })
+  )

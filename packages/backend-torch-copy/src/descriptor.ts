@@ -1,0 +1,72 @@
+/**
+ * What this package offers. Importing it loads no addon.
+ */
+import {
+  type BackendDescriptor,
+  type BackendError,
+  type BackendOptions,
+  backendApiVersion,
+  backendError,
+  type ProbeResult
+} from "@tensorferry/core/backend/BackendDescriptor"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Schema from "effect/Schema"
+import { backendName, loadAddon, packageFolder } from "./Addon.ts"
+import * as CopyDriver from "./CopyDriver.ts"
+import * as HostMemory from "./HostMemory.ts"
+import { TorchCopyOptions } from "./options.ts"
+import * as TensorEngine from "./TensorEngine.ts"
+
+/** Builds a layer from options that may come from anywhere. */
+const withOptions = <A, R>(
+  options: BackendOptions,
+  build: (options: TorchCopyOptions) => Layer.Layer<A, BackendError, R>
+): Layer.Layer<A, BackendError, R> =>
+  Layer.unwrap(
+    Schema.decodeEffect(TorchCopyOptions)(options).pipe(
+      Effect.mapError((error) =>
+        backendError("InvalidOptions", {
+          backend: backendName,
+          detail: error.message.replaceAll("\n", " "),
+          remedy: "The options are threads (1 to 64) and forbid (a list of paths)."
+        })
+      ),
+      Effect.map(build)
+    )
+  )
+
+const tried = [`${packageFolder}build`, `${packageFolder}prebuilds`, "a memory file of one page"]
+
+/** Loads the addon and makes one memory file. */
+const probe: Effect.Effect<ProbeResult> = Effect.gen(function* () {
+  const addon = yield* loadAddon
+  const memory = yield* HostMemory.make(addon)
+  yield* memory.allocate(1)
+  return {
+    _tag: "Available" as const,
+    detail: `Host memory, ${addon.instructionSet} kernels.`,
+    versions: { addon: String(addon.abiVersion), instructionSet: addon.instructionSet }
+  }
+}).pipe(
+  Effect.scoped,
+  Effect.catch(({ reason }) =>
+    Effect.succeed({ _tag: "Unavailable" as const, tried, cause: reason.detail, remedy: reason.remedy })
+  )
+)
+
+/** The embedded default: every device family that no other backend claims, with the bytes moved by the host. */
+export const descriptor: BackendDescriptor = {
+  name: backendName,
+  apiVersion: backendApiVersion,
+  deviceFamilies: ["*", "cpu"],
+  capabilities: { tensorEngine: TensorEngine.capabilities, copyDriver: CopyDriver.capabilities },
+  options: TorchCopyOptions,
+  probe,
+  tensorEngine: (options) =>
+    withOptions(options, ({ threads }) => TensorEngine.layer(threads === undefined ? {} : { threads })),
+  hostMemory: (options) => withOptions(options, () => HostMemory.layer),
+  copyDriver: (options) => withOptions(options, CopyDriver.layer)
+}
+
+export const descriptors: ReadonlyArray<BackendDescriptor> = [descriptor]

@@ -1,0 +1,96 @@
+/**
+ * How this process gets at the memory of another: the ladder shared map, then process_vm_readv.
+ *
+ * Invariant: a step is taken only after it has been shown to lead to the process that published, and the step taken and
+ * why the better ones were not is told in words. (Peers of other hosts would take a further step, which is not built.)
+ */
+import { cpu } from "@tensorferry/core/tensor/Device"
+import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
+import * as Result from "effect/Result"
+import type { Addon, NativeIdentity } from "./Addon.ts"
+import type { PeerMap, PeerMaps } from "./PeerMaps.ts"
+import type { PublishedMemory, PublishedProcess } from "./Publication.ts"
+
+export const pathNames = ["shared-map", "process-vm-readv"] as const
+export type PathName = (typeof pathNames)[number]
+
+export interface Reached {
+  readonly path: PathName
+  readonly reason: string
+  /** The peer's storage, as far as this process can name its bytes. */
+  readonly storage: Storage
+  /** Process to read from; 0 where the memory is mapped. */
+  readonly pid: number
+  readonly map: PeerMap | undefined
+}
+
+export interface Reach {
+  /** The best way to the memory, or why there is none. */
+  readonly memory: (published: PublishedMemory) => Result.Result<Reached, string>
+}
+
+/** Asks whether `processStart` still names the process, so that a reused number is noticed. */
+export const isAlive = (addon: Addon, peer: { readonly pid: number; readonly processStart: string }): boolean => {
+  const start = addon.processStart(peer.pid)
+  return start.code === "Ok" && String(start.value) === peer.processStart
+}
+
+const foreignStorage = (address: bigint, byteLength: number): Storage =>
+  makeStorage({ device: cpu, address, byteLength, release: () => {} })
+
+export const makeReach = (
+  addon: Addon,
+  maps: PeerMaps,
+  self: NativeIdentity,
+  forbid: ReadonlySet<PathName>,
+  peer: PublishedProcess
+): Reach => {
+  const isNear = peer.space === self.space
+  const elsewhere = "the peer runs on another host or in another container"
+
+  const readable = (): string | undefined => {
+    if (forbid.has("process-vm-readv")) return "the options forbid it"
+    if (!isNear) return elsewhere
+    const cookie = new Uint8Array(peer.cookie.length / 2)
+    const read = addon.readProcess(peer.pid, BigInt(peer.cookieAddress), cookie)
+    if (read.code !== "Ok") return read.detail
+    return Buffer.from(cookie).toString("hex") === peer.cookie ? undefined : "the process number leads elsewhere"
+  }
+  let unreadable: { readonly why: string | undefined } | undefined
+
+  const map = ({ handle }: PublishedMemory): Result.Result<PeerMap, string> => {
+    if (forbid.has("shared-map")) return Result.fail("the options forbid it")
+    if (!isNear) return Result.fail(elsewhere)
+    if (handle === null) return Result.fail("the memory was not allocated to be shared")
+    if (handle.pid !== peer.pid || handle.processStart !== peer.processStart) {
+      return Result.fail("the handle names a third process")
+    }
+    return Result.mapError(maps.acquire(handle), (failure) => failure.detail)
+  }
+
+  return {
+    memory: (published) => {
+      const mapped = map(published)
+      if (Result.isSuccess(mapped) && published.handle !== null) {
+        const address = mapped.success.memory.address + BigInt(published.handle.byteOffset)
+        return Result.succeed({
+          path: "shared-map",
+          reason: "the peer's memory file is mapped",
+          storage: foreignStorage(address, published.handle.byteLength),
+          pid: 0,
+          map: mapped.success
+        })
+      }
+      const notMapped = `shared-map: ${Result.isFailure(mapped) ? mapped.failure : "no handle"}`
+      unreadable ??= { why: readable() }
+      if (unreadable.why !== undefined) return Result.fail(`${notMapped}; process-vm-readv: ${unreadable.why}`)
+      return Result.succeed({
+        path: "process-vm-readv",
+        reason: notMapped,
+        storage: foreignStorage(BigInt(published.address), published.byteLength),
+        pid: peer.pid,
+        map: undefined
+      })
+    }
+  }
+}

@@ -1,0 +1,372 @@
+/**
+ * The driver within one process and between real ones, over both steps of its ladder, and against peers that lie.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import type { Message } from "@tensorferry/core/ir/Message"
+import type { CopyDriverShape } from "@tensorferry/core/service/CopyDriver"
+import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
+import { makeInProcessGroups } from "@tensorferry/core/service/ProcessGroupInProcess"
+import * as ProcessGroupTcp from "@tensorferry/core/service/ProcessGroupTcp"
+import { type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Result from "effect/Result"
+import * as Scope from "effect/Scope"
+import * as CopyDriver from "../src/CopyDriver.ts"
+import { publishedLists, publishedProcess } from "../src/publish.ts"
+import type { PathName } from "../src/reach.ts"
+import { exchange, makeMessages } from "./fixtures/exchange.ts"
+import { filled, makeEngine, openMemoryFiles, startPeer } from "./support.ts"
+
+const tagOf = <A, E extends { readonly reason: { readonly _tag: string } }, R>(effect: Effect.Effect<A, E, R>) =>
+  effect.pipe(
+    Effect.as("succeeded"),
+    Effect.catch((error) => Effect.succeed(error.reason._tag))
+  )
+
+const makeDrivers = (size: number, options: CopyDriver.CopyDriverOptions = {}) =>
+  Effect.gen(function* () {
+    const { addon, engine, memory } = yield* makeEngine()
+    const groups = yield* makeInProcessGroups(size)
+    const drivers = yield* Effect.forEach(groups, (group) => CopyDriver.make(addon, group, options))
+    return { addon, engine, memory, groups, drivers }
+  })
+
+/** The same on every rank, at once. */
+const together = <A, E, R>(size: number, work: (rank: number) => Effect.Effect<A, E, R>) =>
+  Effect.forEach(
+    Array.from({ length: size }, (_, rank) => rank),
+    work,
+    { concurrency: "unbounded" }
+  )
+
+/** Rank 0 sends `from`, rank 1 receives `to`. */
+const oneWay = (from: Tensor, to: Tensor): ReadonlyArray<ReadonlyArray<Message>> => [
+  [{ peer: 1, direction: "send", index: 0, parts: [{ taskId: 5, part: 0, tensor: from }], byteLength: 0 }],
+  [{ peer: 0, direction: "recv", index: 0, parts: [{ taskId: 5, part: 0, tensor: to }], byteLength: 0 }]
+]
+
+const ladder: ReadonlyArray<readonly [ReadonlyArray<PathName>, number, string]> = [
+  [[], Number.POSITIVE_INFINITY, "shared-map"],
+  [["shared-map"], Number.POSITIVE_INFINITY, "process-vm-readv"],
+  [[], 0, "process-vm-readv"],
+  [[], 4, "shared-map+process-vm-readv"]
+]
+
+describe("within one process", () => {
+  for (const [forbid, wrapFrom, path] of ladder) {
+    it.live(`moves every byte between 3 ranks by ${path}, memory wrapped from part ${wrapFrom}`, () =>
+      Effect.gen(function* () {
+        const before = openMemoryFiles()
+        yield* Effect.gen(function* () {
+          const { engine, groups, drivers } = yield* makeDrivers(3, { forbid })
+          const results = yield* together(3, (rank) =>
+            exchange(drivers[rank]!, engine, groups[rank]!, { rounds: 2, wrapped: (part) => part >= wrapFrom })
+          )
+          for (const [rank, { paths, wrong, movedBytes }] of results.entries()) {
+            assert.strictEqual(wrong, 0)
+            assert.isAbove(movedBytes, 2 * 2 * 70_001)
+            assert.deepStrictEqual(
+              paths.map(({ peer }) => peer),
+              [0, 1, 2].filter((peer) => peer !== rank)
+            )
+            for (const each of paths) assert.strictEqual(each.path, path)
+          }
+        }).pipe(Effect.scoped)
+        assert.deepStrictEqual(openMemoryFiles(), before)
+      })
+    )
+  }
+
+  it.live("fails alike on every rank where no path is left", () =>
+    Effect.gen(function* () {
+      const { engine, drivers } = yield* makeDrivers(3, { forbid: ["shared-map", "process-vm-readv"] })
+      const tags = yield* together(3, (rank) =>
+        Effect.flatMap(
+          makeMessages(engine, rank, 3, () => false),
+          (messages) => tagOf(drivers[rank]!.prepare(messages))
+        )
+      )
+      assert.deepStrictEqual(tags, ["UnreachableMemory", "UnreachableMemory", "UnreachableMemory"])
+    })
+  )
+
+  it.live("fails alike where one rank publishes freed storage, and works afterwards", () =>
+    Effect.gen(function* () {
+      const { engine, drivers } = yield* makeDrivers(2)
+      const to = yield* filled(engine, "uint8", [9], 0xa5)
+      const gone = yield* Effect.scoped(engine.allocate("uint8", [9]))
+      const bad = oneWay(gone, to)
+      const tags = yield* together(2, (rank) => tagOf(drivers[rank]!.prepare(bad[rank]!)))
+      assert.deepStrictEqual(tags, ["InvalidProgram", "InvalidProgram"])
+      const good = oneWay(yield* filled(engine, "uint8", [9], 6), to)
+      const programs = yield* together(2, (rank) => drivers[rank]!.prepare(good[rank]!))
+      yield* together(2, (rank) => Effect.flatMap(drivers[rank]!.start(programs[rank]!), (running) => running.await))
+      assert.isTrue(to.storage.bytes!.every((byte) => byte === 6))
+    })
+  )
+
+  it.live("refuses messages on which both ends do not agree", () =>
+    Effect.gen(function* () {
+      const { engine, drivers } = yield* makeDrivers(2)
+      const from = yield* engine.allocate("int16", [4])
+      const wrongs: ReadonlyArray<readonly [string, Tensor, Partial<Message>]> = [
+        ["type", yield* engine.allocate("bfloat16", [4]), {}],
+        ["shape", yield* engine.allocate("int16", [2, 2]), {}],
+        ["index", yield* engine.allocate("int16", [4]), { index: 1 }],
+        ["parts", yield* engine.allocate("int16", [4]), { parts: [] }],
+        ["task", from, { parts: [{ taskId: 6, part: 0, tensor: from }] }],
+        ["part", from, { parts: [{ taskId: 5, part: 1, tensor: from }] }]
+      ]
+      for (const [name, to, change] of wrongs) {
+        const [send, recv] = oneWay(from, to)
+        const messages = [send!, [{ ...recv![0]!, ...change }]]
+        const tags = yield* together(2, (rank) => tagOf(drivers[rank]!.prepare(messages[rank]!)))
+        assert.deepStrictEqual(tags, ["InvalidProgram", "InvalidProgram"], name)
+      }
+    })
+  )
+
+  it.live("starts only its own open programs over memory that is alive", () =>
+    Effect.gen(function* () {
+      const { engine, drivers } = yield* makeDrivers(2)
+      const scope = yield* Scope.make()
+      const from = yield* filled(engine, "uint8", [9], 6)
+      const to = yield* filled(engine, "uint8", [9], 0xa5)
+      const messages = oneWay(from, to)
+      const programs = yield* together(2, (rank) => drivers[rank]!.prepare(messages[rank]!).pipe(Scope.provide(scope)))
+      assert.strictEqual(yield* tagOf(drivers[0]!.start(programs[1]!)), "InvalidProgram")
+      assert.strictEqual(yield* tagOf(drivers[1]!.start({ ...programs[1]! })), "InvalidProgram")
+      assert.strictEqual(yield* tagOf(drivers[1]!.start(programs[1]!)), "succeeded")
+      from.storage.free()
+      assert.strictEqual(yield* tagOf(drivers[0]!.start(programs[0]!)), "InvalidProgram")
+      yield* Scope.close(scope, Exit.void)
+      assert.strictEqual(yield* tagOf(drivers[1]!.start(programs[1]!)), "InvalidProgram")
+    })
+  )
+
+  for (const forbid of [[], ["shared-map"]] as const) {
+    it.live(`stops touching memory when cancelled, then works again (forbids ${forbid.join() || "nothing"})`, () =>
+      Effect.gen(function* () {
+        const { engine, drivers } = yield* makeDrivers(2, { threads: 1, forbid })
+        const from = yield* filled(engine, "uint8", [2 ** 26], 6)
+        const to = yield* filled(engine, "uint8", [2 ** 26], 0xa5)
+        const messages = oneWay(from, to)
+        const programs = yield* together(2, (rank) => drivers[rank]!.prepare(messages[rank]!))
+        for (let round = 0; round < 5; round++) {
+          const running = yield* drivers[1]!.start(programs[1]!)
+          yield* running.cancel
+          assert.isTrue(yield* running.isComplete)
+          to.storage.bytes!.fill(0xa5)
+          yield* Effect.yieldNow
+          assert.isTrue(Buffer.from(to.storage.bytes!).equals(Buffer.alloc(2 ** 26, 0xa5)))
+        }
+        const running = yield* drivers[1]!.start(programs[1]!)
+        yield* running.await
+        assert.strictEqual(yield* running.movedBytes, 2 ** 26)
+        assert.isTrue(Buffer.from(to.storage.bytes!).equals(Buffer.alloc(2 ** 26, 6)))
+      })
+    )
+  }
+
+  it.live("gives up mappings that no program has used since the preparation before", () =>
+    Effect.gen(function* () {
+      const { engine, drivers } = yield* makeDrivers(2)
+      const round = Effect.gen(function* () {
+        const messages = oneWay(
+          yield* engine.allocate("uint8", [8 * 2 ** 20]),
+          yield* engine.allocate("uint8", [8 * 2 ** 20])
+        )
+        yield* together(2, (rank) => drivers[rank]!.prepare(messages[rank]!))
+      }).pipe(Effect.scoped)
+      yield* Effect.repeat(round, { times: 2 })
+      const after3 = openMemoryFiles().maps
+      yield* Effect.repeat(round, { times: 5 })
+      assert.strictEqual(openMemoryFiles().maps, after3)
+    })
+  )
+})
+
+describe("a peer that lies", () => {
+  type Fields = Record<string, unknown>
+  interface Truth {
+    readonly process: Fields
+    readonly lists: Record<
+      string,
+      {
+        readonly memories: ReadonlyArray<Fields>
+        readonly messages: ReadonlyArray<{ readonly parts: ReadonlyArray<Fields> }>
+      }
+    >
+  }
+
+  /** Changes what the peer says about itself, its only memory or its only part. */
+  const change =
+    (edits: {
+      readonly process?: Fields
+      readonly memory?: Fields
+      readonly handle?: Fields
+      readonly part?: Fields
+    }) =>
+    (truth: Truth): unknown => {
+      const { memories, messages } = truth.lists[1]!
+      Object.assign(truth.process, edits.process)
+      Object.assign(memories[0]!, edits.memory)
+      Object.assign(memories[0]!.handle as Fields, edits.handle)
+      Object.assign(messages[0]!.parts[0]!, edits.part)
+      return truth
+    }
+
+  /** Rank 0 plays its part by hand, with `lie` applied to what it would publish; answers what rank 1 makes of it. */
+  const against = (
+    published: Truth & { readonly _tag: string },
+    groups: ReadonlyArray<ProcessGroupShape>,
+    driver: CopyDriverShape,
+    to: Tensor,
+    lie: (truth: Truth) => unknown
+  ) =>
+    Effect.gen(function* () {
+      const told = lie(structuredClone(published))
+      const payload = told instanceof Uint8Array ? told : new TextEncoder().encode(JSON.stringify(told))
+      const play = Effect.gen(function* () {
+        yield* groups[0]!.allGather("torch-copy/publish", payload)
+        yield* groups[0]!.allGather("torch-copy/outcome", new TextEncoder().encode('{"_tag":"Compiled","paths":[]}'))
+      })
+      const receive = driver.prepare(oneWay(to, to)[1]!).pipe(Effect.as("succeeded"), Effect.scoped)
+      const [, tag] = yield* Effect.all([play, tagOf(receive)], { concurrency: 2 })
+      return tag
+    })
+
+  const lies: ReadonlyArray<readonly [string, (truth: Truth) => unknown, string]> = [
+    ["nothing", (truth) => truth, "succeeded"],
+    ["no JSON", () => Uint8Array.of(1, 2, 3), "InvalidProgram"],
+    ["no fields", () => ({ _tag: "Published" }), "InvalidProgram"],
+    ["offset", change({ part: { byteOffset: 2 ** 40 } }), "InvalidProgram"],
+    ["offset by one", change({ part: { byteOffset: 1 } }), "InvalidProgram"],
+    ["strides", change({ part: { strides: [2 ** 40] } }), "InvalidProgram"],
+    ["negative", change({ part: { strides: [-1] } }), "InvalidProgram"],
+    ["dimensions", change({ part: { strides: [1, 1] } }), "InvalidProgram"],
+    ["memory", change({ part: { memory: 1 } }), "InvalidProgram"],
+    // The file is too short for the handle; reading by process_vm_readv would fail there and harm nobody.
+    ["length", change({ handle: { byteLength: 2 ** 40 }, process: { cookie: "0".repeat(32) } }), "UnreachableMemory"],
+    ["another process", change({ handle: { pid: 1 }, process: { cookie: "0".repeat(32) } }), "UnreachableMemory"],
+    ["another host", change({ process: { space: "elsewhere" } }), "UnreachableMemory"]
+  ]
+
+  it.live("makes the preparation fail, and reads nothing outside", () =>
+    Effect.gen(function* () {
+      const { addon, engine, groups, drivers } = yield* makeDrivers(2)
+      const from = yield* filled(engine, "uint8", [1000], 6)
+      const to = yield* filled(engine, "uint8", [1000], 0xa5)
+      const answer = addon.identity()
+      assert.strictEqual(answer.code, "Ok")
+      if (answer.code !== "Ok") return
+      const publisher = publishedProcess(answer.value)
+      const lists = publishedLists(answer.value, oneWay(from, to)[0]!)
+      for (const [name, lie, tag] of lies) {
+        const got = yield* against({ _tag: "Published", process: publisher, lists }, groups, drivers[1]!, to, lie)
+        assert.strictEqual(got, tag, name)
+      }
+    })
+  )
+
+  it.live("about an address makes the transfer fail", () =>
+    Effect.gen(function* () {
+      const { addon, engine, groups, drivers } = yield* makeDrivers(2, { forbid: ["shared-map"] })
+      const from = yield* filled(engine, "uint8", [1000], 6)
+      const to = yield* filled(engine, "uint8", [1000], 0xa5)
+      const answer = addon.identity()
+      assert.strictEqual(answer.code, "Ok")
+      if (answer.code !== "Ok") return
+      const lists = publishedLists(answer.value, oneWay(from, to)[0]!)
+      Object.assign(lists[1]!.memories[0]!, { address: 4096 })
+      const play = Effect.gen(function* () {
+        const told = { _tag: "Published", process: publishedProcess(answer.value), lists }
+        yield* groups[0]!.allGather("torch-copy/publish", new TextEncoder().encode(JSON.stringify(told)))
+        yield* groups[0]!.allGather("torch-copy/outcome", new TextEncoder().encode('{"_tag":"Compiled","paths":[]}'))
+      })
+      const [, program] = yield* Effect.all([play, drivers[1]!.prepare(oneWay(from, to)[1]!)], { concurrency: 2 })
+      const running = yield* drivers[1]!.start(program)
+      const failure = yield* Effect.flip(running.await)
+      assert.deepStrictEqual([failure.reason._tag, failure.reason.peer], ["InvalidProgram", 0])
+      assert.isTrue(to.storage.bytes!.every((byte) => byte === 0xa5))
+      const view = Result.getOrThrow(tensorView(from.storage, "uint8", [1]))
+      yield* engine.copy([{ dst: Result.getOrThrow(tensorView(to.storage, "uint8", [1])), src: view }])
+    })
+  )
+})
+
+describe("between processes", () => {
+  interface PeerResult {
+    readonly paths?: ReadonlyArray<{ readonly peer: number; readonly path: string }>
+    readonly wrong?: number
+    readonly failed?: string
+    readonly prepared?: boolean
+  }
+
+  /** This process is rank 0; the others are processes of their own. */
+  const job = (size: number, details: object) =>
+    Effect.gen(function* () {
+      const { addon, engine } = yield* makeEngine()
+      const peers = yield* Effect.forEach(Array.from({ length: size - 1 }), () => startPeer("driver-peer"))
+      const answers: Array<Promise<PeerResult>> = []
+      const group = yield* ProcessGroupTcp.make({
+        rank: 0,
+        size,
+        host: "127.0.0.1",
+        port: 0,
+        onListening: (port) =>
+          Effect.sync(() => {
+            for (const [i, peer] of peers.entries()) {
+              const question = { rank: i + 1, size, port, rounds: 2, forbid: [], wrapFrom: 1000, ...details }
+              answers.push(peer.ask(question) as Promise<PeerResult>)
+            }
+          })
+      })
+      return { addon, engine, group, peers, answers: Effect.promise(() => Promise.all(answers)) }
+    })
+
+  for (const [size, forbid, wrapFrom, path] of [
+    [2, [], 1000, "shared-map"],
+    [2, ["shared-map"], 1000, "process-vm-readv"],
+    [3, [], 4, "shared-map+process-vm-readv"]
+  ] as const) {
+    it.live(`moves every byte between ${size} processes by ${path}`, () =>
+      Effect.gen(function* () {
+        const { addon, engine, group, answers } = yield* job(size, { forbid, wrapFrom })
+        const driver = yield* CopyDriver.make(addon, group, { forbid })
+        const wrapped = (part: number) => part >= wrapFrom
+        const mine = yield* exchange(driver, engine, group, { rounds: 2, wrapped })
+        for (const { wrong, paths } of [mine, ...(yield* answers)]) {
+          assert.strictEqual(wrong, 0)
+          assert.strictEqual(paths?.length, size - 1)
+          for (const each of paths ?? []) assert.strictEqual(each.path, path)
+        }
+      })
+    )
+  }
+
+  it.live("fails alike in all processes where no path is left", () =>
+    Effect.gen(function* () {
+      const { addon, engine, group, answers } = yield* job(2, { forbid: ["shared-map", "process-vm-readv"] })
+      const driver = yield* CopyDriver.make(addon, group)
+      assert.strictEqual(yield* tagOf(exchange(driver, engine, group, { rounds: 1 })), "UnreachableMemory")
+      assert.deepStrictEqual(yield* answers, [{ failed: "UnreachableMemory" }])
+    })
+  )
+
+  it.live("names the peer whose process was killed", () =>
+    Effect.gen(function* () {
+      const forbid = ["shared-map"] as const
+      const { addon, engine, group, peers, answers } = yield* job(2, { forbid, stopAfterPrepare: true })
+      const driver = yield* CopyDriver.make(addon, group, { forbid })
+      const program = yield* driver.prepare(yield* makeMessages(engine, 0, 2, () => false))
+      assert.deepStrictEqual(yield* answers, [{ prepared: true }])
+      yield* Effect.promise(peers[0]!.kill)
+      const failure = yield* Effect.flip(driver.start(program))
+      assert.deepStrictEqual([failure.reason._tag, failure.reason.peer], ["PeerGone", 1])
+      const read = addon.readProcess(peers[0]!.pid, 4096n, new Uint8Array(1))
+      assert.strictEqual(read.code, "PeerGone")
+    })
+  )
+})

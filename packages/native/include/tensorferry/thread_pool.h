@@ -1,0 +1,111 @@
+/*
+ * Persistent threads that run parallel-for tasks in the order of their submission; idle threads help the first task.
+ *
+ * Any thread may submit. `run` is called on pool threads, `done` exactly once on the thread that ran the last index.
+ * Invariant: the destructor cancels what is queued, waits until every task is done, and joins.
+ */
+#pragma once
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace tensorferry {
+
+/** Work over the indices `0 .. count - 1`, which may run in any order and at the same time. */
+class ParallelTask {
+ public:
+  virtual ~ParallelTask() = default;
+  /** Read once, at submission. A task of no indices runs index 0. */
+  virtual size_t count() const noexcept { return 1; }
+  virtual void run(size_t index) noexcept = 0;
+  virtual void done() noexcept = 0;
+  /** Makes the indices that have not run do nothing. */
+  virtual void cancel() noexcept = 0;
+
+ private:
+  friend class ThreadPool;
+  size_t total_ = 0, taken_ = 0, finished_ = 0;  // guarded by the pool's mutex
+};
+
+class ThreadPool {
+ public:
+  explicit ThreadPool(unsigned threads) {
+    // Signals belong to the process's main thread: a handler on a pool thread would run in the middle of a copy.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    for (unsigned i = 0; i < std::max(1u, threads); i++) threads_.emplace_back([this] { work(); });
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  ~ThreadPool() { close(); }
+
+  size_t size() const noexcept { return threads_.size(); }
+
+  /** False once the pool is closed; the task is then not run and `done` is not called. */
+  bool submit(std::shared_ptr<ParallelTask> task) {
+    task->total_ = std::max<size_t>(1, task->count());
+    {
+      std::lock_guard lock(mutex_);
+      if (closed_) return false;
+      active_.push_back(task);
+      queue_.push_back(std::move(task));
+    }
+    wake_.notify_all();
+    return true;
+  }
+
+  /** Cancels every task, waits for all of them and ends the threads. Not from a pool thread. */
+  void close() noexcept {
+    {
+      std::lock_guard lock(mutex_);
+      closed_ = true;
+      for (auto& task : active_) task->cancel();
+    }
+    wake_.notify_all();
+    for (auto& thread : threads_)
+      if (thread.joinable()) thread.join();
+  }
+
+ private:
+  void work() noexcept {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      wake_.wait(lock, [this] { return closed_ || !queue_.empty(); });
+      if (queue_.empty()) return;
+      std::shared_ptr<ParallelTask> task = queue_.front();
+      const size_t index = task->taken_++;
+      if (task->taken_ == task->total_) queue_.pop_front();
+      lock.unlock();
+      task->run(index);
+      lock.lock();
+      if (++task->finished_ < task->total_) continue;
+      active_.erase(std::find(active_.begin(), active_.end(), task));
+      lock.unlock();
+      task->done();
+      task.reset();
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::shared_ptr<ParallelTask>> queue_;
+  std::vector<std::shared_ptr<ParallelTask>> active_;
+  std::vector<std::thread> threads_;
+  bool closed_ = false;
+};
+
+}  // namespace tensorferry
