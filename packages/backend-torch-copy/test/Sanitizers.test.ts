@@ -2,7 +2,7 @@
  * The other tests again, with an addon that finds misuse of memory (only in full runs: it builds the addon anew).
  */
 import { spawnSync } from "node:child_process"
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs"
+import { chmodSync, mkdtempSync, rmSync, writeFileSync } from "node:fs"
 import { createRequire } from "node:module"
 import { tmpdir } from "node:os"
 import { dirname, join } from "node:path"
@@ -24,6 +24,7 @@ it.skipIf(process.env.TENSORFERRY_TEST_FULL === undefined || process.platform !=
   () => {
     const folder = mkdtempSync(join(tmpdir(), "tensorferry-sanitize-"))
     try {
+      chmodSync(folder, 0o755) // one of the tests runs a process of another user
       const build = join(folder, "build")
       const configured = run("cmake", ["-S", ".", "-B", build, "-DCMAKE_BUILD_TYPE=Release", "-DSANITIZE=address"])
       assert.strictEqual(configured.status, 0, configured.stderr)
