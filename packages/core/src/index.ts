@@ -1,2 +1,121 @@
-/** Contracts, planners and execution of tensorferry. Deep imports (`@tensorferry/core/planner/RosterPlanner`) load less. */
-export {}
+/**
+ * The public names of tensorferry's core. What applications use most is exported by name; modules whose functions read
+ * best under the module's name are namespaces. Every module is also reachable by itself
+ * (`@tensorferry/core/planner/RosterPlanner`), which loads less.
+ *
+ * Not here: the kit for authors of backends, at `@tensorferry/core/testing`.
+ */
+
+// Backends: what packages offer, and how an application chooses.
+export {
+  type BackendDescriptor,
+  BackendError,
+  type BackendOptions,
+  backendApiVersion,
+  ProbeResult
+} from "./backend/BackendDescriptor.ts"
+export {
+  buildReplayTransferBackend,
+  type CopyServiceChoice,
+  chooseCopyBackend,
+  copyService,
+  hostMemory,
+  type ReplayTransferChoice,
+  replayTransfer,
+  tensorEngine
+} from "./backend/BackendLayer.ts"
+export { loadBackendPackage, loaderLayer } from "./backend/BackendLoader.ts"
+export { BackendRegistry, registryLayer } from "./backend/BackendRegistry.ts"
+export * as Digest from "./base/Digest.ts"
+// Element types, regions, names.
+export * as DType from "./base/DType.ts"
+export type { Part, Rank, TaskId } from "./base/Ids.ts"
+export * as Region from "./base/Region.ts"
+
+// Checkpoints.
+export * as CheckpointIndex from "./checkpoint/CheckpointIndex.ts"
+export * as CheckpointWriter from "./checkpoint/CheckpointWriter.ts"
+export * as Safetensors from "./checkpoint/Safetensors.ts"
+
+// Carrying plans out.
+export { type ExecuteOptions, executeReshardPlan, type ReshardReport } from "./exec/executeReshardPlan.ts"
+export { PlanCache } from "./exec/PlanCache.ts"
+export * as Refit from "./exec/Refit.ts"
+export { ReshardError } from "./exec/ReshardError.ts"
+export { exchangeRosters } from "./exec/RosterExchange.ts"
+export type { Writeback } from "./exec/Writeback.ts"
+
+// Plans as data.
+export type { Message, MessagePart } from "./ir/Message.ts"
+export { PlanTensor, planDigest, ReshardPlan, ReshardPlanSet } from "./ir/ReshardPlan.ts"
+export { TransferOp } from "./ir/TransferOp.ts"
+
+// Layouts.
+export * as ModelLayout from "./layout/ModelLayout.ts"
+export * as ParameterMetadata from "./layout/ParameterMetadata.ts"
+export * as ParameterNames from "./layout/ParameterNames.ts"
+export * as Roster from "./layout/Roster.ts"
+export * as ShardingRules from "./layout/ShardingRules.ts"
+
+// Planning.
+export * as Estimate from "./planner/Estimate.ts"
+export * as PlanCheck from "./planner/PlanCheck.ts"
+export { PlanError } from "./planner/PlanError.ts"
+export * as RosterPlanner from "./planner/RosterPlanner.ts"
+
+// Services.
+export {
+  CopyDriver,
+  type CopyDriverCapabilities,
+  CopyDriverError,
+  type CopyDriverShape,
+  copyDriverError,
+  type InFlight,
+  type PeerPath,
+  type Program
+} from "./service/CopyDriver.ts"
+export {
+  CopyError,
+  CopyReport,
+  CopyService,
+  type CopyServiceShape,
+  copyError,
+  type RecvOp,
+  type RunOptions,
+  type SendOp,
+  type SubmitOptions
+} from "./service/CopyService.ts"
+export { type CopyServiceOptions, copyServiceLayer } from "./service/CopyServiceLayer.ts"
+export * as HostMemory from "./service/HostMemory.ts"
+export { matchLocalOpsByTaskId } from "./service/matchLocalOps.ts"
+export { ProcessGroup, ProcessGroupError, type ProcessGroupShape } from "./service/ProcessGroup.ts"
+export * as ProcessGroupEnvironment from "./service/ProcessGroupEnvironment.ts"
+export * as ProcessGroupInProcess from "./service/ProcessGroupInProcess.ts"
+export * as ProcessGroupTcp from "./service/ProcessGroupTcp.ts"
+export * as ReplayTransferBackend from "./service/ReplayTransferBackend.ts"
+export {
+  type Fence,
+  ReduceOp,
+  TensorEngine,
+  type TensorEngineCapabilities,
+  type TensorEngineShape,
+  TensorError,
+  tensorError
+} from "./service/TensorEngine.ts"
+
+// Tensors.
+export * as Device from "./tensor/Device.ts"
+export { isQuantized, type QuantizationRecipe, type QuantizedTensor } from "./tensor/QuantizedTensor.ts"
+export { makeStorage, type Storage } from "./tensor/Storage.ts"
+export * as Tensor from "./tensor/Tensor.ts"
+export { resolveTensor, type TensorDict, tensorDict } from "./tensor/TensorDict.ts"
+
+// Transforms.
+export { type CastOptions, cast } from "./transform/Cast.ts"
+export { identity } from "./transform/Identity.ts"
+export {
+  type ReshardTransform,
+  TransformError,
+  type TransformOp,
+  transformError
+} from "./transform/ReshardTransform.ts"

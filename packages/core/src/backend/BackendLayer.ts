@@ -72,8 +72,9 @@ export const chooseCopyBackend = Effect.fn("chooseCopyBackend")(function* (
 ): Effect.fn.Return<BackendChoice, BackendError, BackendRegistry> {
   const registry = yield* BackendRegistry
   if (name !== "auto") {
-    const descriptor = yield* registry.forFamily(family, "copyDriver", name)
-    return { descriptor: yield* requireAvailable(descriptor), reason: "chosen by name" }
+    // Probed first: what the machine lacks is the better answer than what the package does not offer.
+    yield* requireAvailable(yield* registry.byName(name))
+    return { descriptor: yield* registry.forFamily(family, "copyDriver", name), reason: "chosen by name" }
   }
   const offering = registry.descriptors.filter((descriptor) => descriptor.copyDriver !== undefined)
   const ordered = [

@@ -54,7 +54,7 @@ export const loadBackendPackage = Effect.fn("BackendLoader.load")(function* (
     catch: (cause) =>
       loadFailed(name, `Its package.json cannot be read: ${reasonText(cause)}`, "Install the package again.")
   })
-  const manifest = Schema.decodeUnknownResult(Schema.fromJsonString(PackageJson))(text)
+  const manifest = Schema.decodeResult(Schema.fromJsonString(PackageJson))(text)
   if (Result.isFailure(manifest)) {
     return yield* backendError("InvalidDescriptor", {
       backend: name,

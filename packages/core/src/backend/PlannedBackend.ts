@@ -15,7 +15,10 @@ export interface PlannedBackendInput {
   readonly folders?: ReadonlyArray<string>
 }
 
-const NoOptions: Schema.Codec<BackendOptions, unknown> = Schema.Struct({}) as unknown as Schema.Codec<BackendOptions, unknown>
+const NoOptions: Schema.Codec<BackendOptions, unknown> = Schema.Struct({}) as unknown as Schema.Codec<
+  BackendOptions,
+  unknown
+>
 
 export const plannedBackend = (input: PlannedBackendInput): BackendDescriptor => ({
   name: input.name,
@@ -29,7 +32,9 @@ export const plannedBackend = (input: PlannedBackendInput): BackendDescriptor =>
       search: findLibrary(library.fileNames, input.folders)
     }))
     const missing = searches.filter(({ search }) => search.found === undefined).map(({ purpose }) => purpose)
-    const present = searches.flatMap(({ purpose, search }) => (search.found === undefined ? [] : [`${purpose} at ${search.found}`]))
+    const present = searches.flatMap(({ purpose, search }) =>
+      search.found === undefined ? [] : [`${purpose} at ${search.found}`]
+    )
     const libraries = [
       ...(missing.length === 0 ? [] : [`not found: ${missing.join(", ")}`]),
       ...(present.length === 0 ? [] : [`found: ${present.join(", ")}`])

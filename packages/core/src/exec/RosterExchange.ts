@@ -48,7 +48,7 @@ export const exchangeRosters = Effect.fn("exchangeRosters")(function* (
     destination: [] as (readonly [number, ReadonlyArray<ParameterMetadata>])[]
   }
   for (const [rank, payload] of payloads.entries()) {
-    const holdings = Schema.decodeUnknownResult(codec)(new TextDecoder().decode(payload))
+    const holdings = Schema.decodeResult(codec)(new TextDecoder().decode(payload))
     if (Result.isFailure(holdings)) {
       return yield* failed(
         rank,

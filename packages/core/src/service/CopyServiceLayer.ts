@@ -10,6 +10,7 @@ import type * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
@@ -36,7 +37,14 @@ import {
   nameOp,
   type QueuedOp
 } from "./internal/copyBatch.ts"
-import { type Agreement, agree, agreeOnOutcome } from "./internal/copyHandshake.ts"
+import {
+  type Agreement,
+  agree,
+  agreeOnOutcome,
+  fromGroupError,
+  type RunCollectives,
+  resync
+} from "./internal/copyHandshake.ts"
 import { matchLocalOpsByTaskId } from "./matchLocalOps.ts"
 import { ProcessGroup, type ProcessGroupShape } from "./ProcessGroup.ts"
 import { TensorEngine, type TensorEngineShape, type TensorError } from "./TensorEngine.ts"
@@ -56,6 +64,8 @@ interface Round {
   readonly program: Program
   readonly pack: ReadonlyArray<Move>
   readonly unpack: ReadonlyArray<Move>
+  /** Bytes that arrive for this rank's tensors; messages may be padded. */
+  readonly receivedBytes: number
 }
 
 interface Compiled {
@@ -100,6 +110,16 @@ const fromDriverError = (rank: Rank, op: string, error: CopyDriverError): CopyEr
   })
 }
 
+/**
+ * Of a rank's own failure and the group's: the own one, unless it only says that a peer was lost or waited for, and the
+ * group knows which rank is gone.
+ */
+const nearerCause = (own: CopyError | undefined, group: CopyError): CopyError => {
+  if (own === undefined) return group
+  const isWaiting = own.reason._tag === "PeerGone" || own.reason._tag === "DeadlineExceeded"
+  return isWaiting && group.reason._tag === "PeerGone" ? group : own
+}
+
 const invalid = (
   rank: Rank,
   op: BatchOp,
@@ -107,9 +127,9 @@ const invalid = (
   detail: string,
   remedy: string
 ): CopyError =>
-  copyError(tag, [rank, op.peer], {
+  copyError(tag, Number.isInteger(op.peer) ? [rank, op.peer] : [rank], {
     rank,
-    peer: op.peer,
+    ...(Number.isInteger(op.peer) ? { peer: op.peer } : {}),
     op: "run",
     ...(op.taskId === undefined ? {} : { taskId: op.taskId }),
     ...(op.paramName === undefined ? {} : { paramName: op.paramName }),
@@ -333,6 +353,10 @@ const make = <E>(
     const { capabilities } = first
     let queue: Array<QueuedOp> = []
     let isRunning = false
+    /** True from the first to the last collective of a run. */
+    let isUnderWay = false
+    /** Tells the others that this rank left a run; the next run begins after they know. */
+    let leaving: Fiber.Fiber<unknown, unknown> | undefined
     let compiled: Compiled | undefined
     const rank = group.rank
 
@@ -418,19 +442,65 @@ const make = <E>(
         }
         return messageOf(draft, [{ ...partOf(first!), tensor: { ...buffer, shape: [draft.byteLength] } }])
       })
-      return { messages, pack, unpack }
+      const receivedBytes = drafts.reduce(
+        (sum, draft) =>
+          draft.direction === "send"
+            ? sum
+            : draft.pieces.reduce((bytes, piece) => bytes + tensorByteLength(piece.tensor), sum),
+        0
+      )
+      return { messages, pack, unpack, receivedBytes }
     }
 
+    /** What a step gave here, unless it failed anywhere: then the failure that is behind it, the same on every rank. */
+    const settle = <A>(
+      run: RunCollectives,
+      label: "copy staging" | "copy prepare" | "copy outcome",
+      done: Result.Result<A, CopyError>
+    ): Effect.Effect<A, CopyError> =>
+      Effect.gen(function* () {
+        const own = Result.isFailure(done) ? done.failure : undefined
+        const told = yield* Effect.result(agreeOnOutcome(run, label, own))
+        if (Result.isFailure(told)) return yield* run.isOver ? told.failure : nearerCause(own, told.failure)
+        if (told.success !== undefined) return yield* told.success
+        return yield* Effect.fromResult(done)
+      })
+
+    /** A driver's call that has no progress of its own to show. */
+    const bounded = <A, R>(op: string, call: Effect.Effect<A, CopyDriverError, R>): Effect.Effect<A, CopyError, R> =>
+      Effect.mapError(call, (error) => fromDriverError(rank, op, error)).pipe(
+        Effect.timeoutOrElse({
+          duration: deadline,
+          orElse: () =>
+            Effect.fail(
+              copyError("DeadlineExceeded", [rank], {
+                backend: first.name,
+                rank,
+                op,
+                scope: "service",
+                isRetryable: true,
+                detail: `The driver's ${op} did not end for ${Duration.format(deadline)}.`,
+                remedy: "Look at the backend; raise the deadline if it is merely slow."
+              })
+            )
+        })
+      )
+
     /** Gives messages memory and has the driver compile them; every step is agreed on before the next. */
-    const compile = Effect.fnUntraced(function* (driver: CopyDriverShape, batch: CopyBatch, agreement: Agreement) {
+    const compile = Effect.fnUntraced(function* (
+      run: RunCollectives,
+      driver: CopyDriverShape,
+      batch: CopyBatch,
+      agreement: Agreement
+    ) {
       yield* drop
       const scope = yield* Scope.fork(serviceScope)
       const drafts = draftBatch(batch)
       const agreed = <A>(label: "copy staging" | "copy prepare", step: Effect.Effect<A, CopyError>) =>
         Effect.gen(function* () {
           const done = yield* Effect.result(step)
-          yield* agreeOnOutcome(group, label, Result.isFailure(done) ? done.failure : undefined)
-          return yield* Effect.fromResult(done)
+          if (Result.isFailure(done) && done.failure.reason.scope === "service") run.mustRebuild = true
+          return yield* settle(run, label, done)
         })
       const body = Effect.gen(function* () {
         const buffers = capabilities.gather
@@ -443,17 +513,11 @@ const make = <E>(
               capabilities.gather ? drafts : drafts.filter((draft) => draft.index === index),
               buffers
             )
-            rounds.push({ ...round, program: yield* driver.prepare(round.messages) })
+            rounds.push({ ...round, program: yield* bounded("prepare", driver.prepare(round.messages)) })
           }
           return rounds
         })
-        const rounds = yield* agreed(
-          "copy prepare",
-          Scope.provide(
-            Effect.mapError(prepared, (error) => fromDriverError(rank, "prepare", error)),
-            scope
-          )
-        )
+        const rounds = yield* agreed("copy prepare", Scope.provide(prepared, scope))
         const staged = [...buffers.values()].reduce((sum, buffer) => sum + tensorByteLength(buffer), 0)
         return { rounds, staged }
       })
@@ -476,9 +540,7 @@ const make = <E>(
       progress: (movedBytes: number) => Effect.Effect<void>
     ): Effect.Effect<number, CopyError> =>
       Effect.gen(function* () {
-        const inFlight = yield* Effect.mapError(driver.start(round.program), (error) =>
-          fromDriverError(rank, "start", error)
-        )
+        const inFlight = yield* bounded("start", driver.start(round.program))
         const interval = Duration.min(Duration.millis(200), Duration.times(deadline, 0.1))
         const watch = Effect.gen(function* () {
           let moved = yield* inFlight.movedBytes
@@ -517,6 +579,7 @@ const make = <E>(
       })
 
     const execute = Effect.fnUntraced(function* (
+      run: RunCollectives,
       batch: CopyBatch,
       agreement: Agreement,
       reuse: Compiled | undefined,
@@ -525,7 +588,7 @@ const make = <E>(
     ) {
       const driver = yield* ready
       const [program, prepare] = yield* timed(
-        reuse === undefined ? compile(driver, batch, agreement) : Effect.succeed(reuse)
+        reuse === undefined ? compile(run, driver, batch, agreement) : Effect.succeed(reuse)
       )
       times.prepare = prepare
       const localBytes = sumBytes(batch.local.map(({ send }) => send))
@@ -548,26 +611,16 @@ const make = <E>(
       yield* report(0)
       for (const [at, round] of program.rounds.entries()) {
         const [, pack] = yield* timed(tensorOp("pack", round.pack))
-        const [, moving] = yield* timed(transfer(driver, round, report))
+        const progress = (moved: number) => report(Math.min(moved, round.receivedBytes))
+        const [, moving] = yield* timed(transfer(driver, round, progress))
         if (capabilities.requiresProcessGroupBarrier && at + 1 < program.rounds.length) {
-          yield* Effect.mapError(group.barrier("copy round"), (error) =>
-            copyError("PeerGone", error.ranks, {
-              rank,
-              op: "run",
-              scope: "peer",
-              detail: error.message,
-              remedy: error.reason.remedy
-            })
-          )
+          yield* Effect.mapError(group.barrier("copy round"), (error) => fromGroupError(rank, "run", error))
         }
         const [, unpack] = yield* timed(tensorOp("unpack", round.unpack))
         times.pack = (times.pack ?? 0) + pack
         times.transfer = (times.transfer ?? 0) + moving
         times.unpack = (times.unpack ?? 0) + unpack
-        before += round.program.messages.reduce(
-          (sum, message) => sum + (message.direction === "recv" ? message.byteLength : 0),
-          0
-        )
+        before += round.receivedBytes
         yield* report(0)
       }
       return program
@@ -619,6 +672,9 @@ const make = <E>(
       runOptions: RunOptions
     ): Effect.fn.Return<CopyReport, CopyError> {
       const times: { [phase: string]: number } = {}
+      const run: RunCollectives = { group, isOver: false, mustRebuild: false }
+      if (leaving !== undefined) yield* Fiber.await(leaving)
+      leaving = undefined
       const fences = yield* Effect.result(
         Effect.forEach(
           runOptions.after ?? [],
@@ -634,8 +690,9 @@ const make = <E>(
             : makeBatch(running?.driver ?? first, taken)
       const batch = Result.isSuccess(made) ? made.success : emptyBatch
       const isStale = compiled === undefined || compiled.memory !== memoryKey(batch)
+      isUnderWay = true
       const [agreement, handshake] = yield* timed(
-        agree(group, {
+        agree(run, {
           backend: first.name,
           stagingBytes,
           rounds: capabilities.gather
@@ -651,20 +708,36 @@ const make = <E>(
       times.handshake = handshake
       if (agreement.mustRebuild) yield* breakDriver
       const reuse = agreement.mustPrepare || compiled?.agreed !== agreement.agreed ? undefined : compiled
-      const executed = yield* Effect.result(execute(batch, agreement, reuse, runOptions, times))
-      const fault = Result.isFailure(executed) ? executed.failure : undefined
-      const ended = yield* Effect.result(timed(agreeOnOutcome(group, "copy outcome", fault)))
-      if (Result.isFailure(executed)) {
-        if (executed.failure.reason.scope === "service") yield* breakDriver
-        else yield* drop
-      }
-      if (Result.isFailure(ended)) {
-        yield* drop
-        return yield* Result.isFailure(executed) ? executed.failure : ended.failure
-      }
-      if (Result.isFailure(executed)) return yield* executed.failure
-      times.outcome = ended.success[1]
-      return reportOf(batch, executed.success, reuse !== undefined, times)
+      const executed = yield* Effect.result(execute(run, batch, agreement, reuse, runOptions, times))
+      const settled = yield* Effect.result(
+        timed(run.isOver ? Effect.fromResult(executed) : settle(run, "copy outcome", executed))
+      )
+      isUnderWay = false
+      if (run.mustRebuild || (Result.isFailure(executed) && executed.failure.reason.scope === "service")) {
+        yield* breakDriver
+      } else if (Result.isFailure(settled)) yield* drop
+      const [program, outcome] = yield* Effect.fromResult(settled)
+      times.outcome = outcome
+      return reportOf(batch, program, reuse !== undefined, times)
+    })
+
+    /** After an interruption in the middle of a run: nobody shall wait for this rank longer than needed. */
+    const leave = Effect.suspend(() => {
+      if (!isUnderWay) return Effect.void
+      const interrupted = copyError("TransferFailed", [rank], {
+        backend: first.name,
+        rank,
+        op: "run",
+        isRetryable: true,
+        detail: `Rank ${rank} was interrupted in the middle of the run.`,
+        remedy: "Run again; see there why it was interrupted."
+      })
+      return Effect.map(
+        Effect.forkIn(resync(group, interrupted), serviceScope, { startImmediately: true }),
+        (fiber) => {
+          leaving = fiber
+        }
+      )
     })
 
     const submit = (op: QueuedOp): Effect.Effect<void> =>
@@ -714,9 +787,10 @@ const make = <E>(
           const taken = queue
           queue = []
           return Effect.ensuring(
-            Effect.onInterrupt(runBatch(taken, runOptions), () => drop),
+            Effect.onInterrupt(runBatch(taken, runOptions), () => Effect.andThen(drop, leave)),
             Effect.sync(() => {
               isRunning = false
+              isUnderWay = false
             })
           )
         })

@@ -14,7 +14,14 @@ import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
 import type { Rank } from "../base/Ids.ts"
 import type { Message } from "../ir/Message.ts"
-import { CopyDriver, type CopyDriverCapabilities, type CopyDriverError, type CopyDriverShape, copyDriverError, type Program } from "../service/CopyDriver.ts"
+import {
+  CopyDriver,
+  type CopyDriverCapabilities,
+  type CopyDriverError,
+  type CopyDriverShape,
+  copyDriverError,
+  type Program
+} from "../service/CopyDriver.ts"
 import { ProcessGroup } from "../service/ProcessGroup.ts"
 import { TensorEngine } from "../service/TensorEngine.ts"
 import { type Move, type Tensor, tensorByteLength, tensorView } from "../tensor/Tensor.ts"
@@ -37,8 +44,10 @@ interface Meeting {
 /** What ranks of one process share. Make one per cluster. */
 export interface LoopbackNetwork {
   readonly meet: (key: string) => Meeting
-  /** Starts of each rank, so that meetings of different runs never mix. */
-  readonly starts: Map<Rank, number>
+  /** The number of the next message of a rank's half of a pair, so that messages of different runs never mix. */
+  readonly next: (rank: Rank, pair: string) => number
+  /** A rank's driver begins anew: its counts start from 0, and nobody waits for what it had offered. */
+  readonly join: (rank: Rank) => Effect.Effect<void>
   /** Fails every open meeting with a rank. */
   readonly abandon: (rank: Rank) => Effect.Effect<void>
   readonly forget: (key: string) => void
@@ -46,8 +55,20 @@ export interface LoopbackNetwork {
 
 export const makeLoopbackNetwork = (): LoopbackNetwork => {
   const meetings = new Map<string, Meeting>()
-  return {
-    starts: new Map(),
+  const counts = new Map<Rank, Map<string, number>>()
+  const network: LoopbackNetwork = {
+    next: (rank, pair) => {
+      const own = counts.get(rank) ?? new Map<string, number>()
+      counts.set(rank, own)
+      const count = own.get(pair) ?? 0
+      own.set(pair, count + 1)
+      return count
+    },
+    join: (rank) =>
+      Effect.suspend(() => {
+        counts.delete(rank)
+        return network.abandon(rank)
+      }),
     meet: (key) => {
       const known = meetings.get(key)
       if (known !== undefined) return known
@@ -79,6 +100,7 @@ export const makeLoopbackNetwork = (): LoopbackNetwork => {
         )
       })
   }
+  return network
 }
 
 /** The bytes of a dense tensor, as a tensor. */
@@ -104,8 +126,13 @@ export const loopbackDriver = (
       maxMessageBytes: options.maxMessageBytes ?? Number.MAX_SAFE_INTEGER
     }
     const { rank } = group
+    yield* network.join(rank)
+    yield* Effect.addFinalizer(() => network.abandon(rank))
 
-    const movesOf = (message: Message, offered: ReadonlyArray<Tensor>): Result.Result<ReadonlyArray<Move>, CopyDriverError> => {
+    const movesOf = (
+      message: Message,
+      offered: ReadonlyArray<Tensor>
+    ): Result.Result<ReadonlyArray<Move>, CopyDriverError> => {
       if (offered.length === message.parts.length) {
         const whole = capabilities.gather ? (tensor: Tensor) => tensor : bytesView
         return Result.succeed(message.parts.map((part, at) => ({ dst: whole(part.tensor), src: whole(offered[at]!) })))
@@ -121,22 +148,31 @@ export const loopbackDriver = (
       )
     }
 
-    const move = (message: Message, key: string, moved: (bytes: number) => void): Effect.Effect<void, CopyDriverError> =>
+    const move = (
+      message: Message,
+      key: string,
+      moved: (bytes: number) => void
+    ): Effect.Effect<void, CopyDriverError> =>
       Effect.gen(function* () {
         const meeting = network.meet(key)
         if (message.direction === "send") {
-          yield* Deferred.succeed(meeting.offered, message.parts.map((part) => part.tensor))
+          yield* Deferred.succeed(
+            meeting.offered,
+            message.parts.map((part) => part.tensor)
+          )
           yield* Deferred.await(meeting.taken)
           network.forget(key)
           return
         }
         const offered = yield* Deferred.await(meeting.offered)
         const moves = yield* Effect.fromResult(movesOf(message, offered))
-        yield* engine.copy(moves).pipe(
-          Effect.mapError((error) =>
-            copyDriverError("TransportFailed", { ...error.reason, rank, peer: message.peer, op: "run" })
+        yield* engine
+          .copy(moves)
+          .pipe(
+            Effect.mapError((error) =>
+              copyDriverError("TransportFailed", { ...error.reason, rank, peer: message.peer, op: "run" })
+            )
           )
-        )
         moved(message.byteLength)
         yield* Deferred.succeed(meeting.taken, undefined)
       })
@@ -157,12 +193,11 @@ export const loopbackDriver = (
         }),
       start: (program: Program) =>
         Effect.gen(function* () {
-          const run = (network.starts.get(rank) ?? 0) + 1
-          network.starts.set(rank, run)
           let movedBytes = 0
           const all = program.messages.map((message) => {
             const [from, to] = message.direction === "send" ? [rank, message.peer] : [message.peer, rank]
-            return move(message, `${run}#${message.index}/${from}>${to}`, (bytes) => {
+            const pair = `${from}>${to}`
+            return move(message, `${network.next(rank, pair)}/${pair}`, (bytes) => {
               movedBytes += bytes
             })
           })

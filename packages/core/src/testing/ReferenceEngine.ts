@@ -126,6 +126,7 @@ const viewOf = (tensor: Tensor): DataView => {
 
 const copyBits = (move: Move): void => {
   const { dst, src } = move
+  if (dst.shape.includes(0)) return
   const { outer, run } = denseTail(move)
   const size = bitsOf(dst.dtype) / 8
   const [to, from] = [bytesOf(dst), bytesOf(src)]

@@ -17,7 +17,14 @@ import type { Rank } from "../../base/Ids.ts"
 import type { ProcessGroupError } from "../ProcessGroup.ts"
 import { makeCalls } from "./collectiveCalls.ts"
 import { attach, type Connection, ConnectionClosed } from "./collectiveConnection.ts"
-import { type Departure, deadlineExceeded, formatMillis, peerGone, rendezvousFailed } from "./collectiveErrors.ts"
+import {
+  type Departure,
+  deadlineExceeded,
+  formatMillis,
+  hubGaveUp,
+  peerGone,
+  rendezvousFailed
+} from "./collectiveErrors.ts"
 import type { Endpoint } from "./collectiveGroup.ts"
 import { equalProofs, freshNonce, proofOf, protocolName, protocolVersion } from "./collectiveHandshake.ts"
 import { addressOf, closeGrace, type TcpSettings } from "./collectiveSettings.ts"
@@ -132,15 +139,17 @@ export const join = Effect.fnUntraced(function* (
   const { rank, size, deadline } = settings
   const deadlineMillis = Duration.toMillis(deadline)
   const calls = makeCalls()
-  let gone: readonly [Rank, Departure] | undefined
+  /** What every call fails with from now on. */
+  let gone: ((label: string) => ProcessGroupError) | undefined
   let hubLeft = false
+  let farewell: ProcessGroupError | undefined
   let now = 0
   let heardAt = 0
 
   const end = (who: Rank, departure: Departure): void => {
-    gone ??= [who, departure]
-    const first = gone
-    calls.failAll((label) => peerGone([first], label)(rank))
+    const cause = farewell
+    gone ??= (label) => (cause === undefined ? peerGone([[who, departure]], label) : hubGaveUp(cause, label))(rank)
+    calls.failAll(gone)
   }
 
   const connection = yield* Effect.acquireRelease(
@@ -163,8 +172,10 @@ export const join = Effect.fnUntraced(function* (
       const failure = decodeFailure(body)
       if (Result.isFailure(failure)) violation(failure.failure)
       else calls.settle(failure.success.call, Result.fail(failure.success.error))
-    } else if (type === frameType.goodbye) hubLeft = true
-    else if (type !== frameType.beat) violation(`unexpected frame of type ${type}`)
+    } else if (type === frameType.goodbye) {
+      hubLeft = true
+      if (body.length > 0) farewell = Result.getOrUndefined(failureText.decode(body))
+    } else if (type !== frameType.beat) violation(`unexpected frame of type ${type}`)
   }
   yield* Effect.forever(Effect.map(Queue.take(connection.frames), receive)).pipe(
     Effect.catchTag("ConnectionClosed", ({ detail }) =>
@@ -175,7 +186,11 @@ export const join = Effect.fnUntraced(function* (
 
   const giveUp = (): void => {
     const missing = [{ rank: 0, waitsIn: undefined }]
-    gone = [0, { kind: "lost", detail: `it was silent for ${formatMillis(deadlineMillis)} and was given up` }]
+    const silent = {
+      kind: "lost",
+      detail: `it was silent for ${formatMillis(deadlineMillis)} and was given up`
+    } as const
+    gone = (label) => peerGone([[0, silent]], label)(rank)
     calls.failAll((label) => deadlineExceeded(missing, [0, rank], label, deadlineMillis)(rank))
     connection.destroy("rank 0 was silent")
   }
@@ -198,7 +213,7 @@ export const join = Effect.fnUntraced(function* (
     deadline,
     exchange: (members, label, payload) =>
       Effect.suspend(() => {
-        if (gone !== undefined) return Effect.fail(peerGone([gone], label)(rank))
+        if (gone !== undefined) return Effect.fail(gone(label))
         if (calls.isEmpty()) heardAt = now
         return calls.make(label, (call) => {
           const whole = encodeArrive({ call, members, label, payload })

@@ -50,6 +50,19 @@ export const peerGone =
       }
     )
 
+/** Rank 0 left because of a failure that this member was not told of. */
+export const hubGaveUp =
+  (first: ProcessGroupError, op: string): Failure =>
+  (receiver) =>
+    processGroupError("PeerGone", first.ranks, {
+      rank: receiver,
+      ...(first.ranks[0] === undefined ? {} : { peer: first.ranks[0] }),
+      op,
+      scope: "peer",
+      detail: `Rank 0 closed the group after a failure: ${first.reason.detail}`,
+      remedy: first.reason.remedy
+    })
+
 export const deadlineExceeded =
   (missing: ReadonlyArray<MissingRank>, members: ReadonlyArray<Rank>, op: string, deadlineMillis: number): Failure =>
   (receiver) => {

@@ -90,6 +90,8 @@ export const serve = Effect.fnUntraced(function* (
   const notes: Array<string> = []
   let isClosing = false
   let now = 0
+  /** Why rank 0 leaves, most likely: members that did not wait at the time learn it from the goodbye. */
+  let firstFailure: ProcessGroupError | undefined
 
   const note = (text: string): void => {
     notes.push(text)
@@ -99,7 +101,10 @@ export const serve = Effect.fnUntraced(function* (
   const dispatch = (deliveries: ReadonlyArray<Delivery>): void => {
     for (const { rank, call, result } of deliveries) {
       if (Result.isSuccess(result)) members.get(rank)?.send(frameType.result, ...encodeResult(call, result.success))
-      else members.get(rank)?.send(frameType.failure, ...encodeFailure(call, result.failure))
+      else {
+        firstFailure ??= result.failure
+        members.get(rank)?.send(frameType.failure, ...encodeFailure(call, result.failure))
+      }
     }
     // Rank 0 comes last: its fiber goes on at once, and may end the group before the others were told.
     for (const { rank, call, result } of deliveries) {
@@ -262,8 +267,9 @@ export const serve = Effect.fnUntraced(function* (
   yield* Effect.addFinalizer(() =>
     Effect.gen(function* () {
       isClosing = true
+      const farewell = firstFailure === undefined ? [] : [failureText.encode(firstFailure)]
       dispatch(hub.leave(0, { kind: "left", detail: "it closed its group" }))
-      for (const connection of members.values()) connection.send(frameType.goodbye)
+      for (const connection of members.values()) connection.send(frameType.goodbye, ...farewell)
       yield* Effect.forEach([...members.values()], (connection) => connection.close(grace), {
         concurrency: "unbounded",
         discard: true

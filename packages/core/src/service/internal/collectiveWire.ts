@@ -25,7 +25,7 @@ export const frameType = {
   progress: 19,
   /** The hub is alive; for members that wait. */
   beat: 20,
-  /** The sender leaves in order. */
+  /** The sender leaves in order. The hub's carries the first failure of a collective, if there was one: why it leaves. */
   goodbye: 21
 } as const
 

@@ -5,6 +5,10 @@
  * and what is wrong on its side. Equal digests of an agreed batch end the handshake here. Round 2: digests per pair of
  * ranks. Round 3, only after a disagreement: the operations of the pairs that differ, so that every rank can name them.
  * All ranks see the same answers and therefore reach the same verdict.
+ *
+ * A rank that leaves a run early (interrupted, or failed where others go on) is out of step: its next collective meets
+ * others of another name. All ranks then meet in `resync`, however many collectives that takes, learn why, and count the
+ * run as over; a rank that had only begun its next run goes on with it.
  */
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
@@ -69,21 +73,83 @@ export const fromGroupError = (rank: Rank, op: string, error: ProcessGroupError)
       op,
       scope: "peer",
       isRetryable: true,
-      detail: error.message,
+      detail: error.reason.detail,
       remedy: error.reason.remedy
     }
   )
 
-const exchange = <A, I>(group: ProcessGroupShape, label: string, schema: Schema.Codec<A, I>, value: A) => {
+/** One run's place in the sequence of collectives of its group. */
+export interface RunCollectives {
+  readonly group: ProcessGroupShape
+  /** The ranks met again after one of them had left the run: no further collective belongs to it. */
+  isOver: boolean
+  /** This rank's driver cannot be used again. */
+  mustRebuild: boolean
+}
+
+const Resync = Schema.Struct({
+  /** How often this rank has tried: the one that waits longest left first, and knows why. */
+  attempts: Schema.Int,
+  fault: Schema.NullOr(CopyError)
+})
+const resyncCodec = Schema.fromJsonString(Schema.toCodecJson(Resync))
+/** More than the collectives that a driver and a run can have left. */
+const resyncAttempts = 64
+
+/** Meets all ranks wherever they are; the failure of the one that left first. */
+export const resync = Effect.fn("CopyService.resync")(function* (
+  group: ProcessGroupShape,
+  fault: CopyError | undefined
+): Effect.fn.Return<CopyError | undefined, CopyError> {
+  for (let attempts = 1; ; attempts++) {
+    const text = yield* Effect.orDie(Schema.encodeEffect(resyncCodec)({ attempts, fault: fault ?? null }))
+    const met = yield* Effect.result(group.allGather("copy resync", new TextEncoder().encode(text)))
+    if (Result.isFailure(met)) {
+      if (met.failure.reason._tag === "CollectiveMismatch" && attempts < resyncAttempts) continue
+      return yield* fromGroupError(group.rank, "copy resync", met.failure)
+    }
+    let first: typeof Resync.Type | undefined
+    for (const payload of met.success) {
+      const told = Schema.decodeResult(resyncCodec)(new TextDecoder().decode(payload))
+      if (Result.isFailure(told) || told.success.fault === null) continue
+      if (first === undefined || told.success.attempts > first.attempts) first = told.success
+    }
+    return first?.fault ?? undefined
+  }
+})
+
+interface Standing {
+  /** Nothing of the run has happened yet, so that it may begin again. */
+  readonly isFresh?: boolean
+  /** What is wrong on this rank. */
+  readonly fault?: CopyError | undefined
+}
+
+const exchange = <A, I>(
+  run: RunCollectives,
+  label: string,
+  schema: Schema.Codec<A, I>,
+  value: A,
+  standing: Standing = {}
+) => {
   const codec = Schema.fromJsonString(Schema.toCodecJson(schema))
+  const { group } = run
+  const meet = (payload: Uint8Array): Effect.Effect<ReadonlyArray<Uint8Array>, CopyError> =>
+    Effect.catch(group.allGather(label, payload), (error) =>
+      Effect.gen(function* () {
+        const failure = fromGroupError(group.rank, label, error)
+        if (error.reason._tag !== "CollectiveMismatch") return yield* failure
+        if (standing.isFresh !== true) run.isOver = true
+        const cause = yield* resync(group, standing.fault)
+        return standing.isFresh === true ? yield* meet(payload) : yield* cause ?? failure
+      })
+    )
   return Effect.gen(function* () {
     const text = yield* Effect.orDie(Schema.encodeEffect(codec)(value))
-    const payloads = yield* Effect.mapError(group.allGather(label, new TextEncoder().encode(text)), (error) =>
-      fromGroupError(group.rank, label, error)
-    )
+    const payloads = yield* meet(new TextEncoder().encode(text))
     const values: Array<A> = []
     for (const [rank, payload] of payloads.entries()) {
-      const decoded = Schema.decodeUnknownResult(codec)(new TextDecoder().decode(payload))
+      const decoded = Schema.decodeResult(codec)(new TextDecoder().decode(payload))
       if (Result.isFailure(decoded)) {
         return yield* copyError("Incompatible", [rank], {
           rank: group.rank,
@@ -157,11 +223,12 @@ const differingPairs = (all: ReadonlyArray<typeof Digests.Type>): ReadonlyArray<
 
 /** Agrees on the batch, or fails on every rank with the same error. */
 export const agree = Effect.fn("CopyService.agree")(function* (
-  group: ProcessGroupShape,
+  run: RunCollectives,
   local: LocalState
 ): Effect.fn.Return<Agreement, CopyError> {
+  const { group } = run
   const digest = batchDigest(local.batch)
-  const hellos = yield* exchange(group, "copy handshake", Hello, {
+  const hello: typeof Hello.Type = {
     protocol,
     backend: local.backend,
     stagingBytes: local.stagingBytes,
@@ -171,7 +238,8 @@ export const agree = Effect.fn("CopyService.agree")(function* (
     isStale: local.isStale,
     isBroken: local.isBroken,
     fault: local.fault ?? null
-  })
+  }
+  const hellos = yield* exchange(run, "copy handshake", Hello, hello, { isFresh: true })
   const fault = hellos.find((hello) => hello.fault !== null)?.fault ?? checkSettings(hellos)
   if (fault != null) return yield* fault
   const agreed = digestOf(hellos.map((hello) => hello.batch))
@@ -183,7 +251,7 @@ export const agree = Effect.fn("CopyService.agree")(function* (
   }
   if (hellos.every((hello) => hello.agreed === agreed)) return agreement
   const toDigests = (ops: CopyBatch["sends"]) => [...ops].map(([peer, list]) => [peer, pairDigest(list)] as const)
-  const all = yield* exchange(group, "copy batch digests", Digests, {
+  const all = yield* exchange(run, "copy batch digests", Digests, {
     sends: toDigests(local.batch.sends),
     recvs: toDigests(local.batch.recvs)
   })
@@ -191,7 +259,7 @@ export const agree = Effect.fn("CopyService.agree")(function* (
   if (pairs.length === 0) return agreement
   const mine = (ops: CopyBatch["sends"], concerns: (peer: Rank) => boolean) =>
     [...ops].filter(([peer]) => concerns(peer)).map(([peer, list]) => [peer, list.map(summarize)] as const)
-  const details = yield* exchange(group, "copy batch details", Details, {
+  const details = yield* exchange(run, "copy batch details", Details, {
     sends: mine(local.batch.sends, (peer) => pairs.some(([from, to]) => from === group.rank && to === peer)),
     recvs: mine(local.batch.recvs, (peer) => pairs.some(([from, to]) => to === group.rank && from === peer))
   })
@@ -208,13 +276,25 @@ export const agree = Effect.fn("CopyService.agree")(function* (
   })
 })
 
-/** Tells everybody how a step of the run ended here; fails on every rank where it failed on any. */
+/**
+ * The failure behind the others: a rank that lost a peer or waited for it in vain is not the first one, where that peer
+ * tells of a failure of its own.
+ */
+const rootFault = (faults: ReadonlyArray<CopyError | null>): CopyError | undefined => {
+  const isSecondary = ({ reason }: CopyError): boolean =>
+    (reason._tag === "PeerGone" || reason._tag === "DeadlineExceeded") &&
+    reason.peer !== undefined &&
+    (faults[reason.peer] ?? null) !== null
+  const told = faults.filter((fault) => fault !== null)
+  return told.find((fault) => !isSecondary(fault)) ?? told[0]
+}
+
+/** Tells everybody how a step of the run ended here; the failure behind it where it failed on any rank. */
 export const agreeOnOutcome = Effect.fn("CopyService.outcome")(function* (
-  group: ProcessGroupShape,
+  run: RunCollectives,
   label: "copy staging" | "copy prepare" | "copy outcome",
   fault: CopyError | undefined
-): Effect.fn.Return<void, CopyError> {
-  const outcomes = yield* exchange(group, label, Outcome, { fault: fault ?? null })
-  const first = outcomes.find((outcome) => outcome.fault !== null)?.fault
-  if (first != null) return yield* first
+): Effect.fn.Return<CopyError | undefined, CopyError> {
+  const outcomes = yield* exchange(run, label, Outcome, { fault: fault ?? null }, { fault })
+  return rootFault(outcomes.map((outcome) => outcome.fault))
 })

@@ -1,0 +1,415 @@
+/**
+ * Drivers and engines that break their contract, each in one way, each with the name of the conformance case that must
+ * catch it. They prove that the kit can fail.
+ */
+import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
+import * as Layer from "effect/Layer"
+import { bitsOf, isSubByte } from "../base/DType.ts"
+import { elementCount, equalShapes, rowMajorStrides } from "../base/Region.ts"
+import type { Message } from "../ir/Message.ts"
+import { CopyDriver, type CopyDriverShape, type InFlight, type Program } from "../service/CopyDriver.ts"
+import type { ProcessGroup } from "../service/ProcessGroup.ts"
+import { TensorEngine, type TensorEngineShape } from "../service/TensorEngine.ts"
+import type { Move, Tensor } from "../tensor/Tensor.ts"
+
+/** A subject made dishonest, and who finds it out. */
+export interface Lie<Shape> {
+  readonly name: string
+  /** The conformance case that fails. */
+  readonly caughtBy: string
+  readonly tell: (honest: Shape) => Shape
+}
+
+export type DriverLie = Lie<CopyDriverShape>
+export type EngineLie = Lie<TensorEngineShape>
+
+/** The driver of a layer, telling a lie. Each build lies anew. */
+export const lyingDriver = <E>(
+  lie: DriverLie,
+  driver: Layer.Layer<CopyDriver, E, ProcessGroup | TensorEngine>
+): Layer.Layer<CopyDriver, E, ProcessGroup | TensorEngine> =>
+  Layer.effect(
+    CopyDriver,
+    Effect.map(CopyDriver, (honest) => lie.tell(honest))
+  ).pipe(Layer.provide(driver))
+
+export const lyingEngine = <E>(lie: EngineLie, engine: Layer.Layer<TensorEngine, E>): Layer.Layer<TensorEngine, E> =>
+  Layer.effect(
+    TensorEngine,
+    Effect.map(TensorEngine, (honest) => lie.tell(honest))
+  ).pipe(Layer.provide(engine))
+
+/** Prepares other messages than it was given. */
+const withMessages =
+  (change: (messages: ReadonlyArray<Message>) => ReadonlyArray<Message>) => (honest: CopyDriverShape) => ({
+    ...honest,
+    prepare: (messages: ReadonlyArray<Message>) => honest.prepare(change(messages))
+  })
+
+const withParts = (change: (message: Message) => Message["parts"]) =>
+  withMessages((messages) => messages.map((message) => ({ ...message, parts: change(message) })))
+
+const withInFlight = (change: (inFlight: InFlight, program: Program) => InFlight) => (honest: CopyDriverShape) => ({
+  ...honest,
+  start: (program: Program) => Effect.map(honest.start(program), (inFlight) => change(inFlight, program))
+})
+
+const received = (messages: ReadonlyArray<Message>): ReadonlyArray<Message> =>
+  messages.filter((message) => message.direction === "recv")
+
+/** Does something to received memory once everything has arrived. */
+const afterAwait = (spoil: (tensor: Tensor, message: Message) => void) =>
+  withInFlight((inFlight, { messages }) => ({
+    ...inFlight,
+    await: Effect.tap(inFlight.await, () =>
+      Effect.sync(() => {
+        for (const message of received(messages)) for (const { tensor } of message.parts) spoil(tensor, message)
+      })
+    )
+  }))
+
+/** First byte behind the last element. */
+const endOf = (tensor: Tensor): number => {
+  const last = tensor.shape.reduce((sum, length, dim) => sum + (length - 1) * tensor.strides[dim]!, 1)
+  return tensor.byteOffset + Math.ceil((last * bitsOf(tensor.dtype)) / 8)
+}
+
+const nothing: InFlight = {
+  isComplete: Effect.succeed(true),
+  await: Effect.void,
+  cancel: Effect.void,
+  movedBytes: Effect.succeed(0)
+}
+
+/** Lies of a driver with `gather`, over host memory. */
+export const driverLies: ReadonlyArray<DriverLie> = [
+  {
+    name: "drops the last part of every message",
+    caughtBy: "parts of one task",
+    tell: withParts(({ parts }) => (parts.length > 1 ? parts.slice(0, -1) : parts))
+  },
+  {
+    name: "swaps equal parts",
+    caughtBy: "parts of one task",
+    tell: withParts(({ parts, direction }) => {
+      const [first, second, ...rest] = parts
+      const alike = first !== undefined && second !== undefined && equalShapes(first.tensor.shape, second.tensor.shape)
+      return direction === "recv" && alike ? [second, first, ...rest] : parts
+    })
+  },
+  {
+    name: "completes before it copies",
+    caughtBy: "await ends when the bytes are there",
+    tell: withInFlight((inFlight) => ({ ...inFlight, await: Effect.void, isComplete: Effect.succeed(true) }))
+  },
+  {
+    name: "writes a byte outside of the destination",
+    caughtBy: "moves one tensor",
+    tell: afterAwait((tensor) => {
+      const at = endOf(tensor)
+      if (at < tensor.storage.byteLength) tensor.storage.bytes![at] = tensor.storage.bytes![at]! ^ 1
+    })
+  },
+  {
+    name: "ignores strides",
+    caughtBy: "transposed views and column slices arrive in logical order",
+    tell: withParts(({ parts }) =>
+      parts.map((part) => ({ ...part, tensor: { ...part.tensor, strides: rowMajorStrides(part.tensor.shape) } }))
+    )
+  },
+  {
+    name: "replays the bytes of the first start",
+    caughtBy: "three rounds with changed contents",
+    tell: (honest) => {
+      const kept = new WeakMap<Program, ReadonlyArray<readonly [Tensor, Uint8Array]>>()
+      return {
+        ...honest,
+        start: (program) => {
+          const known = kept.get(program)
+          if (known !== undefined) {
+            for (const [tensor, bytes] of known) tensor.storage.bytes!.set(bytes)
+            return Effect.succeed(nothing)
+          }
+          return Effect.map(honest.start(program), (inFlight) => ({
+            ...inFlight,
+            await: Effect.tap(inFlight.await, () =>
+              Effect.sync(() => {
+                const parts = received(program.messages).flatMap((message) => message.parts)
+                kept.set(
+                  program,
+                  parts.map(({ tensor }) => [tensor, tensor.storage.bytes!.slice()] as const)
+                )
+              })
+            )
+          }))
+        }
+      }
+    }
+  },
+  {
+    name: "swallows failures",
+    caughtBy: "a program whose memory was freed fails",
+    tell: withInFlight((inFlight) => ({ ...inFlight, await: Effect.ignore(inFlight.await) }))
+  },
+  {
+    name: "goes on writing after cancel",
+    caughtBy: "cancel stops writing",
+    tell: withInFlight((inFlight) => ({ ...inFlight, cancel: Effect.void }))
+  },
+  {
+    name: "moves bytes while preparing",
+    caughtBy: "prepare moves no bytes",
+    tell: (honest) => ({
+      ...honest,
+      prepare: (messages) =>
+        Effect.gen(function* () {
+          const program = yield* honest.prepare(messages)
+          yield* (yield* honest.start(program)).await
+          return program
+        })
+    })
+  },
+  {
+    name: "states another rank",
+    caughtBy: "states its rank and world size",
+    tell: (honest) => ({ ...honest, rank: honest.rank + 1 })
+  },
+  {
+    name: "states another world size",
+    caughtBy: "states its rank and world size",
+    tell: (honest) => ({ ...honest, worldSize: honest.worldSize + 1 })
+  },
+  {
+    name: "flips a bit of large messages",
+    caughtBy: "messages longer than staging",
+    tell: afterAwait((tensor, { byteLength }) => {
+      if (byteLength > 100_000)
+        tensor.storage.bytes![tensor.byteOffset] = tensor.storage.bytes![tensor.byteOffset]! ^ 0x10
+    })
+  },
+  {
+    name: "loses messages of one byte",
+    caughtBy: "moves one byte",
+    tell: withMessages((messages) => messages.filter((message) => message.byteLength > 1))
+  },
+  {
+    name: "overstates the bytes moved",
+    caughtBy: "moved bytes grow and stay within the messages",
+    tell: withInFlight((inFlight) => ({
+      ...inFlight,
+      movedBytes: Effect.map(inFlight.movedBytes, (moved) => moved + 1e9)
+    }))
+  },
+  {
+    name: "names paths to nobody",
+    caughtBy: "paths name the peers and why",
+    tell: (honest) => ({
+      ...honest,
+      prepare: (messages) => Effect.map(honest.prepare(messages), (program) => ({ ...program, paths: [] }))
+    })
+  },
+  {
+    name: "is never complete",
+    caughtBy: "await ends when the bytes are there",
+    tell: withInFlight((inFlight) => ({ ...inFlight, isComplete: Effect.succeed(false) }))
+  }
+]
+
+/** Changes the moves of every copy. */
+const withMoves =
+  (change: (moves: ReadonlyArray<Move>) => ReadonlyArray<Move>) =>
+  (honest: TensorEngineShape): TensorEngineShape => ({ ...honest, copy: (moves) => honest.copy(change(moves)) })
+
+/** Does something to destinations after every copy. */
+const afterCopy =
+  (spoil: (move: Move, bytes: Uint8Array) => void) =>
+  (honest: TensorEngineShape): TensorEngineShape => ({
+    ...honest,
+    copy: (moves) =>
+      Effect.tap(honest.copy(moves), () =>
+        Effect.sync(() => {
+          for (const move of moves) {
+            const { bytes } = move.dst.storage
+            if (bytes !== undefined && elementCount(move.dst.shape) > 0) spoil(move, bytes)
+          }
+        })
+      )
+  })
+
+/** Rewrites dense results of one kind of cast, element by element. */
+const afterCast = (from: string, to: string, rewrite: (bytes: DataView, at: number, source: number) => void) =>
+  afterCopy(({ dst, src }, bytes) => {
+    if (src.dtype !== from || dst.dtype !== to || dst.strides.some((stride) => stride !== 1)) return
+    const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength)
+    const source = src.storage.bytes!
+    const read = new DataView(source.buffer, source.byteOffset, source.byteLength)
+    const width = bitsOf(dst.dtype) / 8
+    for (let at = 0; at < elementCount(dst.shape); at++) {
+      rewrite(view, dst.byteOffset + at * width, read.getUint32(src.byteOffset + at * 4, true))
+    }
+  })
+
+const shorter = (tensor: Tensor): Tensor => {
+  const last = tensor.shape.length - 1
+  return { ...tensor, shape: tensor.shape.map((length, dim) => (dim === last ? length - 1 : length)) }
+}
+
+/** Lies of an engine over host memory. */
+export const engineLies: ReadonlyArray<EngineLie> = [
+  {
+    name: "drops the tail of odd lengths",
+    caughtBy: "copies dense tensors of every length",
+    tell: withMoves((moves) =>
+      moves.map((move) =>
+        move.dst.dtype === "uint8" && (move.dst.shape.at(-1) ?? 0) % 2 === 1 && (move.dst.shape.at(-1) ?? 0) > 16
+          ? { dst: shorter(move.dst), src: shorter(move.src) }
+          : move
+      )
+    )
+  },
+  {
+    name: "copies only the first 512 moves of a batch",
+    caughtBy: "copies a batch of 1000 moves",
+    tell: withMoves((moves) => moves.slice(0, 512))
+  },
+  {
+    name: "quiets NaNs",
+    caughtBy: "keeps NaN payloads",
+    tell: afterCopy(({ dst, src }, bytes) => {
+      if (dst.dtype !== "float32" || src.dtype !== "float32") return
+      const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength)
+      const bits = view.getUint32(dst.byteOffset, true)
+      if ((bits & 0x7fffffff) > 0x7f800000) view.setUint32(dst.byteOffset, bits | 0x400000, true)
+    })
+  },
+  {
+    name: "ignores strides",
+    caughtBy: "copies transposed views in logical order",
+    tell: withMoves((moves) =>
+      moves.map(({ dst, src }) => ({ dst, src: { ...src, strides: rowMajorStrides(src.shape) } }))
+    )
+  },
+  {
+    name: "accepts freed storage",
+    caughtBy: "refuses freed storage",
+    tell: (honest) => ({
+      ...honest,
+      copy: (moves) =>
+        Effect.catchIf(
+          honest.copy(moves),
+          (error) => error.reason._tag === "FreedStorage",
+          () => Effect.void
+        )
+    })
+  },
+  {
+    name: "broadcasts",
+    caughtBy: "refuses unequal shapes, broadcasts included",
+    tell: withMoves((moves) =>
+      moves.map(({ dst, src }) =>
+        dst.shape.length !== src.shape.length
+          ? { dst, src }
+          : {
+              dst,
+              src: {
+                ...src,
+                shape: src.shape.map((length, dim) => (length === 1 ? dst.shape[dim]! : length)),
+                strides: src.strides.map((stride, dim) => (src.shape[dim] === 1 ? 0 : stride))
+              }
+            }
+      )
+    )
+  },
+  {
+    name: "moves part of a batch that it refuses",
+    caughtBy: "refuses unequal shapes, broadcasts included",
+    tell: (honest) => ({
+      ...honest,
+      copy: (moves) => Effect.forEach(moves, (move) => honest.copy([move]), { discard: true })
+    })
+  },
+  {
+    name: "truncates instead of rounding",
+    caughtBy: "rounds to nearest, ties to even",
+    tell: afterCast("float32", "bfloat16", (view, at, source) => view.setUint16(at, source >>> 16, true))
+  },
+  {
+    name: "rounds ties up",
+    caughtBy: "rounds to nearest, ties to even",
+    tell: afterCast("float32", "bfloat16", (view, at, source) => view.setUint16(at, (source + 0x8000) >>> 16, true))
+  },
+  {
+    name: "does not saturate",
+    caughtBy: "saturates float8_e4m3fn at 448, infinity included",
+    tell: afterCast("float32", "float8_e4m3fn", (view, at, source) => {
+      if ((source & 0x7fffffff) > 0x43e80000) view.setUint8(at, (source >>> 24) & 0x80 ? 0xff : 0x7f)
+    })
+  },
+  {
+    name: "writes one byte too many",
+    caughtBy: "touches nothing outside of the destination",
+    tell: afterCopy(({ dst }, bytes) => {
+      const at = endOf(dst)
+      if (!isSubByte(dst.dtype) && at < bytes.byteLength) bytes[at] = 0
+    })
+  },
+  {
+    name: "reduces in reverse order",
+    caughtBy: "reduces in the order given",
+    tell: (honest) => ({ ...honest, reduce: (dst, sources, op) => honest.reduce(dst, [...sources].reverse(), op) })
+  },
+  {
+    name: "rounds after every step of a reduction",
+    caughtBy: "accumulates 16-bit floats in float32 with one rounding",
+    tell: (honest) => ({
+      ...honest,
+      reduce: (dst, sources, op) =>
+        op !== "sum" || sources.length < 3
+          ? honest.reduce(dst, sources, op)
+          : Effect.andThen(
+              honest.reduce(dst, sources.slice(0, 2), op),
+              Effect.forEach(sources.slice(2), (source) => honest.reduce(dst, [dst, source], op), { discard: true })
+            )
+    })
+  },
+  {
+    name: "fills the gaps between elements",
+    caughtBy: "fills every byte of the elements and no other",
+    tell: (honest) => ({
+      ...honest,
+      fill: (tensor, byte) =>
+        Effect.tap(honest.fill(tensor, byte), () =>
+          Effect.sync(() => {
+            if (elementCount(tensor.shape) > 0) tensor.storage.bytes?.fill(byte, tensor.byteOffset, endOf(tensor))
+          })
+        )
+    })
+  },
+  {
+    name: "goes on writing when interrupted",
+    caughtBy: "stops writing when interrupted",
+    tell: (honest) => ({
+      ...honest,
+      copy: (moves) =>
+        Effect.flatMap(Effect.forkDetach(Effect.andThen(Effect.yieldNow, honest.copy(moves))), Fiber.join)
+    })
+  },
+  {
+    name: "frees nothing",
+    caughtBy: "allocates dense memory of its own and frees it with the scope",
+    tell: (honest) => ({
+      ...honest,
+      allocate: (dtype, shape, device) =>
+        Effect.map(honest.allocate(dtype, shape, device), (tensor) => ({
+          ...tensor,
+          storage: { ...tensor.storage, isFreed: () => false }
+        }))
+    })
+  },
+  {
+    name: "copies what it wraps",
+    caughtBy: "wraps the caller's bytes without copying them",
+    tell: (honest) => ({ ...honest, wrapHost: (bytes) => honest.wrapHost(bytes.slice()) })
+  }
+]

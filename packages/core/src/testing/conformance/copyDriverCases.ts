@@ -1,0 +1,232 @@
+/**
+ * Cases of `CopyDriver` by itself, for what the service above would hide: preparation without movement, cancellation,
+ * progress, paths.
+ */
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Option from "effect/Option"
+import * as Scope from "effect/Scope"
+import type { Rank } from "../../base/Ids.ts"
+import type { Message } from "../../ir/Message.ts"
+import { CopyDriver } from "../../service/CopyDriver.ts"
+import { ProcessGroup } from "../../service/ProcessGroup.ts"
+import { type CopyDriverCase, check, checkEqual } from "./Case.ts"
+import { expectElements, expectPoison, type Placed, patternBytes, place, setElements, setPoison } from "./memory.ts"
+
+/** How long a transfer that can never end is given before it is cancelled. */
+const patience = "300 millis"
+
+/** One rank's two messages with the other: dense, of one part, as every driver takes them. */
+interface Pair {
+  readonly out: Placed
+  readonly into: Placed
+  readonly messages: ReadonlyArray<Message>
+}
+
+const lengths = [1009, 70_001] as const
+
+const contents = (rank: Rank, round: number): Uint8Array => patternBytes(lengths[rank]!, rank * 11 + round)
+
+const pairOf = Effect.fnUntraced(function* (rank: Rank) {
+  const peer = 1 - rank
+  const out = yield* place("uint8", [lengths[rank]!])
+  const into = yield* place("uint8", [lengths[peer]!])
+  const message = (direction: "send" | "recv", { tensor }: Placed): Message => ({
+    peer,
+    direction,
+    index: 0,
+    parts: [{ taskId: direction === "send" ? rank : peer, part: 0, tensor }],
+    byteLength: tensor.shape[0]!
+  })
+  // In an order that both ranks share: rank 0 sends first.
+  const messages = [message("send", out), message("recv", into)]
+  const pair: Pair = { out, into, messages: rank === 0 ? messages : messages.reverse() }
+  return pair
+})
+
+const fill = (rank: Rank, { out, into }: Pair, round: number) =>
+  Effect.andThen(setElements(out, contents(rank, round)), setPoison(into))
+
+const meet = (label: string) => Effect.flatMap(ProcessGroup, (group) => group.barrier(`conformance ${label}`))
+
+const judge = (rank: Rank, { into }: Pair, round: number) =>
+  expectElements(`Round ${round} from rank ${1 - rank}`, into, contents(1 - rank, round))
+
+const driverCase = (name: string, program: CopyDriverCase["program"]): CopyDriverCase => ({
+  name,
+  size: 2,
+  program: (rank) => Effect.scoped(program(rank))
+})
+
+/** Starts, waits, meets the others: one honest transfer. */
+const transfer = Effect.fnUntraced(function* (program: Parameters<CopyDriver["Service"]["start"]>[0]) {
+  const driver = yield* CopyDriver
+  yield* meet("filled")
+  const inFlight = yield* driver.start(program)
+  yield* inFlight.await
+  yield* meet("done")
+  return inFlight
+})
+
+export const copyDriverCases: ReadonlyArray<CopyDriverCase> = [
+  driverCase("states its rank and world size", (rank) =>
+    Effect.gen(function* () {
+      const driver = yield* CopyDriver
+      const group = yield* ProcessGroup
+      yield* checkEqual("rank", driver.rank, rank)
+      yield* checkEqual("worldSize", driver.worldSize, group.size)
+      yield* check(driver.name.length > 0, () => "The driver has no name.")
+      yield* check(driver.capabilities.maxMessageBytes > 0, () => "No message fits into maxMessageBytes.")
+    })
+  ),
+  driverCase("prepare moves no bytes", (rank) =>
+    Effect.gen(function* () {
+      const driver = yield* CopyDriver
+      const pair = yield* pairOf(rank)
+      yield* fill(rank, pair, 0)
+      yield* meet("filled before prepare")
+      yield* driver.prepare(pair.messages)
+      yield* meet("prepared")
+      yield* expectPoison("A destination after prepare", pair.into)
+    })
+  ),
+  driverCase("a prepared program moves new contents at every start", (rank) =>
+    Effect.gen(function* () {
+      const driver = yield* CopyDriver
+      const pair = yield* pairOf(rank)
+      yield* fill(rank, pair, 0)
+      const program = yield* driver.prepare(pair.messages)
+      for (let round = 0; round < 3; round++) {
+        yield* fill(rank, pair, round)
+        yield* transfer(program)
+        yield* judge(rank, pair, round)
+        yield* expectElements("The source afterwards", pair.out, contents(rank, round))
+        yield* meet("judged")
+      }
+    })
+  ),
+  driverCase("await ends when the bytes are there", (rank) =>
+    Effect.gen(function* () {
+      const driver = yield* CopyDriver
+      const pair = yield* pairOf(rank)
+      yield* fill(rank, pair, 4)
+      const program = yield* driver.prepare(pair.messages)
+      yield* meet("filled")
+      const inFlight = yield* driver.start(program)
+      yield* inFlight.await
+      yield* judge(rank, pair, 4)
+      yield* checkEqual("isComplete after await", yield* inFlight.isComplete, true)
+      yield* meet("done")
+    })
+  ),
+  driverCase("moved bytes grow and stay within the messages", (rank) =>
+    Effect.gen(function* () {
+      const driver = yield* CopyDriver
+      const pair = yield* pairOf(rank)
+      yield* fill(rank, pair, 1)
+      const program = yield* driver.prepare(pair.messages)
+      yield* meet("filled")
+      const inFlight = yield* driver.start(program)
+      const before = yield* inFlight.movedBytes
+      yield* inFlight.await
+      const after = yield* inFlight.movedBytes
+      yield* meet("done")
+      const total = pair.messages.reduce((sum, message) => sum + message.byteLength, 0)
+      yield* check(
+        Number.isInteger(before) && before >= 0 && before <= after && after > 0 && after <= total,
+        () => `Moved bytes went from ${before} to ${after}; the messages have ${total} bytes.`
+      )
+    })
+  ),
+  driverCase("paths name the peers and why", (rank) =>
+    Effect.gen(function* () {
+      const driver = yield* CopyDriver
+      const pair = yield* pairOf(rank)
+      yield* fill(rank, pair, 0)
+      const program = yield* driver.prepare(pair.messages)
+      yield* checkEqual("Peers with a path", program.paths.map(({ peer }) => peer).join(), String(1 - rank))
+      for (const { path, reason } of program.paths) {
+        yield* check(path.length > 0 && reason.length > 0, () => "A path or its reason is empty.")
+      }
+      yield* checkEqual("Messages of the program", program.messages.length, pair.messages.length)
+      yield* meet("judged")
+    })
+  ),
+  driverCase("programs without messages start and end", () =>
+    Effect.gen(function* () {
+      const driver = yield* CopyDriver
+      yield* transfer(yield* driver.prepare([]))
+    })
+  ),
+  driverCase("cancel stops writing", (rank) =>
+    Effect.gen(function* () {
+      const driver = yield* CopyDriver
+      const pair = yield* pairOf(rank)
+      yield* fill(rank, pair, 2)
+      const program = yield* driver.prepare(pair.messages)
+      yield* meet("filled")
+      // Rank 1 gives up before rank 0 starts: whatever rank 0 does, nothing may be written on rank 1 any more.
+      if (rank === 1) {
+        const inFlight = yield* driver.start(program)
+        yield* inFlight.cancel
+        yield* setPoison(pair.into)
+      }
+      yield* meet("cancelled")
+      if (rank === 0) {
+        const started = yield* Effect.result(driver.start(program))
+        if (started._tag === "Success") {
+          yield* Effect.timeoutOption(Effect.exit(started.success.await), patience)
+          yield* started.success.cancel
+        }
+      }
+      yield* meet("tried")
+      if (rank === 1) yield* expectPoison("A destination after cancel", pair.into)
+    })
+  ),
+  driverCase("a program whose memory was freed fails", (rank) =>
+    Effect.gen(function* () {
+      const driver = yield* CopyDriver
+      const memory = yield* Scope.make()
+      const pair = yield* Scope.provide(pairOf(rank), memory)
+      yield* fill(rank, pair, 5)
+      const program = yield* driver.prepare(pair.messages)
+      if (rank === 1) yield* Scope.close(memory, Exit.void)
+      yield* meet("freed")
+      const started = yield* Effect.result(driver.start(program))
+      if (started._tag === "Success") {
+        const ended = yield* Effect.timeoutOption(Effect.exit(started.success.await), patience)
+        yield* started.success.cancel
+        yield* check(
+          rank === 0 || Option.isNone(ended) || Exit.isFailure(ended.value),
+          () => "A transfer into freed memory ended well."
+        )
+      }
+      yield* meet("ended")
+      if (rank === 0) yield* Scope.close(memory, Exit.void)
+    })
+  ),
+  driverCase("a transfer with a cancelled peer never ends well without its bytes", (rank) =>
+    Effect.gen(function* () {
+      const driver = yield* CopyDriver
+      const pair = yield* pairOf(rank)
+      yield* fill(rank, pair, 3)
+      const program = yield* driver.prepare(pair.messages)
+      yield* meet("filled")
+      // Rank 1 joins after rank 0 has started, and gives up at once.
+      if (rank === 1) {
+        yield* meet("started")
+        const started = yield* Effect.result(driver.start(program))
+        if (started._tag === "Success") yield* started.success.cancel
+      } else {
+        const started = yield* Effect.result(driver.start(program))
+        yield* meet("started")
+        if (started._tag === "Success") {
+          const exit = yield* Effect.timeoutOption(Effect.exit(started.success.await), patience)
+          if (Option.isSome(exit) && exit.value._tag === "Success") yield* judge(rank, pair, 3)
+          else yield* started.success.cancel
+        }
+      }
+      yield* meet("ended")
+    })
+  )
+]

@@ -1,0 +1,47 @@
+/**
+ * The kit for authors of backends and planners: conformance cases, virtual clusters, deliberate faults and lies, generators,
+ * laws and the oracle. No test runner in it; `@tensorferry/core/testing/vitest` has the adapter for one.
+ */
+export * as arbitraries from "./arbitraries.ts"
+export {
+  CaseFailure,
+  CaseResult,
+  type CopyCase,
+  type CopyDriverCase,
+  checkQuirks,
+  combineOutcomes,
+  copyCases,
+  copyDriverCases,
+  type Quirks,
+  RankOutcome,
+  runCopyCaseRank,
+  runCopyDriverCaseRank,
+  runTensorEngineCase,
+  runTensorEngineCases,
+  type TensorEngineCase,
+  tensorEngineCases,
+  withQuirks
+} from "./Conformance.ts"
+export { elementCodec } from "./casts.ts"
+export { type Fault, type FaultAction, type FaultOptions, makeFault } from "./Faulty.ts"
+export {
+  type LoopbackNetwork,
+  type LoopbackOptions,
+  loopbackLayer,
+  makeLoopbackNetwork,
+  strictLayer
+} from "./Loopback.ts"
+export { type DriverLie, driverLies, type EngineLie, engineLies, lyingDriver, lyingEngine } from "./Lying.ts"
+export * as laws from "./laws.ts"
+export * as oracle from "./oracle.ts"
+export * as ReferenceEngine from "./ReferenceEngine.ts"
+export {
+  type ClusterOf,
+  type RankServices,
+  runCluster,
+  runCopyCase,
+  runCopyDriverCase,
+  runMembers,
+  runRanks,
+  type VirtualClusterOptions
+} from "./VirtualCluster.ts"
