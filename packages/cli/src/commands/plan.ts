@@ -91,7 +91,7 @@ const check = Command.make("plan-check", { file: Argument.String("FILE"), json }
       const decoded =
         bytes.length > mostPlanBytes
           ? undefined
-          : Schema.decodeUnknownResult(planSet, { onExcessProperty: "error" })(bytes.toString("utf8"))
+          : Schema.decodeResult(planSet, { onExcessProperty: "error" })(bytes.toString("utf8"))
       if (decoded === undefined || Result.isFailure(decoded)) {
         return yield* modelError("InvalidPlan", {
           file,

@@ -1,12 +1,15 @@
 /** `tensorferry reshard`: from one parallel layout to another, one process per rank, proved bit by bit. */
 import { randomBytes } from "node:crypto"
-import { readdir } from "node:fs/promises"
+import { constants } from "node:fs"
+import { access, readdir } from "node:fs/promises"
 import * as path from "node:path"
 import { pathToFileURL } from "node:url"
 import { chooseCopyBackend } from "@tensorferry/core/backend/BackendLayer"
+import { systemCall } from "@tensorferry/core/checkpoint/FileAccess"
 import { formatParallelConfig } from "@tensorferry/core/layout/ModelLayout"
 import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
 import { fromEnvironment, readEnvironment } from "@tensorferry/core/service/ProcessGroupEnvironment"
+import * as ConfigProvider from "effect/ConfigProvider"
 import * as Console from "effect/Console"
 import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
@@ -26,19 +29,24 @@ import { makeProgressBar } from "../output/ProgressBar.ts"
 import { formatBytes, formatRate, formatSeconds, table } from "../output/Table.ts"
 import { backend, backendPackages, chooseLayouts, json, layoutConfig } from "./shared.ts"
 
-/** Refuses a folder that holds anything; an empty one may be replaced. */
+/** Refuses a file, a folder that holds anything, and a name where nothing can be created; an empty folder may be replaced. */
 const checkOutput = (folder: string) =>
   Effect.gen(function* () {
-    const found = yield* Effect.orElseSucceed(
-      Effect.tryPromise(() => readdir(folder)),
-      (): ReadonlyArray<string> => []
+    const parent = path.dirname(folder)
+    yield* systemCall("WriteFailed", parent, "write to the folder of the output", () => access(parent, constants.W_OK))
+    const taken = (detail: string) =>
+      modelError("OutputExists", { file: folder, detail, remedy: "Name a new or an empty folder." })
+    const entries = yield* Effect.tryPromise({
+      try: () => readdir(folder),
+      catch: (cause) => (cause as NodeJS.ErrnoException).code ?? String(cause)
+    }).pipe(
+      Effect.catch((code) =>
+        code === "ENOENT"
+          ? Effect.succeed([])
+          : Effect.fail(taken(code === "ENOTDIR" ? "It is not a folder." : `It cannot be listed: ${code}.`))
+      )
     )
-    if (found.length === 0) return
-    yield* modelError("OutputExists", {
-      file: folder,
-      detail: `The output folder holds ${found.length} entries.`,
-      remedy: "Name a new or an empty folder."
-    })
+    if (entries.length > 0) yield* taken(`The output folder holds ${entries.length} entries.`)
   })
 
 const sum = (reports: ReadonlyArray<RankReport>, of: (report: RankReport) => number): number =>
@@ -129,7 +137,12 @@ const runHere = Effect.fnUntraced(function* (spec: JobSpec, size: number, isJson
 
 /** One process among those that a launcher started: its rank's part of the job; rank 0 prints. */
 const runJoined = Effect.fnUntraced(function* (spec: JobSpec, isJson: boolean) {
-  const group = yield* fromEnvironment
+  const group = yield* Effect.updateService(fromEnvironment, ConfigProvider.ConfigProvider, (environment) =>
+    ConfigProvider.orElse(
+      ConfigProvider.fromEnvRecord({ TENSORFERRY_DEADLINE: String(spec.deadlineMillis / 1000) }),
+      environment
+    )
+  )
   const out =
     spec.out === null
       ? null
@@ -139,7 +152,7 @@ const runJoined = Effect.fnUntraced(function* (spec: JobSpec, isJson: boolean) {
             yield* group.broadcast("output folder", 0, new TextEncoder().encode(spec.out.temporary))
           )
         }
-  const joined = { ...spec, out, deadlineMillis: Duration.toMillis(group.deadline) }
+  const joined = { ...spec, out }
   const report = yield* Effect.provideService(
     rankJob(joined, () => Effect.void),
     ProcessGroup,
@@ -169,9 +182,9 @@ export const reshard = Command.make(
       Flag.withDefault(true)
     ),
     deadline: Flag.Finite("deadline").pipe(
-      Flag.withDescription("Seconds without progress after which a rank is given up"),
+      Flag.withDescription("Seconds without progress after which a rank is given up (TENSORFERRY_DEADLINE, else 60)"),
       Flag.withSchema(Schema.Finite.check(Schema.isBetween({ minimum: 0.1, maximum: 86_400 }))),
-      Flag.withDefault(60)
+      Flag.optional
     ),
     json
   },
@@ -197,6 +210,11 @@ export const reshard = Command.make(
           )
           const folder = Option.map(flags.out, (text) => path.resolve(text))
           if (Option.isSome(folder)) yield* checkOutput(folder.value)
+          const environment = yield* readEnvironment
+          const deadlineMillis = Option.match(flags.deadline, {
+            onNone: () => (environment.deadline === undefined ? 60_000 : Duration.toMillis(environment.deadline)),
+            onSome: (seconds) => Math.round(seconds * 1000)
+          })
           const spec: JobSpec = {
             checkpoint,
             ...choice,
@@ -207,9 +225,8 @@ export const reshard = Command.make(
               ? null
               : { folder: folder.value, temporary: `${folder.value}.tmp-${randomBytes(8).toString("hex")}` },
             verify: flags.verify,
-            deadlineMillis: Math.round(flags.deadline * 1000)
+            deadlineMillis
           }
-          const environment = yield* readEnvironment
           if (environment.launcher === "none") yield* runHere(spec, jobSize(choice), flags.json)
           else yield* runJoined(spec, flags.json)
         })

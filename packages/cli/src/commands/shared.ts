@@ -1,9 +1,12 @@
 /** Flags and choices that `reshard` and `plan` have in common. */
 import { formatParallelConfig, type ParallelConfig, parseParallelConfig } from "@tensorferry/core/layout/ModelLayout"
+import { presets } from "@tensorferry/core/layout/ShardingRules"
 import * as Argument from "effect/cli/Argument"
+import * as CliError from "effect/cli/CliError"
 import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
+import * as Result from "effect/Result"
 import type { LayoutChoice } from "../job/layouts.ts"
 import type { Model } from "../model/Model.ts"
 import { modelError } from "../model/ModelError.ts"
@@ -24,15 +27,24 @@ export const backendPackages = Flag.String("backend-package").pipe(
   Flag.between(0, 64)
 )
 
+const layoutFlag = (name: string) =>
+  Flag.mapEffect(Flag.String(name), (value) =>
+    Result.match(parseParallelConfig(value), {
+      onSuccess: Effect.succeed,
+      onFailure: ({ remedy }) =>
+        Effect.fail(new CliError.InvalidValue({ option: name, value, expected: remedy, kind: "flag" }))
+    })
+  )
+
 export const layoutConfig = {
   checkpoint: Argument.String("CHECKPOINT").pipe(
     Argument.withDescription("A .safetensors file, a folder of them, or a folder written by reshard")
   ),
-  from: Flag.String("from").pipe(
+  from: layoutFlag("from").pipe(
     Flag.withDescription("Source layout, as tp=2,pp=1; by default that of the folder's manifest, else tp=1"),
     Flag.optional
   ),
-  to: Flag.String("to").pipe(Flag.withDescription("Destination layout, as tp=4,pp=2")),
+  to: layoutFlag("to").pipe(Flag.withDescription("Destination layout, as tp=4,pp=2")),
   ranks: Flag.Literals("ranks", ["collocated", "disjoint"]).pipe(
     Flag.withDescription("Whether both layouts share their ranks or the destination has ranks of its own"),
     Flag.withDefault("collocated" as const)
@@ -41,7 +53,10 @@ export const layoutConfig = {
     Flag.withDescription("YAML or JSON file that says how tensors are sharded"),
     Flag.optional
   ),
-  preset: Flag.String("preset").pipe(Flag.withDescription("Rules of a model family, as llama"), Flag.optional),
+  preset: Flag.Literals("preset", Object.keys(presets)).pipe(
+    Flag.withDescription("Rules of a model family, as llama"),
+    Flag.optional
+  ),
   default: Flag.Literals("default", ["replicate"]).pipe(
     Flag.withDescription("What to do with tensors that no rule matches, instead of refusing them"),
     Flag.optional
@@ -49,8 +64,8 @@ export const layoutConfig = {
 }
 
 export interface LayoutFlags {
-  readonly from: Option.Option<string>
-  readonly to: string
+  readonly from: Option.Option<ParallelConfig>
+  readonly to: ParallelConfig
   readonly ranks: "collocated" | "disjoint"
   readonly rules: Option.Option<string>
   readonly preset: Option.Option<string>
@@ -59,12 +74,10 @@ export interface LayoutFlags {
 
 const single: ParallelConfig = { tp: 1, pp: 1, dp: 1 }
 
-const parse = (text: string) => Effect.fromResult(parseParallelConfig(text))
-
 /** Layouts and rules from flags and, where the folder has one, its manifest. */
 export const chooseLayouts = Effect.fnUntraced(function* (model: Model, flags: LayoutFlags) {
-  const to = yield* parse(flags.to)
-  const stated = Option.isSome(flags.from) ? yield* parse(flags.from.value) : undefined
+  const { to } = flags
+  const stated = Option.getOrUndefined(flags.from)
   const stored = model.sharded?.layout
   if (stated !== undefined && stored !== undefined && formatParallelConfig(stated) !== formatParallelConfig(stored)) {
     return yield* modelError("InvalidLayout", {

@@ -56,6 +56,8 @@ export const verify = Command.make("verify", { a: Argument.String("A"), b: Argum
         const b = yield* openModel(path.resolve(flags.b))
         const names = [...new Set([...a.tensors, ...b.tensors].map((tensor) => tensor.name))]
         const verdicts = yield* Effect.forEach(names, (name) => compareTensor(a, b, name))
+        // Replicas beyond the first were not compared.
+        for (const model of [a, b]) yield* model.checkFiles
         const differing = verdicts.filter((verdict) => !verdict.equal)
         if (differing.length > 0) {
           yield* Effect.sync(() => {

@@ -1,8 +1,9 @@
 /**
  * Starts one process per rank, hands out the job, follows progress and collects results.
  *
- * Invariant: when the Effect ends, in whatever way, every process that it started is gone and the temporary output folder
- * with it.
+ * Invariants: when the Effect ends, in whatever way, every process that it started is gone and the temporary output folder
+ * with it. It ends: ranks watch each other by the group's deadline, and this process watches what the group cannot see,
+ * which is ranks that have not joined yet and ranks that alone are left.
  */
 import { type ChildProcess, fork } from "node:child_process"
 import { rm } from "node:fs/promises"
@@ -29,12 +30,17 @@ export interface RankProgress {
 export type RankOutcome =
   | { readonly _tag: "Finished"; readonly rank: Rank; readonly report: RankReport }
   | { readonly _tag: "Failed"; readonly rank: Rank; readonly failure: RankFailure }
+  /** Ended by the command because the job was lost; another rank has failed. */
+  | { readonly _tag: "Stopped"; readonly rank: Rank }
 
 const decode = Schema.decodeUnknownResult(FromRank)
 const encode = Schema.encodeSync(ToRank)
 
-/** How long a rank may take to end after all others have, once one of them failed. */
+/** How long a rank may take to end after it was asked to, or after the job was lost. */
 const graceMillis = 2_000
+
+/** Time for a rank's program to start on a machine that starts the others too; comes on top of the deadline. */
+const startMillis = 2_000
 
 type Event =
   | { readonly _tag: "Message"; readonly rank: Rank; readonly message: FromRank }
@@ -56,7 +62,7 @@ const keptOutput = 8_192
 
 const stop = (started: RankProcess): Effect.Effect<void> =>
   Effect.gen(function* () {
-    if (started.child.exitCode !== null || started.child.signalCode !== null) return
+    if (Deferred.isDoneUnsafe(started.ended)) return
     started.child.kill("SIGTERM")
     const gone = yield* Effect.timeoutOption(Deferred.await(started.ended), Duration.millis(graceMillis))
     if (gone._tag === "Some") return
@@ -64,59 +70,75 @@ const stop = (started: RankProcess): Effect.Effect<void> =>
     yield* Deferred.await(started.ended)
   })
 
-const startRank = (rank: Rank, events: Queue.Queue<Event>): Effect.Effect<RankProcess, never, Scope.Scope> =>
+const startRank = (rank: Rank, events: Queue.Queue<Event>): RankProcess => {
+  // The arguments are for people who look at a list of processes.
+  const child = fork(workerFile, ["rank", String(rank)], {
+    stdio: ["ignore", "pipe", "pipe", "ipc"],
+    execArgv: [],
+    serialization: "json"
+  })
+  const ended = Deferred.makeUnsafe<void>()
+  let output = ""
+  const keep = (chunk: Buffer | string): void => {
+    output = (output + chunk.toString()).slice(-keptOutput)
+  }
+  child.stdout?.on("data", keep)
+  child.stderr?.on("data", keep)
+  child.on("message", (message) => {
+    const decoded = decode(message)
+    if (Result.isSuccess(decoded)) Queue.offerUnsafe(events, { _tag: "Message", rank, message: decoded.success })
+  })
+  const end = (code: number | null, signal: string | null): void => {
+    if (!Deferred.isDoneUnsafe(ended)) {
+      Deferred.doneUnsafe(ended, Effect.void)
+      Queue.offerUnsafe(events, { _tag: "Exit", rank, code, signal })
+    }
+  }
+  child.on("close", end)
+  child.on("error", (error) => {
+    keep(error.message)
+    // A process that was never made does not close; other errors are of a channel whose process has an end of its own.
+    if (child.pid === undefined) end(null, null)
+  })
+  return { rank, child, output: () => output, ended }
+}
+
+const startRanks = (ranks: ReadonlyArray<Rank>, events: Queue.Queue<Event>) =>
   Effect.acquireRelease(
-    Effect.sync((): RankProcess => {
-      const child = fork(workerFile, [], {
-        stdio: ["ignore", "pipe", "pipe", "ipc"],
-        execArgv: [],
-        serialization: "json"
-      })
-      const ended = Deferred.makeUnsafe<void>()
-      let output = ""
-      const keep = (chunk: Buffer): void => {
-        output = (output + chunk.toString("utf8")).slice(-keptOutput)
-      }
-      child.stdout?.on("data", keep)
-      child.stderr?.on("data", keep)
-      child.on("message", (message) => {
-        const decoded = decode(message)
-        if (Result.isSuccess(decoded)) Queue.offerUnsafe(events, { _tag: "Message", rank, message: decoded.success })
-      })
-      const end = (code: number | null, signal: string | null): void => {
-        if (!Deferred.isDoneUnsafe(ended)) {
-          Deferred.doneUnsafe(ended, Effect.void)
-          Queue.offerUnsafe(events, { _tag: "Exit", rank, code, signal })
-        }
-      }
-      child.on("close", end)
-      child.on("error", () => end(null, null))
-      return { rank, child, output: () => output, ended }
-    }),
-    stop
+    Effect.sync(() => ranks.map((rank) => startRank(rank, events))),
+    (processes) => Effect.forEach(processes, stop, { concurrency: "unbounded", discard: true })
   )
 
-const endedWithoutResult = (rank: Rank, event: Event & { readonly _tag: "Exit" }, output: string): RankFailure => {
-  const how = event.signal === null ? `ended with exit code ${event.code}` : `was ended by ${event.signal}`
-  const last = output.trim() === "" ? "" : ` Its last output: ${output.trim().split("\n").slice(-5).join(" | ")}`
-  const detail = `The process of rank ${rank} ${how} before it had a result.${last}`
-  const remedy = "See whether it ran out of memory or was stopped from outside."
-  return {
+const rankEnded = (rank: Rank, detail: string, remedy: string): RankOutcome => ({
+  _tag: "Failed",
+  rank,
+  failure: {
     tag: "ModelError",
     reason: "RankEnded",
     message: `RankEnded (rank ${rank}): ${detail} ${remedy}`,
     fields: { rank, detail, remedy, scope: "peer", isRetryable: true },
     ranks: [rank]
   }
+})
+
+const endedWithoutResult = (rank: Rank, event: Event & { readonly _tag: "Exit" }, output: string): RankOutcome => {
+  const how = event.signal === null ? `ended with exit code ${event.code}` : `was ended by ${event.signal}`
+  const last = output.trim() === "" ? "" : ` Its last output: ${output.trim().split("\n").slice(-5).join(" | ")}`
+  return rankEnded(
+    rank,
+    `The process of rank ${rank} ${how} before it had a result.${last}`,
+    "See whether it ran out of memory or was stopped from outside."
+  )
 }
 
-/** True where every rank that still runs is one that a failure of the others names: it hangs. */
-const isBlamed = (alive: ReadonlySet<Rank>, outcomes: ReadonlyMap<Rank, RankOutcome>): boolean => {
-  const named = new Set(
-    [...outcomes.values()].flatMap((outcome) => (outcome._tag === "Failed" ? outcome.failure.ranks : []))
+const hung = (rank: Rank, what: string): RankOutcome =>
+  rankEnded(
+    rank,
+    `The process of rank ${rank} ${what}, and was ended.`,
+    "See whether it was frozen or the machine is overloaded, or raise --deadline."
   )
-  return alive.size > 0 && [...alive].every((rank) => named.has(rank) && !outcomes.has(rank))
-}
+
+const formatSeconds = (millis: number): string => `${millis / 1000} s`
 
 /** Runs the job on `size` new processes of this machine; each rank's outcome, by rank. */
 export const runProcesses = Effect.fn("runProcesses")(function* (
@@ -124,7 +146,7 @@ export const runProcesses = Effect.fn("runProcesses")(function* (
   size: number,
   onProgress: (progress: RankProgress) => Effect.Effect<void>
 ): Effect.fn.Return<ReadonlyArray<RankOutcome>, never, Scope.Scope> {
-  const { out } = spec
+  const { out, deadlineMillis } = spec
   if (out !== null) {
     yield* Effect.addFinalizer(() =>
       Effect.ignore(Effect.tryPromise(() => rm(out.temporary, { recursive: true, force: true })))
@@ -132,47 +154,92 @@ export const runProcesses = Effect.fn("runProcesses")(function* (
   }
   const events = yield* Queue.unbounded<Event>()
   const ranks = Array.from({ length: size }, (_, rank) => rank)
-  const processes = yield* Effect.forEach(ranks, (rank) => startRank(rank, events))
+  const processes = yield* startRanks(ranks, events)
   const outcomes = new Map<Rank, RankOutcome>()
   const alive = new Set(ranks)
+  const starting = new Set(ranks)
   const send = (rank: Rank, port: number): void => {
     const { child } = processes[rank]!
     // A rank that just ended reports so by its exit.
     if (child.connected) child.send(encode({ _tag: "Job", spec, rank, size, port }), () => undefined)
   }
-  send(0, 0)
-  const kill = (hanging: Iterable<Rank>): void => {
-    for (const rank of hanging) processes[rank]!.child.kill("SIGKILL")
+  /** Ends processes; `why` is the outcome of those that have none. */
+  const kill = (some: Iterable<Rank>, why: (rank: Rank) => RankOutcome): void => {
+    for (const rank of some) {
+      if (!outcomes.has(rank)) outcomes.set(rank, why(rank))
+      processes[rank]!.child.kill("SIGKILL")
+    }
   }
-  let failedAt: number | undefined
+  /** Ranks that the failures of others name. */
+  const blamed = (): ReadonlySet<Rank> =>
+    new Set([...outcomes.values()].flatMap((outcome) => (outcome._tag === "Failed" ? outcome.failure.ranks : [])))
+  const isFailed = (): boolean => [...outcomes.values()].some((outcome) => outcome._tag === "Failed")
+
+  /** False until the ranks have been told to meet; before that none of them would notice that another is gone. */
+  let isMeeting = false
+  /** What is not waited for longer, and what happens then. None while the ranks watch each other. */
+  let limit: { readonly at: number; readonly expire: () => void } | undefined
+  const giveUpAfter = (millis: number, expire: () => void): void => {
+    const at = performance.now() + millis
+    if (limit === undefined || at < limit.at) limit = { at, expire }
+  }
+  const endAll = (): void => {
+    const named = blamed()
+    const failed = isFailed()
+    kill(alive, (rank) =>
+      !failed || named.has(rank)
+        ? hung(rank, failed ? "did not react" : "did not end although all others had")
+        : { _tag: "Stopped", rank }
+    )
+  }
+  const startLimit = deadlineMillis + startMillis * size
+  giveUpAfter(startLimit, () => {
+    kill(starting, (rank) => hung(rank, `did not start within ${formatSeconds(startLimit)}`))
+    kill(alive, (rank) => ({ _tag: "Stopped", rank }))
+  })
+
   while (alive.size > 0) {
-    // After a failure all ranks end by themselves within the deadline, except one that does not run any more.
     const patience =
-      failedAt === undefined
-        ? Duration.infinity
-        : Duration.millis(Math.max(0, failedAt + spec.deadlineMillis + graceMillis - performance.now()))
+      limit === undefined ? Duration.infinity : Duration.millis(Math.max(0, limit.at - performance.now()))
     const event = yield* Effect.timeoutOption(Queue.take(events), patience)
     if (Option.isNone(event)) {
-      kill(alive)
-      failedAt = undefined
+      const expired = limit
+      limit = undefined
+      expired?.expire()
       continue
     }
     const { rank } = event.value
     if (event.value._tag === "Message") {
       const { message } = event.value
-      if (message._tag === "Listening") for (const other of ranks.slice(1)) send(other, message.port)
+      if (message._tag === "Started" && starting.delete(rank) && starting.size === 0 && outcomes.size === 0) {
+        limit = undefined
+        giveUpAfter(startLimit, () => {
+          kill([0], () => hung(0, `did not open a port within ${formatSeconds(startLimit)}`))
+          kill(alive, (other) => ({ _tag: "Stopped", rank: other }))
+        })
+        send(0, 0)
+      }
+      if (message._tag === "Listening" && outcomes.size === 0) {
+        limit = undefined
+        isMeeting = true
+        for (const other of ranks.slice(1)) send(other, message.port)
+      }
       if (message._tag === "Progress") yield* onProgress({ rank, ...message })
       if (message._tag === "Finished") outcomes.set(rank, { _tag: "Finished", rank, report: message.report })
       if (message._tag === "Failed") outcomes.set(rank, { _tag: "Failed", rank, failure: message.failure })
+      // The others have the same to say within the deadline, or do not run any more.
+      if (outcomes.has(rank)) giveUpAfter(deadlineMillis + graceMillis, endAll)
       continue
     }
     alive.delete(rank)
+    starting.delete(rank)
     if (!outcomes.has(rank)) {
-      const failure = endedWithoutResult(rank, event.value, processes[rank]!.output())
-      outcomes.set(rank, { _tag: "Failed", rank, failure })
+      outcomes.set(rank, endedWithoutResult(rank, event.value, processes[rank]!.output()))
+      // The others notice at once where they wait for it; what else they do is in vain.
+      giveUpAfter(isMeeting ? graceMillis : 0, endAll)
     }
-    if (outcomes.get(rank)!._tag === "Failed") failedAt ??= performance.now()
-    if (isBlamed(alive, outcomes)) kill(alive)
+    const named = blamed()
+    if (alive.size > 0 && [...alive].every((other) => named.has(other) && !outcomes.has(other))) endAll()
   }
   return ranks.map((rank) => outcomes.get(rank)!)
 })

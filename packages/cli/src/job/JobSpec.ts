@@ -72,7 +72,7 @@ const describe = (
   error: unknown
 ): {
   readonly tag: string
-  readonly reason?: typeof ReasonFields.Type & { _tag: string }
+  readonly reason?: ReasonFields & { _tag: string }
   readonly message: string
 } => {
   if (typeof error !== "object" || error === null) return { tag: "Defect", message: String(error) }
@@ -81,7 +81,7 @@ const describe = (
     typeof reason === "object" && reason !== null && typeof (reason as { _tag?: unknown })._tag === "string"
   return {
     tag: typeof _tag === "string" ? _tag : "Defect",
-    ...(isReason ? { reason: reason as typeof ReasonFields.Type & { _tag: string } } : {}),
+    ...(isReason ? { reason: reason as ReasonFields & { _tag: string } } : {}),
     message: typeof message === "string" ? message : String(error)
   }
 }

@@ -11,7 +11,7 @@ import * as path from "node:path"
 import { chooseCopyBackend, copyService } from "@tensorferry/core/backend/BackendLayer"
 import type { BackendRegistry } from "@tensorferry/core/backend/BackendRegistry"
 import { formatRegion, fullRegion } from "@tensorferry/core/base/Region"
-import { syncFolder, writeFully } from "@tensorferry/core/checkpoint/FileAccess"
+import { syncFolder, systemCall, writeFully } from "@tensorferry/core/checkpoint/FileAccess"
 import { openSafetensors } from "@tensorferry/core/checkpoint/Safetensors"
 import { stageFile, stageSafetensors, tensorSource } from "@tensorferry/core/checkpoint/SafetensorsWriter"
 import { executeReshardPlan } from "@tensorferry/core/exec/executeReshardPlan"
@@ -29,7 +29,7 @@ import type * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { encodeManifest, manifestFileName, ShardFile } from "../model/Manifest.ts"
-import { type Model, openModel } from "../model/Model.ts"
+import { checkDigest, type Model, openModel } from "../model/Model.ts"
 import { modelError } from "../model/ModelError.ts"
 import { piecesOf } from "../model/pieces.ts"
 import { backendRegistry } from "./backends.ts"
@@ -40,6 +40,9 @@ export type ReportProgress = (phase: Phase, done: number, total: number) => Effe
 
 /** Destination memory starts as this byte, so that an element which nobody wrote does not look right by chance. */
 const poison = 0xa5
+
+/** Other ranks may still be writing into the folder when it is removed. */
+const removal = { recursive: true, force: true, maxRetries: 20, retryDelay: 50 } as const
 
 interface LoadedShard {
   readonly shard: Shard
@@ -83,7 +86,7 @@ const toDict = (shards: ReadonlyArray<LoadedShard>) =>
     }
   )
 
-/** Reads every shard of a rank, piece by piece. */
+/** Reads every shard of a rank, piece by piece, and compares it with the digest that the checkpoint states, if any. */
 const loadShards = Effect.fnUntraced(function* (
   model: Model,
   group: ProcessGroupShape,
@@ -93,12 +96,17 @@ const loadShards = Effect.fnUntraced(function* (
   const total = byteCount(shards)
   let done = 0
   for (const { shard, bytes } of owned(shards)) {
+    const stated = model.digestOf(shard.name, shard.region)
+    const hash = createHash("sha256")
     for (const piece of piecesOf(shard.dtype, shard.region)) {
-      yield* model.readRegion(shard.name, piece.region, bytes.subarray(piece.start, piece.end))
+      const into = bytes.subarray(piece.start, piece.end)
+      yield* model.readRegion(shard.name, piece.region, into)
+      if (stated !== undefined) hash.update(into)
       done += piece.end - piece.start
       yield* group.reportProgress
       yield* progress("load", done, total)
     }
+    if (stated !== undefined) yield* checkDigest(model.path, shard.name, stated, hash.digest("hex"))
   }
 })
 
@@ -144,17 +152,6 @@ const fileNameOf = (layout: ModelLayout, rank: number): string =>
   layout.ranks.length === 1
     ? "model.safetensors"
     : `rank-${String(rank - layout.ranks[0]!).padStart(5, "0")}.safetensors`
-
-const fileStep = <A>(file: string, what: string, run: () => Promise<A>) =>
-  Effect.tryPromise({
-    try: run,
-    catch: (cause) =>
-      modelError("FileFailed", {
-        file,
-        detail: `Cannot ${what}: ${cause instanceof Error ? cause.message : String(cause)}.`,
-        remedy: "Check the path, its permissions and the free space."
-      })
-  })
 
 /** Writes this rank's file into the temporary folder and reads it back; describes it for the manifest. */
 const writeShards = Effect.fnUntraced(function* (
@@ -228,7 +225,7 @@ const publish = Effect.fnUntraced(function* (
   if (group.rank === 0) {
     const shards: Array<ShardFile> = []
     for (const payload of payloads) {
-      const decoded = Schema.decodeUnknownResult(shardCodec)(new TextDecoder().decode(payload))
+      const decoded = Schema.decodeResult(shardCodec)(new TextDecoder().decode(payload))
       if (Result.isSuccess(decoded) && decoded.success !== null) shards.push(decoded.success)
     }
     const manifest = yield* encodeManifest({
@@ -248,7 +245,9 @@ const publish = Effect.fnUntraced(function* (
         (staged) => staged.commit
       )
     )
-    yield* fileStep(out.folder, "give the output folder its name", () => rename(out.temporary, out.folder))
+    yield* systemCall("WriteFailed", out.folder, "give the output folder its name", () =>
+      rename(out.temporary, out.folder)
+    )
     yield* syncFolder(path.dirname(out.folder))
   }
   yield* group.barrier("output published")
@@ -278,9 +277,9 @@ const runJob = Effect.fnUntraced(function* (spec: JobSpec, backendReason: string
   }
   if (spec.out !== null && group.rank === 0) {
     const { temporary } = spec.out
-    yield* fileStep(temporary, "create the output folder", () => mkdir(temporary, { mode: 0o755 }))
-    yield* Effect.addFinalizer(() =>
-      Effect.ignore(Effect.tryPromise(() => rm(temporary, { recursive: true, force: true })))
+    yield* Effect.acquireRelease(
+      systemCall("WriteFailed", temporary, "create the output folder", () => mkdir(temporary, { mode: 0o755 })),
+      () => Effect.ignore(Effect.tryPromise(() => rm(temporary, removal)))
     )
   }
   const plan = layouts.planFor(group.rank)

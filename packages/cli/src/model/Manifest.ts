@@ -65,24 +65,34 @@ const check = (manifest: Manifest): { readonly paramName?: string; readonly deta
   if (new Set(manifest.shards.map((shard) => shard.file)).size !== manifest.shards.length) {
     return { detail: "Two shards name one file." }
   }
-  const regions = new Map<string, Map<string, Region>>()
+  const regions = new Map<string, Map<string, { readonly region: Region; readonly digest: string }>>()
   for (const { name, dtype, shape } of manifest.tensors) {
     if (!isRepresentable(shape, bitsOf(dtype))) return { paramName: name, detail: "Its size exceeds 2^53 bits." }
     regions.set(name, new Map())
   }
   for (const shard of manifest.shards) {
-    for (const { name, region } of shard.tensors) {
+    const inFile = new Set<string>()
+    for (const { name, region, digest } of shard.tensors) {
+      if (inFile.has(name)) return { paramName: name, detail: `${shard.file} is said to hold it twice.` }
+      inFile.add(name)
       const tensor = tensors.get(name)
       if (tensor === undefined)
         return { paramName: name, detail: `${shard.file} holds a tensor that the manifest does not list.` }
       if (!isInside(region, tensor.shape))
         return { paramName: name, detail: `The region in ${shard.file} lies outside of the tensor.` }
-      regions.get(name)!.set(JSON.stringify(region), region)
+      const known = regions.get(name)!
+      const key = JSON.stringify(region)
+      if ((known.get(key)?.digest ?? digest) !== digest)
+        return { paramName: name, detail: `The replica in ${shard.file} has another digest than the one before it.` }
+      known.set(key, { region, digest })
     }
   }
   // Replicas hold equal regions and count once.
   for (const { name, shape } of manifest.tensors) {
-    const detail = coverageFault(shape, [...regions.get(name)!.values()])
+    const detail = coverageFault(
+      shape,
+      [...regions.get(name)!.values()].map(({ region }) => region)
+    )
     if (detail !== undefined) return { paramName: name, detail }
   }
   return undefined
@@ -92,7 +102,7 @@ const check = (manifest: Manifest): { readonly paramName?: string; readonly deta
 export const readManifest = (file: string): Effect.Effect<Manifest, ModelError | CheckpointError> =>
   Effect.gen(function* () {
     const bytes = yield* readSmallFile(file)
-    const decoded = Schema.decodeUnknownResult(codec, { onExcessProperty: "error" })(new TextDecoder().decode(bytes))
+    const decoded = Schema.decodeResult(codec, { onExcessProperty: "error" })(new TextDecoder().decode(bytes))
     const invalid = (detail: string, paramName?: string) =>
       modelError("InvalidManifest", {
         file,

@@ -2,12 +2,15 @@
  * A model on disk, whole or in shards: names, types, shapes, and reads of any region. What holds it does not matter to
  * those who read it.
  */
+import { createHash } from "node:crypto"
 import { stat } from "node:fs/promises"
 import * as path from "node:path"
 import { byteLengthOf } from "@tensorferry/core/base/DType"
 import {
   elementCount,
   equalRegions,
+  formatRegion,
+  fullRegion,
   intersect,
   type Region,
   regionShape,
@@ -22,6 +25,7 @@ import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
 import { checkShardFile, type Manifest, manifestFileName, readManifest } from "./Manifest.ts"
 import { type ModelError, modelError } from "./ModelError.ts"
+import { piecesOf } from "./pieces.ts"
 
 export interface Model {
   readonly path: string
@@ -29,6 +33,10 @@ export interface Model {
   readonly metadata: ReadonlyMap<string, string>
   /** How the files are sharded, where a manifest says so. */
   readonly sharded: { readonly layout: ParallelConfig; readonly rules: ShardingRules } | undefined
+  /** SHA-256 of exactly this region as the manifest states it, where it states one. */
+  readonly digestOf: (name: string, region: Region) => string | undefined
+  /** Compares every file of a sharded model with its digests, replicas too; fails with the first that was changed. */
+  readonly checkFiles: Effect.Effect<void, CheckpointError | ModelError>
   /** Fills `into` with the dense row-major bytes of a region of the whole tensor. */
   readonly readRegion: (
     name: string,
@@ -59,7 +67,37 @@ const scatter = (bits: number, part: Region, from: Uint8Array, whole: Region, in
 interface Held {
   readonly file: SafetensorsFile
   readonly region: Region
+  readonly digest: string
 }
+
+/** Fails unless the digest of what a file holds is the one that the manifest states. */
+export const checkDigest = (
+  file: string,
+  name: string,
+  stated: string,
+  found: string
+): Effect.Effect<void, ModelError> =>
+  stated === found
+    ? Effect.void
+    : Effect.fail(
+        modelError("InvalidManifest", {
+          file,
+          paramName: name,
+          detail: `Its bytes have digest ${found}, the manifest says ${stated}: the file or the manifest was changed after it was written.`,
+          remedy: "Reshard the original checkpoint again."
+        })
+      )
+
+const checkHeld = Effect.fnUntraced(function* (name: string, { file, region, digest }: Held) {
+  const hash = createHash("sha256")
+  const { dtype, shape } = file.tensors.get(name)!
+  for (const piece of piecesOf(dtype, fullRegion(shape))) {
+    const bytes = new Uint8Array(piece.end - piece.start)
+    yield* file.readRegion(name, piece.region, bytes)
+    hash.update(bytes)
+  }
+  yield* checkDigest(file.path, `${name}${formatRegion(region)}`, digest, hash.digest("hex"))
+})
 
 const openSharded = (
   folder: string,
@@ -67,13 +105,15 @@ const openSharded = (
 ): Effect.Effect<Model, CheckpointError | ModelError, Scope.Scope> =>
   Effect.gen(function* () {
     const held = new Map<string, Array<Held>>()
+    const all: Array<readonly [name: string, held: Held]> = []
     for (const shard of manifest.shards) {
       const file = yield* openSafetensors(path.join(folder, shard.file))
       yield* checkShardFile(manifest, shard, file.path, file.tensors)
-      for (const { name, region } of shard.tensors) {
+      for (const { name, region, digest } of shard.tensors) {
         const list = held.get(name) ?? []
-        if (!list.some((other) => equalRegions(other.region, region))) list.push({ file, region })
+        if (!list.some((other) => equalRegions(other.region, region))) list.push({ file, region, digest })
         held.set(name, list)
+        all.push([name, { file, region, digest }])
       }
     }
     const dtypes = new Map(manifest.tensors.map((tensor) => [tensor.name, tensor.dtype]))
@@ -82,6 +122,8 @@ const openSharded = (
       tensors: manifest.tensors,
       metadata: new Map(Object.entries(manifest.metadata)),
       sharded: { layout: manifest.layout, rules: manifest.rules },
+      digestOf: (name, region) => held.get(name)?.find((other) => equalRegions(other.region, region))?.digest,
+      checkFiles: Effect.forEach(all, ([name, one]) => checkHeld(name, one), { discard: true }),
       readRegion: (name, region, into) =>
         Effect.gen(function* () {
           const dtype = dtypes.get(name)
@@ -132,6 +174,8 @@ export const openModel = Effect.fn("openModel")(function* (
     tensors: [...checkpoint.tensors].map(([name, { dtype, shape }]) => ({ name, dtype, shape })),
     metadata: checkpoint.metadata,
     sharded: undefined,
+    digestOf: () => undefined,
+    checkFiles: Effect.void,
     readRegion: checkpoint.readRegion
   }
 })

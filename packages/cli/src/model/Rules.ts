@@ -8,7 +8,6 @@ import { presets, ShardingRules } from "@tensorferry/core/layout/ShardingRules"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
-import { parse as parseYaml } from "yaml"
 import type { Model } from "./Model.ts"
 import { type ModelError, modelError } from "./ModelError.ts"
 
@@ -25,6 +24,8 @@ export const readRules = (file: string): Effect.Effect<ShardingRules, ModelError
         remedy: 'Write rules as YAML or JSON: rules: [{match: "l1.weight", shard: 0}, {match: "*", shard: replicate}].'
       })
     const bytes = yield* Effect.mapError(readSmallFile(file), (error) => invalid(error.reason.detail))
+    // Loaded only here: most commands need no YAML, and the parser takes long to load.
+    const { parse: parseYaml } = yield* Effect.promise(() => import("yaml"))
     const parsed = yield* Effect.try({
       try: (): unknown => parseYaml(new TextDecoder().decode(bytes), { maxAliasCount }),
       catch: (cause) => invalid(cause instanceof Error ? cause.message : String(cause))
@@ -42,7 +43,7 @@ const detectPreset = (model: Model): Effect.Effect<ShardingRules | undefined> =>
   Effect.gen(function* () {
     const bytes = yield* Effect.result(readSmallFile(path.join(model.path, "config.json")))
     if (Result.isFailure(bytes)) return undefined
-    const config = Schema.decodeUnknownResult(ConfigJson)(new TextDecoder().decode(bytes.success))
+    const config = Schema.decodeResult(ConfigJson)(new TextDecoder().decode(bytes.success))
     const name = Result.isSuccess(config) ? presetOfModelType[config.success.model_type] : undefined
     return name === undefined ? undefined : presets[name]
   })
