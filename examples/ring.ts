@@ -24,7 +24,9 @@ const program = Effect.gen(function* () {
   const previous = (copy.rank + copy.worldSize - 1) % copy.worldSize
   yield* copy.submitRecv(theirs, previous, previous)
   const report = yield* copy.run()
-  yield* Console.log(`rank ${copy.rank}: byte ${theirs.storage.bytes?.[theirs.byteOffset]} from rank ${previous}, ${report.remoteBytesReceived} bytes over ${report.backend}`)
+  yield* Console.log(
+    `rank ${copy.rank}: byte ${theirs.storage.bytes?.[theirs.byteOffset]} from rank ${previous}, ${report.remoteBytesReceived} bytes over ${report.backend}`
+  )
 })
 
 const services = copyService({ backend: "auto" }).pipe(

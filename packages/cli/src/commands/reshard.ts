@@ -46,7 +46,7 @@ const checkOutput = (folder: string) =>
           : Effect.fail(taken(code === "ENOTDIR" ? "It is not a folder." : `It cannot be listed: ${code}.`))
       )
     )
-    if (entries.length > 0) yield* taken(`The output folder holds ${entries.length} entries.`)
+    if (entries.length > 0) return yield* taken(`The output folder holds ${entries.length} entries.`)
   })
 
 const sum = (reports: ReadonlyArray<RankReport>, of: (report: RankReport) => number): number =>
