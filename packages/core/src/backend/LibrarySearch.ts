@@ -29,7 +29,7 @@ const isFile = (file: string): boolean => statSync(file, { throwIfNoEntry: false
 export const findLibrary = (
   fileNames: ReadonlyArray<string>,
   extraFolders: ReadonlyArray<string> = [],
-  libraryPath: string = process.env["LD_LIBRARY_PATH"] ?? ""
+  libraryPath: string = process.env.LD_LIBRARY_PATH ?? ""
 ): LibrarySearch => {
   const folders = [...libraryPath.split(":").filter((folder) => folder !== ""), ...extraFolders, ...systemFolders]
   const tried: Array<string> = []
