@@ -38,9 +38,10 @@ for (const file of files) {
     if (!from!.startsWith(".")) continue
     const target = path.relative(root, path.resolve(root, path.dirname(file), from!))
     imported.push(target)
-    const theirs = ranks[target.split(path.sep)[0]!]
-    if (own !== undefined && (theirs === undefined || theirs > own))
-      faults.push(`${file}: imports ${target} of higher rank`)
+    const [theirFolder] = target.split(path.sep)
+    const theirs = ranks[theirFolder!]
+    if (theirFolder !== folder && own !== undefined && (theirs === undefined || theirs >= own))
+      faults.push(`${file}: imports ${target}, which is not of lower rank`)
   }
   graph.set(file, imported)
 }

@@ -222,6 +222,19 @@ describe("other services", () => {
   const provided = <A, E>(layer: Layer.Layer<A, E, BackendRegistry>, descriptors: ReadonlyArray<BackendDescriptor>) =>
     Effect.scoped(Layer.build(Layer.provide(layer, registryLayer(descriptors))))
 
+  it.effect("staging must be a positive number of whole bytes", () =>
+    Effect.gen(function* () {
+      const descriptors = [backend("alpha", ["cpu"])]
+      for (const stagingBytes of [0, -1, 1.5, Number.NaN, Number.POSITIVE_INFINITY]) {
+        const layer = Layer.provide(
+          copyService({ backend: "alpha", stagingBytes }),
+          ProcessGroupInProcess.layerSingle()
+        )
+        assert.include(yield* refused("InvalidOptions", provided(layer, descriptors)), String(stagingBytes))
+      }
+    })
+  )
+
   it.effect("engines are found by family, and refused where nobody has one", () =>
     Effect.gen(function* () {
       const descriptors = [backend("alpha", ["alpha"])]
@@ -271,11 +284,13 @@ describe("loader", () => {
   const manifest = (name: string, tensorferry?: unknown) =>
     JSON.stringify({ name, version: "1.0.0", type: "module", tensorferry })
   const effect = import.meta.resolve("effect/Effect")
-  const source = (name: string, apiVersion = backendApiVersion) => `
+  const schema = import.meta.resolve("effect/Schema")
+  const source = (name: string, apiVersion = backendApiVersion, changes = "") => `
     import * as Effect from ${JSON.stringify(effect)}
+    import * as Schema from ${JSON.stringify(schema)}
     export const descriptors = [{
       name: ${JSON.stringify(name)}, apiVersion: ${apiVersion}, deviceFamilies: ["alpha"], capabilities: {},
-      options: undefined, probe: Effect.succeed({ _tag: "Available", detail: "", versions: {} })
+      options: Schema.Struct({}), probe: Effect.succeed({ _tag: "Available", detail: "", versions: {} }), ${changes}
     }]`
 
   it.live("imports the descriptors that a package names", () =>
@@ -316,6 +331,8 @@ describe("loader", () => {
         empty: pointing("empty", "export const descriptors = []"),
         foreign: pointing("foreign", "export const descriptors = [{ name: 'x' }]"),
         nothing: pointing("nothing", "export const other = 1"),
+        optionless: pointing("optionless", source("optionless", backendApiVersion, "options: {}")),
+        incapable: pointing("incapable", source("incapable", backendApiVersion, "capabilities: null")),
         absent: { "package.json": manifest("absent", { descriptors: "./nowhere.js" }) },
         newer: pointing("newer", source("newer", 99))
       })
@@ -327,6 +344,8 @@ describe("loader", () => {
       yield* refused("InvalidDescriptor", load("empty"))
       yield* refused("InvalidDescriptor", load("foreign"))
       yield* refused("InvalidDescriptor", load("nothing"))
+      yield* refused("InvalidDescriptor", load("optionless"))
+      yield* refused("InvalidDescriptor", load("incapable"))
       yield* refused("LoadFailed", load("absent"))
       assert.include(yield* refused("IncompatibleApiVersion", load("newer")), "99")
     }).pipe(Effect.scoped)

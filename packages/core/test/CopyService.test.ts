@@ -1,10 +1,15 @@
 import { assert, describe, it } from "@effect/vitest"
+import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
+import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
+import type * as Scope from "effect/Scope"
+import { CopyDriver } from "../src/service/CopyDriver.ts"
 import { CopyService } from "../src/service/CopyService.ts"
 import { TensorEngine } from "../src/service/TensorEngine.ts"
-import { sliceTensor, tensorBytes, transposeTensor } from "../src/tensor/Tensor.ts"
+import { sliceTensor, tensorBytes, tensorView, transposeTensor } from "../src/tensor/Tensor.ts"
 import { loopbackLayer, makeLoopbackNetwork, strictLayer } from "../src/testing/Loopback.ts"
 import { runCluster, runRanks, type VirtualClusterOptions } from "../src/testing/VirtualCluster.ts"
 
@@ -96,6 +101,110 @@ describe.each(drivers)("CopyService over %s", (_name, options) => {
         assert.include(exit.value.message, "layer.weight")
         assert.deepStrictEqual(exit.value.ranks, [0, 2])
       }
+    })
+  )
+})
+
+/** One refused run of rank 0, as rank 1, which submits nothing, sees it. */
+const refusedFor = (submit: Effect.Effect<unknown, unknown, CopyService | TensorEngine | Scope.Scope>) =>
+  Effect.gen(function* () {
+    const network = makeLoopbackNetwork()
+    const driver = () => loopbackLayer(network, { gather: false })
+    const exits = yield* runRanks({ size: 2, driver, stagingBytes: 1 }, (rank) =>
+      Effect.gen(function* () {
+        const service = yield* CopyService
+        if (rank === 0) yield* submit
+        return yield* Effect.flip(service.run())
+      })
+    )
+    const errors = exits.map((exit) => (Exit.isSuccess(exit) ? exit.value : undefined))
+    assert.strictEqual(errors[0]?.message, errors[1]?.message)
+    return errors[1]
+  })
+
+describe("operations that cannot be carried out", () => {
+  it.effect("task ids and parts that are no natural numbers are refused on every rank", () =>
+    Effect.gen(function* () {
+      const wrong = [
+        [1.5, 0],
+        [Number.NaN, 0],
+        [-1, 0],
+        [0, 0.5],
+        [undefined, -1]
+      ] as const
+      for (const [taskId, part] of wrong) {
+        const submit = Effect.gen(function* () {
+          const service = yield* CopyService
+          yield* service.submitSend(yield* filled([3], 0), 1, taskId, { part, paramName: "w" })
+        })
+        const error = yield* refusedFor(submit)
+        assert.strictEqual(error?.reason._tag, "Unsupported")
+        assert.strictEqual(error?.reason.paramName, "w")
+      }
+    })
+  )
+
+  it.effect("a view whose rows begin inside a byte is refused, however many messages it would take", () =>
+    Effect.gen(function* () {
+      for (const rows of [4, 70_000]) {
+        const submit = Effect.gen(function* () {
+          const service = yield* CopyService
+          const { storage } = yield* filled([rows * 2], 0)
+          const view = Result.getOrThrow(tensorView(storage, "float4_e2m1fn", [rows, 2], { strides: [3, 1] }))
+          yield* service.submitSend(view, 1, 7)
+        })
+        const error = yield* refusedFor(submit)
+        assert.strictEqual(error?.reason._tag, "InvalidTensor")
+        assert.strictEqual(error?.reason.taskId, 7)
+      }
+    })
+  )
+})
+
+describe("interruption", () => {
+  it.live("a transfer that has just started is cancelled", () =>
+    Effect.gen(function* () {
+      let cancelled = 0
+      const run = yield* Deferred.make<Fiber.Fiber<unknown, unknown>>()
+      const driver = Layer.succeed(
+        CopyDriver,
+        CopyDriver.of({
+          name: "late",
+          rank: 0,
+          worldSize: 1,
+          capabilities: {
+            gather: true,
+            requiresProcessGroupBarrier: false,
+            requiresTaskId: false,
+            deviceFamilies: ["*"],
+            maxMessageBytes: 1024
+          },
+          prepare: (messages) => Effect.succeed({ messages, paths: [] }),
+          // The run is interrupted in the very moment in which the transfer starts.
+          start: () =>
+            Effect.gen(function* () {
+              const fiber = yield* Deferred.await(run)
+              fiber.interruptUnsafe()
+              return {
+                isComplete: Effect.succeed(false),
+                await: Effect.never,
+                cancel: Effect.sync(() => {
+                  cancelled += 1
+                }),
+                movedBytes: Effect.succeed(0)
+              }
+            }).pipe(Effect.uninterruptible)
+        })
+      )
+      yield* runCluster({ size: 1, driver: () => driver }, () =>
+        Effect.gen(function* () {
+          const service = yield* CopyService
+          const fiber = yield* Effect.forkChild(service.run())
+          yield* Deferred.succeed(run, fiber)
+          assert.isTrue(Exit.hasInterrupts(yield* Fiber.await(fiber)))
+        })
+      )
+      assert.strictEqual(cancelled, 1)
     })
   )
 })

@@ -2,8 +2,10 @@
  * `executeReshardPlan`: who takes part, casts, aliases, hooks, transforms, and tensors that do not fit their plan.
  */
 import { assert, describe, it } from "@effect/vitest"
+import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
 import * as Scope from "effect/Scope"
 import { executeReshardPlan } from "../src/exec/executeReshardPlan.ts"
 import { CopyService } from "../src/service/CopyService.ts"
@@ -118,6 +120,45 @@ describe("element types", () => {
       clean(yield* runOracle(rosterOf(3, { dtype: "bfloat16" }), rosterOf(2)))
       clean(yield* runOracle(rosterOf(2, { dtype: "float16" }), rosterOf(3, { dtype: "bfloat16", firstRank: 1 })))
       clean(yield* runOracle(rosterOf(2, { dtype: "int32" }), rosterOf(2, { dtype: "int8" })))
+    })
+  )
+})
+
+describe("interruption", () => {
+  it.live("an update that is interrupted while it casts leaves nothing in the queue", () =>
+    Effect.gen(function* () {
+      const column = (dtype: "float32" | "bfloat16") =>
+        rosterOf(1, {
+          tensors: [
+            { name: "cast", dtype, shape: [5] },
+            { name: "plain", dtype: "float32", shape: [5] }
+          ],
+          rules: { rules: [{ match: "*", shard: "replicate" }] }
+        })
+      const [plan] = plansOf(column("float32"), column("bfloat16"), 1)
+      yield* runCluster({ size: 1 }, () =>
+        Effect.gen(function* () {
+          const engine = yield* TensorEngine
+          const make = (dtype: "float32" | "bfloat16") =>
+            Effect.gen(function* () {
+              const first = yield* engine.allocate(dtype, [5])
+              const second = yield* engine.allocate("float32", [5])
+              return tensorDict([
+                ["cast", first],
+                ["plain", second]
+              ])
+            })
+          const [source, destination] = [yield* make("float32"), yield* make("bfloat16")]
+          const started = yield* Deferred.make<void>()
+          const stuck = { ...engine, copy: () => Effect.andThen(Deferred.succeed(started, undefined), Effect.never) }
+          const update = executeReshardPlan(plan!, source, destination)
+          const fiber = yield* Effect.forkChild(Effect.provideService(update, TensorEngine, stuck))
+          yield* Deferred.await(started)
+          yield* Fiber.interrupt(fiber)
+          const report = yield* update
+          assert.strictEqual(report.copy.localOps, 2)
+        })
+      )
     })
   )
 })

@@ -4,9 +4,11 @@
 import { createHash } from "node:crypto"
 import { connect } from "node:net"
 import { afterEach, assert, describe, it, vi } from "@effect/vitest"
+import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import { freshNonce, proofOf, protocolName, protocolVersion } from "../src/service/internal/collectiveHandshake.ts"
 import { challenge, encodeArrive, frameType, hello, proof } from "../src/service/internal/collectiveWire.ts"
+import { make as makeTcp } from "../src/service/ProcessGroupTcp.ts"
 import { killAll, type Step, startJob, startWorker, type Worker } from "./fixtures/process-group-harness.ts"
 import { dialRaw, listenRaw } from "./fixtures/process-group-raw.ts"
 
@@ -399,4 +401,19 @@ describe("TCP rendezvous", () => {
     assert.deepStrictEqual(await workers[1]!.next(), { event: "step", ok: true })
     await assertFinished(workers, 1)
   })
+})
+
+describe("TCP options", () => {
+  for (const port of [-1, 65_536, 1.5, Number.NaN]) {
+    it.effect(`port ${port} is refused on every rank before anything is opened`, () =>
+      Effect.gen(function* () {
+        for (const rank of [0, 1]) {
+          const error = yield* Effect.flip(Effect.scoped(makeTcp({ rank, size: 2, host: "127.0.0.1", port })))
+          assert.strictEqual(error.reason._tag, "RendezvousFailed")
+          assert.include(error.message, `${port} is not a port`)
+          assert.include(error.reason.remedy, "TENSORFERRY_PORT")
+        }
+      })
+    )
+  }
 })

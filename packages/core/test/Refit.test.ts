@@ -4,6 +4,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import { PlanCache } from "../src/exec/PlanCache.ts"
 import * as Refit from "../src/exec/Refit.ts"
+import { parameterMetadata } from "../src/layout/ParameterMetadata.ts"
 import { parametersOf } from "../src/layout/Roster.ts"
 import { CopyService } from "../src/service/CopyService.ts"
 import { describeFault, fillSide, judgeSide, type OracleModel, oracleModel } from "../src/testing/oracle.ts"
@@ -14,6 +15,25 @@ import { rosterOf, sidesOf } from "./executeSupport.ts"
 
 const prepare = (model: OracleModel, rank: number) =>
   Refit.prepare({ source: parametersOf(model.source, rank), destination: parametersOf(model.destination, rank) })
+
+describe("prepare", () => {
+  it.effect("a rank that states nonsense fails every rank at once, by name", () =>
+    Effect.gen(function* () {
+      const wrong = parameterMetadata({ name: "w", shape: [1.5], dtype: "float32", ownerRank: 1 })
+      const exits = yield* runRanks({ size: 3 }, (rank) =>
+        Effect.flip(Refit.prepare({ source: rank === 1 ? [wrong] : [] })).pipe(Effect.provide(PlanCache.layer()))
+      )
+      for (const exit of exits) {
+        assert.isTrue(Exit.isSuccess(exit))
+        if (!Exit.isSuccess(exit)) continue
+        assert.strictEqual(exit.value._tag, "ReshardError")
+        if (exit.value._tag !== "ReshardError") continue
+        assert.strictEqual(exit.value.reason._tag, "ExchangeFailed")
+        assert.strictEqual(exit.value.reason.peer, 1)
+      }
+    })
+  )
+})
 
 describe("swap", () => {
   for (const [name, firstRank] of [

@@ -115,6 +115,13 @@ export const copyService = (
     Effect.gen(function* () {
       const name = yield* valueOf(choice.backend)
       const family = choice.deviceFamily ?? "cpu"
+      const { stagingBytes } = choice
+      if (stagingBytes !== undefined && !(Number.isSafeInteger(stagingBytes) && stagingBytes > 0)) {
+        return yield* backendError("InvalidOptions", {
+          detail: `${stagingBytes} staging bytes are not a positive whole number.`,
+          remedy: "Give a number of bytes, or leave stagingBytes out."
+        })
+      }
       const { descriptor } = yield* chooseCopyBackend(name, family)
       const options = yield* decodeOptions(descriptor, choice.options ?? {})
       const registry = yield* BackendRegistry

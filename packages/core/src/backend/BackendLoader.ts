@@ -33,6 +33,8 @@ const looksLikeDescriptor = (value: unknown): value is BackendDescriptor =>
   typeof (value as { apiVersion?: unknown }).apiVersion === "number" &&
   Array.isArray((value as { deviceFamilies?: unknown }).deviceFamilies) &&
   typeof (value as { capabilities?: unknown }).capabilities === "object" &&
+  (value as { capabilities?: unknown }).capabilities !== null &&
+  Schema.isSchema((value as { options?: unknown }).options) &&
   Effect.isEffect((value as { probe?: unknown }).probe)
 
 /** The descriptors of one package, found from `from` (a file URL of the application, as `import.meta.url`). */

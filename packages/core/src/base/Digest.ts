@@ -23,19 +23,3 @@ const canonical = (value: unknown): string => {
 export const canonicalJson = canonical
 
 export const digestOf = (value: unknown): Digest => createHash("sha256").update(canonical(value)).digest("hex")
-
-export const digestOfBytes = (bytes: Uint8Array): Digest => createHash("sha256").update(bytes).digest("hex")
-
-/** Takes values one by one, for lists too long to be held as one text. */
-export const incrementalDigest = () => {
-  const hash = createHash("sha256")
-  return {
-    add: (value: unknown): void => {
-      hash.update(canonical(value)).update("\n")
-    },
-    addBytes: (bytes: Uint8Array): void => {
-      hash.update(bytes)
-    },
-    finish: (): Digest => hash.digest("hex")
-  }
-}

@@ -37,12 +37,15 @@ export const exchangeRosters = Effect.fn("exchangeRosters")(function* (
       detail,
       remedy
     })
-  const text = yield* Effect.mapError(Schema.encodeEffect(codec)({ version: 1, source, destination }), (error) =>
-    failed(group.rank, error.message, "State shapes and ranks as natural numbers.")
-  )
-  const payloads = yield* Effect.mapError(group.allGather("roster exchange", new TextEncoder().encode(text)), (error) =>
+  const own = yield* Effect.result(Schema.encodeEffect(codec)({ version: 1, source, destination }))
+  // A rank that cannot state what it holds takes part all the same, so that no other waits for it.
+  const payload = new TextEncoder().encode(Result.getOrElse(own, () => ""))
+  const payloads = yield* Effect.mapError(group.allGather("roster exchange", payload), (error) =>
     failed(error.ranks[0] ?? group.rank, error.message, error.reason.remedy)
   )
+  if (Result.isFailure(own)) {
+    return yield* failed(group.rank, own.failure.message, "State shapes and ranks as natural numbers.")
+  }
   const sides = {
     source: [] as (readonly [number, ReadonlyArray<ParameterMetadata>])[],
     destination: [] as (readonly [number, ReadonlyArray<ParameterMetadata>])[]
@@ -53,7 +56,7 @@ export const exchangeRosters = Effect.fn("exchangeRosters")(function* (
       return yield* failed(
         rank,
         `Rank ${rank} sent a roster that cannot be read.`,
-        "Run the same version on all ranks."
+        "See the error of that rank, and run the same version on all ranks."
       )
     }
     for (const side of ["source", "destination"] as const) {

@@ -38,8 +38,14 @@ const refuse = (rank: Rank, error: ReshardError | CopyError): CopyError =>
     ? error
     : copyError("TransferFailed", [rank], { ...error.reason, rank, op: "executeReshardPlan", detail: error.message })
 
-/** Queues every send; regions whose type differs from the wire's are cast into buffers, all in one batch. */
-const submitSends = Effect.fnUntraced(function* (
+/**
+ * Operations to queue. They enter the service's queue together, right before `run`, so that an update which ends earlier
+ * leaves nothing there for the next one.
+ */
+type Submissions = ReadonlyArray<Effect.Effect<void, CopyError>>
+
+/** Prepares every send; regions whose type differs from the wire's are cast into buffers, all in one batch. */
+const prepareSends = Effect.fnUntraced(function* (
   plan: ReshardPlan,
   source: TensorDict | undefined,
   transform: ReshardTransform | undefined
@@ -48,47 +54,52 @@ const submitSends = Effect.fnUntraced(function* (
   const engine = yield* TensorEngine
   const { rank } = plan
   const casts: Array<Move> = []
+  const submissions: Array<Effect.Effect<void, CopyError>> = []
   for (const op of plan.sendOps) {
     const tensor = source === undefined ? undefined : resolveTensor(source, op.paramName)
     if (tensor === undefined) continue
-    const submit = (region: Tensor, part: number) =>
-      service.submitSend(region, op.peerRank, op.taskId, { part, paramName: op.paramName })
+    const submit = (region: Tensor, part: number): void => {
+      submissions.push(service.submitSend(region, op.peerRank, op.taskId, { part, paramName: op.paramName }))
+    }
     if (transform?.shouldTransform(op.paramName) === true) {
       const prepared = transform.prepareSend({ paramName: op.paramName, region: op.mySlice, tensor })
       const parts = yield* Effect.mapError(prepared, (error) => transformFailed(rank, op, error))
-      yield* Effect.forEach(parts, submit, { discard: true })
+      parts.forEach(submit)
       continue
     }
     const view = yield* plainView(rank, op, tensor)
     if (view.dtype === op.wireDtype) {
-      yield* submit(view, 0)
+      submit(view, 0)
       continue
     }
     const allocated = engine.allocate(op.wireDtype, regionShape(op.mySlice), view.device)
     const buffer = yield* Effect.mapError(allocated, (error) => engineFailed(rank, "allocate", error))
     casts.push({ dst: buffer, src: view })
-    yield* submit(buffer, 0)
+    submit(buffer, 0)
   }
   if (casts.length > 0) yield* Effect.mapError(engine.copy(casts), (error) => engineFailed(rank, "cast", error))
+  return submissions satisfies Submissions
 })
 
-const submitRecvs = Effect.fnUntraced(function* (
+/** Prepares every receive and how it is written. */
+const prepareRecvs = Effect.fnUntraced(function* (
   plan: ReshardPlan,
   destination: TensorDict | undefined,
   transform: ReshardTransform | undefined
 ) {
   const service = yield* CopyService
   const writebacks: Array<Writeback> = []
+  const submissions: Array<Effect.Effect<void, CopyError>> = []
   for (const op of plan.recvOps) {
     const tensor = destination === undefined ? undefined : resolveTensor(destination, op.paramName)
     if (tensor === undefined) continue
     const writeback = yield* makeWriteback(plan.rank, op, tensor, transform)
     writebacks.push(writeback)
     for (const [part, buffer] of writeback.buffers.entries()) {
-      yield* service.submitRecv(buffer, op.peerRank, op.taskId, { part, paramName: op.paramName })
+      submissions.push(service.submitRecv(buffer, op.peerRank, op.taskId, { part, paramName: op.paramName }))
     }
   }
-  return writebacks
+  return { writebacks, submissions: submissions satisfies Submissions }
 })
 
 export const executeReshardPlan = Effect.fn("executeReshardPlan")(function* (
@@ -105,14 +116,16 @@ export const executeReshardPlan = Effect.fn("executeReshardPlan")(function* (
     }
     const fault = checkTensors(plan, service.rank, source, destination)
     if (fault !== undefined) return yield* fault
-    yield* submitSends(plan, source, transform)
-    return yield* submitRecvs(plan, destination, transform)
+    const sends = yield* prepareSends(plan, source, transform)
+    const { writebacks, submissions } = yield* prepareRecvs(plan, destination, transform)
+    return { writebacks, submissions: [...sends, ...submissions] }
   })
   const updated = Effect.gen(function* () {
     // A failure before `run` must reach the other ranks, which wait for this one there.
-    const writebacks = yield* Effect.tapError(body, (error) =>
+    const { writebacks, submissions } = yield* Effect.tapError(body, (error) =>
       Effect.ignore(service.run({ refuse: refuse(service.rank, error) }))
     )
+    yield* Effect.all(submissions, { discard: true })
     const copy = yield* service.run(options.onProgress === undefined ? {} : { onProgress: options.onProgress })
     yield* finishWritebacks(plan.rank, writebacks)
     return { writebacks, copy }

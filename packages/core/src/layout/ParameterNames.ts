@@ -41,7 +41,8 @@ const findExpert = (parts: ReadonlyArray<string>): { readonly at: number; readon
 
 /**
  * The name with its local expert number replaced by the global one, for both ways of keeping experts: `weight3` in a
- * grouped module and `local_experts.3.weight` in a list. A fused tensor of all experts has no number and keeps its name.
+ * grouped module and `local_experts.3.weight` in a list. A fused tensor of all experts has no number and keeps its name;
+ * so does an expert that this rank cannot hold, which planners refuse.
  */
 export const globalExpertName = (
   name: string,
@@ -49,8 +50,8 @@ export const globalExpertName = (
 ): { readonly name: string; readonly expert: number | null } => {
   const parts = name.split(".")
   const found = findExpert(parts)
-  if (found === undefined) return { name, expert: null }
-  const perRank = Math.floor(position.numExperts / position.expertParallelSize)
+  const perRank = position.numExperts / position.expertParallelSize
+  if (found === undefined || !Number.isInteger(perRank) || found.local >= perRank) return { name, expert: null }
   const expert = position.expertParallelRank * perRank + found.local
   parts[found.at] = parts[found.at]!.replace(/\d+$/, String(expert))
   return { name: parts.join("."), expert }

@@ -192,8 +192,6 @@ export const rosterFromParameters = (byRank: Iterable<readonly [Rank, ReadonlyAr
   })
 }
 
-export const emptyRoster: Roster = rosterFromParameters([])
-
 /** The ranks of one of a parameter's groups; null where it is in no such group. */
 export const groupRanks = (
   roster: Roster,
@@ -221,27 +219,6 @@ export const parametersOf = (roster: Roster, rank: Rank): ReadonlyArray<Paramete
       pipelineParallelGroupRanks: groupRanks(roster, member, parameter, "pipelineParallel")
     }
   })
-}
-
-/** False where an index leads nowhere, members are not in order or the digest is not its own; for decoded rosters. */
-export const isConsistentRoster = (roster: Roster): boolean => {
-  const { digest, ...rest } = roster
-  return (
-    roster.groupSets.every((set) =>
-      Object.values(set).every((list) => list === null || list < roster.rankLists.length)
-    ) &&
-    roster.classes.every((parameters) =>
-      parameters.every((parameter) => parameter.structure < roster.structures.length)
-    ) &&
-    roster.members.every(
-      (member, position) =>
-        member.layoutClass < roster.classes.length &&
-        (position === 0 || roster.members[position - 1]!.rank < member.rank) &&
-        member.groups.every((set) => set < roster.groupSets.length) &&
-        roster.classes[member.layoutClass]!.every((parameter) => parameter.groupSlot < member.groups.length)
-    ) &&
-    digest === digestOf(rest)
-  )
 }
 
 /** Digest of both sides, equal on all ranks that hold equal rosters. */

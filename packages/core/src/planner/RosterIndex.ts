@@ -6,6 +6,7 @@
  */
 import * as Result from "effect/Result"
 import type { Rank } from "../base/Ids.ts"
+import { expertNumber } from "../layout/ParameterNames.ts"
 import type { ClassParameter, GroupSet, ParameterStructure, Roster, RosterMember } from "../layout/Roster.ts"
 import { type PlanError, planError } from "./PlanError.ts"
 import { isSharded } from "./ShardTiles.ts"
@@ -65,7 +66,7 @@ export const indexRoster = (side: Side, roster: Roster): RosterIndex => {
   }
 }
 
-/** Local name to use in errors, and the ranks of a class. */
+/** The ranks of a layout class, for errors. */
 export const ranksOfClass = (index: RosterIndex, layoutClass: number): ReadonlyArray<Rank> =>
   index.membersOfClass[layoutClass]!.map((member) => member.rank)
 
@@ -84,6 +85,31 @@ const checkNames = (index: RosterIndex): PlanError | undefined => {
         )
       }
       seen.add(parameter.resolvedName)
+    }
+  }
+  return undefined
+}
+
+/** Refuses experts whose global number cannot be told from their local one: two ranks' experts would get one name. */
+const checkExperts = (index: RosterIndex): PlanError | undefined => {
+  for (const [layoutClass, parameters] of index.roster.classes.entries()) {
+    for (const parameter of parameters) {
+      const { isEp } = index.structureOf(parameter)
+      const { resolvedName, numExperts, globalExpertIndex, groupSlot } = parameter
+      if (!isEp || numExperts === null || globalExpertIndex !== null || expertNumber(resolvedName) === null) continue
+      for (const member of index.membersOfClass[layoutClass]!) {
+        const list = index.listOf(member, groupSlot, "expertParallel")
+        // A rank outside of its own group has a fault of its own.
+        if (list === undefined || !index.positionsIn(list).has(member.rank)) continue
+        const size = index.roster.rankLists[list]!.length
+        return planError(
+          "InvalidMetadata",
+          resolvedName,
+          [member.rank],
+          `The ${index.side} states ${numExperts} experts over ${size} ranks, among which it cannot be the local expert ${expertNumber(resolvedName)}.`,
+          "State the number of experts of the whole model, a multiple of the group's size, or global expert numbers."
+        )
+      }
     }
   }
   return undefined
@@ -136,9 +162,10 @@ const checkMember = (index: RosterIndex, member: RosterMember, parameter: ClassP
   return undefined
 }
 
-/** Checks names and group membership of a whole side. */
+/** Checks names, group membership and expert numbers of a whole side. */
 export const checkRoster = (index: RosterIndex): Result.Result<undefined, PlanError> => {
-  const fault = checkNames(index)
+  // Experts first: their unresolved names could pass for duplicates.
+  const fault = checkExperts(index) ?? checkNames(index)
   if (fault !== undefined) return Result.fail(fault)
   for (const [layoutClass, parameters] of index.roster.classes.entries()) {
     // Parameters that need the same groups in the same slot are checked once.

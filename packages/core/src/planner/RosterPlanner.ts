@@ -72,52 +72,71 @@ const cutsInsideByte = ({ dtype, shape }: ParameterStructure, region: Region): b
   return false
 }
 
-/** Looks up shards by group and pattern, each pattern of a kind once. */
-const shardFinder = (index: RosterIndex) => {
-  const patterns = new Map<ParameterKind, Map<number, Result.Result<Omit<Shards, "ranks">, PlanError>>>()
-  const checkedLists = new Set<string>()
-  const slots = new Map<ParameterKind, string>()
-
-  /** Which slot each class uses decides which list it names; kinds that agree on that are checked together. */
-  const slotsOf = (kind: ParameterKind, holdings: ReadonlyMap<number, Holding>): string => {
-    const known = slots.get(kind)
-    if (known !== undefined) return known
-    const made = [...holdings.values()].map((holding) => `${holding.layoutClass}:${holding.groupSlot}`).join()
-    slots.set(kind, made)
-    return made
+/** Members of one group must name the same group, else their shards do not belong together. */
+const checkList = (
+  index: RosterIndex,
+  kind: ParameterKind,
+  holdings: ReadonlyMap<number, Holding>,
+  list: number
+): PlanError | undefined => {
+  const ranks = index.roster.rankLists[list]!
+  for (const rank of ranks) {
+    const member = index.memberOf.get(rank)
+    const holding = member === undefined ? undefined : holdings.get(member.layoutClass)
+    if (member === undefined || holding === undefined) {
+      return planError(
+        "InconsistentGroup",
+        kind.name,
+        [rank],
+        `Rank ${rank} is in its ${index.side} tensor-parallel group [${ranks.join(",")}] but does not hold it.`,
+        "All ranks of the group must list the parameter, empty shards included."
+      )
+    }
+    if (index.listOf(member, holding.groupSlot, "tensorParallel") !== list) {
+      return planError(
+        "InconsistentGroup",
+        kind.name,
+        [rank],
+        `Rank ${rank} is in the ${index.side} tensor-parallel group [${ranks.join(",")}] but names another one.`,
+        "State the same group, in the same order, on every rank of it."
+      )
+    }
   }
+  return undefined
+}
 
-  /** Members of one group must name the same group, else their shards do not belong together. */
-  const checkList = (
-    kind: ParameterKind,
-    holdings: ReadonlyMap<number, Holding>,
-    list: number
-  ): PlanError | undefined => {
-    const ranks = index.roster.rankLists[list]!
-    for (const rank of ranks) {
-      const member = index.memberOf.get(rank)
-      const holding = member === undefined ? undefined : holdings.get(member.layoutClass)
-      if (member === undefined || holding === undefined) {
-        return planError(
-          "InconsistentGroup",
-          kind.name,
-          [rank],
-          `Rank ${rank} is in its ${index.side} tensor-parallel group [${ranks.join(",")}] but does not hold it.`,
-          "All ranks of the group must list the parameter, empty shards included."
-        )
-      }
-      if (index.listOf(member, holding.groupSlot, "tensorParallel") !== list) {
-        return planError(
-          "InconsistentGroup",
-          kind.name,
-          [rank],
-          `Rank ${rank} is in the ${index.side} tensor-parallel group [${ranks.join(",")}] but names another one.`,
-          "State the same group, in the same order, on every rank of it."
-        )
+/**
+ * Checks the tensor-parallel groups of all members of one side, each group once for all kinds whose classes use the same
+ * slots for it.
+ */
+const checkGroups = (
+  index: RosterIndex,
+  kinds: Iterable<ParameterKind>,
+  holdingsOf: (kind: ParameterKind) => ReadonlyMap<number, Holding>
+): PlanError | undefined => {
+  const checked = new Set<string>()
+  for (const kind of kinds) {
+    const holdings = holdingsOf(kind)
+    const slots = [...holdings.values()].map((holding) => `${holding.layoutClass}:${holding.groupSlot}`).join()
+    for (const { layoutClass, groupSlot, structure } of holdings.values()) {
+      const key = `${layoutClass}/${slots}`
+      if (!isSharded(index.roster.structures[structure]!) || checked.has(key)) continue
+      checked.add(key)
+      const lists = new Set(
+        index.membersOfClass[layoutClass]!.map((member) => index.listOf(member, groupSlot, "tensorParallel")!)
+      )
+      for (const list of lists) {
+        const fault = checkList(index, kind, holdings, list)
+        if (fault !== undefined) return fault
       }
     }
-    return undefined
   }
+  return undefined
+}
+
+/** Looks up shards by group and pattern, each pattern of a kind once. The groups were checked before. */
+const shardFinder = (index: RosterIndex) => {
+  const patterns = new Map<ParameterKind, Map<number, Result.Result<Omit<Shards, "ranks">, PlanError>>>()
 
   const shardsOfPattern = (
     kind: ParameterKind,
@@ -156,12 +175,6 @@ const shardFinder = (index: RosterIndex) => {
       return Result.succeed({ side: { shards: [shard] }, key: String(structure), ranks: [member.rank] })
     }
     const list = index.listOf(member, groupSlot, "tensorParallel")!
-    const listKey = `${list}/${slotsOf(kind, holdings)}`
-    if (!checkedLists.has(listKey)) {
-      const wrong = checkList(kind, holdings, list)
-      if (wrong !== undefined) return Result.fail(wrong)
-      checkedLists.add(listKey)
-    }
     const pattern = index.patternOf(list)
     const known = patterns.get(kind) ?? new Map<number, Result.Result<Omit<Shards, "ranks">, PlanError>>()
     patterns.set(kind, known)
@@ -335,8 +348,12 @@ export const indexRosters = (source: Roster, destination: Roster): Result.Result
   }
   const kinds = parameterKinds(from, to)
   if (Result.isFailure(kinds)) return Result.fail(kinds.failure)
+  const distinct = new Set(kinds.success.flatMap((own) => own.map(({ kind }) => kind)))
+  const fault =
+    checkGroups(to, distinct, (kind) => kind.destinations) ?? checkGroups(from, distinct, (kind) => kind.sources)
+  if (fault !== undefined) return Result.fail(fault)
   const { assign } = assigner(from, to)
-  const counted = countTasks(to, kinds.success, assign, uniformity(from))
+  const counted = countTasks(to, kinds.success, assign, uniformity(from, to))
   if (Result.isFailure(counted)) return Result.fail(counted.failure)
   return Result.succeed({
     source: from,
@@ -344,19 +361,22 @@ export const indexRosters = (source: Roster, destination: Roster): Result.Result
     rosterDigest: rosterDigest(source, destination),
     kinds: kinds.success,
     ...counted.success,
-    // Every combination was made once while tasks were counted, so none fails here.
+    // Groups were checked, and every combination was made once while tasks were counted, so none fails here.
     assign: (member, kind) => Result.getOrElse(assign(member, kind), () => ({ tiles: [], senders: [] }))
   })
 }
 
 /**
- * True for kinds whose number of tiles does not depend on the replica that serves them: no experts, and all replicas cut
- * alike in shards that do not overlap.
+ * True for kinds whose number of tiles does not depend on the replica that serves them: no experts on either side, and
+ * all replicas cut alike in shards that do not overlap.
  */
-const uniformity = (source: RosterIndex) => {
+const uniformity = (source: RosterIndex, destination: RosterIndex) => {
   const known = new Map<ParameterKind, boolean>()
   const judge = (kind: ParameterKind): boolean => {
     const keys = new Set<string>()
+    for (const { structure } of kind.destinations.values()) {
+      if (destination.roster.structures[structure]!.isEp) return false
+    }
     for (const { layoutClass, structure, groupSlot } of kind.sources.values()) {
       const shard = source.roster.structures[structure]!
       if (shard.isEp || shard.partitionOffsets !== null) return false

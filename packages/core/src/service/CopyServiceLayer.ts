@@ -15,11 +15,16 @@ import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
 import type { Rank } from "../base/Ids.ts"
-import { equalShapes, formatShape, rowMajorStrides } from "../base/Region.ts"
-import type { Message, MessagePart } from "../ir/Message.ts"
-import { packParts, splitPart } from "../planner/Bucketing.ts"
-import { isContiguous, type Move, sliceTensor, type Tensor, tensorByteLength, tensorView } from "../tensor/Tensor.ts"
-import { CopyDriver, type CopyDriverError, type CopyDriverShape, type PeerPath, type Program } from "./CopyDriver.ts"
+import { rowMajorStrides } from "../base/Region.ts"
+import { type Move, type Tensor, tensorByteLength } from "../tensor/Tensor.ts"
+import {
+  CopyDriver,
+  type CopyDriverError,
+  type CopyDriverShape,
+  type InFlight,
+  type PeerPath,
+  type Program
+} from "./CopyDriver.ts"
 import {
   type CopyError,
   type CopyReport,
@@ -28,15 +33,17 @@ import {
   copyError,
   type RunOptions
 } from "./CopyService.ts"
+import { type BatchOp, type CopyBatch, memoryKey, type QueuedOp } from "./internal/copyBatch.ts"
+import { emptyBatch, makeBatch } from "./internal/copyCheck.ts"
 import {
-  type BatchOp,
-  type CopyBatch,
-  findDuplicate,
-  groupQueue,
-  memoryKey,
-  nameOp,
-  type QueuedOp
-} from "./internal/copyBatch.ts"
+  type Draft,
+  draftMessages,
+  globalOrder,
+  isDirect,
+  messageOf,
+  partOf,
+  stagingKey
+} from "./internal/copyDrafts.ts"
 import {
   type Agreement,
   agree,
@@ -45,7 +52,6 @@ import {
   type RunCollectives,
   resync
 } from "./internal/copyHandshake.ts"
-import { matchLocalOpsByTaskId } from "./matchLocalOps.ts"
 import { ProcessGroup, type ProcessGroupShape } from "./ProcessGroup.ts"
 import { TensorEngine, type TensorEngineShape, type TensorError } from "./TensorEngine.ts"
 
@@ -75,15 +81,6 @@ interface Compiled {
   readonly stagingBytes: number
   readonly messages: number
   readonly scope: Scope.Closeable
-}
-
-/** A message before it has memory. */
-interface Draft {
-  readonly peer: Rank
-  readonly direction: "send" | "recv"
-  readonly index: number
-  readonly pieces: ReadonlyArray<{ readonly op: BatchOp; readonly tensor: Tensor; readonly byteOffset: number }>
-  readonly byteLength: number
 }
 
 const fromTensorError = (rank: Rank, op: string, error: TensorError): CopyError =>
@@ -119,191 +116,6 @@ const nearerCause = (own: CopyError | undefined, group: CopyError): CopyError =>
   const isWaiting = own.reason._tag === "PeerGone" || own.reason._tag === "DeadlineExceeded"
   return isWaiting && group.reason._tag === "PeerGone" ? group : own
 }
-
-const invalid = (
-  rank: Rank,
-  op: BatchOp,
-  tag: "InvalidTensor" | "Unsupported" | "UnknownRank" | "DuplicateTask",
-  detail: string,
-  remedy: string
-): CopyError =>
-  copyError(tag, Number.isInteger(op.peer) ? [rank, op.peer] : [rank], {
-    rank,
-    ...(Number.isInteger(op.peer) ? { peer: op.peer } : {}),
-    op: "run",
-    ...(op.taskId === undefined ? {} : { taskId: op.taskId }),
-    ...(op.paramName === undefined ? {} : { paramName: op.paramName }),
-    detail,
-    remedy
-  })
-
-/** Checks one rank's queue by itself and separates what it sends to itself. */
-const makeBatch = (driver: CopyDriverShape, queue: ReadonlyArray<QueuedOp>): Result.Result<CopyBatch, CopyError> => {
-  const { rank, worldSize, capabilities } = driver
-  const { sends, recvs } = groupQueue(queue)
-  for (const ops of [...sends.values(), ...recvs.values()]) {
-    const duplicate = findDuplicate(ops)
-    if (duplicate !== undefined) {
-      return Result.fail(
-        invalid(
-          rank,
-          duplicate,
-          "DuplicateTask",
-          `Two operations with rank ${duplicate.peer} are ${nameOp(duplicate)}.`,
-          "Give every tensor of a task its own part number."
-        )
-      )
-    }
-    for (const op of ops) {
-      if (!Number.isInteger(op.peer) || op.peer < 0 || op.peer >= worldSize) {
-        return Result.fail(
-          invalid(
-            rank,
-            op,
-            "UnknownRank",
-            `Rank ${op.peer} is not in 0 to ${worldSize - 1}.`,
-            "Address ranks of the service's group."
-          )
-        )
-      }
-      if (op.tensor.storage.isFreed()) {
-        return Result.fail(
-          invalid(
-            rank,
-            op,
-            "InvalidTensor",
-            `The storage of ${nameOp(op)} was freed.`,
-            "Keep the tensor's scope open until run has ended."
-          )
-        )
-      }
-      const view = tensorView(op.tensor.storage, op.tensor.dtype, op.tensor.shape, op.tensor)
-      if (Result.isFailure(view)) {
-        return Result.fail(
-          invalid(
-            rank,
-            op,
-            "InvalidTensor",
-            `${nameOp(op)}: ${view.failure.detail}.`,
-            "Make views with tensorView or sliceTensor."
-          )
-        )
-      }
-      if (op.peer === rank) continue
-      const family = op.tensor.device.family
-      if (!capabilities.deviceFamilies.includes("*") && !capabilities.deviceFamilies.includes(family)) {
-        return Result.fail(
-          invalid(
-            rank,
-            op,
-            "Unsupported",
-            `Backend ${driver.name} does not move memory of device family ${family}.`,
-            "Choose a backend that serves the device."
-          )
-        )
-      }
-      if (capabilities.requiresTaskId && op.taskId === undefined) {
-        return Result.fail(
-          invalid(
-            rank,
-            op,
-            "Unsupported",
-            `Backend ${driver.name} needs a task id for every operation.`,
-            "Pass the plan's task id."
-          )
-        )
-      }
-    }
-  }
-  const match = matchLocalOpsByTaskId(sends.get(rank) ?? [], recvs.get(rank) ?? [])
-  const [alone] = [...match.unmatchedSends, ...match.unmatchedRecvs]
-  if (alone !== undefined) {
-    const half = match.unmatchedSends.length > 0 ? "sends" : "receives"
-    return Result.fail(
-      copyError("PartnerMissing", [rank], {
-        rank,
-        peer: rank,
-        op: "run",
-        ...(alone.taskId === undefined ? {} : { taskId: alone.taskId }),
-        ...(alone.paramName === undefined ? {} : { paramName: alone.paramName }),
-        detail: `Rank ${rank} ${half} ${nameOp(alone)} with itself, without the other half.`,
-        remedy: "Submit both halves of every transfer before run."
-      })
-    )
-  }
-  for (const { send, recv } of match.pairs) {
-    if (send.tensor.dtype === recv.tensor.dtype && equalShapes(send.tensor.shape, recv.tensor.shape)) continue
-    const name = send.paramName ?? recv.paramName
-    return Result.fail(
-      copyError("Mismatch", [rank], {
-        rank,
-        peer: rank,
-        op: "run",
-        ...(send.taskId === undefined ? {} : { taskId: send.taskId }),
-        ...(name === undefined ? {} : { paramName: name }),
-        detail: `${nameOp(send)}: sends ${send.tensor.dtype}${formatShape(send.tensor.shape)}, receives ${recv.tensor.dtype}${formatShape(recv.tensor.shape)}.`,
-        remedy: "Submit equal shapes and element types on both ends."
-      })
-    )
-  }
-  const others = (ops: ReadonlyMap<Rank, ReadonlyArray<BatchOp>>) => new Map([...ops].filter(([peer]) => peer !== rank))
-  return Result.succeed({ local: match.pairs, sends: others(sends), recvs: others(recvs) })
-}
-
-const emptyBatch: CopyBatch = { local: [], sends: new Map(), recvs: new Map() }
-
-/** Cuts one direction of one pair into messages; empty tensors travel in none. */
-const draftMessages = (
-  peer: Rank,
-  direction: "send" | "recv",
-  ops: ReadonlyArray<BatchOp>,
-  limit: number
-): ReadonlyArray<Draft> => {
-  const pieces = ops.flatMap((op) =>
-    splitPart(op.tensor, limit).flatMap((region) => {
-      const view = sliceTensor(op.tensor, region)
-      return Result.isSuccess(view) && !view.success.shape.includes(0) ? [{ op, tensor: view.success }] : []
-    })
-  )
-  return packParts(
-    pieces.map((piece) => tensorByteLength(piece.tensor)),
-    limit
-  ).map((message, index) => ({
-    peer,
-    direction,
-    index,
-    pieces: message.parts.map((part) => ({ ...pieces[part.index]!, byteOffset: part.byteOffset })),
-    byteLength: message.byteLength
-  }))
-}
-
-/** Sorts messages into an order that is consistent over all ranks: by index, then sender, then receiver. */
-const globalOrder =
-  (rank: Rank) =>
-  (a: Draft, b: Draft): number => {
-    const sender = (draft: Draft) => (draft.direction === "send" ? rank : draft.peer)
-    const receiver = (draft: Draft) => (draft.direction === "send" ? draft.peer : rank)
-    return a.index - b.index || sender(a) - sender(b) || receiver(a) - receiver(b)
-  }
-
-const messageOf = (draft: Draft, parts: ReadonlyArray<MessagePart>): Message => ({
-  peer: draft.peer,
-  direction: draft.direction,
-  index: draft.index,
-  parts,
-  byteLength: draft.byteLength
-})
-
-/** A message of one dense piece needs no staging, whatever the other end does. */
-const isDirect = (draft: Draft): boolean => draft.pieces.length === 1 && isContiguous(draft.pieces[0]!.tensor)
-
-const stagingKey = (draft: Draft): string => `${draft.direction} ${draft.peer}`
-
-const partOf = ({ op, tensor }: Draft["pieces"][number]): MessagePart => ({
-  taskId: op.taskId ?? op.sequence,
-  part: op.part,
-  tensor
-})
 
 const seconds = (nanoseconds: bigint): number => Number(nanoseconds) / 1e9
 
@@ -466,11 +278,14 @@ const make = <E>(
         return yield* Effect.fromResult(done)
       })
 
-    /** A driver's call that has no progress of its own to show. */
+    /**
+     * A driver's call that has no progress of its own to show. The bound is twice the deadline: a driver that waits for
+     * its peers through the group fails at the deadline itself, and its error names the rank that did not come.
+     */
     const bounded = <A, R>(op: string, call: Effect.Effect<A, CopyDriverError, R>): Effect.Effect<A, CopyError, R> =>
       Effect.mapError(call, (error) => fromDriverError(rank, op, error)).pipe(
         Effect.timeoutOrElse({
-          duration: deadline,
+          duration: Duration.times(deadline, 2),
           orElse: () =>
             Effect.fail(
               copyError("DeadlineExceeded", [rank], {
@@ -479,7 +294,7 @@ const make = <E>(
                 op,
                 scope: "service",
                 isRetryable: true,
-                detail: `The driver's ${op} did not end for ${Duration.format(deadline)}.`,
+                detail: `The driver's ${op} did not end for ${Duration.format(Duration.times(deadline, 2))}.`,
                 remedy: "Look at the backend; raise the deadline if it is merely slow."
               })
             )
@@ -539,43 +354,50 @@ const make = <E>(
       round: Round,
       progress: (movedBytes: number) => Effect.Effect<void>
     ): Effect.Effect<number, CopyError> =>
-      Effect.gen(function* () {
-        const inFlight = yield* bounded("start", driver.start(round.program))
-        const interval = Duration.min(Duration.millis(200), Duration.times(deadline, 0.1))
-        const watch = Effect.gen(function* () {
-          let moved = yield* inFlight.movedBytes
-          let since = yield* Clock.currentTimeMillis
-          while (true) {
-            yield* Effect.sleep(interval)
-            const now = yield* Clock.currentTimeMillis
-            const current = yield* inFlight.movedBytes
-            if (current > moved) {
-              moved = current
-              since = now
-              yield* group.reportProgress
-              yield* progress(moved)
-            } else if (now - since >= Duration.toMillis(deadline)) {
-              const pending = [...new Set(round.program.messages.map((message) => message.peer))]
-              const [message] = round.program.messages
-              return yield* copyError("DeadlineExceeded", pending, {
-                backend: driver.name,
-                rank,
-                op: "run",
-                scope: "service",
-                isRetryable: true,
-                ...(pending[0] === undefined ? {} : { peer: pending[0] }),
-                ...(message === undefined ? {} : { taskId: message.parts[0]!.taskId }),
-                detail: `No byte moved for ${Duration.format(deadline)}; messages with rank ${pending.join(", ")} are not done.`,
-                remedy: "Check that these ranks are alive; raise the deadline if they are merely slow."
-              })
-            }
-          }
+      Effect.suspend(() => {
+        // Kept as soon as the driver has started: an interruption of the wait for `start` must cancel it too.
+        let started: InFlight | undefined
+        const start = Effect.map(driver.start(round.program), (inFlight) => {
+          started = inFlight
+          return inFlight
         })
-        const wait = Effect.mapError(inFlight.await, (error) => fromDriverError(rank, "run", error))
-        yield* Effect.raceFirst(wait, watch).pipe(
-          Effect.onExit((exit) => (Exit.isSuccess(exit) ? Effect.void : inFlight.cancel))
-        )
-        return yield* inFlight.movedBytes
+        const body = Effect.gen(function* () {
+          const inFlight = yield* bounded("start", start)
+          const interval = Duration.min(Duration.millis(200), Duration.times(deadline, 0.1))
+          const watch = Effect.gen(function* () {
+            let moved = yield* inFlight.movedBytes
+            let since = yield* Clock.currentTimeMillis
+            while (true) {
+              yield* Effect.sleep(interval)
+              const now = yield* Clock.currentTimeMillis
+              const current = yield* inFlight.movedBytes
+              if (current > moved) {
+                moved = current
+                since = now
+                yield* group.reportProgress
+                yield* progress(moved)
+              } else if (now - since >= Duration.toMillis(deadline)) {
+                const pending = [...new Set(round.program.messages.map((message) => message.peer))]
+                const [message] = round.program.messages
+                return yield* copyError("DeadlineExceeded", pending, {
+                  backend: driver.name,
+                  rank,
+                  op: "run",
+                  scope: "service",
+                  isRetryable: true,
+                  ...(pending[0] === undefined ? {} : { peer: pending[0] }),
+                  ...(message === undefined ? {} : { taskId: message.parts[0]!.taskId }),
+                  detail: `No byte moved for ${Duration.format(deadline)}; messages with rank ${pending.join(", ")} are not done.`,
+                  remedy: "Check that these ranks are alive; raise the deadline if they are merely slow."
+                })
+              }
+            }
+          })
+          const wait = Effect.mapError(inFlight.await, (error) => fromDriverError(rank, "run", error))
+          yield* Effect.raceFirst(wait, watch)
+          return yield* inFlight.movedBytes
+        })
+        return Effect.onExit(body, (exit) => (Exit.isSuccess(exit) ? Effect.void : (started?.cancel ?? Effect.void)))
       })
 
     const execute = Effect.fnUntraced(function* (

@@ -65,6 +65,14 @@ export const make = Effect.fnUntraced(function* (
       remedy: "Give whole numbers, the rank from 0 to size - 1."
     })
   }
+  if (!Number.isInteger(options.port) || options.port < 0 || options.port > 65_535) {
+    return yield* rendezvousFailed(
+      rank,
+      [rank],
+      `${options.port} is not a port.`,
+      "Give a port from 1 to 65535 (TENSORFERRY_PORT); 0 on rank 0 takes any free one."
+    )
+  }
   if ((token === undefined || token === "") && !(yield* isLoopback(host))) {
     return yield* rendezvousFailed(
       rank,
