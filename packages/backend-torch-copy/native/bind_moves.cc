@@ -46,31 +46,33 @@ Napi::Value movedBytes(const Napi::CallbackInfo& info) {
   });
 }
 
-/** Both kinds of work have the form `(pool, table, callback)`. */
-template <typename Make>
-Napi::Value startJob(const Napi::CallbackInfo& info, const char* function, Make make) {
-  return guarded(info, function, [&]() -> Napi::Value {
-    auto pool = info.Length() == 3 ? unwrap<JobPool>(info[0]) : nullptr;
-    const bool isTable = pool != nullptr && info[1].IsTypedArray() &&
-                         info[1].As<Napi::TypedArray>().TypedArrayType() == napi_biguint64_array;
-    if (!isTable || !info[2].IsFunction()) return toJs(info.Env(), badArgument(function, "(pool, table, callback)"));
-    auto table = info[1].As<Napi::BigUint64Array>();
-    Result<std::shared_ptr<Job>> job = make(table.Data(), table.ElementLength());
-    if (!job.ok()) return toJs(info.Env(), job.status());
-    return Jobs::of(info.Env())->start(pool, job.value(), info[2].As<Napi::Function>());
-  });
+bool isTable(Napi::Value value) {
+  return value.IsTypedArray() && value.As<Napi::TypedArray>().TypedArrayType() == napi_biguint64_array;
 }
 
 Napi::Value startMoves(const Napi::CallbackInfo& info) {
-  return startJob(info, "startMoves", [](const uint64_t* words, size_t count) -> Result<std::shared_ptr<Job>> {
-    auto items = parseMoves(words, count);
-    if (!items.ok()) return items.status();
-    return makeMoveJob(std::move(items.value()));
+  return guarded(info, "startMoves", [&]() -> Napi::Value {
+    auto pool = info.Length() == 4 ? unwrap<JobPool>(info[0]) : nullptr;
+    if (pool == nullptr || !isTable(info[1]) || !info[2].IsBoolean() || !info[3].IsFunction())
+      return toJs(info.Env(), badArgument("startMoves", "(pool, table, refuseOverlap, callback)"));
+    auto table = info[1].As<Napi::BigUint64Array>();
+    auto items = parseMoves(table.Data(), table.ElementLength(), info[2].As<Napi::Boolean>().Value());
+    if (!items.ok()) return toJs(info.Env(), items.status());
+    auto job = makeMoveJob(std::move(items.value()));
+    return Jobs::of(info.Env())->start(pool, std::move(job), info[3].As<Napi::Function>());
   });
 }
 
 Napi::Value startReduce(const Napi::CallbackInfo& info) {
-  return startJob(info, "startReduce", makeReduceJob);
+  return guarded(info, "startReduce", [&]() -> Napi::Value {
+    auto pool = info.Length() == 3 ? unwrap<JobPool>(info[0]) : nullptr;
+    if (pool == nullptr || !isTable(info[1]) || !info[2].IsFunction())
+      return toJs(info.Env(), badArgument("startReduce", "(pool, table, callback)"));
+    auto table = info[1].As<Napi::BigUint64Array>();
+    auto job = makeReduceJob(table.Data(), table.ElementLength());
+    if (!job.ok()) return toJs(info.Env(), job.status());
+    return Jobs::of(info.Env())->start(pool, std::move(job.value()), info[2].As<Napi::Function>());
+  });
 }
 
 }  // namespace

@@ -5,14 +5,16 @@
  * to infinity; float8_e4m3fn has none and saturates at 448; float8_e8m0fnu keeps only a rounded exponent. Float to
  * integer truncates and keeps the low bits; NaN and infinity give 0. Every NaN that a conversion makes is the
  * positive quiet NaN without payload, so that all machines give the same bits.
- * Written without branches where the compiler can then use vector instructions. Everything has internal linkage: the
+ * Written without branches, and with signed comparisons (vectors of unsigned numbers have none on many processors), where the compiler can then use vector instructions. Everything has internal linkage: the
  * kernels are compiled per instruction set, and a shared inline function would be kept from only one of those copies.
  */
 #pragma once
 
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <utility>
 
 namespace tensorferry {
 namespace {
@@ -32,15 +34,17 @@ struct SmallFloat {
   static constexpr uint32_t shift = 23 - Mantissa;
 
   static uint32_t encode(float value) {
-    const uint32_t bits = bitsOf(value), magnitude = bits & 0x7fffffffu, sign = (bits >> signShift) & (1u << (Exponent + Mantissa));
-    const uint32_t rounded = (magnitude + (1u << (shift - 1)) - 1 + ((magnitude >> shift) & 1)) >> shift;
-    const uint32_t wide = rounded - ((127 - bias) << Mantissa);
-    const uint32_t normal = wide < infinity ? wide : infinity;
+    const uint32_t bits = bitsOf(value), sign = (bits >> signShift) & (1u << (Exponent + Mantissa));
+    const int32_t magnitude = static_cast<int32_t>(bits & 0x7fffffffu);
+    // A NaN may wrap around here; its result is not taken.
+    const uint32_t rounded = (bitsOf(std::fabs(value)) + (1u << (shift - 1)) - 1 + ((magnitude >> shift) & 1)) >> shift;
+    const int32_t wide = static_cast<int32_t>(rounded - ((127 - bias) << Mantissa));
+    const int32_t normal = wide < static_cast<int32_t>(infinity) ? wide : static_cast<int32_t>(infinity);
     // Adding this power of two makes the processor round a subnormal result at the right bit.
     const uint32_t magic = (127 - bias + 1 + shift) << 23;
-    const uint32_t subnormal = bitsOf(floatOf(magnitude) + floatOf(magic)) - magic;
-    const uint32_t finite = magnitude < ((127 - bias + 1) << 23) ? subnormal : normal;
-    return magnitude > 0x7f800000u ? nan : finite | sign;
+    const int32_t subnormal = static_cast<int32_t>(bitsOf(floatOf(static_cast<uint32_t>(magnitude)) + floatOf(magic)) - magic);
+    const int32_t finite = magnitude < static_cast<int32_t>((127 - bias + 1) << 23) ? subnormal : normal;
+    return magnitude > 0x7f800000 ? nan : static_cast<uint32_t>(finite) | sign;
   }
 
   static float decode(uint32_t code) {
@@ -57,17 +61,50 @@ using Float8E5M2 = SmallFloat<5, 2>;
 inline uint32_t encodeBFloat16(float value) {
   const uint32_t bits = bitsOf(value);
   const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1)) >> 16;
-  return (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded;
+  return static_cast<int32_t>(bits & 0x7fffffffu) > 0x7f800000 ? 0x7fc0u : rounded;
 }
 inline float decodeBFloat16(uint32_t code) { return quiet(floatOf(code << 16)); }
 
 inline uint32_t encodeFloat8E4M3(float value) {
-  const uint32_t bits = bitsOf(value), whole = bits & 0x7fffffffu, sign = (bits >> 24) & 0x80u;
-  const uint32_t magnitude = whole < 0x43e00000u ? whole : 0x43e00000u;  // 448, the largest value
-  const uint32_t normal = ((magnitude + 0x7ffffu + ((magnitude >> 20) & 1)) >> 20) - (120u << 3);
-  const uint32_t subnormal = bitsOf(floatOf(magnitude) + 16384.0f) - bitsOf(16384.0f);
-  const uint32_t finite = magnitude < (121u << 23) ? subnormal : normal;
-  return whole > 0x7f800000u ? 0x7fu : finite | sign;
+  const uint32_t bits = bitsOf(value), sign = (bits >> 24) & 0x80u;
+  const int32_t whole = static_cast<int32_t>(bits & 0x7fffffffu);
+  const int32_t magnitude = whole < 0x43e00000 ? whole : 0x43e00000;  // 448, the largest value
+  const int32_t normal = ((magnitude + 0x7ffff + ((magnitude >> 20) & 1)) >> 20) - (120 << 3);
+  const int32_t subnormal = static_cast<int32_t>(bitsOf(floatOf(static_cast<uint32_t>(magnitude)) + 16384.0f) - bitsOf(16384.0f));
+  const int32_t finite = magnitude < (121 << 23) ? subnormal : normal;
+  return whole > 0x7f800000 ? 0x7fu : static_cast<uint32_t>(finite) | sign;
+}
+#ifdef __AVX2__
+inline constexpr size_t vectorBytes = 32;
+#else
+inline constexpr size_t vectorBytes = 16;
+#endif
+/** 16-bit numbers that fill a register of the processor. */
+typedef int16_t Lanes __attribute__((vector_size(vectorBytes)));
+typedef uint8_t LaneBytes __attribute__((vector_size(vectorBytes)));
+inline constexpr size_t laneCount = vectorBytes / sizeof(int16_t);
+typedef uint8_t ByteLanes __attribute__((vector_size(laneCount)));
+
+template <size_t... i>
+ByteLanes lowerBytes(LaneBytes bytes, std::index_sequence<i...>) {
+  return __builtin_shufflevector(bytes, bytes, 2 * i...);
+}
+
+/** The same as by way of float32, in 16 bits: below the least normal number, steps of 2^-9 are counted. */
+inline ByteLanes bfloat16ToFloat8E4M3(Lanes code) {
+  const Lanes whole = code & static_cast<int16_t>(0x7fff), most = Lanes{} + static_cast<int16_t>(0x43e0);  // 448
+  const Lanes magnitude = whole < most ? whole : most;
+  const Lanes normal = ((magnitude + static_cast<int16_t>(7) + ((magnitude >> 4) & static_cast<int16_t>(1))) >> 4) -
+                       static_cast<int16_t>(120 << 3);
+  // Halfway between two steps the even one is taken, so that every other threshold is passed only beyond it.
+  constexpr int16_t thresholds[] = {0x3a80, 0x3b3f, 0x3ba0, 0x3bdf, 0x3c10, 0x3c2f, 0x3c50, 0x3c6f};
+  Lanes subnormal{};
+  for (const int16_t threshold : thresholds) subnormal -= magnitude > threshold;  // true is -1
+  const Lanes finite = magnitude < static_cast<int16_t>(121 << 7) ? subnormal : normal;
+  const Lanes sign = (code >> 8) & static_cast<int16_t>(0x80);
+  const Lanes nan = Lanes{} + static_cast<int16_t>(0x7f);
+  const Lanes result = whole > static_cast<int16_t>(0x7f80) ? nan : finite | sign;
+  return lowerBytes(reinterpret_cast<LaneBytes>(result), std::make_index_sequence<laneCount>{});
 }
 inline float decodeFloat8E4M3(uint32_t code) {
   const uint32_t magnitude = code & 0x7fu, sign = (code << 24) & 0x80000000u;

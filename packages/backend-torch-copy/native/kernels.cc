@@ -150,6 +150,50 @@ void store(uint8_t* destination, int64_t stride, const void* block, size_t count
   }
 }
 
+template <DType from, DType to>
+void convert(uint8_t* __restrict destination, const uint8_t* __restrict source, size_t count) {
+  using From = typename Element<from>::Stored;
+  using To = typename Element<to>::Stored;
+  for (size_t i = 0; i < count; i++)
+    write<To>(destination + i * sizeof(To), Element<to>::encode(Element<from>::decode(read<From>(source + i * sizeof(From)))));
+}
+
+/** In 16-bit lanes, twice as many as by way of float32. */
+template <>
+void convert<DType::BFloat16, DType::Float8E4M3>(uint8_t* __restrict destination, const uint8_t* __restrict source, size_t count) {
+  size_t at = 0;
+  for (; at + laneCount <= count; at += laneCount) {
+    const ByteLanes bytes = bfloat16ToFloat8E4M3(read<Lanes>(source + at * sizeof(uint16_t)));
+    std::memcpy(destination + at, &bytes, laneCount);
+  }
+  Lanes rest{};
+  std::memcpy(&rest, source + at * sizeof(uint16_t), (count - at) * sizeof(uint16_t));
+  const ByteLanes bytes = bfloat16ToFloat8E4M3(rest);
+  std::memcpy(destination + at, &bytes, count - at);
+}
+
+/** Worth a loop of their own: where both steps are cheap, or one was written for the pair. */
+constexpr bool hasConverter(DType from, DType to) {
+  const auto isPlain = [](DType type) {
+    return type == DType::Float32 || type == DType::BFloat16 || type == DType::Float16;
+  };
+  return (isPlain(from) && isPlain(to)) || (from == DType::BFloat16 && to == DType::Float8E4M3);
+}
+
+template <size_t from, size_t to>
+constexpr auto converter() -> void (*)(uint8_t*, const uint8_t*, size_t) {
+  if constexpr (hasConverter(static_cast<DType>(from), static_cast<DType>(to))) {
+    return &convert<static_cast<DType>(from), static_cast<DType>(to)>;
+  } else {
+    return nullptr;
+  }
+}
+
+template <size_t from, size_t... to>
+constexpr void fillConverters(Kernels& table, std::index_sequence<to...>) {
+  ((table.convert[from][to] = converter<from, to>()), ...);
+}
+
 // Integers wrap: they are added and multiplied as unsigned numbers, where that is defined.
 template <typename W>
 struct Arithmetic {
@@ -193,7 +237,9 @@ constexpr Kernels makeTable(std::index_sequence<dtype...>) {
                {{&store<D(dtype), Wide::Float32>, &store<D(dtype), Wide::Float64>, &store<D(dtype), Wide::Int64>,
                  &store<D(dtype), Wide::UInt64>}...},
                {},
+               {},
                {&divide<Wide::Float32>, &divide<Wide::Float64>, &divide<Wide::Int64>, &divide<Wide::UInt64>}};
+  (fillConverters<dtype>(made, std::make_index_sequence<castableCount>{}), ...);
 #define ACCUMULATE(OP)                                                                                     \
   {                                                                                                        \
     auto& row = made.accumulate[static_cast<size_t>(ReduceOp::OP)];                                        \

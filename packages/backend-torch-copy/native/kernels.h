@@ -2,7 +2,7 @@
  * The inner loops, as a table per instruction set. Owns conversion and accumulation over short runs of elements.
  *
  * A cast goes source -> wide type -> destination, a block at a time, so that the number of loops is the number of types
- * and not of pairs. Pure functions over the memory given; any thread. Addresses need no alignment; strides are in bytes.
+ * and not of pairs; only a few, which models are made of, have a loop per pair. Pure functions over the memory given; any thread. Addresses need no alignment; strides are in bytes.
  */
 #pragma once
 
@@ -29,6 +29,11 @@ struct Kernels {
   void (*load[castableCount])(void* block, const uint8_t* source, int64_t stride, size_t count);
   /** A dense block to elements. */
   void (*store[castableCount][wideCount])(uint8_t* destination, int64_t stride, const void* block, size_t count);
+  /**
+   * Dense elements to dense elements at once, for the pairs of types where that is faster; null for others. Source and
+   * destination lie apart.
+   */
+  void (*convert[castableCount][castableCount])(uint8_t* destination, const uint8_t* source, size_t count);
   /** `accumulator = accumulator op block`; the average sums. */
   void (*accumulate[reduceOpCount][wideCount])(void* accumulator, const void* block, size_t count);
   void (*divide[wideCount])(void* accumulator, uint64_t divisor, size_t count);

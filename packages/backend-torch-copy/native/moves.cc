@@ -8,7 +8,9 @@
 #include <string>
 
 #include "kernels.h"
+#include "overlap.h"
 #include "remote.h"
+#include "stream.h"
 #include "transpose.h"
 
 namespace tensorferry {
@@ -17,6 +19,12 @@ namespace {
 /** Bytes of one work item: small enough that cancelling is quick and threads share well, large enough to be cheap. */
 constexpr uint64_t itemBytes = 2u << 20;
 
+/** A batch that writes more than this leaves nothing useful in the caches, and stores past them. */
+constexpr uint64_t streamingBytes = 16u << 20;
+
+/** Shorter runs are stored as usual: their ends would be parts of lines. */
+constexpr uint64_t shortRun = 256;
+
 Status badTable(size_t index, const char* detail) {
   Status status = failure(Code::InvalidArgument, "parseMoves", detail);
   status.item = static_cast<int64_t>(index);
@@ -24,10 +32,10 @@ Status badTable(size_t index, const char* detail) {
 }
 
 /** Cuts a move until every piece is at most `itemBytes` long. */
-void cut(const Move& move, std::vector<Move>& items) {
+void cut(const Move& move, MoveList& items) {
   const uint64_t bytes = destinationBytes(move);
   if (bytes <= itemBytes || move.dimensionCount == 0) {
-    items.push_back(move);
+    items.add(move);
     return;
   }
   const Dimension outermost = move.dimensions[0];
@@ -65,17 +73,94 @@ void copyElements(const Move& move, uint8_t* destination, const uint8_t* source,
   }
 }
 
-void castRun(const Move& move, uint8_t* destination, const uint8_t* source, const Dimension& columns) {
-  const Kernels& table = kernels();
-  const Wide wide = wideOf(move.sourceType);
-  const auto load = table.load[move.sourceType];
-  const auto store = table.store[move.destinationType][static_cast<size_t>(wide)];
-  alignas(64) uint8_t block[blockElements * 8];
-  for (uint64_t done = 0; done < columns.length; done += blockElements) {
-    const size_t count = std::min<uint64_t>(blockElements, columns.length - done);
-    load(block, source + static_cast<int64_t>(done) * columns.sourceStep, columns.sourceStep, count);
-    store(destination + static_cast<int64_t>(done) * columns.destinationStep, columns.destinationStep, block, count);
+void copyRun(uint8_t* destination, const uint8_t* source, uint64_t length, bool past) {
+  if (past && length >= shortRun) {
+    streamBytes(destination, source, length);
+  } else {
+    std::memcpy(destination, source, length);
   }
+}
+
+/** Asks for memory that will be read soon. */
+void fetch(const uint8_t* from, size_t length) {
+  for (size_t at = 0; at < length; at += cacheLine) __builtin_prefetch(from + at);
+}
+
+/** Converts elements of one type to another. */
+struct Cast {
+  uint8_t destinationType, sourceType;
+
+  void run(uint8_t* destination, int64_t destinationStep, const uint8_t* source, int64_t sourceStep, uint64_t length,
+           bool past) const {
+    const Kernels& table = kernels();
+    const auto load = table.load[sourceType];
+    const auto store = table.store[destinationType][static_cast<size_t>(wideOf(sourceType))];
+    const auto convert = table.convert[sourceType][destinationType];
+    const int64_t size = dtypeBytes[destinationType], sourceSize = dtypeBytes[sourceType];
+    const bool isDense = destinationStep == size && sourceStep == sourceSize;
+    alignas(64) uint8_t wide[blockElements * 8], converted[blockElements * 8];
+    for (uint64_t done = 0; done < length; done += blockElements) {
+      const size_t count = std::min<uint64_t>(blockElements, length - done);
+      uint8_t* to = destination + static_cast<int64_t>(done) * destinationStep;
+      const uint8_t* from = source + static_cast<int64_t>(done) * sourceStep;
+      // While the processor computes, nothing else would ask for the source's next lines.
+      if (isDense && length - done >= 2 * blockElements) fetch(from + count * sourceSize, count * sourceSize);
+      if (isDense && convert != nullptr) {
+        convert(converted, from, count);
+      } else {
+        load(wide, from, sourceStep, count);
+        store(isDense ? converted : to, destinationStep, wide, count);
+      }
+      if (isDense) copyRun(to, converted, count * size, past);
+    }
+  }
+};
+
+/**
+ * Casts a matrix whose destination is dense along the columns and whose source is dense along the rows: each tile is cast
+ * in the order of its source and then transposed.
+ */
+template <typename T>
+void castTransposed(const Cast& cast, uint8_t* destination, const uint8_t* source, const Matrix& matrix) {
+  constexpr uint64_t tileRows = 256, tileColumns = 64;
+  constexpr auto size = static_cast<int64_t>(sizeof(T));
+  alignas(64) uint8_t tile[tileColumns * tileRows * sizeof(T)];
+  for (uint64_t r = 0; r < matrix.rows; r += tileRows) {
+    for (uint64_t c = 0; c < matrix.columns; c += tileColumns) {
+      const uint64_t rows = std::min(tileRows, matrix.rows - r), columns = std::min(tileColumns, matrix.columns - c);
+      const int64_t tileStep = static_cast<int64_t>(rows) * size;
+      for (uint64_t i = 0; i < columns; i++) {
+        const uint8_t* from = source + static_cast<int64_t>(r) * matrix.sourceRow + static_cast<int64_t>(c + i) * matrix.sourceColumn;
+        cast.run(tile + static_cast<int64_t>(i) * tileStep, size, from, matrix.sourceRow, rows, false);
+      }
+      const Matrix turned{rows, columns, matrix.destinationRow, size, size, tileStep};
+      transposeMatrix<T>(destination + static_cast<int64_t>(r) * matrix.destinationRow + static_cast<int64_t>(c) * size, tile,
+                         turned);
+    }
+  }
+}
+
+void castMatrix(const Move& move, uint8_t* destination, const uint8_t* source, const Dimension& rows,
+                const Dimension& columns, bool past) {
+  const Cast cast{move.destinationType, move.sourceType};
+  const Matrix matrix{rows.length,     columns.length,  rows.destinationStep, columns.destinationStep,
+                      rows.sourceStep, columns.sourceStep};
+  const bool turns = rows.length > 1 && columns.destinationStep == move.destinationSize && rows.sourceStep == move.sourceSize;
+  if (turns) {
+    switch (move.destinationSize) {
+      case 1:
+        return castTransposed<uint8_t>(cast, destination, source, matrix);
+      case 2:
+        return castTransposed<uint16_t>(cast, destination, source, matrix);
+      case 4:
+        return castTransposed<uint32_t>(cast, destination, source, matrix);
+      default:
+        return castTransposed<uint64_t>(cast, destination, source, matrix);
+    }
+  }
+  for (uint64_t row = 0; row < rows.length; row++)
+    cast.run(destination + static_cast<int64_t>(row) * rows.destinationStep, columns.destinationStep,
+             source + static_cast<int64_t>(row) * rows.sourceStep, columns.sourceStep, columns.length, past);
 }
 
 void fillRun(const Move& move, uint8_t* destination, const Dimension& columns) {
@@ -90,17 +175,19 @@ void fillRun(const Move& move, uint8_t* destination, const Dimension& columns) {
 
 class MoveJob final : public Job {
  public:
-  explicit MoveJob(std::vector<Move> items) : items_(std::move(items)) {
+  explicit MoveJob(MoveList items) : items_(std::move(items)) {
     // Small neighbours share a unit of work, so that taking one costs little against doing it.
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, total = 0;
     for (size_t i = 0; i < items_.size(); i++) {
-      const uint64_t next = destinationBytes(items_[i]);
+      const uint64_t next = items_.bytesOf(i);
       if (starts_.empty() || bytes + next > itemBytes / 4) {
         starts_.push_back(i);
         bytes = 0;
       }
       bytes += next + 64;
+      total += next;
     }
+    past_ = total > streamingBytes;
   }
 
   size_t count() const noexcept override { return starts_.size(); }
@@ -108,11 +195,12 @@ class MoveJob final : public Job {
   void run(size_t index) noexcept override {
     if (index >= starts_.size()) return;
     const size_t end = index + 1 < starts_.size() ? starts_[index + 1] : items_.size();
+    uint64_t moved = 0;
     for (size_t i = starts_[index]; i < end; i++) {
       if (shouldStop()) break;
-      const Move& move = items_[i];
+      const Move move = items_.at(i);
       if (move.pid == 0) {
-        runLocalMove(move);
+        runLocalMove(move, past_);
       } else {
         Status status = caught("process_vm_readv", [&] { return runRemoteMove(move, *this); });
         if (!status.ok()) {
@@ -121,14 +209,17 @@ class MoveJob final : public Job {
           break;
         }
       }
-      movedBytes.add(destinationBytes(move));
+      moved += items_.bytesOf(i);
     }
+    finishStreaming();
+    movedBytes.add(moved);
     if (cancelToken.isCancelled()) fail(failure(Code::Cancelled, "copy", "The copy was cancelled."));
   }
 
  private:
-  std::vector<Move> items_;
+  MoveList items_;
   std::vector<size_t> starts_;
+  bool past_ = false;
 };
 
 }  // namespace
@@ -136,9 +227,11 @@ class MoveJob final : public Job {
 void normalise(Move& move) noexcept {
   auto* first = move.dimensions.data();
   auto* last = first + move.dimensionCount;
-  std::stable_sort(first, last, [](const Dimension& a, const Dimension& b) {
+  const auto isOuter = [](const Dimension& a, const Dimension& b) {
     return a.destinationStep != b.destinationStep ? a.destinationStep > b.destinationStep : a.sourceStep > b.sourceStep;
-  });
+  };
+  for (auto* next = first; next < last; next++)  // few and nearly always in order already
+    for (auto* at = next; at > first && isOuter(*at, *(at - 1)); at--) std::swap(*at, *(at - 1));
   auto* merged = first;
   for (auto* next = first; next < last; next++) {
     if (next == first) continue;
@@ -158,9 +251,28 @@ uint64_t destinationBytes(const Move& move) noexcept {
   return bytes;
 }
 
-Result<std::vector<Move>> parseMoves(const uint64_t* words, size_t count) {
-  std::vector<Move> items;
-  items.reserve(count / 6);  // about the number of moves: most have one to three dimensions
+void MoveList::add(const Move& move) {
+  entries_.push_back({move, dimensions_.size(), destinationBytes(move)});
+  dimensions_.insert(dimensions_.end(), move.dimensions.begin(), move.dimensions.begin() + move.dimensionCount);
+}
+
+Move MoveList::at(size_t index) const noexcept {
+  const Entry& entry = entries_[index];
+  Move move;
+  static_cast<MoveHead&>(move) = entry.head;
+  std::copy_n(dimensions_.begin() + static_cast<ptrdiff_t>(entry.firstDimension), move.dimensionCount,
+              move.dimensions.begin());
+  return move;
+}
+
+Result<MoveList> parseMoves(const uint64_t* words, size_t count, bool refuseOverlap) {
+  MoveList items;
+  std::vector<Span> written, read;
+  items.reserve(count / 6);  // about the number of moves: most have one dimension
+  if (refuseOverlap) {
+    written.reserve(count / 6);
+    read.reserve(count / 6);
+  }
   size_t at = 0;
   for (uint32_t index = 0; at < count; index++) {
     if (count - at < 3) return badTable(index, "The table ends inside a move.");
@@ -200,11 +312,20 @@ Result<std::vector<Move>> parseMoves(const uint64_t* words, size_t count) {
     if (empty) continue;
     normalise(move);
     cut(move, items);
+    if (!refuseOverlap || move.kind != MoveKind::Copy || move.pid != 0 || move.dimensionCount > 1) continue;
+    const Dimension run = move.dimensionCount == 1 ? move.dimensions[0] : Dimension{1, 0, 0};
+    const bool single = move.dimensionCount == 0;
+    if (single || run.destinationStep == move.destinationSize)
+      written.push_back({move.destination, move.destination + run.length * move.destinationSize});
+    if (single || run.sourceStep == move.sourceSize)
+      read.push_back({move.source, move.source + run.length * move.sourceSize});
   }
+  if (const auto at = findOverlap(written, read))
+    return failure(Code::InvalidArgument, "copy", "Regions of the batch overlap at address " + std::to_string(*at) + ".");
   return items;
 }
 
-void runLocalMove(const Move& move) noexcept {
+void runLocalMove(const Move& move, bool past) noexcept {
   constexpr Dimension single{1, 0, 0};
   const size_t count = move.dimensionCount;
   Dimension columns = count > 0 ? move.dimensions[count - 1] : Dimension{1, move.destinationSize, move.sourceSize};
@@ -221,7 +342,9 @@ void runLocalMove(const Move& move) noexcept {
     if (same) return;
   }
   for (;;) {
-    if (move.kind == MoveKind::Copy && !casts && !dense) {
+    if (casts) {
+      castMatrix(move, destination, source, rows, columns, past);
+    } else if (move.kind == MoveKind::Copy && !dense) {
       copyElements(move, destination, source, rows, columns);
     } else {
       for (uint64_t row = 0; row < rows.length; row++) {
@@ -231,11 +354,7 @@ void runLocalMove(const Move& move) noexcept {
           continue;
         }
         const uint8_t* from = source + static_cast<int64_t>(row) * rows.sourceStep;
-        if (casts) {
-          castRun(move, to, from, columns);
-        } else {
-          std::memcpy(to, from, columns.length * move.destinationSize);
-        }
+        copyRun(to, from, columns.length * move.destinationSize, past);
       }
     }
     size_t dimension = outer;
@@ -253,6 +372,6 @@ void runLocalMove(const Move& move) noexcept {
   }
 }
 
-std::shared_ptr<Job> makeMoveJob(std::vector<Move> items) { return std::make_shared<MoveJob>(std::move(items)); }
+std::shared_ptr<Job> makeMoveJob(MoveList items) { return std::make_shared<MoveJob>(std::move(items)); }
 
 }  // namespace tensorferry

@@ -35,7 +35,8 @@ struct Dimension {
 
 enum class MoveKind : uint8_t { Copy, Fill };
 
-struct Move {
+/** What all moves have. */
+struct MoveHead {
   MoveKind kind;
   uint8_t destinationType, sourceType;
   uint8_t destinationSize, sourceSize;
@@ -44,7 +45,34 @@ struct Move {
   /** Position in the table, for error messages. */
   uint32_t index;
   uint64_t destination, source;
+};
+
+/** A move being worked on. */
+struct Move : MoveHead {
   std::array<Dimension, maxDimensions> dimensions;
+};
+
+/** Moves at rest, each with as many dimensions as it has: batches have thousands of small ones. */
+class MoveList {
+ public:
+  void reserve(size_t moves) {
+    entries_.reserve(moves);
+    dimensions_.reserve(moves);
+  }
+  void add(const Move& move);
+  size_t size() const noexcept { return entries_.size(); }
+  Move at(size_t index) const noexcept;
+  /** Number of bytes that the move writes. */
+  uint64_t bytesOf(size_t index) const noexcept { return entries_[index].bytes; }
+
+ private:
+  struct Entry {
+    MoveHead head;
+    size_t firstDimension;
+    uint64_t bytes;
+  };
+  std::vector<Entry> entries_;
+  std::vector<Dimension> dimensions_;
 };
 
 /** Orders dimensions by the destination's steps and merges neighbours. Lengths are at least 2. */
@@ -53,12 +81,15 @@ void normalise(Move& move) noexcept;
 /** Number of bytes that a move writes. */
 uint64_t destinationBytes(const Move& move) noexcept;
 
-/** Parses a table, normalises its moves and cuts them into items that threads can share. Zero-size moves are dropped. */
-Result<std::vector<Move>> parseMoves(const uint64_t* words, size_t count);
+/**
+ * Parses a table, normalises its moves and cuts them into items that threads can share. Zero-size moves are dropped.
+ * `refuseOverlap` fails where dense regions of this process would race.
+ */
+Result<MoveList> parseMoves(const uint64_t* words, size_t count, bool refuseOverlap);
 
-/** Runs one normalised move whose source is in this process. */
-void runLocalMove(const Move& move) noexcept;
+/** Runs one normalised move whose source is in this process; `past` stores past the caches where that is possible. */
+void runLocalMove(const Move& move, bool past) noexcept;
 
-std::shared_ptr<Job> makeMoveJob(std::vector<Move> items);
+std::shared_ptr<Job> makeMoveJob(MoveList items);
 
 }  // namespace tensorferry

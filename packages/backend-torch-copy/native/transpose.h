@@ -3,7 +3,8 @@
  * thread.
  *
  * Invariant: each line of 64 bytes of either side is touched once and whole. Rows of large matrices often lie at multiples
- * of a power of two, where a cache keeps only a few lines; anything that came back to a line later would miss it.
+ * of a power of two, where a cache keeps only a few lines; anything that came back to a line later would miss it. The
+ * caller calls `finishStreaming` at the end.
  */
 #pragma once
 
@@ -13,9 +14,7 @@
 #include <cstring>
 #include <utility>
 
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
+#include "stream.h"
 
 namespace tensorferry {
 
@@ -41,7 +40,7 @@ void copySteps(uint8_t* destination, const uint8_t* source, const Matrix& matrix
 
 namespace transposing {
 
-inline constexpr size_t line = 64;
+inline constexpr size_t line = cacheLine;
 inline constexpr size_t registerBytes = 16;
 
 template <typename T>
@@ -74,19 +73,6 @@ void transposeBlock(T* destination, size_t destinationStride, const T* source, s
   for (size_t i = 0; i < n; i++) std::memcpy(destination + i * destinationStride, &rows[i], registerBytes);
 }
 
-/** Writes a whole line, past the caches where the processor can: reading it first would cost as much again. */
-inline void storeLine(uint8_t* destination, const void* from) {
-#ifdef __SSE2__
-  if (reinterpret_cast<uintptr_t>(destination) % registerBytes == 0) {
-    for (size_t at = 0; at < line; at += registerBytes)
-      _mm_stream_si128(reinterpret_cast<__m128i*>(destination + at),
-                       _mm_load_si128(reinterpret_cast<const __m128i*>(static_cast<const uint8_t*>(from) + at)));
-    return;
-  }
-#endif
-  std::memcpy(destination, from, line);
-}
-
 /** Columns of one tile: a line of the destination. */
 template <typename T>
 inline constexpr size_t width = line / sizeof(T);
@@ -102,8 +88,15 @@ void transposeTile(uint8_t* destination, const uint8_t* source, const Matrix& ma
   constexpr size_t step = registerBytes / sizeof(T);
   for (size_t r = 0; r < height<T>; r += step)
     for (size_t c = 0; c < width<T>; c += step) transposeBlock<T>(&rows[r][c], width<T>, &columns[c][r], height<T>);
-  for (size_t r = 0; r < height<T>; r++)
-    storeLine(destination + static_cast<int64_t>(r) * matrix.destinationRow, rows[r]);
+  for (size_t r = 0; r < height<T>; r++) {
+    uint8_t* to = destination + static_cast<int64_t>(r) * matrix.destinationRow;
+    // Where lines lie across others, streaming them would write each half on its own.
+    if (reinterpret_cast<uintptr_t>(to) % line == 0) {
+      streamBytes(to, reinterpret_cast<const uint8_t*>(rows[r]), line);
+    } else {
+      std::memcpy(to, rows[r], line);
+    }
+  }
 }
 
 }  // namespace transposing
@@ -130,9 +123,6 @@ void transposeMatrix(uint8_t* destination, const uint8_t* source, const Matrix& 
       }
     }
   }
-#ifdef __SSE2__
-  _mm_sfence();  // stores past the caches must be visible before the job counts as done
-#endif
 }
 
 template <typename T>

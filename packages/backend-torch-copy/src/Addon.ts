@@ -15,7 +15,7 @@ import * as Result from "effect/Result"
 export const backendName = "torch-copy"
 
 /** Functions and their meaning in the addon; raised there and here together. */
-const abiVersion = 1
+const abiVersion = 2
 
 export type NativeCode =
   | "InvalidArgument"
@@ -84,7 +84,13 @@ export interface Addon {
   readonly closePool: (pool: NativePool) => NativeAnswer<undefined>
   readonly cancelJob: (job: NativeJobHandle) => NativeAnswer<undefined>
   readonly movedBytes: (job: NativeJobHandle) => NativeAnswer<number>
-  readonly startMoves: (pool: NativePool, table: BigUint64Array, done: Done<undefined>) => NativeAnswer<NativeJobHandle>
+  /** `refuseOverlap` answers InvalidArgument where dense regions of this process would race. */
+  readonly startMoves: (
+    pool: NativePool,
+    table: BigUint64Array,
+    refuseOverlap: boolean,
+    done: Done<undefined>
+  ) => NativeAnswer<NativeJobHandle>
   readonly startReduce: (
     pool: NativePool,
     table: BigUint64Array,

@@ -1,8 +1,9 @@
 /**
- * `CopyDriver` between processes of one host: the receiver fetches every byte once, straight from the sender's memory.
+ * `CopyDriver` between processes of one host: the receiver fetches every byte once, straight from the sender's memory; only
+ * where that cannot be reached, the sender writes it into a connection on loopback.
  *
- * Invariants: the two collectives of a preparation are reached by every rank whatever fails before them, and a failure
- * on one rank is the failure of all; what was fetched from is pinned or mapped until the native side has stopped.
+ * Invariants: the collectives of a preparation are reached by every rank whatever fails before them, and a failure on one
+ * rank is the failure of all; what was fetched from is pinned or mapped until the native side has stopped.
  */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
 import type { Message } from "@tensorferry/core/ir/Message"
@@ -18,28 +19,30 @@ import {
 } from "@tensorferry/core/service/CopyDriver"
 import { ProcessGroup, type ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
 import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
-import type * as EffectScope from "effect/Scope"
+import type * as Scope from "effect/Scope"
 import { type Addon, backendName, loadAddon, type NativeFailure } from "./Addon.ts"
 import { pinsOf } from "./checks.ts"
 import { type CompiledMoves, compile, type Sender } from "./compile.ts"
-import { acquirePool, type NativeJob, startJob } from "./NativeJob.ts"
-import { addressesOf, encodeMoves } from "./OpTable.ts"
+import { acquirePool, startJob } from "./NativeJob.ts"
+import { encodeMoves } from "./OpTable.ts"
 import { makePeerMaps, type PeerMap } from "./PeerMaps.ts"
 import { pinAll } from "./PinCount.ts"
 import {
   decodeOutcome,
-  decodePeerList,
   decodePublication,
-  encodeJson,
-  type Outcome,
+  encodeOutcome,
+  encodePeerList,
+  encodePublication,
   type Publication,
   type PublishedProcess
 } from "./Publication.ts"
 import { checkMessage, publishedLists, publishedProcess } from "./publish.ts"
 import { isAlive, makeReach, type PathName } from "./reach.ts"
 import { defaultThreads } from "./TensorEngine.ts"
+import { type Fetch, makeSending } from "./tcp/sending.ts"
 import { unavailableBecause } from "./unavailable.ts"
 
 export interface CopyDriverOptions {
@@ -61,8 +64,11 @@ export const capabilities: CopyDriverCapabilities = {
 interface Compiled {
   readonly table: BigUint64Array
   readonly moves: CompiledMoves
+  /** By rank, what peers send. */
+  readonly fetches: ReadonlyMap<number, Fetch>
   isUsable: boolean
-  inFlight: NativeJob<undefined> | undefined
+  /** Stops the latest start, if it has not ended. */
+  cancel: Effect.Effect<void>
 }
 
 type Checked<A> = Result.Result<A, CopyDriverError>
@@ -94,7 +100,7 @@ export const make = Effect.fnUntraced(function* (
   addon: Addon,
   group: ProcessGroupShape,
   options: CopyDriverOptions = {}
-): Effect.fn.Return<CopyDriverShape, BackendError, EffectScope.Scope> {
+): Effect.fn.Return<CopyDriverShape, BackendError, Scope.Scope> {
   const identified = addon.identity()
   if (identified.code !== "Ok") return yield* unavailableBecause(identified)
   const identity = identified.value
@@ -107,6 +113,9 @@ export const make = Effect.fnUntraced(function* (
   // Acquired after the maps, so that no thread reads them any more when they are closed.
   const pool = yield* Effect.mapError(acquirePool(addon, options.threads ?? defaultThreads), unavailableBecause)
   const compiled = new WeakMap<Program, Compiled>()
+  const driverScope = yield* Effect.scope
+  /** Counts preparations: names a program to other ranks. */
+  let prepared = 0
 
   const broken = (tag: keyof typeof remedies, detail: string, peer?: number, nativeCode?: number): CopyDriverError =>
     copyDriverError(tag, {
@@ -118,9 +127,9 @@ export const make = Effect.fnUntraced(function* (
       ...(nativeCode === undefined || nativeCode === 0 ? {} : { nativeCode })
     })
 
-  const gather = (label: string, value: Publication | Outcome) =>
+  const gather = (label: string, payload: Uint8Array) =>
     group
-      .allGather(`${backendName}/${label}`, encodeJson(value))
+      .allGather(`${backendName}/${label}`, payload)
       .pipe(
         Effect.mapError(({ reason, ranks }) =>
           broken(reason._tag === "PeerGone" ? "PeerGone" : "TransportFailed", reason.detail, ranks[0])
@@ -130,45 +139,57 @@ export const make = Effect.fnUntraced(function* (
   const publication = (messages: ReadonlyArray<Message>): Publication => {
     const fault = messages.map((message) => checkMessage(rank, size, message)).find(Result.isFailure)
     if (fault !== undefined) return { _tag: "Failed", reason: fault.failure.reason }
-    return { _tag: "Published", process: publishedProcess(identity), lists: publishedLists(identity, messages) }
+    const lists = new Map([...publishedLists(messages)].map(([peer, list]) => [peer, encodePeerList(list)]))
+    return { _tag: "Published", process: publishedProcess(identity), lists }
   }
 
   /** What every peer says to this rank; the first failure published, in order of ranks, is everybody's. */
   const readPublications = (payloads: ReadonlyArray<Uint8Array>): Checked<ReadonlyMap<number, Sender>> => {
     const senders = new Map<number, Sender>()
     for (const [peer, payload] of payloads.entries()) {
-      const decoded = decodePublication(new TextDecoder().decode(payload))
-      if (Result.isFailure(decoded)) return Result.fail(broken("InvalidProgram", decoded.failure.message, peer))
+      const decoded = decodePublication(payload, rank)
+      if (Result.isFailure(decoded)) return Result.fail(broken("InvalidProgram", decoded.failure, peer))
       if (decoded.success._tag === "Failed") {
         const { _tag, ...fields } = decoded.success.reason
         return Result.fail(copyDriverError(_tag, fields))
       }
-      const { process, lists } = decoded.success
-      const mine = lists[rank]
-      if (peer === rank || mine === undefined) continue
-      const list = decodePeerList(mine)
-      if (Result.isFailure(list)) return Result.fail(broken("InvalidProgram", list.failure.message, peer))
-      senders.set(peer, { process, list: list.success, reach: makeReach(addon, maps, identity, forbid, process) })
+      const { process, list } = decoded.success
+      if (peer === rank || list === undefined) continue
+      senders.set(peer, { process, list, reach: makeReach(addon, maps, identity, forbid, process) })
     }
     return Result.succeed(senders)
   }
 
-  /** The paths by which peers fetch from this rank, or the first failure. */
-  const readOutcomes = (payloads: ReadonlyArray<Uint8Array>): Checked<ReadonlyArray<PeerPath>> => {
-    const paths: Array<PeerPath> = []
+  /** Every rank's paths, or the first failure. */
+  const readOutcomes = (payloads: ReadonlyArray<Uint8Array>): Checked<ReadonlyArray<ReadonlyArray<PeerPath>>> => {
+    const paths: Array<ReadonlyArray<PeerPath>> = []
     for (const [peer, payload] of payloads.entries()) {
-      const decoded = decodeOutcome(new TextDecoder().decode(payload))
-      if (Result.isFailure(decoded)) return Result.fail(broken("InvalidProgram", decoded.failure.message, peer))
+      const decoded = decodeOutcome(payload)
+      if (Result.isFailure(decoded)) return Result.fail(broken("InvalidProgram", decoded.failure, peer))
       if (decoded.success._tag === "Failed") {
         const { _tag, ...fields } = decoded.success.reason
         return Result.fail(copyDriverError(_tag, fields))
       }
-      for (const path of decoded.success.paths) {
-        if (path.peer === rank) paths.push({ peer, path: path.path, reason: path.reason })
-      }
+      paths.push(decoded.success.paths)
     }
     return Result.succeed(paths)
   }
+
+  /** Tells how this rank fared, and fails with the first failure of any. */
+  const agree = (label: string, own: Checked<ReadonlyArray<PeerPath>>) =>
+    Effect.flatMap(
+      gather(
+        label,
+        encodeOutcome(
+          Result.isFailure(own)
+            ? { _tag: "Failed", reason: own.failure.reason }
+            : { _tag: "Compiled", paths: own.success }
+        )
+      ),
+      (payloads) => Effect.fromResult(readOutcomes(payloads))
+    )
+
+  const sending = yield* makeSending({ addon, pool, rank, gather, agree, fault: broken })
 
   /** Makes the program unusable when a storage goes away under it. */
   const watchStorages = (messages: ReadonlyArray<Message>, entry: Compiled) =>
@@ -189,7 +210,8 @@ export const make = Effect.fnUntraced(function* (
 
   const prepare: CopyDriverShape["prepare"] = (messages) =>
     Effect.gen(function* () {
-      const senders = readPublications(yield* gather("publish", publication(messages)))
+      const number = prepared++
+      const senders = readPublications(yield* gather("publish", encodePublication(publication(messages))))
       const held = yield* Effect.acquireRelease(
         Effect.sync((): Array<PeerMap> => []),
         (kept) =>
@@ -197,26 +219,32 @@ export const make = Effect.fnUntraced(function* (
             for (const map of kept) maps.release(map)
           })
       )
-      const moves = Result.flatMap(senders, (known) => compile(rank, messages, known, (map) => held.push(map)))
+      const moves = Result.flatMap(senders, (known) =>
+        compile(rank, messages, known, !forbid.has("tcp"), (map) => held.push(map))
+      )
       maps.retire()
-      const outcome: Outcome = Result.isFailure(moves)
-        ? { _tag: "Failed", reason: moves.failure.reason }
-        : { _tag: "Compiled", paths: moves.success.paths }
-      const told = readOutcomes(yield* gather("outcome", outcome))
-      const ready = yield* Effect.fromResult(Result.flatMap(told, () => moves))
-      const fetchedBy = yield* Effect.fromResult(told)
+      const paths = yield* agree(
+        "outcome",
+        Result.map(moves, (ready) => ready.paths)
+      )
+      const ready = yield* Effect.fromResult(moves)
+      const state = { isUsable: true }
+      const fetches = yield* sending.arrange(messages, number, ready, paths, () => state.isUsable)
+      const fetchedBy = paths.flatMap((of, peer) =>
+        of.filter((path) => path.peer === rank).map(({ path, reason }) => ({ peer, path, reason }))
+      )
       const program: Program = { messages, paths: mergePaths([...ready.paths, ...fetchedBy]) }
-      const entry: Compiled = {
-        table: encodeMoves(ready.moves, addressesOf(ready.moves, "dst"), addressesOf(ready.moves, "src")),
+      const entry: Compiled = Object.assign(state, {
+        table: encodeMoves(ready.moves),
         moves: ready,
-        isUsable: true,
-        inFlight: undefined
-      }
+        fetches,
+        cancel: Effect.void
+      })
       compiled.set(program, entry)
       yield* watchStorages(messages, entry)
       yield* Effect.addFinalizer(() => {
         entry.isUsable = false
-        return entry.inFlight?.cancel ?? Effect.void
+        return entry.cancel
       })
       return program
     })
@@ -232,6 +260,32 @@ export const make = Effect.fnUntraced(function* (
   const gonePeer = (readFrom: ReadonlyMap<number, PublishedProcess>): number | undefined =>
     [...readFrom].find(([, process]) => !isAlive(addon, process))?.[0]
 
+  /** Fetches from all peers that send, at the same time. */
+  const fetchAll = (entry: Compiled) =>
+    Effect.gen(function* () {
+      let movedBytes = 0
+      const fetches = Effect.forEach(
+        entry.fetches,
+        ([peer, { program, into }]) =>
+          Effect.mapError(
+            sending.fetch(peer, program, into, (byteLength) => {
+              movedBytes += byteLength
+            }),
+            (detail) => broken("PeerGone", `${detail}.`, peer)
+          ),
+        { concurrency: "unbounded", discard: true }
+      )
+      const fiber = yield* Effect.forkIn(entry.fetches.size === 0 ? Effect.void : fetches, driverScope, {
+        startImmediately: true
+      })
+      return {
+        isComplete: () => fiber.pollUnsafe() !== undefined,
+        await: Fiber.join(fiber),
+        cancel: Fiber.interrupt(fiber),
+        movedBytes: () => movedBytes
+      }
+    })
+
   const start = (program: Program): Effect.Effect<InFlight, CopyDriverError> =>
     Effect.suspend(() => {
       const entry = compiled.get(program)
@@ -243,25 +297,22 @@ export const make = Effect.fnUntraced(function* (
       const gone = gonePeer(entry.moves.readFrom)
       if (gone !== undefined) return Effect.fail(broken("PeerGone", "The process of the peer has ended.", gone))
       const unpin = pinAll(pinsOf(program.messages.flatMap((message) => message.parts.map((part) => part.tensor))))
-      const started = startJob<undefined>(
-        addon,
-        (done) => addon.startMoves(pool, entry.table, done),
-        () => {
-          unpin()
-          entry.inFlight = undefined
-        }
-      )
+      const started = startJob<undefined>(addon, (done) => addon.startMoves(pool, entry.table, false, done), unpin)
       if (Result.isFailure(started)) {
         unpin()
         return Effect.fail(failureOf(entry, started.failure))
       }
-      const job = started.success
-      entry.inFlight = job
-      return Effect.succeed({
-        isComplete: Effect.sync(job.isComplete),
-        await: Effect.mapError(job.await, (failure) => failureOf(entry, failure)),
-        cancel: job.cancel,
-        movedBytes: Effect.sync(job.movedBytes)
+      return Effect.map(fetchAll(entry), (fetching) => {
+        const job = started.success
+        const direct = Effect.mapError(job.await, (failure) => failureOf(entry, failure))
+        const cancel = Effect.andThen(job.cancel, fetching.cancel)
+        entry.cancel = cancel
+        return {
+          isComplete: Effect.sync(() => job.isComplete() && fetching.isComplete()),
+          await: Effect.asVoid(Effect.all([direct, fetching.await], { concurrency: 2 })),
+          cancel,
+          movedBytes: Effect.sync(() => job.movedBytes() + fetching.movedBytes())
+        }
       })
     })
 

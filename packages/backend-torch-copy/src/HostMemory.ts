@@ -114,6 +114,7 @@ export const make = Effect.fnUntraced(function* (
     const bytes = new Uint8Array(buffer!, byteOffset, byteLength)
     if (byteOffset < arena.usedEnd) bytes.fill(0)
     const region = new HostRegion(
+      address + BigInt(byteOffset),
       { descriptor, inode, byteOffset },
       true,
       () => releaseSlice(arena, byteOffset, byteLength),
@@ -231,7 +232,7 @@ export const make = Effect.fnUntraced(function* (
       )
       if (opened.code !== "Ok") return Effect.fail(failureOf("open", opened))
       const { memory, address, buffer } = opened.value
-      const region = new HostRegion(undefined, false, () => {
+      const region = new HostRegion(address + BigInt(byteOffset), undefined, false, () => {
         addon.closeMemory(memory, buffer)
       })
       return Effect.succeed(

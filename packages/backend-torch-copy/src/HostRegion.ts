@@ -14,6 +14,10 @@ export interface RegionOrigin {
 }
 
 export class HostRegion {
+  /** How many regions of this process were freed so far: what was true of all stays true while this stays. */
+  static freed = 0
+  /** First byte, as a number: host addresses are below 2^53. */
+  readonly address: number
   /** Absent for memory that another process owns. */
   readonly origin: RegionOrigin | undefined
   /** False for memory of another process: copies into it would never reach its owner. */
@@ -21,7 +25,14 @@ export class HostRegion {
   readonly pins: PinCount
   readonly #release: () => void
 
-  constructor(origin: RegionOrigin | undefined, isWritable: boolean, release: () => void, pins = makePinCount()) {
+  constructor(
+    address: bigint,
+    origin: RegionOrigin | undefined,
+    isWritable: boolean,
+    release: () => void,
+    pins = makePinCount()
+  ) {
+    this.address = Number(address)
     this.origin = origin
     this.isWritable = isWritable
     this.pins = pins
@@ -29,6 +40,7 @@ export class HostRegion {
   }
 
   free(): void {
+    HostRegion.freed += 1
     this.pins.whenUnpinned(this.#release)
   }
 }

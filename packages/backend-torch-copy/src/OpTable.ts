@@ -10,6 +10,9 @@ import type { Tensor } from "@tensorferry/core/tensor/Tensor"
 
 const numberOf: ReadonlyMap<DType, number> = new Map(dtypes.map((dtype, index) => [dtype, index]))
 
+/** First half of the word that begins a copy of bytes in one dimension. */
+const byteRun = (numberOf.get("uint8")! << 8) | (numberOf.get("uint8")! << 16) | (1 << 24)
+
 const reduceNumbers: Record<ReduceOp, number> = { sum: 0, avg: 1, max: 2, min: 3, product: 4 }
 
 export interface TableMove {
@@ -23,13 +26,28 @@ export interface TableMove {
 export const addressOf = (tensor: Tensor): number => Number(tensor.storage.address) + tensor.byteOffset
 
 class Writer {
-  readonly table: BigUint64Array
-  readonly #halves: Uint32Array
+  #table: BigUint64Array<ArrayBuffer>
+  #halves: Uint32Array
   #at = 0
 
   constructor(words: number) {
-    this.table = new BigUint64Array(words)
-    this.#halves = new Uint32Array(this.table.buffer)
+    this.#table = new BigUint64Array(words)
+    this.#halves = new Uint32Array(this.#table.buffer)
+  }
+
+  /** Makes room for this many words more. */
+  reserve(words: number): void {
+    const needed = this.#at / 2 + words
+    if (needed <= this.#table.length) return
+    const larger = new BigUint64Array(2 * needed)
+    larger.set(this.#table)
+    this.#table = larger
+    this.#halves = new Uint32Array(larger.buffer)
+  }
+
+  /** What was written so far. */
+  get table(): BigUint64Array {
+    return this.#table.subarray(0, this.#at / 2)
   }
 
   write(low: number, high: number): void {
@@ -47,30 +65,50 @@ class Writer {
   }
 }
 
-/** First bytes of one side of all moves. */
-export const addressesOf = (moves: ReadonlyArray<TableMove>, side: "dst" | "src"): Float64Array =>
-  Float64Array.from(moves, (move) => addressOf(move[side]))
+/** Words of a move of one dimension, which most are once dense dimensions are one. */
+const usualWords = 6
 
-/** Copies and casts. Sub-byte types must have become bytes before. Addresses are those of `addressesOf`. */
-export const encodeMoves = (
-  moves: ReadonlyArray<TableMove>,
-  destinations: Float64Array,
-  sources: Float64Array
-): BigUint64Array => {
-  let words = 0
-  for (const move of moves) words += 3 + 3 * move.dst.shape.length
-  const writer = new Writer(words)
-  for (let i = 0; i < moves.length; i++) {
-    const { dst, src, pid } = moves[i]!
-    const types = (numberOf.get(dst.dtype)! << 8) | (numberOf.get(src.dtype)! << 16)
-    writer.write(types | (dst.shape.length << 24), pid ?? 0)
-    writer.put(destinations[i]!)
-    writer.put(sources[i]!)
+/** Copies and casts. Sub-byte types must have become bytes before. */
+export class MoveTable {
+  readonly #writer: Writer
+
+  constructor(moves: number) {
+    this.#writer = new Writer(usualWords * moves)
+  }
+
+  get table(): BigUint64Array {
+    return this.#writer.table
+  }
+
+  /** Both sides dense and of one type: so many bytes in a row. */
+  addRun(destination: number, source: number, byteLength: number): void {
+    const writer = this.#writer
+    writer.reserve(usualWords)
+    writer.write(byteRun, 0)
+    writer.put(destination)
+    writer.put(source)
+    writer.put(byteLength)
+    writer.write(1, 0)
+    writer.write(1, 0)
+  }
+
+  /** `pid` is the process that holds the source; 0 for this one. */
+  add(dst: Tensor, src: Tensor, destination: number, source: number, pid = 0): void {
+    const writer = this.#writer
+    writer.reserve(3 + 3 * dst.shape.length)
+    writer.write((numberOf.get(dst.dtype)! << 8) | (numberOf.get(src.dtype)! << 16) | (dst.shape.length << 24), pid)
+    writer.put(destination)
+    writer.put(source)
     writer.putAll(dst.shape)
     writer.putAll(dst.strides)
     writer.putAll(src.strides)
   }
-  return writer.table
+}
+
+export const encodeMoves = (moves: ReadonlyArray<TableMove>): BigUint64Array => {
+  const table = new MoveTable(moves.length)
+  for (const { dst, src, pid } of moves) table.add(dst, src, addressOf(dst), addressOf(src), pid)
+  return table.table
 }
 
 export const encodeFill = (tensor: Tensor, byte: number): BigUint64Array => {

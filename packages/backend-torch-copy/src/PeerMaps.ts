@@ -4,9 +4,9 @@
  * Invariant: a mapping stays while a program uses it. One that no program has used since the preparation before the
  * latest is unmapped, so that memory which its owner gave up is not kept for ever.
  */
-import type { HostMemoryHandle } from "@tensorferry/core/service/HostMemory"
 import * as Result from "effect/Result"
 import type { Addon, NativeFailure, NativeMemory } from "./Addon.ts"
+import type { PublishedFile, PublishedProcess } from "./Publication.ts"
 
 export interface PeerMap {
   readonly memory: NativeMemory
@@ -24,23 +24,20 @@ export const makePeerMaps = (addon: Addon) => {
   }
 
   return {
-    /** The mapping of the handle's file, with one user more; the handle's range lies inside it. */
-    acquire: (handle: HostMemoryHandle): Result.Result<PeerMap, NativeFailure> => {
-      const key = `${handle.pid}:${handle.processStart}:${handle.inode}`
-      const byteEnd = handle.byteOffset + handle.byteLength
+    /** The mapping of the peer's file, with one user more; reaches so many bytes behind the file's offset. */
+    acquire: (
+      peer: PublishedProcess,
+      { descriptor, inode, byteOffset }: PublishedFile,
+      byteLength: number
+    ): Result.Result<PeerMap, NativeFailure> => {
+      const key = `${peer.pid}:${peer.processStart}:${inode}`
+      const byteEnd = byteOffset + byteLength
       const known = maps.get(key)
       if (known !== undefined && byteEnd <= known.memory.byteLength) {
         known.users += 1
         return Result.succeed(known)
       }
-      const opened = addon.openMemory(
-        handle.pid,
-        BigInt(handle.processStart),
-        handle.descriptor,
-        BigInt(handle.inode),
-        byteEnd,
-        false
-      )
+      const opened = addon.openMemory(peer.pid, BigInt(peer.processStart), descriptor, BigInt(inode), byteEnd, false)
       if (opened.code !== "Ok") return Result.fail(opened)
       const map = { memory: opened.value, users: 1 }
       maps.set(key, map)

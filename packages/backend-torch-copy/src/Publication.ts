@@ -1,45 +1,50 @@
 /**
- * What ranks tell each other before a transfer: where the sender's parts lie. Plain JSON over the process group.
+ * What ranks tell each other before a transfer: where the sender's parts lie. Short statements are JSON, the lists of
+ * parts are bytes: there are thousands of them, and each rank reads only its own.
  *
  * Invariant: what a peer says is decoded here before anything uses it; numbers are exact, addresses below 2^53. That a
  * region lies inside its memory is checked where the memory is known.
  */
-import { DType } from "@tensorferry/core/base/DType"
-import { Part, TaskId } from "@tensorferry/core/base/Ids"
-import { Shape } from "@tensorferry/core/base/Region"
+import { type DType, dtypes } from "@tensorferry/core/base/DType"
+import { rowMajorStrides, type Shape } from "@tensorferry/core/base/Region"
 import { CopyDriverReason } from "@tensorferry/core/service/CopyDriver"
-import { HostMemoryHandle } from "@tensorferry/core/service/HostMemory"
+import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
+import { ByteReader, ByteWriter } from "./Bytes.ts"
 
 const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }))
 const Digits = Schema.String.check(Schema.isPattern(/^\d{1,20}$/))
 
-export const PublishedPart = Schema.Struct({
-  taskId: TaskId,
-  part: Part,
-  dtype: DType,
-  shape: Shape,
-  strides: Schema.Array(Natural),
+export interface PublishedPart {
+  readonly taskId: number
+  readonly part: number
+  readonly dtype: DType
+  readonly shape: Shape
+  readonly strides: ReadonlyArray<number>
   /** Index into the memories of the same list. */
-  memory: Natural,
-  byteOffset: Natural
-})
-export type PublishedPart = typeof PublishedPart.Type
+  readonly memory: number
+  readonly byteOffset: number
+}
 
-/** One storage: its place in the owner's address space, and its handle where it can be mapped. */
-export const PublishedMemory = Schema.Struct({
-  address: Natural,
-  byteLength: Natural,
-  handle: Schema.NullOr(HostMemoryHandle)
-})
-export type PublishedMemory = typeof PublishedMemory.Type
+/** Where a storage lies in a memory file of its owner. */
+export interface PublishedFile {
+  readonly descriptor: number
+  readonly inode: number
+  readonly byteOffset: number
+}
+
+/** One storage: its place in the owner's address space, and in a file where it can be mapped. */
+export interface PublishedMemory {
+  readonly address: number
+  readonly byteLength: number
+  readonly file: PublishedFile | undefined
+}
 
 /** Everything that one rank sends to another. */
-export const PeerList = Schema.Struct({
-  memories: Schema.Array(PublishedMemory),
-  messages: Schema.Array(Schema.Struct({ index: Natural, parts: Schema.Array(PublishedPart) }))
-})
-export type PeerList = typeof PeerList.Type
+export interface PeerList {
+  readonly memories: ReadonlyArray<PublishedMemory>
+  readonly messages: ReadonlyArray<{ readonly index: number; readonly parts: ReadonlyArray<PublishedPart> }>
+}
 
 /** Who publishes: enough to prove that a process number means this very process. */
 export const PublishedProcess = Schema.Struct({
@@ -52,16 +57,16 @@ export const PublishedProcess = Schema.Struct({
 export type PublishedProcess = typeof PublishedProcess.Type
 
 const Failure = Schema.TaggedStruct("Failed", { reason: CopyDriverReason })
+const Head = Schema.Union([Failure, Schema.TaggedStruct("Published", { process: PublishedProcess })])
 
-export const Publication = Schema.Union([
-  Failure,
-  Schema.TaggedStruct("Published", {
-    process: PublishedProcess,
-    /** A `PeerList` per receiving rank; only its own is decoded there. */
-    lists: Schema.Record(Schema.String, Schema.Unknown)
-  })
-])
-export type Publication = typeof Publication.Type
+export type Publication =
+  | typeof Failure.Type
+  | {
+      readonly _tag: "Published"
+      readonly process: PublishedProcess
+      /** Encoded `PeerList`s by receiving rank. */
+      readonly lists: ReadonlyMap<number, Uint8Array>
+    }
 
 const Path = Schema.Struct({ peer: Natural, path: Schema.String, reason: Schema.String })
 
@@ -69,8 +74,117 @@ const Path = Schema.Struct({ peer: Natural, path: Schema.String, reason: Schema.
 export const Outcome = Schema.Union([Failure, Schema.TaggedStruct("Compiled", { paths: Schema.Array(Path) })])
 export type Outcome = typeof Outcome.Type
 
-export const encodeJson = (value: Publication | Outcome): Uint8Array => new TextEncoder().encode(JSON.stringify(value))
+export const encodeOutcome = (outcome: Outcome): Uint8Array => new TextEncoder().encode(JSON.stringify(outcome))
 
-export const decodePublication = Schema.decodeUnknownResult(Schema.fromJsonString(Publication))
-export const decodePeerList = Schema.decodeUnknownResult(PeerList)
-export const decodeOutcome = Schema.decodeUnknownResult(Schema.fromJsonString(Outcome))
+const decodeOutcomeText = Schema.decodeUnknownResult(Schema.fromJsonString(Outcome))
+export const decodeOutcome = (bytes: Uint8Array): Result.Result<Outcome, string> =>
+  Result.mapError(decodeOutcomeText(new TextDecoder().decode(bytes)), (error) => error.message)
+
+export const encodePublication = (publication: Publication): Uint8Array => {
+  const writer = new ByteWriter()
+  const { lists, ...head } = publication._tag === "Published" ? publication : { ...publication, lists: new Map() }
+  writer.putText(JSON.stringify(head))
+  writer.put(lists.size)
+  for (const [rank, list] of lists) {
+    writer.put(rank)
+    writer.putBytes(list)
+  }
+  return writer.bytes
+}
+
+const decodeHead = Schema.decodeUnknownResult(Schema.fromJsonString(Head))
+
+/** What a rank published, and its list for `receiver` where it has one; lists of others are passed over. */
+export const decodePublication = (
+  bytes: Uint8Array,
+  receiver: number
+): Result.Result<
+  | typeof Failure.Type
+  | { readonly _tag: "Published"; readonly process: PublishedProcess; readonly list: PeerList | undefined },
+  string
+> => {
+  const reader = new ByteReader(bytes)
+  const head = decodeHead(reader.takeText())
+  if (Result.isFailure(head)) return Result.fail(head.failure.message)
+  let mine: Uint8Array | undefined
+  for (let left = reader.takeCount(); left > 0; left--) {
+    const rank = reader.take()
+    const list = reader.takeBytes()
+    if (rank === receiver) mine = list
+  }
+  if (!reader.isAtEnd) return Result.fail("The publication is cut off or malformed.")
+  if (head.success._tag === "Failed") return Result.succeed(head.success)
+  const published = { _tag: "Published" as const, process: head.success.process }
+  if (mine === undefined) return Result.succeed({ ...published, list: undefined })
+  return Result.map(decodePeerList(mine), (list) => ({ ...published, list }))
+}
+
+const dtypeNumbers: ReadonlyMap<DType, number> = new Map(dtypes.map((dtype, index) => [dtype, index]))
+
+const isRowMajor = (shape: Shape, strides: ReadonlyArray<number>): boolean =>
+  rowMajorStrides(shape).every((stride, dim) => stride === strides[dim])
+
+export const encodePeerList = ({ memories, messages }: PeerList): Uint8Array => {
+  const writer = new ByteWriter()
+  writer.put(memories.length)
+  for (const { address, byteLength, file } of memories) {
+    writer.put(address)
+    writer.put(byteLength)
+    writer.put(file === undefined ? 0 : 1)
+    if (file !== undefined) writer.putAll([file.descriptor, file.inode, file.byteOffset])
+  }
+  writer.put(messages.length)
+  for (const { index, parts } of messages) {
+    writer.put(index)
+    writer.put(parts.length)
+    for (const { taskId, part, dtype, shape, strides, memory, byteOffset } of parts) {
+      writer.put(taskId)
+      writer.put(part)
+      writer.put(dtypeNumbers.get(dtype)!)
+      writer.put(memory)
+      writer.put(byteOffset)
+      writer.put(shape.length)
+      writer.putAll(shape)
+      const isDense = isRowMajor(shape, strides)
+      writer.put(isDense ? 1 : 0)
+      if (!isDense) writer.putAll(strides)
+    }
+  }
+  return writer.bytes
+}
+
+const takePart = (reader: ByteReader): PublishedPart => {
+  const [taskId, part, type, memory, byteOffset] = [
+    reader.take(),
+    reader.take(),
+    reader.take(),
+    reader.take(),
+    reader.take()
+  ]
+  const dtype = dtypes[type]
+  if (dtype === undefined) reader.fail()
+  const shape = reader.takeAll(reader.takeCount())
+  const strides = reader.take() === 1 ? rowMajorStrides(shape) : reader.takeAll(shape.length)
+  return { taskId, part, dtype: dtype ?? "uint8", shape, strides, memory, byteOffset }
+}
+
+const takeMemory = (reader: ByteReader): PublishedMemory => {
+  const [address, byteLength, hasFile] = [reader.take(), reader.take(), reader.take()]
+  const file =
+    hasFile === 1 ? { descriptor: reader.take(), inode: reader.take(), byteOffset: reader.take() } : undefined
+  return { address, byteLength, file }
+}
+
+const decodePeerList = (bytes: Uint8Array): Result.Result<PeerList, string> => {
+  const reader = new ByteReader(bytes)
+  const many = <A>(takeOne: (reader: ByteReader) => A): Array<A> => {
+    const all: Array<A> = []
+    for (let left = reader.takeCount(); left > 0 && reader.isSound; left--) all.push(takeOne(reader))
+    return all
+  }
+  const memories = many(takeMemory)
+  const messages = many(() => ({ index: reader.take(), parts: many(takePart) }))
+  return reader.isAtEnd
+    ? Result.succeed({ memories, messages })
+    : Result.fail("The list of parts is cut off or malformed.")
+}

@@ -25,10 +25,11 @@ import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import type * as EffectScope from "effect/Scope"
 import { type Addon, backendName, loadAddon, type NativeFailure } from "./Addon.ts"
+import { makeBatchCache } from "./BatchCache.ts"
 import { type Checked, makeChecks, pinsOf, refusal } from "./checks.ts"
 import * as HostMemory from "./HostMemory.ts"
 import { acquirePool, type NativeJob, type Start, startJob } from "./NativeJob.ts"
-import { encodeFill, encodeMoves, encodeReduce } from "./OpTable.ts"
+import { encodeFill, encodeReduce } from "./OpTable.ts"
 import { type PinCount, pinAll } from "./PinCount.ts"
 import { unavailableBecause } from "./unavailable.ts"
 
@@ -42,14 +43,18 @@ export const capabilities: TensorEngineCapabilities = { cast: true, reduce: true
 export const defaultThreads = 2
 
 const failureOf = (op: string, failure: NativeFailure): TensorError =>
-  tensorError(failure.code === "OutOfMemory" ? "OutOfMemory" : "DeviceFailure", {
-    backend: backendName,
-    op,
-    detail: `${failure.op}: ${failure.detail}`,
-    remedy:
-      failure.code === "Cancelled" ? "The engine was closed; build it again." : "Report the failure with its detail.",
-    nativeCode: failure.nativeCode
-  })
+  failure.code === "InvalidArgument"
+    ? refusal("InvalidRequest", op, failure.detail)
+    : tensorError(failure.code === "OutOfMemory" ? "OutOfMemory" : "DeviceFailure", {
+        backend: backendName,
+        op,
+        detail: `${failure.op}: ${failure.detail}`,
+        remedy:
+          failure.code === "Cancelled"
+            ? "The engine was closed; build it again."
+            : "Report the failure with its detail.",
+        nativeCode: failure.nativeCode
+      })
 
 /** An engine over given host memory. */
 export const make = Effect.fnUntraced(function* (
@@ -59,6 +64,7 @@ export const make = Effect.fnUntraced(function* (
 ): Effect.fn.Return<TensorEngineShape, BackendError, EffectScope.Scope> {
   const pool = yield* Effect.mapError(acquirePool(addon, options.threads ?? defaultThreads), unavailableBecause)
   const checks = makeChecks(addon)
+  const batches = makeBatchCache()
   const running = new Set<NativeJob<undefined>>()
 
   /** Runs native work over memory that stays pinned until it has stopped. */
@@ -133,7 +139,7 @@ export const make = Effect.fnUntraced(function* (
       if (src.dtype !== dst.dtype) {
         return Result.fail(refusal("InvalidRequest", call, `The types ${dst.dtype} and ${src.dtype} differ.`))
       }
-      const checked = checks.checkBatch(call, [{ dst, src }])
+      const checked = checks.checkApart(call, { dst, src })
       if (Result.isFailure(checked)) return Result.fail(checked.failure)
     }
     return Result.succeed(undefined)
@@ -155,13 +161,18 @@ export const make = Effect.fnUntraced(function* (
         (storage) => Effect.sync(storage.free)
       ),
     copy: (moves: ReadonlyArray<Move>) =>
-      checkedWork(
-        () => checks.checkBatch("copy", moves),
-        ({ moves: checked, destinations, sources, pins }) => {
-          if (checked.length === 0) return Effect.void
-          return work("copy", pins, (done) => addon.startMoves(pool, encodeMoves(checked, destinations, sources), done))
-        }
-      ),
+      Effect.suspend(() => {
+        const known = batches.get(moves)
+        const checked = known === undefined ? checks.checkBatch("copy", moves) : Result.succeed(known)
+        if (Result.isFailure(checked)) return Effect.fail(checked.failure)
+        const { table, pins } = checked.success
+        if (table.length === 0) return Effect.void
+        return work("copy", pins, (done) => {
+          const started = addon.startMoves(pool, table, known === undefined, done)
+          if (started.code === "Ok" && known === undefined) batches.set(moves, checked.success)
+          return started
+        })
+      }),
     reduce: (dst, sources, op) =>
       checkedWork(
         () => checkReduce(dst, sources, op),
@@ -180,7 +191,7 @@ export const make = Effect.fnUntraced(function* (
             : Result.fail(refusal("InvalidRequest", "fill", `${byte} is not a byte.`)),
         ({ dst }) => {
           if (dst.shape.includes(0)) return Effect.void
-          return work("fill", pinsOf([dst]), (done) => addon.startMoves(pool, encodeFill(dst, byte), done))
+          return work("fill", pinsOf([dst]), (done) => addon.startMoves(pool, encodeFill(dst, byte), false, done))
         }
       ),
     quantize: () => unsupported("quantize"),

@@ -3,7 +3,7 @@
  *
  * Invariant: an address reaches the addon only after its storage has proven to be memory of this process.
  */
-import { bitsOf, isCastable, isSubByte } from "@tensorferry/core/base/DType"
+import { isCastable, isSubByte } from "@tensorferry/core/base/DType"
 import { equalShapes, formatShape } from "@tensorferry/core/base/Region"
 import { type TensorError, type TensorReason, tensorError } from "@tensorferry/core/service/TensorEngine"
 import { formatDevice } from "@tensorferry/core/tensor/Device"
@@ -12,20 +12,19 @@ import { byteMove, type Move, type Tensor, tensorView } from "@tensorferry/core/
 import * as Result from "effect/Result"
 import { type Addon, backendName } from "./Addon.ts"
 import { HostRegion } from "./HostRegion.ts"
-import { addressOf } from "./OpTable.ts"
-import { findOverlap } from "./Overlap.ts"
+import { addressOf, MoveTable } from "./OpTable.ts"
 import type { PinCount } from "./PinCount.ts"
+import { ViewScan } from "./ViewScan.ts"
 
 export type Checked<A> = Result.Result<A, TensorError>
 
-/** The moves of a batch that write anything, in whole bytes. */
+/** The moves of a batch that write anything, as the addon takes them. */
 export interface CheckedBatch {
-  readonly moves: ReadonlyArray<Move>
-  /** First bytes, by move. */
-  readonly destinations: Float64Array
-  readonly sources: Float64Array
+  readonly table: BigUint64Array
   /** What native work over the batch must pin. */
   readonly pins: ReadonlySet<PinCount>
+  /** All memory is of this package, none wrapped: nothing but `HostRegion.free` takes it away. */
+  readonly isOfRegions: boolean
 }
 
 /** Dimensions longer than 1 that the addon takes. */
@@ -44,31 +43,22 @@ export const refusal = (tag: TensorReason["_tag"], op: string, detail: string): 
 
 const describe = (tensor: Tensor): string => `${tensor.dtype}${formatShape(tensor.shape)}`
 
-/** A view made by hand may leave its storage; the fast test is exact, the slow one finds the words. */
-const leavesStorage = (tensor: Tensor): string | undefined => {
-  const { shape, strides, byteOffset, storage } = tensor
-  const bits = bitsOf(tensor.dtype)
-  let last = 1
-  let isSound = strides.length === shape.length && shape.length < 256
-  for (let dim = 0; dim < shape.length; dim++) {
-    isSound &&= shape[dim]! > 0 && strides[dim]! >= 0
-    last += (shape[dim]! - 1) * strides[dim]!
-  }
-  isSound &&= Number.isSafeInteger(byteOffset) && byteOffset >= 0 && Number.isSafeInteger(last * bits)
-  if (isSound && byteOffset + Math.ceil((last * bits) / 8) <= storage.byteLength) return undefined
-  const view = tensorView(storage, tensor.dtype, shape, tensor)
+/** A view made by hand may leave its storage. */
+const leavesStorage = ({ storage, dtype, shape, strides, byteOffset }: Tensor): string | undefined => {
+  if (shape.length > 255) return `${shape.length} dimensions are too many`
+  const view = tensorView(storage, dtype, shape, { strides, byteOffset })
   return Result.isSuccess(view) ? undefined : view.failure.detail
 }
 
-/** True where two indices name the same bytes because a dimension does not advance. */
-const repeatsElements = ({ shape, strides }: Tensor): boolean => {
-  let repeats = false
-  for (let dim = 0; dim < shape.length; dim++) {
-    if (shape[dim] === 0) return false
-    repeats ||= shape[dim]! > 1 && strides[dim] === 0
-  }
-  return repeats
+const equalLengths = (a: ReadonlyArray<number>, b: ReadonlyArray<number>): boolean => {
+  if (a.length !== b.length) return false
+  for (let dim = 0; dim < a.length; dim++) if (a[dim] !== b[dim]) return false
+  return true
 }
+
+/** True where two indices name the same bytes because a dimension does not advance. */
+const repeatsElements = ({ shape, strides }: Tensor): boolean =>
+  !shape.includes(0) && shape.some((length, dim) => length > 1 && strides[dim] === 0)
 
 /** The checks of one engine. Storages that proved to be memory of this process are remembered. */
 export const makeChecks = (addon: Addon) => {
@@ -143,28 +133,73 @@ export const makeChecks = (addon: Addon) => {
     return Result.mapError(byteMove(move), ({ detail }) => refusal("InvalidRequest", op, `${detail}.`))
   }
 
-  const checkBatch = (op: string, moves: ReadonlyArray<Move>): Checked<CheckedBatch> => {
-    const checked: Array<Move> = []
-    const [destinations, sources] = [new Float64Array(moves.length), new Float64Array(moves.length)]
-    const pins = new Set<PinCount>()
-    for (const move of moves) {
-      const result = checkMove(op, move)
-      if (Result.isFailure(result)) return Result.fail(result.failure)
-      const { dst, src } = result.success
-      if (dst.shape.includes(0)) continue
-      destinations[checked.length] = addressOf(dst)
-      sources[checked.length] = addressOf(src)
-      checked.push(result.success)
-      if (dst.storage.sharing instanceof HostRegion) pins.add(dst.storage.sharing.pins)
-      if (src.storage.sharing instanceof HostRegion) pins.add(src.storage.sharing.pins)
+  const [dstScan, srcScan] = [new ViewScan(), new ViewScan()]
+
+  /** True for the usual move, whose checks all pass. Anything else is judged by `checkMove`, which finds the words. */
+  const isPlain = ({ dst, src }: Move, to: unknown, from: unknown): boolean => {
+    if (!(to instanceof HostRegion && to.isWritable && from instanceof HostRegion)) return false
+    if (dst.storage.isFreed() || src.storage.isFreed() || dst.device.family !== "cpu" || src.device.family !== "cpu") {
+      return false
     }
-    const overlap = findOverlap(checked, destinations, sources)
-    return overlap === undefined
-      ? Result.succeed({ moves: checked, destinations, sources, pins })
-      : Result.fail(refusal("InvalidRequest", op, `Regions of the batch overlap at address ${overlap}.`))
+    if (dst.dtype !== src.dtype && !isCastable(src.dtype, dst.dtype)) return false
+    if (isSubByte(dst.dtype) || dst.shape.length > maxDimensions || !equalLengths(dst.shape, src.shape)) return false
+    dstScan.read(dst)
+    srcScan.read(src)
+    return dstScan.isSound && srcScan.isSound && dstScan.elements > 0 && !dstScan.repeats
   }
 
-  return { checkMove, checkBatch }
+  /** Checks all moves and encodes them on the way. */
+  const checkBatch = (op: string, moves: ReadonlyArray<Move>): Checked<CheckedBatch> => {
+    const table = new MoveTable(moves.length)
+    const pins = new Set<PinCount>()
+    let lastPins: PinCount | undefined
+    let isOfRegions = true
+    const pin = (region: unknown): void => {
+      if (!(region instanceof HostRegion)) isOfRegions = false
+      else if (region.pins !== lastPins) {
+        lastPins = region.pins
+        pins.add(lastPins)
+      }
+    }
+    for (let i = 0; i < moves.length; i++) {
+      let move = moves[i]!
+      const [to, from] = [move.dst.storage.sharing, move.src.storage.sharing]
+      if (!isPlain(move, to, from)) {
+        const checked = checkMove(op, move)
+        if (Result.isFailure(checked)) return Result.fail(checked.failure)
+        move = checked.success
+        if (move.dst.shape.includes(0)) continue
+        dstScan.read(move.dst)
+        srcScan.read(move.src)
+      }
+      const { dst, src } = move
+      const destination = to instanceof HostRegion ? to.address + dst.byteOffset : addressOf(dst)
+      const source = from instanceof HostRegion ? from.address + src.byteOffset : addressOf(src)
+      if (dstScan.isDense && srcScan.isDense && dst.dtype === src.dtype) {
+        table.addRun(destination, source, dstScan.byteSpan)
+      } else {
+        table.add(dst, src, destination, source)
+      }
+      pin(to)
+      pin(from)
+    }
+    return Result.succeed({ table: table.table, pins, isOfRegions })
+  }
+
+  /** The move, unless its two sides are dense regions that meet without being the same. */
+  const checkApart = (op: string, move: Move): Checked<Move> =>
+    Result.flatMap(checkMove(op, move), (checked) => {
+      dstScan.read(checked.dst)
+      srcScan.read(checked.src)
+      const [to, from] = [addressOf(checked.dst), addressOf(checked.src)]
+      const isJudged = dstScan.isDense && srcScan.isDense && dstScan.elements > 0 && to !== from
+      const meets = to < from + srcScan.byteSpan && from < to + dstScan.byteSpan
+      return isJudged && meets
+        ? Result.fail(refusal("InvalidRequest", op, `The regions overlap at address ${Math.max(to, from)}.`))
+        : Result.succeed(checked)
+    })
+
+  return { checkMove, checkApart, checkBatch }
 }
 
 /** What native work over these tensors must pin. */

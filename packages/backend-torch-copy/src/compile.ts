@@ -1,5 +1,6 @@
 /**
- * The receiver's half of a preparation: one table of moves for all parts of all peers.
+ * The receiver's half of a preparation: one table of moves for the parts of all peers whose memory can be reached, and
+ * what the other peers must send.
  *
  * Invariant: a move is compiled only where both ends agree on the part and the peer's region lies inside the memory that
  * it published; what a peer claims can make the preparation fail, never reach outside.
@@ -12,7 +13,7 @@ import {
   copyDriverError,
   type PeerPath
 } from "@tensorferry/core/service/CopyDriver"
-import { byteMove, tensorView } from "@tensorferry/core/tensor/Tensor"
+import { byteMove, type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
 import * as Result from "effect/Result"
 import { backendName } from "./Addon.ts"
 import type { TableMove } from "./OpTable.ts"
@@ -35,12 +36,20 @@ export interface CompiledMoves {
   readonly maps: ReadonlyArray<PeerMap>
   /** Processes read without a map, by rank. */
   readonly readFrom: ReadonlyMap<number, PublishedProcess>
+  /** Where the parts of peers go that must send them, in the order in which they come. */
+  readonly sentBy: ReadonlyMap<number, ReadonlyArray<Tensor>>
 }
+
+/** The messages of one direction in the order that both ends know. */
+export const ordered = (messages: ReadonlyArray<Message>, direction: Message["direction"]): ReadonlyArray<Message> =>
+  messages.filter((message) => message.direction === direction).sort((a, b) => a.index - b.index)
 
 export const compile = (
   rank: number,
   messages: ReadonlyArray<Message>,
   senders: ReadonlyMap<number, Sender>,
+  /** False where peers may not be asked to send. */
+  allowsSending: boolean,
   /** Gets every map as soon as it is acquired, so that the caller can give it back on failure too. */
   keep: (map: PeerMap) => void
 ): Result.Result<CompiledMoves, CopyDriverError> => {
@@ -50,6 +59,9 @@ export const compile = (
   const readFrom = new Map<number, PublishedProcess>()
   const taken = new Map<number, Map<string, string>>()
   const reached = new Map<string, Reached>()
+  /** Why the memory of a peer cannot be reached; then everything of that peer is sent. */
+  const unreachable = new Map<number, string>()
+  const sentBy = new Map<number, Array<Tensor>>()
 
   const fail = (tag: CopyDriverReason["_tag"], peer: number, detail: string, remedy: string, taskId?: number) =>
     Result.fail(
@@ -109,8 +121,14 @@ export const compile = (
       )
     }
     if (tensor.shape.includes(0)) return Result.succeed(undefined)
+    sentBy.get(peer)!.push(tensor)
     const memory = reachMemory(peer, sender, theirs.memory)
-    if (Result.isFailure(memory)) return Result.fail(memory.failure)
+    if (Result.isFailure(memory)) {
+      const canSend = allowsSending && sender.reach.isSameHost && memory.failure.reason._tag === "UnreachableMemory"
+      if (!canSend) return Result.fail(memory.failure)
+      unreachable.set(peer, memory.failure.reason.detail)
+      return Result.succeed(undefined)
+    }
     const view = tensorView(memory.success.storage, theirs.dtype, theirs.shape, theirs)
     if (Result.isFailure(view))
       return disagree(peer, `The peer's region is not in its memory: ${view.failure.detail}.`, taskId)
@@ -121,8 +139,8 @@ export const compile = (
     return Result.succeed(undefined)
   }
 
-  for (const { direction, peer, index, parts } of messages) {
-    if (direction !== "recv") continue
+  for (const { peer, index, parts } of ordered(messages, "recv")) {
+    if (!sentBy.has(peer)) sentBy.set(peer, [])
     const sender = senders.get(peer)
     const theirs = sender?.list.messages.find((message) => message.index === index)
     if (sender === undefined || theirs === undefined) return disagree(peer, `The peer sends no message ${index}.`)
@@ -134,10 +152,18 @@ export const compile = (
       if (Result.isFailure(added)) return Result.fail(added.failure)
     }
   }
-  const paths = [...taken].map(([peer, byPath]) => ({
-    peer,
-    path: [...byPath.keys()].join("+"),
-    reason: [...byPath.values()].join("; ")
-  }))
-  return Result.succeed({ moves, peers, paths, maps, readFrom })
+  const isDirect = (peer: number) => !unreachable.has(peer)
+  const paths = [...taken]
+    .filter(([peer]) => isDirect(peer))
+    .map(([peer, byPath]) => ({ peer, path: [...byPath.keys()].join("+"), reason: [...byPath.values()].join("; ") }))
+  for (const [peer, reason] of unreachable) paths.push({ peer, path: "tcp", reason })
+  for (const peer of sentBy.keys()) if (isDirect(peer)) sentBy.delete(peer)
+  return Result.succeed({
+    moves: moves.filter((_, at) => isDirect(peers[at]!)),
+    peers: peers.filter(isDirect),
+    paths,
+    maps,
+    readFrom: new Map([...readFrom].filter(([peer]) => isDirect(peer))),
+    sentBy
+  })
 }

@@ -6,26 +6,17 @@
 
 import type { Message } from "@tensorferry/core/ir/Message"
 import { type CopyDriverError, copyDriverError } from "@tensorferry/core/service/CopyDriver"
-import type { HostMemoryHandle } from "@tensorferry/core/service/HostMemory"
 import type { Storage } from "@tensorferry/core/tensor/Storage"
 import * as Result from "effect/Result"
 import { backendName, type NativeIdentity } from "./Addon.ts"
 import { HostRegion } from "./HostRegion.ts"
-import type { PeerList, PublishedMemory, PublishedProcess } from "./Publication.ts"
+import type { PeerList, PublishedFile, PublishedMemory, PublishedProcess } from "./Publication.ts"
 
-const handleOf = (identity: NativeIdentity, storage: Storage): HostMemoryHandle | null => {
+const fileOf = (storage: Storage): PublishedFile | undefined => {
   const origin = storage.sharing instanceof HostRegion ? storage.sharing.origin : undefined
-  if (origin === undefined) return null
-  return {
-    version: 1,
-    pid: identity.pid,
-    processStart: String(identity.processStart),
-    descriptor: origin.descriptor,
-    inode: String(origin.inode),
-    byteOffset: origin.byteOffset,
-    byteLength: storage.byteLength,
-    generation: storage.generation
-  }
+  const inode = Number(origin?.inode)
+  if (origin === undefined || !Number.isSafeInteger(inode)) return undefined
+  return { descriptor: origin.descriptor, inode, byteOffset: origin.byteOffset }
 }
 
 /** Fails with InvalidProgram, naming the task, for memory that was freed or is not on the host. */
@@ -65,38 +56,42 @@ export const publishedProcess = (identity: NativeIdentity): PublishedProcess => 
 })
 
 /** What each peer needs to know, by rank. */
-export const publishedLists = (
-  identity: NativeIdentity,
-  messages: ReadonlyArray<Message>
-): Record<string, PeerList> => {
-  const lists: Record<string, { memories: Array<PublishedMemory>; messages: Array<PeerList["messages"][number]> }> = {}
-  const indices = new Map<string, number>()
-  for (const message of messages) {
-    if (message.direction !== "send") continue
-    lists[message.peer] ??= { memories: [], messages: [] }
-    const list = lists[message.peer]!
-    const indexOf = (storage: Storage): number => {
-      const key = `${message.peer}:${storage.generation}`
-      const known = indices.get(key)
-      if (known !== undefined) return known
-      list.memories.push({
-        address: Number(storage.address),
-        byteLength: storage.byteLength,
-        handle: handleOf(identity, storage)
-      })
-      indices.set(key, list.memories.length - 1)
-      return list.memories.length - 1
-    }
-    const parts = message.parts.map(({ taskId, part, tensor }) => ({
-      taskId,
-      part,
-      dtype: tensor.dtype,
-      shape: tensor.shape,
-      strides: tensor.strides,
-      memory: indexOf(tensor.storage),
-      byteOffset: tensor.byteOffset
-    }))
-    list.messages.push({ index: message.index, parts })
+export const publishedLists = (messages: ReadonlyArray<Message>): ReadonlyMap<number, PeerList> => {
+  const lists = new Map<number, ReturnType<typeof makeList>>()
+  for (const { peer, direction, index, parts } of messages) {
+    if (direction !== "send") continue
+    const list = lists.get(peer) ?? makeList()
+    lists.set(peer, list)
+    list.messages.push({
+      index,
+      parts: parts.map(({ taskId, part, tensor }) => ({
+        taskId,
+        part,
+        dtype: tensor.dtype,
+        shape: tensor.shape,
+        strides: tensor.strides,
+        memory: list.indexOf(tensor.storage),
+        byteOffset: tensor.byteOffset
+      }))
+    })
   }
   return lists
+}
+
+const makeList = () => {
+  const memories: Array<PublishedMemory> = []
+  const messages: Array<PeerList["messages"][number]> = []
+  const indices = new Map<Storage, number>()
+  return {
+    memories,
+    messages,
+    indexOf: (storage: Storage): number => {
+      const known = indices.get(storage)
+      if (known !== undefined) return known
+      indices.set(storage, memories.length)
+      return (
+        memories.push({ address: Number(storage.address), byteLength: storage.byteLength, file: fileOf(storage) }) - 1
+      )
+    }
+  }
 }

@@ -1,8 +1,9 @@
 /**
- * How this process gets at the memory of another: the ladder shared map, then process_vm_readv.
+ * How this process gets at the memory of another: the ladder shared map, then process_vm_readv. Where neither leads there,
+ * the peer is asked to send (see tcp/).
  *
  * Invariant: a step is taken only after it has been shown to lead to the process that published, and the step taken and
- * why the better ones were not is told in words. (Peers of other hosts would take a further step, which is not built.)
+ * why the better ones were not is told in words.
  */
 import { cpu } from "@tensorferry/core/tensor/Device"
 import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
@@ -11,11 +12,11 @@ import type { Addon, NativeIdentity } from "./Addon.ts"
 import type { PeerMap, PeerMaps } from "./PeerMaps.ts"
 import type { PublishedMemory, PublishedProcess } from "./Publication.ts"
 
-export const pathNames = ["shared-map", "process-vm-readv"] as const
+export const pathNames = ["shared-map", "process-vm-readv", "tcp"] as const
 export type PathName = (typeof pathNames)[number]
 
 export interface Reached {
-  readonly path: PathName
+  readonly path: Exclude<PathName, "tcp">
   readonly reason: string
   /** The peer's storage, as far as this process can name its bytes. */
   readonly storage: Storage
@@ -25,6 +26,8 @@ export interface Reached {
 }
 
 export interface Reach {
+  /** The peer's loopback is this process's, as far as can be told from here. */
+  readonly isSameHost: boolean
   /** The best way to the memory, or why there is none. */
   readonly memory: (published: PublishedMemory) => Result.Result<Reached, string>
 }
@@ -34,6 +37,9 @@ export const isAlive = (addon: Addon, peer: { readonly pid: number; readonly pro
   const start = addon.processStart(peer.pid)
   return start.code === "Ok" && String(start.value) === peer.processStart
 }
+
+/** The first word of a process space names the boot of the machine. */
+const bootOf = (space: string): string | undefined => space.split(" ")[0]
 
 const foreignStorage = (address: bigint, byteLength: number): Storage =>
   makeStorage({ device: cpu, address, byteLength, release: () => {} })
@@ -58,30 +64,28 @@ export const makeReach = (
   }
   let unreadable: { readonly why: string | undefined } | undefined
 
-  const map = ({ handle }: PublishedMemory): Result.Result<PeerMap, string> => {
+  const map = ({ byteLength, file }: PublishedMemory): Result.Result<PeerMap, string> => {
     if (forbid.has("shared-map")) return Result.fail("the options forbid it")
     if (!isNear) return Result.fail(elsewhere)
-    if (handle === null) return Result.fail("the memory was not allocated to be shared")
-    if (handle.pid !== peer.pid || handle.processStart !== peer.processStart) {
-      return Result.fail("the handle names a third process")
-    }
-    return Result.mapError(maps.acquire(handle), (failure) => failure.detail)
+    if (file === undefined) return Result.fail("the memory was not allocated to be shared")
+    return Result.mapError(maps.acquire(peer, file, byteLength), (failure) => failure.detail)
   }
 
   return {
+    isSameHost: bootOf(peer.space) === bootOf(self.space),
     memory: (published) => {
       const mapped = map(published)
-      if (Result.isSuccess(mapped) && published.handle !== null) {
-        const address = mapped.success.memory.address + BigInt(published.handle.byteOffset)
+      if (Result.isSuccess(mapped) && published.file !== undefined) {
+        const address = mapped.success.memory.address + BigInt(published.file.byteOffset)
         return Result.succeed({
           path: "shared-map",
           reason: "the peer's memory file is mapped",
-          storage: foreignStorage(address, published.handle.byteLength),
+          storage: foreignStorage(address, published.byteLength),
           pid: 0,
           map: mapped.success
         })
       }
-      const notMapped = `shared-map: ${Result.isFailure(mapped) ? mapped.failure : "no handle"}`
+      const notMapped = `shared-map: ${Result.isFailure(mapped) ? mapped.failure : "no file"}`
       unreadable ??= { why: readable() }
       if (unreadable.why !== undefined) return Result.fail(`${notMapped}; process-vm-readv: ${unreadable.why}`)
       return Result.succeed({

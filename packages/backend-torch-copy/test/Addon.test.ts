@@ -67,7 +67,7 @@ describe("native functions", () => {
       assert.strictEqual(codeOf(addon.cancelJob(asAny<"job">())), "InvalidArgument")
       assert.strictEqual(codeOf(addon.closePool(pool.value)), "Ok")
       assert.strictEqual(
-        codeOf(addon.startMoves(pool.value, new BigUint64Array(0), () => assert.fail("must not run"))),
+        codeOf(addon.startMoves(pool.value, new BigUint64Array(0), false, () => assert.fail("must not run"))),
         "InvalidHandle"
       )
     })
@@ -79,7 +79,11 @@ describe("native functions", () => {
       const pool = addon.createPool(1)
       if (pool.code !== "Ok") return assert.fail(pool.detail)
       const start = (call: "startMoves" | "startReduce", words: ReadonlyArray<bigint>) =>
-        codeOf(addon[call](pool.value, BigUint64Array.from(words), () => assert.fail("must not run")))
+        codeOf(
+          call === "startMoves"
+            ? addon.startMoves(pool.value, BigUint64Array.from(words), true, () => assert.fail("must not run"))
+            : addon.startReduce(pool.value, BigUint64Array.from(words), () => assert.fail("must not run"))
+        )
       const moves: ReadonlyArray<ReadonlyArray<bigint>> = [
         [0n],
         [2n, 0n, 0n],
@@ -105,11 +109,13 @@ describe("native functions", () => {
 })
 
 describe("worker threads", () => {
-  it.live("load, use and leave the addon in the middle of everything, 20 times", () =>
+  const rounds = process.env.TENSORFERRY_TEST_FULL === undefined ? 6 : 20
+
+  it.live("load, use and leave the addon in the middle of everything, again and again", () =>
     Effect.gen(function* () {
       const before = openMemoryFiles()
       const script = fileURLToPath(new URL("fixtures/busy-worker.ts", import.meta.url))
-      for (let round = 0; round < 20; round++) {
+      for (let round = 0; round < rounds; round++) {
         yield* Effect.promise(async () => {
           const worker = new Worker(script, { workerData: `/tensorferry-worker-${process.pid}-${round}` })
           const failed = new Promise<never>((_, reject) => worker.once("error", reject))

@@ -13,10 +13,17 @@ import * as Exit from "effect/Exit"
 import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
 import * as CopyDriver from "../src/CopyDriver.ts"
+import {
+  encodeOutcome,
+  encodePeerList,
+  encodePublication,
+  type PeerList,
+  type PublishedProcess
+} from "../src/Publication.ts"
 import { publishedLists, publishedProcess } from "../src/publish.ts"
 import type { PathName } from "../src/reach.ts"
 import { exchange, makeMessages } from "./fixtures/exchange.ts"
-import { filled, makeEngine, openMemoryFiles, startPeer } from "./support.ts"
+import { filled, makeEngine, openMemoryFiles, openSockets, startPeer } from "./support.ts"
 
 const tagOf = <A, E extends { readonly reason: { readonly _tag: string } }, R>(effect: Effect.Effect<A, E, R>) =>
   effect.pipe(
@@ -50,14 +57,19 @@ const ladder: ReadonlyArray<readonly [ReadonlyArray<PathName>, number, string]> 
   [[], Number.POSITIVE_INFINITY, "shared-map"],
   [["shared-map"], Number.POSITIVE_INFINITY, "process-vm-readv"],
   [[], 0, "process-vm-readv"],
-  [[], 4, "shared-map+process-vm-readv"]
+  [[], 4, "shared-map+process-vm-readv"],
+  [["shared-map", "process-vm-readv"], Number.POSITIVE_INFINITY, "tcp"],
+  [["process-vm-readv"], 4, "tcp"]
 ]
+
+const noPath: ReadonlyArray<PathName> = ["shared-map", "process-vm-readv", "tcp"]
+const tcpOnly: ReadonlyArray<PathName> = ["shared-map", "process-vm-readv"]
 
 describe("within one process", () => {
   for (const [forbid, wrapFrom, path] of ladder) {
     it.live(`moves every byte between 3 ranks by ${path}, memory wrapped from part ${wrapFrom}`, () =>
       Effect.gen(function* () {
-        const before = openMemoryFiles()
+        const before = [openMemoryFiles(), openSockets()]
         yield* Effect.gen(function* () {
           const { engine, groups, drivers } = yield* makeDrivers(3, { forbid })
           const results = yield* together(3, (rank) =>
@@ -65,7 +77,7 @@ describe("within one process", () => {
           )
           for (const [rank, { paths, wrong, movedBytes }] of results.entries()) {
             assert.strictEqual(wrong, 0)
-            assert.isAbove(movedBytes, 2 * 2 * 70_001)
+            assert.isAbove(movedBytes, 2 * 2 * 20_011)
             assert.deepStrictEqual(
               paths.map(({ peer }) => peer),
               [0, 1, 2].filter((peer) => peer !== rank)
@@ -73,14 +85,15 @@ describe("within one process", () => {
             for (const each of paths) assert.strictEqual(each.path, path)
           }
         }).pipe(Effect.scoped)
-        assert.deepStrictEqual(openMemoryFiles(), before)
+        yield* Effect.promise(() => new Promise((resolve) => setImmediate(resolve)))
+        assert.deepStrictEqual([openMemoryFiles(), openSockets()], before)
       })
     )
   }
 
   it.live("fails alike on every rank where no path is left", () =>
     Effect.gen(function* () {
-      const { engine, drivers } = yield* makeDrivers(3, { forbid: ["shared-map", "process-vm-readv"] })
+      const { engine, drivers } = yield* makeDrivers(3, { forbid: noPath })
       const tags = yield* together(3, (rank) =>
         Effect.flatMap(
           makeMessages(engine, rank, 3, () => false),
@@ -145,7 +158,7 @@ describe("within one process", () => {
     })
   )
 
-  for (const forbid of [[], ["shared-map"]] as const) {
+  for (const forbid of [[], ["shared-map"] as const, tcpOnly]) {
     it.live(`stops touching memory when cancelled, then works again (forbids ${forbid.join() || "nothing"})`, () =>
       Effect.gen(function* () {
         const { engine, drivers } = yield* makeDrivers(2, { threads: 1, forbid })
@@ -190,83 +203,98 @@ describe("within one process", () => {
 describe("a peer that lies", () => {
   type Fields = Record<string, unknown>
   interface Truth {
-    readonly process: Fields
-    readonly lists: Record<
-      string,
-      {
-        readonly memories: ReadonlyArray<Fields>
-        readonly messages: ReadonlyArray<{ readonly parts: ReadonlyArray<Fields> }>
-      }
-    >
+    readonly process: PublishedProcess
+    readonly list: PeerList
   }
+
+  const encode = ({ process, list }: Truth): Uint8Array =>
+    encodePublication({ _tag: "Published", process, lists: new Map([[1, encodePeerList(list)]]) })
 
   /** Changes what the peer says about itself, its only memory or its only part. */
   const change =
-    (edits: {
-      readonly process?: Fields
-      readonly memory?: Fields
-      readonly handle?: Fields
-      readonly part?: Fields
-    }) =>
-    (truth: Truth): unknown => {
-      const { memories, messages } = truth.lists[1]!
+    (edits: { readonly process?: Fields; readonly memory?: Fields; readonly file?: Fields; readonly part?: Fields }) =>
+    (truth: Truth): Uint8Array => {
+      const { memories, messages } = truth.list
       Object.assign(truth.process, edits.process)
       Object.assign(memories[0]!, edits.memory)
-      Object.assign(memories[0]!.handle as Fields, edits.handle)
+      Object.assign(memories[0]!.file!, edits.file)
       Object.assign(messages[0]!.parts[0]!, edits.part)
-      return truth
+      return encode(truth)
     }
 
-  /** Rank 0 plays its part by hand, with `lie` applied to what it would publish; answers what rank 1 makes of it. */
+  /** Rank 0 plays its part by hand and publishes `payload`; answers what rank 1 makes of it. */
   const against = (
-    published: Truth & { readonly _tag: string },
+    payload: Uint8Array,
     groups: ReadonlyArray<ProcessGroupShape>,
     driver: CopyDriverShape,
-    to: Tensor,
-    lie: (truth: Truth) => unknown
+    to: Tensor
   ) =>
     Effect.gen(function* () {
-      const told = lie(structuredClone(published))
-      const payload = told instanceof Uint8Array ? told : new TextEncoder().encode(JSON.stringify(told))
       const play = Effect.gen(function* () {
         yield* groups[0]!.allGather("torch-copy/publish", payload)
-        yield* groups[0]!.allGather("torch-copy/outcome", new TextEncoder().encode('{"_tag":"Compiled","paths":[]}'))
+        yield* groups[0]!.allGather("torch-copy/outcome", encodeOutcome({ _tag: "Compiled", paths: [] }))
       })
       const receive = driver.prepare(oneWay(to, to)[1]!).pipe(Effect.as("succeeded"), Effect.scoped)
       const [, tag] = yield* Effect.all([play, tagOf(receive)], { concurrency: 2 })
       return tag
     })
 
-  const lies: ReadonlyArray<readonly [string, (truth: Truth) => unknown, string]> = [
-    ["nothing", (truth) => truth, "succeeded"],
-    ["no JSON", () => Uint8Array.of(1, 2, 3), "InvalidProgram"],
-    ["no fields", () => ({ _tag: "Published" }), "InvalidProgram"],
+  const raw = (list: Uint8Array) => (truth: Truth) =>
+    encodePublication({ _tag: "Published", process: truth.process, lists: new Map([[1, list]]) })
+  const notMyCookie = { cookie: "0".repeat(32) }
+  const beyond53Bits = [255, 255, 255, 255, 255, 255, 255, 255, 1]
+
+  const lies: ReadonlyArray<readonly [string, (truth: Truth) => Uint8Array, string]> = [
+    ["nothing", encode, "succeeded"],
+    ["three bytes", () => Uint8Array.of(1, 2, 3), "InvalidProgram"],
+    ["no bytes", () => new Uint8Array(0), "InvalidProgram"],
+    ["cut off", (truth) => encode(truth).slice(0, -1), "InvalidProgram"],
+    ["a byte too many", (truth) => Uint8Array.of(...encode(truth), 0), "InvalidProgram"],
+    ["more memories than bytes", raw(Uint8Array.of(255, 255, 255, 255, 15)), "InvalidProgram"],
+    ["a number beyond 2^53", raw(Uint8Array.of(1, ...beyond53Bits)), "InvalidProgram"],
+    ["a list cut off", (truth) => raw(encodePeerList(truth.list).slice(0, -1))(truth), "InvalidProgram"],
+    ["a list too long", (truth) => raw(Uint8Array.of(...encodePeerList(truth.list), 0))(truth), "InvalidProgram"],
+    ["an unknown type", raw(Uint8Array.of(0, 1, 0, 1, 5, 0, 99, 0, 0, 0, 1)), "InvalidProgram"],
     ["offset", change({ part: { byteOffset: 2 ** 40 } }), "InvalidProgram"],
     ["offset by one", change({ part: { byteOffset: 1 } }), "InvalidProgram"],
     ["strides", change({ part: { strides: [2 ** 40] } }), "InvalidProgram"],
-    ["negative", change({ part: { strides: [-1] } }), "InvalidProgram"],
-    ["dimensions", change({ part: { strides: [1, 1] } }), "InvalidProgram"],
     ["memory", change({ part: { memory: 1 } }), "InvalidProgram"],
-    // The file is too short for the handle; reading by process_vm_readv would fail there and harm nobody.
-    ["length", change({ handle: { byteLength: 2 ** 40 }, process: { cookie: "0".repeat(32) } }), "UnreachableMemory"],
-    ["another process", change({ handle: { pid: 1 }, process: { cookie: "0".repeat(32) } }), "UnreachableMemory"],
+    // The file is too short for the memory; reading by process_vm_readv would fail there and harm nobody.
+    ["length", change({ memory: { byteLength: 2 ** 40 }, process: notMyCookie }), "UnreachableMemory"],
+    ["another file", change({ file: { inode: 1 }, process: notMyCookie }), "UnreachableMemory"],
+    ["another process", change({ process: { pid: 1 } }), "UnreachableMemory"],
     ["another host", change({ process: { space: "elsewhere" } }), "UnreachableMemory"]
   ]
 
   it.live("makes the preparation fail, and reads nothing outside", () =>
     Effect.gen(function* () {
-      const { addon, engine, groups, drivers } = yield* makeDrivers(2)
+      const { addon, engine, groups, drivers } = yield* makeDrivers(2, { forbid: ["tcp"] })
       const from = yield* filled(engine, "uint8", [1000], 6)
       const to = yield* filled(engine, "uint8", [1000], 0xa5)
       const answer = addon.identity()
       assert.strictEqual(answer.code, "Ok")
       if (answer.code !== "Ok") return
-      const publisher = publishedProcess(answer.value)
-      const lists = publishedLists(answer.value, oneWay(from, to)[0]!)
-      for (const [name, lie, tag] of lies) {
-        const got = yield* against({ _tag: "Published", process: publisher, lists }, groups, drivers[1]!, to, lie)
-        assert.strictEqual(got, tag, name)
+      const truth = {
+        process: publishedProcess(answer.value),
+        list: publishedLists(oneWay(from, to)[0]!).get(1)!
       }
+      for (const [name, lie, tag] of lies) {
+        const copy = { process: { ...truth.process }, list: structuredClone({ ...truth.list, indexOf: undefined }) }
+        assert.strictEqual(yield* against(lie(copy), groups, drivers[1]!, to), tag, name)
+      }
+    })
+  )
+
+  it.live("about its host is not asked to send either", () =>
+    Effect.gen(function* () {
+      const { addon, engine, groups, drivers } = yield* makeDrivers(2)
+      const answer = addon.identity()
+      if (answer.code !== "Ok") return assert.fail(answer.detail)
+      const from = yield* filled(engine, "uint8", [1000], 6)
+      const process = { ...publishedProcess(answer.value), space: "elsewhere pid:[1]" }
+      const told = encode({ process, list: publishedLists(oneWay(from, from)[0]!).get(1)! })
+      const to = yield* filled(engine, "uint8", [1000], 0xa5)
+      assert.strictEqual(yield* against(told, groups, drivers[1]!, to), "UnreachableMemory")
     })
   )
 
@@ -278,12 +306,12 @@ describe("a peer that lies", () => {
       const answer = addon.identity()
       assert.strictEqual(answer.code, "Ok")
       if (answer.code !== "Ok") return
-      const lists = publishedLists(answer.value, oneWay(from, to)[0]!)
-      Object.assign(lists[1]!.memories[0]!, { address: 4096 })
+      const list = publishedLists(oneWay(from, to)[0]!).get(1)!
+      Object.assign(list.memories[0]!, { address: 4096 })
       const play = Effect.gen(function* () {
-        const told = { _tag: "Published", process: publishedProcess(answer.value), lists }
-        yield* groups[0]!.allGather("torch-copy/publish", new TextEncoder().encode(JSON.stringify(told)))
-        yield* groups[0]!.allGather("torch-copy/outcome", new TextEncoder().encode('{"_tag":"Compiled","paths":[]}'))
+        const told = encode({ process: publishedProcess(answer.value), list })
+        yield* groups[0]!.allGather("torch-copy/publish", told)
+        yield* groups[0]!.allGather("torch-copy/outcome", encodeOutcome({ _tag: "Compiled", paths: [] }))
       })
       const [, program] = yield* Effect.all([play, drivers[1]!.prepare(oneWay(from, to)[1]!)], { concurrency: 2 })
       const running = yield* drivers[1]!.start(program)
@@ -329,7 +357,8 @@ describe("between processes", () => {
   for (const [size, forbid, wrapFrom, path] of [
     [2, [], 1000, "shared-map"],
     [2, ["shared-map"], 1000, "process-vm-readv"],
-    [3, [], 4, "shared-map+process-vm-readv"]
+    [3, [], 4, "shared-map+process-vm-readv"],
+    [3, tcpOnly, 4, "tcp"]
   ] as const) {
     it.live(`moves every byte between ${size} processes by ${path}`, () =>
       Effect.gen(function* () {
@@ -348,10 +377,28 @@ describe("between processes", () => {
 
   it.live("fails alike in all processes where no path is left", () =>
     Effect.gen(function* () {
-      const { addon, engine, group, answers } = yield* job(2, { forbid: ["shared-map", "process-vm-readv"] })
+      const { addon, engine, group, answers } = yield* job(2, { forbid: noPath })
       const driver = yield* CopyDriver.make(addon, group)
       assert.strictEqual(yield* tagOf(exchange(driver, engine, group, { rounds: 1 })), "UnreachableMemory")
       assert.deepStrictEqual(yield* answers, [{ failed: "UnreachableMemory" }])
+    })
+  )
+
+  it.live("names the peer whose process was killed while it sends", () =>
+    Effect.gen(function* () {
+      const { addon, engine, group, peers, answers } = yield* job(2, { forbid: tcpOnly, stopAfterPrepare: true })
+      const driver = yield* CopyDriver.make(addon, group, { forbid: tcpOnly })
+      const program = yield* driver.prepare(yield* makeMessages(engine, 0, 2, () => false))
+      assert.deepStrictEqual(yield* answers, [{ prepared: true }])
+      const first = yield* driver.start(program)
+      yield* first.await
+      process.kill(peers[0]!.pid, "SIGSTOP")
+      const second = yield* driver.start(program)
+      yield* Effect.promise(peers[0]!.kill)
+      const failure = yield* Effect.flip(second.await)
+      assert.deepStrictEqual([failure.reason._tag, failure.reason.peer], ["PeerGone", 1])
+      const again = yield* Effect.flip(Effect.flatMap(driver.start(program), (running) => running.await))
+      assert.deepStrictEqual([again.reason._tag, again.reason.peer], ["PeerGone", 1])
     })
   )
 

@@ -9,8 +9,10 @@ import { makeStorage } from "@tensorferry/core/tensor/Storage"
 import { type Tensor, tensorView, transposeTensor } from "@tensorferry/core/tensor/Tensor"
 import * as ReferenceEngine from "@tensorferry/core/testing/ReferenceEngine"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Result from "effect/Result"
+import * as Scope from "effect/Scope"
 import { bytesOf, filled, makeEngine, makeRandom, type Random, randomView, tensorOf } from "./support.ts"
 
 const castable = dtypes.filter((dtype) => isCastable(dtype, "float32"))
@@ -295,6 +297,41 @@ describe("refusals", () => {
     })
   )
 
+  it.live("notices what changed in a batch that it knows", () =>
+    Effect.gen(function* () {
+      const { engine } = yield* makeEngine()
+      const scope = yield* Scope.make()
+      const inScope = <A, E, R>(effect: Effect.Effect<A, E, R | Scope.Scope>) => Scope.provide(effect, scope)
+      const moves: Array<{ dst: Tensor; src: Tensor }> = []
+      for (let i = 0; i < 100; i++) {
+        moves.push({
+          dst: yield* filled(engine, "uint8", [5], 0xa5),
+          src: yield* inScope(filled(engine, "uint8", [5], i))
+        })
+      }
+      const poison = () => {
+        for (const { dst } of moves) dst.storage.bytes!.fill(0xa5)
+      }
+      for (let round = 0; round < 3; round++) {
+        poison()
+        yield* engine.copy(moves)
+        for (const [i, { dst }] of moves.entries()) assert.isTrue(bytesOf(dst).every((byte) => byte === i))
+      }
+      const other = yield* filled(engine, "uint8", [5], 200)
+      moves[7] = { dst: moves[7]!.dst, src: other }
+      poison()
+      yield* engine.copy(moves)
+      assert.isTrue(bytesOf(moves[7]!.dst).every((byte) => byte === 200))
+      moves.push({ dst: other, src: yield* filled(engine, "uint8", [5], 201) })
+      yield* engine.copy(moves)
+      assert.isTrue(bytesOf(other).every((byte) => byte === 201))
+      yield* Scope.close(scope, Exit.void)
+      poison()
+      assert.strictEqual(yield* reasonOf(engine.copy(moves)), "FreedStorage")
+      assert.isTrue(bytesOf(moves[0]!.dst).every((byte) => byte === 0xa5))
+    })
+  )
+
   it.live("wraps the caller's bytes and notices when they go away", () =>
     Effect.gen(function* () {
       const { engine } = yield* makeEngine()
@@ -335,7 +372,7 @@ describe("running work", () => {
       const { engine } = yield* makeEngine({ threads: 1 })
       const source = yield* filled(engine, "uint8", [2 ** 26], 7)
       const target = yield* filled(engine, "uint8", [2 ** 26], 0xa5)
-      for (let round = 0; round < 10; round++) {
+      for (let round = 0; round < 4; round++) {
         const fiber = yield* Effect.forkChild(engine.copy([{ dst: target, src: source }]), { startImmediately: true })
         yield* Fiber.interrupt(fiber)
         target.storage.bytes!.fill(0xa5)

@@ -45,7 +45,7 @@ describe("descriptor", () => {
   it.live("refuses options that it does not know, by their name", () =>
     Effect.gen(function* () {
       const decode = Schema.decodeUnknownResult(descriptor.options)
-      for (const good of [{}, { threads: 64 }, { forbid: [] }, { threads: 1, forbid: ["process-vm-readv"] }]) {
+      for (const good of [{}, { threads: 64 }, { forbid: [] }, { threads: 1, forbid: ["process-vm-readv", "tcp"] }]) {
         assert.deepStrictEqual(Result.getOrThrow(decode(good)), good)
       }
       for (const bad of [
@@ -53,7 +53,7 @@ describe("descriptor", () => {
         { threads: 0 },
         { threads: 65 },
         { threads: "2" },
-        { forbid: ["tcp"] },
+        { forbid: ["carrier-pigeon"] },
         1,
         null
       ]) {

@@ -89,6 +89,13 @@ export const openMemoryFiles = () => {
   }
 }
 
+/** Sockets that this process has open. */
+export const openSockets = (): number =>
+  readdirSync("/proc/self/fd").filter((descriptor) => {
+    const link = Result.try(() => readlinkSync(`/proc/self/fd/${descriptor}`))
+    return Result.isSuccess(link) && link.success.startsWith("socket:")
+  }).length
+
 /** A node process that runs a fixture and speaks lines of JSON. */
 export interface Peer {
   readonly pid: number

@@ -1,0 +1,57 @@
+/**
+ * One rank of the two-process bench: rank 0 sends, rank 1 receives, the same batch again and again. Takes its place as
+ * JSON; then one line per request, answered by one line.
+ */
+import { createInterface } from "node:readline"
+import { CopyDriver, TensorEngine as HostEngine } from "@tensorferry/backend-torch-copy"
+import { CopyService } from "@tensorferry/core/service/CopyService"
+import { copyServiceLayer } from "@tensorferry/core/service/CopyServiceLayer"
+import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
+import * as ProcessGroupTcp from "@tensorferry/core/service/ProcessGroupTcp"
+import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
+import type { Tensor } from "@tensorferry/core/tensor/Tensor"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+
+const { rank, port } = JSON.parse(process.argv[2]!) as { readonly rank: number; readonly port: number }
+
+const print = (line: object) => Effect.sync(() => void process.stdout.write(`${JSON.stringify(line)}\n`))
+
+const group = ProcessGroupTcp.layer({
+  rank,
+  size: 2,
+  host: "127.0.0.1",
+  port,
+  onListening: (taken) => print({ port: taken })
+})
+const services = copyServiceLayer(CopyDriver.layer()).pipe(
+  Layer.provideMerge(HostEngine.layer()),
+  Layer.provideMerge(group)
+)
+
+const program = Effect.gen(function* () {
+  const service = yield* CopyService
+  const engine = yield* TensorEngine
+  const members = yield* ProcessGroup
+  const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]()
+  let tensor: Tensor | undefined
+  yield* print({ joined: rank })
+  while (true) {
+    const line = yield* Effect.promise(() => lines.next())
+    if (line.done === true) return
+    const request = JSON.parse(line.value) as { readonly case?: number }
+    if (request.case !== undefined) {
+      tensor = yield* engine.allocate("uint8", [request.case])
+      yield* engine.fill(tensor, rank)
+      yield* print({ ready: request.case })
+      continue
+    }
+    yield* members.barrier("bench")
+    const begun = performance.now()
+    yield* rank === 0 ? service.submitSend(tensor!, 1, 0) : service.submitRecv(tensor!, 0, 0)
+    const report = yield* service.run()
+    yield* print({ seconds: (performance.now() - begun) / 1000, path: report.peers[0]?.path, phases: report.phases })
+  }
+})
+
+await Effect.runPromise(Effect.scoped(Effect.provide(program, services)))
