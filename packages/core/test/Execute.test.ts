@@ -17,7 +17,7 @@ import { describeFault, judgeSide, oracleModel, runOracle } from "../src/testing
 import { runCluster, runRanks } from "../src/testing/VirtualCluster.ts"
 import { cast } from "../src/transform/Cast.ts"
 import { identity } from "../src/transform/Identity.ts"
-import { plainRegion, type ReshardTransform } from "../src/transform/ReshardTransform.ts"
+import { plainRegion, type ReshardTransform, transformError } from "../src/transform/ReshardTransform.ts"
 import { layoutOf, plansOf, rosterOf, sidesOf } from "./executeSupport.ts"
 
 const clean = (faults: Effect.Success<ReturnType<typeof runOracle>>) =>
@@ -239,6 +239,49 @@ describe("refresh hooks", () => {
         })
       )
       for (const outcome of outcomes) assert.deepStrictEqual(outcome, { afterFailure: 0, seen: [true] })
+    })
+  )
+})
+
+describe("writebacks", () => {
+  it.live("that fail on one rank fail the update on all, naming rank and parameter; the next update works", () =>
+    Effect.gen(function* () {
+      const model = oracleModel(rosterOf(2), rosterOf(3))
+      const plans = plansOf(model.source, model.destination, 3)
+      const outcomes = yield* runCluster({ size: 3 }, (rank) =>
+        Effect.gen(function* () {
+          const { source, destination } = yield* sidesOf(model, rank)
+          let refreshed = 0
+          const hook = Effect.sync(() => {
+            refreshed += 1
+          })
+          const dict = { ...destination!.dict, refreshCaches: [hook] }
+          const transform: ReshardTransform = {
+            ...identity,
+            finalizeRecv: (op) =>
+              rank === 1 && op.paramName === "norm.weight"
+                ? Effect.fail(
+                    transformError("UnsupportedTensor", {
+                      paramName: op.paramName,
+                      detail: "It cannot be finished.",
+                      remedy: "Choose another transform."
+                    })
+                  )
+                : Effect.void
+          }
+          const error = yield* Effect.flip(executeReshardPlan(plans[rank]!, source?.dict, dict, { transform }))
+          const afterFailure = refreshed
+          yield* executeReshardPlan(plans[rank]!, source?.dict, dict)
+          return { error, afterFailure, refreshed, faults: yield* judgeSide(model, destination!, rank) }
+        })
+      )
+      for (const [rank, { error, afterFailure, refreshed, faults }] of outcomes.entries()) {
+        assert.strictEqual(error._tag, rank === 1 ? "ReshardError" : "CopyError")
+        assert.strictEqual(error.reason.rank, 1)
+        assert.strictEqual(error.reason.paramName, "norm.weight")
+        assert.deepStrictEqual([afterFailure, refreshed], [0, 1])
+        assert.deepStrictEqual(faults.map(describeFault), [])
+      }
     })
   )
 })

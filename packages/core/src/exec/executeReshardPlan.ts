@@ -109,6 +109,7 @@ export const executeReshardPlan = Effect.fn("executeReshardPlan")(function* (
   options: ExecuteOptions = {}
 ): Effect.fn.Return<ReshardReport, ReshardError | CopyError, CopyService | TensorEngine> {
   const service = yield* CopyService
+  const engine = yield* TensorEngine
   const { transform } = options
   const body = Effect.gen(function* () {
     for (const fence of options.after ?? []) {
@@ -126,8 +127,18 @@ export const executeReshardPlan = Effect.fn("executeReshardPlan")(function* (
       Effect.ignore(service.run({ refuse: refuse(service.rank, error) }))
     )
     yield* Effect.all(submissions, { discard: true })
-    const copy = yield* service.run(options.onProgress === undefined ? {} : { onProgress: options.onProgress })
-    yield* finishWritebacks(plan.rank, writebacks)
+    // Writebacks are part of the run: a rank that cannot write must not be the only one that knows.
+    let unwritten: ReshardError | undefined
+    const finish = finishWritebacks(plan.rank, writebacks).pipe(
+      Effect.provideService(TensorEngine, engine),
+      Effect.mapError((error) => {
+        unwritten = error
+        return refuse(service.rank, error)
+      })
+    )
+    const copy = yield* service
+      .run({ finish, ...(options.onProgress === undefined ? {} : { onProgress: options.onProgress }) })
+      .pipe(Effect.mapError((error) => unwritten ?? error))
     return { writebacks, copy }
   })
   const { writebacks, copy } = yield* Effect.scoped(updated)

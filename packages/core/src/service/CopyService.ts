@@ -12,6 +12,7 @@
  * - Operations of a rank with itself are matched by `matchLocalOpsByTaskId` and never reach the driver.
  * - When `run` succeeds, every byte is in place on every rank and sources may be changed or freed. When it fails, every
  *   rank learns the first failure and what destinations hold is unspecified. Either way the queue is empty afterwards.
+ * - An interrupted run fails the run of all other ranks, naming the interrupted one; the next run works.
  * - Inputs are complete when `run` is called, unless `after` says what to wait for first.
  * - A failure of scope "service" makes the service `Broken`. The next `run` rebuilds the driver or says why it cannot.
  * - The service's scope is its `close`: it cancels what is running and drops programs before their driver.
@@ -130,6 +131,11 @@ export interface RunOptions {
   readonly refuse?: CopyError
   /** Work that fills the sources; awaited before anything else. */
   readonly after?: ReadonlyArray<Fence>
+  /**
+   * What completes the received data on this rank, as casts into their destination. Runs after this rank's last byte and
+   * before ranks tell each other how the run ended, so its failure is everybody's.
+   */
+  readonly finish?: Effect.Effect<void, CopyError>
   /** Called with the bytes moved so far on this rank. */
   readonly onProgress?: (movedBytes: number, totalBytes: number) => Effect.Effect<void>
 }

@@ -445,6 +445,7 @@ const make = <E>(
         before += round.receivedBytes
         yield* report(0)
       }
+      if (runOptions.finish !== undefined) yield* group.keepAlive(runOptions.finish)
       return program
     })
 

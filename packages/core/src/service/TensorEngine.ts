@@ -3,8 +3,9 @@
  *
  * Contract
  * - `copy` takes one batch. Source and destination of a move have equal shapes; strides are free on both sides; element
- *   types may differ where `isCastable` says so. Equal types are copied as bits (NaN payloads survive). Regions of one
- *   batch must not overlap unless they are the same region of the same storage. A zero-size move does nothing.
+ *   types may differ where `isCastable` says so. Equal types are copied as bits (NaN payloads survive). A destination
+ *   may be its own source; any other overlap of what a batch writes with what it reads or writes is the caller's error.
+ *   A zero-size move does nothing.
  * - Casts give the bits of the reference engine in `@tensorferry/core/testing`: narrow floats go through float32, round to
  *   nearest, ties to even; float16, bfloat16 and float8_e5m2 overflow to infinity; float8_e4m3fn saturates at 448,
  *   infinity included; float to integer truncates; integers wrap; bool means "not zero".
