@@ -7,8 +7,10 @@
 import { readFileSync } from "node:fs"
 import { gunzipSync } from "node:zlib"
 import type { DType } from "@tensorferry/core/base/DType"
+import { encodeContentsOf, encodeStatement, readRosters, readStatements } from "@tensorferry/core/exec/RosterMessages"
+import { presets } from "@tensorferry/core/layout/ModelFamilies"
 import { type ModelTensor, modelLayout, type ParallelConfig, worldSizeOf } from "@tensorferry/core/layout/ModelLayout"
-import { llamaRules } from "@tensorferry/core/layout/ShardingRules"
+import { parametersOf, type Roster } from "@tensorferry/core/layout/Roster"
 import { clusterTraffic } from "@tensorferry/core/planner/Estimate"
 import { indexRosters, planRank } from "@tensorferry/core/planner/RosterPlanner"
 import * as Result from "effect/Result"
@@ -60,12 +62,48 @@ const cases: ReadonlyArray<PlanningCase> = [
   { model: "llama-3.1-405b", from: { tp: 8, pp: 16, dp: 64 }, to: { tp: 16, pp: 1, dp: 512 }, target: 1, rounds: 3 }
 ]
 
+/** Ranks of the case whose exchange is measured: stating every rank's part, before the clock starts, takes long. */
+const exchangeRanks = 2048
+
+/** What one rank computes in an exchange of rosters. The messages are real; no network carries them. */
+const exchange = (source: Roster, destination: Roster, name: string): ReadonlyArray<BenchResult> => {
+  const state = (rank: number) => encodeStatement(rank, parametersOf(source, rank), parametersOf(destination, rank))
+  const own = Array.from({ length: exchangeRanks }, (_, rank) => state(rank))
+  const first = own.map(({ payload }) => payload)
+  const statements = Result.getOrThrow(readStatements(first))
+  const second = own.map((each, rank) => encodeContentsOf(statements, rank, each))
+  const bytes = (payloads: ReadonlyArray<Uint8Array>) => payloads.reduce((sum, { length }) => sum + length, 0)
+  const [statedBytes, contentBytes] = [bytes(first), bytes(second)]
+  const last = exchangeRanks - 1
+  return [
+    {
+      case: `roster exchange without network, stating what one rank holds: ${name}`,
+      unit: "s",
+      ours: median(sample(3, () => state(last))),
+      lowerIsBetter: true
+    },
+    {
+      case: `roster exchange without network, reading all ranks' messages: ${name}`,
+      unit: "s",
+      ours: median(sample(3, () => readRosters(Result.getOrThrow(readStatements(first)), second))),
+      lowerIsBetter: true
+    },
+    {
+      case: `roster exchange, bytes sent per rank (mean; ${statedBytes} statements + ${contentBytes} contents received by each): ${name}`,
+      unit: "B",
+      ours: (statedBytes + contentBytes) / exchangeRanks,
+      lowerIsBetter: true
+    }
+  ]
+}
+
 export const planning = (): ReadonlyArray<BenchResult> =>
   cases.flatMap(({ model, from, to, reference, target, rounds }) => {
     const tensors = shapesOf(model)
     const make = () => {
-      const source = Result.getOrThrow(modelLayout({ tensors, rules: llamaRules, config: from }))
-      const config = { tensors, rules: llamaRules, config: to, firstRank: worldSizeOf(from) }
+      const rules = presets.llama!({ tensors })
+      const source = Result.getOrThrow(modelLayout({ tensors, rules, config: from }))
+      const config = { tensors, rules, config: to, firstRank: worldSizeOf(from) }
       return { source: source.roster, destination: Result.getOrThrow(modelLayout(config)).roster }
     }
     const rosters = make()
@@ -91,6 +129,7 @@ export const planning = (): ReadonlyArray<BenchResult> =>
         lowerIsBetter: true
       }
     ]
+    if (ranks === exchangeRanks) results.push(...exchange(rosters.source, rosters.destination, name))
     if (ranks > 10_000) {
       const index = Result.getOrThrow(indexRosters(rosters.source, rosters.destination))
       const matrix = sample(1, () => clusterTraffic(index))

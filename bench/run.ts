@@ -8,8 +8,10 @@ import type { BenchResult } from "./measure.ts"
 /** Loaded when chosen, so that one suite runs where another's needs are missing. */
 const suites: Readonly<Record<string, () => Promise<ReadonlyArray<BenchResult>>>> = {
   planning: async () => (await import("./planning.ts")).planning(),
+  mesh: async () => (await import("./mesh.ts")).mesh(),
   cpu: async () => (await import("./cpu.ts")).cpu(),
-  "two-process": async () => (await import("./two-process.ts")).twoProcess()
+  "two-process": async () => (await import("./two-process.ts")).twoProcess(),
+  memory: async () => (await import("./memory.ts")).memory()
 }
 
 const args = process.argv.slice(2)

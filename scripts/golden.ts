@@ -9,6 +9,13 @@ import { descriptor as torchCopy } from "@tensorferry/backend-torch-copy"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import { checkCasts, RecordedCasts } from "@tensorferry/core/testing/golden/dtypeCasts"
 import { checkMegatronCase, type MegatronCase } from "@tensorferry/core/testing/golden/megatronPlans"
+import { checkDtensorCase, type DtensorCase } from "@tensorferry/core/testing/golden/meshLayouts"
+import {
+  checkEthaCase,
+  checkRedistributeCase,
+  type EthaCase,
+  type RedistributeCase
+} from "@tensorferry/core/testing/golden/meshTransfers"
 import * as ReferenceEngine from "@tensorferry/core/testing/ReferenceEngine"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
@@ -23,6 +30,21 @@ const sets: Readonly<Record<string, (data: unknown) => Promise<ReadonlyArray<Ver
     (data as { readonly cases: ReadonlyArray<MegatronCase> }).cases.map((recorded) => ({
       name: `${recorded.id} ${recorded.title}`,
       fault: checkMegatronCase(recorded)
+    })),
+  dtensor_layouts: async (data) =>
+    (data as { readonly cases: ReadonlyArray<DtensorCase> }).cases.map((recorded) => ({
+      name: `${recorded.id} ${recorded.tags.join(", ")}`,
+      fault: checkDtensorCase(recorded)
+    })),
+  redistribute_values: async (data) =>
+    (data as { readonly cases: ReadonlyArray<RedistributeCase> }).cases.map((recorded) => ({
+      name: `${recorded.id} ${recorded.tags.join(", ")}`,
+      fault: checkRedistributeCase(recorded)
+    })),
+  etha_m2m: async (data) =>
+    (data as { readonly cases: ReadonlyArray<EthaCase> }).cases.map((recorded) => ({
+      name: `${recorded.id} ${recorded.title}`,
+      fault: checkEthaCase(recorded)
     })),
   dtype_casts: async (data) => {
     const recorded = Schema.decodeUnknownSync(RecordedCasts)(data)
@@ -46,15 +68,26 @@ const read = (file: string): unknown => {
   return JSON.parse((file.endsWith(".gz") ? gunzipSync(bytes) : bytes).toString("utf8"))
 }
 
-const folder = process.argv[2]
-if (folder === undefined) {
-  console.error("usage: pnpm golden DIR")
+/** Ends with one line, as wrong usage. */
+const refuse = (line: string): never => {
+  console.error(line)
   process.exit(2)
 }
+
+const entriesOf = (folder: string) => {
+  try {
+    return readdirSync(folder, { withFileTypes: true }).sort((a, b) => a.name.localeCompare(b.name))
+  } catch (cause) {
+    const code = (cause as NodeJS.ErrnoException).code
+    return refuse(`${folder} cannot be listed (${code}). Name a folder with one folder per set, such as golden.`)
+  }
+}
+
+const folder = process.argv[2] ?? refuse("usage: pnpm golden DIR")
 let passed = 0
 let failed = 0
 const shownFaults = 5
-for (const entry of readdirSync(folder, { withFileTypes: true }).sort((a, b) => a.name.localeCompare(b.name))) {
+for (const entry of entriesOf(folder)) {
   if (!entry.isDirectory()) continue
   const files = readdirSync(path.join(folder, entry.name)).filter((file) => /\.json(\.gz)?$/.test(file))
   if (files.length === 0) continue

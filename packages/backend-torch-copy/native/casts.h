@@ -74,7 +74,9 @@ inline uint32_t encodeFloat8E4M3(float value) {
   const int32_t finite = magnitude < (121 << 23) ? subnormal : normal;
   return whole > 0x7f800000 ? 0x7fu : static_cast<uint32_t>(finite) | sign;
 }
-#ifdef __AVX2__
+#if defined(__AVX512BW__)
+inline constexpr size_t vectorBytes = 64;
+#elif defined(__AVX2__)
 inline constexpr size_t vectorBytes = 32;
 #else
 inline constexpr size_t vectorBytes = 16;

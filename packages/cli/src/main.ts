@@ -7,20 +7,16 @@ import * as Command from "effect/cli/Command"
 import * as Effect from "effect/Effect"
 import { backends } from "./commands/backends.ts"
 import { doctor } from "./commands/doctor.ts"
-import { plan, planCheck } from "./commands/plan.ts"
+import { plan } from "./commands/plan.ts"
 import { reshard } from "./commands/reshard.ts"
 import { verify } from "./commands/verify.ts"
 
 const root = Command.make("tensorferry").pipe(
   Command.withDescription("Move model weights between parallel layouts"),
-  Command.withSubcommands([reshard, plan, planCheck, verify, backends, doctor])
+  Command.withSubcommands([reshard, plan, verify, backends, doctor])
 )
 
-/** `plan check FILE` is a command of its own, because `plan` takes a checkpoint where a subcommand would stand. */
-const args = process.argv.slice(2)
-const normalized = args[0] === "plan" && args[1] === "check" ? ["plan-check", ...args.slice(2)] : args
-
-const program = Command.runWith(root, { version: "0.1.0" })(normalized).pipe(
+const program = Command.runWith(root, { version: "0.1.0" })(process.argv.slice(2)).pipe(
   Effect.catchIf(CliError.isCliError, (error) =>
     Effect.sync(() => {
       process.exitCode = error._tag === "ShowHelp" && error.errors.length === 0 ? 0 : 2

@@ -79,16 +79,16 @@ const damages: ReadonlyArray<Damage> = [
   byManifest(
     "a later version",
     (m) => {
-      m.version = 2
+      m.version = 3
     },
     /version/
   ),
   byManifest(
     "a key that nobody knows",
     (m) => {
-      m.layout.ep = 2
+      m.layout.cp = 2
     },
-    /ep/
+    /cp/
   ),
   byManifest(
     "a layout of degree 0",
@@ -130,7 +130,7 @@ const damages: ReadonlyArray<Damage> = [
   byManifest(
     "overlapping shards",
     (m) => {
-      m.shards[1]!.tensors[0]!.region = [
+      m.shards[1]!.tensors[0]!.pieces[0]!.global = [
         [1, 3],
         [0, 3]
       ]
@@ -141,10 +141,15 @@ const damages: ReadonlyArray<Damage> = [
   byManifest(
     "a gap between shards",
     (m) => {
-      m.shards[1]!.tensors[0]!.region = [
+      const last = [
         [3, 4],
         [0, 3]
       ]
+      const held = [
+        [0, 1],
+        [0, 3]
+      ]
+      m.shards[1]!.tensors[0]!.pieces = [{ local: held, global: last }]
     },
     /element/i,
     "cut"
@@ -152,7 +157,7 @@ const damages: ReadonlyArray<Damage> = [
   byManifest(
     "a region outside",
     (m) => {
-      m.shards[1]!.tensors[0]!.region = [
+      m.shards[1]!.tensors[0]!.pieces[0]!.global = [
         [2, 5],
         [0, 3]
       ]
@@ -163,7 +168,7 @@ const damages: ReadonlyArray<Damage> = [
   byManifest(
     "a reversed region",
     (m) => {
-      m.shards[1]!.tensors[0]!.region = [
+      m.shards[1]!.tensors[0]!.pieces[0]!.global = [
         [4, 2],
         [0, 3]
       ]
@@ -173,10 +178,74 @@ const damages: ReadonlyArray<Damage> = [
   byManifest(
     "a region of too few dimensions",
     (m) => {
-      m.shards[1]!.tensors[0]!.region = [[2, 4]]
+      m.shards[1]!.tensors[0]!.pieces[0]!.global = [[2, 4]]
     },
     /outside/,
     "cut"
+  ),
+  byManifest(
+    "a piece outside of what the file holds",
+    (m) => {
+      m.shards[1]!.tensors[0]!.pieces[0]!.local = [
+        [1, 3],
+        [0, 3]
+      ]
+    },
+    /outside/,
+    "cut"
+  ),
+  byManifest(
+    "a piece of another shape in the file",
+    (m) => {
+      m.shards[1]!.tensors[0]!.pieces[0]!.local = [
+        [0, 1],
+        [0, 3]
+      ]
+    },
+    /another shape/,
+    "cut"
+  ),
+  byManifest(
+    "two pieces in one place of a file",
+    (m) => void m.shards[1]!.tensors[0]!.pieces.push({ ...m.shards[1]!.tensors[0]!.pieces[0]! }),
+    /overlap/,
+    "cut"
+  ),
+  byManifest(
+    "an empty piece",
+    (m) => {
+      const nothing = [
+        [0, 0],
+        [0, 3]
+      ]
+      m.shards[1]!.tensors[0]!.pieces.push({ local: nothing, global: nothing })
+    },
+    /empty/,
+    "cut"
+  ),
+  byManifest(
+    "more rows in a file than it holds",
+    (m) => {
+      m.shards[1]!.tensors[0]!.shape = [7, 3]
+    },
+    /7,3/,
+    "cut",
+    second
+  ),
+  byManifest(
+    "a local shape beyond 2^53",
+    (m) => {
+      m.shards[1]!.tensors[0]!.shape = [2 ** 52, 2 ** 52]
+    },
+    /exceeds/,
+    "cut"
+  ),
+  byManifest(
+    "the version before",
+    (m) => {
+      m.version = 1
+    },
+    /version/
   ),
   byManifest(
     "a larger shape",

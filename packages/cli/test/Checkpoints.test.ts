@@ -9,17 +9,10 @@ import { bitsOf, dtypes, isSubByte } from "@tensorferry/core/base/DType"
 import type { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
-import type { RankReport } from "../src/job/JobSpec.ts"
-import { openModel } from "../src/model/Model.ts"
-import { scratch, seeded, temporaryNames } from "./support/command.ts"
+import { scratch, seeded } from "./support/command.ts"
 import { memoryFiles, runJob } from "./support/inProcess.ts"
 import { assertSameModel, type Entry, writeModel } from "./support/models.ts"
-
-const reportsOf = (exits: ReadonlyArray<Exit.Exit<RankReport, unknown>>): ReadonlyArray<RankReport> =>
-  exits.map((exit) => {
-    if (Exit.isFailure(exit)) assert.fail(String(exit.cause))
-    return exit.value
-  })
+import { reportsOf, throughLayouts } from "./support/throughLayouts.ts"
 
 const rules: ShardingRules = {
   rules: [
@@ -30,33 +23,14 @@ const rules: ShardingRules = {
   ]
 }
 
-/** Runs there and back through `layouts`, comparing each folder and the final file with the original. */
-const throughLayouts = (entries: ReadonlyArray<Entry>, layouts: ReadonlyArray<string>) =>
-  Effect.gen(function* () {
-    const before = memoryFiles()
-    using folder = scratch()
-    const original = join(folder.path, "original.safetensors")
-    yield* Effect.promise(() => writeModel(original, entries))
-    let checkpoint = original
-    let from = "tp=1"
-    for (const [step, to] of [...layouts, "tp=1"].entries()) {
-      const out = join(folder.path, `step-${step}`)
-      const reports = reportsOf(yield* runJob({ checkpoint, from, to, rules, out }))
-      assert.isNotEmpty(reports)
-      yield* Effect.promise(() => assertSameModel(out, original))
-      yield* Effect.scoped(Effect.flatMap(openModel(out), (model) => model.checkFiles))
-      assert.deepStrictEqual(temporaryNames(folder.path), [])
-      checkpoint = out
-      from = to
-    }
-    assert.strictEqual(memoryFiles(), before)
-  })
+const through = (entries: ReadonlyArray<Entry>, layouts: ReadonlyArray<string>) =>
+  throughLayouts(entries, rules, layouts)
 
 const wholeBytes = dtypes.filter((dtype) => !isSubByte(dtype))
 
 describe("there and back through files", () => {
   it.live("all element types, cut where their bits allow it", () =>
-    throughLayouts(
+    through(
       [
         ...wholeBytes.map((dtype): Entry => ({ name: `rows.${dtype}`, dtype, shape: [7, 3] })),
         ...wholeBytes.map((dtype): Entry => ({ name: `columns.${dtype}`, dtype, shape: [3, 7] })),
@@ -73,7 +47,7 @@ describe("there and back through files", () => {
   )
 
   it.live("[10, 128] over eight ranks: uneven shards, and ranks without any", () =>
-    throughLayouts(
+    through(
       [
         { name: "rows", dtype: "float32", shape: [10, 128] },
         { name: "columns", dtype: "bfloat16", shape: [128, 10] }
@@ -83,7 +57,7 @@ describe("there and back through files", () => {
   )
 
   it.live("scalars, and tensors without elements", () =>
-    throughLayouts(
+    through(
       [
         { name: "scalar", dtype: "float64", shape: [] },
         { name: "rows.empty", dtype: "float32", shape: [0, 4] },
@@ -97,11 +71,11 @@ describe("there and back through files", () => {
   )
 
   it.live("only empty tensors: nothing moves", () =>
-    throughLayouts([{ name: "rows", dtype: "float32", shape: [0] }], ["tp=2"])
+    through([{ name: "rows", dtype: "float32", shape: [0] }], ["tp=2"])
   )
 
   it.live("lengths around the number of ranks, and primes", () =>
-    throughLayouts(
+    through(
       [0, 1, 2, 3, 4, 5, 7, 11, 13].flatMap(
         (length): ReadonlyArray<Entry> => [
           { name: `rows.${length}`, dtype: "int16", shape: [length] },
@@ -114,7 +88,7 @@ describe("there and back through files", () => {
 
   it.live("more than one read per tensor: pieces of a large one", () =>
     // 17 MiB per shard: more than the 16 MiB that are read at once.
-    throughLayouts([{ name: "rows", dtype: "uint8", shape: [34, 1024 * 1024 + 1] }], ["tp=2"])
+    through([{ name: "rows", dtype: "uint8", shape: [34, 1024 * 1024 + 1] }], ["tp=2"])
   )
 
   const random = seeded(0x1a70)
@@ -129,7 +103,7 @@ describe("there and back through files", () => {
       }
     })
     const layouts = Array.from({ length: 2 }, () => `tp=${1 + pick(4)},pp=${1 + pick(2)},dp=${1 + pick(2)}`)
-    it.live(`random model ${round} through ${layouts.join(" and ")}`, () => throughLayouts(entries, layouts))
+    it.live(`random model ${round} through ${layouts.join(" and ")}`, () => through(entries, layouts))
   }
 
   it.live("a destination with ranks of its own", () =>

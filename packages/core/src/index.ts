@@ -43,22 +43,35 @@ export { PlanCache } from "./exec/PlanCache.ts"
 export * as Refit from "./exec/Refit.ts"
 export { ReshardError } from "./exec/ReshardError.ts"
 export { exchangeRosters } from "./exec/RosterExchange.ts"
+export { makeUpdateMemory, type UpdateMemory } from "./exec/UpdateMemory.ts"
 export type { Writeback } from "./exec/Writeback.ts"
-
+// Plans between meshes, as data.
+export * as Bucket from "./ir/Bucket.ts"
+export * as Chunk from "./ir/Chunk.ts"
+export * as M2MMap from "./ir/M2MMap.ts"
+export * as MeshPlan from "./ir/MeshPlan.ts"
 // Plans as data.
 export type { Message, MessagePart } from "./ir/Message.ts"
 export { PlanTensor, planDigest, ReshardPlan, ReshardPlanSet } from "./ir/ReshardPlan.ts"
+export * as Route from "./ir/Route.ts"
 export { TransferOp } from "./ir/TransferOp.ts"
 
 // Layouts.
+export * as DeviceMesh from "./layout/DeviceMesh.ts"
+export * as MeshText from "./layout/MeshText.ts"
+export * as ModelFamilies from "./layout/ModelFamilies.ts"
 export * as ModelLayout from "./layout/ModelLayout.ts"
 export * as ParameterMetadata from "./layout/ParameterMetadata.ts"
 export * as ParameterNames from "./layout/ParameterNames.ts"
+export * as Placement from "./layout/Placement.ts"
 export * as Roster from "./layout/Roster.ts"
 export * as ShardingRules from "./layout/ShardingRules.ts"
 
 // Planning.
 export * as Estimate from "./planner/Estimate.ts"
+export * as Lowering from "./planner/Lowering.ts"
+export * as MeshCheck from "./planner/MeshCheck.ts"
+export * as MeshPlanner from "./planner/MeshPlanner.ts"
 export * as PlanCheck from "./planner/PlanCheck.ts"
 export { PlanError } from "./planner/PlanError.ts"
 export * as RosterPlanner from "./planner/RosterPlanner.ts"

@@ -196,8 +196,8 @@ describe("A1 layout arithmetic", () => {
       rules: { rules: [{ match: "w", shard: 0 }] }
     })
     assert.deepStrictEqual(
-      layout.ranks.map((rank) => layout.shardsOf(rank)[0]!.region),
-      [[[0, 2]], [[2, 4]], [[4, 5]], [[5, 5]]]
+      layout.ranks.map((rank) => layout.tensorsOf(rank)[0]!.pieces.map((piece) => piece.global)),
+      [[[[0, 2]]], [[[2, 4]]], [[[4, 5]]], []]
     )
   })
 
@@ -314,7 +314,7 @@ describe("A1 layout arithmetic", () => {
       rules: { rules: [{ match: "embed", shard: 0 }] }
     })
     assert.deepStrictEqual(
-      layout.ranks.map((rank) => layout.shardsOf(rank)[0]!.shape),
+      layout.ranks.map((rank) => layout.tensorsOf(rank)[0]!.shape),
       [
         [3, 2],
         [3, 2]

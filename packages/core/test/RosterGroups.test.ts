@@ -123,3 +123,41 @@ describe("expert numbers", () => {
     })
   }
 })
+
+describe("cuts beyond any use", () => {
+  const cutTo = (length: number, stride: number, ranks: ReadonlyArray<number>): Roster =>
+    rosterFromParameters(
+      ranks.map((rank) => [
+        rank,
+        [
+          parameterMetadata({
+            name: "w",
+            shape: [length],
+            dtype: "uint8",
+            ownerRank: rank,
+            isTp: true,
+            partitionStride: stride,
+            tensorParallelGroupRanks: ranks
+          })
+        ]
+      ])
+    )
+
+  it("are refused by name before they are listed one by one", () => {
+    const cases = [
+      // A segment for each of a billion elements.
+      [cutTo(1e9, 1e9, [0]), cutTo(1e9, 1e9, [0])],
+      // Segments that are few by themselves, but whose common tiles are not.
+      [cutTo(1_048_573, 1_048_573, [0]), cutTo(1_048_573, 1, [0])],
+      [cutTo(999_983, 999_983, [0, 1, 2]), cutTo(2_999_949, 1, [0])]
+    ] as const
+    for (const [source, destination] of cases) {
+      const plan = buildReshardPlan(source, destination, 0)
+      if (Result.isFailure(plan)) assert.strictEqual(plan.failure.paramName, "w")
+    }
+    const first = buildReshardPlan(cases[0][0], cases[0][1], 0)
+    assert.isTrue(Result.isFailure(first) && first.failure.kind === "InvalidMetadata")
+    const last = buildReshardPlan(cases[2][0], cases[2][1], 0)
+    assert.isTrue(Result.isFailure(last) && last.failure.kind === "InvalidMetadata")
+  })
+})

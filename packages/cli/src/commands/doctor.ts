@@ -1,61 +1,104 @@
 /** `tensorferry doctor`: what this machine has, what each backend would do here, and the remedy where it cannot. */
-import { statfsSync } from "node:fs"
-import { readFile } from "node:fs/promises"
-import * as os from "node:os"
 import * as path from "node:path"
 import { pathToFileURL } from "node:url"
+import { chooseCopyBackend } from "@tensorferry/core/backend/BackendLayer"
 import * as Console from "effect/Console"
 import * as Command from "effect/cli/Command"
 import * as Effect from "effect/Effect"
-import * as Option from "effect/Option"
+import * as Result from "effect/Result"
 import { backendRegistry } from "../job/backends.ts"
+import type { Fact } from "../machine/Fact.ts"
+import { inspectMachine } from "../machine/inspectMachine.ts"
+import { findLibraries, type LibraryFinding, searchedFolders } from "../machine/libraries.ts"
+import { systemFiles } from "../machine/SystemFiles.ts"
 import { withFailures } from "../output/CliFailure.ts"
-import { formatBytes, table } from "../output/Table.ts"
+import { table } from "../output/Table.ts"
 import { probeAll } from "./backends.ts"
 import { backendPackages, json } from "./shared.ts"
 
-/** A text file of the system, where it exists. */
-const readText = (file: string): Effect.Effect<Option.Option<string>> =>
-  Effect.option(
-    Effect.map(
-      Effect.tryPromise(() => readFile(file, "utf8")),
-      (text) => text.trim()
-    )
+const inspect = Effect.gen(function* () {
+  const files = systemFiles()
+  const machine = yield* inspectMachine(files)
+  const backends = yield* probeAll
+  const libraries = findLibraries(
+    files,
+    backends.map(({ name, probe }) => ({ name, tried: probe._tag === "Unavailable" ? probe.tried : [] }))
+  )
+  const automatic = yield* Effect.result(chooseCopyBackend("auto", "cpu"))
+  return { ...machine, backends, libraries, automatic }
+})
+
+type Findings = Effect.Success<typeof inspect>
+
+const factTable = (heading: string, facts: ReadonlyArray<Fact>): string =>
+  table(
+    [heading, ""],
+    facts.map(({ name, summary }) => [name, summary])
   )
 
-const inspect = Effect.gen(function* () {
-  const limits = yield* readText("/proc/self/limits")
-  const openFiles = Option.map(limits, (text) => /^Max open files\s+(\S+)/m.exec(text)?.[1] ?? "unknown")
-  const memoryLimit = yield* readText("/sys/fs/cgroup/memory.max")
-  const tracing = yield* readText("/proc/sys/kernel/yama/ptrace_scope")
-  const shared = yield* Effect.option(Effect.try(() => statfsSync("/dev/shm")))
-  const facts: ReadonlyArray<readonly [string, string]> = [
-    ["node", `${process.version} (${process.execPath})`],
-    ["platform", `${os.platform()} ${os.arch()}, kernel ${os.release()}`],
-    ["processors", `${os.availableParallelism()} of ${os.cpus().length}, ${os.cpus()[0]?.model ?? "unknown model"}`],
-    ["memory", `${formatBytes(os.freemem())} free of ${formatBytes(os.totalmem())}`],
-    ["memory limit", Option.getOrElse(memoryLimit, () => "none found")],
-    ["open files", Option.getOrElse(openFiles, () => "unknown")],
-    [
-      "shared memory",
-      Option.match(shared, {
-        onNone: () => "/dev/shm cannot be read",
-        onSome: (found) =>
-          `/dev/shm: ${formatBytes(found.bavail * found.bsize)} free (not used: memory files need no name)`
-      })
-    ],
-    [
-      "cross-process reads",
-      Option.match(tracing, {
-        onNone: () => "not restricted by ptrace_scope; processes of one user may map each other's memory files",
-        onSome: (scope) =>
-          scope === "0"
-            ? "allowed between processes of one user"
-            : `restricted (ptrace_scope ${scope}); remedy: sysctl kernel.yama.ptrace_scope=0, or run ranks under one parent`
-      })
-    ]
-  ]
-  return facts
+const libraryTable = (libraries: ReadonlyArray<LibraryFinding>): string =>
+  table(
+    ["library", "version", "found", "for"],
+    libraries.map(({ library, version, found, backends }) => [
+      library,
+      found === undefined ? "" : (version ?? "unknown"),
+      found ?? "no",
+      backends.join(", ")
+    ])
+  )
+
+const backendTable = ({ backends }: Findings): string =>
+  table(
+    ["backend", "state", "devices", "would do here"],
+    backends.map(({ name, deviceFamilies, offers, probe }) => [
+      name,
+      probe._tag === "Available" ? "available" : "unavailable",
+      deviceFamilies.join(", "),
+      probe._tag === "Available" ? `${offers.join(", ")}: ${probe.detail}` : `nothing: ${probe.cause}`
+    ])
+  )
+
+/** One remedy per line, with everything that it helps. */
+const remedies = ({ machine, sharing, devices, backends }: Findings): ReadonlyArray<string> => {
+  const helped = new Map<string, Array<string>>()
+  const add = (name: string, remedy: string | undefined): void => {
+    if (remedy !== undefined) helped.set(remedy, [...(helped.get(remedy) ?? []), name])
+  }
+  for (const { name, remedy } of [...machine, ...sharing, ...devices]) add(name, remedy)
+  for (const { name, probe } of backends) if (probe._tag === "Unavailable") add(name, probe.remedy)
+  return [...helped].map(([remedy, names]) => `- ${names.join(", ")}: ${remedy}`)
+}
+
+const describe = (findings: Findings): string => {
+  const { machine, sharing, devices, libraries, automatic } = findings
+  const found = remedies(findings)
+  return [
+    factTable("machine", machine),
+    factTable("between processes", sharing),
+    devices.length === 0 ? "devices: no driver tells of a GPU" : factTable("device", devices),
+    ...(libraries.length === 0
+      ? []
+      : [`${libraryTable(libraries)}\nsearched: ${searchedFolders(libraries).join(", ")}`]),
+    `${backendTable(findings)}\n${
+      Result.isSuccess(automatic)
+        ? `--backend auto uses ${automatic.success.descriptor.name} (${automatic.success.reason})`
+        : `--backend auto fails: ${automatic.failure.message}`
+    }`,
+    ...(found.length === 0 ? [] : [`remedies\n${found.join("\n")}`])
+  ].join("\n\n")
+}
+
+const byName = (facts: ReadonlyArray<Fact>) =>
+  Object.fromEntries(facts.map(({ name, ...rest }) => [name, { ...rest, ok: rest.remedy === undefined }]))
+
+const asJson = ({ machine, sharing, devices, libraries, backends, automatic }: Findings) => ({
+  ok: true,
+  machine: byName(machine),
+  sharing: byName(sharing),
+  devices: devices.map(({ summary, remedy, data }) => ({ ...data, summary, ok: remedy === undefined, remedy })),
+  libraries,
+  automatic: Result.isSuccess(automatic) ? automatic.success.descriptor.name : null,
+  backends
 })
 
 export const doctor = Command.make("doctor", { backendPackages, json }, (flags) =>
@@ -63,20 +106,8 @@ export const doctor = Command.make("doctor", { backendPackages, json }, (flags) 
     flags.json,
     Effect.gen(function* () {
       const from = pathToFileURL(path.join(process.cwd(), "package.json")).href
-      const facts = yield* inspect
-      const found = yield* Effect.provide(probeAll, backendRegistry(flags.backendPackages, from))
-      if (flags.json) {
-        yield* Console.log(JSON.stringify({ ok: true, machine: Object.fromEntries(facts), backends: found }, null, 2))
-        return
-      }
-      yield* Console.log(table(["machine", ""], facts))
-      for (const { name, probe } of found) {
-        yield* Console.log(
-          probe._tag === "Available"
-            ? `\n✓ ${name}: ${probe.detail}`
-            : `\n✗ ${name}: ${probe.cause}\n  remedy: ${probe.remedy}\n  looked at: ${probe.tried.join(", ") || "nothing"}`
-        )
-      }
+      const findings = yield* Effect.provide(inspect, backendRegistry(flags.backendPackages, from))
+      yield* Console.log(flags.json ? JSON.stringify(asJson(findings), null, 2) : describe(findings))
     })
   )
 ).pipe(Command.withDescription("Inspect the machine and every backend, with remedies"))

@@ -15,7 +15,7 @@ import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { toFailure } from "../job/JobSpec.ts"
 import { jobLayouts } from "../job/layouts.ts"
-import { openModel } from "../model/Model.ts"
+import { openModel, resolveModel } from "../model/Model.ts"
 import { modelError } from "../model/ModelError.ts"
 import { reportFailure, withFailures } from "../output/CliFailure.ts"
 import { formatBytes, formatSeconds, table } from "../output/Table.ts"
@@ -82,45 +82,47 @@ const fileFailed = (file: string, what: string) => (cause: unknown) =>
 /** Plans are text; more than this is not one of ours. */
 const mostPlanBytes = 1024 ** 3
 
-const check = Command.make("plan-check", { file: Argument.String("FILE"), json }, (flags) =>
-  withFailures(
-    flags.json,
-    Effect.gen(function* () {
-      const file = path.resolve(flags.file)
-      const bytes = yield* Effect.tryPromise({ try: () => readFile(file), catch: fileFailed(file, "read the plan") })
-      const decoded =
-        bytes.length > mostPlanBytes
-          ? undefined
-          : Schema.decodeResult(planSet, { onExcessProperty: "error" })(bytes.toString("utf8"))
-      if (decoded === undefined || Result.isFailure(decoded)) {
-        return yield* modelError("InvalidPlan", {
-          file,
-          detail: decoded === undefined ? `It has ${bytes.length} bytes.` : decoded.failure.message,
-          remedy: "Save it again with tensorferry plan --save."
-        })
-      }
-      const faults = checkPlans(decoded.success.plans)
-      if (faults.length > 0)
-        return yield* reportFailure(
-          faults.map((fault) => ({ failure: toFailure(fault) })),
+const check = Command.make(
+  "check",
+  { file: Argument.String("FILE").pipe(Argument.withDescription("What plan --save wrote")), json },
+  (flags) =>
+    withFailures(
+      flags.json,
+      Effect.gen(function* () {
+        const file = path.resolve(flags.file)
+        const bytes = yield* Effect.tryPromise({ try: () => readFile(file), catch: fileFailed(file, "read the plan") })
+        const decoded =
+          bytes.length > mostPlanBytes
+            ? undefined
+            : Schema.decodeResult(planSet, { onExcessProperty: "error" })(bytes.toString("utf8"))
+        if (decoded === undefined || Result.isFailure(decoded)) {
+          return yield* modelError("InvalidPlan", {
+            file,
+            detail: decoded === undefined ? `It has ${bytes.length} bytes.` : decoded.failure.message,
+            remedy: "Save it again with tensorferry plan --save."
+          })
+        }
+        const faults = checkPlans(decoded.success.plans)
+        if (faults.length > 0)
+          return yield* reportFailure(
+            faults.map((fault) => ({ failure: toFailure(fault) })),
+            flags.json
+          )
+        const { plans } = decoded.success
+        const ops = plans.reduce((sum, plan) => sum + plan.recvOps.length, 0)
+        yield* Console.log(
           flags.json
+            ? JSON.stringify({ ok: true, ranks: plans.length, operations: ops }, null, 2)
+            : `${file}: ${plans.length} ranks, ${ops} operations: every element is written exactly once and both ends agree`
         )
-      const { plans } = decoded.success
-      const ops = plans.reduce((sum, plan) => sum + plan.recvOps.length, 0)
-      yield* Console.log(
-        flags.json
-          ? JSON.stringify({ ok: true, ranks: plans.length, operations: ops }, null, 2)
-          : `${file}: ${plans.length} ranks, ${ops} operations: every element is written exactly once and both ends agree`
-      )
-    })
-  )
+      })
+    )
 ).pipe(Command.withDescription("Prove a saved plan: coverage, regions, and agreement of both ends"))
 
 export const plan = Command.make(
   "plan",
   {
     ...layoutConfig,
-    to: layoutConfig.to,
     save: Flag.String("save").pipe(Flag.withDescription("Write all ranks' plans to this file"), Flag.optional),
     json
   },
@@ -129,7 +131,7 @@ export const plan = Command.make(
       flags.json,
       Effect.scoped(
         Effect.gen(function* () {
-          const model = yield* openModel(path.resolve(flags.checkpoint))
+          const model = yield* openModel(resolveModel(flags.checkpoint))
           const choice = yield* chooseLayouts(model, flags)
           const layouts = yield* Effect.fromResult(jobLayouts(model.tensors, choice))
           const plans = Array.from({ length: layouts.size }, (_, rank) => layouts.planFor(rank))
@@ -158,8 +160,8 @@ export const plan = Command.make(
       command: "tensorferry plan llama/ --preset llama --to tp=4 --save plan.json",
       description: "Save all ranks' plans"
     },
-    { command: "tensorferry plan-check plan.json", description: "Prove a saved plan" }
-  ])
+    { command: "tensorferry plan check plan.json", description: "Prove a saved plan" }
+  ]),
+  // A checkpoint that is called "check" is named ./check.
+  Command.withSubcommands([check])
 )
-
-export const planCheck = check

@@ -13,16 +13,17 @@ import * as ConfigProvider from "effect/ConfigProvider"
 import * as Console from "effect/Console"
 import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
-import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import { backendRegistry } from "../job/backends.ts"
 import { runProcesses } from "../job/Coordinator.ts"
+import { chooseDeadline, leastSeconds, mostSeconds } from "../job/deadline.ts"
 import type { JobSpec, RankReport } from "../job/JobSpec.ts"
+import { exchangeReports } from "../job/joinedReports.ts"
 import { jobLayouts, jobSize } from "../job/layouts.ts"
 import { rankJob } from "../job/RankJob.ts"
-import { openModel } from "../model/Model.ts"
+import { openModel, resolveModel } from "../model/Model.ts"
 import { modelError } from "../model/ModelError.ts"
 import { reportFailure, withFailures } from "../output/CliFailure.ts"
 import { makeProgressBar } from "../output/ProgressBar.ts"
@@ -158,10 +159,8 @@ const runJoined = Effect.fnUntraced(function* (spec: JobSpec, isJson: boolean) {
     ProcessGroup,
     group
   )
-  const text = JSON.stringify(report)
-  const all = yield* group.allGather("reports", new TextEncoder().encode(text))
+  const reports = yield* exchangeReports(group, report)
   if (group.rank !== 0) return
-  const reports = all.map((payload) => JSON.parse(new TextDecoder().decode(payload)) as RankReport)
   yield* Console.log(isJson ? JSON.stringify(asJson(joined, reports), null, 2) : describe(joined, reports))
 })
 
@@ -183,7 +182,7 @@ export const reshard = Command.make(
     ),
     deadline: Flag.Finite("deadline").pipe(
       Flag.withDescription("Seconds without progress after which a rank is given up (TENSORFERRY_DEADLINE, else 60)"),
-      Flag.withSchema(Schema.Finite.check(Schema.isBetween({ minimum: 0.1, maximum: 86_400 }))),
+      Flag.withSchema(Schema.Finite.check(Schema.isBetween({ minimum: leastSeconds, maximum: mostSeconds }))),
       Flag.optional
     ),
     json
@@ -193,7 +192,7 @@ export const reshard = Command.make(
       flags.json,
       Effect.scoped(
         Effect.gen(function* () {
-          const checkpoint = path.resolve(flags.checkpoint)
+          const checkpoint = resolveModel(flags.checkpoint)
           const choice = yield* Effect.scoped(
             Effect.gen(function* () {
               const model = yield* openModel(checkpoint)
@@ -210,11 +209,8 @@ export const reshard = Command.make(
           )
           const folder = Option.map(flags.out, (text) => path.resolve(text))
           if (Option.isSome(folder)) yield* checkOutput(folder.value)
+          const deadlineMillis = yield* chooseDeadline(flags.deadline)
           const environment = yield* readEnvironment
-          const deadlineMillis = Option.match(flags.deadline, {
-            onNone: () => (environment.deadline === undefined ? 60_000 : Duration.toMillis(environment.deadline)),
-            onSome: (seconds) => Math.round(seconds * 1000)
-          })
           const spec: JobSpec = {
             checkpoint,
             ...choice,
@@ -245,6 +241,14 @@ export const reshard = Command.make(
       command: "tensorferry reshard llama/ --preset llama --from tp=1 --to tp=2 --out shards/",
       description: "Write shards"
     },
-    { command: "tensorferry reshard shards/ --to tp=1 --out whole/", description: "And back to one file" }
+    { command: "tensorferry reshard shards/ --to tp=1 --out whole/", description: "And back to one file" },
+    {
+      command: "tensorferry reshard qwen3-moe/ --from tp=2,dp=2,ep=4 --to tp=4 --ranks disjoint",
+      description: "Experts on ranks of their own, the preset from config.json"
+    },
+    {
+      command: "tensorferry reshard synthetic:shapes.json.gz --preset llama --from tp=2 --to tp=4",
+      description: "Real shapes, made-up data"
+    }
   ])
 )

@@ -1,6 +1,7 @@
 /** Flags and choices that `reshard` and `plan` have in common. */
+
+import { type KvHeads, presetNames } from "@tensorferry/core/layout/ModelFamilies"
 import { formatParallelConfig, type ParallelConfig, parseParallelConfig } from "@tensorferry/core/layout/ModelLayout"
-import { presets } from "@tensorferry/core/layout/ShardingRules"
 import * as Argument from "effect/cli/Argument"
 import * as CliError from "effect/cli/CliError"
 import * as Flag from "effect/cli/Flag"
@@ -8,6 +9,7 @@ import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import type { LayoutChoice } from "../job/layouts.ts"
+import { readLayoutFile, sideOf } from "../model/LayoutFile.ts"
 import type { Model } from "../model/Model.ts"
 import { modelError } from "../model/ModelError.ts"
 import { chooseRules } from "../model/Rules.ts"
@@ -38,23 +40,38 @@ const layoutFlag = (name: string) =>
 
 export const layoutConfig = {
   checkpoint: Argument.String("CHECKPOINT").pipe(
-    Argument.withDescription("A .safetensors file, a folder of them, or a folder written by reshard")
+    Argument.withDescription(
+      "A .safetensors file, a folder of them, a folder written by reshard, or synthetic:SHAPES.json.gz for made-up data"
+    )
   ),
   from: layoutFlag("from").pipe(
     Flag.withDescription("Source layout, as tp=2,pp=1; by default that of the folder's manifest, else tp=1"),
     Flag.optional
   ),
-  to: layoutFlag("to").pipe(Flag.withDescription("Destination layout, as tp=4,pp=2")),
+  to: layoutFlag("to").pipe(
+    Flag.withDescription("Destination layout: tp=, pp=, dp=, and for experts ep= and etp=, as in tp=4,dp=2,ep=8"),
+    Flag.optional
+  ),
+  layout: Flag.String("layout").pipe(
+    Flag.withDescription("YAML or JSON file with both layouts and how tensors are cut; flags override it"),
+    Flag.optional
+  ),
   ranks: Flag.Literals("ranks", ["collocated", "disjoint"]).pipe(
-    Flag.withDescription("Whether both layouts share their ranks or the destination has ranks of its own"),
-    Flag.withDefault("collocated" as const)
+    Flag.withDescription(
+      "Whether both layouts share their ranks (the default) or the destination has ranks of its own"
+    ),
+    Flag.optional
   ),
   rules: Flag.String("rules").pipe(
     Flag.withDescription("YAML or JSON file that says how tensors are sharded"),
     Flag.optional
   ),
-  preset: Flag.Literals("preset", Object.keys(presets)).pipe(
-    Flag.withDescription("Rules of a model family, as llama"),
+  preset: Flag.Literals("preset", presetNames).pipe(
+    Flag.withDescription("Rules of a model family; by default that of the checkpoint's config.json"),
+    Flag.optional
+  ),
+  kvHeads: Flag.Literals("kv-heads", ["replicate", "rows"]).pipe(
+    Flag.withDescription("With more ranks than key-value heads: give each rank a whole head, or cut heads by rows"),
     Flag.optional
   ),
   default: Flag.Literals("default", ["replicate"]).pipe(
@@ -65,31 +82,58 @@ export const layoutConfig = {
 
 export interface LayoutFlags {
   readonly from: Option.Option<ParallelConfig>
-  readonly to: ParallelConfig
-  readonly ranks: "collocated" | "disjoint"
+  readonly to: Option.Option<ParallelConfig>
+  readonly layout: Option.Option<string>
+  readonly ranks: Option.Option<"collocated" | "disjoint">
   readonly rules: Option.Option<string>
   readonly preset: Option.Option<string>
+  readonly kvHeads: Option.Option<KvHeads>
   readonly default: Option.Option<"replicate">
 }
 
 const single: ParallelConfig = { tp: 1, pp: 1, dp: 1 }
 
-/** Layouts and rules from flags and, where the folder has one, its manifest. */
+/** Layouts and rules from flags, a layout file and, where the folder has one, its manifest. */
 export const chooseLayouts = Effect.fnUntraced(function* (model: Model, flags: LayoutFlags) {
-  const { to } = flags
-  const stated = Option.getOrUndefined(flags.from)
-  const stored = model.sharded?.layout
-  if (stated !== undefined && stored !== undefined && formatParallelConfig(stated) !== formatParallelConfig(stored)) {
-    return yield* modelError("InvalidLayout", {
-      file: model.path,
-      detail: `The folder holds layout ${formatParallelConfig(stored)}, --from says ${formatParallelConfig(stated)}.`,
-      remedy: "Leave --from out."
+  const file = Option.getOrUndefined(flags.layout)
+  const stated = file === undefined ? {} : yield* readLayoutFile(file)
+  const { from: fromSide, to: toSide, ranks = "collocated", ...common } = stated
+  const nothing = { config: undefined, cut: {} }
+  const from = fromSide === undefined ? nothing : yield* sideOf(file!, fromSide)
+  const to = toSide === undefined ? nothing : yield* sideOf(file!, toSide)
+  const destination = Option.getOrUndefined(flags.to) ?? to.config
+  if (destination === undefined) {
+    return yield* modelError("InvalidUsage", {
+      ...(file === undefined ? {} : { file }),
+      detail: "No destination layout is stated.",
+      remedy: "Pass --to, as in --to tp=4,pp=2, or a layout file that has it."
     })
   }
-  const rules = yield* chooseRules(model, {
-    rulesFile: Option.getOrUndefined(flags.rules),
-    preset: Option.getOrUndefined(flags.preset),
-    replicateRest: Option.isSome(flags.default)
-  })
-  return { from: stated ?? stored ?? single, to, ranks: flags.ranks, rules } satisfies LayoutChoice
+  const source = Option.getOrUndefined(flags.from) ?? from.config
+  const stored = model.sharded?.layout
+  if (source !== undefined && stored !== undefined && formatParallelConfig(source) !== formatParallelConfig(stored)) {
+    return yield* modelError("InvalidLayout", {
+      file: model.path,
+      detail: `The folder holds layout ${formatParallelConfig(stored)}, not ${formatParallelConfig(source)}.`,
+      remedy: "Leave the source layout out."
+    })
+  }
+  const rulesOf = (side: typeof from) =>
+    chooseRules(model, {
+      rulesFile: Option.getOrUndefined(flags.rules),
+      cuts: [side.cut, common],
+      preset: Option.getOrUndefined(flags.preset),
+      kvHeads: Option.getOrUndefined(flags.kvHeads),
+      replicateRest: Option.isSome(flags.default)
+    })
+  const rules = yield* rulesOf(to)
+  const sourceRules = model.sharded?.rules ?? (yield* rulesOf(from))
+  const isSame = JSON.stringify(sourceRules) === JSON.stringify(rules)
+  return {
+    from: source ?? stored ?? single,
+    to: destination,
+    ranks: Option.getOrElse(flags.ranks, () => ranks),
+    rules,
+    ...(isSame ? {} : { sourceRules })
+  } satisfies LayoutChoice
 })

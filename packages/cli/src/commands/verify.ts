@@ -1,12 +1,11 @@
 /** `tensorferry verify`: are two models the same, whatever layouts hold them? */
 import { createHash } from "node:crypto"
-import * as path from "node:path"
 import { equalShapes, formatShape, fullRegion } from "@tensorferry/core/base/Region"
 import * as Console from "effect/Console"
 import * as Argument from "effect/cli/Argument"
 import * as Command from "effect/cli/Command"
 import * as Effect from "effect/Effect"
-import { type Model, openModel } from "../model/Model.ts"
+import { type Model, openModel, resolveModel } from "../model/Model.ts"
 import { piecesOf } from "../model/pieces.ts"
 import { withFailures } from "../output/CliFailure.ts"
 import { formatBytes, table } from "../output/Table.ts"
@@ -21,9 +20,14 @@ interface Verdict {
   readonly digest: string
 }
 
-const compareTensor = Effect.fnUntraced(function* (a: Model, b: Model, name: string) {
-  const left = a.tensors.find((tensor) => tensor.name === name)
-  const right = b.tensors.find((tensor) => tensor.name === name)
+type Tensors = ReadonlyMap<string, Model["tensors"][number]>
+
+const compareTensor = Effect.fnUntraced(function* (
+  [a, lefts]: readonly [Model, Tensors],
+  [b, rights]: readonly [Model, Tensors],
+  name: string
+) {
+  const [left, right] = [lefts.get(name), rights.get(name)]
   const different = (detail: string): Verdict => ({ name, equal: false, detail, bytes: 0, digest: "" })
   if (left === undefined) return different(`only in ${b.path}`)
   if (right === undefined) return different(`only in ${a.path}`)
@@ -52,10 +56,11 @@ export const verify = Command.make("verify", { a: Argument.String("A"), b: Argum
     flags.json,
     Effect.scoped(
       Effect.gen(function* () {
-        const a = yield* openModel(path.resolve(flags.a))
-        const b = yield* openModel(path.resolve(flags.b))
-        const names = [...new Set([...a.tensors, ...b.tensors].map((tensor) => tensor.name))]
-        const verdicts = yield* Effect.forEach(names, (name) => compareTensor(a, b, name))
+        const a = yield* openModel(resolveModel(flags.a))
+        const b = yield* openModel(resolveModel(flags.b))
+        const [lefts, rights] = [a, b].map((model) => new Map(model.tensors.map((tensor) => [tensor.name, tensor])))
+        const names = new Set([...lefts!.keys(), ...rights!.keys()])
+        const verdicts = yield* Effect.forEach(names, (name) => compareTensor([a, lefts!], [b, rights!], name))
         // Replicas beyond the first were not compared.
         for (const model of [a, b]) yield* model.checkFiles
         const differing = verdicts.filter((verdict) => !verdict.equal)

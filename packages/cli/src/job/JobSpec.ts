@@ -15,6 +15,8 @@ export const JobSpec = Schema.Struct({
   /** "collocated": both layouts begin at rank 0. "disjoint": the destination follows the source. */
   ranks: Schema.Literals(["collocated", "disjoint"]),
   rules: ShardingRules,
+  /** Rules of the source where they are not those of the destination. */
+  sourceRules: Schema.optionalKey(ShardingRules),
   backend: Schema.String,
   backendPackages: Schema.Array(Schema.String),
   /** Where backend packages are looked up: a file URL of the caller. */

@@ -10,17 +10,19 @@ import { mkdir, rename, rm } from "node:fs/promises"
 import * as path from "node:path"
 import { chooseCopyBackend, copyService } from "@tensorferry/core/backend/BackendLayer"
 import type { BackendRegistry } from "@tensorferry/core/backend/BackendRegistry"
-import { formatRegion, fullRegion } from "@tensorferry/core/base/Region"
+import { bitsOf } from "@tensorferry/core/base/DType"
+import { formatRegion, fullRegion, type Region } from "@tensorferry/core/base/Region"
 import { syncFolder, systemCall, writeFully } from "@tensorferry/core/checkpoint/FileAccess"
+import { type RegionRuns, regionRuns } from "@tensorferry/core/checkpoint/RegionRuns"
 import { openSafetensors } from "@tensorferry/core/checkpoint/Safetensors"
 import { stageFile, stageSafetensors, tensorSource } from "@tensorferry/core/checkpoint/SafetensorsWriter"
 import { executeReshardPlan } from "@tensorferry/core/exec/executeReshardPlan"
 import { planDigest } from "@tensorferry/core/ir/ReshardPlan"
-import type { ModelLayout, Shard } from "@tensorferry/core/layout/ModelLayout"
+import type { LocalParameter, LocalTensor, ModelLayout } from "@tensorferry/core/layout/ModelLayout"
 import { CopyService } from "@tensorferry/core/service/CopyService"
 import { ProcessGroup, type ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
-import { type Tensor, tensorByteLength, tensorBytes } from "@tensorferry/core/tensor/Tensor"
+import { sliceTensor, type Tensor, tensorByteLength, tensorBytes } from "@tensorferry/core/tensor/Tensor"
 import { tensorDict } from "@tensorferry/core/tensor/TensorDict"
 import * as Clock from "effect/Clock"
 import * as Duration from "effect/Duration"
@@ -28,10 +30,12 @@ import * as Effect from "effect/Effect"
 import type * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
-import { encodeManifest, manifestFileName, ShardFile } from "../model/Manifest.ts"
-import { checkDigest, type Model, openModel } from "../model/Model.ts"
+import { encodeManifest, manifestFileName, ShardFile, type ShardTensor } from "../model/Manifest.ts"
+import { type Model, openModel } from "../model/Model.ts"
 import { modelError } from "../model/ModelError.ts"
-import { piecesOf } from "../model/pieces.ts"
+import { pieceBytes, piecesOf } from "../model/pieces.ts"
+import { asOneRun, gather, scatter } from "../model/regionBytes.ts"
+import { checkDigest, moveRegion } from "../model/ShardedModel.ts"
 import { backendRegistry } from "./backends.ts"
 import type { JobSpec, Phase, RankReport } from "./JobSpec.ts"
 import { jobLayouts } from "./layouts.ts"
@@ -44,109 +48,179 @@ const poison = 0xa5
 /** Other ranks may still be writing into the folder when it is removed. */
 const removal = { recursive: true, force: true, maxRetries: 20, retryDelay: 50 } as const
 
-interface LoadedShard {
-  readonly shard: Shard
+/** A tensor of this rank in memory; those that share the storage of another one are not listed. */
+interface HeldTensor {
+  readonly local: LocalTensor
   readonly tensor: Tensor
   readonly bytes: Uint8Array
 }
 
-const allocateShards = Effect.fnUntraced(function* (shards: ReadonlyArray<Shard>) {
+const allocateTensors = Effect.fnUntraced(function* (locals: ReadonlyArray<LocalTensor>) {
   const engine = yield* TensorEngine
-  const loaded: Array<LoadedShard> = []
-  for (const shard of shards) {
-    const owner = loaded.find((other) => other.shard.name === shard.aliasOf)
-    const tensor = owner?.tensor ?? (yield* engine.allocate(shard.dtype, shard.shape))
+  const held: Array<HeldTensor> = []
+  for (const local of locals) {
+    if (local.aliasOf !== undefined) continue
+    const tensor = yield* engine.allocate(local.dtype, local.shape)
     const bytes = tensorBytes(tensor)
     if (bytes === undefined) {
       return yield* modelError("Unsupported", {
-        paramName: shard.name,
+        paramName: local.name,
         backend: engine.name,
         detail: "The backend's memory is not visible to the host, so it cannot be filled from a file.",
         remedy: "Reshard checkpoints with a host backend, as torch-copy."
       })
     }
-    loaded.push({ shard, tensor, bytes })
+    held.push({ local, tensor, bytes })
   }
-  return loaded
+  return held
 })
 
-const owned = (shards: ReadonlyArray<LoadedShard>): ReadonlyArray<LoadedShard> =>
-  shards.filter(({ shard }) => shard.aliasOf === undefined)
+const byteCount = (held: ReadonlyArray<HeldTensor>): number =>
+  held.reduce((sum, { tensor }) => sum + tensorByteLength(tensor), 0)
 
-const byteCount = (shards: ReadonlyArray<LoadedShard>): number =>
-  owned(shards).reduce((sum, { tensor }) => sum + tensorByteLength(tensor), 0)
+const viewFault = (rank: number, paramName: string, detail: string) =>
+  modelError("InvalidLayout", {
+    rank,
+    paramName,
+    detail: `A shard cannot be addressed: ${detail}.`,
+    remedy: "Replicate the tensor, or choose a degree that cuts whole bytes."
+  })
 
-const toDict = (shards: ReadonlyArray<LoadedShard>) =>
-  tensorDict(
-    owned(shards).map(({ shard, tensor }) => [shard.name, tensor] as const),
-    {
-      aliases: new Map(
-        shards.flatMap(({ shard }) => (shard.aliasOf === undefined ? [] : [[shard.name, shard.aliasOf] as const]))
-      )
+/** Views of the tensors under the names of the plan. */
+const toDict = Effect.fnUntraced(function* (
+  held: ReadonlyArray<HeldTensor>,
+  parameters: ReadonlyArray<LocalParameter>
+) {
+  const tensors = new Map(held.map(({ local, tensor }) => [local.name, tensor]))
+  const views: Array<readonly [string, Tensor]> = []
+  const aliases = new Map<string, string>()
+  for (const { metadata, tensor: name, view } of parameters) {
+    if (metadata.aliasOf !== null) {
+      aliases.set(metadata.name, metadata.aliasOf)
+      continue
     }
-  )
+    const sliced = sliceTensor(tensors.get(name)!, view)
+    if (Result.isFailure(sliced)) return yield* viewFault(metadata.ownerRank, metadata.name, sliced.failure.detail)
+    views.push([metadata.name, sliced.success])
+  }
+  return tensorDict(views, { aliases })
+})
 
-/** Reads every shard of a rank, piece by piece, and compares it with the digest that the checkpoint states, if any. */
-const loadShards = Effect.fnUntraced(function* (
+/** Padding is zero on both sides: nobody sends it, and it goes into files. */
+const clearPadding = Effect.fnUntraced(function* ({ local, tensor }: HeldTensor) {
+  if (local.padding === undefined) return
+  const engine = yield* TensorEngine
+  const view = sliceTensor(tensor, local.padding)
+  if (Result.isFailure(view)) return yield* viewFault(0, local.name, view.failure.detail)
+  yield* engine.fill(view.success, 0)
+})
+
+/**
+ * Visits every piece of a tensor in portions of bounded size: the portion's region of the whole tensor, and where it lies
+ * among the tensor's bytes.
+ */
+const eachPortion = Effect.fnUntraced(function* <E, R>(
+  group: ProcessGroupShape,
+  { local }: HeldTensor,
+  visit: (region: Region, runs: RegionRuns, byteLength: number) => Effect.Effect<void, E, R>
+) {
+  for (const piece of local.pieces) {
+    for (const portion of piecesOf(local.dtype, piece.global)) {
+      const place = moveRegion(portion.region, piece.global, piece.local)
+      const runs = regionRuns(local.shape, place, bitsOf(local.dtype))
+      if (Result.isFailure(runs)) return yield* viewFault(group.rank, local.name, runs.failure)
+      yield* visit(portion.region, runs.success, portion.end - portion.start)
+    }
+  }
+})
+
+/** Memory for one portion at a time, used again: garbage of this size would pile up between collections. */
+const makeScratch = (): ((byteLength: number) => Uint8Array) => {
+  let bytes = new Uint8Array(0)
+  return (byteLength) => {
+    if (bytes.length < byteLength) bytes = new Uint8Array(byteLength)
+    return bytes.subarray(0, byteLength)
+  }
+}
+
+const digestOf = Effect.fnUntraced(function* (group: ProcessGroupShape, bytes: Uint8Array) {
+  const hash = createHash("sha256")
+  for (let start = 0; start < bytes.length; start += pieceBytes) {
+    hash.update(bytes.subarray(start, start + pieceBytes))
+    yield* group.reportProgress
+  }
+  return hash.digest("hex")
+})
+
+/** Reads every piece that a rank holds, and compares what it got with the digest that the checkpoint states, if any. */
+const loadTensors = Effect.fnUntraced(function* (
   model: Model,
   group: ProcessGroupShape,
-  shards: ReadonlyArray<LoadedShard>,
+  held: ReadonlyArray<HeldTensor>,
   progress: ReportProgress
 ) {
-  const total = byteCount(shards)
+  const total = byteCount(held)
+  const scratch = makeScratch()
   let done = 0
-  for (const { shard, bytes } of owned(shards)) {
-    const stated = model.digestOf(shard.name, shard.region)
-    const hash = createHash("sha256")
-    for (const piece of piecesOf(shard.dtype, shard.region)) {
-      const into = bytes.subarray(piece.start, piece.end)
-      yield* model.readRegion(shard.name, piece.region, into)
-      if (stated !== undefined) hash.update(into)
-      done += piece.end - piece.start
-      yield* group.reportProgress
-      yield* progress("load", done, total)
-    }
-    if (stated !== undefined) yield* checkDigest(model.path, shard.name, stated, hash.digest("hex"))
+  for (const one of held) {
+    const { local, bytes } = one
+    yield* eachPortion(group, one, (region, runs, byteLength) =>
+      Effect.gen(function* () {
+        const direct = asOneRun(runs, bytes)
+        const into = direct ?? scratch(byteLength)
+        yield* model.readRegion(local.storedAs, region, into)
+        if (direct === undefined) scatter(runs, into, bytes)
+        done += byteLength
+        yield* group.reportProgress
+        yield* progress("load", done, total)
+      })
+    )
+    const stated = local.storedAs === local.name ? model.digestOf(local.name, local.shape, local.pieces) : undefined
+    if (stated === undefined) continue
+    yield* clearPadding(one)
+    yield* checkDigest(model.path, local.name, stated, yield* digestOf(group, bytes))
   }
 })
 
-/** Compares destination memory with the checkpoint; gives each shard's digest. */
-const verifyShards = Effect.fnUntraced(function* (
+/** Compares destination memory with the checkpoint; gives each tensor's digest. */
+const verifyTensors = Effect.fnUntraced(function* (
   model: Model,
   group: ProcessGroupShape,
-  shards: ReadonlyArray<LoadedShard>,
+  held: ReadonlyArray<HeldTensor>,
   progress: ReportProgress
 ) {
-  const total = byteCount(shards)
+  const total = byteCount(held)
   const digests = new Map<string, string>()
+  const [wanted, gathered] = [makeScratch(), makeScratch()]
   let done = 0
-  for (const { shard, bytes } of owned(shards)) {
-    const hash = createHash("sha256")
-    for (const piece of piecesOf(shard.dtype, shard.region)) {
-      const expected = new Uint8Array(piece.end - piece.start)
-      yield* model.readRegion(shard.name, piece.region, expected)
-      const found = bytes.subarray(piece.start, piece.end)
-      if (Buffer.compare(expected, found) !== 0) {
-        const at = expected.findIndex((byte, index) => byte !== found[index])
-        return yield* modelError("Different", {
-          rank: group.rank,
-          paramName: shard.name,
-          op: "verify",
-          detail: `Byte ${piece.start + at} of region ${formatRegion(shard.region)} is ${found[at]}, the checkpoint has ${expected[at]}.`,
-          remedy: "Do not use the result. Report this with the command line."
-        })
-      }
-      hash.update(found)
-      done += piece.end - piece.start
-      yield* group.reportProgress
-      yield* progress("verify", done, total)
-    }
-    digests.set(shard.name, hash.digest("hex"))
+  for (const one of held) {
+    const { local, bytes } = one
+    yield* eachPortion(group, one, (region, runs, byteLength) =>
+      Effect.gen(function* () {
+        const expected = wanted(byteLength)
+        yield* model.readRegion(local.storedAs, region, expected)
+        const direct = asOneRun(runs, bytes)
+        const found = direct ?? gathered(byteLength)
+        if (direct === undefined) gather(runs, bytes, found)
+        if (Buffer.compare(expected, found) !== 0) {
+          const at = expected.findIndex((byte, index) => byte !== found[index])
+          return yield* modelError("Different", {
+            rank: group.rank,
+            paramName: local.name,
+            op: "verify",
+            detail: `Byte ${at} of region ${formatRegion(region)} is ${found[at]}, the checkpoint has ${expected[at]}.`,
+            remedy: "Do not use the result. Report this with the command line."
+          })
+        }
+        done += byteLength
+        yield* group.reportProgress
+        yield* progress("verify", done, total)
+      })
+    )
+    digests.set(local.name, yield* digestOf(group, bytes))
   }
   return digests
 })
-
-const digestOf = (bytes: Uint8Array): string => createHash("sha256").update(bytes).digest("hex")
 
 const fileNameOf = (layout: ModelLayout, rank: number): string =>
   layout.ranks.length === 1
@@ -154,62 +228,54 @@ const fileNameOf = (layout: ModelLayout, rank: number): string =>
     : `rank-${String(rank - layout.ranks[0]!).padStart(5, "0")}.safetensors`
 
 /** Writes this rank's file into the temporary folder and reads it back; describes it for the manifest. */
-const writeShards = Effect.fnUntraced(function* (
+const writeTensors = Effect.fnUntraced(function* (
   folder: string,
   layout: ModelLayout,
   model: Model,
   group: ProcessGroupShape,
-  shards: ReadonlyArray<LoadedShard>,
-  digests: ReadonlyMap<string, string>,
+  held: ReadonlyArray<HeldTensor>,
+  verified: ReadonlyMap<string, string>,
   progress: ReportProgress
 ) {
   const name = fileNameOf(layout, group.rank)
   const file = path.join(folder, name)
-  const sources = yield* Effect.forEach(owned(shards), ({ shard, tensor }) =>
-    Effect.fromResult(tensorSource(shard.name, tensor))
+  const sources = yield* Effect.forEach(held, ({ local, tensor }) =>
+    Effect.fromResult(tensorSource(local.name, tensor))
   )
-  const total = byteCount(shards)
+  const total = byteCount(held)
   yield* progress("write", 0, total)
   yield* group.keepAlive(
     Effect.scoped(Effect.flatMap(stageSafetensors(file, sources, model.metadata), (staged) => staged.commit))
   )
   const written = yield* openSafetensors(file)
-  for (const { shard, bytes } of owned(shards)) {
+  const scratch = makeScratch()
+  const tensors: Array<ShardTensor> = []
+  for (const { local, bytes } of held) {
+    const digest = verified.get(local.name) ?? (yield* digestOf(group, bytes))
     const hash = createHash("sha256")
-    for (const piece of piecesOf(shard.dtype, fullRegion(shard.shape))) {
-      const back = new Uint8Array(piece.end - piece.start)
-      yield* written.readRegion(shard.name, piece.region, back)
+    for (const portion of piecesOf(local.dtype, fullRegion(local.shape))) {
+      const back = scratch(portion.end - portion.start)
+      yield* written.readRegion(local.name, portion.region, back)
       hash.update(back)
       yield* group.reportProgress
     }
-    if (hash.digest("hex") !== (digests.get(shard.name) ?? digestOf(bytes))) {
+    if (hash.digest("hex") !== digest) {
       return yield* modelError("Different", {
         rank: group.rank,
-        paramName: shard.name,
+        paramName: local.name,
         file,
         op: "write",
         detail: "What was read back from the file is not what was written.",
         remedy: "Check the disk."
       })
     }
+    tensors.push({ name: local.name, shape: local.shape, pieces: local.pieces, digest })
   }
   yield* progress("write", total, total)
-  return {
-    file: name,
-    rank: group.rank - layout.ranks[0]!,
-    tensors: owned(shards).map(({ shard, bytes }) => ({
-      name: shard.name,
-      region: shard.region,
-      digest: digests.get(shard.name) ?? digestOf(bytes)
-    }))
-  } satisfies ShardFile
+  return { file: name, rank: group.rank - layout.ranks[0]!, tensors } satisfies ShardFile
 })
 
 const shardCodec = Schema.fromJsonString(Schema.NullOr(ShardFile))
-
-/** Ranks whose file belongs to the output: one replica of every shard. */
-const writes = (layout: ModelLayout, rank: number): boolean =>
-  layout.ranks.includes(rank) && Math.floor((rank - layout.ranks[0]!) / layout.config.tp) % layout.config.dp === 0
 
 /** Rank 0 writes the manifest and gives the folder its name, after all files are in it. */
 const publish = Effect.fnUntraced(function* (
@@ -230,7 +296,7 @@ const publish = Effect.fnUntraced(function* (
     }
     const manifest = yield* encodeManifest({
       format: "tensorferry.checkpoint",
-      version: 1,
+      version: 2,
       layout: spec.to,
       rules: spec.rules,
       metadata: Object.fromEntries(model.metadata),
@@ -283,27 +349,33 @@ const runJob = Effect.fnUntraced(function* (spec: JobSpec, backendReason: string
     )
   }
   const plan = layouts.planFor(group.rank)
-  const source = yield* allocateShards(layouts.source.shardsOf(group.rank))
-  yield* timedPhase(seconds, "load", loadShards(model, group, source, progress))
-  const destination = yield* allocateShards(layouts.destination.shardsOf(group.rank))
-  for (const { tensor } of owned(destination)) yield* engine.fill(tensor, poison)
+  const source = yield* allocateTensors(layouts.source.tensorsOf(group.rank))
+  yield* timedPhase(seconds, "load", loadTensors(model, group, source, progress))
+  const destination = yield* allocateTensors(layouts.destination.tensorsOf(group.rank))
+  for (const { tensor } of destination) yield* engine.fill(tensor, poison)
+  for (const held of [...source, ...destination]) yield* clearPadding(held)
+  const sourceDict = yield* toDict(source, layouts.source.parametersOf(group.rank))
+  const destinationDict = yield* toDict(destination, layouts.destination.parametersOf(group.rank))
   yield* progress("copy", 0, 1)
   const executed = yield* timedPhase(
     seconds,
     "copy",
-    executeReshardPlan(plan, toDict(source), toDict(destination), {
+    executeReshardPlan(plan, sourceDict, destinationDict, {
       onProgress: (moved, total) => progress("copy", moved, Math.max(1, total))
     })
   )
   const digests = spec.verify
-    ? yield* timedPhase(seconds, "verify", verifyShards(model, group, destination, progress))
+    ? yield* timedPhase(seconds, "verify", verifyTensors(model, group, destination, progress))
     : new Map<string, string>()
   if (spec.out !== null) {
     const { out } = spec
     const write = Effect.gen(function* () {
-      const shard = writes(layouts.destination, group.rank)
-        ? yield* writeShards(out.temporary, layouts.destination, model, group, destination, digests, progress)
-        : null
+      const written = destination.filter(({ local }) => local.isPrimary && local.storedAs === local.name)
+      // The first rank writes even an empty model.
+      const shard =
+        written.length > 0 || group.rank === layouts.destination.ranks[0]
+          ? yield* writeTensors(out.temporary, layouts.destination, model, group, written, digests, progress)
+          : null
       yield* publish(spec, out, layouts.destination, model, group, shard)
     })
     yield* timedPhase(seconds, "write", write)

@@ -19,6 +19,8 @@ export interface LayoutChoice {
   readonly to: ParallelConfig
   readonly ranks: "collocated" | "disjoint"
   readonly rules: ShardingRules
+  /** Rules of the source where they are not those of the destination. */
+  readonly sourceRules?: ShardingRules
 }
 
 export interface JobLayouts {
@@ -39,7 +41,7 @@ export const jobLayouts = (
   tensors: ReadonlyArray<ModelTensor>,
   choice: LayoutChoice
 ): Result.Result<JobLayouts, LayoutError | PlanError> => {
-  const source = modelLayout({ tensors, rules: choice.rules, config: choice.from })
+  const source = modelLayout({ tensors, rules: choice.sourceRules ?? choice.rules, config: choice.from })
   if (Result.isFailure(source)) return Result.fail(source.failure)
   const firstRank = choice.ranks === "disjoint" ? worldSizeOf(choice.from) : 0
   const destination = modelLayout({ tensors, rules: choice.rules, config: choice.to, firstRank })

@@ -1,12 +1,21 @@
 /**
- * The manifest of a resharded checkpoint: `tensorferry.json` beside one safetensors file per rank. It says which region of
+ * The manifest of a resharded checkpoint: `tensorferry.json` beside one safetensors file per rank. It says which pieces of
  * which tensor each file holds, so that the folder can be read, compared and resharded again whatever its layout.
  *
- * Nothing in it is trusted: names are plain file names, regions must lie inside their tensors, and files must hold what
- * the manifest says.
+ * Nothing in it is trusted: names are plain file names, pieces must lie inside their tensors, and files must hold what the
+ * manifest says.
  */
 import { bitsOf, DType } from "@tensorferry/core/base/DType"
-import { equalShapes, isInside, isRepresentable, Region, regionShape, Shape } from "@tensorferry/core/base/Region"
+import {
+  equalShapes,
+  intersect,
+  isEmptyRegion,
+  isInside,
+  isRepresentable,
+  Region,
+  regionShape,
+  Shape
+} from "@tensorferry/core/base/Region"
 import type { CheckpointError } from "@tensorferry/core/checkpoint/CheckpointError"
 import { readSmallFile } from "@tensorferry/core/checkpoint/FileAccess"
 import { ParallelConfig } from "@tensorferry/core/layout/ModelLayout"
@@ -31,18 +40,21 @@ export const ShardFile = Schema.Struct({
   tensors: Schema.Array(
     Schema.Struct({
       name: Schema.String,
-      /** Region of the whole tensor that the file holds under this name. */
-      region: Region,
-      /** SHA-256 of the region's dense bytes. */
+      /** Shape of what the file holds under this name, padding included. */
+      shape: Shape,
+      /** Which region of the whole tensor lies where in it; what is in no piece is padding. */
+      pieces: Schema.Array(Schema.Struct({ local: Region, global: Region })).check(Schema.isMaxLength(1024)),
+      /** SHA-256 of the dense bytes that the file holds. */
       digest: Schema.String.check(Schema.isPattern(/^[0-9a-f]{64}$/))
     })
   )
 })
 export type ShardFile = typeof ShardFile.Type
+export type ShardTensor = ShardFile["tensors"][number]
 
 export const Manifest = Schema.Struct({
   format: Schema.Literal("tensorferry.checkpoint"),
-  version: Schema.Literal(1),
+  version: Schema.Literal(2),
   layout: ParallelConfig,
   rules: ShardingRules,
   metadata: Schema.Record(Schema.String, Schema.String),
@@ -58,41 +70,57 @@ export const encodeManifest = (manifest: Manifest): Effect.Effect<string, ModelE
     modelError("InvalidManifest", { detail: error.message, remedy: "Report this as a fault of tensorferry." })
   )
 
-/** Checks a decoded manifest against itself: unique names, regions inside tensors, every element held somewhere. */
-const check = (manifest: Manifest): { readonly paramName?: string; readonly detail: string } | undefined => {
+type Fault = { readonly paramName?: string; readonly detail: string } | undefined
+
+/** What is wrong with the pieces of one tensor in one file. */
+const piecesFault = (entry: ShardTensor, whole: Shape): string | undefined => {
+  const { shape, pieces } = entry
+  for (const [at, { local, global }] of pieces.entries()) {
+    if (!isInside(global, whole)) return "A piece lies outside of the tensor."
+    if (!isInside(local, shape) || !equalShapes(regionShape(local), regionShape(global)))
+      return "A piece lies outside of what the file holds, or has another shape there."
+    if (isEmptyRegion(local)) return "A piece is empty."
+    if (pieces.slice(0, at).some((other) => intersect(other.local, local) !== undefined)) return "Two pieces overlap."
+  }
+  return undefined
+}
+
+/** Checks a decoded manifest against itself: unique names, pieces inside tensors, every element held somewhere. */
+const check = (manifest: Manifest): Fault => {
   const tensors = new Map(manifest.tensors.map((tensor) => [tensor.name, tensor]))
   if (tensors.size !== manifest.tensors.length) return { detail: "Two tensors have one name." }
   if (new Set(manifest.shards.map((shard) => shard.file)).size !== manifest.shards.length) {
     return { detail: "Two shards name one file." }
   }
-  const regions = new Map<string, Map<string, { readonly region: Region; readonly digest: string }>>()
+  const held = new Map<string, { readonly digests: Map<string, string>; readonly regions: Map<string, Region> }>()
   for (const { name, dtype, shape } of manifest.tensors) {
     if (!isRepresentable(shape, bitsOf(dtype))) return { paramName: name, detail: "Its size exceeds 2^53 bits." }
-    regions.set(name, new Map())
+    held.set(name, { digests: new Map(), regions: new Map() })
   }
   for (const shard of manifest.shards) {
     const inFile = new Set<string>()
-    for (const { name, region, digest } of shard.tensors) {
+    for (const entry of shard.tensors) {
+      const { name, digest, pieces, shape } = entry
       if (inFile.has(name)) return { paramName: name, detail: `${shard.file} is said to hold it twice.` }
       inFile.add(name)
       const tensor = tensors.get(name)
       if (tensor === undefined)
         return { paramName: name, detail: `${shard.file} holds a tensor that the manifest does not list.` }
-      if (!isInside(region, tensor.shape))
-        return { paramName: name, detail: `The region in ${shard.file} lies outside of the tensor.` }
-      const known = regions.get(name)!
-      const key = JSON.stringify(region)
-      if ((known.get(key)?.digest ?? digest) !== digest)
+      if (!isRepresentable(shape, bitsOf(tensor.dtype)))
+        return { paramName: name, detail: `Its size in ${shard.file} exceeds 2^53 bits.` }
+      const fault = piecesFault(entry, tensor.shape)
+      if (fault !== undefined) return { paramName: name, detail: `In ${shard.file}: ${fault}` }
+      const known = held.get(name)!
+      const key = JSON.stringify([shape, pieces])
+      if ((known.digests.get(key) ?? digest) !== digest)
         return { paramName: name, detail: `The replica in ${shard.file} has another digest than the one before it.` }
-      known.set(key, { region, digest })
+      known.digests.set(key, digest)
+      for (const { global } of pieces) known.regions.set(JSON.stringify(global), global)
     }
   }
   // Replicas hold equal regions and count once.
   for (const { name, shape } of manifest.tensors) {
-    const detail = coverageFault(
-      shape,
-      [...regions.get(name)!.values()].map(({ region }) => region)
-    )
+    const detail = coverageFault(shape, [...held.get(name)!.regions.values()])
     if (detail !== undefined) return { paramName: name, detail }
   }
   return undefined
@@ -124,10 +152,9 @@ export const checkShardFile = (
   held: ReadonlyMap<string, { readonly dtype: DType; readonly shape: Shape }>
 ): Effect.Effect<void, ModelError> => {
   const dtypes = new Map(manifest.tensors.map((tensor) => [tensor.name, tensor.dtype]))
-  for (const { name, region } of shard.tensors) {
+  for (const { name, shape } of shard.tensors) {
     const tensor = held.get(name)
-    if (tensor !== undefined && tensor.dtype === dtypes.get(name) && equalShapes(tensor.shape, regionShape(region)))
-      continue
+    if (tensor !== undefined && tensor.dtype === dtypes.get(name) && equalShapes(tensor.shape, shape)) continue
     return Effect.fail(
       modelError("InvalidManifest", {
         file,
@@ -135,7 +162,7 @@ export const checkShardFile = (
         detail:
           tensor === undefined
             ? "The manifest says that the file holds it, but it does not."
-            : `The file holds ${tensor.dtype}[${tensor.shape.join(",")}], the manifest says ${dtypes.get(name)}[${regionShape(region).join(",")}].`,
+            : `The file holds ${tensor.dtype}[${tensor.shape.join(",")}], the manifest says ${dtypes.get(name)}[${shape.join(",")}].`,
         remedy: "Restore the folder as it was written; manifest and files belong together."
       })
     )

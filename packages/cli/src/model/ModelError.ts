@@ -3,6 +3,8 @@ import { describeReason, type ReasonInput, reason, reasonOf } from "@tensorferry
 import * as Schema from "effect/Schema"
 
 export const ModelReason = Schema.Union([
+  /** Flags that say too little or contradict each other: wrong usage, exit code 2. */
+  reason("InvalidUsage"),
   /** The manifest is not one, or contradicts the files beside it. */
   reason("InvalidManifest"),
   /** The rules file cannot be read. */
@@ -19,6 +21,8 @@ export const ModelReason = Schema.Union([
   reason("Unsupported"),
   /** A rank ended without a result. */
   reason("RankEnded"),
+  /** A file of shapes is not one. */
+  reason("InvalidShapes"),
   /** A saved plan is not one. */
   reason("InvalidPlan")
 ])

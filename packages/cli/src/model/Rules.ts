@@ -1,71 +1,94 @@
 /**
- * Which sharding rules apply: those of a file, of a named preset, of the manifest, or of the model family that the
- * checkpoint's config.json names, in this order.
+ * Which sharding rules apply to one side: those that a layout file states, then those of a rules file, of a named preset,
+ * of the manifest, or of the model family that config.json names.
  */
 import * as path from "node:path"
 import { readSmallFile } from "@tensorferry/core/checkpoint/FileAccess"
-import { presets, ShardingRules } from "@tensorferry/core/layout/ShardingRules"
+import { findPreset, type KvHeads, ModelConfig, presetNames } from "@tensorferry/core/layout/ModelFamilies"
+import { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
+import type { CutChoice } from "./LayoutFile.ts"
 import type { Model } from "./Model.ts"
 import { type ModelError, modelError } from "./ModelError.ts"
-
-/** Aliases of YAML can make a small file enormous; rules need few. */
-const maxAliasCount = 100
+import { readYamlFile } from "./YamlFile.ts"
 
 /** Reads rules from YAML or JSON text. */
 export const readRules = (file: string): Effect.Effect<ShardingRules, ModelError> =>
+  readYamlFile(file, ShardingRules, (detail) =>
+    modelError("InvalidRules", {
+      file,
+      detail,
+      remedy: 'Write rules as YAML or JSON: rules: [{match: "l1.weight", shard: 0}, {match: "*", shard: replicate}].'
+    })
+  )
+
+const ConfigJson = Schema.fromJsonString(ModelConfig)
+
+/** The configuration beside the tensors, if there is one; a failure where it cannot be understood. */
+const readConfig = (model: Model): Effect.Effect<Result.Result<ModelConfig, ModelError> | undefined> =>
   Effect.gen(function* () {
-    const invalid = (detail: string) =>
+    if (model.config !== undefined) return Result.succeed(model.config)
+    const folder = model.path.endsWith(".safetensors") ? path.dirname(model.path) : model.path
+    const file = path.join(folder, "config.json")
+    const bytes = yield* Effect.result(readSmallFile(file))
+    if (Result.isFailure(bytes)) return undefined
+    return Result.mapError(Schema.decodeResult(ConfigJson)(new TextDecoder().decode(bytes.success)), (error) =>
       modelError("InvalidRules", {
         file,
-        detail,
-        remedy: 'Write rules as YAML or JSON: rules: [{match: "l1.weight", shard: 0}, {match: "*", shard: replicate}].'
+        detail: `It is not the configuration of a model: ${error.message}`,
+        remedy: "Correct it, or say how tensors are cut: --preset, --rules or --layout."
       })
-    const bytes = yield* Effect.mapError(readSmallFile(file), (error) => invalid(error.reason.detail))
-    // Loaded only here: most commands need no YAML, and the parser takes long to load.
-    const { parse: parseYaml } = yield* Effect.promise(() => import("yaml"))
-    const parsed = yield* Effect.try({
-      try: (): unknown => parseYaml(new TextDecoder().decode(bytes), { maxAliasCount }),
-      catch: (cause) => invalid(cause instanceof Error ? cause.message : String(cause))
-    })
-    const decoded = Schema.decodeUnknownResult(ShardingRules, { onExcessProperty: "error" })(parsed)
-    return Result.isSuccess(decoded) ? decoded.success : yield* invalid(decoded.failure.message)
-  })
-
-/** Families of config.json's `model_type` that a preset covers. */
-const presetOfModelType: Readonly<Record<string, string>> = { llama: "llama", mistral: "llama" }
-
-const ConfigJson = Schema.fromJsonString(Schema.Struct({ model_type: Schema.String }))
-
-const detectPreset = (model: Model): Effect.Effect<ShardingRules | undefined> =>
-  Effect.gen(function* () {
-    const bytes = yield* Effect.result(readSmallFile(path.join(model.path, "config.json")))
-    if (Result.isFailure(bytes)) return undefined
-    const config = Schema.decodeResult(ConfigJson)(new TextDecoder().decode(bytes.success))
-    const name = Result.isSuccess(config) ? presetOfModelType[config.success.model_type] : undefined
-    return name === undefined ? undefined : presets[name]
+    )
   })
 
 export interface RuleChoice {
   readonly rulesFile: string | undefined
+  /** What layout files say, the more particular first. */
+  readonly cuts: ReadonlyArray<CutChoice>
   readonly preset: string | undefined
+  readonly kvHeads: KvHeads | undefined
   /** Replicate what no rule matches. */
   readonly replicateRest: boolean
 }
 
-export const chooseRules = (model: Model, choice: RuleChoice): Effect.Effect<ShardingRules, ModelError> =>
-  Effect.gen(function* () {
-    const rules: ShardingRules =
-      choice.rulesFile !== undefined
-        ? yield* readRules(choice.rulesFile)
-        : choice.preset !== undefined
-          ? (presets[choice.preset] ??
-            (yield* modelError("InvalidRules", {
-              detail: `There is no preset "${choice.preset}".`,
-              remedy: `Choose one of ${Object.keys(presets).join(", ")}, or pass --rules FILE.`
-            })))
-          : (model.sharded?.rules ?? (yield* detectPreset(model)) ?? { rules: [] })
-    return choice.replicateRest ? { ...rules, default: "replicate" } : rules
+const noPreset = (name: string) =>
+  modelError("InvalidRules", {
+    detail: `There is no preset "${name}".`,
+    remedy: `Choose one of ${presetNames.join(", ")}, or pass --rules FILE.`
   })
+
+/** Rules from a file, a preset or the manifest; none where nothing says how tensors are cut. */
+const baseRules = Effect.fnUntraced(function* (model: Model, choice: RuleChoice) {
+  if (choice.rulesFile !== undefined) return yield* readRules(choice.rulesFile)
+  const stated = choice.preset ?? choice.cuts.find(({ preset }) => preset !== undefined)?.preset
+  if (stated === undefined && model.sharded !== undefined) return model.sharded.rules
+  const config = yield* readConfig(model)
+  const name = stated ?? (config === undefined ? undefined : (yield* Effect.fromResult(config)).model_type)
+  const preset = name === undefined ? undefined : findPreset(name)
+  if (preset === undefined) return stated === undefined ? { rules: [] } : yield* noPreset(stated)
+  return preset({
+    tensors: model.tensors,
+    config: config === undefined ? undefined : Result.getOrUndefined(config),
+    kvHeads: choice.kvHeads ?? choice.cuts.find(({ kvHeads }) => kvHeads !== undefined)?.kvHeads
+  })
+})
+
+export const chooseRules = Effect.fn("chooseRules")(function* (
+  model: Model,
+  choice: RuleChoice
+): Effect.fn.Return<ShardingRules, ModelError> {
+  const base = yield* baseRules(model, choice)
+  let rules: ShardingRules = choice.replicateRest ? { ...base, default: "replicate" } : base
+  for (const cut of [...choice.cuts].reverse()) {
+    rules = {
+      ...rules,
+      ...(cut.layers === undefined ? {} : { layers: cut.layers }),
+      ...(cut.default === undefined ? {} : { default: cut.default }),
+      ...(cut.aliases === undefined ? {} : { aliases: cut.aliases }),
+      rules: [...(cut.rules ?? []), ...rules.rules]
+    }
+  }
+  return rules
+})

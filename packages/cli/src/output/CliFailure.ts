@@ -13,7 +13,7 @@ export const reportFailure = (
 ): Effect.Effect<void> =>
   Effect.gen(function* () {
     yield* Effect.sync(() => {
-      process.exitCode = 1
+      process.exitCode = failures.some(({ failure }) => failure.reason === "InvalidUsage") ? 2 : 1
     })
     if (asJson) {
       const errors = failures.map(({ rank, failure }) => ({ ...(rank === undefined ? {} : { rank }), ...failure }))

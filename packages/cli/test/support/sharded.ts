@@ -3,7 +3,7 @@ import { createHash } from "node:crypto"
 import { writeFileSync } from "node:fs"
 import { join } from "node:path"
 import { byteLengthOf, type DType } from "@tensorferry/core/base/DType"
-import { elementCount, type Region, regionShape, type Shape } from "@tensorferry/core/base/Region"
+import { elementCount, fullRegion, type Region, regionShape, type Shape } from "@tensorferry/core/base/Region"
 import { writeSafetensors } from "@tensorferry/core/checkpoint/SafetensorsWriter"
 import * as Effect from "effect/Effect"
 
@@ -15,7 +15,11 @@ export interface ManifestJson {
   rules: Record<string, unknown>
   metadata: Record<string, unknown>
   tensors: Array<Record<string, unknown>>
-  shards: Array<{ file: string; rank: number; tensors: Array<{ name: string; region: unknown; digest: string }> }>
+  shards: Array<{
+    file: string
+    rank: number
+    tensors: Array<{ name: string; shape: unknown; pieces: Array<{ local: unknown; global: unknown }>; digest: string }>
+  }>
 }
 
 export interface Part {
@@ -36,7 +40,7 @@ export const writeSharded = async (
 ): Promise<void> => {
   const manifest: ManifestJson = {
     format: "tensorferry.checkpoint",
-    version: 1,
+    version: 2,
     layout: { tp: files.length, pp: 1, dp: 1 },
     rules: {
       rules: [
@@ -55,7 +59,11 @@ export const writeSharded = async (
     manifest.shards.push({
       file,
       rank,
-      tensors: parts.map(({ name, region, data }) => ({ name, region, digest: sha256(data) }))
+      tensors: parts.map(({ name, region, data }) => {
+        const shape = regionShape(region)
+        const pieces = shape.includes(0) ? [] : [{ local: fullRegion(shape), global: region }]
+        return { name, shape, pieces, digest: sha256(data) }
+      })
     })
   }
   change(manifest)

@@ -2,9 +2,11 @@
  * Updates one model from another again and again: agree and plan once, then move as often as weights change.
  *
  * `prepare` is collective and exchanges what ranks hold; `swap` is collective and moves. Tensors are looked up at every
- * swap, so buffers may be reallocated in between; what may not change is the layout.
+ * swap, so buffers may be reallocated in between; what may not change is the layout. Buffers for casts, transforms and
+ * updates in place are kept from one swap to the next, until the scope of `prepare` closes.
  */
 import * as Effect from "effect/Effect"
+import type * as Scope from "effect/Scope"
 import type { ReshardPlan } from "../ir/ReshardPlan.ts"
 import type { ParameterMetadata } from "../layout/ParameterMetadata.ts"
 import type { PlanError } from "../planner/PlanError.ts"
@@ -16,6 +18,7 @@ import { type ExecuteOptions, executeReshardPlan, type ReshardReport } from "./e
 import { PlanCache } from "./PlanCache.ts"
 import type { ReshardError } from "./ReshardError.ts"
 import { exchangeRosters } from "./RosterExchange.ts"
+import { makeUpdateMemory } from "./UpdateMemory.ts"
 
 export interface PreparedRefit {
   readonly plan: ReshardPlan
@@ -30,10 +33,14 @@ export interface PreparedRefit {
 export const prepare = Effect.fn("Refit.prepare")(function* (holdings: {
   readonly source?: ReadonlyArray<ParameterMetadata>
   readonly destination?: ReadonlyArray<ParameterMetadata>
-}): Effect.fn.Return<PreparedRefit, ReshardError | PlanError, ProcessGroup | PlanCache> {
+}): Effect.fn.Return<PreparedRefit, ReshardError | PlanError, ProcessGroup | PlanCache | Scope.Scope> {
   const group = yield* ProcessGroup
   const cache = yield* PlanCache
   const rosters = yield* exchangeRosters(group, holdings.source ?? [], holdings.destination ?? [])
   const plan = yield* cache.get(rosters.source, rosters.destination, group.rank)
-  return { plan, swap: (source, destination, options) => executeReshardPlan(plan, source, destination, options) }
+  const memory = yield* makeUpdateMemory
+  return {
+    plan,
+    swap: (source, destination, options) => executeReshardPlan(plan, source, destination, { memory, ...options })
+  }
 })

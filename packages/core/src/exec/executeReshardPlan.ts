@@ -4,6 +4,9 @@
  *
  * Collective over the copy service's group: every rank of the job calls it, with a source, a destination, both or
  * neither. A rank whose tensors do not fit its plan makes the call fail on every rank before any byte moves.
+ *
+ * Source and destination of a rank may share memory in any way: what is received from oneself at the very same place stays
+ * where it is, and every other region that is both sent and overwritten is copied to a buffer before anything is written.
  */
 import * as Effect from "effect/Effect"
 import type { Rank } from "../base/Ids.ts"
@@ -11,23 +14,29 @@ import { regionShape } from "../base/Region.ts"
 import type { ReshardPlan } from "../ir/ReshardPlan.ts"
 import { type CopyError, type CopyReport, CopyService, copyError } from "../service/CopyService.ts"
 import { type Fence, TensorEngine } from "../service/TensorEngine.ts"
-import type { Move, Tensor } from "../tensor/Tensor.ts"
+import type { Move } from "../tensor/Tensor.ts"
 import { resolveTensor, type TensorDict } from "../tensor/TensorDict.ts"
 import type { ReshardTransform } from "../transform/ReshardTransform.ts"
+import { type Outgoing, overwrittenSends } from "./InPlace.ts"
 import { checkTensors, plainView } from "./PlanTensors.ts"
 import type { ReshardError } from "./ReshardError.ts"
+import type { UpdateMemory } from "./UpdateMemory.ts"
 import { engineFailed, finishWritebacks, makeWriteback, transformFailed, type Writeback } from "./Writeback.ts"
 
 export interface ExecuteOptions {
   readonly transform?: ReshardTransform
   /** Work that fills the source; awaited before anything is read. */
   readonly after?: ReadonlyArray<Fence>
+  /** Where buffers come from; without it the update allocates them and frees them at its end. */
+  readonly memory?: UpdateMemory
   readonly onProgress?: (movedBytes: number, totalBytes: number) => Effect.Effect<void>
 }
 
 export interface ReshardReport {
   readonly rank: Rank
   readonly copy: CopyReport
+  /** How many sends were copied to buffers first, because the update overwrites their memory. */
+  readonly stagedSends: number
   /** How many receives were written in each way. */
   readonly writebacks: { readonly direct: number; readonly copy: number; readonly transform: number }
 }
@@ -38,47 +47,42 @@ const refuse = (rank: Rank, error: ReshardError | CopyError): CopyError =>
     ? error
     : copyError("TransferFailed", [rank], { ...error.reason, rank, op: "executeReshardPlan", detail: error.message })
 
-/**
- * Operations to queue. They enter the service's queue together, right before `run`, so that an update which ends earlier
- * leaves nothing there for the next one.
- */
-type Submissions = ReadonlyArray<Effect.Effect<void, CopyError>>
+/** What a rank sends, and the moves that fill the buffers among it. Nothing has been read yet. */
+interface Sends {
+  readonly outgoing: ReadonlyArray<Outgoing>
+  readonly fills: ReadonlyArray<Move>
+}
 
-/** Prepares every send; regions whose type differs from the wire's are cast into buffers, all in one batch. */
+/** Prepares every send; regions whose type differs from the wire's travel in buffers. */
 const prepareSends = Effect.fnUntraced(function* (
   plan: ReshardPlan,
   source: TensorDict | undefined,
   transform: ReshardTransform | undefined
 ) {
-  const service = yield* CopyService
   const engine = yield* TensorEngine
   const { rank } = plan
-  const casts: Array<Move> = []
-  const submissions: Array<Effect.Effect<void, CopyError>> = []
+  const fills: Array<Move> = []
+  const outgoing: Array<Outgoing> = []
   for (const op of plan.sendOps) {
     const tensor = source === undefined ? undefined : resolveTensor(source, op.paramName)
     if (tensor === undefined) continue
-    const submit = (region: Tensor, part: number): void => {
-      submissions.push(service.submitSend(region, op.peerRank, op.taskId, { part, paramName: op.paramName }))
-    }
     if (transform?.shouldTransform(op.paramName) === true) {
       const prepared = transform.prepareSend({ paramName: op.paramName, region: op.mySlice, tensor })
       const parts = yield* Effect.mapError(prepared, (error) => transformFailed(rank, op, error))
-      parts.forEach(submit)
+      for (const [part, region] of parts.entries()) outgoing.push({ op, part, tensor: region })
       continue
     }
     const view = yield* plainView(rank, op, tensor)
     if (view.dtype === op.wireDtype) {
-      submit(view, 0)
+      outgoing.push({ op, part: 0, tensor: view })
       continue
     }
     const allocated = engine.allocate(op.wireDtype, regionShape(op.mySlice), view.device)
     const buffer = yield* Effect.mapError(allocated, (error) => engineFailed(rank, "allocate", error))
-    casts.push({ dst: buffer, src: view })
-    submit(buffer, 0)
+    fills.push({ dst: buffer, src: view })
+    outgoing.push({ op, part: 0, tensor: buffer })
   }
-  if (casts.length > 0) yield* Effect.mapError(engine.copy(casts), (error) => engineFailed(rank, "cast", error))
-  return submissions satisfies Submissions
+  return { outgoing, fills } satisfies Sends
 })
 
 /** Prepares every receive and how it is written. */
@@ -87,19 +91,52 @@ const prepareRecvs = Effect.fnUntraced(function* (
   destination: TensorDict | undefined,
   transform: ReshardTransform | undefined
 ) {
-  const service = yield* CopyService
   const writebacks: Array<Writeback> = []
-  const submissions: Array<Effect.Effect<void, CopyError>> = []
   for (const op of plan.recvOps) {
     const tensor = destination === undefined ? undefined : resolveTensor(destination, op.paramName)
-    if (tensor === undefined) continue
-    const writeback = yield* makeWriteback(plan.rank, op, tensor, transform)
-    writebacks.push(writeback)
-    for (const [part, buffer] of writeback.buffers.entries()) {
-      submissions.push(service.submitRecv(buffer, op.peerRank, op.taskId, { part, paramName: op.paramName }))
+    if (tensor !== undefined) writebacks.push(yield* makeWriteback(plan.rank, op, tensor, transform))
+  }
+  return writebacks
+})
+
+/** Gives every send that the update itself would overwrite a buffer of its own. */
+const stageOverwritten = Effect.fnUntraced(function* (
+  rank: Rank,
+  { outgoing, fills }: Sends,
+  writebacks: ReadonlyArray<Writeback>
+) {
+  const engine = yield* TensorEngine
+  const overwritten = overwrittenSends(rank, outgoing, writebacks)
+  const staged: Array<Outgoing> = []
+  const moves = [...fills]
+  for (const send of outgoing) {
+    if (!overwritten.has(send)) {
+      staged.push(send)
+      continue
+    }
+    const { tensor } = send
+    const allocated = engine.allocate(tensor.dtype, tensor.shape, tensor.device)
+    const buffer = yield* Effect.mapError(allocated, (error) => engineFailed(rank, "allocate", error))
+    moves.push({ dst: buffer, src: tensor })
+    staged.push({ ...send, tensor: buffer })
+  }
+  return { sends: { outgoing: staged, fills: moves } satisfies Sends, stagedSends: overwritten.size }
+})
+
+/** Queues all operations at once, right before `run`, so that an update which ends earlier leaves nothing there. */
+const submitAll = Effect.fnUntraced(function* (
+  outgoing: ReadonlyArray<Outgoing>,
+  writebacks: ReadonlyArray<Writeback>
+) {
+  const service = yield* CopyService
+  for (const { op, part, tensor } of outgoing) {
+    yield* service.submitSend(tensor, op.peerRank, op.taskId, { part, paramName: op.paramName })
+  }
+  for (const { op, buffers } of writebacks) {
+    for (const [part, buffer] of buffers.entries()) {
+      yield* service.submitRecv(buffer, op.peerRank, op.taskId, { part, paramName: op.paramName })
     }
   }
-  return { writebacks, submissions: submissions satisfies Submissions }
 })
 
 export const executeReshardPlan = Effect.fn("executeReshardPlan")(function* (
@@ -117,20 +154,27 @@ export const executeReshardPlan = Effect.fn("executeReshardPlan")(function* (
     }
     const fault = checkTensors(plan, service.rank, source, destination)
     if (fault !== undefined) return yield* fault
-    const sends = yield* prepareSends(plan, source, transform)
-    const { writebacks, submissions } = yield* prepareRecvs(plan, destination, transform)
-    return { writebacks, submissions: [...sends, ...submissions] }
+    const prepared = yield* prepareSends(plan, source, transform)
+    const writebacks = yield* prepareRecvs(plan, destination, transform)
+    const { sends, stagedSends } = yield* stageOverwritten(plan.rank, prepared, writebacks)
+    if (sends.fills.length > 0) {
+      const filled = Effect.flatMap(TensorEngine, (memory) => memory.copy(sends.fills))
+      yield* Effect.mapError(filled, (error) => engineFailed(plan.rank, "cast", error))
+    }
+    return { writebacks, outgoing: sends.outgoing, stagedSends }
   })
   const updated = Effect.gen(function* () {
+    const memory = options.memory === undefined ? engine : yield* options.memory.borrow(engine)
     // A failure before `run` must reach the other ranks, which wait for this one there.
-    const { writebacks, submissions } = yield* Effect.tapError(body, (error) =>
-      Effect.ignore(service.run({ refuse: refuse(service.rank, error) }))
+    const { writebacks, outgoing, stagedSends } = yield* Effect.tapError(
+      Effect.provideService(body, TensorEngine, memory),
+      (error) => Effect.ignore(service.run({ refuse: refuse(service.rank, error) }))
     )
-    yield* Effect.all(submissions, { discard: true })
+    yield* submitAll(outgoing, writebacks)
     // Writebacks are part of the run: a rank that cannot write must not be the only one that knows.
     let unwritten: ReshardError | undefined
     const finish = finishWritebacks(plan.rank, writebacks).pipe(
-      Effect.provideService(TensorEngine, engine),
+      Effect.provideService(TensorEngine, memory),
       Effect.mapError((error) => {
         unwritten = error
         return refuse(service.rank, error)
@@ -139,14 +183,15 @@ export const executeReshardPlan = Effect.fn("executeReshardPlan")(function* (
     const copy = yield* service
       .run({ finish, ...(options.onProgress === undefined ? {} : { onProgress: options.onProgress }) })
       .pipe(Effect.mapError((error) => unwritten ?? error))
-    return { writebacks, copy }
+    return { writebacks, copy, stagedSends }
   })
-  const { writebacks, copy } = yield* Effect.scoped(updated)
+  const { writebacks, copy, stagedSends } = yield* Effect.scoped(updated)
   if (destination !== undefined) yield* Effect.all(destination.refreshCaches, { discard: true })
   const count = (tag: Writeback["_tag"]) => writebacks.filter((writeback) => writeback._tag === tag).length
   return {
     rank: service.rank,
     copy,
+    stagedSends,
     writebacks: { direct: count("Direct"), copy: count("Copy"), transform: count("Transform") }
   }
 })

@@ -147,40 +147,92 @@ const withGlobalExpert = (parameter: ParameterMetadata): ParameterMetadata => {
   return { ...parameter, resolvedName: resolved.name, globalExpertIndex: resolved.expert }
 }
 
-/** Interns what each rank says; ranks in any order, ranks without parameters may be left out. */
-export const rosterFromParameters = (byRank: Iterable<readonly [Rank, ReadonlyArray<ParameterMetadata>]>): Roster => {
+/** A list of parameters without their ranks and groups: what members of one layout class have in common. */
+export interface ClassContents {
+  readonly structures: ReadonlyArray<ParameterStructure>
+  /** Their `structure` is an index into `structures`. */
+  readonly parameters: ReadonlyArray<ClassParameter>
+}
+
+/** What one rank says, interned by itself. */
+export interface RosterPart {
+  readonly rankLists: ReadonlyArray<ReadonlyArray<Rank>>
+  /** By group slot; indices into `rankLists`. */
+  readonly groupSets: ReadonlyArray<GroupSet>
+  readonly contents: ClassContents
+}
+
+/** Interns one rank's parameters. Everything in it is numbered in the order in which it first appears. */
+export const rosterPart = (parameters: ReadonlyArray<ParameterMetadata>): RosterPart => {
   const lists = interner<ReadonlyArray<Rank>>()
   const sets = interner<GroupSet>()
   const structures = structureInterner()
-  const classes = interner<ReadonlyArray<ClassParameter>>()
   const listIndex = (ranks: ReadonlyArray<Rank> | null): number | null =>
     ranks === null ? null : lists.intern(ranks.join(","), () => ranks)
+  const classParameters = parameters.map(withGlobalExpert).map((parameter): ClassParameter => {
+    const set: GroupSet = {
+      tensorParallel: listIndex(parameter.tensorParallelGroupRanks),
+      expertParallel: listIndex(parameter.expertParallelGroupRanks),
+      dataParallel: listIndex(parameter.dataParallelGroupRanks),
+      pipelineParallel: listIndex(parameter.pipelineParallelGroupRanks)
+    }
+    return classParameter(
+      parameter,
+      structures.intern(parameter),
+      sets.intern(Object.values(set).join("/"), () => set)
+    )
+  })
+  return {
+    rankLists: lists.values,
+    groupSets: sets.values,
+    contents: { structures: structures.values, parameters: classParameters }
+  }
+}
+
+/** `find`, computed once per object: parts of many ranks share lists and contents. */
+const once = <K extends object, A>(find: (key: K) => A): ((key: K) => A) => {
+  const known = new Map<K, A>()
+  return (key) => {
+    const found = known.get(key)
+    if (found !== undefined) return found
+    const value = find(key)
+    known.set(key, value)
+    return value
+  }
+}
+
+/** Joins what all ranks say; ranks in any order, ranks without parameters may be left out. */
+export const rosterFromParts = (byRank: Iterable<readonly [Rank, RosterPart]>): Roster => {
+  const lists = interner<ReadonlyArray<Rank>>()
+  const sets = interner<GroupSet>()
+  const structures = interner<ParameterStructure>()
+  const classes = interner<ReadonlyArray<ClassParameter>>()
+  const listIndex = once((ranks: ReadonlyArray<Rank>) => lists.intern(ranks.join(","), () => ranks))
+  const classIndex = once((contents: ClassContents) => {
+    const indices = contents.structures.map((structure) =>
+      structures.intern(JSON.stringify(structure), () => structure)
+    )
+    const parameters = contents.parameters.map((parameter) => ({
+      ...parameter,
+      structure: indices[parameter.structure]!
+    }))
+    return classes.intern(JSON.stringify(parameters), () => parameters)
+  })
   const members = [...byRank]
     .sort(([a], [b]) => a - b)
-    .map(([rank, parameters]): RosterMember => {
-      const slots = interner<number>()
-      const classParameters = parameters.map(withGlobalExpert).map((parameter): ClassParameter => {
-        const {
-          tensorParallelGroupRanks,
-          expertParallelGroupRanks,
-          dataParallelGroupRanks,
-          pipelineParallelGroupRanks
-        } = parameter
+    .map(([rank, part]): RosterMember => {
+      const indices = part.rankLists.map(listIndex)
+      const inRoster = (list: number | null): number | null => (list === null ? null : indices[list]!)
+      const groups = part.groupSets.map((own) => {
         const set: GroupSet = {
-          tensorParallel: listIndex(tensorParallelGroupRanks),
-          expertParallel: listIndex(expertParallelGroupRanks),
-          dataParallel: listIndex(dataParallelGroupRanks),
-          pipelineParallel: listIndex(pipelineParallelGroupRanks)
+          tensorParallel: inRoster(own.tensorParallel),
+          expertParallel: inRoster(own.expertParallel),
+          dataParallel: inRoster(own.dataParallel),
+          pipelineParallel: inRoster(own.pipelineParallel)
         }
-        const setIndex = sets.intern(Object.values(set).join("/"), () => set)
-        return classParameter(
-          parameter,
-          structures.intern(parameter),
-          slots.intern(String(setIndex), () => setIndex)
-        )
+        return sets.intern(Object.values(set).join("/"), () => set)
       })
-      const layoutClass = classes.intern(JSON.stringify(classParameters), () => classParameters)
-      return { rank, layoutClass, groups: slots.values }
+      return { rank, layoutClass: classIndex(part.contents), groups }
     })
   return sealRoster({
     version: 1,
@@ -191,6 +243,10 @@ export const rosterFromParameters = (byRank: Iterable<readonly [Rank, ReadonlyAr
     members
   })
 }
+
+/** Interns what each rank says; ranks in any order, ranks without parameters may be left out. */
+export const rosterFromParameters = (byRank: Iterable<readonly [Rank, ReadonlyArray<ParameterMetadata>]>): Roster =>
+  rosterFromParts([...byRank].map(([rank, parameters]) => [rank, rosterPart(parameters)] as const))
 
 /** The ranks of one of a parameter's groups; null where it is in no such group. */
 export const groupRanks = (

@@ -1,5 +1,6 @@
 /**
- * How a model's tensors are cut over tensor-parallel ranks and spread over pipeline stages, by name.
+ * How a model's tensors are cut over tensor-parallel ranks and spread over pipeline stages, by name. What is known of
+ * model families is in ModelFamilies.ts.
  *
  * Rules are tried in order, the first match wins. A tensor that no rule matches is an error that lists it, unless the
  * rules state a default: a forgotten rule must not turn into a silent replica.
@@ -12,12 +13,24 @@ export const ShardChoice = Schema.Union([
   Schema.Literal("replicate")
 ])
 
+const Count = Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 2 ** 40 }))
+
 export const ShardingRule = Schema.Struct({
   /** Glob over the whole name: `*` stands for any run of characters, dots included; `?` for one. */
   match: Schema.NonEmptyString,
   shard: ShardChoice,
-  /** Pipeline stage of a tensor that belongs to no layer; the first by default. */
-  stage: Schema.optionalKey(Schema.Literals(["first", "last"]))
+  /** Pipeline stage of tensors outside the layers; the first by default. */
+  stage: Schema.optionalKey(Schema.Literals(["first", "last"])),
+  /** Relative lengths of blocks packed along the dimension, each cut on its own: `[1, 1]` for gate and up together. */
+  blocks: Schema.optionalKey(Schema.Array(Count).check(Schema.isMinLength(1))),
+  /** Heads along the dimension: with more ranks than heads, `replicate` gives each rank a whole head, `rows` cuts heads. */
+  heads: Schema.optionalKey(Schema.Struct({ count: Count, whenFewer: Schema.Literals(["replicate", "rows"]) })),
+  /** The dimension is padded with zeros until every rank holds a multiple of this many rows. */
+  padToMultiple: Schema.optionalKey(Count),
+  /** Experts: the dimension that counts them in a fused tensor, or "name" where the name holds the expert's number. */
+  experts: Schema.optionalKey(
+    Schema.Union([Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 63 })), Schema.Literal("name")])
+  )
 })
 export type ShardingRule = typeof ShardingRule.Type
 
@@ -25,9 +38,11 @@ export const ShardingRules = Schema.Struct({
   rules: Schema.Array(ShardingRule),
   /** What to do with a tensor that no rule matches. */
   default: Schema.optionalKey(Schema.Literal("replicate")),
-  /** Where the layer number stands in a name, as `model.layers.{}.`; looked for after the start or a dot. */
-  layers: Schema.optionalKey(Schema.NonEmptyString),
-  /** Tensors that share the storage of another one, as a tied output head does. */
+  /** Where the layer number stands in a name, as `model.layers.{}.`, or several such places; after the start or a dot. */
+  layers: Schema.optionalKey(
+    Schema.Union([Schema.NonEmptyString, Schema.Array(Schema.NonEmptyString).check(Schema.isMinLength(1))])
+  ),
+  /** Tensors that share the storage of another one where the model does not hold them, as a tied output head does. */
   aliases: Schema.optionalKey(Schema.Array(Schema.Struct({ name: Schema.NonEmptyString, of: Schema.NonEmptyString })))
 })
 export type ShardingRules = typeof ShardingRules.Type
@@ -62,8 +77,9 @@ export const findRule = (rules: ShardingRules, name: string): ShardingRule | und
 const usualLayers = ["layers.{}.", "h.{}.", "blocks.{}.", "block.{}."]
 
 /** The layer number in a name; undefined for tensors outside the layers. */
-export const layerNumber = (rules: ShardingRules, name: string): number | undefined => {
-  for (const pattern of rules.layers === undefined ? usualLayers : [rules.layers]) {
+export const layerNumber = (rules: Pick<ShardingRules, "layers">, name: string): number | undefined => {
+  const { layers = usualLayers } = rules
+  for (const pattern of typeof layers === "string" ? [layers] : layers) {
     const [before, after = ""] = pattern.split("{}")
     for (let from = name.indexOf(before!); from >= 0; from = name.indexOf(before!, from + 1)) {
       if (from > 0 && name[from - 1] !== ".") continue
@@ -74,24 +90,3 @@ export const layerNumber = (rules: ShardingRules, name: string): number | undefi
   }
   return undefined
 }
-
-/** Llama, Mistral and models with the same names: column-parallel projections on dimension 0, row-parallel on 1. */
-export const llamaRules: ShardingRules = {
-  layers: "model.layers.{}.",
-  rules: [
-    { match: "model.embed_tokens.weight", shard: 0, stage: "first" },
-    ...["q_proj", "k_proj", "v_proj"].map((name) => ({ match: `model.layers.*.self_attn.${name}.*`, shard: 0 })),
-    { match: "model.layers.*.self_attn.o_proj.weight", shard: 1 },
-    { match: "model.layers.*.self_attn.o_proj.bias", shard: "replicate" },
-    ...["gate_proj", "up_proj"].map((name) => ({ match: `model.layers.*.mlp.${name}.*`, shard: 0 })),
-    { match: "model.layers.*.mlp.down_proj.weight", shard: 1 },
-    { match: "model.layers.*.mlp.down_proj.bias", shard: "replicate" },
-    { match: "model.layers.*layernorm.weight", shard: "replicate" },
-    { match: "model.layers.*.self_attn.rotary_emb.inv_freq", shard: "replicate" },
-    { match: "model.norm.weight", shard: "replicate", stage: "last" },
-    { match: "lm_head.weight", shard: 0, stage: "last" }
-  ]
-}
-
-/** Rules that come with the product, by name. */
-export const presets: { readonly [name: string]: ShardingRules } = { llama: llamaRules }

@@ -7,6 +7,9 @@
  */
 import { formatRegion, formatShape, intersect, type Region, type Shape } from "../base/Region.ts"
 
+/** Corners that are visited at most, beyond the few of regions that cut up to three dimensions. */
+const mostCorners = 2 ** 20
+
 /** Dimensions in which more than this many are cut are refused: no tensor has them, and the cost doubles with each. */
 const mostCutDimensions = 12
 
@@ -20,6 +23,8 @@ export const coverageFault = (shape: Shape, regions: ReadonlyArray<Region>): str
   )
   if (cut.length > mostCutDimensions)
     return `Regions cut ${cut.length} dimensions; at most ${mostCutDimensions} are checked.`
+  if (cut.length > 3 && live.length * 2 ** cut.length > mostCorners)
+    return `Its ${live.length} regions cut ${cut.length} dimensions, which is too much to check.`
   const measure = new Map<string, number>()
   const addCorners = (region: Region, weight: number): void => {
     for (let corner = 0; corner < 2 ** cut.length; corner++) {

@@ -5,6 +5,7 @@ import { byteLengthOf, wireDType } from "../base/DType.ts"
 import type { Rank } from "../base/Ids.ts"
 import { elementCount, regionShape } from "../base/Region.ts"
 import type { PlanTensor, ReshardPlan } from "../ir/ReshardPlan.ts"
+import type { TransferOp } from "../ir/TransferOp.ts"
 import { opByteLength } from "./PlanCheck.ts"
 import type { PlanIndex } from "./RosterPlanner.ts"
 
@@ -26,7 +27,12 @@ export interface RankEstimate {
   readonly sentBytes: number
   readonly receivedBytes: number
   readonly localBytes: number
-  /** Source and destination together; a driver without `gather` adds its staging buffers. */
+  /** Buffers for regions that travel in another type than a tensor of this rank has. */
+  readonly castBytes: number
+  /**
+   * Source, destination and cast buffers together. Not counted, because a plan does not tell: staging buffers of a driver
+   * without `gather`, what a transform allocates, and buffers for sends that an update in place would overwrite.
+   */
   readonly peakBytes: number
 }
 
@@ -45,6 +51,12 @@ export interface PlanEstimate {
   readonly remoteBytes: number
   readonly ops: number
   readonly seconds: number
+}
+
+/** All casts of a rank have their buffers at once: they are filled before, or emptied after, everything moves. */
+const castBytesOf = (ops: ReadonlyArray<TransferOp>, tensors: ReadonlyArray<PlanTensor>): number => {
+  const held = new Map(tensors.map((tensor) => [tensor.name, tensor.dtype]))
+  return ops.reduce((sum, op) => (held.get(op.paramName) === op.wireDtype ? sum : sum + opByteLength(op)), 0)
 }
 
 const tensorBytesOf = (tensors: ReadonlyArray<PlanTensor>): number =>
@@ -80,6 +92,7 @@ export const estimatePlans = (plans: ReadonlyArray<ReshardPlan>, speeds: LinkSpe
   const ranks = plans.map((plan): RankEstimate => {
     const sourceBytes = tensorBytesOf(plan.sourceTensors)
     const destinationBytes = tensorBytesOf(plan.destinationTensors)
+    const castBytes = castBytesOf(plan.sendOps, plan.sourceTensors) + castBytesOf(plan.recvOps, plan.destinationTensors)
     return {
       rank: plan.rank,
       sourceBytes,
@@ -87,7 +100,8 @@ export const estimatePlans = (plans: ReadonlyArray<ReshardPlan>, speeds: LinkSpe
       sentBytes: sent.get(plan.rank) ?? 0,
       receivedBytes: received.get(plan.rank) ?? 0,
       localBytes: local.get(plan.rank) ?? 0,
-      peakBytes: sourceBytes + destinationBytes
+      castBytes,
+      peakBytes: sourceBytes + destinationBytes + castBytes
     }
   })
   const seconds = Math.max(

@@ -58,6 +58,16 @@ interface Segment {
 const greatestCommonDivisor = (a: number, b: number): number => (b === 0 ? a : greatestCommonDivisor(b, a % b))
 const leastCommonMultiple = (a: number, b: number): number => (a / greatestCommonDivisor(a, b)) * b
 
+/** Most tiles of one shard, and most steps to find them: far beyond any layout in use, and done in a moment. */
+const mostTiles = 2 ** 20
+const mostSteps = 2 ** 28
+
+const tooManyTiles = (what: string): TileFault => ({
+  kind: "InvalidMetadata",
+  detail: `${what}; no layout in use comes near that.`,
+  remedy: "Check the stride and the intervals that the ranks state."
+})
+
 const strideOf = (shard: ParameterStructure): number => Math.max(1, shard.partitionStride)
 
 /** True where shards of the parameter differ between the ranks of the group. */
@@ -77,6 +87,7 @@ export const checkShard = (shard: ParameterStructure): TileFault | undefined => 
       remedy: "State a dimension that the parameter has."
     }
   }
+  if (strideOf(shard) > mostTiles) return tooManyTiles(`It is cut in ${strideOf(shard)} segments per rank`)
   if (shard.partitionOffsets === null && shard.partitionSizes === null && local % strideOf(shard) !== 0) {
     return {
       kind: "NotDivisible",
@@ -251,6 +262,9 @@ const microTiles = (
     if (unit === 0) continue
     const perSource = count / sourceSegments
     const perDestination = count / destinationSegments
+    if (tiles.length + block.destinationStride * perDestination > mostTiles) {
+      return Result.fail(tooManyTiles(`A shard consists of more than ${mostTiles} tiles`))
+    }
     for (let k = 0; k < block.destinationStride; k++) {
       for (let step = 0; step < perDestination; step++) {
         const tile = (destinationIndex + k * destinationSize) * perDestination + step
@@ -310,6 +324,10 @@ const intersectionTiles = (
     pieces.push({ source: index, sourceRegion, destinationRegion })
   }
   const boundaries = [...new Set(sourceSegments.flatMap((segment) => segment.global))].sort((a, b) => a - b)
+  if (boundaries.length * sourceSegments.length * destinationSegments.length > mostSteps) {
+    const counts = `${sourceSegments.length} segments at the source and ${destinationSegments.length} of one rank at the destination`
+    return Result.fail(tooManyTiles(`There are ${counts}`))
+  }
   for (const wanted of destinationSegments) {
     const range: Interval =
       sourceDim === destinationDim || destinationDim === undefined ? wanted.global : [0, Number.MAX_SAFE_INTEGER]

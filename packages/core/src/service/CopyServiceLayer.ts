@@ -52,6 +52,7 @@ import {
   type RunCollectives,
   resync
 } from "./internal/copyHandshake.ts"
+import { isSameView } from "./internal/memoryRange.ts"
 import { ProcessGroup, type ProcessGroupShape } from "./ProcessGroup.ts"
 import { TensorEngine, type TensorEngineShape, type TensorError } from "./TensorEngine.ts"
 
@@ -131,6 +132,27 @@ interface Running {
   readonly scope: Scope.Closeable
 }
 
+/**
+ * The moves of a rank within itself. What lies where it should already is left out. The list of the run before is given
+ * back where it fits, since engines know a list again and need not check it twice.
+ */
+const localMoves = (batch: CopyBatch, before: ReadonlyArray<Move>): ReadonlyArray<Move> => {
+  const moves = batch.local.flatMap(
+    ({ send, recv }): ReadonlyArray<Move> =>
+      isSameView(send.tensor, recv.tensor) ? [] : [{ src: send.tensor, dst: recv.tensor }]
+  )
+  const isKnown = ({ src, dst }: Move, at: number): boolean => {
+    const known = before[at]!
+    return (
+      known.src.storage === src.storage &&
+      known.dst.storage === dst.storage &&
+      isSameView(known.src, src) &&
+      isSameView(known.dst, dst)
+    )
+  }
+  return moves.length === before.length && moves.every(isKnown) ? before : moves
+}
+
 const sumBytes = (ops: Iterable<BatchOp>): number => {
   let total = 0
   for (const op of ops) total += tensorByteLength(op.tensor)
@@ -170,11 +192,14 @@ const make = <E>(
     /** Tells the others that this rank left a run; the next run begins after they know. */
     let leaving: Fiber.Fiber<unknown, unknown> | undefined
     let compiled: Compiled | undefined
+    /** Moves within this rank, as the last run made them. */
+    let local: ReadonlyArray<Move> = []
     const rank = group.rank
 
     const drop = Effect.suspend(() => {
       const old = compiled
       compiled = undefined
+      local = []
       return old === undefined ? Effect.void : Scope.close(old.scope, Exit.void)
     })
 
@@ -422,13 +447,9 @@ const make = <E>(
         moves.length === 0
           ? Effect.void
           : Effect.mapError(group.keepAlive(engine.copy(moves)), (error) => fromTensorError(rank, op, error))
-      const [, local] = yield* timed(
-        tensorOp(
-          "local copy",
-          batch.local.map(({ send, recv }) => ({ src: send.tensor, dst: recv.tensor }))
-        )
-      )
-      times.local = local
+      local = localMoves(batch, local)
+      const [, copying] = yield* timed(tensorOp("local copy", local))
+      times.local = copying
       before = localBytes
       yield* report(0)
       for (const [at, round] of program.rounds.entries()) {

@@ -25,6 +25,14 @@ export {
 export { elementCodec } from "./casts.ts"
 export { type Fault, type FaultAction, type FaultOptions, makeFault } from "./Faulty.ts"
 export {
+  type FuzzOptions,
+  type FuzzReport,
+  type FuzzTarget,
+  type FuzzTargets,
+  fuzz,
+  fuzzMain
+} from "./fuzz.ts"
+export {
   type LoopbackNetwork,
   type LoopbackOptions,
   loopbackLayer,
@@ -33,6 +41,10 @@ export {
 } from "./Loopback.ts"
 export { type DriverLie, driverLies, type EngineLie, engineLies, lyingDriver, lyingEngine } from "./Lying.ts"
 export * as laws from "./laws.ts"
+export * as meshArbitraries from "./meshArbitraries.ts"
+export * as meshLaws from "./meshLaws.ts"
+export * as meshOracle from "./meshOracle.ts"
+export * as mutate from "./mutate.ts"
 export * as oracle from "./oracle.ts"
 export * as ReferenceEngine from "./ReferenceEngine.ts"
 export {

@@ -1,0 +1,42 @@
+/** Everything that `doctor` finds out about this machine, backends aside. */
+import * as os from "node:os"
+import * as Effect from "effect/Effect"
+import { deviceFacts, findDevices } from "./devices.ts"
+import type { Fact } from "./Fact.ts"
+import { memoryFacts } from "./memoryLimits.ts"
+import { inspectNeighbour } from "./neighbour.ts"
+import { limitFacts } from "./processLimits.ts"
+import type { SystemFiles } from "./SystemFiles.ts"
+import { sharingFacts } from "./sharing.ts"
+import { topologyFacts } from "./topology.ts"
+
+export interface MachineFindings {
+  readonly machine: ReadonlyArray<Fact>
+  readonly sharing: ReadonlyArray<Fact>
+  readonly devices: ReadonlyArray<Fact>
+}
+
+const program = () => ({
+  version: process.version,
+  file: process.execPath,
+  platform: os.platform(),
+  architecture: os.arch(),
+  kernel: os.release()
+})
+
+export const inspectMachine = (files: SystemFiles): Effect.Effect<MachineFindings> =>
+  Effect.gen(function* () {
+    const found = findDevices(files)
+    return {
+      machine: [
+        ...topologyFacts(files, program()),
+        ...memoryFacts(files),
+        ...limitFacts(
+          files,
+          found.some(({ family }) => family !== undefined)
+        )
+      ],
+      sharing: [...(yield* inspectNeighbour), ...sharingFacts(files)],
+      devices: deviceFacts(found)
+    }
+  })

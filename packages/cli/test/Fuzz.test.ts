@@ -1,0 +1,52 @@
+/**
+ * The command's readers of files on damaged inputs: each ends with a value that is read back as the same or with its own
+ * typed error, soon and in little memory. Seconds by default; a minute per reader, from a seed of its own, with
+ * TENSORFERRY_TEST_FULL. TENSORFERRY_FUZZ_SEED=N runs the one case N again.
+ */
+import { join } from "node:path"
+import { afterAll, assert, beforeAll, describe, it } from "@effect/vitest"
+import { fuzz } from "@tensorferry/core/testing/fuzz"
+import * as Effect from "effect/Effect"
+import { endAll, isFull, run, scratch } from "./support/command.ts"
+import { mnist, mnistRules } from "./support/models.ts"
+
+const replayed = process.env.TENSORFERRY_FUZZ_SEED
+const millis = replayed !== undefined ? 0 : isFull ? 55_000 : 1_500
+const seed = replayed !== undefined ? Number(replayed) : isFull ? Date.now() % 2 ** 40 : 1
+
+const folder = scratch()
+const out = join(folder.path, "out")
+
+beforeAll(async () => {
+  const ended = await run(["reshard", mnist, "--to", "tp=3,pp=2", "--rules", mnistRules, "--out", out])
+  assert.strictEqual(ended.code, 0, ended.stderr)
+})
+
+afterAll(() => {
+  endAll()
+  folder[Symbol.dispose]()
+})
+
+describe("fuzzing", () => {
+  for (const target of ["manifest", "rules", "layout"]) {
+    it.live(
+      target,
+      () =>
+        Effect.gen(function* () {
+          const script = new URL("./support/fuzzTargets.ts", import.meta.url)
+          const args = [join(out, "tensorferry.json")]
+          const report = yield* Effect.mapError(
+            // The parser of YAML takes up to a kilobyte per byte of a text that is all faults.
+            fuzz({ script, target, seed, millis, args, heapMegabytes: 256 }),
+            (detail) => `${detail}\nRun it again with TENSORFERRY_FUZZ_SEED.`
+          )
+          assert.isBelow(report.peakMegabytes, 600)
+          if (replayed !== undefined) return
+          // Mutants that are all refused, or all accepted, would test little.
+          assert.isAbove(report.accepted, 0)
+          assert.isBelow(report.accepted, report.cases)
+        }),
+      180_000
+    )
+  }
+})

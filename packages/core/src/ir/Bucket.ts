@@ -1,0 +1,30 @@
+/**
+ * Chunks that travel together from one rank to the same others, and where each lies in the buffer. Data only.
+ *
+ * Invariant: both ends make equal buckets, because their composition follows from the shared plan alone; `device` and what
+ * execution adds (`bufferReadyEvent`) are each end's own business.
+ */
+import * as Schema from "effect/Schema"
+import { DeviceText } from "../tensor/Device.ts"
+import { Chunk } from "./Chunk.ts"
+
+const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }))
+
+export const BucketEntry = Schema.Struct({
+  chunk: Chunk,
+  /** In bytes from the start of the buffer; aligned for every element type. */
+  offset: Natural,
+  nbytes: Natural
+})
+export type BucketEntry = typeof BucketEntry.Type
+
+export const Bucket = Schema.Struct({
+  /** The chunks' bucket key and the bucket's number under it: the name of the bucket on both ends. */
+  key: Schema.String,
+  /** Where this rank makes the buffer. */
+  device: DeviceText,
+  /** At least one. */
+  entries: Schema.Array(BucketEntry),
+  totalBytes: Natural
+})
+export type Bucket = typeof Bucket.Type

@@ -1,0 +1,65 @@
+/**
+ * One box of one tensor that moves in one piece. Data only, and the same on every rank that takes part: a rank is its
+ * source, one of its destinations, or both.
+ *
+ * - `p2p`, `broadcast` and `local` chunks end in the destination tensor. Where `sourcePartialGroups` is not empty, what
+ *   moves is the reduction of the box over the group, made by the source rank.
+ * - `none` chunks bring a member's part of such a box to the rank that reduces it, in the source's element type; nothing of
+ *   them is written to a destination tensor.
+ */
+import * as Schema from "effect/Schema"
+import { DType } from "../base/DType.ts"
+import { Rank } from "../base/Ids.ts"
+import { formatRegion, formatShape, Region, Shape } from "../base/Region.ts"
+import { PartialOp } from "../layout/Placement.ts"
+import { CellRef, RouteKind } from "./Route.ts"
+
+const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }))
+
+/** Contributions are reduced in this order, in the source's element type, once. */
+export const PartialGroup = Schema.Struct({
+  /** Ascending; the reducing rank among them. */
+  ranks: Schema.Array(Rank),
+  op: PartialOp
+})
+export type PartialGroup = typeof PartialGroup.Type
+
+export const Chunk = Schema.Struct({
+  kind: RouteKind,
+  /** Index into the plan's tensors. */
+  tensor: Natural,
+  chunkShape: Shape,
+  /** Sending rank, and the first cell of its shard in the box. */
+  srcIdx: CellRef,
+  /** Receiving ranks ascending, with the first cell of their shards; for `none` the reducing rank and the source's cell. */
+  dstIdx: Schema.Array(CellRef),
+  /** The box in the destination's local tensor, equal for all receiving ranks; null for `none`. */
+  sliceTuples: Schema.NullOr(Region),
+  /** The box in the source's local tensor. */
+  srcSliceTuples: Region,
+  sourcePartialGroups: Schema.Array(PartialGroup),
+  /** Element type on the wire. */
+  transferDtype: DType,
+  /** Chunks of equal keys share buckets. Reduce-only chunks have the cell in it, so members pair equal cells. */
+  bucketKey: Schema.String
+})
+export type Chunk = typeof Chunk.Type
+
+/** What a chunk does, in words. */
+export const describeChunk = (chunk: Chunk, name: string): string => {
+  const { srcIdx, dstIdx, transferDtype, chunkShape } = chunk
+  const box = `${name}${formatRegion(chunk.srcSliceTuples)} (${transferDtype}${formatShape(chunkShape)})`
+  const to = dstIdx.map(({ rank }) => rank).join(", ")
+  const reduced = chunk.sourcePartialGroups.map(({ ranks, op }) => `, ${op} over ranks ${ranks.join(", ")}`).join("")
+  const into = chunk.sliceTuples === null ? "" : ` into ${formatRegion(chunk.sliceTuples)}`
+  switch (chunk.kind) {
+    case "local":
+      return `rank ${srcIdx.rank} copies ${box}${reduced}${into} of its own destination`
+    case "none":
+      return `rank ${srcIdx.rank} contributes ${box} to the reduction on rank ${to}`
+    case "p2p":
+      return `rank ${srcIdx.rank} sends ${box}${reduced} to rank ${to}${into}`
+    case "broadcast":
+      return `rank ${srcIdx.rank} sends ${box}${reduced} to ranks ${to}${into}`
+  }
+}

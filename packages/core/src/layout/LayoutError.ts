@@ -1,0 +1,37 @@
+/** Why a model cannot be laid out. */
+import * as Result from "effect/Result"
+import * as Schema from "effect/Schema"
+
+export const LayoutErrorKind = Schema.Literals([
+  /** Tensors that no rule matches. */
+  "NoRule",
+  /** A rule does not fit the tensor that it matches. */
+  "InvalidRule",
+  /** Degrees of parallelism that make no layout. */
+  "InvalidConfig",
+  /** A shard would begin or end inside a byte. */
+  "CutInsideByte",
+  /** An alias without owner, or of another alias. */
+  "InvalidAlias"
+])
+export type LayoutErrorKind = typeof LayoutErrorKind.Type
+
+export class LayoutError extends Schema.TaggedError<LayoutError>()("LayoutError", {
+  kind: LayoutErrorKind,
+  paramNames: Schema.Array(Schema.String),
+  detail: Schema.String,
+  remedy: Schema.String
+}) {
+  override get message(): string {
+    const names = this.paramNames.length === 0 ? "" : ` (${this.paramNames.join(", ")})`
+    return `${this.kind}${names}: ${this.detail} ${this.remedy}`
+  }
+}
+
+export const layoutError = (
+  kind: LayoutErrorKind,
+  paramNames: ReadonlyArray<string>,
+  detail: string,
+  remedy: string
+): Result.Result<never, LayoutError> =>
+  Result.fail(new LayoutError({ kind, paramNames: [...paramNames], detail, remedy }))

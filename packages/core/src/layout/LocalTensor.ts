@@ -1,0 +1,202 @@
+/**
+ * A tensor as one rank keeps it: the pieces of the model that it holds, and the views of it that are planned.
+ *
+ * Experts that one tensor holds together are planned one by one, under the tensor's name and the expert's number:
+ * `experts.gate_up_proj[17]`. Padding is planned by nobody and stays zero.
+ */
+import * as Result from "effect/Result"
+import { bitsOf, type DType, isSubByte } from "../base/DType.ts"
+import {
+  chunkInterval,
+  elementCount,
+  formatShape,
+  fullRegion,
+  type Interval,
+  isEmptyRegion,
+  lengthOf,
+  type Region,
+  type Shape
+} from "../base/Region.ts"
+import { type LayoutError, layoutError } from "./LayoutError.ts"
+import { expertDegrees, type ParallelConfig, type RankPlace } from "./ParallelConfig.ts"
+import { type ParameterMetadata, parameterMetadata } from "./ParameterMetadata.ts"
+import { blockLengths, type Cut, cutDimension, heldRows } from "./TensorCut.ts"
+import type { PlacedTensor } from "./TensorPlacement.ts"
+
+/** A region of the whole tensor and where it lies in the local one; both have the same shape. */
+export interface Piece {
+  readonly local: Region
+  readonly global: Region
+}
+
+export interface LocalTensor {
+  readonly name: string
+  readonly dtype: DType
+  /** Padding included. */
+  readonly shape: Shape
+  /** In order of local position; none is empty, and they do not overlap. */
+  readonly pieces: ReadonlyArray<Piece>
+  /** Elements that belong to no piece. */
+  readonly padding: Region | undefined
+  /** Name of the model's tensor that the pieces are of; not `name` for tensors that the model shares. */
+  readonly storedAs: string
+  /** The local tensor whose storage this one shares on this rank. */
+  readonly aliasOf: string | undefined
+  /** False on all data-parallel replicas but one. */
+  readonly isPrimary: boolean
+}
+
+/** A parameter of the plan: a view of a local tensor. */
+export interface LocalParameter {
+  /** Without groups, and with rank 0 as its owner: what all ranks at the same position have in common. */
+  readonly metadata: ParameterMetadata
+  readonly tensor: string
+  readonly view: Region
+}
+
+/** What a position holds of one tensor. */
+export interface Holding {
+  readonly tensor: PlacedTensor
+  readonly degree: number
+  /** Undefined where the dimension is not cut. */
+  readonly cut: Cut | undefined
+  /** Experts of a fused tensor that the position holds. */
+  readonly experts: Interval | undefined
+}
+
+/** Refuses shards that begin or end inside a byte. */
+const checkBytes = (tensor: PlacedTensor, dim: number, cut: Cut): Result.Result<Cut, LayoutError> => {
+  const { name, dtype, shape } = tensor
+  if (!isSubByte(dtype) || (cut.intervals.length === 1 && lengthOf(cut.intervals[0]!) === shape[dim]))
+    return Result.succeed(cut)
+  const inner = elementCount(shape.slice(dim + 1)) * bitsOf(dtype)
+  const isWhole = (length: number): boolean => (length * inner) % 8 === 0
+  const rows = elementCount(shape.slice(0, dim))
+  if (cut.intervals.every(([from, to]) => isWhole(from) && isWhole(to)) && (rows === 1 || isWhole(shape[dim]!))) {
+    return Result.succeed(cut)
+  }
+  return layoutError(
+    "CutInsideByte",
+    [name],
+    `A shard along dimension ${dim} of ${dtype}${formatShape(shape)} begins or ends inside a byte.`,
+    "Replicate it, or choose a degree that cuts whole bytes."
+  )
+}
+
+/** Undefined for experts that other ranks hold. */
+export const holdingOf = (
+  tensor: PlacedTensor,
+  config: ParallelConfig,
+  place: RankPlace
+): Result.Result<Holding | undefined, LayoutError> => {
+  const { experts, dim, name, shape, rule } = tensor
+  const { ep, etp } = expertDegrees(config)
+  const held = experts === undefined ? undefined : chunkInterval(experts.count, ep, place.expertEp)
+  if (held !== undefined && lengthOf(held) === 0) return Result.succeed(undefined)
+  if (experts?._tag === "Named" && (experts.number < held![0] || experts.number >= held![1])) {
+    return Result.succeed(undefined)
+  }
+  const [position, degree] = experts === undefined ? [place.tp, config.tp] : [place.expertTp, etp]
+  const fused = experts?._tag === "Fused" ? held : undefined
+  if (dim === undefined) return Result.succeed({ tensor, degree, cut: undefined, experts: fused })
+  return cutDimension(name, shape[dim]!, rule, position, degree).pipe(
+    Result.flatMap((cut) => checkBytes(tensor, dim, cut)),
+    Result.map((cut) => ({ tensor, degree, cut, experts: fused }))
+  )
+}
+
+const expertDim = (tensor: PlacedTensor): number | undefined =>
+  tensor.experts?._tag === "Fused" ? tensor.experts.dim : undefined
+
+export const localTensor = (
+  { tensor, cut, experts }: Holding,
+  aliasOf: string | undefined,
+  isPrimary: boolean
+): LocalTensor => {
+  const atExperts = expertDim(tensor)
+  const localExperts: Interval | undefined = experts === undefined ? undefined : [0, lengthOf(experts)]
+  const shape = tensor.shape.map((length, dim) =>
+    dim === tensor.dim && cut !== undefined
+      ? cut.length
+      : dim === atExperts && localExperts !== undefined
+        ? localExperts[1]
+        : length
+  )
+  const regionOf = (whole: Shape, rows: Interval | undefined, ours: Interval | undefined): Region =>
+    fullRegion(whole).map((interval, dim) =>
+      dim === tensor.dim && rows !== undefined ? rows : dim === atExperts && ours !== undefined ? ours : interval
+    )
+  let start = 0
+  const pieces = (cut === undefined ? [undefined] : cut.intervals).map((rows): Piece => {
+    const local: Interval | undefined = rows === undefined ? undefined : [start, start + lengthOf(rows)]
+    if (local !== undefined) start = local[1]
+    return { local: regionOf(shape, local, localExperts), global: regionOf(tensor.shape, rows, experts) }
+  })
+  const isPadded = cut !== undefined && cut.length > heldRows(cut)
+  return {
+    name: tensor.name,
+    dtype: tensor.dtype,
+    shape,
+    pieces: pieces.filter((piece) => !isEmptyRegion(piece.local)),
+    padding: isPadded ? regionOf(shape, [heldRows(cut), cut.length], localExperts) : undefined,
+    storedAs: tensor.aliasOf ?? tensor.name,
+    aliasOf,
+    isPrimary
+  }
+}
+
+/** How planning is told of the cut: the plain forms where all shards are equal, explicit intervals otherwise. */
+const describeCut = ({
+  tensor,
+  degree,
+  cut
+}: Holding): Pick<ParameterMetadata, "isTp" | "partitionDim" | "partitionSizes" | "partitionOffsets"> => {
+  const { dim, rule, shape, name } = tensor
+  const whole = { isTp: false, partitionDim: dim ?? 0, partitionSizes: null, partitionOffsets: null }
+  if (dim === undefined || cut === undefined || degree === 1) return whole
+  const length = shape[dim]!
+  const blocks =
+    rule.blocks === undefined ? [length] : Result.getOrElse(blockLengths(name, length, rule.blocks), () => [length])
+  const isEven =
+    rule.padToMultiple === undefined &&
+    // Heads are cut whole: an even length is not enough.
+    (rule.heads === undefined || rule.heads.count % degree === 0 || rule.heads.whenFewer === "rows") &&
+    blocks.every((block) => block % degree === 0) &&
+    heldRows(cut) * degree === length
+  if (!isEven) return { ...whole, isTp: true, partitionOffsets: cut.intervals }
+  return rule.blocks === undefined
+    ? { ...whole, isTp: true }
+    : { ...whole, isTp: true, partitionSizes: blocks.map((block) => block / degree) }
+}
+
+/** The planned views of a local tensor: all of it, or one per expert of a fused tensor. */
+export const localParameters = (holding: Holding, local: LocalTensor): ReadonlyArray<LocalParameter> => {
+  const { tensor, cut, experts } = holding
+  const described = describeCut(holding)
+  const atExperts = expertDim(tensor)
+  const make = (name: string, number: number | null, at: Interval | undefined): LocalParameter => {
+    const view = fullRegion(local.shape).map((interval, dim): Interval => {
+      if (dim === tensor.dim && cut !== undefined) return [0, heldRows(cut)]
+      return dim === atExperts && at !== undefined ? at : interval
+    })
+    return {
+      tensor: local.name,
+      view,
+      metadata: parameterMetadata({
+        name,
+        shape: view.map(lengthOf),
+        dtype: tensor.dtype,
+        ownerRank: 0,
+        ...described,
+        isEp: number !== null,
+        numExperts: tensor.experts?.count ?? null,
+        globalExpertIndex: number,
+        aliasOf: local.aliasOf ?? null
+      })
+    }
+  }
+  if (tensor.experts === undefined) return [make(tensor.name, null, undefined)]
+  if (tensor.experts._tag === "Named") return [make(tensor.name, tensor.experts.number, undefined)]
+  const [first, end] = experts!
+  return Array.from({ length: end - first }, (_, at) => make(`${tensor.name}[${first + at}]`, first + at, [at, at + 1]))
+}
