@@ -237,24 +237,19 @@ const rulesOf = (family: Family): ShardingRules =>
 /** From each to the next and back to one rank: tensor x pipeline x data x expert parallel, also uneven ones. */
 const layouts = ["tp=2,pp=2,dp=2,ep=4", "tp=4,ep=2,etp=2"]
 
-const everyPair = ["tp=1", "tp=4", "pp=3", "tp=2,ep=2", "tp=2,dp=2,ep=4,pp=2", "tp=4,ep=2,etp=2", "dp=3,ep=3", "tp=8"]
+/** Every one to every other one, in one walk. */
+const kinds = ["tp=4", "pp=3", "tp=2,dp=2,ep=4,pp=2", "tp=4,ep=2,etp=2", "dp=3,ep=3"]
+const everyPair = kinds.flatMap((a, at) => [...kinds.slice(at + 1).flatMap((b) => [a, b]), a])
 
 describe("there and back, bit by bit", () => {
   for (const family of families) {
     it.live(family.what, () => throughLayouts(entriesOf(family), rulesOf(family), layouts), 60_000)
     if (isFull) {
-      for (const a of everyPair) {
-        it.live(
-          `${family.what}: ${a} to and from all layouts`,
-          () =>
-            throughLayouts(
-              entriesOf(family),
-              rulesOf(family),
-              everyPair.flatMap((b) => [a, b])
-            ),
-          300_000
-        )
-      }
+      it.live(
+        `${family.what}: from every layout to every other one`,
+        () => throughLayouts(entriesOf(family), rulesOf(family), everyPair),
+        300_000
+      )
     }
   }
 
