@@ -5,6 +5,8 @@ const packages = ["core", "backend-torch-copy", "cli"]
 /** One project per package; test files live in `packages/NAME/test`. */
 export default defineConfig({
   test: {
+    // Most tests wait for processes and deadlines; by default two processors would get a single worker.
+    maxWorkers: 2,
     projects: packages.map((name) => ({
       extends: true as const,
       test: {

@@ -67,7 +67,7 @@ describe("kernels", () => {
       const reference = ReferenceEngine.make()
       // All in one batch, which writes more than 16 MiB: only then are stores different.
       const ballast = 2 ** 24
-      const lengths = [0, 1, 511, 512, 513, 1023, 1024, 1025, 4093]
+      const lengths = [0, 1, 511, 512, 513, 1023, 1024, 1025, 4093, 8191, 8192, 8193, 9001]
       const from = yield* tensorOf(
         engine,
         "uint8",

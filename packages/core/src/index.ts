@@ -38,7 +38,9 @@ export * as CheckpointWriter from "./checkpoint/CheckpointWriter.ts"
 export * as Safetensors from "./checkpoint/Safetensors.ts"
 
 // Carrying plans out.
+export { executeMeshPlan, type MeshReport } from "./exec/executeMeshPlan.ts"
 export { type ExecuteOptions, executeReshardPlan, type ReshardReport } from "./exec/executeReshardPlan.ts"
+export { agreeOnMeshPlan } from "./exec/MeshAgreement.ts"
 export { PlanCache } from "./exec/PlanCache.ts"
 export * as Refit from "./exec/Refit.ts"
 export { ReshardError } from "./exec/ReshardError.ts"

@@ -7,21 +7,20 @@ import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
-import type { DType } from "../src/base/DType.ts"
 import type { Rank } from "../src/base/Ids.ts"
 import { elementCount, type Shape } from "../src/base/Region.ts"
 import type { Bucket } from "../src/ir/Bucket.ts"
 import { type Chunk, describeChunk } from "../src/ir/Chunk.ts"
 import type { SourceChoice } from "../src/ir/M2MMap.ts"
 import { MeshPlan } from "../src/ir/MeshPlan.ts"
-import { formatMeshLayout, parseMeshLayout } from "../src/layout/MeshText.ts"
+import { formatMeshLayout } from "../src/layout/MeshText.ts"
 import { parameterMetadata } from "../src/layout/ParameterMetadata.ts"
 import type { MeshLayout } from "../src/layout/Placement.ts"
 import { rosterFromParameters } from "../src/layout/Roster.ts"
 import { localShard } from "../src/layout/ShardIntervals.ts"
 import { bucketBytesFor, partAlignment } from "../src/planner/Bucketing.ts"
 import { indexLowering, lowerRank, type MeshTensorSpec } from "../src/planner/Lowering.ts"
-import { checkMeshPlans, sentBytesOf } from "../src/planner/MeshCheck.ts"
+import { checkMeshPlan, checkMeshPlans, sentBytesOf } from "../src/planner/MeshCheck.ts"
 import { planMesh } from "../src/planner/MeshPlanner.ts"
 import type { PlanErrorKind } from "../src/planner/PlanError.ts"
 import { indexRosters, planRank } from "../src/planner/RosterPlanner.ts"
@@ -30,35 +29,12 @@ import type { ElementValue } from "../src/testing/casts.ts"
 import { type MeshPair, meshPair } from "../src/testing/meshArbitraries.ts"
 import { isReducible, meshBalanceLaw, meshPlansOf, meshTransferLaw } from "../src/testing/meshLaws.ts"
 import { arrayOf, heldElements, runMeshPlans, valuesOf } from "../src/testing/meshOracle.ts"
+import { parse, specsOf, type TensorInput } from "./meshSupport.ts"
 
 const isFull = process.env.TENSORFERRY_TEST_FULL !== undefined
 const times = (usual: number) => (isFull ? usual * 20 : usual)
 const timeout = isFull ? 900_000 : 60_000
 const choices: ReadonlyArray<SourceChoice> = ["balanced", "etha"]
-
-const parse = (text: string): MeshLayout => Result.getOrThrow(parseMeshLayout(text))
-
-interface TensorInput {
-  readonly shape: Shape
-  readonly from?: DType
-  readonly to?: DType
-}
-
-const specsOf = (
-  from: string,
-  to: string,
-  tensors: ReadonlyArray<TensorInput>,
-  sourceChoice: SourceChoice = "balanced"
-): ReadonlyArray<MeshTensorSpec> => {
-  const map = Result.getOrThrow(planMesh(parse(from), parse(to), { sourceChoice }))
-  return tensors.map(({ shape, from: sourceDtype = "float32", to: targetDtype = sourceDtype }, at) => ({
-    name: `layers.${at}.weight`,
-    shape,
-    sourceDtype,
-    targetDtype,
-    map
-  }))
-}
 
 const plansOf = (specs: ReadonlyArray<MeshTensorSpec>, bucketBytes = 2 ** 20): ReadonlyArray<MeshPlan> => {
   const index = Result.getOrThrow(indexLowering(specs, { bucketBytes }))
@@ -577,6 +553,20 @@ describe("plans", () => {
     const { chunk } = bucket!.entries[0]!
     const moved = chunk.srcSliceTuples.map(([start, stop]) => [start + 100, stop + 100] as const)
     assert.isNotEmpty(damage(replaced(shift({ chunk: { ...chunk, srcSliceTuples: moved } }))))
+    // Boxes of the right shape inside the shard, but of other elements.
+    const [local] = plansOf(specsOf("2:R", "2:S0", [{ shape: [4] }]))
+    const other = local!.localChunks.map((one) => ({ ...one, srcSliceTuples: [[2, 4] as const] }))
+    assert.isNotEmpty(checkMeshPlan({ ...local!, localChunks: other }))
+    assert.deepStrictEqual(checkMeshPlan(local!), [])
+    // What no plan has, but a file may.
+    assert.isNotEmpty(damage(replaced({ ...bucket!, entries: [], totalBytes: 0 })))
+    const into = chunk.sliceTuples ?? []
+    assert.isNotEmpty(damage(replaced(shift({ chunk: { ...chunk, sliceTuples: [...into, [0, 1]] } }))))
+    assert.isNotEmpty(damage(replaced(shift({ chunk: { ...chunk, sliceTuples: [] } }))))
+    assert.isNotEmpty(damage(replaced(shift({ chunk: { ...chunk, dstIdx: [] } }))))
+    assert.isNotEmpty(damage(replaced(shift({ chunk: { ...chunk, tensor: 99 } }))))
+    assert.isNotEmpty(damage((plan) => ({ ...plan, bucketBytes: plan.bucketBytes + 1 })))
+    assert.isNotEmpty(damage((plan) => ({ ...plan, maps: [] })))
     const last = plans.length - 1
     assert.include(
       damage((plan) => ({ ...plan, buckets: plan.buckets.slice(1), localChunks: [] }), last).join("\n"),

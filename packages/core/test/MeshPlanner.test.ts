@@ -4,12 +4,11 @@ import type { SourceChoice } from "../src/ir/M2MMap.ts"
 import { m2mDigest } from "../src/ir/M2MMap.ts"
 import type { Route } from "../src/ir/Route.ts"
 import type { MeshErrorKind } from "../src/layout/MeshError.ts"
-import { parseMeshLayout } from "../src/layout/MeshText.ts"
 import { rangeBoxes } from "../src/planner/CellBoxes.ts"
 import { indexMap } from "../src/planner/MeshIndex.ts"
 import { type MeshMapOptions, planMesh, routesOf } from "../src/planner/MeshPlanner.ts"
+import { parse } from "./meshSupport.ts"
 
-const parse = (text: string) => Result.getOrThrow(parseMeshLayout(text))
 const plan = (from: string, to: string, options: MeshMapOptions = {}) => planMesh(parse(from), parse(to), options)
 const mapOf = (from: string, to: string, sourceChoice: SourceChoice = "balanced") =>
   Result.getOrThrow(plan(from, to, { sourceChoice }))

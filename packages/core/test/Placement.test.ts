@@ -11,6 +11,7 @@ import { localShard } from "../src/layout/ShardIntervals.ts"
 import { ReduceOp } from "../src/service/TensorEngine.ts"
 import { meshPair } from "../src/testing/meshArbitraries.ts"
 import { heldByRank } from "../src/testing/meshOracle.ts"
+import { parse } from "./meshSupport.ts"
 
 const refused = (
   result: Result.Result<unknown, MeshError>,
@@ -22,8 +23,6 @@ const refused = (
   assert.strictEqual(result.failure.kind, kind, result.failure.message)
   for (const word of words) assert.include(result.failure.message, word)
 }
-
-const parse = (text: string) => Result.getOrThrow(parseMeshLayout(text))
 
 describe("device meshes", () => {
   it("count their ranks row-major, in any order", () => {

@@ -1,86 +1,28 @@
 /** `tensorferry plan`: what a reshard would move, before anything moves; and checks of saved plans. */
-import { readFile, writeFile } from "node:fs/promises"
 import * as path from "node:path"
-import { ReshardPlanSet } from "@tensorferry/core/ir/ReshardPlan"
+import type { DType } from "@tensorferry/core/base/DType"
+import { formatShape } from "@tensorferry/core/base/Region"
 import { formatParallelConfig } from "@tensorferry/core/layout/ModelLayout"
-import { estimatePlans, type PlanEstimate } from "@tensorferry/core/planner/Estimate"
-import { checkPlans } from "@tensorferry/core/planner/PlanCheck"
+import { estimatePlans } from "@tensorferry/core/planner/Estimate"
 import * as Console from "effect/Console"
 import * as Argument from "effect/cli/Argument"
 import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
-import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { toFailure } from "../job/JobSpec.ts"
 import { jobLayouts } from "../job/layouts.ts"
+import { makeMeshEstimator } from "../job/meshEstimate.ts"
+import { formatMeshChoice, meshPlans } from "../job/meshPlans.ts"
+import { countOps, faultsOf, readPlans, savePlans } from "../job/planFile.ts"
 import { openModel, resolveModel } from "../model/Model.ts"
-import { modelError } from "../model/ModelError.ts"
+import type { ModelError } from "../model/ModelError.ts"
 import { reportFailure, withFailures } from "../output/CliFailure.ts"
-import { formatBytes, formatSeconds, table } from "../output/Table.ts"
-import { chooseLayouts, json, layoutConfig } from "./shared.ts"
-
-/** Largest matrix that is drawn; larger jobs list their busiest pairs. */
-const drawnRanks = 16
-
-const trafficMatrix = (estimate: PlanEstimate): string => {
-  const ranks = estimate.ranks.map(({ rank }) => rank)
-  if (ranks.length > drawnRanks) {
-    const busiest = [...estimate.traffic].sort((a, b) => b.bytes - a.bytes).slice(0, drawnRanks)
-    return table(
-      ["from", "to", "bytes", "ops"],
-      busiest.map(({ from, to, bytes, ops }) => [`${from}`, `${to}`, formatBytes(bytes), `${ops}`]),
-      ["right", "right", "right", "right"]
-    )
-  }
-  const cell = new Map(estimate.traffic.map(({ from, to, bytes }) => [`${from}/${to}`, bytes]))
-  return table(
-    ["from \\ to", ...ranks.map(String)],
-    ranks.map((from) => [
-      String(from),
-      ...ranks.map((to) => {
-        const bytes = cell.get(`${from}/${to}`)
-        return bytes === undefined ? "·" : formatBytes(bytes)
-      })
-    ]),
-    ["right", ...ranks.map(() => "right" as const)]
-  )
-}
-
-const describe = (estimate: PlanEstimate): string =>
-  [
-    trafficMatrix(estimate),
-    "",
-    table(
-      ["rank", "source", "destination", "sends", "receives", "local", "peak memory"],
-      estimate.ranks.map((rank) => [
-        `${rank.rank}`,
-        formatBytes(rank.sourceBytes),
-        formatBytes(rank.destinationBytes),
-        formatBytes(rank.sentBytes),
-        formatBytes(rank.receivedBytes),
-        formatBytes(rank.localBytes),
-        formatBytes(rank.peakBytes)
-      ]),
-      Array.from({ length: 7 }, () => "right" as const)
-    ),
-    "",
-    `${estimate.ops} operations, ${formatBytes(estimate.totalBytes)} in all, ${formatBytes(estimate.remoteBytes)} between ranks`,
-    `predicted time ${formatSeconds(estimate.seconds)} on one host (4 GB/s per rank between processes, 8 GB/s within one)`
-  ].join("\n")
-
-const planSet = Schema.fromJsonString(ReshardPlanSet)
-
-const fileFailed = (file: string, what: string) => (cause: unknown) =>
-  modelError("FileFailed", {
-    file,
-    detail: `Cannot ${what}: ${cause instanceof Error ? cause.message : String(cause)}.`,
-    remedy: "Check the path and its permissions."
-  })
-
-/** Plans are text; more than this is not one of ours. */
-const mostPlanBytes = 1024 ** 3
+import { describeExplanation, type Explanation, explainMeshPlan, explainReshardPlan } from "../output/Explanation.ts"
+import { describeEstimate, describeMeshEstimate } from "../output/PlanText.ts"
+import { chooseMeshes, type MeshFlags, meshConfig, meshTensorConfig, statedFlags, usage } from "./meshFlags.ts"
+import { checkpoint, chooseLayouts, json, type LayoutFlags, layoutConfig } from "./shared.ts"
 
 const check = Command.make(
   "check",
@@ -90,75 +32,178 @@ const check = Command.make(
       flags.json,
       Effect.gen(function* () {
         const file = path.resolve(flags.file)
-        const bytes = yield* Effect.tryPromise({ try: () => readFile(file), catch: fileFailed(file, "read the plan") })
-        const decoded =
-          bytes.length > mostPlanBytes
-            ? undefined
-            : Schema.decodeResult(planSet, { onExcessProperty: "error" })(bytes.toString("utf8"))
-        if (decoded === undefined || Result.isFailure(decoded)) {
-          return yield* modelError("InvalidPlan", {
-            file,
-            detail: decoded === undefined ? `It has ${bytes.length} bytes.` : decoded.failure.message,
-            remedy: "Save it again with tensorferry plan --save."
-          })
-        }
-        const faults = checkPlans(decoded.success.plans)
+        const set = yield* readPlans(file)
+        const faults = faultsOf(set)
         if (faults.length > 0)
           return yield* reportFailure(
             faults.map((fault) => ({ failure: toFailure(fault) })),
             flags.json
           )
-        const { plans } = decoded.success
-        const ops = plans.reduce((sum, plan) => sum + plan.recvOps.length, 0)
+        const [ranks, operations] = [set.plans.length, countOps(set)]
+        const what = set.format === "tensorferry.mesh-plan-set" ? "chunks" : "operations"
         yield* Console.log(
           flags.json
-            ? JSON.stringify({ ok: true, ranks: plans.length, operations: ops }, null, 2)
-            : `${file}: ${plans.length} ranks, ${ops} operations: every element is written exactly once and both ends agree`
+            ? JSON.stringify({ ok: true, ranks, operations }, null, 2)
+            : `${file}: ${ranks} ranks, ${operations} ${what}: every element is written exactly once and both ends agree`
         )
       })
     )
 ).pipe(Command.withDescription("Prove a saved plan: coverage, regions, and agreement of both ends"))
 
+/** What is printed: the figures of all ranks, or one rank's part in words. */
+interface Output {
+  readonly head: string
+  /** For machines. */
+  readonly facts: object
+  readonly estimate: object
+  readonly text: string
+  readonly explanation: Explanation | undefined
+}
+
+const print = ({ head, facts, estimate, text, explanation }: Output, asJson: boolean) =>
+  Console.log(
+    asJson
+      ? JSON.stringify({ ok: true, ...facts, estimate, ...(explanation === undefined ? {} : { explanation }) }, null, 2)
+      : `${head}\n\n${explanation === undefined ? text : describeExplanation(explanation)}`
+  )
+
+interface PlanFlags extends LayoutFlags, MeshFlags {
+  readonly checkpoint: Option.Option<string>
+  readonly shape: Option.Option<ReadonlyArray<number>>
+  readonly dtype: Option.Option<DType>
+  readonly toDtype: Option.Option<DType>
+  readonly save: Option.Option<string>
+  readonly explain: Option.Option<number>
+}
+
+/** The plan to explain, of those that there are. */
+const explainedPlan = <P extends { readonly rank: number }>(
+  flags: PlanFlags,
+  plans: ReadonlyArray<P>
+): Effect.Effect<P | undefined, ModelError> => {
+  if (Option.isNone(flags.explain)) return Effect.succeed(undefined)
+  const rank = flags.explain.value
+  const found = plans.find((plan) => plan.rank === rank)
+  return found === undefined
+    ? Effect.fail(
+        usage(
+          `Rank ${rank} of --explain takes no part.`,
+          `Name one of the ${plans.length} ranks, such as ${plans[0]?.rank ?? 0} or ${plans.at(-1)?.rank ?? 0}.`
+        )
+      )
+    : Effect.succeed(found)
+}
+
+/** A checkpoint between parallel layouts. */
+const planCheckpoint = Effect.fnUntraced(function* (target: string, flags: PlanFlags) {
+  const model = yield* openModel(resolveModel(target))
+  const choice = yield* chooseLayouts(model, flags)
+  const layouts = yield* Effect.fromResult(jobLayouts(model.tensors, choice))
+  const plans = Array.from({ length: layouts.size }, (_, rank) => layouts.planFor(rank))
+  const estimate = estimatePlans(plans)
+  const explained = yield* explainedPlan(flags, plans)
+  if (Option.isSome(flags.save)) {
+    yield* savePlans(path.resolve(flags.save.value), { format: "tensorferry.reshard-plan-set", version: 1, plans })
+  }
+  return {
+    head: `${formatParallelConfig(choice.from)} → ${formatParallelConfig(choice.to)}, ${layouts.size} ranks (${choice.ranks}), ${model.tensors.length} tensors`,
+    facts: { ...choice, size: layouts.size },
+    estimate,
+    text: describeEstimate(estimate),
+    explanation: explained === undefined ? undefined : explainReshardPlan(explained)
+  } satisfies Output
+})
+
+/** One tensor between meshes. */
+const planMeshes = Effect.fnUntraced(function* (flags: PlanFlags) {
+  const choice = yield* chooseMeshes(flags)
+  if (Option.isNone(flags.shape)) {
+    return yield* usage("No --shape is stated.", "Pass the shape of the whole tensor, as in --shape 4096x4096.")
+  }
+  const shape = flags.shape.value
+  const sourceDtype = Option.getOrElse(flags.dtype, (): DType => "bfloat16")
+  const targetDtype = Option.getOrElse(flags.toDtype, () => sourceDtype)
+  const planned = yield* Effect.fromResult(meshPlans({ name: "tensor", shape, sourceDtype, targetDtype }, choice))
+  const plans = planned.ranks.map(planned.planFor)
+  const estimator = makeMeshEstimator()
+  for (const plan of plans) estimator.add(plan)
+  const estimate = estimator.finish()
+  const explained = yield* explainedPlan(flags, plans)
+  if (Option.isSome(flags.save)) {
+    yield* savePlans(path.resolve(flags.save.value), { format: "tensorferry.mesh-plan-set", version: 1, plans })
+  }
+  const types = sourceDtype === targetDtype ? sourceDtype : `${sourceDtype} → ${targetDtype}`
+  return {
+    head: `${formatMeshChoice(choice)}, ${plans.length} ranks, ${types}${formatShape(shape)}, sources ${choice.sourceChoice}`,
+    facts: { ...choice, shape, dtype: sourceDtype, toDtype: targetDtype, size: plans.length },
+    estimate,
+    text: describeMeshEstimate(estimate),
+    explanation: explained === undefined ? undefined : explainMeshPlan(explained)
+  } satisfies Output
+})
+
+/** Exactly one of a checkpoint with parallel layouts, and meshes. */
+const choosePlan = Effect.fnUntraced(function* (flags: PlanFlags) {
+  const meshes = statedFlags({ ...meshConfig, ...meshTensorConfig }, flags)
+  const layouts = statedFlags(layoutConfig, flags)
+  if (Option.isSome(flags.checkpoint)) {
+    if (meshes.length === 0) return yield* planCheckpoint(flags.checkpoint.value, flags)
+    return yield* usage(
+      `A checkpoint is planned between parallel layouts, and ${meshes.join(", ")} ${meshes.length === 1 ? "is" : "are"} for meshes.`,
+      "Leave the checkpoint out and pass --shape, or pass --to; one tensor of a checkpoint is moved between meshes by reshard --tensor."
+    )
+  }
+  if (meshes.length === 0) {
+    return yield* usage(
+      "Neither CHECKPOINT nor meshes are stated.",
+      "Pass a checkpoint and --to, or --from-mesh, --to-mesh and --shape."
+    )
+  }
+  if (layouts.length > 0) {
+    return yield* usage(
+      `${layouts.join(", ")} ${layouts.length === 1 ? "does" : "do"} nothing between meshes.`,
+      "State one kind of layout."
+    )
+  }
+  return yield* planMeshes(flags)
+})
+
 export const plan = Command.make(
   "plan",
   {
+    checkpoint: checkpoint.pipe(Argument.optional),
     ...layoutConfig,
+    ...meshConfig,
+    ...meshTensorConfig,
     save: Flag.String("save").pipe(Flag.withDescription("Write all ranks' plans to this file"), Flag.optional),
+    explain: Flag.Int("explain").pipe(
+      Flag.withDescription(
+        "Say in words what this rank sends, receives and copies, instead of the figures of all ranks"
+      ),
+      Flag.withSchema(Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 2 ** 31 - 1 }))),
+      Flag.optional
+    ),
     json
   },
   (flags) =>
-    withFailures(
-      flags.json,
-      Effect.scoped(
-        Effect.gen(function* () {
-          const model = yield* openModel(resolveModel(flags.checkpoint))
-          const choice = yield* chooseLayouts(model, flags)
-          const layouts = yield* Effect.fromResult(jobLayouts(model.tensors, choice))
-          const plans = Array.from({ length: layouts.size }, (_, rank) => layouts.planFor(rank))
-          const estimate = estimatePlans(plans)
-          if (Option.isSome(flags.save)) {
-            const file = path.resolve(flags.save.value)
-            const text = yield* Effect.orDie(
-              Schema.encodeEffect(planSet)({ format: "tensorferry.reshard-plan-set", version: 1, plans })
-            )
-            yield* Effect.tryPromise({ try: () => writeFile(file, text), catch: fileFailed(file, "write the plan") })
-          }
-          const head = `${formatParallelConfig(choice.from)} → ${formatParallelConfig(choice.to)}, ${layouts.size} ranks (${choice.ranks}), ${model.tensors.length} tensors`
-          yield* Console.log(
-            flags.json
-              ? JSON.stringify({ ok: true, ...choice, size: layouts.size, estimate }, null, 2)
-              : `${head}\n\n${describe(estimate)}`
-          )
-        })
-      )
-    )
+    withFailures(flags.json, Effect.scoped(Effect.flatMap(choosePlan(flags), (output) => print(output, flags.json))))
 ).pipe(
-  Command.withDescription("Show what a reshard would move: traffic matrix, bytes, memory and predicted time"),
+  Command.withDescription(
+    "Show what a reshard of a checkpoint, or of one tensor between device meshes, would move: traffic matrix, bytes, memory and predicted time"
+  ),
   Command.withExamples([
     { command: "tensorferry plan llama/ --preset llama --from tp=8 --to tp=4,pp=2", description: "Traffic matrix" },
     {
       command: "tensorferry plan llama/ --preset llama --to tp=4 --save plan.json",
       description: "Save all ranks' plans"
+    },
+    {
+      command: "tensorferry plan --from-mesh 2x4:S0,R --to-mesh 8@8:S1 --shape 4096x4096",
+      description: "A tensor from one device mesh to another"
+    },
+    {
+      command: "tensorferry plan --from-mesh '2x4:P(sum),S0' --to-mesh 8:S1 --shape 4096x4096 --explain 3",
+      description: "What rank 3 does, in words"
     },
     { command: "tensorferry plan check plan.json", description: "Prove a saved plan" }
   ]),

@@ -16,19 +16,22 @@ import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
+import { anyRankJob } from "../job/anyRankJob.ts"
 import { backendRegistry } from "../job/backends.ts"
 import { runProcesses } from "../job/Coordinator.ts"
 import { chooseDeadline, leastSeconds, mostSeconds } from "../job/deadline.ts"
-import type { JobSpec, RankReport } from "../job/JobSpec.ts"
+import { type AnyJobSpec, isMeshJob, type JobSpec, type MeshJobSpec, type RankReport } from "../job/JobSpec.ts"
 import { exchangeReports } from "../job/joinedReports.ts"
 import { jobLayouts, jobSize } from "../job/layouts.ts"
-import { rankJob } from "../job/RankJob.ts"
+import { checkpointMeshPlans } from "../job/MeshJob.ts"
+import { formatMeshChoice } from "../job/meshPlans.ts"
 import { openModel, resolveModel } from "../model/Model.ts"
 import { modelError } from "../model/ModelError.ts"
 import { reportFailure, withFailures } from "../output/CliFailure.ts"
 import { makeProgressBar } from "../output/ProgressBar.ts"
 import { formatBytes, formatRate, formatSeconds, table } from "../output/Table.ts"
-import { backend, backendPackages, chooseLayouts, json, layoutConfig } from "./shared.ts"
+import { chooseMeshes, type MeshFlags, meshConfig, statedFlags, usage } from "./meshFlags.ts"
+import { backend, backendPackages, checkpoint, chooseLayouts, json, type LayoutFlags, layoutConfig } from "./shared.ts"
 
 /** Refuses a file, a folder that holds anything, and a name where nothing can be created; an empty folder may be replaced. */
 const checkOutput = (folder: string) =>
@@ -56,8 +59,25 @@ const sum = (reports: ReadonlyArray<RankReport>, of: (report: RankReport) => num
 const most = (reports: ReadonlyArray<RankReport>, of: (report: RankReport) => number): number =>
   Math.max(0, ...reports.map(of))
 
+const titleOf = (spec: AnyJobSpec, size: number): string =>
+  isMeshJob(spec)
+    ? `${formatMeshChoice(spec.mesh)}, ${size} ranks, tensor ${spec.tensor}`
+    : `${formatParallelConfig(spec.from)} → ${formatParallelConfig(spec.to)}, ${size} ranks (${spec.ranks})`
+
+/** What only a transfer between meshes tells. */
+const describeMesh = (reports: ReadonlyArray<RankReport>): ReadonlyArray<string> => {
+  const figures = reports.flatMap(({ mesh }) => (mesh === undefined ? [] : [mesh]))
+  if (figures.length === 0) return []
+  const largest = Math.max(...figures.map(({ bufferBytes }) => bufferBytes))
+  const buckets = figures.reduce((total, { bucketsSent }) => total + bucketsSent, 0)
+  const waves = figures[0]!.waves
+  return [
+    `${buckets} buckets in ${waves} wave${waves === 1 ? "" : "s"}, at most ${formatBytes(largest)} of buffers on a rank`
+  ]
+}
+
 /** What happened, for people. */
-const describe = (spec: JobSpec, reports: ReadonlyArray<RankReport>): string => {
+const describe = (spec: AnyJobSpec, reports: ReadonlyArray<RankReport>): string => {
   const [first] = reports
   const phases = ["load", "copy", "verify", "write"].flatMap((phase) => {
     const slowest = most(reports, (report) => report.seconds[phase] ?? 0)
@@ -86,7 +106,7 @@ const describe = (spec: JobSpec, reports: ReadonlyArray<RankReport>): string => 
   ])
   const verified = sum(reports, (report) => report.bytesVerified)
   return [
-    `${formatParallelConfig(spec.from)} → ${formatParallelConfig(spec.to)}, ${reports.length} ranks (${spec.ranks}), backend ${first?.copy.backend} (${first?.backendReason})`,
+    `${titleOf(spec, reports.length)}, backend ${first?.copy.backend} (${first?.backendReason})`,
     "",
     table(["phase", "slowest rank", "bytes", "rate"], phases, ["left", "right", "right", "right"]),
     "",
@@ -94,6 +114,7 @@ const describe = (spec: JobSpec, reports: ReadonlyArray<RankReport>): string => 
       ? "nothing moved"
       : table(["from", "to", "bytes", "path", "why"], peers, ["right", "right", "right"]),
     "",
+    ...describeMesh(reports),
     spec.verify
       ? `verified: ${sum(reports, (report) => report.tensorsVerified)} shards, ${formatBytes(verified)}, bit-identical to ${spec.checkpoint}`
       : "not verified (--no-verify)",
@@ -101,13 +122,12 @@ const describe = (spec: JobSpec, reports: ReadonlyArray<RankReport>): string => 
   ].join("\n")
 }
 
-const asJson = (spec: JobSpec, reports: ReadonlyArray<RankReport>) => ({
+const asJson = (spec: AnyJobSpec, reports: ReadonlyArray<RankReport>) => ({
   ok: true,
   checkpoint: spec.checkpoint,
-  from: spec.from,
-  to: spec.to,
-  ranks: reports.length,
-  placement: spec.ranks,
+  ...(isMeshJob(spec)
+    ? { tensor: spec.tensor, ...spec.mesh, ranks: reports.length }
+    : { from: spec.from, to: spec.to, ranks: reports.length, placement: spec.ranks }),
   backend: reports[0]?.copy.backend,
   out: spec.out?.folder ?? null,
   verified: spec.verify,
@@ -123,7 +143,7 @@ const asJson = (spec: JobSpec, reports: ReadonlyArray<RankReport>) => ({
 /** All failures, those that name their own cause before those that only heard of it. */
 const byWeight = (reason: string): number => (reason === "PeerGone" || reason === "DeadlineExceeded" ? 1 : 0)
 
-const runHere = Effect.fnUntraced(function* (spec: JobSpec, size: number, isJson: boolean) {
+const runHere = Effect.fnUntraced(function* (spec: AnyJobSpec, size: number, isJson: boolean) {
   const bar = makeProgressBar(size, process.stderr.isTTY === true && !isJson)
   const outcomes = yield* Effect.ensuring(Effect.scoped(runProcesses(spec, size, bar.update)), bar.clear)
   const failures = outcomes.flatMap((outcome) => (outcome._tag === "Failed" ? [outcome] : []))
@@ -137,25 +157,27 @@ const runHere = Effect.fnUntraced(function* (spec: JobSpec, size: number, isJson
 })
 
 /** One process among those that a launcher started: its rank's part of the job; rank 0 prints. */
-const runJoined = Effect.fnUntraced(function* (spec: JobSpec, isJson: boolean) {
+const runJoined = Effect.fnUntraced(function* (spec: AnyJobSpec, isJson: boolean) {
   const group = yield* Effect.updateService(fromEnvironment, ConfigProvider.ConfigProvider, (environment) =>
     ConfigProvider.orElse(
       ConfigProvider.fromEnvRecord({ TENSORFERRY_DEADLINE: String(spec.deadlineMillis / 1000) }),
       environment
     )
   )
-  const out =
+  const joined: AnyJobSpec =
     spec.out === null
-      ? null
+      ? spec
       : {
-          folder: spec.out.folder,
-          temporary: new TextDecoder().decode(
-            yield* group.broadcast("output folder", 0, new TextEncoder().encode(spec.out.temporary))
-          )
+          ...spec,
+          out: {
+            folder: spec.out.folder,
+            temporary: new TextDecoder().decode(
+              yield* group.broadcast("output folder", 0, new TextEncoder().encode(spec.out.temporary))
+            )
+          }
         }
-  const joined = { ...spec, out }
   const report = yield* Effect.provideService(
-    rankJob(joined, () => Effect.void),
+    anyRankJob(joined, () => Effect.void),
     ProcessGroup,
     group
   )
@@ -164,10 +186,57 @@ const runJoined = Effect.fnUntraced(function* (spec: JobSpec, isJson: boolean) {
   yield* Console.log(isJson ? JSON.stringify(asJson(joined, reports), null, 2) : describe(joined, reports))
 })
 
+type Flags = LayoutFlags & MeshFlags & { readonly tensor: Option.Option<string>; readonly out: Option.Option<string> }
+
+/** More processes than this are surely a mistyped rank. */
+const mostProcesses = 4096
+
+type Common = Pick<JobSpec, Exclude<keyof JobSpec & keyof MeshJobSpec, "out">>
+
+/** What is moved and by how many processes, refused before any of them starts where it cannot work. */
+const chooseJob = Effect.fnUntraced(function* (flags: Flags, common: Common) {
+  const open = openModel(common.checkpoint)
+  const meshes = statedFlags({ ...meshConfig, tensor: null }, flags)
+  if (meshes.length === 0) {
+    const model = yield* open
+    const choice = yield* chooseLayouts(model, flags)
+    yield* Effect.fromResult(jobLayouts(model.tensors, choice))
+    const folder = Option.getOrUndefined(Option.map(flags.out, (text) => path.resolve(text)))
+    if (folder !== undefined) yield* checkOutput(folder)
+    const out = folder === undefined ? null : { folder, temporary: `${folder}.tmp-${randomBytes(8).toString("hex")}` }
+    const spec: AnyJobSpec = { ...common, ...choice, out }
+    return { spec, size: jobSize(choice) }
+  }
+  const others = statedFlags({ ...layoutConfig, out: null }, flags)
+  if (others.length > 0) {
+    return yield* usage(
+      `${others.join(", ")} ${others.length === 1 ? "does" : "do"} nothing between meshes.`,
+      "State one kind of layout; a tensor moved between meshes is proved in memory and not written."
+    )
+  }
+  const mesh = yield* chooseMeshes(flags)
+  if (Option.isNone(flags.tensor)) {
+    return yield* usage("No --tensor is stated.", "Name the tensor of the checkpoint that is moved between meshes.")
+  }
+  const tensor = flags.tensor.value
+  const { size } = yield* Effect.fromResult(checkpointMeshPlans(yield* open, tensor, mesh))
+  if (size > mostProcesses) {
+    return yield* usage(`The meshes name rank ${size - 1}.`, `Name ranks below ${mostProcesses}; each is a process.`)
+  }
+  const spec: AnyJobSpec = { ...common, tensor, mesh, out: null }
+  return { spec, size }
+})
+
 export const reshard = Command.make(
   "reshard",
   {
+    checkpoint,
     ...layoutConfig,
+    tensor: Flag.String("tensor").pipe(
+      Flag.withDescription("Tensor of the checkpoint that is moved between device meshes"),
+      Flag.optional
+    ),
+    ...meshConfig,
     backend,
     backendPackages,
     out: Flag.String("out").pipe(
@@ -192,45 +261,30 @@ export const reshard = Command.make(
       flags.json,
       Effect.scoped(
         Effect.gen(function* () {
-          const checkpoint = resolveModel(flags.checkpoint)
-          const choice = yield* Effect.scoped(
-            Effect.gen(function* () {
-              const model = yield* openModel(checkpoint)
-              const chosen = yield* chooseLayouts(model, flags)
-              // Refuses what cannot work before any process starts.
-              yield* Effect.fromResult(jobLayouts(model.tensors, chosen))
-              return chosen
+          const packagesFrom = pathToFileURL(path.join(process.cwd(), "package.json")).href
+          const { spec, size } = yield* Effect.scoped(
+            chooseJob(flags, {
+              checkpoint: resolveModel(flags.checkpoint),
+              backend: flags.backend,
+              backendPackages: flags.backendPackages,
+              packagesFrom,
+              verify: flags.verify,
+              deadlineMillis: yield* chooseDeadline(flags.deadline)
             })
           )
-          const packagesFrom = pathToFileURL(path.join(process.cwd(), "package.json")).href
           yield* Effect.provide(
             chooseCopyBackend(flags.backend, "cpu"),
             backendRegistry(flags.backendPackages, packagesFrom)
           )
-          const folder = Option.map(flags.out, (text) => path.resolve(text))
-          if (Option.isSome(folder)) yield* checkOutput(folder.value)
-          const deadlineMillis = yield* chooseDeadline(flags.deadline)
           const environment = yield* readEnvironment
-          const spec: JobSpec = {
-            checkpoint,
-            ...choice,
-            backend: flags.backend,
-            backendPackages: flags.backendPackages,
-            packagesFrom,
-            out: Option.isNone(folder)
-              ? null
-              : { folder: folder.value, temporary: `${folder.value}.tmp-${randomBytes(8).toString("hex")}` },
-            verify: flags.verify,
-            deadlineMillis
-          }
-          if (environment.launcher === "none") yield* runHere(spec, jobSize(choice), flags.json)
+          if (environment.launcher === "none") yield* runHere(spec, size, flags.json)
           else yield* runJoined(spec, flags.json)
         })
       )
     )
 ).pipe(
   Command.withDescription(
-    "Reshard a checkpoint from one parallel layout to another, one process per rank, and prove the result"
+    "Reshard a checkpoint from one parallel layout to another, or one of its tensors between device meshes, one process per rank, and prove the result"
   ),
   Command.withExamples([
     {
@@ -249,6 +303,10 @@ export const reshard = Command.make(
     {
       command: "tensorferry reshard synthetic:shapes.json.gz --preset llama --from tp=2 --to tp=4",
       description: "Real shapes, made-up data"
+    },
+    {
+      command: "tensorferry reshard model.safetensors --tensor lm_head.weight --from-mesh 2x2:S0,R --to-mesh 3@4:S1",
+      description: "One tensor between device meshes"
     }
   ])
 )

@@ -38,12 +38,13 @@ const layoutFlag = (name: string) =>
     })
   )
 
+export const checkpoint = Argument.String("CHECKPOINT").pipe(
+  Argument.withDescription(
+    "A .safetensors file, a folder of them, a folder written by reshard, or synthetic:SHAPES.json.gz for made-up data"
+  )
+)
+
 export const layoutConfig = {
-  checkpoint: Argument.String("CHECKPOINT").pipe(
-    Argument.withDescription(
-      "A .safetensors file, a folder of them, a folder written by reshard, or synthetic:SHAPES.json.gz for made-up data"
-    )
-  ),
   from: layoutFlag("from").pipe(
     Flag.withDescription("Source layout, as tp=2,pp=1; by default that of the folder's manifest, else tp=1"),
     Flag.optional

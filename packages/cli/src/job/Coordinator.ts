@@ -17,7 +17,7 @@ import * as Queue from "effect/Queue"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
-import { FromRank, type JobSpec, type Phase, type RankFailure, type RankReport, ToRank } from "./JobSpec.ts"
+import { type AnyJobSpec, FromRank, type Phase, type RankFailure, type RankReport, ToRank } from "./JobSpec.ts"
 
 export interface RankProgress {
   readonly rank: Rank
@@ -142,7 +142,7 @@ const formatSeconds = (millis: number): string => `${millis / 1000} s`
 
 /** Runs the job on `size` new processes of this machine; each rank's outcome, by rank. */
 export const runProcesses = Effect.fn("runProcesses")(function* (
-  spec: JobSpec,
+  spec: AnyJobSpec,
   size: number,
   onProgress: (progress: RankProgress) => Effect.Effect<void>
 ): Effect.fn.Return<ReadonlyArray<RankOutcome>, never, Scope.Scope> {

@@ -7,9 +7,21 @@ import { ParallelConfig } from "@tensorferry/core/layout/ModelLayout"
 import { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
 import { CopyReport } from "@tensorferry/core/service/CopyService"
 import * as Schema from "effect/Schema"
+import { MeshChoice } from "./meshPlans.ts"
 
-export const JobSpec = Schema.Struct({
+const common = {
   checkpoint: Schema.String,
+  backend: Schema.String,
+  backendPackages: Schema.Array(Schema.String),
+  /** Where backend packages are looked up: a file URL of the caller. */
+  packagesFrom: Schema.String,
+  verify: Schema.Boolean,
+  deadlineMillis: Schema.Int
+}
+
+/** All tensors of a checkpoint between parallel layouts. */
+export const JobSpec = Schema.Struct({
+  ...common,
   from: ParallelConfig,
   to: ParallelConfig,
   /** "collocated": both layouts begin at rank 0. "disjoint": the destination follows the source. */
@@ -17,20 +29,32 @@ export const JobSpec = Schema.Struct({
   rules: ShardingRules,
   /** Rules of the source where they are not those of the destination. */
   sourceRules: Schema.optionalKey(ShardingRules),
-  backend: Schema.String,
-  backendPackages: Schema.Array(Schema.String),
-  /** Where backend packages are looked up: a file URL of the caller. */
-  packagesFrom: Schema.String,
   /** Final folder, and the one that is written first; null to keep the result in memory. */
-  out: Schema.NullOr(Schema.Struct({ folder: Schema.String, temporary: Schema.String })),
-  verify: Schema.Boolean,
-  deadlineMillis: Schema.Int
+  out: Schema.NullOr(Schema.Struct({ folder: Schema.String, temporary: Schema.String }))
 })
 export type JobSpec = typeof JobSpec.Type
+
+/** One tensor of a checkpoint between device meshes; the result is proved in memory. */
+export const MeshJobSpec = Schema.Struct({ ...common, tensor: Schema.String, mesh: MeshChoice, out: Schema.Null })
+export type MeshJobSpec = typeof MeshJobSpec.Type
+
+export const AnyJobSpec = Schema.Union([JobSpec, MeshJobSpec])
+export type AnyJobSpec = typeof AnyJobSpec.Type
+
+export const isMeshJob = (spec: AnyJobSpec): spec is MeshJobSpec => "mesh" in spec
 
 /** Steps of a rank's work, in order. */
 export const Phase = Schema.Literals(["start", "load", "copy", "verify", "write", "finish"])
 export type Phase = typeof Phase.Type
+
+/** What only a transfer between meshes has. Bytes; numbers of this rank. */
+export const MeshFigures = Schema.Struct({
+  waves: Schema.Int,
+  bucketsSent: Schema.Int,
+  bucketsReceived: Schema.Int,
+  bufferBytes: Schema.Int,
+  launchesDeferred: Schema.Int
+})
 
 export const RankReport = Schema.Struct({
   rank: Schema.Int,
@@ -38,11 +62,14 @@ export const RankReport = Schema.Struct({
   destinationBytes: Schema.Int,
   /** Seconds per step. */
   seconds: Schema.Record(Schema.String, Schema.Finite),
+  /** Between meshes, of all waves together. */
   copy: CopyReport,
+  mesh: Schema.optionalKey(MeshFigures),
   backendReason: Schema.String,
   tensorsVerified: Schema.Int,
   bytesVerified: Schema.Int,
   planDigest: Schema.String,
+  /** Of what all ranks' plans are made from: rosters, or meshes and tensors. */
   rosterDigest: Schema.String,
   peakMemory: Schema.Int
 })
@@ -59,7 +86,7 @@ export const RankFailure = Schema.Struct({
 export type RankFailure = typeof RankFailure.Type
 
 export const ToRank = Schema.TaggedUnion({
-  Job: { spec: JobSpec, rank: Schema.Int, size: Schema.Int, port: Schema.Int }
+  Job: { spec: AnyJobSpec, rank: Schema.Int, size: Schema.Int, port: Schema.Int }
 })
 export const FromRank = Schema.TaggedUnion({
   Started: {},

@@ -8,83 +8,43 @@
 import { createHash } from "node:crypto"
 import { mkdir, rename, rm } from "node:fs/promises"
 import * as path from "node:path"
-import { chooseCopyBackend, copyService } from "@tensorferry/core/backend/BackendLayer"
-import type { BackendRegistry } from "@tensorferry/core/backend/BackendRegistry"
-import { bitsOf } from "@tensorferry/core/base/DType"
-import { formatRegion, fullRegion, type Region } from "@tensorferry/core/base/Region"
+import { fullRegion } from "@tensorferry/core/base/Region"
 import { syncFolder, systemCall, writeFully } from "@tensorferry/core/checkpoint/FileAccess"
-import { type RegionRuns, regionRuns } from "@tensorferry/core/checkpoint/RegionRuns"
 import { openSafetensors } from "@tensorferry/core/checkpoint/Safetensors"
 import { stageFile, stageSafetensors, tensorSource } from "@tensorferry/core/checkpoint/SafetensorsWriter"
 import { executeReshardPlan } from "@tensorferry/core/exec/executeReshardPlan"
 import { planDigest } from "@tensorferry/core/ir/ReshardPlan"
-import type { LocalParameter, LocalTensor, ModelLayout } from "@tensorferry/core/layout/ModelLayout"
-import { CopyService } from "@tensorferry/core/service/CopyService"
+import type { LocalParameter, ModelLayout } from "@tensorferry/core/layout/ModelLayout"
 import { ProcessGroup, type ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
-import { sliceTensor, type Tensor, tensorByteLength, tensorBytes } from "@tensorferry/core/tensor/Tensor"
+import { sliceTensor, type Tensor } from "@tensorferry/core/tensor/Tensor"
 import { tensorDict } from "@tensorferry/core/tensor/TensorDict"
-import * as Clock from "effect/Clock"
-import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
-import type * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { encodeManifest, manifestFileName, ShardFile, type ShardTensor } from "../model/Manifest.ts"
 import { type Model, openModel } from "../model/Model.ts"
 import { modelError } from "../model/ModelError.ts"
-import { pieceBytes, piecesOf } from "../model/pieces.ts"
-import { asOneRun, gather, scatter } from "../model/regionBytes.ts"
-import { checkDigest, moveRegion } from "../model/ShardedModel.ts"
-import { backendRegistry } from "./backends.ts"
-import type { JobSpec, Phase, RankReport } from "./JobSpec.ts"
+import { piecesOf } from "../model/pieces.ts"
+import {
+  allocateTensors,
+  byteCount,
+  clearPadding,
+  digestOf,
+  type HeldTensor,
+  loadTensors,
+  makeScratch,
+  poison,
+  type ReportProgress,
+  verifyTensors,
+  viewFault
+} from "./HeldTensors.ts"
+import type { JobSpec, RankReport } from "./JobSpec.ts"
 import { jobLayouts } from "./layouts.ts"
-
-export type ReportProgress = (phase: Phase, done: number, total: number) => Effect.Effect<void>
-
-/** Destination memory starts as this byte, so that an element which nobody wrote does not look right by chance. */
-const poison = 0xa5
+import { timedPhase, withJobServices } from "./services.ts"
 
 /** Other ranks may still be writing into the folder when it is removed. */
 const removal = { recursive: true, force: true, maxRetries: 20, retryDelay: 50 } as const
-
-/** A tensor of this rank in memory; those that share the storage of another one are not listed. */
-interface HeldTensor {
-  readonly local: LocalTensor
-  readonly tensor: Tensor
-  readonly bytes: Uint8Array
-}
-
-const allocateTensors = Effect.fnUntraced(function* (locals: ReadonlyArray<LocalTensor>) {
-  const engine = yield* TensorEngine
-  const held: Array<HeldTensor> = []
-  for (const local of locals) {
-    if (local.aliasOf !== undefined) continue
-    const tensor = yield* engine.allocate(local.dtype, local.shape)
-    const bytes = tensorBytes(tensor)
-    if (bytes === undefined) {
-      return yield* modelError("Unsupported", {
-        paramName: local.name,
-        backend: engine.name,
-        detail: "The backend's memory is not visible to the host, so it cannot be filled from a file.",
-        remedy: "Reshard checkpoints with a host backend, as torch-copy."
-      })
-    }
-    held.push({ local, tensor, bytes })
-  }
-  return held
-})
-
-const byteCount = (held: ReadonlyArray<HeldTensor>): number =>
-  held.reduce((sum, { tensor }) => sum + tensorByteLength(tensor), 0)
-
-const viewFault = (rank: number, paramName: string, detail: string) =>
-  modelError("InvalidLayout", {
-    rank,
-    paramName,
-    detail: `A shard cannot be addressed: ${detail}.`,
-    remedy: "Replicate the tensor, or choose a degree that cuts whole bytes."
-  })
 
 /** Views of the tensors under the names of the plan. */
 const toDict = Effect.fnUntraced(function* (
@@ -104,122 +64,6 @@ const toDict = Effect.fnUntraced(function* (
     views.push([metadata.name, sliced.success])
   }
   return tensorDict(views, { aliases })
-})
-
-/** Padding is zero on both sides: nobody sends it, and it goes into files. */
-const clearPadding = Effect.fnUntraced(function* ({ local, tensor }: HeldTensor) {
-  if (local.padding === undefined) return
-  const engine = yield* TensorEngine
-  const view = sliceTensor(tensor, local.padding)
-  if (Result.isFailure(view)) return yield* viewFault(0, local.name, view.failure.detail)
-  yield* engine.fill(view.success, 0)
-})
-
-/**
- * Visits every piece of a tensor in portions of bounded size: the portion's region of the whole tensor, and where it lies
- * among the tensor's bytes.
- */
-const eachPortion = Effect.fnUntraced(function* <E, R>(
-  group: ProcessGroupShape,
-  { local }: HeldTensor,
-  visit: (region: Region, runs: RegionRuns, byteLength: number) => Effect.Effect<void, E, R>
-) {
-  for (const piece of local.pieces) {
-    for (const portion of piecesOf(local.dtype, piece.global)) {
-      const place = moveRegion(portion.region, piece.global, piece.local)
-      const runs = regionRuns(local.shape, place, bitsOf(local.dtype))
-      if (Result.isFailure(runs)) return yield* viewFault(group.rank, local.name, runs.failure)
-      yield* visit(portion.region, runs.success, portion.end - portion.start)
-    }
-  }
-})
-
-/** Memory for one portion at a time, used again: garbage of this size would pile up between collections. */
-const makeScratch = (): ((byteLength: number) => Uint8Array) => {
-  let bytes = new Uint8Array(0)
-  return (byteLength) => {
-    if (bytes.length < byteLength) bytes = new Uint8Array(byteLength)
-    return bytes.subarray(0, byteLength)
-  }
-}
-
-const digestOf = Effect.fnUntraced(function* (group: ProcessGroupShape, bytes: Uint8Array) {
-  const hash = createHash("sha256")
-  for (let start = 0; start < bytes.length; start += pieceBytes) {
-    hash.update(bytes.subarray(start, start + pieceBytes))
-    yield* group.reportProgress
-  }
-  return hash.digest("hex")
-})
-
-/** Reads every piece that a rank holds, and compares what it got with the digest that the checkpoint states, if any. */
-const loadTensors = Effect.fnUntraced(function* (
-  model: Model,
-  group: ProcessGroupShape,
-  held: ReadonlyArray<HeldTensor>,
-  progress: ReportProgress
-) {
-  const total = byteCount(held)
-  const scratch = makeScratch()
-  let done = 0
-  for (const one of held) {
-    const { local, bytes } = one
-    yield* eachPortion(group, one, (region, runs, byteLength) =>
-      Effect.gen(function* () {
-        const direct = asOneRun(runs, bytes)
-        const into = direct ?? scratch(byteLength)
-        yield* model.readRegion(local.storedAs, region, into)
-        if (direct === undefined) scatter(runs, into, bytes)
-        done += byteLength
-        yield* group.reportProgress
-        yield* progress("load", done, total)
-      })
-    )
-    const stated = local.storedAs === local.name ? model.digestOf(local.name, local.shape, local.pieces) : undefined
-    if (stated === undefined) continue
-    yield* clearPadding(one)
-    yield* checkDigest(model.path, local.name, stated, yield* digestOf(group, bytes))
-  }
-})
-
-/** Compares destination memory with the checkpoint; gives each tensor's digest. */
-const verifyTensors = Effect.fnUntraced(function* (
-  model: Model,
-  group: ProcessGroupShape,
-  held: ReadonlyArray<HeldTensor>,
-  progress: ReportProgress
-) {
-  const total = byteCount(held)
-  const digests = new Map<string, string>()
-  const [wanted, gathered] = [makeScratch(), makeScratch()]
-  let done = 0
-  for (const one of held) {
-    const { local, bytes } = one
-    yield* eachPortion(group, one, (region, runs, byteLength) =>
-      Effect.gen(function* () {
-        const expected = wanted(byteLength)
-        yield* model.readRegion(local.storedAs, region, expected)
-        const direct = asOneRun(runs, bytes)
-        const found = direct ?? gathered(byteLength)
-        if (direct === undefined) gather(runs, bytes, found)
-        if (Buffer.compare(expected, found) !== 0) {
-          const at = expected.findIndex((byte, index) => byte !== found[index])
-          return yield* modelError("Different", {
-            rank: group.rank,
-            paramName: local.name,
-            op: "verify",
-            detail: `Byte ${at} of region ${formatRegion(region)} is ${found[at]}, the checkpoint has ${expected[at]}.`,
-            remedy: "Do not use the result. Report this with the command line."
-          })
-        }
-        done += byteLength
-        yield* group.reportProgress
-        yield* progress("verify", done, total)
-      })
-    )
-    digests.set(local.name, yield* digestOf(group, bytes))
-  }
-  return digests
 })
 
 const fileNameOf = (layout: ModelLayout, rank: number): string =>
@@ -319,17 +163,8 @@ const publish = Effect.fnUntraced(function* (
   yield* group.barrier("output published")
 })
 
-const timedPhase = <A, E, R>(seconds: { [phase: string]: number }, phase: Phase, effect: Effect.Effect<A, E, R>) =>
-  Effect.gen(function* () {
-    const start = yield* Clock.currentTimeNanos
-    const value = yield* effect
-    seconds[phase] = Number((yield* Clock.currentTimeNanos) - start) / 1e9
-    return value
-  })
-
 const runJob = Effect.fnUntraced(function* (spec: JobSpec, backendReason: string, progress: ReportProgress) {
   const group = yield* ProcessGroup
-  const service = yield* CopyService
   const engine = yield* TensorEngine
   const seconds: { [phase: string]: number } = {}
   const model = yield* openModel(spec.checkpoint)
@@ -395,21 +230,9 @@ const runJob = Effect.fnUntraced(function* (spec: JobSpec, backendReason: string
     rosterDigest: plan.rosterDigest,
     peakMemory: process.resourceUsage().maxRSS * 1024
   }
-  return { report, service: service.backend }
+  return report
 })
 
 /** Runs this rank of the job to its end. */
 export const rankJob = (spec: JobSpec, progress: ReportProgress) =>
-  Effect.gen(function* () {
-    const { descriptor, reason } = yield* chooseCopyBackend(spec.backend, "cpu")
-    const services = copyService({
-      backend: descriptor.name,
-      deadline: Duration.millis(spec.deadlineMillis)
-    })
-    const { report } = yield* Effect.provide(Effect.scoped(runJob(spec, reason, progress)), services)
-    return report
-  }).pipe(
-    Effect.provide(
-      backendRegistry(spec.backendPackages, spec.packagesFrom) satisfies Layer.Layer<BackendRegistry, unknown>
-    )
-  )
+  withJobServices(spec, (backendReason) => runJob(spec, backendReason, progress))

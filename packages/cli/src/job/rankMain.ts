@@ -12,8 +12,8 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
+import { anyRankJob } from "./anyRankJob.ts"
 import { FromRank, ToRank, toFailure } from "./JobSpec.ts"
-import { rankJob } from "./RankJob.ts"
 
 const encode = Schema.encodeSync(FromRank)
 const decode = Schema.decodeUnknownResult(ToRank)
@@ -43,7 +43,7 @@ const progressMillis = 100
 
 const makeProgress = () => {
   let last = 0
-  return (phase: Parameters<Parameters<typeof rankJob>[1]>[0], done: number, total: number) =>
+  return (phase: Parameters<Parameters<typeof anyRankJob>[1]>[0], done: number, total: number) =>
     Effect.suspend(() => {
       const now = performance.now()
       if (done < total && now - last < progressMillis) return Effect.void
@@ -67,7 +67,7 @@ const main = Effect.gen(function* () {
   })
   const job = Effect.scoped(
     Effect.gen(function* () {
-      return yield* Effect.provideService(rankJob(spec, makeProgress()), ProcessGroup, yield* group)
+      return yield* Effect.provideService(anyRankJob(spec, makeProgress()), ProcessGroup, yield* group)
     })
   )
   const exit = yield* Effect.exit(job)

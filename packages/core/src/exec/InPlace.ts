@@ -45,7 +45,7 @@ const changes = (rank: Rank, sends: ReadonlyArray<Outgoing>, writebacks: Readonl
 }
 
 /** Tells whether a view may be touched by any of the written ones. */
-const touching = (written: ReadonlyArray<Tensor>): ((tensor: Tensor) => boolean) => {
+export const touching = (written: ReadonlyArray<Tensor>): ((tensor: Tensor) => boolean) => {
   const byDevice = new Map<string, Array<readonly [bigint, bigint]>>()
   for (const tensor of written) {
     const device = formatDevice(tensor.device)

@@ -6,6 +6,7 @@
  * any buffering may go through the list front to back.
  */
 import * as Schema from "effect/Schema"
+import { type Digest, digestOf } from "../base/Digest.ts"
 import { DType } from "../base/DType.ts"
 import { Rank } from "../base/Ids.ts"
 import { Shape } from "../base/Region.ts"
@@ -44,3 +45,22 @@ export const MeshPlan = Schema.Struct({
   sharedDigest: Schema.String
 })
 export type MeshPlan = typeof MeshPlan.Type
+
+/** Digest of what ranks must agree on: everything from which plans follow, whatever the rank. */
+export const sharedDigestOf = (
+  bucketBytes: number,
+  maps: ReadonlyArray<M2MMap>,
+  tensors: ReadonlyArray<Pick<MeshTensor, "name" | "shape" | "sourceDtype" | "targetDtype" | "map">>
+): Digest =>
+  digestOf({
+    version: 1,
+    bucketBytes,
+    maps,
+    tensors: tensors.map(({ name, shape, sourceDtype, targetDtype, map }) => [
+      name,
+      shape,
+      sourceDtype,
+      targetDtype,
+      map
+    ])
+  })

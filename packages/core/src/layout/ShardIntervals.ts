@@ -58,8 +58,11 @@ const keptRanges = (length: number, split: DimSplit, index: number): ReadonlyArr
   return kept
 }
 
-/** The intervals at the given positions of a list of intervals; both ascend. */
-const take = (intervals: ReadonlyArray<Interval>, positions: ReadonlyArray<Interval>): ReadonlyArray<Interval> => {
+/** The intervals at the given positions of a list of intervals; both ascend, and the positions lie in the list. */
+export const intervalsAt = (
+  intervals: ReadonlyArray<Interval>,
+  positions: ReadonlyArray<Interval>
+): ReadonlyArray<Interval> => {
   const taken: Array<[start: number, stop: number]> = []
   let [at, before] = [0, 0]
   for (const [from, to] of positions) {
@@ -86,7 +89,7 @@ export const heldIntervals = (
   for (const [at, split] of splits.entries()) {
     const left = intervals.reduce((sum, interval) => sum + lengthOf(interval), 0)
     if (left === 0) return []
-    intervals = take(intervals, keptRanges(left, split, indices[at]!))
+    intervals = intervalsAt(intervals, keptRanges(left, split, indices[at]!))
   }
   return intervals
 }

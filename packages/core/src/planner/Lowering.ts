@@ -5,14 +5,14 @@
  * Cost: this rank's own chunks; tensors of one shape share their boxes, and shapes of one pattern the choice of sources.
  */
 import * as Result from "effect/Result"
-import { type Digest, digestOf } from "../base/Digest.ts"
+import type { Digest } from "../base/Digest.ts"
 import { bitsOf, byteLengthOf, type DType, isCastable, isSubByte, kindOf, wireDType } from "../base/DType.ts"
 import type { Rank } from "../base/Ids.ts"
 import { elementCount, formatShape, isRepresentable, type Shape } from "../base/Region.ts"
 import type { Bucket } from "../ir/Bucket.ts"
 import type { Chunk } from "../ir/Chunk.ts"
 import type { M2MMap } from "../ir/M2MMap.ts"
-import type { MeshPlan, MeshTensor } from "../ir/MeshPlan.ts"
+import { type MeshPlan, type MeshTensor, sharedDigestOf } from "../ir/MeshPlan.ts"
 import { formatMeshLayout } from "../layout/MeshText.ts"
 import { isCountable } from "../layout/ShardIntervals.ts"
 import { cpu, type Device, formatDevice } from "../tensor/Device.ts"
@@ -166,19 +166,12 @@ export const indexLowering = (
     mapOf.push(at)
   }
   const worldSize = 1 + maps.reduce((most, { index }) => ranksOf(index.map).reduce((a, b) => Math.max(a, b), most), -1)
-  const shared = {
-    version: 1,
+  const sharedDigest = sharedDigestOf(
     bucketBytes,
-    maps: maps.map(({ index }) => index.map),
-    tensors: tensors.map(({ name, shape, sourceDtype, targetDtype }, at) => [
-      name,
-      shape,
-      sourceDtype,
-      targetDtype,
-      mapOf[at]
-    ])
-  }
-  return Result.succeed({ tensors, maps, mapOf, bucketBytes, worldSize, sharedDigest: digestOf(shared) })
+    maps.map(({ index }) => index.map),
+    tensors.map((tensor, at) => ({ ...tensor, map: mapOf[at]! }))
+  )
+  return Result.succeed({ tensors, maps, mapOf, bucketBytes, worldSize, sharedDigest })
 }
 
 const localShape = (

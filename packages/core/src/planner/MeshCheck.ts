@@ -1,11 +1,11 @@
 /**
- * Proves that mesh plans are plans: every destination element is written exactly once, every box lies inside its tensor,
- * both ends of every bucket list the same chunks at the same places, and every reduction gets each member's part once.
- * Collects every fault instead of the first.
+ * Proves that mesh plans are plans, also ones read from a file: every destination element is written exactly once, with
+ * the element of the same global place; both ends of every bucket list the same chunks at the same places, and every
+ * reduction gets each member's part once. Collects every fault instead of the first.
  */
-
+import * as Result from "effect/Result"
 import { canonicalJson } from "../base/Digest.ts"
-import { bitsOf, byteLengthOf } from "../base/DType.ts"
+import { bitsOf, byteLengthOf, wireDType } from "../base/DType.ts"
 import type { Rank } from "../base/Ids.ts"
 import {
   elementCount,
@@ -14,11 +14,13 @@ import {
   formatShape,
   isInside,
   type Region,
-  regionShape
+  regionShape,
+  type Shape
 } from "../base/Region.ts"
 import type { Bucket } from "../ir/Bucket.ts"
 import type { Chunk } from "../ir/Chunk.ts"
-import type { MeshPlan } from "../ir/MeshPlan.ts"
+import { type MeshPlan, type MeshTensor, sharedDigestOf } from "../ir/MeshPlan.ts"
+import { intervalsAt, type LocalShard, localShard } from "../layout/ShardIntervals.ts"
 import { coverageFault } from "./Coverage.ts"
 import { type PlanError, planError } from "./PlanError.ts"
 
@@ -28,6 +30,23 @@ const remedy = "Make the plan again from the layouts; do not edit it."
 const reductionName = (reducer: Rank, chunk: Chunk): string =>
   `rank ${reducer}, tensor ${chunk.tensor}, ${formatRegion(chunk.srcSliceTuples)}`
 
+/** Shards of a plan's tensors on any rank, each worked out once; undefined where the rank has none. */
+const makeShards = (plan: MeshPlan) => {
+  const known = new Map<string, LocalShard | undefined>()
+  return (tensor: MeshTensor, side: "source" | "target", rank: Rank): LocalShard | undefined => {
+    const key = `${tensor.map} ${tensor.shape.join()} ${side} ${rank}`
+    if (known.has(key)) return known.get(key)
+    const map = plan.maps[tensor.map]
+    const shard = map === undefined ? undefined : Result.getOrUndefined(localShard(map[side], tensor.shape, rank))
+    known.set(key, shard)
+    return shard
+  }
+}
+
+/** Where a box of a shard lies in the whole tensor. The box is inside the shard. */
+const globalPlace = (shard: LocalShard, box: Region): string =>
+  canonicalJson(box.map((interval, dim) => intervalsAt(shard.intervals[dim]!, [interval])))
+
 /** Faults of one rank's plan by itself. */
 export const checkMeshPlan = (plan: MeshPlan): ReadonlyArray<PlanError> => {
   const faults: Array<PlanError> = []
@@ -35,37 +54,69 @@ export const checkMeshPlan = (plan: MeshPlan): ReadonlyArray<PlanError> => {
     const name = chunk === undefined ? "" : (plan.tensors[chunk.tensor]?.name ?? "")
     faults.push(planError("InvalidPlan", name, [plan.rank], detail, remedy))
   }
+  if (sharedDigestOf(plan.bucketBytes, plan.maps, plan.tensors) !== plan.sharedDigest) {
+    wrong(undefined, "Its digest is not that of its layouts, tensors and bucket size.")
+  }
+  const shardOf = makeShards(plan)
+  for (const tensor of plan.tensors) {
+    for (const [side, stated] of [
+      ["source", tensor.sourceShape],
+      ["target", tensor.targetShape]
+    ] as const) {
+      const held = shardOf(tensor, side, plan.rank)?.shape
+      if (held === undefined ? stated === null : stated !== null && equalShapes(held, stated)) continue
+      const detail = `The ${side} shard is stated as ${formatShape(stated ?? [])}; it is ${formatShape(held ?? [])}.`
+      faults.push(planError("InvalidPlan", tensor.name, [plan.rank], detail, remedy))
+    }
+  }
   const written = plan.tensors.map(() => [] as Region[])
   /** Boxes that this rank reduces, and the members whose parts it gets. */
   const needed = new Map<string, Chunk>()
   const parts = new Map<string, Array<Rank>>()
+  /** The global place of a box on one rank; undefined, and told, where the box is not one of its shard. */
+  const placeOf = (chunk: Chunk, shard: LocalShard | undefined, box: Region): string | undefined => {
+    const shape: Shape = shard?.shape ?? []
+    if (shard === undefined || !isInside(box, shape)) {
+      wrong(chunk, `A chunk touches ${formatRegion(box)}, outside ${formatShape(shape)}.`)
+      return undefined
+    }
+    if (!equalShapes(regionShape(box), chunk.chunkShape)) {
+      wrong(chunk, `A chunk of shape ${formatShape(chunk.chunkShape)} names ${formatRegion(box)}.`)
+      return undefined
+    }
+    return globalPlace(shard, box)
+  }
   const see = (chunk: Chunk): void => {
     const tensor = plan.tensors[chunk.tensor]
     if (tensor === undefined) {
       wrong(chunk, `A chunk names tensor ${chunk.tensor}, which the plan does not list.`)
       return
     }
-    const isSource = chunk.srcIdx.rank === plan.rank
-    const isTarget = chunk.dstIdx.some(({ rank }) => rank === plan.rank)
+    const { dstIdx, kind, sliceTuples, srcIdx, srcSliceTuples, transferDtype } = chunk
+    const isSource = srcIdx.rank === plan.rank
+    const isTarget = dstIdx.some(({ rank }) => rank === plan.rank)
     if (!isSource && !isTarget) wrong(chunk, "A chunk is neither from nor to this rank.")
-    const { srcSliceTuples, sliceTuples, chunkShape } = chunk
-    for (const [region, shape, isUsed] of [
-      [srcSliceTuples, tensor.sourceShape, isSource],
-      [sliceTuples, tensor.targetShape, isTarget && chunk.kind !== "none"]
-    ] as const) {
-      if (!isUsed) continue
-      if (region === null || shape === null || !isInside(region, shape)) {
-        wrong(chunk, `A chunk touches ${formatRegion(region ?? [])}, outside ${formatShape(shape ?? [])}.`)
-      } else if (!equalShapes(regionShape(region), chunkShape)) {
-        wrong(chunk, `A chunk of shape ${formatShape(chunkShape)} names ${formatRegion(region)}.`)
-      }
+    const isContribution = kind === "none"
+    const wanted = isContribution ? tensor.sourceDtype : wireDType(tensor.sourceDtype, tensor.targetDtype)
+    if (transferDtype !== wanted) wrong(chunk, `A chunk travels as ${transferDtype} instead of ${wanted}.`)
+    // Contributions end at the same box of the reducing rank's source shard.
+    const into = isContribution ? srcSliceTuples : sliceTuples
+    if (into === null || isContribution !== (sliceTuples === null) || dstIdx.length === 0) {
+      wrong(chunk, `A chunk of kind ${kind} does not say where it ends.`)
+      return
+    }
+    const from = placeOf(chunk, shardOf(tensor, "source", srcIdx.rank), srcSliceTuples)
+    for (const { rank } of dstIdx) {
+      const to = placeOf(chunk, shardOf(tensor, isContribution ? "source" : "target", rank), into)
+      if (from === undefined || to === undefined) return
+      if (from !== to) wrong(chunk, `A chunk from ${formatRegion(srcSliceTuples)} ends at another place of the tensor.`)
     }
     if (isTarget && sliceTuples !== null) written[chunk.tensor]!.push(sliceTuples)
-    if (chunk.kind === "none" && isTarget) {
+    if (isContribution && isTarget) {
       const name = reductionName(plan.rank, chunk)
-      parts.set(name, [...(parts.get(name) ?? []), chunk.srcIdx.rank])
+      parts.set(name, [...(parts.get(name) ?? []), srcIdx.rank])
     }
-    if (chunk.kind !== "none" && isSource && chunk.sourcePartialGroups.length > 0) {
+    if (!isContribution && isSource && chunk.sourcePartialGroups.length > 0) {
       needed.set(reductionName(plan.rank, chunk), chunk)
     }
   }
@@ -89,6 +140,7 @@ export const checkMeshPlan = (plan: MeshPlan): ReadonlyArray<PlanError> => {
 }
 
 const checkBucket = (bucket: Bucket, see: (chunk: Chunk) => void, wrong: (detail: string) => void): void => {
+  if (bucket.entries.length === 0) wrong(`Bucket ${bucket.key} is empty.`)
   let end = 0
   for (const { chunk, offset, nbytes } of bucket.entries) {
     see(chunk)
@@ -121,6 +173,7 @@ export const checkMeshPlans = (plans: ReadonlyArray<MeshPlan>): ReadonlyArray<Pl
   for (const plan of plans) {
     for (const bucket of plan.buckets) {
       const known = ends.get(bucket.key) ?? new Map<Rank, Bucket>()
+      if (bucket.entries.length === 0) continue
       if (known.has(plan.rank)) wrong([plan.rank], `Bucket ${bucket.key} appears twice.`)
       known.set(plan.rank, bucket)
       ends.set(bucket.key, known)

@@ -23,6 +23,7 @@ export {
   withQuirks
 } from "./Conformance.ts"
 export { elementCodec } from "./casts.ts"
+export * as DelayedEngine from "./DelayedEngine.ts"
 export { type Fault, type FaultAction, type FaultOptions, makeFault } from "./Faulty.ts"
 export {
   type FuzzOptions,

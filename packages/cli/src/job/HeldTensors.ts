@@ -1,0 +1,181 @@
+/**
+ * Tensors that a rank of a job holds in memory: allocated, filled from the checkpoint piece by piece, and compared with it.
+ * What the pieces are, the job's layout says.
+ *
+ * Invariant: beside the tensors, memory for one portion of a bounded size is in use.
+ */
+import { createHash } from "node:crypto"
+import { bitsOf } from "@tensorferry/core/base/DType"
+import { formatRegion, type Region } from "@tensorferry/core/base/Region"
+import { type RegionRuns, regionRuns } from "@tensorferry/core/checkpoint/RegionRuns"
+import type { LocalTensor } from "@tensorferry/core/layout/ModelLayout"
+import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
+import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
+import { sliceTensor, type Tensor, tensorByteLength, tensorBytes } from "@tensorferry/core/tensor/Tensor"
+import * as Effect from "effect/Effect"
+import * as Result from "effect/Result"
+import type { Model } from "../model/Model.ts"
+import { modelError } from "../model/ModelError.ts"
+import { pieceBytes, piecesOf } from "../model/pieces.ts"
+import { asOneRun, gather, scatter } from "../model/regionBytes.ts"
+import { checkDigest, moveRegion } from "../model/ShardedModel.ts"
+import type { Phase } from "./JobSpec.ts"
+
+export type ReportProgress = (phase: Phase, done: number, total: number) => Effect.Effect<void>
+
+/** Destination memory starts as this byte, so that an element which nobody wrote does not look right by chance. */
+export const poison = 0xa5
+
+/** A tensor of this rank in memory; those that share the storage of another one are not listed. */
+export interface HeldTensor {
+  readonly local: LocalTensor
+  readonly tensor: Tensor
+  readonly bytes: Uint8Array
+}
+
+export const allocateTensors = Effect.fnUntraced(function* (locals: ReadonlyArray<LocalTensor>) {
+  const engine = yield* TensorEngine
+  const held: Array<HeldTensor> = []
+  for (const local of locals) {
+    if (local.aliasOf !== undefined) continue
+    const tensor = yield* engine.allocate(local.dtype, local.shape)
+    const bytes = tensorBytes(tensor)
+    if (bytes === undefined) {
+      return yield* modelError("Unsupported", {
+        paramName: local.name,
+        backend: engine.name,
+        detail: "The backend's memory is not visible to the host, so it cannot be filled from a file.",
+        remedy: "Reshard checkpoints with a host backend, as torch-copy."
+      })
+    }
+    held.push({ local, tensor, bytes })
+  }
+  return held
+})
+
+export const byteCount = (held: ReadonlyArray<HeldTensor>): number =>
+  held.reduce((sum, { tensor }) => sum + tensorByteLength(tensor), 0)
+
+export const viewFault = (rank: number, paramName: string, detail: string) =>
+  modelError("InvalidLayout", {
+    rank,
+    paramName,
+    detail: `A shard cannot be addressed: ${detail}.`,
+    remedy: "Replicate the tensor, or choose a degree that cuts whole bytes."
+  })
+
+/** Padding is zero on both sides: nobody sends it, and it goes into files. */
+export const clearPadding = Effect.fnUntraced(function* ({ local, tensor }: HeldTensor) {
+  if (local.padding === undefined) return
+  const engine = yield* TensorEngine
+  const view = sliceTensor(tensor, local.padding)
+  if (Result.isFailure(view)) return yield* viewFault(0, local.name, view.failure.detail)
+  yield* engine.fill(view.success, 0)
+})
+
+/**
+ * Visits every piece of a tensor in portions of bounded size: the portion's region of the whole tensor, and where it lies
+ * among the tensor's bytes.
+ */
+const eachPortion = Effect.fnUntraced(function* <E, R>(
+  group: ProcessGroupShape,
+  { local }: HeldTensor,
+  visit: (region: Region, runs: RegionRuns, byteLength: number) => Effect.Effect<void, E, R>
+) {
+  for (const piece of local.pieces) {
+    for (const portion of piecesOf(local.dtype, piece.global)) {
+      const place = moveRegion(portion.region, piece.global, piece.local)
+      const runs = regionRuns(local.shape, place, bitsOf(local.dtype))
+      if (Result.isFailure(runs)) return yield* viewFault(group.rank, local.name, runs.failure)
+      yield* visit(portion.region, runs.success, portion.end - portion.start)
+    }
+  }
+})
+
+/** Memory for one portion at a time, used again: garbage of this size would pile up between collections. */
+export const makeScratch = (): ((byteLength: number) => Uint8Array) => {
+  let bytes = new Uint8Array(0)
+  return (byteLength) => {
+    if (bytes.length < byteLength) bytes = new Uint8Array(byteLength)
+    return bytes.subarray(0, byteLength)
+  }
+}
+
+export const digestOf = Effect.fnUntraced(function* (group: ProcessGroupShape, bytes: Uint8Array) {
+  const hash = createHash("sha256")
+  for (let start = 0; start < bytes.length; start += pieceBytes) {
+    hash.update(bytes.subarray(start, start + pieceBytes))
+    yield* group.reportProgress
+  }
+  return hash.digest("hex")
+})
+
+/** Reads every piece that a rank holds, and compares what it got with the digest that the checkpoint states, if any. */
+export const loadTensors = Effect.fnUntraced(function* (
+  model: Model,
+  group: ProcessGroupShape,
+  held: ReadonlyArray<HeldTensor>,
+  progress: ReportProgress
+) {
+  const total = byteCount(held)
+  const scratch = makeScratch()
+  let done = 0
+  for (const one of held) {
+    const { local, bytes } = one
+    yield* eachPortion(group, one, (region, runs, byteLength) =>
+      Effect.gen(function* () {
+        const direct = asOneRun(runs, bytes)
+        const into = direct ?? scratch(byteLength)
+        yield* model.readRegion(local.storedAs, region, into)
+        if (direct === undefined) scatter(runs, into, bytes)
+        done += byteLength
+        yield* group.reportProgress
+        yield* progress("load", done, total)
+      })
+    )
+    const stated = local.storedAs === local.name ? model.digestOf(local.name, local.shape, local.pieces) : undefined
+    if (stated === undefined) continue
+    yield* clearPadding(one)
+    yield* checkDigest(model.path, local.name, stated, yield* digestOf(group, bytes))
+  }
+})
+
+/** Compares destination memory with the checkpoint; gives each tensor's digest. */
+export const verifyTensors = Effect.fnUntraced(function* (
+  model: Model,
+  group: ProcessGroupShape,
+  held: ReadonlyArray<HeldTensor>,
+  progress: ReportProgress
+) {
+  const total = byteCount(held)
+  const digests = new Map<string, string>()
+  const [wanted, gathered] = [makeScratch(), makeScratch()]
+  let done = 0
+  for (const one of held) {
+    const { local, bytes } = one
+    yield* eachPortion(group, one, (region, runs, byteLength) =>
+      Effect.gen(function* () {
+        const expected = wanted(byteLength)
+        yield* model.readRegion(local.storedAs, region, expected)
+        const direct = asOneRun(runs, bytes)
+        const found = direct ?? gathered(byteLength)
+        if (direct === undefined) gather(runs, bytes, found)
+        if (Buffer.compare(expected, found) !== 0) {
+          const at = expected.findIndex((byte, index) => byte !== found[index])
+          return yield* modelError("Different", {
+            rank: group.rank,
+            paramName: local.name,
+            op: "verify",
+            detail: `Byte ${at} of region ${formatRegion(region)} is ${found[at]}, the checkpoint has ${expected[at]}.`,
+            remedy: "Do not use the result. Report this with the command line."
+          })
+        }
+        done += byteLength
+        yield* group.reportProgress
+        yield* progress("verify", done, total)
+      })
+    )
+    digests.set(local.name, yield* digestOf(group, bytes))
+  }
+  return digests
+})

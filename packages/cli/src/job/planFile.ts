@@ -1,0 +1,111 @@
+/**
+ * Saved plans: those of all ranks of a job, between parallel layouts or between meshes, in one file of JSON.
+ *
+ * Nothing in a file is trusted: what is read back is decoded, and then proved by itself.
+ */
+import { constants } from "node:buffer"
+import { readFile, writeFile } from "node:fs/promises"
+import type { Rank } from "@tensorferry/core/base/Ids"
+import { MeshPlan } from "@tensorferry/core/ir/MeshPlan"
+import { ReshardPlanSet } from "@tensorferry/core/ir/ReshardPlan"
+import { checkMeshPlans } from "@tensorferry/core/planner/MeshCheck"
+import { checkPlans } from "@tensorferry/core/planner/PlanCheck"
+import { type PlanError, planError } from "@tensorferry/core/planner/PlanError"
+import * as Effect from "effect/Effect"
+import * as Result from "effect/Result"
+import * as Schema from "effect/Schema"
+import { type ModelError, modelError } from "../model/ModelError.ts"
+
+/** The plans of all ranks that take part in a transfer between meshes. */
+export const MeshPlanSet = Schema.Struct({
+  format: Schema.Literal("tensorferry.mesh-plan-set"),
+  version: Schema.Literal(1),
+  plans: Schema.Array(MeshPlan)
+})
+export type MeshPlanSet = typeof MeshPlanSet.Type
+
+const PlanSet = Schema.Union([ReshardPlanSet, MeshPlanSet])
+export type PlanSet = typeof PlanSet.Type
+
+const codec = Schema.fromJsonString(PlanSet)
+
+/** The file is read as one text. */
+const mostBytes = constants.MAX_STRING_LENGTH
+
+const fileFailed = (file: string, what: string) => (cause: unknown) =>
+  modelError("FileFailed", {
+    file,
+    detail: `Cannot ${what}: ${cause instanceof Error ? cause.message : String(cause)}.`,
+    remedy: "Check the path and its permissions."
+  })
+
+/** Plans one by one, because the text of all may be longer than a text can be. */
+export const savePlans = Effect.fnUntraced(function* (
+  file: string,
+  { format, version, plans }: PlanSet
+): Effect.fn.Return<void, ModelError> {
+  const texts = plans.map((plan) => JSON.stringify(plan))
+  if (texts.reduce((sum, text) => sum + text.length + 1, 1024) > mostBytes) {
+    return yield* modelError("FileFailed", {
+      file,
+      detail: `The plans are longer than the ${mostBytes} bytes that can be read back.`,
+      remedy: "Save plans of fewer ranks or tensors."
+    })
+  }
+  const head = JSON.stringify({ format, version }).slice(0, -1)
+  const pieces = [`${head},"plans":[`, ...texts.flatMap((text, at) => (at === 0 ? [text] : [",", text])), "]}"]
+  yield* Effect.tryPromise({ try: () => writeFile(file, pieces), catch: fileFailed(file, "write the plan") })
+})
+
+export const readPlans = Effect.fnUntraced(function* (file: string): Effect.fn.Return<PlanSet, ModelError> {
+  const bytes = yield* Effect.tryPromise({ try: () => readFile(file), catch: fileFailed(file, "read the plan") })
+  const decoded =
+    bytes.length > mostBytes
+      ? undefined
+      : Schema.decodeResult(codec, { onExcessProperty: "error" })(bytes.toString("utf8"))
+  if (decoded !== undefined && Result.isSuccess(decoded)) return decoded.success
+  return yield* modelError("InvalidPlan", {
+    file,
+    detail: decoded === undefined ? `It has ${bytes.length} bytes.` : decoded.failure.message,
+    remedy: "Save it again with tensorferry plan --save."
+  })
+})
+
+/** Every rank of the meshes has one plan. */
+const memberFaults = (plans: ReadonlyArray<MeshPlan>): ReadonlyArray<PlanError> => {
+  const found = new Set<Rank>()
+  const twice = plans.flatMap(({ rank }) => {
+    const isKnown = found.has(rank)
+    found.add(rank)
+    return isKnown ? [rank] : []
+  })
+  // Plans that state other meshes have another digest, which is a fault of its own.
+  const meshes = (plans[0]?.maps ?? []).flatMap(({ source, target }) => [source.mesh, target.mesh])
+  const absent = [...new Set(meshes.flatMap(({ ranks }) => ranks))].filter((rank) => !found.has(rank))
+  const remedy = "Make the plan again from the layouts; do not edit it."
+  return [
+    ...(twice.length === 0 ? [] : [planError("InvalidPlan", "", twice, "Two plans are for one rank.", remedy)]),
+    ...(absent.length === 0
+      ? []
+      : [planError("InvalidPlan", "", absent, "The meshes have ranks without plans.", remedy)])
+  ]
+}
+
+/** Everything that is wrong with plans of either kind. */
+export const faultsOf = (set: PlanSet): ReadonlyArray<PlanError> =>
+  set.format === "tensorferry.mesh-plan-set"
+    ? [...memberFaults(set.plans), ...checkMeshPlans(set.plans)]
+    : checkPlans(set.plans)
+
+/** Operations of plans between parallel layouts, chunks of plans between meshes; each counted once. */
+export const countOps = (set: PlanSet): number =>
+  set.format === "tensorferry.mesh-plan-set"
+    ? set.plans.reduce(
+        (sum, plan) =>
+          plan.buckets.reduce(
+            (chunks, { entries }) => (entries[0]!.chunk.srcIdx.rank === plan.rank ? chunks + entries.length : chunks),
+            sum + plan.localChunks.length
+          ),
+        0
+      )
+    : set.plans.reduce((sum, plan) => sum + plan.recvOps.length, 0)

@@ -1,0 +1,100 @@
+/** Estimates of plans as text for people: who sends how much to whom, and what each rank needs for it. */
+import type { Rank } from "@tensorferry/core/base/Ids"
+import type { PlanEstimate, Traffic } from "@tensorferry/core/planner/Estimate"
+import type { MeshEstimate } from "../job/meshEstimate.ts"
+import { type Align, formatBytes, formatSeconds, table } from "./Table.ts"
+
+/** Largest matrix that is drawn; larger jobs list their busiest pairs. */
+const drawnRanks = 16
+
+const trafficMatrix = (ranks: ReadonlyArray<Rank>, traffic: ReadonlyArray<Traffic>, ops: string): string => {
+  if (ranks.length > drawnRanks) {
+    const busiest = [...traffic].sort((a, b) => b.bytes - a.bytes).slice(0, drawnRanks)
+    return table(
+      ["from", "to", "bytes", ops],
+      busiest.map((pair) => [`${pair.from}`, `${pair.to}`, formatBytes(pair.bytes), `${pair.ops}`]),
+      ["right", "right", "right", "right"]
+    )
+  }
+  const cell = new Map(traffic.map(({ from, to, bytes }) => [`${from}/${to}`, bytes]))
+  return table(
+    ["from \\ to", ...ranks.map(String)],
+    ranks.map((from) => [
+      String(from),
+      ...ranks.map((to) => {
+        const bytes = cell.get(`${from}/${to}`)
+        return bytes === undefined ? "·" : formatBytes(bytes)
+      })
+    ]),
+    ["right", ...ranks.map(() => "right" as const)]
+  )
+}
+
+/** A table of numbers: all columns to the right. */
+const numbers = (header: ReadonlyArray<string>, rows: ReadonlyArray<ReadonlyArray<string>>): string =>
+  table(
+    header,
+    rows,
+    header.map((): Align => "right")
+  )
+
+const speeds = "on one host (4 GB/s per rank between processes, 8 GB/s within one)"
+
+export const describeEstimate = (estimate: PlanEstimate): string =>
+  [
+    trafficMatrix(
+      estimate.ranks.map(({ rank }) => rank),
+      estimate.traffic,
+      "ops"
+    ),
+    "",
+    numbers(
+      ["rank", "source", "destination", "sends", "receives", "local", "peak memory"],
+      estimate.ranks.map((rank) => [
+        `${rank.rank}`,
+        formatBytes(rank.sourceBytes),
+        formatBytes(rank.destinationBytes),
+        formatBytes(rank.sentBytes),
+        formatBytes(rank.receivedBytes),
+        formatBytes(rank.localBytes),
+        formatBytes(rank.peakBytes)
+      ])
+    ),
+    "",
+    `${estimate.ops} operations, ${formatBytes(estimate.totalBytes)} in all, ${formatBytes(estimate.remoteBytes)} between ranks`,
+    `predicted time ${formatSeconds(estimate.seconds)} ${speeds}`
+  ].join("\n")
+
+export const describeMeshEstimate = (estimate: MeshEstimate): string => {
+  const reduces = estimate.ranks.some(({ reducedBytes }) => reducedBytes > 0)
+  return [
+    trafficMatrix(
+      estimate.ranks.map(({ rank }) => rank),
+      estimate.traffic,
+      "chunks"
+    ),
+    "",
+    numbers(
+      [
+        ...["rank", "source", "destination", "sends", "receives", "local"],
+        ...(reduces ? ["reduces"] : []),
+        ...["buckets", "buffers", "peak memory"]
+      ],
+      estimate.ranks.map((rank) => [
+        `${rank.rank}`,
+        formatBytes(rank.sourceBytes),
+        formatBytes(rank.destinationBytes),
+        formatBytes(rank.sentBytes),
+        formatBytes(rank.receivedBytes),
+        formatBytes(rank.localBytes),
+        ...(reduces ? [formatBytes(rank.reducedBytes)] : []),
+        `${rank.buckets}`,
+        formatBytes(rank.bufferBytes),
+        formatBytes(rank.peakBytes)
+      ])
+    ),
+    "",
+    `${estimate.chunks} chunks in ${estimate.buckets} buckets, ${formatBytes(estimate.totalBytes)} in all, ${formatBytes(estimate.remoteBytes)} between ranks`,
+    `predicted time ${formatSeconds(estimate.seconds)} ${speeds}`
+  ].join("\n")
+}
