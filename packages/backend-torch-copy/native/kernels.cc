@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "casts.h"
+#include "stream.h"
 
 #ifndef TENSORFERRY_KERNELS
 #define TENSORFERRY_KERNELS baseline
@@ -158,6 +159,35 @@ void convert(uint8_t* __restrict destination, const uint8_t* __restrict source, 
     write<To>(destination + i * sizeof(To), Element<to>::encode(Element<from>::decode(read<From>(source + i * sizeof(From)))));
 }
 
+/**
+ * Reading is most of the work of a conversion to narrower elements, and one stream of reads per thread does not keep the
+ * memory busy: lines are taken in turn from four places, which stay close enough to share the pages they lie in.
+ */
+template <DType from, DType to>
+size_t convertPast(uint8_t* __restrict destination, const uint8_t* __restrict source, size_t count) {
+  using From = typename Element<from>::Stored;
+  using To = typename Element<to>::Stored;
+  constexpr size_t lineElements = cacheLine / sizeof(To), lineBytes = lineElements * sizeof(From);
+  constexpr size_t places = 4, turnLines = 4, placeLines = 512, blockCount = places * placeLines * lineElements;
+  constexpr size_t ahead = 512;  // bytes between what is read and what is asked for
+  size_t done = 0;
+  for (; done + blockCount <= count; done += blockCount) {
+    for (size_t turn = 0; turn < placeLines; turn += turnLines) {
+      for (size_t place = 0; place < places; place++) {
+        for (size_t line = turn; line < turn + turnLines; line++) {
+          const size_t at = done + (place * placeLines + line) * lineElements;
+          const uint8_t* in = source + at * sizeof(From);
+          for (size_t part = 0; part < lineBytes; part += cacheLine) __builtin_prefetch(in + ahead + part);
+          alignas(64) uint8_t converted[cacheLine];
+          convert<from, to>(converted, in, lineElements);
+          streamLine(destination + at * sizeof(To), converted);
+        }
+      }
+    }
+  }
+  return done;
+}
+
 /** In 16-bit lanes, twice as many as by way of float32. */
 template <>
 void convert<DType::BFloat16, DType::Float8E4M3>(uint8_t* __restrict destination, const uint8_t* __restrict source, size_t count) {
@@ -192,6 +222,11 @@ constexpr auto converter() -> void (*)(uint8_t*, const uint8_t*, size_t) {
 template <size_t from, size_t... to>
 constexpr void fillConverters(Kernels& table, std::index_sequence<to...>) {
   ((table.convert[from][to] = converter<from, to>()), ...);
+}
+
+template <DType from, DType to>
+constexpr void fillConverterPast(Kernels& table) {
+  table.convertPast[static_cast<size_t>(from)][static_cast<size_t>(to)] = &convertPast<from, to>;
 }
 
 // Integers wrap: they are added and multiplied as unsigned numbers, where that is defined.
@@ -238,8 +273,11 @@ constexpr Kernels makeTable(std::index_sequence<dtype...>) {
                  &store<D(dtype), Wide::UInt64>}...},
                {},
                {},
+               {},
                {&divide<Wide::Float32>, &divide<Wide::Float64>, &divide<Wide::Int64>, &divide<Wide::UInt64>}};
   (fillConverters<dtype>(made, std::make_index_sequence<castableCount>{}), ...);
+  fillConverterPast<DType::Float32, DType::BFloat16>(made);
+  fillConverterPast<DType::Float32, DType::Float16>(made);
 #define ACCUMULATE(OP)                                                                                     \
   {                                                                                                        \
     auto& row = made.accumulate[static_cast<size_t>(ReduceOp::OP)];                                        \

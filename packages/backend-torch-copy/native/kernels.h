@@ -34,6 +34,11 @@ struct Kernels {
    * destination lie apart.
    */
   void (*convert[castableCount][castableCount])(uint8_t* destination, const uint8_t* source, size_t count);
+  /**
+   * Converts the beginning of a long run past the caches and returns how many elements that was, for the pairs of types
+   * that gain by it; null for others. The destination begins at a cache line; `finishStreaming` comes after.
+   */
+  size_t (*convertPast[castableCount][castableCount])(uint8_t* destination, const uint8_t* source, size_t count);
   /** `accumulator = accumulator op block`; the average sums. */
   void (*accumulate[reduceOpCount][wideCount])(void* accumulator, const void* block, size_t count);
   void (*divide[wideCount])(void* accumulator, uint64_t divisor, size_t count);

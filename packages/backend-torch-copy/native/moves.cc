@@ -86,37 +86,19 @@ void fetch(const uint8_t* from, size_t length) {
   for (size_t at = 0; at < length; at += cacheLine) __builtin_prefetch(from + at);
 }
 
-/** Elements that are taken in turn from each of four places. */
-constexpr size_t turnElements = 128;
-
-/**
- * Converts a long run from four bytes to two, past the caches. Reading is most of the work, and the processor's prefetchers
- * follow four streams at once where they would wait for one. Narrower sources lose more by the shorter turns.
- */
-void convertInTurns(void (*convert)(uint8_t*, const uint8_t*, size_t), uint8_t* destination, size_t size,
-                    const uint8_t* source, size_t sourceSize, uint64_t length) {
-  alignas(64) uint8_t converted[turnElements * 8];
-  const uint64_t turns = length / (4 * turnElements);
-  for (uint64_t turn = 0; turn < turns; turn++) {
-    for (uint64_t stream = 0; stream < 4; stream++) {
-      const uint64_t done = (stream * turns + turn) * turnElements;
-      const uint8_t* from = source + done * sourceSize;
-      fetch(from + turnElements * sourceSize, turnElements * sourceSize);
-      convert(converted, from, turnElements);
-      streamBytes(destination + done * size, converted, turnElements * size);
-    }
-  }
-  const uint64_t done = 4 * turns * turnElements;
-  for (uint64_t at = done; at < length; at += turnElements) {
-    const size_t count = std::min<uint64_t>(turnElements, length - at);
-    convert(converted, source + at * sourceSize, count);
-    std::memcpy(destination + at * size, converted, count * size);
-  }
-}
-
 /** Converts elements of one type to another. */
 struct Cast {
   uint8_t destinationType, sourceType;
+
+  /** Converts the beginning of a dense run where there is a loop for it; the number of elements done. */
+  uint64_t runPast(uint8_t* destination, const uint8_t* source, uint64_t length) const {
+    const auto convert = kernels().convert[sourceType][destinationType];
+    const auto convertPast = kernels().convertPast[sourceType][destinationType];
+    const uint64_t size = dtypeBytes[destinationType], toLine = bytesToLine(destination), head = toLine / size;
+    if (convertPast == nullptr || toLine % size != 0 || head > length) return 0;
+    convert(destination, source, head);
+    return head + convertPast(destination + toLine, source + head * dtypeBytes[sourceType], length - head);
+  }
 
   void run(uint8_t* destination, int64_t destinationStep, const uint8_t* source, int64_t sourceStep, uint64_t length,
            bool past) const {
@@ -126,10 +108,9 @@ struct Cast {
     const auto convert = table.convert[sourceType][destinationType];
     const int64_t size = dtypeBytes[destinationType], sourceSize = dtypeBytes[sourceType];
     const bool isDense = destinationStep == size && sourceStep == sourceSize;
-    if (isDense && past && convert != nullptr && sourceSize == 4 && size == 2 && length >= 64 * turnElements)
-      return convertInTurns(convert, destination, size, source, sourceSize, length);
     alignas(64) uint8_t wide[blockElements * 8], converted[blockElements * 8];
-    for (uint64_t done = 0; done < length; done += blockElements) {
+    uint64_t done = isDense && past ? runPast(destination, source, length) : 0;
+    for (; done < length; done += blockElements) {
       const size_t count = std::min<uint64_t>(blockElements, length - done);
       uint8_t* to = destination + static_cast<int64_t>(done) * destinationStep;
       const uint8_t* from = source + static_cast<int64_t>(done) * sourceStep;

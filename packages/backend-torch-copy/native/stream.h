@@ -3,6 +3,7 @@
  * and drives out what is still wanted. Any thread.
  *
  * Invariant: `finishStreaming` makes everything stored before it visible; without it a store may come late.
+ * Everything has internal linkage: kernels are compiled per instruction set (see casts.h).
  */
 #pragma once
 
@@ -16,26 +17,28 @@
 #endif
 
 namespace tensorferry {
+namespace {
 
 inline constexpr size_t cacheLine = 64;
 
+/** Bytes until the next cache line begins. */
+inline size_t bytesToLine(const uint8_t* at) { return (cacheLine - reinterpret_cast<uintptr_t>(at) % cacheLine) % cacheLine; }
+
 #ifdef __SSE2__
 
-namespace streaming {
 /** 64 bytes; the destination is a multiple of 16. */
-inline void storeLine(uint8_t* destination, const uint8_t* source) {
+inline void streamLine(uint8_t* destination, const uint8_t* source) {
   for (size_t at = 0; at < cacheLine; at += sizeof(__m128i))
     _mm_stream_si128(reinterpret_cast<__m128i*>(destination + at),
                      _mm_loadu_si128(reinterpret_cast<const __m128i*>(source + at)));
 }
-}  // namespace streaming
 
 /** Copies dense bytes. */
 inline void streamBytes(uint8_t* destination, const uint8_t* source, size_t length) {
-  const size_t head = std::min(length, (cacheLine - reinterpret_cast<uintptr_t>(destination) % cacheLine) % cacheLine);
+  const size_t head = std::min(length, bytesToLine(destination));
   std::memcpy(destination, source, head);
   size_t at = head;
-  for (; at + cacheLine <= length; at += cacheLine) streaming::storeLine(destination + at, source + at);
+  for (; at + cacheLine <= length; at += cacheLine) streamLine(destination + at, source + at);
   std::memcpy(destination + at, source + at, length - at);
 }
 
@@ -43,6 +46,7 @@ inline void finishStreaming() { _mm_sfence(); }
 
 #else
 
+inline void streamLine(uint8_t* destination, const uint8_t* source) { std::memcpy(destination, source, cacheLine); }
 inline void streamBytes(uint8_t* destination, const uint8_t* source, size_t length) {
   std::memcpy(destination, source, length);
 }
@@ -50,4 +54,5 @@ inline void finishStreaming() {}
 
 #endif
 
+}  // namespace
 }  // namespace tensorferry

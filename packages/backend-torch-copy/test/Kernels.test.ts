@@ -68,6 +68,8 @@ describe("kernels", () => {
       // All in one batch, which writes more than 16 MiB: only then are stores different.
       const ballast = 2 ** 24
       const lengths = [0, 1, 511, 512, 513, 1023, 1024, 1025, 4093, 8191, 8192, 8193, 9001]
+      // Around the blocks in which float32 becomes narrower.
+      const long = [2 ** 16 - 1, 2 ** 16, 2 ** 16 + 1, 2 ** 17 + 97]
       const from = yield* tensorOf(
         engine,
         "uint8",
@@ -80,10 +82,11 @@ describe("kernels", () => {
       for (const [source, destination] of [
         ["uint8", "uint8"],
         ["float32", "bfloat16"],
+        ["float32", "float16"],
         ["bfloat16", "float8_e4m3fn"],
         ["int8", "int64"]
       ] as const) {
-        for (const length of lengths) {
+        for (const length of source === "float32" ? [...lengths, ...long] : lengths) {
           for (const byteOffset of [0, 1, 15, 63]) {
             const sourceLength = length * (bitsOf(source) / 8) + byteOffset
             const byteLength = length * (bitsOf(destination) / 8) + byteOffset + 9
