@@ -56,7 +56,7 @@ Napi::Value startMoves(const Napi::CallbackInfo& info) {
     if (pool == nullptr || !isTable(info[1]) || !info[2].IsBoolean() || !info[3].IsFunction())
       return toJs(info.Env(), badArgument("startMoves", "(pool, table, refuseOverlap, callback)"));
     auto table = info[1].As<Napi::BigUint64Array>();
-    auto items = parseMoves(table.Data(), table.ElementLength(), info[2].As<Napi::Boolean>().Value());
+    auto items = parseItems(table.Data(), table.ElementLength(), info[2].As<Napi::Boolean>().Value());
     if (!items.ok()) return toJs(info.Env(), items.status());
     auto job = makeMoveJob(std::move(items.value()));
     return Jobs::of(info.Env())->start(pool, std::move(job), info[3].As<Napi::Function>());

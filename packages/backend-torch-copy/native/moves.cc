@@ -8,7 +8,6 @@
 #include <string>
 
 #include "kernels.h"
-#include "overlap.h"
 #include "remote.h"
 #include "stream.h"
 #include "transpose.h"
@@ -24,12 +23,6 @@ constexpr uint64_t streamingBytes = 16u << 20;
 
 /** Shorter runs are stored as usual: their ends would be parts of lines. */
 constexpr uint64_t shortRun = 256;
-
-Status badTable(size_t index, const char* detail) {
-  Status status = failure(Code::InvalidArgument, "parseMoves", detail);
-  status.item = static_cast<int64_t>(index);
-  return status;
-}
 
 /** Cuts a move until every piece is at most `itemBytes` long. */
 void cut(const Move& move, MoveList& items) {
@@ -235,104 +228,11 @@ class MoveJob final : public Job {
 
 }  // namespace
 
-void normalise(Move& move) noexcept {
-  auto* first = move.dimensions.data();
-  auto* last = first + move.dimensionCount;
-  const auto isOuter = [](const Dimension& a, const Dimension& b) {
-    return a.destinationStep != b.destinationStep ? a.destinationStep > b.destinationStep : a.sourceStep > b.sourceStep;
-  };
-  for (auto* next = first; next < last; next++)  // few and nearly always in order already
-    for (auto* at = next; at > first && isOuter(*at, *(at - 1)); at--) std::swap(*at, *(at - 1));
-  auto* merged = first;
-  for (auto* next = first; next < last; next++) {
-    if (next == first) continue;
-    const auto length = static_cast<int64_t>(next->length);
-    if (merged->destinationStep == next->destinationStep * length && merged->sourceStep == next->sourceStep * length) {
-      *merged = {merged->length * next->length, next->destinationStep, next->sourceStep};
-    } else {
-      *++merged = *next;
-    }
-  }
-  move.dimensionCount = static_cast<uint8_t>(first == last ? 0 : merged - first + 1);
-}
-
-uint64_t destinationBytes(const Move& move) noexcept {
-  uint64_t bytes = move.destinationSize;
-  for (size_t i = 0; i < move.dimensionCount; i++) bytes *= move.dimensions[i].length;
-  return bytes;
-}
-
-void MoveList::add(const Move& move) {
-  entries_.push_back({move, dimensions_.size(), destinationBytes(move)});
-  dimensions_.insert(dimensions_.end(), move.dimensions.begin(), move.dimensions.begin() + move.dimensionCount);
-}
-
-Move MoveList::at(size_t index) const noexcept {
-  const Entry& entry = entries_[index];
-  Move move;
-  static_cast<MoveHead&>(move) = entry.head;
-  std::copy_n(dimensions_.begin() + static_cast<ptrdiff_t>(entry.firstDimension), move.dimensionCount,
-              move.dimensions.begin());
-  return move;
-}
-
-Result<MoveList> parseMoves(const uint64_t* words, size_t count, bool refuseOverlap) {
+Result<MoveList> parseItems(const uint64_t* words, size_t count, bool refuseOverlap) {
   MoveList items;
-  std::vector<Span> written, read;
-  items.reserve(count / 6);  // about the number of moves: most have one dimension
-  if (refuseOverlap) {
-    written.reserve(count / 6);
-    read.reserve(count / 6);
-  }
-  size_t at = 0;
-  for (uint32_t index = 0; at < count; index++) {
-    if (count - at < 3) return badTable(index, "The table ends inside a move.");
-    Move move;
-    const uint64_t head = words[at];
-    const uint8_t kind = head & 0xff;
-    move.index = index;
-    move.destinationType = (head >> 8) & 0xff;
-    move.sourceType = (head >> 16) & 0xff;
-    const size_t dimensions = (head >> 24) & 0xff;
-    move.pid = static_cast<int32_t>(head >> 32);
-    move.destination = words[at + 1];
-    move.source = words[at + 2];
-    at += 3;
-    if (kind > 1) return badTable(index, "Unknown kind of move.");
-    move.kind = static_cast<MoveKind>(kind);
-    if (move.destinationType >= dtypeCount || move.sourceType >= dtypeCount) return badTable(index, "Unknown element type.");
-    move.destinationSize = dtypeBytes[move.destinationType];
-    move.sourceSize = dtypeBytes[move.sourceType];
-    if (move.destinationSize == 0 || move.sourceSize == 0) return badTable(index, "Elements that share bytes travel as uint8.");
-    const bool casts = move.destinationType != move.sourceType;
-    if (casts && (!isCastable(move.destinationType) || !isCastable(move.sourceType) || move.pid != 0))
-      return badTable(index, "These types cannot be cast here.");
-    if (move.pid < 0) return badTable(index, "A process number is positive.");
-    if ((count - at) / 3 < dimensions) return badTable(index, "The table ends inside a move.");
-    bool empty = false;
-    move.dimensionCount = 0;
-    for (size_t d = 0; d < dimensions; d++) {
-      empty = empty || words[at + d] == 0;
-      if (words[at + d] == 1) continue;
-      if (move.dimensionCount == maxDimensions) return badTable(index, "More than 16 dimensions are longer than 1.");
-      move.dimensions[move.dimensionCount++] = {
-          words[at + d], static_cast<int64_t>(words[at + dimensions + d]) * move.destinationSize,
-          static_cast<int64_t>(words[at + 2 * dimensions + d]) * move.sourceSize};
-    }
-    at += 3 * dimensions;
-    if (empty) continue;
-    normalise(move);
-    cut(move, items);
-    if (!refuseOverlap || move.kind != MoveKind::Copy || move.pid != 0 || move.dimensionCount > 1) continue;
-    const Dimension run = move.dimensionCount == 1 ? move.dimensions[0] : Dimension{1, 0, 0};
-    const bool single = move.dimensionCount == 0;
-    if (single || run.destinationStep == move.destinationSize)
-      written.push_back({move.destination, move.destination + run.length * move.destinationSize});
-    if (single || run.sourceStep == move.sourceSize)
-      read.push_back({move.source, move.source + run.length * move.sourceSize});
-  }
-  if (const auto at = findOverlap(written, read))
-    return failure(Code::InvalidArgument, "copy", "Regions of the batch overlap at address " + std::to_string(*at) + ".");
+  items.reserve(count / usualMoveWords);
+  Status status = parseMoves(words, count, refuseOverlap, [&](const Move& move) { cut(move, items); });
+  if (!status.ok()) return status;
   return items;
 }
 

@@ -6,6 +6,9 @@
  * rank is the failure of all; what was fetched from is pinned or mapped until the native side has stopped.
  */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
+import { encodeMoves } from "@tensorferry/core/backend/MoveTable"
+import type { NativeFailure } from "@tensorferry/core/backend/NativeAddon"
+import { acquirePool, startJob } from "@tensorferry/core/backend/NativeJob"
 import type { Message } from "@tensorferry/core/ir/Message"
 import {
   CopyDriver,
@@ -23,11 +26,9 @@ import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
-import { type Addon, backendName, loadAddon, type NativeFailure } from "./Addon.ts"
+import { type Addon, backendName, loadAddon } from "./Addon.ts"
 import { pinsOf } from "./checks.ts"
 import { type CompiledMoves, compile, type Sender } from "./compile.ts"
-import { acquirePool, startJob } from "./NativeJob.ts"
-import { encodeMoves } from "./OpTable.ts"
 import { makePeerMaps, type PeerMap } from "./PeerMaps.ts"
 import { pinAll } from "./PinCount.ts"
 import {

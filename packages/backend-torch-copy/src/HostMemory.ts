@@ -5,6 +5,8 @@
  * memory handed out reads as zero; memory of other processes is mapped copy-on-write, so nothing done here reaches it.
  */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
+import type { NativeFailure } from "@tensorferry/core/backend/NativeAddon"
+import { acquirePool, runJob } from "@tensorferry/core/backend/NativeJob"
 import {
   HostMemory,
   type HostMemoryError,
@@ -21,10 +23,9 @@ import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import type * as EffectScope from "effect/Scope"
 import * as Semaphore from "effect/Semaphore"
-import { type Addon, backendName, loadAddon, type NativeFailure, type NativeMemory } from "./Addon.ts"
+import { type Addon, backendName, loadAddon, type NativeMemory } from "./Addon.ts"
 import { type FreeList, makeFreeList } from "./FreeList.ts"
 import { HostRegion } from "./HostRegion.ts"
-import { acquirePool, runJob } from "./NativeJob.ts"
 import { makePinCount, type PinCount } from "./PinCount.ts"
 import { unavailableBecause } from "./unavailable.ts"
 

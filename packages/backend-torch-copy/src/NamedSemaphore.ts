@@ -5,20 +5,14 @@
  * the JavaScript thread, keeps its deadline by the monotonic clock, and stops within 20 ms of an interruption.
  */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
+import type { NativeCode, NativeFailure } from "@tensorferry/core/backend/NativeAddon"
+import { runJob } from "@tensorferry/core/backend/NativeJob"
 import { describeReason, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import type * as EffectScope from "effect/Scope"
-import {
-  type Addon,
-  backendName,
-  loadAddon,
-  type NativeCode,
-  type NativeFailure,
-  type NativeSemaphore
-} from "./Addon.ts"
-import { runJob } from "./NativeJob.ts"
+import { type Addon, backendName, loadAddon, type NativeSemaphore } from "./Addon.ts"
 
 export const NamedSemaphoreReason = Schema.Union([
   /** Not a slash and 1 to 200 characters without another slash. */

@@ -4,8 +4,10 @@
  * Invariant: a mapping stays while a program uses it. One that no program has used since the preparation before the
  * latest is unmapped, so that memory which its owner gave up is not kept for ever.
  */
+
+import type { NativeFailure } from "@tensorferry/core/backend/NativeAddon"
 import * as Result from "effect/Result"
-import type { Addon, NativeFailure, NativeMemory } from "./Addon.ts"
+import type { Addon, NativeMemory } from "./Addon.ts"
 import type { PublishedFile, PublishedProcess } from "./Publication.ts"
 
 export interface PeerMap {

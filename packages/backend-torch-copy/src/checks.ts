@@ -3,20 +3,25 @@
  *
  * Invariant: an address reaches the addon only after its storage has proven to be memory of this process.
  */
+
+import {
+  type Checked,
+  describeTensor,
+  makeMoveChecks,
+  maxDimensions,
+  refusalOf
+} from "@tensorferry/core/backend/MoveChecks"
+import { addressOf, MoveTable } from "@tensorferry/core/backend/MoveTable"
+import { ViewScan } from "@tensorferry/core/backend/ViewScan"
 import { isCastable, isSubByte } from "@tensorferry/core/base/DType"
-import { equalShapes, formatShape } from "@tensorferry/core/base/Region"
-import { type TensorError, type TensorReason, tensorError } from "@tensorferry/core/service/TensorEngine"
+import type { TensorError } from "@tensorferry/core/service/TensorEngine"
 import { formatDevice } from "@tensorferry/core/tensor/Device"
 import type { Storage } from "@tensorferry/core/tensor/Storage"
-import { byteMove, type Move, type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
+import type { Move, Tensor } from "@tensorferry/core/tensor/Tensor"
 import * as Result from "effect/Result"
 import { type Addon, backendName } from "./Addon.ts"
 import { HostRegion } from "./HostRegion.ts"
-import { addressOf, MoveTable } from "./OpTable.ts"
 import type { PinCount } from "./PinCount.ts"
-import { ViewScan } from "./ViewScan.ts"
-
-export type Checked<A> = Result.Result<A, TensorError>
 
 /** The moves of a batch that write anything, as the addon takes them. */
 export interface CheckedBatch {
@@ -27,38 +32,13 @@ export interface CheckedBatch {
   readonly isOfRegions: boolean
 }
 
-/** Dimensions longer than 1 that the addon takes. */
-const maxDimensions = 16
-
-const remedies: Record<TensorReason["_tag"], string> = {
-  OutOfMemory: "Free tensors or ask for less.",
-  FreedStorage: "Keep the scope that allocated the storage open while it is used.",
-  InvalidRequest: "Correct the request.",
-  Unsupported: "Look at the engine's capabilities first.",
-  DeviceFailure: "Look at the native code; the request may be tried again."
-}
-
-export const refusal = (tag: TensorReason["_tag"], op: string, detail: string): TensorError =>
-  tensorError(tag, { backend: backendName, op, detail, remedy: remedies[tag] })
-
-const describe = (tensor: Tensor): string => `${tensor.dtype}${formatShape(tensor.shape)}`
-
-/** A view made by hand may leave its storage. */
-const leavesStorage = ({ storage, dtype, shape, strides, byteOffset }: Tensor): string | undefined => {
-  if (shape.length > 255) return `${shape.length} dimensions are too many`
-  const view = tensorView(storage, dtype, shape, { strides, byteOffset })
-  return Result.isSuccess(view) ? undefined : view.failure.detail
-}
+export const refusal = refusalOf(backendName)
 
 const equalLengths = (a: ReadonlyArray<number>, b: ReadonlyArray<number>): boolean => {
   if (a.length !== b.length) return false
   for (let dim = 0; dim < a.length; dim++) if (a[dim] !== b[dim]) return false
   return true
 }
-
-/** True where two indices name the same bytes because a dimension does not advance. */
-const repeatsElements = ({ shape, strides }: Tensor): boolean =>
-  !shape.includes(0) && shape.some((length, dim) => length > 1 && strides[dim] === 0)
 
 /** The checks of one engine. Storages that proved to be memory of this process are remembered. */
 export const makeChecks = (addon: Addon) => {
@@ -87,51 +67,22 @@ export const makeChecks = (addon: Addon) => {
     return undefined
   }
 
-  const tensorFault = (op: string, tensor: Tensor, isWritten: boolean): TensorError | undefined => {
+  const memoryFault = (op: string, tensor: Tensor, isWritten: boolean): TensorError | undefined => {
     const { storage } = tensor
-    if (storage.isFreed()) return refusal("FreedStorage", op, `The storage of ${describe(tensor)} was freed.`)
     if (tensor.device.family !== "cpu" || storage.device.family !== "cpu") {
       const place = formatDevice(tensor.device)
-      return refusal("InvalidRequest", op, `${describe(tensor)} on ${place} is not a tensor of the host.`)
+      return refusal("InvalidRequest", op, `${describeTensor(tensor)} on ${place} is not a tensor of the host.`)
     }
-    const outside = leavesStorage(tensor)
-    if (outside !== undefined) return refusal("InvalidRequest", op, `The tensor leaves its storage: ${outside}.`)
     if (!(storage.sharing instanceof HostRegion)) return foreignFault(op, storage)
     if (!isWritten || storage.sharing.isWritable) return undefined
     return refusal(
       "InvalidRequest",
       op,
-      `${describe(tensor)} lies in memory of another process, which is not written to.`
+      `${describeTensor(tensor)} lies in memory of another process, which is not written to.`
     )
   }
 
-  const shapeFault = (op: string, { dst, src }: Move): TensorError | undefined => {
-    if (!equalShapes(dst.shape, src.shape)) {
-      return refusal("InvalidRequest", op, `The shapes of ${describe(dst)} and ${describe(src)} differ.`)
-    }
-    if (dst.shape.length > maxDimensions && dst.shape.filter((length) => length > 1).length > maxDimensions) {
-      return refusal("Unsupported", op, `${describe(dst)} has more than ${maxDimensions} dimensions.`)
-    }
-    return isCastable(src.dtype, dst.dtype)
-      ? undefined
-      : refusal("Unsupported", op, `There is no conversion from ${src.dtype} to ${dst.dtype}.`)
-  }
-
-  const moveFault = (op: string, move: Move): TensorError | undefined =>
-    tensorFault(op, move.dst, true) ??
-    tensorFault(op, move.src, false) ??
-    shapeFault(op, move) ??
-    (repeatsElements(move.dst)
-      ? refusal("InvalidRequest", op, `${describe(move.dst)} repeats elements and cannot be written to.`)
-      : undefined)
-
-  /** The move in whole bytes, or why it cannot be done. */
-  const checkMove = (op: string, move: Move): Checked<Move> => {
-    const fault = moveFault(op, move)
-    if (fault !== undefined) return Result.fail(fault)
-    if (!isSubByte(move.dst.dtype) || move.dst.shape.includes(0)) return Result.succeed(move)
-    return Result.mapError(byteMove(move), ({ detail }) => refusal("InvalidRequest", op, `${detail}.`))
-  }
+  const { checkMove } = makeMoveChecks(refusal, memoryFault)
 
   const [dstScan, srcScan] = [new ViewScan(), new ViewScan()]
 

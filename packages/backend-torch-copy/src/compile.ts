@@ -5,6 +5,8 @@
  * Invariant: a move is compiled only where both ends agree on the part and the peer's region lies inside the memory that
  * it published; what a peer claims can make the preparation fail, never reach outside.
  */
+
+import type { TableMove } from "@tensorferry/core/backend/MoveTable"
 import { equalShapes, formatShape } from "@tensorferry/core/base/Region"
 import type { Message, MessagePart } from "@tensorferry/core/ir/Message"
 import {
@@ -16,7 +18,6 @@ import {
 import { byteMove, type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
 import * as Result from "effect/Result"
 import { backendName } from "./Addon.ts"
-import type { TableMove } from "./OpTable.ts"
 import type { PeerMap } from "./PeerMaps.ts"
 import type { PeerList, PublishedPart, PublishedProcess } from "./Publication.ts"
 import type { Reach, Reached } from "./reach.ts"

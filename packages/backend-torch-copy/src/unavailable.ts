@@ -2,7 +2,8 @@
  * The failure of a layer whose native side could not be set up.
  */
 import { type BackendError, backendError } from "@tensorferry/core/backend/BackendDescriptor"
-import { backendName, type NativeFailure } from "./Addon.ts"
+import type { NativeFailure } from "@tensorferry/core/backend/NativeAddon"
+import { backendName } from "./Addon.ts"
 
 export const unavailableBecause = (failure: NativeFailure): BackendError =>
   backendError("Unavailable", {

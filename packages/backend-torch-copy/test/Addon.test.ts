@@ -5,9 +5,10 @@ import { tmpdir } from "node:os"
 import { fileURLToPath } from "node:url"
 import { Worker } from "node:worker_threads"
 import { assert, describe, it } from "@effect/vitest"
+import type { NativeAnswer, NativeHandle } from "@tensorferry/core/backend/NativeAddon"
 import { dtypes } from "@tensorferry/core/base/DType"
 import * as Effect from "effect/Effect"
-import { type Addon, loadAddon, loadAddonFrom, type NativeAnswer, type NativeHandle } from "../src/Addon.ts"
+import { type Addon, loadAddon, loadAddonFrom } from "../src/Addon.ts"
 import { openMemoryFiles } from "./support.ts"
 
 const codeOf = (answer: NativeAnswer<unknown>) => answer.code

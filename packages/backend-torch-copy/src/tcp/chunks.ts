@@ -4,6 +4,8 @@
  *
  * Invariant: where chunks begin and end is a function of shapes and types alone, which both ends know alike.
  */
+
+import { encodeMoves } from "@tensorferry/core/backend/MoveTable"
 import { rowMajorStrides } from "@tensorferry/core/base/Region"
 import { packParts, splitPart } from "@tensorferry/core/planner/Bucketing"
 import { cpu } from "@tensorferry/core/tensor/Device"
@@ -11,7 +13,6 @@ import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
 import { byteMove, type Move, sliceTensor, type Tensor, tensorByteLength } from "@tensorferry/core/tensor/Tensor"
 import * as Result from "effect/Result"
 import type { Addon } from "../Addon.ts"
-import { encodeMoves } from "../OpTable.ts"
 
 const chunkBytes = 2 ** 20
 

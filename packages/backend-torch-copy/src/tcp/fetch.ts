@@ -4,12 +4,14 @@
  * Invariant: an interrupted or failed transfer drops its connection, because nobody knows any more where in the stream it
  * stands; it has stopped touching memory before it ends.
  */
+
+import type { NativePool } from "@tensorferry/core/backend/NativeJob"
+import { runJob } from "@tensorferry/core/backend/NativeJob"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Scope from "effect/Scope"
-import type { Addon, NativePool } from "../Addon.ts"
+import type { Addon } from "../Addon.ts"
 import { pinsOf } from "../checks.ts"
-import { runJob } from "../NativeJob.ts"
 import { pinAll } from "../PinCount.ts"
 import type { Chunked } from "./chunks.ts"
 import { dial, type StreamSocket } from "./StreamSocket.ts"

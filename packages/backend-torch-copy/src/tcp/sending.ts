@@ -5,13 +5,15 @@
  * Invariant: a port is opened only where a peer asked this rank to send; a rank that cannot send or connect is everybody's
  * failure.
  */
+
+import type { NativePool } from "@tensorferry/core/backend/NativeJob"
 import type { Message } from "@tensorferry/core/ir/Message"
 import type { CopyDriverError, PeerPath } from "@tensorferry/core/service/CopyDriver"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as Scope from "effect/Scope"
-import type { Addon, NativePool } from "../Addon.ts"
+import type { Addon } from "../Addon.ts"
 import { type CompiledMoves, ordered } from "../compile.ts"
 import { type Chunked, chunksOf } from "./chunks.ts"
 import { type Fetcher, makeFetcher } from "./fetch.ts"

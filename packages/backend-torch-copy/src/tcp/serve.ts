@@ -5,12 +5,13 @@
  * pinned while it is read; a storage that is freed ends the connection, never the process.
  */
 import { createServer, type Socket } from "node:net"
+import type { NativePool } from "@tensorferry/core/backend/NativeJob"
+import { runJob } from "@tensorferry/core/backend/NativeJob"
 import * as Effect from "effect/Effect"
 import * as Queue from "effect/Queue"
 import type * as EffectScope from "effect/Scope"
-import type { Addon, NativePool } from "../Addon.ts"
+import type { Addon } from "../Addon.ts"
 import { pinsOf } from "../checks.ts"
-import { runJob } from "../NativeJob.ts"
 import { pinAll } from "../PinCount.ts"
 import type { Chunked } from "./chunks.ts"
 import { adopt } from "./StreamSocket.ts"

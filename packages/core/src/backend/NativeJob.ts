@@ -6,7 +6,22 @@
  */
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
-import type { Addon, NativeAnswer, NativeFailure, NativeJobHandle, NativePool } from "./Addon.ts"
+import type { NativeAnswer, NativeFailure, NativeHandle } from "./NativeAddon.ts"
+
+export type NativePool = NativeHandle<"pool">
+export type NativeJobHandle = NativeHandle<"job">
+
+/** What every addon offers for its jobs. */
+export interface JobControl {
+  readonly cancelJob: (job: NativeJobHandle) => NativeAnswer<undefined>
+  readonly movedBytes: (job: NativeJobHandle) => NativeAnswer<number>
+}
+
+export interface PoolControl {
+  readonly createPool: (threads: number) => NativeAnswer<NativePool>
+  /** Cancels and joins. */
+  readonly closePool: (pool: NativePool) => NativeAnswer<undefined>
+}
 
 export interface NativeJob<A> {
   readonly isComplete: () => boolean
@@ -21,7 +36,7 @@ export type Start<A> = (done: (answer: NativeAnswer<A>) => void) => NativeAnswer
 
 /** Starts a job. `finished` runs once when it has ended, before anybody who awaits it goes on; not if it never started. */
 export const startJob = <A>(
-  addon: Addon,
+  addon: JobControl,
   start: Start<A>,
   finished: () => void
 ): Result.Result<NativeJob<A>, NativeFailure> => {
@@ -58,7 +73,7 @@ export const startJob = <A>(
 }
 
 /** Starts a job and waits for it; interruption cancels it and waits for that. */
-export const runJob = <A>(addon: Addon, start: Start<A>, finished: () => void): Effect.Effect<A, NativeFailure> =>
+export const runJob = <A>(addon: JobControl, start: Start<A>, finished: () => void): Effect.Effect<A, NativeFailure> =>
   Effect.uninterruptibleMask((restore) =>
     Effect.suspend(() => {
       const started = startJob(addon, start, finished)
@@ -72,7 +87,7 @@ export const runJob = <A>(addon: Addon, start: Start<A>, finished: () => void): 
   )
 
 /** A pool of threads that ends with the scope. */
-export const acquirePool = (addon: Addon, threads: number) =>
+export const acquirePool = (addon: PoolControl, threads: number) =>
   Effect.acquireRelease(
     Effect.suspend((): Effect.Effect<NativePool, NativeFailure> => {
       const made = addon.createPool(threads)

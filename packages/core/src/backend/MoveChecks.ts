@@ -1,0 +1,88 @@
+/**
+ * What must hold of a move before any byte moves, whatever device it is on: tensors alive, inside their storage, of fitting
+ * shapes and types. An engine adds which memory it takes.
+ */
+import * as Result from "effect/Result"
+import { isCastable, isSubByte } from "../base/DType.ts"
+import { equalShapes, formatShape } from "../base/Region.ts"
+import { type TensorError, type TensorReason, tensorError } from "../service/TensorEngine.ts"
+import { byteMove, type Move, type Tensor, tensorView } from "../tensor/Tensor.ts"
+
+export type Checked<A> = Result.Result<A, TensorError>
+
+/** Dimensions longer than 1 that the addons take (see MoveTable). */
+export const maxDimensions = 16
+
+const remedies: Record<TensorReason["_tag"], string> = {
+  OutOfMemory: "Free tensors or ask for less.",
+  FreedStorage: "Keep the scope that allocated the storage open while it is used.",
+  InvalidRequest: "Correct the request.",
+  Unsupported: "Look at the engine's capabilities first.",
+  DeviceFailure: "Look at the native code; the request may be tried again."
+}
+
+export type Refusal = (tag: TensorReason["_tag"], op: string, detail: string) => TensorError
+
+/** Errors that name the backend, with the usual remedy. */
+export const refusalOf =
+  (backend: string): Refusal =>
+  (tag, op, detail) =>
+    tensorError(tag, { backend, op, detail, remedy: remedies[tag] })
+
+export const describeTensor = (tensor: Tensor): string => `${tensor.dtype}${formatShape(tensor.shape)}`
+
+/** A view made by hand may leave its storage. */
+const leavesStorage = ({ storage, dtype, shape, strides, byteOffset }: Tensor): string | undefined => {
+  if (shape.length > 255) return `${shape.length} dimensions are too many`
+  const view = tensorView(storage, dtype, shape, { strides, byteOffset })
+  return Result.isSuccess(view) ? undefined : view.failure.detail
+}
+
+/** True where two indices name the same bytes because a dimension does not advance. */
+const repeatsElements = ({ shape, strides }: Tensor): boolean =>
+  !shape.includes(0) && shape.some((length, dim) => length > 1 && strides[dim] === 0)
+
+/** `memoryFault` says whether the memory of a tensor is the engine's to read, or to write. */
+export const makeMoveChecks = (
+  refusal: Refusal,
+  memoryFault: (op: string, tensor: Tensor, isWritten: boolean) => TensorError | undefined
+) => {
+  const tensorFault = (op: string, tensor: Tensor, isWritten: boolean): TensorError | undefined => {
+    if (tensor.storage.isFreed()) {
+      return refusal("FreedStorage", op, `The storage of ${describeTensor(tensor)} was freed.`)
+    }
+    const outside = leavesStorage(tensor)
+    if (outside !== undefined) return refusal("InvalidRequest", op, `The tensor leaves its storage: ${outside}.`)
+    return memoryFault(op, tensor, isWritten)
+  }
+
+  const shapeFault = (op: string, { dst, src }: Move): TensorError | undefined => {
+    if (!equalShapes(dst.shape, src.shape)) {
+      return refusal("InvalidRequest", op, `The shapes of ${describeTensor(dst)} and ${describeTensor(src)} differ.`)
+    }
+    if (dst.shape.length > maxDimensions && dst.shape.filter((length) => length > 1).length > maxDimensions) {
+      return refusal("Unsupported", op, `${describeTensor(dst)} has more than ${maxDimensions} dimensions.`)
+    }
+    return isCastable(src.dtype, dst.dtype)
+      ? undefined
+      : refusal("Unsupported", op, `There is no conversion from ${src.dtype} to ${dst.dtype}.`)
+  }
+
+  const moveFault = (op: string, move: Move): TensorError | undefined =>
+    tensorFault(op, move.dst, true) ??
+    tensorFault(op, move.src, false) ??
+    shapeFault(op, move) ??
+    (repeatsElements(move.dst)
+      ? refusal("InvalidRequest", op, `${describeTensor(move.dst)} repeats elements and cannot be written to.`)
+      : undefined)
+
+  return {
+    /** The move in whole bytes, or why it cannot be done. */
+    checkMove: (op: string, move: Move): Checked<Move> => {
+      const fault = moveFault(op, move)
+      if (fault !== undefined) return Result.fail(fault)
+      if (!isSubByte(move.dst.dtype) || move.dst.shape.includes(0)) return Result.succeed(move)
+      return Result.mapError(byteMove(move), ({ detail }) => refusal("InvalidRequest", op, `${detail}.`))
+    }
+  }
+}

@@ -1,0 +1,113 @@
+/**
+ * What native addons have in common: how they answer, and how they are found and checked. Loads nothing by itself.
+ *
+ * Invariant: native functions never throw; they answer `Ok` with a value, or a code with what failed. A missing, foreign
+ * or outdated addon is a `BackendError` "Unavailable".
+ */
+import * as Effect from "effect/Effect"
+import * as Result from "effect/Result"
+import { dtypes } from "../base/DType.ts"
+import { type BackendError, backendError } from "./BackendDescriptor.ts"
+
+export type NativeCode =
+  | "InvalidArgument"
+  | "InvalidHandle"
+  | "OutOfMemory"
+  | "NotFound"
+  | "AlreadyExists"
+  | "PermissionDenied"
+  | "PeerGone"
+  | "Cancelled"
+  | "DeadlineExceeded"
+  | "Unsupported"
+  | "SystemFailure"
+
+export interface NativeFailure {
+  readonly code: NativeCode
+  /** The call that failed, as in a manual page. */
+  readonly op: string
+  readonly detail: string
+  /** errno, or 0. */
+  readonly nativeCode: number
+  /** Which entry of a table failed, or -1. */
+  readonly item: number
+}
+
+export type NativeAnswer<A> = { readonly code: "Ok"; readonly value: A } | NativeFailure
+
+/** An object that lives in the addon; `Kind` keeps them apart in types, tags do so at run time. */
+export interface NativeHandle<Kind extends string> {
+  readonly nativeKind: Kind
+}
+/** Called once, when a job has ended. */
+export type Done<A> = (answer: NativeAnswer<A>) => void
+
+/** An answer as a `Result`. */
+export const resultOf = <A>(answer: NativeAnswer<A>): Result.Result<A, NativeFailure> =>
+  answer.code === "Ok" ? Result.succeed(answer.value) : Result.fail(answer)
+
+/** What every addon states about itself. */
+export interface AddonIdentity {
+  /** Functions and their meaning; raised in the addon and in its package together. */
+  readonly abiVersion: number
+  /** Type numbers are positions in a list that both sides keep: unequal lists would mix up types. */
+  readonly dtypes: ReadonlyArray<string>
+}
+
+export interface AddonLoader<A> {
+  /** Loads the addon, once per process. Fails with "Unavailable"; a later call tries again. */
+  readonly load: Effect.Effect<A, BackendError>
+  /** Loads the addon of another folder, for tests of other builds. */
+  readonly loadFrom: (folder: string) => Effect.Effect<A, BackendError>
+}
+
+/** `open` opens the addon of a folder and may throw. */
+export const addonLoader = <A extends AddonIdentity>(input: {
+  readonly backend: string
+  readonly folder: string
+  readonly abiVersion: number
+  readonly open: (folder: string) => unknown
+}): AddonLoader<A> => {
+  const unavailable = (detail: string): BackendError =>
+    backendError("Unavailable", {
+      backend: input.backend,
+      op: "load addon",
+      detail,
+      remedy: "Run `pnpm run build:native` in the package (it needs CMake and a C++20 compiler), then try again.",
+      scope: "service"
+    })
+
+  const check = (candidate: unknown): Result.Result<A, BackendError> => {
+    const addon = candidate as Partial<AddonIdentity> | null
+    if (addon?.abiVersion !== input.abiVersion) {
+      return Result.fail(
+        unavailable(`The addon has version ${addon?.abiVersion ?? "none"}, this package needs ${input.abiVersion}.`)
+      )
+    }
+    return addon.dtypes?.join() === dtypes.join()
+      ? Result.succeed(candidate as A)
+      : Result.fail(unavailable("The addon knows other element types than @tensorferry/core."))
+  }
+
+  const loadFrom = (folder: string): Result.Result<A, BackendError> =>
+    Result.flatMap(
+      Result.try({
+        try: () => input.open(folder),
+        catch: (cause) => unavailable(`No addon could be loaded from ${folder}: ${String(cause).split("\n")[0]}.`)
+      }),
+      check
+    )
+
+  let loaded: A | undefined
+  return {
+    load: Effect.suspend(() => {
+      if (loaded !== undefined) return Effect.succeed(loaded)
+      return Effect.tap(Effect.fromResult(loadFrom(input.folder)), (addon) =>
+        Effect.sync(() => {
+          loaded = addon
+        })
+      )
+    }),
+    loadFrom: (folder) => Effect.suspend(() => Effect.fromResult(loadFrom(folder)))
+  }
+}
