@@ -25,7 +25,8 @@ export interface TableMove {
 /** Host addresses are below 2^53, so numbers hold them exactly. */
 export const addressOf = (tensor: Tensor): number => Number(tensor.storage.address) + tensor.byteOffset
 
-class Writer {
+/** Words that grow. Every number is an integer from 0 to below 2^53. */
+export class TableWriter {
   #table: BigUint64Array<ArrayBuffer>
   #halves: Uint32Array
   #at = 0
@@ -63,6 +64,13 @@ class Writer {
   putAll(values: ReadonlyArray<number>): void {
     for (let i = 0; i < values.length; i++) this.put(values[i]!)
   }
+
+  /** A table within a table. */
+  putWords(words: BigUint64Array): void {
+    this.reserve(words.length)
+    this.#table.set(words, this.#at / 2)
+    this.#at += 2 * words.length
+  }
 }
 
 /** Words of a move of one dimension, which most are once dense dimensions are one. */
@@ -70,10 +78,10 @@ const usualWords = 6
 
 /** Copies and casts. Sub-byte types must have become bytes before. */
 export class MoveTable {
-  readonly #writer: Writer
+  readonly #writer: TableWriter
 
   constructor(moves: number) {
-    this.#writer = new Writer(usualWords * moves)
+    this.#writer = new TableWriter(usualWords * moves)
   }
 
   get table(): BigUint64Array {
@@ -112,7 +120,7 @@ export const encodeMoves = (moves: ReadonlyArray<TableMove>): BigUint64Array => 
 }
 
 export const encodeFill = (tensor: Tensor, byte: number): BigUint64Array => {
-  const writer = new Writer(3 + 3 * tensor.shape.length)
+  const writer = new TableWriter(3 + 3 * tensor.shape.length)
   const type = numberOf.get(tensor.dtype)!
   writer.write(1 | (type << 8) | (type << 16) | (tensor.shape.length << 24), 0)
   writer.put(addressOf(tensor))
@@ -125,7 +133,7 @@ export const encodeFill = (tensor: Tensor, byte: number): BigUint64Array => {
 
 export const encodeReduce = (dst: Tensor, sources: ReadonlyArray<Tensor>, op: ReduceOp): BigUint64Array => {
   const dimensions = dst.shape.length
-  const writer = new Writer(5 + sources.length + dimensions * (2 + sources.length))
+  const writer = new TableWriter(5 + sources.length + dimensions * (2 + sources.length))
   writer.putAll([reduceNumbers[op], numberOf.get(dst.dtype)!, dimensions, sources.length])
   writer.put(addressOf(dst))
   writer.putAll(sources.map(addressOf))
