@@ -5,6 +5,7 @@
  * memory handed out reads as zero; memory of other processes is mapped copy-on-write, so nothing done here reaches it.
  */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
+import { type FreeList, makeFreeList } from "@tensorferry/core/backend/FreeList"
 import type { NativeFailure } from "@tensorferry/core/backend/NativeAddon"
 import { acquirePool, runJob } from "@tensorferry/core/backend/NativeJob"
 import {
@@ -24,7 +25,6 @@ import * as Schema from "effect/Schema"
 import type * as EffectScope from "effect/Scope"
 import * as Semaphore from "effect/Semaphore"
 import { type Addon, backendName, loadAddon, type NativeMemory } from "./Addon.ts"
-import { type FreeList, makeFreeList } from "@tensorferry/core/backend/FreeList"
 import { HostRegion } from "./HostRegion.ts"
 import { makePinCount, type PinCount } from "./PinCount.ts"
 import { unavailableBecause } from "./unavailable.ts"

@@ -123,4 +123,31 @@ describe.skipIf(process.platform !== "linux")("four processes", () => {
       )
     })
   }
+
+  for (const killedRank of [0, 2]) {
+    it(`of which rank ${killedRank} is killed between two waves: the others name it`, async () => {
+      const meshCase: MeshCase = {
+        name: "killed",
+        from: "4:S0",
+        to: "4:S1",
+        tensors: [float([64, 64]), float([256, 128])],
+        bucketBytes: 1024,
+        killedRank
+      }
+      const size = 4
+      const first = startRank({ rank: 0, size, port: 0, forbid: [], cases: [meshCase] })
+      const port = await first.port
+      const others = [1, 2, 3].map((rank) => startRank({ rank, size, port, forbid: [], cases: [meshCase] }))
+      const ranks = [first, ...others]
+      await Promise.all(ranks.map(({ ended }) => ended))
+      for (const [rank, { lines }] of ranks.entries()) {
+        const failures = lines.flatMap((line) => (line.event === "case" ? [line.failure] : []))
+        if (rank === killedRank) assert.deepStrictEqual(failures, [])
+        else {
+          assert.strictEqual(failures.length, 1, `rank ${rank}`)
+          assert.match(failures[0] ?? "", new RegExp(`PeerGone.*\\b${killedRank}\\b`))
+        }
+      }
+    })
+  }
 })
