@@ -71,7 +71,9 @@ export const meshConfig = {
     Flag.optional
   ),
   bucketBytes: Flag.Int("bucket-bytes").pipe(
-    Flag.withDescription("Most bytes of a bucket with more than one chunk (32 MiB by default)"),
+    Flag.withDescription(
+      "Most bytes of a bucket with more than one chunk (by default 32 MiB in plans; in transfers, what free memory and the link suggest)"
+    ),
     Flag.withSchema(Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 2 ** 40 }))),
     Flag.optional
   )

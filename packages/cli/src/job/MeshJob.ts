@@ -6,6 +6,7 @@
 import { digestOf } from "@tensorferry/core/base/Digest"
 import type { Rank } from "@tensorferry/core/base/Ids"
 import { formatShape, type Interval, lengthOf, type Shape } from "@tensorferry/core/base/Region"
+import { agreeOnBucketBytes } from "@tensorferry/core/exec/BucketSize"
 import { executeMeshPlan } from "@tensorferry/core/exec/executeMeshPlan"
 import type { MeshError } from "@tensorferry/core/layout/MeshError"
 import { formatMeshLayout } from "@tensorferry/core/layout/MeshText"
@@ -173,7 +174,10 @@ const runMeshJob = Effect.fnUntraced(function* (spec: MeshJobSpec, backendReason
   const engine = yield* TensorEngine
   const seconds: { [phase: string]: number } = {}
   const model = yield* openModel(spec.checkpoint)
-  const plans = yield* Effect.fromResult(checkpointMeshPlans(model, spec.tensor, spec.mesh))
+  // All ranks may be processes of one host, which share its memory.
+  const freeBytes = process.availableMemory() / group.size
+  const bucketBytes = spec.mesh.bucketBytes ?? (yield* agreeOnBucketBytes({ freeBytes }))
+  const plans = yield* Effect.fromResult(checkpointMeshPlans(model, spec.tensor, { ...spec.mesh, bucketBytes }))
   if (plans.size !== group.size) {
     return yield* modelError("InvalidLayout", {
       rank: group.rank,

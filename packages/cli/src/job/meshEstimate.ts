@@ -5,7 +5,15 @@
 import { byteLengthOf } from "@tensorferry/core/base/DType"
 import type { Rank } from "@tensorferry/core/base/Ids"
 import { elementCount, type Shape } from "@tensorferry/core/base/Region"
-import { bufferLimit, parcelsOf, reductionKey, type Schedule, scheduleOf } from "@tensorferry/core/exec/MeshParcels"
+import {
+  bufferLimit,
+  defaultInFlight,
+  defaultPieceBytes,
+  parcelsOf,
+  reductionKey,
+  type Schedule,
+  scheduleOf
+} from "@tensorferry/core/exec/MeshParcels"
 import type { Chunk } from "@tensorferry/core/ir/Chunk"
 import type { MeshPlan } from "@tensorferry/core/ir/MeshPlan"
 import { hostLinkSpeeds, type LinkSpeeds, type Traffic } from "@tensorferry/core/planner/Estimate"
@@ -42,10 +50,6 @@ export interface MeshEstimator {
   readonly add: (plan: MeshPlan) => void
   readonly finish: () => MeshEstimate
 }
-
-/** What execution does unless told otherwise. */
-const maxInFlight = 2
-const leastPieceBytes = 64 * 1024
 
 const chunkBytes = (chunk: Chunk): number => byteLengthOf(chunk.transferDtype, elementCount(chunk.chunkShape))
 
@@ -126,7 +130,7 @@ export const makeMeshEstimator = (speeds: LinkSpeeds = hostLinkSpeeds): MeshEsti
         buckets: plan.buckets.length
       },
       tensors: plan.tensors,
-      schedule: scheduleOf(rank, parcelsOf(plan, Math.max(plan.bucketBytes, leastPieceBytes)), maxInFlight),
+      schedule: scheduleOf(rank, parcelsOf(plan, defaultPieceBytes(plan)), defaultInFlight),
       results
     })
   }

@@ -13,7 +13,7 @@ import type { MeshPlan } from "../ir/MeshPlan.ts"
 import { type CopyError, CopyService, copyError } from "../service/CopyService.ts"
 import { fromGroupError } from "../service/internal/copyHandshake.ts"
 import { ProcessGroup, type ProcessGroupShape } from "../service/ProcessGroup.ts"
-import { parcelsOf, scheduleOf } from "./MeshParcels.ts"
+import { defaultInFlight, defaultPieceBytes, parcelsOf, scheduleOf } from "./MeshParcels.ts"
 
 /** Equal on all ranks. */
 export interface MeshSettings {
@@ -35,9 +35,6 @@ export interface MeshAgreement {
   readonly reductionWaves: number
   readonly transferWaves: number
 }
-
-const defaultInFlight = 2
-const leastPieceBytes = 64 * 1024
 
 const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }))
 const Positive = Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: Number.MAX_SAFE_INTEGER }))
@@ -165,7 +162,7 @@ export const agreeOnMeshPlan = Effect.fn("agreeOnMeshPlan")(function* (
   const service = yield* CopyService
   const group = yield* ProcessGroup
   const maxInFlight = settings.maxInFlight ?? defaultInFlight
-  const pieceBytes = settings.pieceBytes ?? Math.max(plan.bucketBytes, leastPieceBytes)
+  const pieceBytes = settings.pieceBytes ?? defaultPieceBytes(plan)
   if (![maxInFlight, pieceBytes].every((value) => Number.isSafeInteger(value) && value > 0)) {
     const wrong = copyError("Unsupported", [service.rank], {
       rank: service.rank,

@@ -13,6 +13,12 @@ import type { Chunk } from "../ir/Chunk.ts"
 import type { MeshPlan } from "../ir/MeshPlan.ts"
 import { partByteLength, splitPart } from "../planner/Bucketing.ts"
 
+/** Buckets of a channel under way at once, unless told otherwise. */
+export const defaultInFlight = 2
+
+/** Most bytes of a piece, unless told otherwise: a bucket, but not less than 64 KiB. */
+export const defaultPieceBytes = ({ bucketBytes }: MeshPlan): number => Math.max(bucketBytes, 64 * 1024)
+
 /** A part of a chunk, at its place in the parcel's buffer. */
 export interface Piece {
   readonly chunk: Chunk

@@ -1,0 +1,73 @@
+/**
+ * The size of buckets, settled among the ranks of a job before anybody plans: from the memory that the rank with least has
+ * left and the slowest link.
+ *
+ * Invariant: every rank gets the same number, whatever it stated, because the composition of buckets follows from it.
+ */
+import * as Effect from "effect/Effect"
+import * as Schema from "effect/Schema"
+import { bucketBytesFor } from "../planner/Bucketing.ts"
+import { hostLinkSpeeds } from "../planner/Estimate.ts"
+import { ProcessGroup, type ProcessGroupError, processGroupError } from "../service/ProcessGroup.ts"
+import { defaultInFlight } from "./MeshParcels.ts"
+
+export interface BucketMeans {
+  /** Memory of the buffers' device that this rank may fill with buffers. */
+  readonly freeBytes: number
+  /** One direction of this rank's link to others, in bytes per second. A host's by default. */
+  readonly bytesPerSecond?: number
+  /** What starting a transfer costs. A millisecond by default: what ranks tell each other in a run over TCP. */
+  readonly startSeconds?: number
+  /** As in the settings of the update. */
+  readonly maxInFlight?: number
+}
+
+const Means = Schema.Struct({
+  freeBytes: Schema.Finite,
+  bytesPerSecond: Schema.Finite,
+  startSeconds: Schema.Finite,
+  maxInFlight: Schema.Finite
+})
+const meansCodec = Schema.fromJsonString(Means)
+
+/** Waves that hold buffers at once: the one before, the one under way and the next. */
+const wavesWithBuffers = 3
+
+/**
+ * Bytes for `LowerOptions.bucketBytes`. Collective: every rank of the group calls it. A rank exchanges with all others at
+ * worst, so each of these channels counts with its buffers.
+ */
+export const agreeOnBucketBytes = Effect.fn("agreeOnBucketBytes")(function* (
+  means: BucketMeans
+): Effect.fn.Return<number, ProcessGroupError, ProcessGroup> {
+  const group = yield* ProcessGroup
+  const mine = {
+    freeBytes: means.freeBytes,
+    bytesPerSecond: means.bytesPerSecond ?? hostLinkSpeeds.remote,
+    startSeconds: means.startSeconds ?? 0.001,
+    maxInFlight: means.maxInFlight ?? defaultInFlight
+  }
+  const told = yield* group.allGather("size of buckets", new TextEncoder().encode(JSON.stringify(mine)))
+  const all = yield* Effect.forEach(told, (bytes, rank) =>
+    Effect.mapError(Schema.decodeEffect(meansCodec)(new TextDecoder().decode(bytes)), (error) =>
+      processGroupError("ProtocolViolation", [rank], {
+        rank,
+        op: "agreeOnBucketBytes",
+        detail: error.message,
+        remedy: "Run the same version of tensorferry on every rank, and state finite numbers."
+      })
+    )
+  )
+  const least = (of: (one: typeof mine) => number) => Math.min(...all.map(of))
+  const most = (of: (one: typeof mine) => number) => Math.max(...all.map(of))
+  const channels = 2 * Math.max(1, group.size - 1)
+  return bucketBytesFor({
+    freeBytes: Math.max(
+      0,
+      least(({ freeBytes }) => freeBytes)
+    ),
+    buffers: channels * wavesWithBuffers * most(({ maxInFlight }) => maxInFlight),
+    bytesPerSecond: least(({ bytesPerSecond }) => bytesPerSecond),
+    startSeconds: most(({ startSeconds }) => startSeconds)
+  })
+})
