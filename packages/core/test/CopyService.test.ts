@@ -5,12 +5,13 @@ import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
-import type * as Scope from "effect/Scope"
+import * as Scope from "effect/Scope"
 import { CopyDriver } from "../src/service/CopyDriver.ts"
-import { CopyService } from "../src/service/CopyService.ts"
+import { type CopyOp, CopyService } from "../src/service/CopyService.ts"
 import { TensorEngine } from "../src/service/TensorEngine.ts"
 import { sliceTensor, tensorBytes, tensorView, transposeTensor } from "../src/tensor/Tensor.ts"
 import { loopbackLayer, makeLoopbackNetwork, strictLayer } from "../src/testing/Loopback.ts"
+import * as ReferenceEngine from "../src/testing/ReferenceEngine.ts"
 import { runCluster, runRanks, type VirtualClusterOptions } from "../src/testing/VirtualCluster.ts"
 
 const drivers: ReadonlyArray<readonly [string, () => Partial<VirtualClusterOptions<never>>]> = [
@@ -205,6 +206,104 @@ describe("interruption", () => {
         })
       )
       assert.strictEqual(cancelled, 1)
+    })
+  )
+})
+
+describe("lists of operations", () => {
+  it.live("one that was run before is known again, until memory of it is gone", () =>
+    Effect.gen(function* () {
+      yield* runCluster({ size: 2 }, (rank) =>
+        Effect.gen(function* () {
+          const service = yield* CopyService
+          const engine = yield* TensorEngine
+          const scope = yield* Scope.make()
+          const tensor = yield* Scope.provide(filled([7], rank * 100), scope)
+          const ops: ReadonlyArray<CopyOp> = [
+            rank === 0
+              ? { _tag: "SendOp", tensor, destRank: 1, taskId: 3, part: 0, paramName: "a" }
+              : { _tag: "RecvOp", tensor, srcRank: 0, taskId: 3, part: 0, paramName: "a" }
+          ]
+          const other = yield* engine.allocate("uint8", [2])
+          yield* service.submitAll(ops)
+          assert.isFalse((yield* service.run()).reusedProgram)
+          for (const round of [1, 2]) {
+            if (rank === 0) yield* engine.fill(tensor, round)
+            yield* service.submitAll(ops)
+            assert.isTrue((yield* service.run()).reusedProgram)
+            assert.deepStrictEqual([...tensorBytes(tensor)!], new Array(7).fill(round))
+          }
+          // A list and single operations together are another batch; the list itself stays as it is.
+          yield* service.submitAll(ops)
+          yield* rank === 0 ? service.submitSend(other, 1, 4) : service.submitRecv(other, 0, 4)
+          assert.strictEqual((yield* service.run()).remoteOps, 2)
+          assert.strictEqual(ops.length, 1)
+          yield* service.submitAll(ops)
+          assert.strictEqual((yield* service.run()).remoteOps, 1)
+          if (rank === 0) yield* Scope.close(scope, Exit.void)
+          yield* service.submitAll(ops)
+          const error = yield* Effect.flip(service.run())
+          assert.deepStrictEqual([error.reason._tag, error.reason.rank], ["InvalidTensor", 0])
+          yield* Scope.close(scope, Exit.void)
+        })
+      )
+    })
+  )
+
+  it.live("what stays within a rank is copied while the rest travels", () =>
+    Effect.gen(function* () {
+      const started = yield* Deferred.make<void>()
+      const copied = yield* Deferred.make<void>()
+      const driver = Layer.succeed(
+        CopyDriver,
+        CopyDriver.of({
+          name: "patient",
+          rank: 0,
+          worldSize: 1,
+          capabilities: {
+            gather: true,
+            requiresProcessGroupBarrier: false,
+            requiresTaskId: false,
+            deviceFamilies: ["*"],
+            maxMessageBytes: 1024
+          },
+          prepare: (messages) => Effect.succeed({ messages, paths: [] }),
+          // Each side waits for the other, so that neither may wait for the other's end.
+          start: () =>
+            Effect.as(Deferred.succeed(started, undefined), {
+              isComplete: Deferred.isDone(copied),
+              await: Deferred.await(copied),
+              cancel: Effect.void,
+              movedBytes: Effect.succeed(0)
+            })
+        })
+      )
+      const engine = Layer.effect(
+        TensorEngine,
+        Effect.sync(() => {
+          const reference = ReferenceEngine.make()
+          return TensorEngine.of({
+            ...reference,
+            copy: (moves) =>
+              Deferred.await(started).pipe(
+                Effect.andThen(reference.copy(moves)),
+                Effect.andThen(Deferred.succeed(copied, undefined)),
+                Effect.asVoid
+              )
+          })
+        })
+      )
+      yield* runCluster({ size: 1, driver: () => driver, engine }, () =>
+        Effect.gen(function* () {
+          const service = yield* CopyService
+          const source = yield* filled([5], 9)
+          const destination = yield* filled([5], 0)
+          yield* service.submitSend(source, 0, 1)
+          yield* service.submitRecv(destination, 0, 1)
+          yield* service.run()
+          assert.deepStrictEqual([...tensorBytes(destination)!], [9, 10, 11, 12, 13])
+        })
+      )
     })
   )
 })

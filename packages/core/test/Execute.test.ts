@@ -451,6 +451,49 @@ describe("transforms", () => {
   )
 })
 
+describe("an update with the plan and tensors of one before", () => {
+  it.live("is known again until a tensor is another one or gone, and moves the bytes of the day", () =>
+    Effect.gen(function* () {
+      const model = oracleModel(rosterOf(2), rosterOf(3))
+      const plans = plansOf(model.source, model.destination, 3)
+      yield* runCluster({ size: 3 }, (rank) =>
+        Effect.gen(function* () {
+          const engine = yield* TensorEngine
+          const { source, destination } = yield* sidesOf(model, rank)
+          const update = executeReshardPlan(plans[rank]!, source?.dict, destination?.dict)
+          assert.isFalse((yield* update).copy.reusedProgram)
+          for (const tensor of destination!.dict.tensors.values()) yield* engine.fill(tensor as Tensor, 0xa5)
+          assert.isTrue((yield* update).copy.reusedProgram)
+          clean(yield* judgeSide(model, destination!, rank))
+
+          // The dictionary holds another tensor under a name that it had before.
+          const scope = yield* Scope.make()
+          const held = destination!.dict.tensors as Map<string, Tensor>
+          const name = "layers.0.up.weight"
+          const old = held.get(name)!
+          const fresh = yield* Scope.provide(engine.allocate(old.dtype, old.shape), scope)
+          held.set(name, fresh)
+          yield* engine.fill(fresh, 0xa5)
+          yield* engine.fill(old, 0x5a)
+          assert.isFalse((yield* update).copy.reusedProgram)
+          const seen = yield* engine.allocate(old.dtype, old.shape)
+          yield* engine.copy([{ dst: seen, src: old }])
+          assert.isTrue(tensorBytes(seen)!.every((byte) => byte === 0x5a))
+          yield* engine.copy([{ dst: old, src: fresh }])
+          clean(yield* judgeSide(model, destination!, rank))
+
+          yield* Scope.close(scope, Exit.void)
+          const error = yield* Effect.flip(update)
+          assert.include(["TensorMissing", "TransferFailed"], error.reason._tag)
+          held.set(name, old)
+          yield* update
+          clean(yield* judgeSide(model, destination!, rank))
+        })
+      )
+    })
+  )
+})
+
 it.live("an update tells its progress and waits for the work before it", () =>
   Effect.gen(function* () {
     const model = oracleModel(rosterOf(2), layoutOf(2, { firstRank: 2 }).roster)

@@ -12,12 +12,13 @@ import * as Effect from "effect/Effect"
 import type { Rank } from "../base/Ids.ts"
 import { regionShape } from "../base/Region.ts"
 import type { ReshardPlan } from "../ir/ReshardPlan.ts"
-import { type CopyError, type CopyReport, CopyService, copyError } from "../service/CopyService.ts"
+import { type CopyError, type CopyOp, type CopyReport, CopyService, copyError } from "../service/CopyService.ts"
 import { type Fence, TensorEngine } from "../service/TensorEngine.ts"
 import type { Move } from "../tensor/Tensor.ts"
 import { resolveTensor, type TensorDict } from "../tensor/TensorDict.ts"
 import type { ReshardTransform } from "../transform/ReshardTransform.ts"
 import { type Outgoing, overwrittenSends } from "./InPlace.ts"
+import { knownUpdate, rememberUpdate, type Update } from "./KnownUpdates.ts"
 import { checkTensors, plainView } from "./PlanTensors.ts"
 import type { ReshardError } from "./ReshardError.ts"
 import type { UpdateMemory } from "./UpdateMemory.ts"
@@ -123,21 +124,19 @@ const stageOverwritten = Effect.fnUntraced(function* (
   return { sends: { outgoing: staged, fills: moves } satisfies Sends, stagedSends: overwritten.size }
 })
 
-/** Queues all operations at once, right before `run`, so that an update which ends earlier leaves nothing there. */
-const submitAll = Effect.fnUntraced(function* (
-  outgoing: ReadonlyArray<Outgoing>,
-  writebacks: ReadonlyArray<Writeback>
-) {
-  const service = yield* CopyService
-  for (const { op, part, tensor } of outgoing) {
-    yield* service.submitSend(tensor, op.peerRank, op.taskId, { part, paramName: op.paramName })
-  }
-  for (const { op, buffers } of writebacks) {
-    for (const [part, buffer] of buffers.entries()) {
-      yield* service.submitRecv(buffer, op.peerRank, op.taskId, { part, paramName: op.paramName })
-    }
-  }
-})
+/** What an update queues, right before `run`, so that an update which ends earlier leaves nothing there. */
+const opsOf = (outgoing: ReadonlyArray<Outgoing>, writebacks: ReadonlyArray<Writeback>): ReadonlyArray<CopyOp> => [
+  ...outgoing.map(({ op, part, tensor }): CopyOp => {
+    const { peerRank: destRank, taskId, paramName } = op
+    return { _tag: "SendOp", tensor, destRank, taskId, part, paramName }
+  }),
+  ...writebacks.flatMap(({ op, buffers }) =>
+    buffers.map((tensor, part): CopyOp => {
+      const { peerRank: srcRank, taskId, paramName } = op
+      return { _tag: "RecvOp", tensor, srcRank, taskId, part, paramName }
+    })
+  )
+]
 
 export const executeReshardPlan = Effect.fn("executeReshardPlan")(function* (
   plan: ReshardPlan,
@@ -152,6 +151,9 @@ export const executeReshardPlan = Effect.fn("executeReshardPlan")(function* (
     for (const fence of options.after ?? []) {
       yield* Effect.mapError(fence.await, (error) => engineFailed(plan.rank, "after", error))
     }
+    const isPlain = transform === undefined && plan.rank === service.rank
+    const known = isPlain ? knownUpdate(plan, source, destination) : undefined
+    if (known !== undefined) return { ...known, stagedSends: 0 }
     const fault = checkTensors(plan, service.rank, source, destination)
     if (fault !== undefined) return yield* fault
     const prepared = yield* prepareSends(plan, source, transform)
@@ -161,16 +163,19 @@ export const executeReshardPlan = Effect.fn("executeReshardPlan")(function* (
       const filled = Effect.flatMap(TensorEngine, (memory) => memory.copy(sends.fills))
       yield* Effect.mapError(filled, (error) => engineFailed(plan.rank, "cast", error))
     }
-    return { writebacks, outgoing: sends.outgoing, stagedSends }
+    const update: Update = { writebacks, ops: opsOf(sends.outgoing, writebacks) }
+    const needsNoMemory = sends.fills.length === 0 && writebacks.every(({ _tag }) => _tag === "Direct")
+    if (isPlain && needsNoMemory) rememberUpdate(plan, source, destination, update)
+    return { ...update, stagedSends }
   })
   const updated = Effect.gen(function* () {
     const memory = options.memory === undefined ? engine : yield* options.memory.borrow(engine)
     // A failure before `run` must reach the other ranks, which wait for this one there.
-    const { writebacks, outgoing, stagedSends } = yield* Effect.tapError(
+    const { writebacks, ops, stagedSends } = yield* Effect.tapError(
       Effect.provideService(body, TensorEngine, memory),
       (error) => Effect.ignore(service.run({ refuse: refuse(service.rank, error) }))
     )
-    yield* submitAll(outgoing, writebacks)
+    yield* service.submitAll(ops)
     // Writebacks are part of the run: a rank that cannot write must not be the only one that knows.
     let unwritten: ReshardError | undefined
     const finish = finishWritebacks(plan.rank, writebacks).pipe(

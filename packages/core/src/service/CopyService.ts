@@ -84,6 +84,9 @@ export interface RecvOp {
   readonly part: Part
 }
 
+/** A half of a transfer with its local name, for error messages. */
+export type CopyOp = (SendOp | RecvOp) & { readonly paramName: string | undefined }
+
 export interface SubmitOptions {
   /** Which tensor of the task; 0 by default. */
   readonly part?: Part
@@ -158,6 +161,11 @@ export interface CopyServiceShape {
     taskId?: TaskId,
     options?: SubmitOptions
   ) => Effect.Effect<void, CopyError>
+  /**
+   * Queues many at once. Callers leave the list as it is: one that was run before is known again by itself, and costs next
+   * to nothing to check and agree on.
+   */
+  readonly submitAll: (ops: ReadonlyArray<CopyOp>) => Effect.Effect<void, CopyError>
   readonly run: (options?: RunOptions) => Effect.Effect<CopyReport, CopyError>
 }
 

@@ -27,14 +27,15 @@ import {
 } from "./CopyDriver.ts"
 import {
   type CopyError,
+  type CopyOp,
   type CopyReport,
   CopyService,
   type CopyServiceShape,
   copyError,
   type RunOptions
 } from "./CopyService.ts"
-import { type BatchOp, type CopyBatch, memoryKey, type QueuedOp } from "./internal/copyBatch.ts"
-import { emptyBatch, makeBatch } from "./internal/copyCheck.ts"
+import { type CopyBatch, memoryKey, totalsOf } from "./internal/copyBatch.ts"
+import { emptyBatch, makeBatchMemory } from "./internal/copyCheck.ts"
 import {
   type Draft,
   draftMessages,
@@ -153,12 +154,6 @@ const localMoves = (batch: CopyBatch, before: ReadonlyArray<Move>): ReadonlyArra
   return moves.length === before.length && moves.every(isKnown) ? before : moves
 }
 
-const sumBytes = (ops: Iterable<BatchOp>): number => {
-  let total = 0
-  for (const op of ops) total += tensorByteLength(op.tensor)
-  return total
-}
-
 const make = <E>(
   driverLayer: Layer.Layer<CopyDriver, E, ProcessGroup | TensorEngine>,
   options: CopyServiceOptions
@@ -185,7 +180,9 @@ const make = <E>(
     let running: Running | undefined = yield* build
     const { driver: first } = running
     const { capabilities } = first
-    let queue: Array<QueuedOp> = []
+    let given: Array<ReadonlyArray<CopyOp>> = []
+    let added: Array<CopyOp> = []
+    const makeBatch = makeBatchMemory()
     let isRunning = false
     /** True from the first to the last collective of a run. */
     let isUnderWay = false
@@ -438,34 +435,42 @@ const make = <E>(
         reuse === undefined ? compile(run, driver, batch, agreement) : Effect.succeed(reuse)
       )
       times.prepare = prepare
-      const localBytes = sumBytes(batch.local.map(({ send }) => send))
-      const received = sumBytes([...batch.recvs.values()].flat())
-      const total = localBytes + received
-      let before = 0
-      const report = (moved: number) => runOptions.onProgress?.(before + moved, total) ?? Effect.void
+      const { localBytes, receivedBytes } = totalsOf(batch)
+      const total = localBytes + receivedBytes
+      let [copied, before] = [0, 0]
+      const report = (moved: number) => runOptions.onProgress?.(copied + before + moved, total) ?? Effect.void
       const tensorOp = (op: string, moves: ReadonlyArray<Move>) =>
         moves.length === 0
           ? Effect.void
           : Effect.mapError(group.keepAlive(engine.copy(moves)), (error) => fromTensorError(rank, op, error))
       local = localMoves(batch, local)
-      const [, copying] = yield* timed(tensorOp("local copy", local))
-      times.local = copying
-      before = localBytes
-      yield* report(0)
-      for (const [at, round] of program.rounds.entries()) {
-        const [, pack] = yield* timed(tensorOp("pack", round.pack))
-        const progress = (moved: number) => report(Math.min(moved, round.receivedBytes))
-        const [, moving] = yield* timed(transfer(driver, round, progress))
-        if (capabilities.requiresProcessGroupBarrier && at + 1 < program.rounds.length) {
-          yield* Effect.mapError(group.barrier("copy round"), (error) => fromGroupError(rank, "run", error))
-        }
-        const [, unpack] = yield* timed(tensorOp("unpack", round.unpack))
-        times.pack = (times.pack ?? 0) + pack
-        times.transfer = (times.transfer ?? 0) + moving
-        times.unpack = (times.unpack ?? 0) + unpack
-        before += round.receivedBytes
+      const within = Effect.gen(function* () {
+        const [, copying] = yield* timed(tensorOp("local copy", local))
+        times.local = copying
+        copied = localBytes
         yield* report(0)
-      }
+      })
+      const between = Effect.gen(function* () {
+        for (const [at, round] of program.rounds.entries()) {
+          const [, pack] = yield* timed(tensorOp("pack", round.pack))
+          const progress = (moved: number) => report(Math.min(moved, round.receivedBytes))
+          const [, moving] = yield* timed(transfer(driver, round, progress))
+          if (capabilities.requiresProcessGroupBarrier && at + 1 < program.rounds.length) {
+            yield* Effect.mapError(group.barrier("copy round"), (error) => fromGroupError(rank, "run", error))
+          }
+          const [, unpack] = yield* timed(tensorOp("unpack", round.unpack))
+          times.pack = (times.pack ?? 0) + pack
+          times.transfer = (times.transfer ?? 0) + moving
+          times.unpack = (times.unpack ?? 0) + unpack
+          before += round.receivedBytes
+          yield* report(0)
+        }
+      })
+      // Regions that are read are not written in the same run, so both go at once. A failure of one waits for the other:
+      // this rank must stay in step with the others.
+      const [own, others] = yield* Effect.all([Effect.result(within), Effect.result(between)], { concurrency: 2 })
+      yield* Effect.fromResult(own)
+      yield* Effect.fromResult(others)
       if (runOptions.finish !== undefined) yield* group.keepAlive(runOptions.finish)
       return program
     })
@@ -479,16 +484,16 @@ const make = <E>(
       const paths = new Map<Rank, PeerPath>(
         program.rounds.flatMap((round) => round.program.paths.map((path) => [path.peer, path] as const))
       )
-      const peers = [...new Set([...batch.sends.keys(), ...batch.recvs.keys()])].sort((a, b) => a - b)
+      const totals = totalsOf(batch)
       const phase = (name: string) => times[name] ?? 0
       return {
         backend: first.name,
         rank,
-        localBytes: sumBytes(batch.local.map(({ send }) => send)),
+        localBytes: totals.localBytes,
         localOps: batch.local.length,
-        remoteBytesSent: sumBytes([...batch.sends.values()].flat()),
-        remoteBytesReceived: sumBytes([...batch.recvs.values()].flat()),
-        remoteOps: [...batch.sends.values(), ...batch.recvs.values()].reduce((sum, ops) => sum + ops.length, 0),
+        remoteBytesSent: totals.sentBytes,
+        remoteBytesReceived: totals.receivedBytes,
+        remoteOps: totals.remoteOps,
         messages: program.messages,
         stagingBytes: program.stagingBytes,
         reusedProgram: isReused,
@@ -501,18 +506,16 @@ const make = <E>(
           unpack: phase("unpack"),
           outcome: phase("outcome")
         },
-        peers: peers.map((peer) => ({
-          peer,
-          bytesSent: sumBytes(batch.sends.get(peer) ?? []),
-          bytesReceived: sumBytes(batch.recvs.get(peer) ?? []),
-          path: paths.get(peer)?.path ?? first.name,
-          reason: paths.get(peer)?.reason ?? "the only path of this backend"
+        peers: totals.peers.map((moved) => ({
+          ...moved,
+          path: paths.get(moved.peer)?.path ?? first.name,
+          reason: paths.get(moved.peer)?.reason ?? "the only path of this backend"
         }))
       }
     }
 
     const runBatch = Effect.fn("CopyService.run")(function* (
-      taken: ReadonlyArray<QueuedOp>,
+      taken: ReadonlyArray<CopyOp>,
       runOptions: RunOptions
     ): Effect.fn.Return<CopyReport, CopyError> {
       const times: { [phase: string]: number } = {}
@@ -584,10 +587,18 @@ const make = <E>(
       )
     })
 
-    const submit = (op: QueuedOp): Effect.Effect<void> =>
+    /** Operations queued one by one since the last list; the queue is the lists and then these. */
+    const submit = (op: CopyOp): Effect.Effect<void> =>
       Effect.sync(() => {
-        queue.push(op)
+        added.push(op)
       })
+
+    const takeQueue = (): ReadonlyArray<CopyOp> => {
+      const taken = [...given, added].filter((list) => list.length > 0)
+      given = []
+      added = []
+      return taken.length === 1 ? taken[0]! : taken.flat()
+    }
 
     return CopyService.of({
       backend: first.name,
@@ -613,6 +624,11 @@ const make = <E>(
           part: submitOptions?.part ?? 0,
           paramName: submitOptions?.paramName
         }),
+      submitAll: (ops) =>
+        Effect.sync(() => {
+          given.push(added, ops)
+          added = []
+        }),
       run: (runOptions = {}) =>
         Effect.suspend(() => {
           if (isRunning) {
@@ -628,8 +644,7 @@ const make = <E>(
             )
           }
           isRunning = true
-          const taken = queue
-          queue = []
+          const taken = takeQueue()
           return Effect.ensuring(
             Effect.onInterrupt(runBatch(taken, runOptions), () => Effect.andThen(drop, leave)),
             Effect.sync(() => {

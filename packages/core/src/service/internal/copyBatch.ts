@@ -9,8 +9,8 @@ import { type Digest, digestOf } from "../../base/Digest.ts"
 import type { DType } from "../../base/DType.ts"
 import type { Rank } from "../../base/Ids.ts"
 import { equalShapes, formatShape, type Shape } from "../../base/Region.ts"
-import type { Tensor } from "../../tensor/Tensor.ts"
-import { type CopyError, type CopyReason, copyError, type RecvOp, type SendOp } from "../CopyService.ts"
+import { type Tensor, tensorByteLength } from "../../tensor/Tensor.ts"
+import { type CopyError, type CopyOp, type CopyReason, copyError } from "../CopyService.ts"
 
 /** A queued operation with its identity among those of its pair of ranks. */
 export interface BatchOp {
@@ -30,8 +30,6 @@ export interface CopyBatch {
   readonly recvs: ReadonlyMap<Rank, ReadonlyArray<BatchOp>>
 }
 
-export type QueuedOp = (SendOp | RecvOp) & { readonly paramName: string | undefined }
-
 const compareOps = (a: BatchOp, b: BatchOp): number => {
   if ((a.taskId === undefined) !== (b.taskId === undefined)) return a.taskId === undefined ? -1 : 1
   return (a.taskId ?? a.sequence) - (b.taskId ?? b.sequence) || a.part - b.part
@@ -48,12 +46,12 @@ export const nameOp = (op: BatchOp): string =>
 
 /** Groups a queue by peer and gives every operation its identity. */
 export const groupQueue = (
-  queue: ReadonlyArray<QueuedOp>
+  queue: ReadonlyArray<CopyOp>
 ): {
   readonly sends: ReadonlyMap<Rank, ReadonlyArray<BatchOp>>
   readonly recvs: ReadonlyMap<Rank, ReadonlyArray<BatchOp>>
 } => {
-  const collect = (tag: QueuedOp["_tag"]): ReadonlyMap<Rank, ReadonlyArray<BatchOp>> => {
+  const collect = (tag: CopyOp["_tag"]): ReadonlyMap<Rank, ReadonlyArray<BatchOp>> => {
     const byPeer = new Map<Rank, Array<BatchOp>>()
     const unnumbered = new Map<Rank, number>()
     for (const op of queue) {
@@ -94,20 +92,36 @@ export const summarize = (op: BatchOp): OpSummary => ({
   paramName: op.paramName ?? null
 })
 
+/** Remembers what was made of a value for as long as the value is there: batches are run again and again. */
+const remembered = <K extends object, A>(make: (key: K) => A): ((key: K) => A) => {
+  const made = new WeakMap<K, A>()
+  return (key) => {
+    const known = made.get(key)
+    if (known !== undefined) return known
+    const value = make(key)
+    made.set(key, value)
+    return value
+  }
+}
+
 /** Digest of the operations of one direction of one pair; names are local and left out. */
-export const pairDigest = (ops: ReadonlyArray<BatchOp>): Digest =>
-  digestOf(ops.map((op) => [op.taskId ?? null, op.part, op.sequence, op.tensor.shape, op.tensor.dtype]))
+export const pairDigest = remembered(
+  (ops: ReadonlyArray<BatchOp>): Digest =>
+    digestOf(ops.map((op) => [op.taskId ?? null, op.part, op.sequence, op.tensor.shape, op.tensor.dtype]))
+)
 
 /** Digest of everything that others must know of this rank's batch. */
-export const batchDigest = (batch: CopyBatch): Digest =>
-  digestOf([
-    batch.local.length,
-    [...batch.sends].map(([peer, ops]) => [peer, pairDigest(ops)]),
-    [...batch.recvs].map(([peer, ops]) => [peer, pairDigest(ops)])
-  ])
+export const batchDigest = remembered(
+  (batch: CopyBatch): Digest =>
+    digestOf([
+      batch.local.length,
+      [...batch.sends].map(([peer, ops]) => [peer, pairDigest(ops)]),
+      [...batch.recvs].map(([peer, ops]) => [peer, pairDigest(ops)])
+    ])
+)
 
 /** Where the memory of a batch is, so that a compiled program is used again only for the same memory. */
-export const memoryKey = (batch: CopyBatch): string => {
+export const memoryKey = remembered((batch: CopyBatch): string => {
   const where = (op: BatchOp) =>
     `${op.tensor.storage.generation}+${op.tensor.byteOffset}*${op.tensor.strides.join(",")}`
   return [
@@ -115,7 +129,39 @@ export const memoryKey = (batch: CopyBatch): string => {
     ...[...batch.sends.values()].flat().map(where),
     ...[...batch.recvs.values()].flat().map(where)
   ].join(";")
+})
+
+/** Payload bytes and operations of a batch. */
+export interface BatchTotals {
+  readonly localBytes: number
+  readonly sentBytes: number
+  readonly receivedBytes: number
+  readonly remoteOps: number
+  /** By peer, ascending. */
+  readonly peers: ReadonlyArray<{ readonly peer: Rank; readonly bytesSent: number; readonly bytesReceived: number }>
 }
+
+const sumBytes = (ops: Iterable<BatchOp>): number => {
+  let total = 0
+  for (const op of ops) total += tensorByteLength(op.tensor)
+  return total
+}
+
+export const totalsOf = remembered((batch: CopyBatch): BatchTotals => {
+  const ranks = [...new Set([...batch.sends.keys(), ...batch.recvs.keys()])].sort((a, b) => a - b)
+  const peers = ranks.map((peer) => ({
+    peer,
+    bytesSent: sumBytes(batch.sends.get(peer) ?? []),
+    bytesReceived: sumBytes(batch.recvs.get(peer) ?? [])
+  }))
+  return {
+    localBytes: sumBytes(batch.local.map(({ send }) => send)),
+    sentBytes: peers.reduce((sum, { bytesSent }) => sum + bytesSent, 0),
+    receivedBytes: peers.reduce((sum, { bytesReceived }) => sum + bytesReceived, 0),
+    remoteOps: [...batch.sends.values(), ...batch.recvs.values()].reduce((sum, ops) => sum + ops.length, 0),
+    peers
+  }
+})
 
 const describeSummary = (op: OpSummary): string => {
   const name =
