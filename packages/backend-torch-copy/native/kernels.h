@@ -10,18 +10,12 @@
 #include <cstdint>
 
 #include <tensorferry/dtype.h>
+#include <tensorferry/wide.h>
 
 namespace tensorferry {
 
-/** The types in which values are converted and accumulated. */
-enum class Wide : uint8_t { Float32, Float64, Int64, UInt64 };
-inline constexpr size_t wideCount = 4;
-
 /** Elements per block; the widest block takes 8 KiB. */
 inline constexpr size_t blockElements = 1024;
-
-enum class ReduceOp : uint8_t { Sum, Average, Maximum, Minimum, Product };
-inline constexpr size_t reduceOpCount = 5;
 
 struct Kernels {
   const char* name;
@@ -43,27 +37,6 @@ struct Kernels {
   void (*accumulate[reduceOpCount][wideCount])(void* accumulator, const void* block, size_t count);
   void (*divide[wideCount])(void* accumulator, uint64_t divisor, size_t count);
 };
-
-/** The wide form of each castable type. */
-inline constexpr Wide wideOf(uint8_t dtype) noexcept {
-  switch (static_cast<DType>(dtype)) {
-    case DType::Float64:
-      return Wide::Float64;
-    case DType::UInt64:
-      return Wide::UInt64;
-    case DType::Bool:
-    case DType::UInt8:
-    case DType::Int8:
-    case DType::UInt16:
-    case DType::Int16:
-    case DType::UInt32:
-    case DType::Int32:
-    case DType::Int64:
-      return Wide::Int64;
-    default:
-      return Wide::Float32;
-  }
-}
 
 /** The best table for this processor. */
 const Kernels& kernels() noexcept;

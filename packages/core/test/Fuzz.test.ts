@@ -63,6 +63,9 @@ describe("mutants", () => {
       assert.deepStrictEqual(mutateEncoded(text, makeRandom(at)), mutant)
       assert.isBelow(mutant.length, 16 * mutantByteLimit)
     }
+    // Long keys are repeated no more than long values.
+    const longKey = JSON.stringify({ ["x".repeat(5000)]: 1 })
+    for (let at = 0; at < 500; at++) assert.isBelow(mutateJson(longKey, makeRandom(at)).length, 16 * mutantByteLimit)
     assert.isAbove(new Set(mutants.map((mutant) => Buffer.from(mutant).toString("latin1"))).size, 250)
   })
 

@@ -183,7 +183,8 @@ const changeStructure = (root: Node, random: Random): void => {
       list.splice(at, 1)
       return
     case 1: {
-      const count = repeats(random, printed(valueAt(place)).length)
+      const key = "object" in container ? container.object[at]![0] : ""
+      const count = repeats(random, key.length + printed(valueAt(place)).length)
       // Copies, so that a later change of one is not a change of all.
       list.splice(at, 0, ...Array.from({ length: count }, () => structuredClone(list[at])))
       return
