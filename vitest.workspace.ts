@@ -1,6 +1,6 @@
 import { defineConfig } from "vitest/config"
 
-const packages = ["core", "backend-torch-copy", "cli"]
+const packages = ["core", "backend-torch-copy", "backend-cuda", "cli"]
 
 /** One project per package; test files live in `packages/NAME/test`. */
 export default defineConfig({

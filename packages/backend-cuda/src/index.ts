@@ -1,13 +1,10 @@
-/** Backends for NVIDIA and AMD devices. This version describes them and probes for libraries; it moves nothing yet. */
-import type { BackendDescriptor } from "@tensorferry/core/backend/BackendDescriptor"
-import { plannedBackend } from "@tensorferry/core/backend/PlannedBackend"
-
-const cudaRuntime = { purpose: "CUDA driver", fileNames: ["libcuda.so.1"] }
-const nccl = { purpose: "NCCL", fileNames: ["libnccl.so.2"] }
-const folders = ["/usr/local/cuda/lib64"]
-
-export const descriptors: ReadonlyArray<BackendDescriptor> = [
-  plannedBackend({ name: "cuda", deviceFamilies: ["cuda", "rocm"], libraries: [cudaRuntime, nccl], folders }),
-  plannedBackend({ name: "cuda-ipc", deviceFamilies: ["cuda", "rocm"], libraries: [cudaRuntime], folders }),
-  plannedBackend({ name: "nccl", deviceFamilies: ["cuda", "rocm"], libraries: [cudaRuntime, nccl], folders })
-]
+/**
+ * NVIDIA and AMD devices: backends `cuda`, `cuda-ipc` and `nccl`, and the device behind their engine, by which memory of
+ * other libraries and processes becomes tensors.
+ */
+export type { CudaCopyDriver } from "./CopyDriver.ts"
+export type { DeviceMemory } from "./DeviceMemory.ts"
+export { descriptors } from "./descriptor.ts"
+export type { CudaOptions } from "./options.ts"
+export type { RunTimes } from "./RunTimes.ts"
+export { deviceOf, type EngineDevice } from "./TensorEngine.ts"

@@ -5,8 +5,7 @@
  */
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
+#include "integers.h"
 
 namespace tensorferry {
 
@@ -48,6 +47,6 @@ inline constexpr const char* dtypeNames[dtypeCount] = {
 /** Bytes per element; 0 for types whose elements share bytes (they travel as uint8). */
 inline constexpr uint8_t dtypeBytes[dtypeCount] = {1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 1, 1, 1, 1, 1, 0, 0, 0, 8};
 
-inline constexpr bool isCastable(uint8_t code) noexcept { return code < castableCount; }
+inline constexpr TENSORFERRY_SHARED bool isCastable(uint8_t code) noexcept { return code < castableCount; }
 
 }  // namespace tensorferry

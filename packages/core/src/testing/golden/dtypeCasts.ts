@@ -10,9 +10,10 @@ import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 import { bitsOf, DType, kindOf } from "../../base/DType.ts"
-import type { TensorEngineShape, TensorError } from "../../service/TensorEngine.ts"
-import { tensorBytes } from "../../tensor/Tensor.ts"
+import { TensorEngine, type TensorEngineShape, type TensorError } from "../../service/TensorEngine.ts"
 import { elementCodec } from "../casts.ts"
+import type { CaseFailure } from "../conformance/Case.ts"
+import { gatherElements, loadBytes, place, setElements } from "../conformance/memory.ts"
 
 const Cast = Schema.Struct({
   src: DType,
@@ -51,16 +52,15 @@ const convert = (
   src: DType,
   dst: DType,
   input: Uint8Array
-): Effect.Effect<Uint8Array, TensorError, Scope.Scope> =>
+): Effect.Effect<Uint8Array, TensorError | CaseFailure, Scope.Scope> =>
   Effect.gen(function* () {
     const count = input.length / bytesPer(src)
-    const source = yield* engine.allocate(src, [count])
-    tensorBytes(source)!.set(input)
-    const target = yield* engine.allocate(dst, [count])
-    yield* engine.fill(target, 0x5a)
-    yield* engine.copy([{ dst: target, src: source }])
-    return Uint8Array.from(tensorBytes(target)!)
-  })
+    const source = yield* place(src, [count])
+    yield* setElements(source, input)
+    const target = yield* place(dst, [count])
+    yield* engine.copy([{ dst: target.tensor, src: source.tensor }])
+    return gatherElements(target.tensor, yield* loadBytes(target.whole))
+  }).pipe(Effect.provideService(TensorEngine, engine))
 
 const compareCast = (recorded: typeof Cast.Type, input: Uint8Array, output: Uint8Array): string | undefined => {
   const { src, dst } = recorded
@@ -123,11 +123,11 @@ export interface CastVerdict {
   readonly fault: string | undefined
 }
 
-/** One verdict per pair of types and per digest. The engine's memory must be visible to the host. */
+/** One verdict per pair of types and per digest. */
 export const checkCasts = (
   engine: TensorEngineShape,
   recorded: RecordedCasts
-): Effect.Effect<ReadonlyArray<CastVerdict>, TensorError> =>
+): Effect.Effect<ReadonlyArray<CastVerdict>, TensorError | CaseFailure> =>
   Effect.gen(function* () {
     const verdicts: Array<CastVerdict> = []
     for (const cast of recorded.casts) {

@@ -1,0 +1,127 @@
+/*
+ * See gpu_libraries.h. A library that opens but lacks a function is left and the next name is tried.
+ */
+#include <tensorferry_gpu/gpu_libraries.h>
+
+#include <dlfcn.h>
+#include <link.h>
+
+#include <cstdlib>
+
+namespace tensorferry::gpu {
+namespace {
+
+class SymbolTable {
+ public:
+  SymbolTable(void* library, Vendor vendor) : library_(library), vendor_(vendor) {}
+
+  template <typename Function>
+  void find(Entry<Function>& entry, bool required, const char* cuda, const char* hip) {
+    const char* name = vendor_ == Vendor::Cuda ? cuda : hip;
+    void* symbol = *name == '\0' ? nullptr : dlsym(library_, name);
+    entry.name = name;
+    entry.function = reinterpret_cast<decltype(entry.function)>(symbol);
+    if (symbol == nullptr && required && missing_.empty()) missing_ = name;
+  }
+
+  const std::string& missing() const noexcept { return missing_; }
+
+ private:
+  void* library_;
+  Vendor vendor_;
+  std::string missing_;
+};
+
+/** Looks the functions of one library up; answers the name of the first required one that is missing, or nothing. */
+using Fill = std::string (*)(GpuApi&, void*);
+
+#define TENSORFERRY_GPU_FILL(function, required, optional)                                                \
+  std::string function(GpuApi& api, void* library) {                                                      \
+    SymbolTable table(library, api.vendor);                                                               \
+    required(TENSORFERRY_GPU_REQUIRED) optional(TENSORFERRY_GPU_OPTIONAL) return table.missing();         \
+  }
+#define TENSORFERRY_GPU_REQUIRED(member, signature, cuda, hip) table.find(api.member, true, cuda, hip);
+#define TENSORFERRY_GPU_OPTIONAL(member, signature, cuda, hip) table.find(api.member, false, cuda, hip);
+
+TENSORFERRY_GPU_FILL(fillRuntime, TENSORFERRY_GPU_RUNTIME, TENSORFERRY_GPU_RUNTIME_OPTIONAL)
+TENSORFERRY_GPU_FILL(fillDriver, TENSORFERRY_GPU_DRIVER, TENSORFERRY_GPU_DRIVER_OPTIONAL)
+TENSORFERRY_GPU_FILL(fillCompiler, TENSORFERRY_GPU_COMPILER, TENSORFERRY_GPU_COMPILER_OPTIONAL)
+TENSORFERRY_GPU_FILL(fillCollectives, TENSORFERRY_GPU_COLLECTIVES, TENSORFERRY_GPU_COLLECTIVES_OPTIONAL)
+
+/** Where a library was really loaded from. */
+std::string pathOf(void* library, const std::string& name) {
+  link_map* map = nullptr;
+  if (dlinfo(library, RTLD_DI_LINKMAP, &map) != 0 || map == nullptr || map->l_name == nullptr) return name;
+  char* real = realpath(map->l_name, nullptr);
+  std::string path = real == nullptr ? map->l_name : real;
+  std::free(real);
+  return path;
+}
+
+LibraryFound openOne(GpuApi& api, const std::vector<std::string>& names, Fill fill) {
+  LibraryFound found;
+  for (const std::string& name : names) {
+    found.tried.push_back(name);
+    void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+    std::string problem;
+    if (library == nullptr) {
+      const char* text = dlerror();
+      problem = text == nullptr ? name + " could not be opened" : text;
+    } else {
+      const std::string missing = fill(api, library);
+      if (missing.empty()) {
+        found.path = pathOf(library, name);
+        found.problem.clear();
+        return found;
+      }
+      problem = pathOf(library, name) + " has no function " + missing;
+      dlclose(library);
+    }
+    found.problem += (found.problem.empty() ? "" : "; ") + problem;
+  }
+  if (names.empty()) found.problem = "no name was given";
+  found.problem += ".";
+  return found;
+}
+
+/** CUDA counts 1000 per major version and 10 per minor one, HIP 10^7 and 10^5. */
+std::string versionText(Vendor vendor, int version) {
+  const int major = vendor == Vendor::Cuda ? 1000 : 10'000'000, minor = vendor == Vendor::Cuda ? 10 : 100'000;
+  return std::to_string(version / major) + "." + std::to_string(version % major / minor);
+}
+
+/** NCCL counted 1000 per major version up to 2.8, 10000 since. */
+std::string collectivesVersionText(int version) {
+  const int major = version < 10000 ? 1000 : 10000;
+  return std::to_string(version / major) + "." + std::to_string(version % major / 100) + "." +
+         std::to_string(version % 100);
+}
+
+}  // namespace
+
+OpenedLibraries openLibraries(Vendor vendor, const LibraryNames& names) {
+  auto libraries = std::make_shared<Libraries>();
+  GpuApi& api = libraries->api;
+  api.vendor = vendor;
+  OpenedLibraries opened;
+  opened.runtime = openOne(api, names.runtime, fillRuntime);
+  opened.driver = openOne(api, names.driver, fillDriver);
+  opened.compiler = openOne(api, names.compiler, fillCompiler);
+  opened.collectives = openOne(api, names.collectives, fillCollectives);
+  int number = 0, minor = 0;
+  if (!opened.runtime.path.empty()) {
+    if (api.runtimeVersion(&number) == code::success) opened.runtime.version = versionText(vendor, number);
+    if (!opened.driver.path.empty() && api.driverVersion(&number) == code::success)
+      libraries->driverVersion = opened.driver.version = versionText(vendor, number);
+  }
+  api.hasCompiler = !opened.compiler.path.empty();
+  if (api.hasCompiler && api.compilerVersion(&number, &minor) == 0)
+    libraries->compilerVersion = opened.compiler.version = std::to_string(number) + "." + std::to_string(minor);
+  api.hasCollectives = !opened.collectives.path.empty();
+  if (api.hasCollectives && api.collectivesVersion(&number) == collectives::success)
+    opened.collectives.version = collectivesVersionText(number);
+  if (!opened.runtime.path.empty() && !opened.driver.path.empty()) opened.libraries = std::move(libraries);
+  return opened;
+}
+
+}  // namespace tensorferry::gpu

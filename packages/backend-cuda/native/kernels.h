@@ -1,0 +1,45 @@
+/*
+ * The kernels on one device: loaded once, launched by the worker.
+ */
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <tensorferry_gpu/gpu_libraries.h>
+#include <tensorferry_gpu/gpu_objects.h>
+
+#include "kernels/parameters.h"
+
+namespace tensorferry::gpu {
+
+class Kernels {
+ public:
+  /**
+   * Loads the kernels, compiling them where the cache folder (if any) has none. The device is current. `blocks` of 0 means
+   * as many as the device runs at once.
+   */
+  Status load(const Libraries& libraries, int ordinal, const std::string& cacheFolder, uint32_t blocks);
+  void clear() noexcept { module_.reset(); }
+
+  Status move(const MoveParameter& parameter, StreamHandle stream) const;
+  /** `usefulBlocks` as a compiled reduction states them. */
+  Status reduce(const ReduceParameter& parameter, uint32_t usefulBlocks, StreamHandle stream) const;
+  Status compare(const CompareParameter& parameter, StreamHandle stream) const;
+  Status spin(uint64_t nanoseconds, StreamHandle stream) const;
+
+ private:
+  Status loadImage(const std::string& image);
+  template <typename Parameter>
+  Status launch(FunctionHandle function, unsigned blocks, unsigned threads, Parameter parameter,
+                StreamHandle stream) const;
+  uint32_t residentBlocks(FunctionHandle function, uint32_t processors) const;
+
+  const GpuApi* api_ = nullptr;
+  Module module_;
+  FunctionHandle move_ = nullptr, reduce_ = nullptr, compare_ = nullptr, spin_ = nullptr;
+  uint32_t moveBlocks_ = 1, reduceBlocks_ = 1, compareBlocks_ = 1;
+  uint64_t clockRate_ = 0;
+};
+
+}  // namespace tensorferry::gpu

@@ -1,0 +1,74 @@
+/*
+ * Compiles moves and reductions into the tables that kernels read. No GPU, no JavaScript; pure functions, any thread.
+ *
+ * Invariants: a compiled table does exactly what the moves say, whatever their shapes; what cannot be compiled is refused
+ * with InvalidArgument and the number of the move. Addresses are not looked at: that they are valid on the device is the
+ * caller's promise. Copies of a region onto itself are left out.
+ */
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include <tensorferry/moves.h>
+#include <tensorferry/status.h>
+
+#include "parameters.h"
+
+namespace tensorferry::gpu {
+
+/** A table of moves. Upload `table` to an address that is a multiple of 16. */
+struct Batch {
+  std::vector<uint64_t> table;
+  /** Position of the units in the table, in words. */
+  uint32_t unitsAt = 0;
+  /** Zero where there is nothing to do: then nothing needs to be launched. */
+  uint32_t unitCount = 0;
+  uint64_t bytesRead = 0, bytesWritten = 0;
+};
+
+/** Units that a batch may have: tables of more would be larger than any device needs. */
+inline constexpr uint32_t maxUnits = 1u << 24;
+
+/** A table for `tensorferry_move`. */
+Result<Batch> compileMoves(const MoveList& moves);
+
+/** A table for `tensorferry_compare`, of one copy of equal types: its two sides are compared. */
+Result<Batch> compileCompare(const Move& move);
+
+/** A table of one reduction. */
+struct Reduction {
+  std::vector<uint64_t> table;
+  /** Zero where there is nothing to do. */
+  uint32_t records = 0;
+  uint32_t recordWords = 0;
+  /** Blocks beyond this find nothing to do. */
+  uint32_t usefulBlocks = 0;
+  uint64_t bytesRead = 0, bytesWritten = 0;
+};
+
+/** A table for `tensorferry_reduce`, from words as `makeReduceJob` of backend-torch-copy takes them (MoveTable.encodeReduce). */
+Result<Reduction> compileReduce(const uint64_t* words, size_t count);
+
+/** Parameters for tables that were uploaded to `address`. */
+inline MoveParameter moveParameter(const Batch& batch, uint64_t address) noexcept {
+  return {address, batch.unitsAt, batch.unitCount};
+}
+inline CompareParameter compareParameter(const Batch& batch, uint64_t address, uint64_t difference) noexcept {
+  return {moveParameter(batch, address), difference};
+}
+inline ReduceParameter reduceParameter(const Reduction& reduction, uint64_t address) noexcept {
+  return {address, reduction.records, reduction.recordWords};
+}
+
+/** Bytes in a row. */
+struct ByteRun {
+  uint64_t destination, source, bytes;
+};
+
+/** The run that a normalised move is, where it copies bits between dense regions: a copy engine can do it. */
+std::optional<ByteRun> byteRunOf(const Move& move) noexcept;
+
+}  // namespace tensorferry::gpu

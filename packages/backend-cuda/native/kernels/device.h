@@ -1,0 +1,123 @@
+/*
+ * What kernels need of the machine that runs them: memory by address, the place of a thread, atomic results, a clock. Owns
+ * every difference between CUDA, HIP and plain C++.
+ *
+ * Invariant: `load` and `store` are given addresses that are multiples of the size. A GPU stops where that is not so; plain
+ * C++ raises a bus error, so that the simulated driver and tests find it too.
+ */
+#pragma once
+
+#include <tensorferry/integers.h>
+
+#if defined(__CUDACC__) || defined(__HIP__) || defined(TENSORFERRY_RUNTIME_COMPILED)
+#define TENSORFERRY_ON_DEVICE 1
+#define TENSORFERRY_DEVICE __device__ __forceinline__
+#define TENSORFERRY_UNROLL _Pragma("unroll")
+#define TENSORFERRY_KEEP_LOOP _Pragma("unroll 1")
+#else
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#define TENSORFERRY_DEVICE inline
+#define TENSORFERRY_UNROLL
+#define TENSORFERRY_KEEP_LOOP
+#endif
+
+namespace tensorferry::gpu {
+namespace {
+
+/** Where a thread is in a launch of blocks of `blockThreads`. */
+struct Place {
+  uint32_t block, blocks, thread;
+};
+
+/** The widest access. */
+struct alignas(16) Vector {
+  uint32_t x, y, z, w;
+};
+
+#ifdef TENSORFERRY_ON_DEVICE
+
+/** An address in global memory, as the compiler knows then: such accesses need no look at where it is. */
+template <typename T>
+TENSORFERRY_DEVICE T* global(uint64_t address) {
+#ifdef __CUDA_ARCH__
+  return static_cast<T*>(const_cast<void*>(static_cast<const void*>(__cvta_global_to_generic(address))));
+#else
+  return reinterpret_cast<T*>(address);
+#endif
+}
+/** A record of a table. */
+template <typename T>
+TENSORFERRY_DEVICE const T& view(uint64_t address) {
+  return *global<const T>(address);
+}
+template <typename T>
+TENSORFERRY_DEVICE T load(uint64_t address) {
+  return *global<const T>(address);
+}
+template <typename T>
+TENSORFERRY_DEVICE void store(uint64_t address, T value) {
+  *global<T>(address) = value;
+}
+TENSORFERRY_DEVICE void addTo(uint64_t address, uint64_t value) {
+  atomicAdd(reinterpret_cast<unsigned long long*>(address), static_cast<unsigned long long>(value));
+}
+TENSORFERRY_DEVICE void lower(uint64_t address, uint64_t value) {
+  atomicMin(reinterpret_cast<unsigned long long*>(address), static_cast<unsigned long long>(value));
+}
+
+#else
+
+inline void expectMultiple(uint64_t address, uint64_t size) {
+  if (address % size == 0) return;
+  std::raise(SIGBUS);
+  std::abort();
+}
+template <typename T>
+const T& view(uint64_t address) {
+  expectMultiple(address, alignof(T));
+  return *reinterpret_cast<const T*>(address);
+}
+template <typename T>
+T load(uint64_t address) {
+  expectMultiple(address, sizeof(T));
+  T value;
+  std::memcpy(&value, reinterpret_cast<const void*>(address), sizeof value);
+  return value;
+}
+template <typename T>
+void store(uint64_t address, T value) {
+  expectMultiple(address, sizeof(T));
+  std::memcpy(reinterpret_cast<void*>(address), &value, sizeof value);
+}
+inline void addTo(uint64_t address, uint64_t value) { store<uint64_t>(address, load<uint64_t>(address) + value); }
+inline void lower(uint64_t address, uint64_t value) {
+  if (value < load<uint64_t>(address)) store<uint64_t>(address, value);
+}
+
+#endif
+
+/** Returns after so much time. On a host nothing is waited for. */
+TENSORFERRY_DEVICE void spinFor(uint64_t nanoseconds, uint64_t clockRate) {
+#if defined(__HIP_DEVICE_COMPILE__)
+  const uint64_t begin = wall_clock64(), ticks = nanoseconds / 1000 * clockRate / 1000;
+  while (wall_clock64() - begin < ticks) {
+  }
+#elif defined(__CUDA_ARCH__)
+  const auto now = [] {
+    uint64_t time;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
+    return time;
+  };
+  const uint64_t begin = now();
+  while (now() - begin < nanoseconds) {
+  }
+#else
+  static_cast<void>(nanoseconds);
+#endif
+  static_cast<void>(clockRate);
+}
+
+}  // namespace
+}  // namespace tensorferry::gpu

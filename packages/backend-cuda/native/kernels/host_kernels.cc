@@ -1,0 +1,39 @@
+/*
+ * The kernels as plain C++, one thread after another, for the simulated driver. Any thread.
+ */
+#include <cstdlib>
+
+#include "move_kernels.h"
+#include "simulated_kernel.h"
+
+namespace tensorferry::gpu {
+namespace {
+
+template <typename Parameter, void (*body)(const Parameter&, const Place&)>
+void runThreads(const void* parameter, unsigned gridX, unsigned blockX) {
+  const auto& given = *static_cast<const Parameter*>(parameter);
+  for (unsigned block = 0; block < gridX; block++)
+    for (unsigned thread = 0; thread < blockX; thread++) body(given, Place{block, gridX, thread});
+}
+
+/** Fewer threads would leave work undone, and more would do it twice: nobody launches that by intent. */
+template <typename Parameter, void (*body)(const Parameter&, const Place&)>
+void runBlocks(const void* parameter, unsigned gridX, unsigned blockX) {
+  if (blockX != blockThreads) std::abort();
+  runThreads<Parameter, body>(parameter, gridX, blockX);
+}
+
+constexpr SimulatedKernel kernels[] = {
+    {"tensorferry_move", sizeof(MoveParameter), &runBlocks<MoveParameter, runMove>},
+    {"tensorferry_reduce", sizeof(ReduceParameter), &runBlocks<ReduceParameter, runReduce>},
+    {"tensorferry_compare", sizeof(CompareParameter), &runBlocks<CompareParameter, runCompare>},
+    {"tensorferry_spin", sizeof(SpinParameter), &runThreads<SpinParameter, runSpin>},
+};
+
+}  // namespace
+}  // namespace tensorferry::gpu
+
+extern "C" const SimulatedKernel* tensorferry_simulated_kernels(size_t* count) {
+  *count = sizeof tensorferry::gpu::kernels / sizeof tensorferry::gpu::kernels[0];
+  return tensorferry::gpu::kernels;
+}

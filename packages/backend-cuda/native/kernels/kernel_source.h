@@ -1,0 +1,18 @@
+/*
+ * The source of all kernels as one text without includes, for the run-time compilers. Constant; any thread.
+ *
+ * Options that keep the bits: NVRTC `--std=c++17 --fmad=false` (and never `--use_fast_math`, `--ftz=true`,
+ * `--prec-div=false`); hipRTC `-std=c++17 -ffp-contract=off` (and never `-ffast-math` or
+ * `-fgpu-flush-denormals-to-zero`). Kernels: tensorferry_move, tensorferry_reduce, tensorferry_compare, tensorferry_spin
+ * (not mangled).
+ */
+#pragma once
+
+#include <cstddef>
+
+namespace tensorferry::gpu {
+
+extern const char* const kernelSource;
+extern const size_t kernelSourceLength;
+
+}  // namespace tensorferry::gpu

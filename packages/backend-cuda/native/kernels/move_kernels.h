@@ -1,0 +1,77 @@
+/*
+ * The kernels. One source: NVRTC and hipRTC compile it at run time, nvcc in tests, plain C++ for the simulated driver.
+ *
+ * Invariants: a kernel takes one struct by value, uses no shared memory and no barrier, and threads exchange nothing, so
+ * that running one thread after the other is a legal execution. Any number of blocks gives the same result. Blocks have
+ * `blockThreads` threads.
+ */
+#pragma once
+
+#include "cast_kernels.h"
+#include "compare_kernel.h"
+#include "copy_kernels.h"
+#include "device.h"
+#include "parameters.h"
+#include "reduce_kernel.h"
+
+namespace tensorferry::gpu {
+namespace {
+
+TENSORFERRY_DEVICE UnitRecord unitAt(const MoveParameter& parameter, uint32_t index) {
+  return view<UnitRecord>(parameter.table + 8ull * parameter.unitsAt + sizeof(UnitRecord) * static_cast<uint64_t>(index));
+}
+
+TENSORFERRY_DEVICE void runMove(const MoveParameter& parameter, const Place& place) {
+  TENSORFERRY_KEEP_LOOP
+  for (uint32_t u = place.block; u < parameter.unitCount; u += place.blocks) {
+    const UnitRecord unit = unitAt(parameter, u);
+    const uint64_t record = parameter.table + 8ull * unit.record;
+    const Path path = view<MoveRecord>(record).path;
+    if (path == Path::Runs) {
+      moveRuns(parameter.table, unit, place);
+    } else if (path == Path::Pieces) {
+      movePieces(record, view<MoveRecord>(record).destinationWidth, unit, place);
+    } else {
+      moveCasts(record, unit, place);
+    }
+  }
+}
+
+TENSORFERRY_DEVICE void runCompare(const CompareParameter& parameter, const Place& place) {
+  Difference found = noDifference;
+  TENSORFERRY_KEEP_LOOP
+  for (uint32_t u = place.block; u < parameter.move.unitCount; u += place.blocks) {
+    const UnitRecord unit = unitAt(parameter.move, u);
+    comparePieces(parameter.move.table + 8ull * unit.record, unit, place, found);
+  }
+  if (found.bytes == 0) return;
+  addTo(parameter.difference, found.bytes);
+  lower(parameter.difference + 8, found.first);
+}
+
+TENSORFERRY_DEVICE void runReduce(const ReduceParameter& parameter, const Place& place) {
+  for (uint32_t r = 0; r < parameter.records; r++)
+    reduceRecord(parameter.table + 8ull * r * parameter.recordWords, place);
+}
+
+TENSORFERRY_DEVICE void runSpin(const SpinParameter& parameter, const Place&) {
+  spinFor(parameter.nanoseconds, parameter.clockRate);
+}
+
+}  // namespace
+}  // namespace tensorferry::gpu
+
+#ifdef TENSORFERRY_ON_DEVICE
+
+#define TENSORFERRY_KERNEL(NAME, PARAMETER, BODY)                                                                     \
+  extern "C" __global__ void __launch_bounds__(tensorferry::gpu::blockThreads, 2) NAME(                               \
+      const tensorferry::gpu::PARAMETER parameter) {                                                                  \
+    tensorferry::gpu::BODY(parameter, tensorferry::gpu::Place{blockIdx.x, gridDim.x, threadIdx.x});                   \
+  }
+
+TENSORFERRY_KERNEL(tensorferry_move, MoveParameter, runMove)
+TENSORFERRY_KERNEL(tensorferry_reduce, ReduceParameter, runReduce)
+TENSORFERRY_KERNEL(tensorferry_compare, CompareParameter, runCompare)
+TENSORFERRY_KERNEL(tensorferry_spin, SpinParameter, runSpin)
+
+#endif

@@ -1,0 +1,153 @@
+/*
+ * What kernels are given: one struct by value each, and tables that lie in device memory. Owns their layouts, which host and
+ * device share.
+ *
+ * Invariants: a table holds no address of itself, so it may be uploaded anywhere (16-byte aligned) and run any number of
+ * times. Every index is below 2^30 (`maxIndex`), so that positions are found with 32-bit divisions; addresses and steps
+ * have 64 bits. Compiled by C++ and by the run-time compilers: no standard header beyond integers.h.
+ */
+#pragma once
+
+#include <tensorferry/integers.h>
+
+namespace tensorferry::gpu {
+
+/** Threads per block of `tensorferry_move`, `tensorferry_reduce` and `tensorferry_compare`: neither more nor fewer. */
+inline constexpr uint32_t blockThreads = 512;
+
+/** Threads that share a part of a run. They need not be a warp: nothing is exchanged between threads. */
+inline constexpr uint32_t teamThreads = 32;
+
+/** Indices, and the lengths of dimensions, are at most this. */
+inline constexpr uint32_t maxIndex = 1u << 30;
+
+/** Bytes of a part, which one team copies. Parts begin where the destination is a multiple of `partAlignment`. */
+inline constexpr uint32_t partBytes = 4096;
+inline constexpr uint32_t partAlignment = 128;
+
+/** Bytes of a unit, which one block copies. */
+inline constexpr uint32_t unitBytes = 64 * 1024;
+
+/** Division by a number that is known beforehand: `(high half of n * multiplier + n) >> shift` for n < 2 * maxIndex. */
+struct Divisor {
+  uint32_t multiplier, shift;
+};
+
+struct DimensionRecord {
+  uint32_t length;
+  uint32_t unused;
+  Divisor divisor;
+  /** Bytes between neighbours. */
+  int64_t destinationStep, sourceStep;
+};
+
+enum class Path : uint8_t {
+  /** Rows of dense bytes, cut into parts. An index is a part: parts of a row are neighbours. */
+  Runs,
+  /** Pieces of `destinationWidth` bytes, copied as they are. An index is a piece. */
+  Pieces,
+  /** Elements that are cast one by one. An index is an element. */
+  Casts,
+  /** Four dense elements at a time that are cast. An index is such a group. */
+  CastsOfFour,
+};
+
+/** Whole moves or parts of one; followed by `dimensionCount` dimensions, the innermost first. */
+struct MoveRecord {
+  uint64_t destination;
+  /** Address, or the byte to fill with in each of eight bytes. */
+  uint64_t source;
+  /** Runs: bytes of a row. Comparisons: place of the first byte in the order of the whole. */
+  uint64_t length;
+  /** Runs: parts of a row. */
+  uint32_t parts;
+  uint32_t partsMultiplier;
+  uint8_t partsShift;
+  Path path;
+  uint8_t isFill;
+  uint8_t dimensionCount;
+  uint8_t destinationType, sourceType;
+  /** Bytes that may be accessed at once: all addresses are multiples of it. At most 16. */
+  uint8_t destinationWidth, sourceWidth;
+};
+
+/** What one block does at a time: indices of one record, or several records of the path Runs without dimensions. */
+struct UnitRecord {
+  /** Position of the first record in the table, in 8-byte words. */
+  uint32_t record;
+  uint32_t records;
+  /** First index in the record; 0 where there are several. */
+  uint32_t begin;
+  /** Indices of one record, or the parts of all. */
+  uint32_t count;
+};
+
+static_assert(sizeof(DimensionRecord) == 32 && sizeof(MoveRecord) == 40 && sizeof(UnitRecord) == 16, "shared layouts");
+
+/** Parameter of `tensorferry_move`. Blocks take units in turn; any number of blocks will do. */
+struct MoveParameter {
+  /** Address of the table. */
+  uint64_t table;
+  /** Position of the first UnitRecord in the table, in 8-byte words. */
+  uint32_t unitsAt;
+  uint32_t unitCount;
+};
+
+/** What `tensorferry_compare` adds to; set to `noDifference` before the launch. */
+struct Difference {
+  /** Bytes that differ. */
+  uint64_t bytes;
+  /** The first byte that differs, counted in the order of the (normalised) move. */
+  uint64_t first;
+};
+
+inline constexpr Difference noDifference{0, ~0ull};
+
+/** Parameter of `tensorferry_compare`: a table made by `compileCompare`. */
+struct CompareParameter {
+  MoveParameter move;
+  /** Address of a Difference. */
+  uint64_t difference;
+};
+
+/**
+ * One reduction; followed by `dimensionCount` ReduceDimensions, the innermost first, and then, for the destination and each
+ * operand in turn, an address and its `dimensionCount` steps in bytes, the innermost first.
+ */
+struct ReduceRecord {
+  /** Number of elements, or of groups of four dense elements. */
+  uint32_t count;
+  uint32_t operands;
+  uint8_t op, type, dimensionCount;
+  /** Elements at an index: 1 or 4. */
+  uint8_t group;
+  /** Bytes that may be accessed at once. */
+  uint8_t width;
+  uint8_t unused[3];
+};
+
+struct ReduceDimension {
+  uint32_t length;
+  uint32_t unused;
+  Divisor divisor;
+};
+
+static_assert(sizeof(ReduceRecord) == 16 && sizeof(ReduceDimension) == 16, "shared layouts");
+
+/** Parameter of `tensorferry_reduce`. Any number of blocks will do. */
+struct ReduceParameter {
+  /** Address of the first record; all are equally long. */
+  uint64_t table;
+  uint32_t records;
+  /** Words of a record with what follows it. */
+  uint32_t recordWords;
+};
+
+/** Parameter of `tensorferry_spin`: launch one block of one thread. */
+struct SpinParameter {
+  uint64_t nanoseconds;
+  /** Kilohertz of the device's wall clock; read on AMD only (hipDeviceAttributeWallClockRate). */
+  uint64_t clockRate;
+};
+
+}  // namespace tensorferry::gpu

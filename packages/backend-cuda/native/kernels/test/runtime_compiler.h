@@ -1,0 +1,25 @@
+/*
+ * Names that run-time compilers know by themselves, so that a plain compiler can read the kernels as those do: without any
+ * header. Declarations only; nothing of this runs.
+ */
+#define __host__
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+
+struct Coordinates {
+  unsigned x, y, z;
+};
+extern const Coordinates blockIdx, gridDim, threadIdx, blockDim;
+
+unsigned __float_as_uint(float);
+float __uint_as_float(unsigned);
+long long __double_as_longlong(double);
+double __longlong_as_double(long long);
+float fabsf(float);
+double fabs(double);
+unsigned __funnelshift_r(unsigned, unsigned, unsigned);
+unsigned long long atomicAdd(unsigned long long*, unsigned long long);
+unsigned long long atomicMin(unsigned long long*, unsigned long long);
+long long wall_clock64();

@@ -1,0 +1,54 @@
+/*
+ * How the worker waits for a device: by asking, at first without pause, then with pauses that grow to 100 microseconds.
+ *
+ * Invariant: whoever cancels wakes a waiter at once; nobody waits inside the driver, where nothing could wake it.
+ */
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+
+#include <tensorferry/cancel.h>
+
+namespace tensorferry::gpu {
+
+/** Wakes a waiting thread. */
+class Waker {
+ public:
+  void wake() noexcept {
+    std::lock_guard lock(mutex_);
+    changed_.notify_all();
+  }
+  void waitFor(std::chrono::microseconds duration, const CancelToken& token) {
+    std::unique_lock lock(mutex_);
+    // A cancelled token is no reason to stop waiting for the device, only for being woken: then sleep as usual.
+    const bool wasCancelled = token.isCancelled();
+    changed_.wait_for(lock, duration, [&] { return !wasCancelled && token.isCancelled(); });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+};
+
+/** One wait: call `pause` between two looks. */
+class Backoff {
+ public:
+  Backoff(Waker& waker, const CancelToken& token) noexcept : waker_(waker), token_(token) {}
+
+  void pause() {
+    if (std::chrono::steady_clock::now() - begin_ < std::chrono::microseconds(50)) return;
+    waker_.waitFor(pause_, token_);
+    pause_ = std::min(2 * pause_, std::chrono::microseconds(100));
+  }
+
+ private:
+  Waker& waker_;
+  const CancelToken& token_;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  std::chrono::microseconds pause_{10};
+};
+
+}  // namespace tensorferry::gpu

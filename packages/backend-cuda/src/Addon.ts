@@ -1,0 +1,189 @@
+/**
+ * The native addon as TypeScript sees it, and how it is found. Nothing is loaded before the first use, and the addon loads
+ * on any Linux machine: the vendor's libraries are opened by `openLibraries`, never linked.
+ */
+import { createRequire } from "node:module"
+import { fileURLToPath } from "node:url"
+import {
+  type AddonIdentity,
+  addonLoader,
+  type Done,
+  type NativeAnswer,
+  type NativeHandle
+} from "@tensorferry/core/backend/NativeAddon"
+import type { JobControl, NativeJobHandle } from "@tensorferry/core/backend/NativeJob"
+
+/** Name of this package in errors of the addon; drivers use their own. */
+export const packageName = "cuda"
+
+export type NativeLibraries = NativeHandle<"libraries">
+export type NativeDevice = NativeHandle<"device">
+export type NativeMemory = NativeHandle<"memory">
+export type NativeMapping = NativeHandle<"mapping">
+export type NativePin = NativeHandle<"pin">
+export type NativeCommunicator = NativeHandle<"communicator">
+export type NativeProgram = NativeHandle<"program">
+
+/** Whose names a set of libraries has. */
+export type Vendor = "cuda" | "rocm"
+
+/** File names or paths to try, in order, for each library. */
+export interface LibraryNames {
+  readonly runtime: ReadonlyArray<string>
+  readonly driver: ReadonlyArray<string>
+  readonly compiler: ReadonlyArray<string>
+  /** Empty where no collectives are wanted. */
+  readonly collectives: ReadonlyArray<string>
+}
+
+/** What became of one library: `path` and `version` where it was opened, else `problem`. */
+export interface LibraryFound {
+  readonly tried: ReadonlyArray<string>
+  readonly path?: string
+  readonly version?: string
+  readonly problem?: string
+}
+
+export interface OpenedLibraries {
+  /** Absent where runtime or driver could not be opened. */
+  readonly libraries?: NativeLibraries
+  readonly runtime: LibraryFound
+  readonly driver: LibraryFound
+  readonly compiler: LibraryFound
+  readonly collectives: LibraryFound
+}
+
+export interface DeviceFacts {
+  readonly name: string
+  /** Hexadecimal, without dashes. */
+  readonly uuid: string
+  readonly busId: string
+  readonly totalBytes: number
+  readonly freeBytes: number
+  readonly processors: number
+  /** 90 for compute capability 9.0; `gfx` number for AMD. */
+  readonly architecture: number
+}
+
+export interface DeviceOptions {
+  /** Folder for compiled kernels, owner-only; none keeps them in memory. */
+  readonly kernelCache?: string
+  /** Blocks of a batch of moves; by default all the device runs at once. */
+  readonly blocks?: number
+}
+
+export interface AllocatedMemory {
+  readonly memory: NativeMemory
+  readonly address: bigint
+}
+
+export interface ExportedMemory {
+  /** 64 bytes that another process opens. */
+  readonly handle: Uint8Array
+  /** First byte of the allocation that the handle names, and its length: what a mapping shows. */
+  readonly base: bigint
+  readonly byteLength: number
+}
+
+export interface ImportedMemory {
+  readonly mapping: NativeMapping
+  readonly address: bigint
+}
+
+/** Microseconds between the events of a span, by span number; see StepTable. */
+export type SpanTimes = Float64Array
+
+export interface Addon extends AddonIdentity, JobControl {
+  /** Opens what it can; reports what it tried. Never fails for a missing library. */
+  readonly openLibraries: (vendor: Vendor, names: LibraryNames) => NativeAnswer<OpenedLibraries>
+  readonly deviceCount: (libraries: NativeLibraries) => NativeAnswer<number>
+  readonly deviceFacts: (libraries: NativeLibraries, ordinal: number) => NativeAnswer<DeviceFacts>
+  readonly canAccessPeer: (libraries: NativeLibraries, ordinal: number, peer: number) => NativeAnswer<boolean>
+  /** Makes streams and loads kernels, compiling them where no cache has them. The device lives until `closeDevice`. */
+  readonly startOpenDevice: (
+    libraries: NativeLibraries,
+    ordinal: number,
+    options: DeviceOptions,
+    done: Done<NativeDevice>
+  ) => NativeAnswer<NativeJobHandle>
+  /** Cancels what runs, waits for it and gives everything back that was made on the device. */
+  readonly closeDevice: (device: NativeDevice) => NativeAnswer<undefined>
+
+  readonly startAllocate: (
+    device: NativeDevice,
+    byteLength: number,
+    done: Done<AllocatedMemory>
+  ) => NativeAnswer<NativeJobHandle>
+  readonly freeMemory: (memory: NativeMemory) => NativeAnswer<undefined>
+  /** Pinned host memory that JavaScript sees as `buffer`. */
+  readonly startAllocateHost: (
+    device: NativeDevice,
+    byteLength: number,
+    done: Done<AllocatedMemory & { readonly buffer: ArrayBuffer }>
+  ) => NativeAnswer<NativeJobHandle>
+  /** Detaches the buffer and frees. */
+  readonly freeHostMemory: (memory: NativeMemory, buffer: ArrayBuffer) => NativeAnswer<undefined>
+  /** Lets the device reach host memory directly; the same range may be pinned several times. */
+  readonly pinHost: (device: NativeDevice, address: bigint, byteLength: number) => NativeAnswer<NativePin>
+  readonly unpinHost: (pin: NativePin) => NativeAnswer<undefined>
+  /** Address of the first byte. Fails with InvalidArgument for a detached buffer. */
+  readonly addressOf: (bytes: Uint8Array) => NativeAnswer<bigint>
+
+  /** Fails with Unsupported, naming the reason, for memory that no handle can name, as that of virtual-memory allocators. */
+  readonly exportMemory: (device: NativeDevice, address: bigint) => NativeAnswer<ExportedMemory>
+  /** Whose memory an address is: the ordinal of its device. Fails with InvalidArgument for other addresses. */
+  readonly deviceOfAddress: (device: NativeDevice, address: bigint) => NativeAnswer<number>
+  /** Maps the allocation of another process; each import is closed once. */
+  readonly importMemory: (device: NativeDevice, handle: Uint8Array) => NativeAnswer<ImportedMemory>
+  readonly closeImport: (mapping: NativeMapping) => NativeAnswer<undefined>
+  /** Lets kernels of the device touch memory of another device of this process. Again is fine. */
+  readonly enablePeer: (device: NativeDevice, peer: number) => NativeAnswer<undefined>
+
+  readonly createUniqueId: (libraries: NativeLibraries) => NativeAnswer<Uint8Array>
+  /** All ranks of a group connect; ends when all have. Cancelling aborts it. */
+  readonly startConnect: (
+    device: NativeDevice,
+    uniqueId: Uint8Array,
+    rank: number,
+    size: number,
+    done: Done<NativeCommunicator>
+  ) => NativeAnswer<NativeJobHandle>
+  /** Aborts it if it is in use. */
+  readonly closeCommunicator: (communicator: NativeCommunicator) => NativeAnswer<undefined>
+
+  /**
+   * Checks a table of steps (see StepTable) with its tables of moves and keeps them with all that they need on the device.
+   * Nothing runs yet.
+   */
+  readonly createProgram: (
+    device: NativeDevice,
+    steps: BigUint64Array,
+    moves: ReadonlyArray<BigUint64Array>,
+    communicator: NativeCommunicator | undefined
+  ) => NativeAnswer<NativeProgram>
+  /**
+   * Runs a program once; programs of a device run one after another. Ends when the device has done everything.
+   * Cancelling stops submitting, aborts the communicator if the program uses it, and ends when the device is done.
+   */
+  readonly startProgram: (program: NativeProgram, done: Done<SpanTimes>) => NativeAnswer<NativeJobHandle>
+  /** After its last run has ended. */
+  readonly closeProgram: (program: NativeProgram) => NativeAnswer<undefined>
+  /** Bytes in which two regions of equal form differ, and the first such element. The table has one move. */
+  readonly startCompare: (
+    device: NativeDevice,
+    move: BigUint64Array,
+    done: Done<{ readonly differing: number; readonly first: number }>
+  ) => NativeAnswer<NativeJobHandle>
+}
+
+/** The folder that holds `build` or `prebuilds`: one above both `src` and `dist`. */
+export const packageFolder = fileURLToPath(new URL("..", import.meta.url))
+
+const require = createRequire(import.meta.url)
+
+export const { load: loadAddon, loadFrom: loadAddonFrom } = addonLoader<Addon>({
+  backend: packageName,
+  folder: packageFolder,
+  abiVersion: 1,
+  open: (folder): unknown => require("node-gyp-build")(folder)
+})

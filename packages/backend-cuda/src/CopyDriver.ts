@@ -1,0 +1,219 @@
+/**
+ * `CopyDriver` between devices: one driver, by three names. `cuda-ipc` moves bytes between memories that one end has mapped;
+ * `nccl` packs them into few messages of a collectives library; `cuda` takes the first where it leads to the peer, else the
+ * second, for each sender and receiver.
+ *
+ * Invariants: a program runs only while the memory, mappings and connection that it was made for are there; cancelling ends
+ * when the device has stopped touching the regions, whatever the peers do.
+ *
+ * The receiver moves the bytes, so that its `await` means that they are there and its `cancel` that none will come. With the
+ * option `direction: "push"` senders do where they can; then a receiver knows neither before the ranks have met after the
+ * run, as the service has them do.
+ */
+import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
+import type { NativeFailure } from "@tensorferry/core/backend/NativeAddon"
+import type { Message } from "@tensorferry/core/ir/Message"
+import {
+  CopyDriver,
+  type CopyDriverCapabilities,
+  type CopyDriverError,
+  type CopyDriverShape,
+  type InFlight,
+  type Program
+} from "@tensorferry/core/service/CopyDriver"
+import { ProcessGroup, type ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
+import { TensorEngine, type TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Result from "effect/Result"
+import type * as Scope from "effect/Scope"
+import { makeConnections } from "./Connections.ts"
+import { driverErrors } from "./driverErrors.ts"
+import { unavailable } from "./failures.ts"
+import { mayBeAlive, processIdentity } from "./identity.ts"
+import { makeMappings } from "./Mappings.ts"
+import type { CudaOptions } from "./options.ts"
+import type { DriverKind } from "./planning/route.ts"
+import { makePreparer, type PreparedTransfer } from "./prepareTransfer.ts"
+import { type RunTimes, runTimes } from "./RunTimes.ts"
+import { deviceOf, open } from "./TensorEngine.ts"
+
+export const capabilities: CopyDriverCapabilities = {
+  gather: true,
+  requiresProcessGroupBarrier: true,
+  requiresTaskId: false,
+  deviceFamilies: ["cuda", "rocm"],
+  maxMessageBytes: Number.MAX_SAFE_INTEGER
+}
+
+export interface CudaCopyDriver extends CopyDriverShape {
+  /** How long the parts of the latest run that ended well took; undefined before there is one. */
+  readonly lastRun: Effect.Effect<RunTimes | undefined>
+}
+
+/** What the driver keeps beside a program. */
+interface Entry extends PreparedTransfer {
+  isUsable: boolean
+  /** Stops the latest start, if it has not ended. */
+  cancel: Effect.Effect<void>
+}
+
+const nothingToDo: InFlight = {
+  isComplete: Effect.succeed(true),
+  await: Effect.void,
+  cancel: Effect.void,
+  movedBytes: Effect.succeed(0)
+}
+
+export const make = Effect.fnUntraced(function* (
+  kind: DriverKind,
+  group: ProcessGroupShape,
+  engine: TensorEngineShape,
+  options: CudaOptions = {}
+): Effect.fn.Return<CudaCopyDriver, BackendError, Scope.Scope> {
+  const behind = deviceOf(engine) ?? deviceOf(yield* open(options, kind))
+  if (behind === undefined) return yield* unavailable(kind, "The engine has no device.", "Report this.")
+  const { gpu, memory } = behind
+  if (kind === "nccl" && !gpu.hasCollectives) {
+    return yield* unavailable(
+      kind,
+      "The library for collectives cannot be opened.",
+      "Install it, or name its file in the option libraries.collectives or the environment (TENSORFERRY_NCCL)."
+    )
+  }
+  const { rank, size } = group
+  const self = processIdentity()
+  const errors = driverErrors(kind, rank)
+  const mappings = makeMappings(gpu)
+  const connections = makeConnections(gpu, group, kind, errors)
+  const sharing = memory.sharingWith(group, kind)
+  sharing.restart()
+  yield* Effect.addFinalizer(() => Effect.andThen(Effect.sync(mappings.closeAll), connections.close))
+  const prepareTransfer = makePreparer({
+    kind,
+    gpu,
+    memory,
+    group,
+    options,
+    errors,
+    mappings,
+    connections,
+    sharing
+  })
+  const entries = new WeakMap<Program, Entry>()
+  let lastRun: RunTimes | undefined
+
+  /** Makes the program unusable when a storage goes away under it. */
+  const watchStorages = (messages: ReadonlyArray<Message>, entry: Entry) =>
+    Effect.acquireRelease(
+      Effect.sync(() => {
+        const storages = new Set(messages.flatMap((message) => message.parts.map((part) => part.tensor.storage)))
+        return [...storages].map((storage) =>
+          storage.onRevoke(() => {
+            entry.isUsable = false
+          })
+        )
+      }),
+      (unregister) =>
+        Effect.sync(() => {
+          for (const undo of unregister) undo()
+        })
+    )
+
+  const prepare: CopyDriverShape["prepare"] = (messages) =>
+    Effect.gen(function* () {
+      const prepared = yield* prepareTransfer(messages)
+      const program: Program = { messages, paths: prepared.paths }
+      const isFreed = messages.some((message) => message.parts.some(({ tensor }) => tensor.storage.isFreed()))
+      const entry: Entry = { ...prepared, isUsable: !isFreed, cancel: Effect.void }
+      entries.set(program, entry)
+      yield* watchStorages(messages, entry)
+      yield* Effect.addFinalizer(() => {
+        entry.isUsable = false
+        return entry.cancel
+      })
+      return program
+    })
+
+  /** Why a program cannot start. */
+  const faultOf = (entry: Entry | undefined): CopyDriverError | undefined => {
+    const op = "start"
+    if (entry === undefined || !entry.isUsable) {
+      return errors.fail("InvalidProgram", "The program is of another driver, closed, or its memory was freed.", { op })
+    }
+    if (entry.mappings.some((mapping) => !mapping.isOpen())) {
+      return errors.fail("InvalidProgram", "A peer freed memory that the program uses.", { op })
+    }
+    if (
+      entry.connection?.isBroken === true ||
+      (entry.connection !== undefined && entry.connection.number !== connections.number())
+    ) {
+      return errors.fail("Broken", "The communicator was aborted.", { op, scope: "service" })
+    }
+    const gone = [...entry.processes].find(([, process]) => !mayBeAlive(self, process))?.[0]
+    return gone === undefined
+      ? undefined
+      : errors.fail("PeerGone", "The process of the peer has ended.", { op, peer: gone })
+  }
+
+  /** After an abort, or a failure in the middle of messages, nothing on the connection is in step any more. */
+  const breakConnection = ({ connection }: Entry): void => {
+    if (connection !== undefined) connection.isBroken = true
+  }
+
+  const begin = (entry: Entry): Effect.Effect<InFlight, CopyDriverError> =>
+    Effect.suspend(() => {
+      if (entry.program === undefined) return Effect.succeed(nothingToDo)
+      const started = entry.program.start()
+      const failed = (failure: NativeFailure): CopyDriverError => {
+        breakConnection(entry)
+        return errors.ofNative(failure, "run")
+      }
+      if (Result.isFailure(started)) return Effect.fail(failed(started.failure))
+      const job = started.success
+      const cancel = Effect.suspend(() => {
+        if (job.isComplete()) return Effect.void
+        breakConnection(entry)
+        return job.cancel
+      })
+      entry.cancel = cancel
+      return Effect.succeed({
+        isComplete: Effect.sync(job.isComplete),
+        await: Effect.mapBoth(job.await, {
+          onFailure: failed,
+          onSuccess: (times) => {
+            lastRun = runTimes(entry.spans, times)
+          }
+        }),
+        cancel,
+        movedBytes: Effect.sync(job.movedBytes)
+      })
+    })
+
+  return {
+    name: kind,
+    rank,
+    worldSize: size,
+    capabilities,
+    prepare,
+    start: (program) =>
+      Effect.suspend(() => {
+        const entry = entries.get(program)
+        const fault = faultOf(entry)
+        return fault === undefined ? begin(entry!) : Effect.fail(fault)
+      }),
+    lastRun: Effect.sync(() => lastRun)
+  }
+})
+
+/** Fails with "Unavailable" where there is no device, or nothing to reach it with. */
+export const layer = (
+  kind: DriverKind,
+  options: CudaOptions = {}
+): Layer.Layer<CopyDriver, BackendError, ProcessGroup | TensorEngine> =>
+  Layer.effect(
+    CopyDriver,
+    Effect.gen(function* () {
+      return yield* make(kind, yield* ProcessGroup, yield* TensorEngine, options)
+    })
+  )

@@ -1,0 +1,170 @@
+/**
+ * One open device: its native object, what runs on it, and which other devices of this process it can reach.
+ *
+ * Invariants: work on a device is started in an order and done in that order; what waits for "everything that runs now"
+ * runs once, when all of it has ended. Closing cancels what runs and gives back everything made on the device.
+ */
+import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
+import type { NativeFailure } from "@tensorferry/core/backend/NativeAddon"
+import { type NativeJob, runJob, type Start, startJob } from "@tensorferry/core/backend/NativeJob"
+import type { Device } from "@tensorferry/core/tensor/Device"
+import * as Effect from "effect/Effect"
+import * as Result from "effect/Result"
+import type * as EffectScope from "effect/Scope"
+import type { Addon, DeviceFacts, NativeDevice, NativeLibraries, Vendor } from "./Addon.ts"
+import { type Discovered, discover } from "./discover.ts"
+import { describeFailure, unavailable, unavailableBecause } from "./failures.ts"
+import { type CudaOptions, chooseOrdinal, kernelCacheFolder } from "./options.ts"
+
+export interface Gpu {
+  readonly addon: Addon
+  readonly libraries: NativeLibraries
+  readonly native: NativeDevice
+  readonly vendor: Vendor
+  readonly ordinal: number
+  /** As tensors name it. */
+  readonly device: Device
+  readonly facts: DeviceFacts
+  readonly hasCollectives: boolean
+  /** Starts work; `finished` runs once when it has ended, not if it never started. */
+  readonly start: <A>(start: Start<A>, finished?: () => void) => Result.Result<NativeJob<A>, NativeFailure>
+  /** Starts work and waits; interruption cancels it and waits for that. `finished` runs once, also if it never started. */
+  readonly run: <A>(start: Start<A>, finished?: () => void) => Effect.Effect<A, NativeFailure>
+  /** Does this now, or when everything that runs now has ended. */
+  readonly whenDone: (action: () => void) => void
+  /** Lets kernels touch memory of another device of this process; fails in words. */
+  readonly reachPeer: (ordinal: number) => Result.Result<void, string>
+  /** The number here of the device with this identity, where it is visible. */
+  readonly ordinalOf: (uuid: string) => number | undefined
+  readonly isClosed: () => boolean
+}
+
+const gpuOf = (addon: Addon, found: Discovered, ordinal: number, native: NativeDevice, facts: DeviceFacts) => {
+  const { libraries, vendor, opened } = found
+  const running = new Set<NativeJob<unknown>>()
+  const peers = new Map<number, Result.Result<void, string>>()
+  const waiting = new Map<NativeJob<unknown>, Array<() => void>>()
+  let uuids: ReadonlyArray<string | undefined> | undefined
+  let closed = false
+
+  const start = <A>(begin: Start<A>, finished: () => void = () => {}) => {
+    const started: Result.Result<NativeJob<A>, NativeFailure> = startJob<A>(addon, begin, () => {
+      if (Result.isSuccess(started)) {
+        running.delete(started.success)
+        const actions = waiting.get(started.success) ?? []
+        waiting.delete(started.success)
+        for (const act of actions) act()
+      }
+      finished()
+    })
+    if (Result.isSuccess(started)) running.add(started.success)
+    return started
+  }
+
+  const reach = (peer: number): Result.Result<void, string> => {
+    if (peer === ordinal) return Result.succeed(undefined)
+    const can = addon.canAccessPeer(libraries, ordinal, peer)
+    if (can.code === "Ok" && !can.value) return Result.fail(`devices ${ordinal} and ${peer} cannot access each other`)
+    const enabled = addon.enablePeer(native, peer)
+    return enabled.code === "Ok" ? Result.succeed(undefined) : Result.fail(describeFailure(enabled))
+  }
+
+  const gpu: Gpu = {
+    addon,
+    libraries,
+    native,
+    vendor,
+    ordinal,
+    device: { family: vendor, index: ordinal },
+    facts,
+    hasCollectives: opened.collectives.path !== undefined && opened.collectives.problem === undefined,
+    start,
+    run: (begin, finished = () => {}) =>
+      Effect.uninterruptibleMask((restore) =>
+        Effect.suspend(() => {
+          const started = start(begin, finished)
+          if (Result.isFailure(started)) {
+            finished()
+            return Effect.fail(started.failure)
+          }
+          const job = started.success
+          return Effect.onInterrupt(restore(job.await), () => job.cancel)
+        })
+      ),
+    whenDone: (action) => {
+      let left = running.size
+      if (left === 0) return action()
+      const oneEnded = () => {
+        left -= 1
+        if (left === 0) action()
+      }
+      for (const job of running) waiting.set(job, [...(waiting.get(job) ?? []), oneEnded])
+    },
+    reachPeer: (peer) => {
+      const known = peers.get(peer) ?? reach(peer)
+      peers.set(peer, known)
+      return known
+    },
+    ordinalOf: (uuid) => {
+      uuids ??= Array.from({ length: found.count }, (_, index) => {
+        const answer = addon.deviceFacts(libraries, index)
+        return answer.code === "Ok" ? answer.value.uuid : undefined
+      })
+      const index = uuids.indexOf(uuid)
+      return index < 0 ? undefined : index
+    },
+    isClosed: () => closed
+  }
+  const close = Effect.sync(() => {
+    closed = true
+    addon.closeDevice(native)
+  })
+  return { gpu, close }
+}
+
+/** Opens the device that the options and the environment choose; closed with the scope. */
+export const openGpu = Effect.fnUntraced(function* (
+  addon: Addon,
+  backend: string,
+  options: CudaOptions
+): Effect.fn.Return<Gpu, BackendError, EffectScope.Scope> {
+  const found = discover(addon, options)
+  if (Result.isFailure(found)) {
+    const { cause, remedy, tried } = found.failure
+    return yield* unavailable(backend, `${cause}${tried.length === 0 ? "" : ` Tried: ${tried.join("; ")}.`}`, remedy)
+  }
+  const { libraries, count, vendor } = found.success
+  const ordinal = chooseOrdinal(options, count)
+  if (ordinal >= count) {
+    return yield* unavailable(
+      backend,
+      `There is no device ${vendor}:${ordinal}; this process sees ${count}.`,
+      `Choose a device from 0 to ${count - 1}.`
+    )
+  }
+  const facts = addon.deviceFacts(libraries, ordinal)
+  if (facts.code !== "Ok") return yield* unavailableBecause(backend, facts)
+  const kernelCache = kernelCacheFolder(options)
+  const opening = runJob<NativeDevice>(
+    addon,
+    (done) =>
+      addon.startOpenDevice(
+        libraries,
+        ordinal,
+        {
+          ...(kernelCache === undefined ? {} : { kernelCache }),
+          ...(options.blocks === undefined ? {} : { blocks: options.blocks })
+        },
+        done
+      ),
+    () => {}
+  )
+  const { gpu } = yield* Effect.acquireRelease(
+    Effect.mapBoth(opening, {
+      onFailure: (failure) => unavailableBecause(backend, failure),
+      onSuccess: (native) => gpuOf(addon, found.success, ordinal, native, facts.value)
+    }),
+    ({ close }) => close
+  )
+  return gpu
+})

@@ -1,0 +1,90 @@
+/**
+ * Programs of a device: steps that were compiled once and run any number of times.
+ *
+ * Invariant: a program is closed once, and only after its last run has ended.
+ */
+import type { NativeFailure } from "@tensorferry/core/backend/NativeAddon"
+import type { NativeJob } from "@tensorferry/core/backend/NativeJob"
+import * as Effect from "effect/Effect"
+import * as Result from "effect/Result"
+import type { NativeCommunicator, SpanTimes } from "./Addon.ts"
+import type { Gpu } from "./Gpu.ts"
+
+export interface ProgramSteps {
+  readonly steps: BigUint64Array
+  readonly moves: ReadonlyArray<BigUint64Array>
+  readonly communicator?: NativeCommunicator | undefined
+}
+
+export interface GpuProgram {
+  /** Runs that have not ended. */
+  readonly runs: () => number
+  /** `finished` runs once when the run has ended, not if it never started. */
+  readonly start: (finished?: () => void) => Result.Result<NativeJob<SpanTimes>, NativeFailure>
+  /** Runs and waits; interruption cancels the run and waits for that. */
+  readonly run: Effect.Effect<SpanTimes, NativeFailure>
+  /** Closes it now, or after its last run. Later calls do nothing. */
+  readonly close: () => void
+}
+
+export const makeProgram = (
+  gpu: Gpu,
+  { steps, moves, communicator }: ProgramSteps
+): Result.Result<GpuProgram, NativeFailure> => {
+  const { addon, native } = gpu
+  const made = addon.createProgram(native, steps, moves, communicator)
+  if (made.code !== "Ok") return Result.fail(made)
+  const program = made.value
+  let runs = 0
+  let isWanted = true
+  const closeIfDone = () => {
+    if (!isWanted && runs === 0) addon.closeProgram(program)
+  }
+  const ended = () => {
+    runs -= 1
+    closeIfDone()
+  }
+  const begin = (done: Parameters<typeof addon.startProgram>[1]) => addon.startProgram(program, done)
+  return Result.succeed({
+    runs: () => runs,
+    start: (finished = () => {}) => {
+      runs += 1
+      const started = gpu.start<SpanTimes>(begin, () => {
+        ended()
+        finished()
+      })
+      if (Result.isFailure(started)) ended()
+      return started
+    },
+    run: Effect.suspend(() => {
+      runs += 1
+      return gpu.run<SpanTimes>(begin, ended)
+    }),
+    close: () => {
+      if (!isWanted) return
+      isWanted = false
+      closeIfDone()
+    }
+  })
+}
+
+/** Runs steps once. `finished` runs once when nothing of them is left, also if they never started. */
+export const runOnce = (
+  gpu: Gpu,
+  program: ProgramSteps,
+  finished: () => void = () => {}
+): Effect.Effect<SpanTimes, NativeFailure> =>
+  Effect.suspend(() => {
+    const made = makeProgram(gpu, program)
+    if (Result.isFailure(made)) {
+      finished()
+      return Effect.fail(made.failure)
+    }
+    return Effect.ensuring(
+      made.success.run,
+      Effect.sync(() => {
+        made.success.close()
+        finished()
+      })
+    )
+  })

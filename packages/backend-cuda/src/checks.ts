@@ -1,0 +1,183 @@
+/**
+ * What must hold before any byte moves: tensors of devices that this one reaches or of the host, alive, inside their
+ * storage, of fitting shapes and types. Sorts the moves of a batch by who does them.
+ *
+ * Invariant: an address reaches the addon only after its storage has proven to be memory of this process or mapped here.
+ */
+import { type Checked, describeTensor, makeMoveChecks, maxDimensions } from "@tensorferry/core/backend/MoveChecks"
+import { addressOf, MoveTable } from "@tensorferry/core/backend/MoveTable"
+import { ViewScan } from "@tensorferry/core/backend/ViewScan"
+import { isCastable, isSubByte } from "@tensorferry/core/base/DType"
+import type { TensorError } from "@tensorferry/core/service/TensorEngine"
+import { formatDevice } from "@tensorferry/core/tensor/Device"
+import type { Storage } from "@tensorferry/core/tensor/Storage"
+import type { Move, Tensor } from "@tensorferry/core/tensor/Tensor"
+import * as Result from "effect/Result"
+import { DeviceRegion } from "./DeviceRegion.ts"
+import { refusal } from "./failures.ts"
+import type { Gpu } from "./Gpu.ts"
+
+/** A run of bytes between host and device. */
+export interface EngineCopy {
+  readonly isToDevice: boolean
+  readonly destination: number
+  readonly source: number
+  readonly byteLength: number
+}
+
+/** Host memory that kernels reach. */
+export interface HostRange {
+  readonly address: number
+  readonly byteLength: number
+}
+
+/** A batch as the addon takes it; moves of nothing are left out. */
+export interface CheckedBatch {
+  /** What one kernel does; empty where there is nothing for it. */
+  readonly table: BigUint64Array
+  readonly copies: ReadonlyArray<EngineCopy>
+  /** What must be pinned while the kernel runs. */
+  readonly pins: ReadonlyArray<HostRange>
+  /** All memory is of devices: nothing but freeing takes it away. */
+  readonly isOfDevices: boolean
+}
+
+const equalLengths = (a: ReadonlyArray<number>, b: ReadonlyArray<number>): boolean => {
+  if (a.length !== b.length) return false
+  for (let dim = 0; dim < a.length; dim++) if (a[dim] !== b[dim]) return false
+  return true
+}
+
+/** The checks of one engine. */
+export const makeChecks = (gpu: Gpu) => {
+  const proven = new WeakSet<Storage>()
+
+  const deviceFault = (op: string, tensor: Tensor, region: DeviceRegion): TensorError | undefined => {
+    if (region.family !== gpu.vendor || tensor.device.family !== gpu.vendor) {
+      return refusal(
+        "InvalidRequest",
+        op,
+        `${describeTensor(tensor)} on ${formatDevice(tensor.device)} is not of ${gpu.vendor}.`
+      )
+    }
+    const reached = gpu.reachPeer(region.ordinal)
+    return Result.isSuccess(reached)
+      ? undefined
+      : refusal("Unsupported", op, `${describeTensor(tensor)} on ${formatDevice(tensor.device)}: ${reached.failure}.`)
+  }
+
+  /** Host memory must show bytes that lie where it says. */
+  const hostFault = (op: string, tensor: Tensor): TensorError | undefined => {
+    const { storage } = tensor
+    if (tensor.device.family !== "cpu" || storage.bytes === undefined) {
+      const place = formatDevice(tensor.device)
+      return refusal(
+        "InvalidRequest",
+        op,
+        `${describeTensor(tensor)} on ${place} is memory of neither this backend nor the host.`
+      )
+    }
+    const { buffer } = storage.bytes
+    if (buffer instanceof ArrayBuffer && buffer.detached) {
+      return refusal("FreedStorage", op, `The buffer of storage ${storage.generation} was transferred or detached.`)
+    }
+    if (proven.has(storage)) return undefined
+    const address = gpu.addon.addressOf(storage.bytes)
+    const isThere = address.code === "Ok" && (address.value === storage.address || storage.byteLength === 0)
+    if (!isThere || storage.bytes.byteLength < storage.byteLength) {
+      return refusal(
+        "InvalidRequest",
+        op,
+        `Storage ${storage.generation} states an address where its bytes do not lie.`
+      )
+    }
+    proven.add(storage)
+    return undefined
+  }
+
+  const memoryFault = (op: string, tensor: Tensor): TensorError | undefined => {
+    const region = tensor.storage.sharing
+    return region instanceof DeviceRegion ? deviceFault(op, tensor, region) : hostFault(op, tensor)
+  }
+
+  const { checkMove } = makeMoveChecks(refusal, memoryFault)
+
+  const [dstScan, srcScan] = [new ViewScan(), new ViewScan()]
+
+  /** True for the usual move, whose checks all pass. Anything else is judged by `checkMove`, which finds the words. */
+  const isPlain = ({ dst, src }: Move, to: unknown, from: unknown): boolean => {
+    if (!(to instanceof DeviceRegion && from instanceof DeviceRegion)) return false
+    if (to.ordinal !== gpu.ordinal || from.ordinal !== gpu.ordinal) return false
+    if (to.family !== gpu.vendor || from.family !== gpu.vendor) return false
+    if (dst.device.family !== gpu.vendor || src.device.family !== gpu.vendor) return false
+    if (dst.storage.isFreed() || src.storage.isFreed()) return false
+    if (dst.dtype !== src.dtype && !isCastable(src.dtype, dst.dtype)) return false
+    if (isSubByte(dst.dtype) || dst.shape.length > maxDimensions || !equalLengths(dst.shape, src.shape)) return false
+    dstScan.read(dst)
+    srcScan.read(src)
+    return dstScan.isSound && srcScan.isSound && dstScan.elements > 0 && !dstScan.repeats
+  }
+
+  /** Checks all moves and encodes them on the way. */
+  const checkBatch = (op: string, moves: ReadonlyArray<Move>): Checked<CheckedBatch> => {
+    const table = new MoveTable(moves.length)
+    const copies: Array<EngineCopy> = []
+    const pins: Array<HostRange> = []
+    let isOfDevices = true
+    for (let i = 0; i < moves.length; i++) {
+      let move = moves[i]!
+      const [to, from] = [move.dst.storage.sharing, move.src.storage.sharing]
+      if (!isPlain(move, to, from)) {
+        const checked = checkMove(op, move)
+        if (Result.isFailure(checked)) return Result.fail(checked.failure)
+        move = checked.success
+        if (move.dst.shape.includes(0)) continue
+        dstScan.read(move.dst)
+        srcScan.read(move.src)
+      }
+      const { dst, src } = move
+      const toDevice = to instanceof DeviceRegion
+      const fromDevice = from instanceof DeviceRegion
+      const destination = toDevice ? to.address + dst.byteOffset : addressOf(dst)
+      const source = fromDevice ? from.address + src.byteOffset : addressOf(src)
+      const isRun = dstScan.isDense && srcScan.isDense && dst.dtype === src.dtype
+      if (!(toDevice && fromDevice)) {
+        isOfDevices = false
+        if (isRun) {
+          copies.push({ isToDevice: toDevice, destination, source, byteLength: dstScan.byteSpan })
+          continue
+        }
+        if (!toDevice) pins.push({ address: destination, byteLength: dstScan.byteSpan })
+        if (!fromDevice) pins.push({ address: source, byteLength: srcScan.byteSpan })
+      }
+      if (isRun) table.addRun(destination, source, dstScan.byteSpan)
+      else table.add(dst, src, destination, source)
+    }
+    return Result.succeed({ table: table.table, copies, pins, isOfDevices })
+  }
+
+  /** The move, unless its two sides are dense regions that meet without being the same. */
+  const checkApart = (op: string, move: Move): Checked<Move> =>
+    Result.flatMap(checkMove(op, move), (checked) => {
+      dstScan.read(checked.dst)
+      srcScan.read(checked.src)
+      const [to, from] = [addressOf(checked.dst), addressOf(checked.src)]
+      const isJudged = dstScan.isDense && srcScan.isDense && dstScan.elements > 0 && to !== from
+      const meets = to < from + srcScan.byteSpan && from < to + dstScan.byteSpan
+      return isJudged && meets
+        ? Result.fail(refusal("InvalidRequest", op, `The regions overlap at address ${Math.max(to, from)}.`))
+        : Result.succeed(checked)
+    })
+
+  /** Host memory under tensors that a kernel reaches as they are. */
+  const pinsOf = (tensors: ReadonlyArray<Tensor>): ReadonlyArray<HostRange> =>
+    tensors.flatMap((tensor) => {
+      if (tensor.storage.sharing instanceof DeviceRegion) return []
+      dstScan.read(tensor)
+      return dstScan.elements === 0 ? [] : [{ address: addressOf(tensor), byteLength: dstScan.byteSpan }]
+    })
+
+  return { checkMove, checkApart, checkBatch, pinsOf }
+}
+
+export type Checks = ReturnType<typeof makeChecks>

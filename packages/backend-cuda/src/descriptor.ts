@@ -1,0 +1,103 @@
+/**
+ * What this package offers: three backends over one engine and one driver. Importing it loads no addon and opens no library.
+ */
+import {
+  type BackendDescriptor,
+  type BackendError,
+  type BackendOptions,
+  backendApiVersion,
+  backendError,
+  type ProbeResult
+} from "@tensorferry/core/backend/BackendDescriptor"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Result from "effect/Result"
+import * as Schema from "effect/Schema"
+import { type Addon, loadAddon, packageFolder } from "./Addon.ts"
+import * as CopyDriver from "./CopyDriver.ts"
+import { type Discovered, discover } from "./discover.ts"
+import { libraryNames, libraryVariable, searchedPaths } from "./libraries.ts"
+import { CudaOptions, optionNames } from "./options.ts"
+import type { DriverKind } from "./planning/route.ts"
+import * as TensorEngine from "./TensorEngine.ts"
+
+/** Builds a layer from options that may come from anywhere. */
+const withOptions = <A, R>(
+  kind: DriverKind,
+  options: BackendOptions,
+  build: (options: CudaOptions) => Layer.Layer<A, BackendError, R>
+): Layer.Layer<A, BackendError, R> =>
+  Layer.unwrap(
+    Schema.decodeEffect(CudaOptions)(options).pipe(
+      Effect.mapError((error) =>
+        backendError("InvalidOptions", {
+          backend: kind,
+          detail: error.message.replaceAll("\n", " "),
+          remedy: `The options are ${optionNames.join(", ")}.`
+        })
+      ),
+      Effect.map(build)
+    )
+  )
+
+const versionsOf = (addon: Addon, { opened, vendor }: Discovered): Record<string, string> => {
+  const versions: Record<string, string> = { addon: String(addon.abiVersion), vendor }
+  for (const kind of ["runtime", "driver", "compiler", "collectives"] as const) {
+    const { version } = opened[kind]
+    if (version !== undefined) versions[kind] = version
+  }
+  return versions
+}
+
+const available = (addon: Addon, found: Discovered): ProbeResult => {
+  const names = Array.from({ length: found.count }, (_, ordinal) => {
+    const facts = addon.deviceFacts(found.libraries, ordinal)
+    return `${found.vendor}:${ordinal} ${facts.code === "Ok" ? facts.value.name : `(${facts.op}: ${facts.detail})`}`
+  })
+  const { collectives } = found.opened
+  const lacking = collectives.path === undefined ? ` No collectives: ${collectives.problem ?? "not found"}.` : ""
+  return { _tag: "Available", detail: `${names.join(", ")}.${lacking}`, versions: versionsOf(addon, found) }
+}
+
+/** Opens the libraries and counts devices. `nccl` also needs its own library. */
+const probe = (kind: DriverKind): Effect.Effect<ProbeResult> =>
+  Effect.gen(function* () {
+    const addon = yield* loadAddon
+    const found = discover(addon, {})
+    if (Result.isFailure(found)) return { _tag: "Unavailable" as const, ...found.failure }
+    const { vendor, opened } = found.success
+    if (kind !== "nccl" || opened.collectives.path !== undefined) return available(addon, found.success)
+    return {
+      _tag: "Unavailable" as const,
+      tried: searchedPaths(vendor, libraryNames(vendor).collectives),
+      cause: `The library for collectives cannot be opened: ${opened.collectives.problem ?? "not found"}.`,
+      remedy: `Install it, or name its file in ${libraryVariable(vendor, "collectives")}.`
+    }
+  }).pipe(
+    Effect.catch(({ reason }) =>
+      Effect.succeed({
+        _tag: "Unavailable" as const,
+        tried: [`${packageFolder}build`, `${packageFolder}prebuilds`],
+        cause: reason.detail,
+        remedy: reason.remedy
+      })
+    )
+  )
+
+const descriptor = (kind: DriverKind): BackendDescriptor => ({
+  name: kind,
+  apiVersion: backendApiVersion,
+  deviceFamilies: ["cuda", "rocm"],
+  capabilities: { tensorEngine: TensorEngine.capabilities, copyDriver: CopyDriver.capabilities },
+  options: CudaOptions,
+  probe: probe(kind),
+  tensorEngine: (options) => withOptions(kind, options, (decoded) => TensorEngine.layer(decoded, kind)),
+  copyDriver: (options) => withOptions(kind, options, (decoded) => CopyDriver.layer(kind, decoded))
+})
+
+/** The first is the one to take unless there is a reason: by the peer's memory on one host, by collectives beyond. */
+export const descriptors: ReadonlyArray<BackendDescriptor> = [
+  descriptor("cuda"),
+  descriptor("cuda-ipc"),
+  descriptor("nccl")
+]

@@ -1,0 +1,141 @@
+/**
+ * What goes from one rank to another in one preparation, as both ends know it: every part of this rank beside the peer's.
+ *
+ * Invariant: a flow exists only where both ends list the same messages, parts, shapes and types; parts of no elements are
+ * left out.
+ */
+import { bitsOf, byteLengthOf } from "@tensorferry/core/base/DType"
+import { elementCount, equalShapes, formatShape, type Shape } from "@tensorferry/core/base/Region"
+import type { Message } from "@tensorferry/core/ir/Message"
+import type { Tensor } from "@tensorferry/core/tensor/Tensor"
+import * as Result from "effect/Result"
+import type { Checked, DriverErrors } from "./driverErrors.ts"
+import type { PeerList, PublishedPart } from "./Publication.ts"
+
+export interface Pair {
+  readonly taskId: number
+  readonly tensor: Tensor
+  readonly theirs: PublishedPart
+  readonly byteLength: number
+  readonly isDenseHere: boolean
+  readonly isDenseThere: boolean
+  /** Bytes that lie in one piece on both ends. */
+  readonly rowBytes: number
+}
+
+export interface Flow {
+  readonly peer: number
+  /** True where the peer sends. */
+  readonly isReceiving: boolean
+  readonly pairs: ReadonlyArray<Pair>
+  readonly byteLength: number
+}
+
+/** Elements of the innermost dimensions that lie densely under both strides; all of them where both are dense. */
+const runLength = (shape: Shape, ...both: ReadonlyArray<ReadonlyArray<number>>): number => {
+  let run = 1
+  for (let dim = shape.length - 1; dim >= 0; dim--) {
+    const length = shape[dim]!
+    if (length !== 1 && both.some((strides) => strides[dim] !== run)) break
+    run *= length
+  }
+  return run
+}
+
+const pairOf = (taskId: number, tensor: Tensor, theirs: PublishedPart): Pair => {
+  const { shape, dtype, strides } = tensor
+  const elements = elementCount(shape)
+  return {
+    taskId,
+    tensor,
+    theirs,
+    byteLength: byteLengthOf(dtype, elements),
+    isDenseHere: runLength(shape, strides) === elements,
+    isDenseThere: runLength(shape, theirs.strides) === elements,
+    rowBytes: (runLength(shape, strides, theirs.strides) * bitsOf(dtype)) / 8
+  }
+}
+
+/** The messages of one direction in the order that both ends know. */
+const ordered = (messages: ReadonlyArray<Message>, peer: number, direction: Message["direction"]) =>
+  messages
+    .filter((message) => message.peer === peer && message.direction === direction)
+    .sort((a, b) => a.index - b.index)
+
+const flowOf = (
+  errors: DriverErrors,
+  messages: ReadonlyArray<Message>,
+  peer: number,
+  list: PeerList | undefined,
+  isReceiving: boolean
+): Checked<Flow> => {
+  const disagree = (detail: string, taskId?: number) =>
+    Result.fail(errors.fail("InvalidProgram", detail, { peer, taskId, op: "prepare", scope: "op" }))
+  const mine = ordered(messages, peer, isReceiving ? "recv" : "send")
+  const theirs = (list?.messages ?? []).filter(({ direction }) => direction === (isReceiving ? "send" : "recv"))
+  const extra = theirs.find((other) => !mine.some((message) => message.index === other.index))
+  if (extra !== undefined) return disagree(`Only the peer has message ${extra.index}.`)
+  const pairs: Array<Pair> = []
+  for (const { index, parts } of mine) {
+    const other = theirs.find((message) => message.index === index)
+    if (other === undefined) return disagree(`The peer has no message ${index}.`)
+    if (other.parts.length !== parts.length) {
+      return disagree(`Message ${index} has ${parts.length} parts here and ${other.parts.length} there.`)
+    }
+    for (const [at, { taskId, part, tensor }] of parts.entries()) {
+      const there = other.parts[at]!
+      const isSame = taskId === there.taskId && part === there.part && tensor.dtype === there.dtype
+      if (!isSame || !equalShapes(tensor.shape, there.shape)) {
+        return disagree(
+          `Task ${taskId} part ${part} ${tensor.dtype}${formatShape(tensor.shape)} meets ` +
+            `task ${there.taskId} part ${there.part} ${there.dtype}${formatShape(there.shape)}.`,
+          taskId
+        )
+      }
+      if (!tensor.shape.includes(0)) pairs.push(pairOf(taskId, tensor, there))
+    }
+  }
+  return Result.succeed({
+    peer,
+    isReceiving,
+    pairs,
+    byteLength: pairs.reduce((sum, pair) => sum + pair.byteLength, 0)
+  })
+}
+
+/** All flows of this rank with bytes in them, by peer; of a peer, what is sent comes first. */
+export const flowsOf = (
+  errors: DriverErrors,
+  messages: ReadonlyArray<Message>,
+  lists: ReadonlyMap<number, PeerList>
+): Checked<ReadonlyArray<Flow>> => {
+  const flows: Array<Flow> = []
+  const peers = new Set([...messages.map(({ peer }) => peer), ...lists.keys()])
+  for (const peer of [...peers].sort((a, b) => a - b)) {
+    for (const isReceiving of [false, true]) {
+      const flow = flowOf(errors, messages, peer, lists.get(peer), isReceiving)
+      if (Result.isFailure(flow)) return Result.fail(flow.failure)
+      if (flow.success.pairs.length > 0) flows.push(flow.success)
+    }
+  }
+  return Result.succeed(flows)
+}
+
+/** Mean bytes of a row over a flow. */
+export const meanRowBytes = ({ pairs, byteLength }: Flow): number =>
+  byteLength / pairs.reduce((rows, pair) => rows + Math.max(1, pair.byteLength / Math.max(1, pair.rowBytes)), 0)
+
+/** Why memory of a list cannot be opened elsewhere, of what goes in one direction; undefined where all can. */
+export const problemOf = (list: PeerList | undefined, direction: Message["direction"]): string | undefined => {
+  for (const message of list?.messages ?? []) {
+    if (message.direction !== direction) continue
+    for (const part of message.parts) {
+      if (part.shape.includes(0)) continue
+      const memory = list!.memories[part.memory]
+      const block = memory === undefined ? undefined : list!.blocks[memory.block]
+      if (block === undefined) return "it was not told where it lies"
+      if (block.handle === "") return block.problem
+    }
+  }
+  return undefined
+}

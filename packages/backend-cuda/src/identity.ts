@@ -1,0 +1,62 @@
+/**
+ * Which process this is, in words that another process can compare with its own.
+ *
+ * Invariant: equal identities mean one process; equal hosts one running kernel. Where /proc cannot be read, the host is a
+ * random word, so that nobody takes two machines for one.
+ */
+import { randomUUID } from "node:crypto"
+import { readFileSync, readlinkSync } from "node:fs"
+import * as Result from "effect/Result"
+import * as Schema from "effect/Schema"
+
+const Word = Schema.String.check(Schema.isMaxLength(256))
+
+export const ProcessIdentity = Schema.Struct({
+  /** Names the boot of the machine. */
+  host: Word,
+  /** Names the space in which the process number counts. */
+  space: Word,
+  pid: Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 2 ** 31 - 1 })),
+  /** Clock ticks from boot to start; with the number it names a process for ever. */
+  start: Word
+})
+export type ProcessIdentity = typeof ProcessIdentity.Type
+
+/** When a process started, or undefined where there is none. */
+export const processStart = (pid: number | "self"): string | undefined => {
+  const stat = Result.getOrUndefined(Result.try(() => readFileSync(`/proc/${pid}/stat`, "latin1")))
+  // The name before may hold anything, closing brackets too. Field 22 of the file is the 20th behind it.
+  return stat?.slice(stat.lastIndexOf(")") + 2).split(" ")[19]
+}
+
+const read = (file: string): string | undefined =>
+  Result.getOrUndefined(Result.try(() => readFileSync(file, "latin1").trim()))
+
+let own: ProcessIdentity | undefined
+
+export const processIdentity = (): ProcessIdentity => {
+  own ??= {
+    host: read("/proc/sys/kernel/random/boot_id") ?? randomUUID(),
+    space: Result.getOrElse(
+      Result.try(() => readlinkSync("/proc/self/ns/pid")),
+      () => "unknown"
+    ),
+    pid: process.pid,
+    start: processStart("self") ?? randomUUID()
+  }
+  return own
+}
+
+export const isSameHost = (a: ProcessIdentity, b: ProcessIdentity): boolean => a.host === b.host
+
+export const isSameProcess = (a: ProcessIdentity, b: ProcessIdentity): boolean =>
+  a.host === b.host && a.space === b.space && a.pid === b.pid && a.start === b.start
+
+/** False only where the process is known to be gone. */
+export const mayBeAlive = (self: ProcessIdentity, other: ProcessIdentity): boolean => {
+  const canSee = self.host === other.host && self.space === other.space
+  return !canSee || processStart(other.pid) === other.start
+}
+
+/** Short and unique, for keys. */
+export const processKey = ({ host, space, pid, start }: ProcessIdentity): string => `${host} ${space} ${pid} ${start}`

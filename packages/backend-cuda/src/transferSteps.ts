@@ -1,0 +1,137 @@
+/**
+ * The steps of a transfer: what is moved directly beside what is packed, sent and unpacked, on streams of their own.
+ *
+ * Invariants: staging is written only after what used it before: a window is packed when the group two before it has sent
+ * the slot, and a group receives into a slot when the window two before it is unpacked. Everything else overlaps.
+ */
+import type { DirectMoves } from "./directMoves.ts"
+import type { GroupWindow, WindowShare } from "./packedMoves.ts"
+import { spreadProgress } from "./planning/windows.ts"
+import type { Span } from "./RunTimes.ts"
+import { eventLimit, StepTable, type StreamNumber } from "./StepTable.ts"
+
+const packing: StreamNumber = 0
+const wire: StreamNumber = 1
+const unpacking: StreamNumber = 2
+const directKernels: ReadonlyArray<StreamNumber> = [3, 4]
+const copyEngines: ReadonlyArray<StreamNumber> = [5, 6, 7]
+
+/** Above this many spans, windows are not timed: their number is bounded like that of events. */
+const spanLimit = eventLimit / 2
+
+export interface TransferSteps {
+  readonly steps: BigUint64Array
+  readonly moves: ReadonlyArray<BigUint64Array>
+  /** What each span measures, by its number. */
+  readonly spans: ReadonlyArray<Span>
+  readonly usesCommunicator: boolean
+}
+
+const sumBytes = (shares: ReadonlyArray<WindowShare>, isReceiving: boolean): number =>
+  shares.reduce((sum, share) => sum + (share.isReceiving === isReceiving ? share.byteLength : 0), 0)
+
+/** Windows that a program has events for. */
+export const windowLimit = Math.floor(eventLimit / 3)
+
+export const transferSteps = (
+  direct: ReadonlyArray<DirectMoves>,
+  windows: ReadonlyArray<GroupWindow>
+): TransferSteps => {
+  const steps = new StepTable()
+  const moves: Array<BigUint64Array> = []
+  const spans: Array<Span> = []
+  let events = 0
+
+  const record = (stream: StreamNumber): number => {
+    steps.record(stream, events)
+    return events++
+  }
+
+  const timed = (stream: StreamNumber, span: Span, work: () => void): void => {
+    const number = spans.length
+    if (number >= spanLimit) {
+      work()
+      return
+    }
+    spans.push(span)
+    steps.spanBegins(stream, number)
+    work()
+    steps.spanEnds(stream, number)
+  }
+
+  const kernel = (stream: StreamNumber, table: BigUint64Array): void => {
+    steps.moves(stream, moves.length)
+    moves.push(table)
+  }
+
+  const moveDirectly = ({ peer, table, tableBytes, runs }: DirectMoves, at: number): void => {
+    if (table.length > 0) {
+      const stream = directKernels[at % directKernels.length]!
+      timed(stream, { peer, phase: "kernel" }, () => kernel(stream, table))
+      steps.progress(stream, tableBytes)
+    }
+    if (runs.length > 0) {
+      const stream = copyEngines[at % copyEngines.length]!
+      timed(stream, { peer, phase: "copy" }, () => {
+        for (const { destination, source, byteLength } of runs) {
+          steps.copy(stream, destination, source, byteLength)
+          steps.progress(stream, byteLength)
+        }
+      })
+    }
+  }
+
+  /** Moves between tensors and staging for the shares of one direction. */
+  const stage = (stream: StreamNumber, shares: ReadonlyArray<WindowShare>, isReceiving: boolean): void => {
+    for (const share of shares) {
+      if (share.isReceiving !== isReceiving || share.table.length === 0) continue
+      const phase = isReceiving ? "unpack" : "pack"
+      timed(stream, { peer: share.peer, phase }, () => kernel(stream, share.table))
+    }
+  }
+
+  const hasStaged = (shares: ReadonlyArray<WindowShare>, isReceiving: boolean): boolean =>
+    shares.some((share) => share.isReceiving === isReceiving && share.table.length > 0)
+
+  const receivedBytes = windows.reduce((sum, { shares }) => sum + sumBytes(shares, true), 0)
+  const traffic = windows.map(({ shares }) => sumBytes(shares, true) + sumBytes(shares, false))
+  const progress = spreadProgress(traffic, receivedBytes > 0 ? receivedBytes : traffic.reduce((a, b) => a + b, 0))
+  const sent: Array<number> = []
+  /** By slot, the event after which it was last unpacked: the stream is in order, so earlier windows are done too. */
+  const unpacked: [number | undefined, number | undefined] = [undefined, undefined]
+
+  const pass = ({ shares }: GroupWindow, k: number): void => {
+    if (hasStaged(shares, false)) {
+      // The slot is free when the group that sent it last is done.
+      if (k >= 2) steps.wait(packing, sent[k - 2]!)
+      stage(packing, shares, false)
+      steps.wait(wire, record(packing))
+    }
+    const slot = (k % 2) as 0 | 1
+    const isUnpacked = hasStaged(shares, true)
+    const freed = unpacked[slot]
+    if (freed !== undefined && isUnpacked) steps.wait(wire, freed)
+    const peers = [...new Set(shares.map(({ peer }) => peer))]
+    timed(wire, { peer: peers.length === 1 ? peers[0] : undefined, phase: "wire" }, () => {
+      steps.begin(wire)
+      for (const { peer, isReceiving, operations } of shares) {
+        for (const { address, byteLength } of operations) {
+          if (isReceiving) steps.receive(wire, address, byteLength, peer)
+          else steps.send(wire, address, byteLength, peer)
+        }
+      }
+      steps.end(wire)
+    })
+    sent.push(record(wire))
+    if (isUnpacked) {
+      steps.wait(unpacking, sent[k]!)
+      stage(unpacking, shares, true)
+      unpacked[slot] = record(unpacking)
+    }
+    steps.progress(isUnpacked ? unpacking : wire, progress[k]!)
+  }
+
+  for (const [at, each] of direct.entries()) moveDirectly(each, at)
+  for (const [k, window] of windows.entries()) pass(window, k)
+  return { steps: steps.table, moves, spans, usesCommunicator: windows.length > 0 }
+}

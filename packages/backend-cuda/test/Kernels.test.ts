@@ -1,0 +1,130 @@
+/**
+ * Kernels and the compiler of batches: as plain C++ against a naive reference, as source for run-time compilers, and as
+ * machine code where nvcc is installed. None of it needs a GPU.
+ */
+import { spawnSync } from "node:child_process"
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs"
+import { tmpdir } from "node:os"
+import { join } from "node:path"
+import { assert, describe, it } from "@effect/vitest"
+import { packageFolder } from "../src/Addon.ts"
+
+const sources = join(packageFolder, "native/kernels")
+const includes = join(packageFolder, "../native/include")
+
+const run = (command: string, ...values: ReadonlyArray<string>): string => {
+  const ended = spawnSync(command, values, { encoding: "utf8", maxBuffer: 2 ** 26 })
+  const said = ended.stdout + ended.stderr
+  assert.strictEqual(ended.status, 0, `${command} ${values.join(" ")}\n${said.slice(-10_000)}`)
+  return said
+}
+
+const isInstalled = (command: string): boolean => spawnSync(command, ["--version"]).status === 0
+
+/** Builds the test program and runs it; what it printed. */
+const runProgram = (folder: string, ...options: ReadonlyArray<string>): string => {
+  run("cmake", "-S", sources, "-B", folder, ...options)
+  run("cmake", "--build", folder, "-j2", "--target", "tensorferry_gpu_kernels_test")
+  return run(join(folder, "tensorferry_gpu_kernels_test"))
+}
+
+const inTemporaryFolder = (use: (folder: string) => void): void => {
+  const folder = mkdtempSync(join(tmpdir(), "tensorferry-kernels-"))
+  try {
+    use(folder)
+  } finally {
+    rmSync(folder, { recursive: true, force: true })
+  }
+}
+
+/** The whole source as the run-time compilers get it. */
+const writeSource = (folder: string): string => {
+  const file = join(folder, "kernels.cu")
+  const stated = [
+    `-DKERNELS=${sources}`,
+    `-DINCLUDE=${includes}`,
+    `-DCPP=${join(folder, "kernels.cc")}`,
+    `-DCUDA=${file}`
+  ]
+  run("cmake", ...stated, "-P", join(sources, "kernel_source.cmake"))
+  return file
+}
+
+describe("kernels", () => {
+  it("do as plain C++ what a naive reference does", () => {
+    const folder = join(packageFolder, "build/kernels-test")
+    mkdirSync(folder, { recursive: true })
+    assert.match(runProgram(folder), /\n[1-9]\d{3,} checks, 0 failures\n$/)
+  }, 300_000)
+
+  it.skipIf(process.env.TENSORFERRY_TEST_FULL === undefined)(
+    "touch no memory but that of their regions",
+    () => inTemporaryFolder((folder) => runProgram(folder, "-DSANITIZE=address,undefined")),
+    900_000
+  )
+
+  // Run-time compilers have no headers at all: with `-nostdinc` every include that is left fails, and so does what an
+  // include would have brought.
+  for (const names of [["__CUDACC_RTC__"], ["__HIPCC_RTC__"], ["__HIPCC_RTC__", "__HIP_DEVICE_COMPILE__"]])
+    it(`need no header of a run-time compiler: ${names.join(", ")}`, () =>
+      inTemporaryFolder((folder) => {
+        const plain = ["-std=c++17", "-x", "c++", "-nostdinc", "-fsyntax-only", "-Wno-unknown-pragmas", "-Werror"]
+        const known = ["-include", join(sources, "test/runtime_compiler.h")]
+        run("c++", ...plain, ...names.map((name) => `-D${name}`), ...known, writeSource(folder))
+      }))
+})
+
+describe.skipIf(!isInstalled("nvcc"))("machine code of the kernels", () => {
+  it(
+    "keeps everything in registers, and many wide loads under way",
+    () =>
+      inTemporaryFolder((folder) => {
+        const file = join(folder, "kernels.cu")
+        writeSource(folder)
+        const options = ["-std=c++17", "--fmad=false", "-Xptxas", "-v", "-Werror", "all-warnings"]
+        const architectures = ["arch=compute_80,code=sm_80", "arch=compute_90,code=[sm_90,compute_90]"]
+        const targets = architectures.flatMap((architecture) => ["-gencode", architecture])
+        const kept = ["--keep", "--keep-dir", folder, "-o", join(folder, "kernels.fatbin")]
+        const said = run("nvcc", "-fatbin", ...targets, ...options, ...kept, file)
+        for (const architecture of ["sm_80", "sm_90"]) {
+          for (const kernel of ["tensorferry_move", "tensorferry_reduce", "tensorferry_compare", "tensorferry_spin"]) {
+            const from = said.indexOf(`Compiling entry function '${kernel}' for '${architecture}'`)
+            assert.isAtLeast(from, 0, `${kernel} for ${architecture}\n${said}`)
+            const properties = said
+              .slice(from)
+              .match(/(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads/)
+            assert.deepStrictEqual(
+              properties?.slice(1),
+              ["0", "0", "0"],
+              `${kernel} for ${architecture}: ${properties?.[0]}`
+            )
+            const registers = said.slice(from).match(/Used (\d+) registers/)
+            assert.isAtMost(
+              Number(registers?.[1]),
+              64,
+              `${kernel} for ${architecture}: two blocks run on a processor at once`
+            )
+          }
+        }
+        const assembly = readdirSync(folder).filter((name) => name.endsWith(".ptx"))
+        assert.isNotEmpty(assembly)
+        for (const name of assembly) {
+          const text = readFileSync(join(folder, name), "utf8")
+          const body = text.slice(text.indexOf(".entry tensorferry_move("))
+          const move = body.slice(0, body.indexOf("\n}"))
+          const accesses = move.match(/(ld|st)\.(global\.)?(v4\.u32|u\d+|v2\.u\d+)/g) ?? []
+          const four = [
+            "ld.global.v4.u32",
+            "ld.global.v4.u32",
+            "ld.global.v4.u32",
+            "ld.global.v4.u32",
+            "st.global.v4.u32"
+          ]
+          const runs = accesses.filter((_, at) => four.every((access, k) => accesses[at + k] === access)).length
+          assert.isAtLeast(runs, 2, `${name}: runs and pieces read four vectors before they write one`)
+          assert.notMatch(move, /\.local|\.shared|bar\.|fma\.rn|\.ftz/, name)
+        }
+      }),
+    300_000
+  )
+})

@@ -1,0 +1,20 @@
+/**
+ * This package against the whole conformance kit, over the simulated driver: its engine, and its three drivers between
+ * ranks of one process.
+ */
+import { runCopyCase, runCopyDriverCase } from "@tensorferry/core/testing"
+import { describeCopyDriver, describeCopyService, describeTensorEngine } from "@tensorferry/core/testing/vitest"
+import { afterEach, beforeEach } from "vitest"
+import * as TensorEngine from "../src/TensorEngine.ts"
+import { assertClean, clusterOf, kinds, resetSimulator, testOptions } from "./cluster.ts"
+
+let seed = 1
+beforeEach(() => resetSimulator(`seed=${seed++}`))
+afterEach(() => assertClean())
+
+describeTensorEngine("cuda", TensorEngine.layer(testOptions))
+
+for (const kind of kinds) {
+  describeCopyService(kind, runCopyCase(clusterOf(kind)), { timeout: 60_000 })
+  describeCopyDriver(kind, runCopyDriverCase(clusterOf(kind)), { timeout: 60_000 })
+}

@@ -1,0 +1,111 @@
+/**
+ * Makes one folder that runs on a machine with GPUs and nothing else: `node scripts/gpu/bundle.ts [FOLDER]`, `gpu-bundle` by
+ * default. It holds this version of Node (compressed), the programs of this folder in one file each, the addons, and data.
+ *
+ * There: `bash FOLDER/run.sh [--out FOLDER] ...`. The simulated driver comes along, for a rehearsal without GPUs.
+ */
+import { execFileSync } from "node:child_process"
+import {
+  copyFileSync,
+  cpSync,
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  renameSync,
+  rmSync,
+  statSync,
+  writeFileSync
+} from "node:fs"
+import { createRequire } from "node:module"
+import * as path from "node:path"
+import { fileURLToPath } from "node:url"
+import { type Plugin, rolldown } from "rolldown"
+
+const root = fileURLToPath(new URL("../..", import.meta.url))
+const folder = path.resolve(process.argv[2] ?? path.join(root, "gpu-bundle"))
+const sizeLimit = 60 * 2 ** 20
+
+rmSync(folder, { recursive: true, force: true })
+mkdirSync(path.join(folder, "data"), { recursive: true })
+
+/** A package finds its addon from where its module lies; in one file, all modules lie at one place. */
+const addonFolders: Plugin = {
+  name: "addon-folders",
+  transform: (code, id) => {
+    const [, name] = /packages\/([^/]+)\/src\/Addon\.ts$/.exec(id) ?? []
+    if (name === undefined) return null
+    return code.replaceAll("import.meta.url", `new URL("./packages/${name}/src/Addon.js", import.meta.url).href`)
+  }
+}
+
+const build = await rolldown({
+  input: path.join(root, "scripts/gpu/main.ts"),
+  platform: "node",
+  plugins: [addonFolders]
+})
+await build.write({
+  file: path.join(folder, "main.js"),
+  format: "esm",
+  codeSplitting: false,
+  minify: { mangle: false }
+})
+
+const addon = (name: string): void => {
+  const from = path.join(root, "packages", name, "build/Release")
+  const to = path.join(folder, "packages", name, "build/Release")
+  mkdirSync(to, { recursive: true })
+  for (const file of readdirSync(from)) {
+    if (!/\.(node|so)$/.test(file)) continue
+    copyFileSync(path.join(from, file), path.join(to, file))
+    execFileSync("strip", ["--strip-unneeded", path.join(to, file)])
+  }
+}
+addon("backend-torch-copy")
+addon("backend-cuda")
+for (const set of ["megatron_plans", "dtype_casts"]) {
+  copyFileSync(path.join(root, "golden", set, `${set}.json.gz`), path.join(folder, "data", `${set}.json.gz`))
+}
+// Addons are found by a package that looks for files, and so cannot become part of the program.
+const required = createRequire(path.join(root, "packages/backend-cuda/package.json"))
+const finder = path.dirname(required.resolve("node-gyp-build/package.json"))
+cpSync(finder, path.join(folder, "node_modules/node-gyp-build"), { recursive: true, dereference: true })
+writeFileSync(path.join(folder, "package.json"), '{ "type": "module" }\n')
+/** Compressing takes minutes, so it is done once per version. */
+const compressedNode = (): string => {
+  const kept = path.join(root, "node_modules/.cache", `node-${process.version}.xz`)
+  if (!existsSync(kept)) {
+    mkdirSync(path.dirname(kept), { recursive: true })
+    writeFileSync(`${kept}.part`, execFileSync("xz", ["-6", "-T2", "-c", process.execPath], { maxBuffer: 2 ** 28 }))
+    renameSync(`${kept}.part`, kept)
+  }
+  return kept
+}
+copyFileSync(compressedNode(), path.join(folder, "node.xz"))
+writeFileSync(
+  path.join(folder, "run.sh"),
+  `#!/usr/bin/env bash
+# Unpacks Node next to this script where that has not been done, and starts the checks.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+node=\${TENSORFERRY_NODE:-/tmp/tensorferry-node-${process.version}}
+if [ ! -x "$node" ]; then
+  xz -dc "$here/node.xz" > "$node.part"
+  chmod 755 "$node.part"
+  mv "$node.part" "$node"
+fi
+exec "$node" --expose-gc "$here/main.js" "$@"
+`,
+  { mode: 0o755 }
+)
+
+const sizeOf = (place: string): number =>
+  readdirSync(place, { withFileTypes: true }).reduce((sum, entry) => {
+    const inner = path.join(place, entry.name)
+    return sum + (entry.isDirectory() ? sizeOf(inner) : statSync(inner).size)
+  }, 0)
+const size = sizeOf(folder)
+console.log(`${folder}: ${(size / 2 ** 20).toFixed(1)} MiB`)
+if (size > sizeLimit) {
+  console.error(`The bundle exceeds ${sizeLimit / 2 ** 20} MiB.`)
+  process.exitCode = 1
+}

@@ -1,0 +1,289 @@
+/**
+ * Proves and measures this package on the GPUs of a machine: `node main.js [--out FOLDER] [--only STAGE,...] [--simulator FILE]`.
+ *
+ * Stages: host (host kernels of this processor), facts, engine, sanitizer, conformance, golden, reshard, repeats. Each writes
+ * what it found to `results.json` in the folder as soon as it has ended; a table comes last.
+ */
+import { spawnSync } from "node:child_process"
+import { mkdirSync, readFileSync, writeFileSync } from "node:fs"
+import * as os from "node:os"
+import * as path from "node:path"
+import { fileURLToPath } from "node:url"
+import { gunzipSync } from "node:zlib"
+import { descriptors } from "@tensorferry/backend-cuda"
+import { descriptor as torchCopy } from "@tensorferry/backend-torch-copy"
+import type { BackendDescriptor } from "@tensorferry/core/backend/BackendDescriptor"
+import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
+import { type CaseResult, combineOutcomes, runTensorEngineCases } from "@tensorferry/core/testing"
+import { checkCasts, RecordedCasts } from "@tensorferry/core/testing/golden/dtypeCasts"
+import * as Effect from "effect/Effect"
+import * as Schema from "effect/Schema"
+import { type JobResult, runJob } from "./jobs.ts"
+import { rankMain } from "./rank.ts"
+import { deviceCases } from "./reshards.ts"
+import type { RankSpec, RepeatSample, ReshardTimes } from "./work.ts"
+
+const folder = path.dirname(fileURLToPath(import.meta.url))
+const data = (name: string): string => path.join(folder, "data", name)
+
+const flag = (name: string): string | undefined => {
+  const at = process.argv.indexOf(`--${name}`)
+  return at < 0 ? undefined : process.argv[at + 1]
+}
+const out = flag("out") ?? "."
+const only = flag("only")?.split(",")
+const simulator = flag("simulator")
+const devices = Number(flag("devices") ?? 2)
+
+const options =
+  simulator === undefined
+    ? {}
+    : { libraries: { runtime: simulator, driver: simulator, compiler: simulator, collectives: simulator } }
+const program = [process.execPath, "--expose-gc", fileURLToPath(import.meta.url)]
+
+interface Row {
+  readonly case: string
+  readonly path: string
+  readonly medianMs: number
+  readonly targetMs: number
+  readonly referenceMs: number
+  readonly limitMs: number
+  readonly bytesRemote: number
+  readonly ops: number
+}
+
+const report: { [name: string]: unknown } = {
+  date: new Date().toISOString().slice(0, 10),
+  host: { processor: os.cpus()[0]?.model, cores: os.availableParallelism(), node: process.version }
+}
+const rows: Array<Row> = []
+const summary: Array<string> = []
+
+const save = (): void => {
+  mkdirSync(out, { recursive: true })
+  writeFileSync(path.join(out, "results.json"), `${JSON.stringify({ ...report, rows }, null, 1)}\n`)
+}
+
+const tell = (line: string): void => {
+  summary.push(line)
+  console.log(line)
+}
+
+const judge = (stage: string, results: ReadonlyArray<CaseResult>): void => {
+  const count = (status: CaseResult["status"]) => results.filter((result) => result.status === status).length
+  tell(`${stage}: ${count("passed")} passed, ${count("failed")} failed, ${count("skipped")} skipped`)
+  const failed = results.filter((result) => result.status === "failed")
+  for (const { name, detail } of failed.slice(0, 8)) tell(`  failed: ${name}: ${detail.slice(0, 600)}`)
+  report[stage] = {
+    passed: count("passed"),
+    failed: failed,
+    skipped: results.filter((result) => result.status === "skipped")
+  }
+}
+
+/** Outcomes of all ranks as one result per case; a job that broke off is a failure of its own. */
+const resultsOf = (job: JobResult): ReadonlyArray<CaseResult> => {
+  const byCase = new Map<string, Array<Parameters<typeof combineOutcomes>[1][number]>>()
+  for (const lines of job.lines) {
+    for (const line of lines) {
+      if (line.event === "outcome") byCase.set(line.name, [...(byCase.get(line.name) ?? []), line.outcome])
+    }
+  }
+  return [
+    ...[...byCase].map(([name, outcomes]) => combineOutcomes(name, outcomes)),
+    ...job.lines.flat().flatMap((line) => (line.event === "result" ? [line.result] : [])),
+    ...job.failures.map((detail): CaseResult => ({ name: "processes", status: "failed", detail }))
+  ]
+}
+
+const casts = (descriptor: BackendDescriptor, with_: { readonly [name: string]: unknown }) =>
+  Effect.gen(function* () {
+    const recorded = Schema.decodeUnknownSync(RecordedCasts)(
+      JSON.parse(gunzipSync(readFileSync(data("dtype_casts.json.gz"))).toString("utf8"))
+    )
+    const verdicts = yield* checkCasts(yield* TensorEngine, recorded)
+    return verdicts.map(
+      ({ name, fault }): CaseResult => ({
+        name,
+        status: fault === undefined ? "passed" : "failed",
+        detail: fault ?? ""
+      })
+    )
+  }).pipe(Effect.provide(descriptor.tensorEngine!(with_)))
+
+const engineDescriptor = descriptors.find(({ tensorEngine }) => tensorEngine !== undefined)!
+
+const conformanceSizes = (backend: string): ReadonlyArray<number> =>
+  // Collectives take one rank per device.
+  [1, 2, 3].filter((size) => backend === "cuda-ipc" || size <= devices)
+
+const median = (values: ReadonlyArray<number>): number => [...values].sort((a, b) => a - b)[values.length >> 1] ?? 0
+
+/** The median slope over all pairs, as a share of the median, per 100 (Theil-Sen). */
+const driftPer100 = (values: ReadonlyArray<number>): number => {
+  const slopes = values.flatMap((a, i) => values.slice(i + 1).map((b, j) => (b - a) / (j + 1)))
+  return (median(slopes) / median(values)) * 100
+}
+
+const stages: { readonly [name: string]: () => Promise<void> } = {
+  host: async () => {
+    for (const kernels of ["baseline", "avx2", "widest"]) {
+      const env = { ...process.env, ...(kernels === "widest" ? {} : { TENSORFERRY_KERNELS: kernels }) }
+      const child = spawnSync(program[0]!, [...program.slice(1), "host-casts"], { env, encoding: "utf8" })
+      const last = child.stdout.trim().split("\n").at(-1) ?? ""
+      tell(`host kernels, ${kernels}: ${last || child.stderr.slice(-500)}`)
+      report[`host ${kernels}`] = last
+    }
+  },
+  facts: async () => {
+    const found = await Promise.all(
+      descriptors.map(async ({ name, probe }) => [name, await Effect.runPromise(probe)] as const)
+    )
+    report.backends = Object.fromEntries(found)
+    for (const [name, probe] of found) {
+      tell(`${name}: ${probe._tag === "Available" ? `${probe.detail} ${JSON.stringify(probe.versions)}` : probe.cause}`)
+    }
+  },
+  engine: async () => {
+    const layer = engineDescriptor.tensorEngine!(options)
+    judge("engine", await Effect.runPromise(runTensorEngineCases(layer)))
+    judge("casts recorded with PyTorch", await Effect.runPromise(Effect.scoped(casts(engineDescriptor, options))))
+  },
+  sanitizer: async () => {
+    for (const tool of ["memcheck", "racecheck", "initcheck"]) {
+      const args = [
+        "--tool",
+        tool,
+        "--error-exitcode",
+        "9",
+        ...program,
+        "--only",
+        "engine",
+        "--out",
+        path.join(out, tool)
+      ]
+      const child = spawnSync("compute-sanitizer", args, { encoding: "utf8", timeout: 120_000, maxBuffer: 2 ** 26 })
+      const lines = `${child.stdout}${child.stderr}`
+        .split("\n")
+        .filter((line) => /ERROR SUMMARY|RACECHECK|engine:/.test(line))
+      tell(
+        `compute-sanitizer ${tool}: ${child.error === undefined ? `exit ${child.status}` : String(child.error)}; ${lines.join("; ").slice(0, 300)}`
+      )
+      report[`sanitizer ${tool}`] = { status: child.status, lines }
+    }
+  },
+  conformance: async () => {
+    for (const backend of ["cuda-ipc", "nccl", "cuda"]) {
+      for (const size of conformanceSizes(backend)) {
+        const job = await runJob(program, { size, backend, options, work: { kind: "conformance" } }, 240)
+        judge(`conformance ${backend}, ${size} ranks`, resultsOf(job))
+      }
+    }
+  },
+  golden: async () => {
+    const file = data("megatron_plans.json.gz")
+    for (const [backend, size] of [
+      ["cuda-ipc", 8],
+      ["nccl", 2],
+      ["cuda", 2]
+    ] as const) {
+      const job = await runJob(program, { size, backend, options, work: { kind: "golden", file, ranks: 1 } }, 240)
+      judge(`golden rosters ${backend}, up to ${size} ranks`, resultsOf(job))
+    }
+  },
+  reshard: async () => {
+    const cases = flag("cases")?.split(",").map(Number) ?? deviceCases.map((_, at) => at)
+    for (const backend of ["cuda-ipc", "nccl", "cuda"]) {
+      const work = { kind: "reshard", cases, warmUps: 2, rounds: 5 } as const
+      const job = await runJob(program, { size: 2, backend, options, work }, 300)
+      const told = job.lines.map((lines) => lines.flatMap((line) => (line.event === "reshard" ? [line.times] : [])))
+      report[`reshard ${backend}`] = told
+      for (const at of cases) {
+        const one = deviceCases[at]!
+        const times = told.flatMap((list): ReadonlyArray<ReshardTimes> => list.filter((each) => each.case === one.name))
+        if (times.length === 0) continue
+        rows.push({
+          case: one.name,
+          path: backend,
+          medianMs: median(times[0]!.roundsMs),
+          targetMs: backend === "nccl" ? one.collectivesTargetMs : one.targetMs,
+          referenceMs: one.referenceMs,
+          limitMs: one.limitMs,
+          bytesRemote: Math.max(...times.map(({ receivedBytes }) => receivedBytes)),
+          ops: times.reduce((sum, { operations }) => sum + operations, 0)
+        })
+        for (const { faults } of times) for (const fault of faults) tell(`  wrong: ${backend}, ${one.name}: ${fault}`)
+      }
+      for (const failure of resultsOf(job))
+        if (failure.status === "failed") tell(`  failed: ${backend}: ${failure.detail.slice(0, 1500)}`)
+    }
+  },
+  repeats: async () => {
+    for (const backend of ["cuda-ipc", "nccl", "cuda"]) {
+      const job = await runJob(program, { size: 2, backend, options, work: { kind: "repeats", count: 200 } }, 240)
+      for (const [rank, lines] of job.lines.entries()) {
+        const samples = lines.flatMap(
+          (line): ReadonlyArray<RepeatSample> => (line.event === "sample" ? [line.sample] : [])
+        )
+        const settled = samples.slice(20)
+        const drifts = Object.fromEntries(
+          (["milliseconds", "heapBytes", "residentBytes", "descriptors"] as const).map((field) => [
+            field,
+            driftPer100(settled.map((sample) => sample[field]))
+          ])
+        )
+        report[`repeats ${backend}, rank ${rank}`] = { count: samples.length, drifts }
+        const text = Object.entries(drifts).map(([field, drift]) => `${field} ${(drift * 100).toFixed(2)}%`)
+        tell(`repeats ${backend}, rank ${rank}: ${samples.length} samples, drift per 100: ${text.join(", ")}`)
+      }
+      for (const failure of job.failures) tell(`  failed: ${failure}`)
+    }
+  }
+}
+
+const printTable = (): void => {
+  console.log("\n----------------------------------------")
+  for (const line of summary) console.log(line)
+  if (rows.length === 0) return
+  console.log(
+    "\n| case | path | median ms | target | reference | limit | GB/s | |\n| --- | --- | --- | --- | --- | --- | --- | --- |"
+  )
+  for (const row of rows) {
+    const speed = row.bytesRemote / row.medianMs / 1e6
+    const verdict = row.medianMs <= row.targetMs ? "met" : "missed"
+    console.log(
+      `| ${row.case} | ${row.path} | ${row.medianMs.toFixed(2)} | ${row.targetMs} | ${row.referenceMs} | ${row.limitMs} | ${speed.toFixed(0)} | ${verdict} |`
+    )
+  }
+}
+
+const hostCasts = async (): Promise<void> => {
+  const results = await Effect.runPromise(Effect.scoped(casts(torchCopy, {})))
+  const probe = await Effect.runPromise(torchCopy.probe)
+  const failed = results.filter(({ status }) => status === "failed")
+  const engine = await Effect.runPromise(runTensorEngineCases(torchCopy.tensorEngine!({})))
+  const broken = engine.filter(({ status }) => status === "failed")
+  console.log(
+    `${probe._tag === "Available" ? probe.detail : probe.cause} ${results.length} casts, ${failed.length} wrong; ${engine.length} engine cases, ${broken.length} failed`
+  )
+}
+
+const [first, second] = process.argv.slice(2)
+if (first === "rank") await Effect.runPromise(rankMain(JSON.parse(second!) as RankSpec))
+else if (first === "host-casts") await hostCasts()
+else {
+  for (const [name, run] of Object.entries(stages)) {
+    if (only !== undefined && !only.includes(name)) continue
+    const begun = performance.now()
+    try {
+      await run()
+    } catch (error) {
+      tell(
+        `${name}: broke off: ${error instanceof Error ? (error.stack ?? error.message) : String(error)}`.slice(0, 2000)
+      )
+    }
+    console.log(`(${name} took ${((performance.now() - begun) / 1000).toFixed(0)} s)`)
+    save()
+  }
+  printTable()
+}

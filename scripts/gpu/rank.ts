@@ -1,0 +1,302 @@
+/**
+ * One rank of the device checks as a process of its own: joins a group on loopback, does its work with real memory of its
+ * device, and prints a JSON line per result.
+ */
+import { readdirSync, readFileSync } from "node:fs"
+import { gunzipSync } from "node:zlib"
+import { descriptors } from "@tensorferry/backend-cuda"
+import { executeReshardPlan } from "@tensorferry/core/exec/executeReshardPlan"
+import type { ReshardPlan } from "@tensorferry/core/ir/ReshardPlan"
+import { parametersOf, type Roster } from "@tensorferry/core/layout/Roster"
+import { indexRosters, planRank } from "@tensorferry/core/planner/RosterPlanner"
+import type { CopyReport } from "@tensorferry/core/service/CopyService"
+import { copyServiceLayer } from "@tensorferry/core/service/CopyServiceLayer"
+import { ProcessGroup, type ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
+import * as ProcessGroupTcp from "@tensorferry/core/service/ProcessGroupTcp"
+import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
+import { sliceTensor, type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
+import { type TensorDict, tensorDict } from "@tensorferry/core/tensor/TensorDict"
+import {
+  type CaseResult,
+  copyCases,
+  copyDriverCases,
+  type RankOutcome,
+  runCopyCaseRank,
+  runCopyDriverCaseRank
+} from "@tensorferry/core/testing"
+import { type MegatronCase, rostersOf } from "@tensorferry/core/testing/golden/megatronPlans"
+import {
+  allocateSide,
+  describeFault,
+  fillSide,
+  jobSize,
+  judgeSide,
+  oracleModel
+} from "@tensorferry/core/testing/oracle"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Result from "effect/Result"
+import { deviceCases } from "./reshards.ts"
+import type { RankLine, RankSpec, Work } from "./work.ts"
+
+const print = (line: RankLine) => Effect.sync(() => void process.stdout.write(`${JSON.stringify(line)}\n`))
+
+/** Ends a case together, wherever a failed one left its ranks. */
+const meet = (group: ProcessGroupShape, name: string, attempts = 0): Effect.Effect<void, unknown> =>
+  Effect.catchIf(
+    group.barrier(`end of ${name}`),
+    (error) => error.reason._tag === "CollectiveMismatch" && attempts < 64,
+    () => meet(group, name, attempts + 1)
+  )
+
+const descriptorOf = (name: string) => {
+  const descriptor = descriptors.find((one) => one.name === name)
+  if (descriptor?.copyDriver === undefined || descriptor.tensorEngine === undefined) {
+    return Effect.die(`There is no backend ${name} with a driver and an engine.`)
+  }
+  const { copyDriver, tensorEngine } = descriptor
+  return Effect.succeed({ copyDriver, tensorEngine })
+}
+
+const conformance = Effect.fnUntraced(function* ({ rank, size, backend, options }: RankSpec) {
+  const group = yield* ProcessGroup
+  const { copyDriver, tensorEngine } = yield* descriptorOf(backend)
+  const services = copyServiceLayer(copyDriver(options)).pipe(Layer.provideMerge(tensorEngine(options)))
+  const driverServices = copyDriver(options).pipe(Layer.provideMerge(tensorEngine(options)))
+  const judged = <E, S>(
+    layer: Layer.Layer<S, E, ProcessGroup>,
+    program: Effect.Effect<RankOutcome, never, S | ProcessGroup>
+  ) =>
+    Effect.provide(program, Layer.provideMerge(layer, Layer.succeed(ProcessGroup, group)), { local: true }).pipe(
+      Effect.catch((error) => Effect.succeed<RankOutcome>({ rank, status: "failed", detail: String(error) }))
+    )
+  for (const copyCase of copyCases.filter((one) => one.size === size)) {
+    const outcome = yield* judged(services, Effect.scoped(runCopyCaseRank(copyCase, rank, "60 seconds")))
+    yield* print({ event: "outcome", name: copyCase.name, outcome })
+    yield* meet(group, copyCase.name)
+  }
+  for (const driverCase of copyDriverCases.filter((one) => one.size === size)) {
+    const outcome = yield* judged(driverServices, Effect.scoped(runCopyDriverCaseRank(driverCase, rank, "60 seconds")))
+    yield* print({ event: "outcome", name: driverCase.name, outcome })
+    yield* meet(group, driverCase.name)
+  }
+})
+
+/** Three rounds with other values into poisoned memory, the last one into memory that was allocated anew. */
+const goldenCase = Effect.fnUntraced(function* (recorded: MegatronCase, rank: number) {
+  const rosters = rostersOf(recorded)
+  const index = indexRosters(rosters.source, rosters.destination)
+  if (Result.isFailure(index)) return undefined
+  const model = oracleModel(rosters.source, rosters.destination)
+  const plan = planRank(index.success, rank)
+  const faults: Array<string> = []
+  for (const rounds of [[0, 1], [2]]) {
+    const found = yield* Effect.scoped(
+      Effect.gen(function* () {
+        const source = yield* allocateSide(model, "source", rank)
+        const destination = yield* allocateSide(model, "destination", rank)
+        const wrong: Array<string> = []
+        for (const round of rounds) {
+          if (source !== undefined) yield* fillSide(model, source, round)
+          yield* executeReshardPlan(plan, source?.dict, destination?.dict)
+          if (destination === undefined) continue
+          for (const fault of yield* judgeSide(model, destination, rank, round)) {
+            wrong.push(`round ${round}: ${describeFault(fault)}`)
+          }
+        }
+        return wrong
+      })
+    )
+    faults.push(...found)
+  }
+  return faults
+})
+
+const golden = Effect.fnUntraced(function* (
+  { rank, size }: RankSpec,
+  { file, ranks }: Extract<Work, { kind: "golden" }>
+) {
+  const group = yield* ProcessGroup
+  const text = gunzipSync(readFileSync(file)).toString("utf8")
+  const { cases } = JSON.parse(text) as { readonly cases: ReadonlyArray<MegatronCase> }
+  for (const recorded of cases) {
+    const { source, destination } = rostersOf(recorded)
+    if (jobSize(source, destination) > size || jobSize(source, destination) < ranks) continue
+    const name = `${recorded.id} ${recorded.title}`
+    const judged = yield* Effect.result(goldenCase(recorded, rank))
+    const faults = Result.isFailure(judged) ? [String(judged.failure)] : judged.success
+    const status = faults === undefined ? "skipped" : faults.length > 0 ? "failed" : "passed"
+    const detail = faults === undefined ? "The planner refuses these rosters." : faults.slice(0, 3).join("; ")
+    yield* print({ event: "outcome", name, outcome: { rank, status, detail } })
+    yield* meet(group, name)
+  }
+})
+
+/** Tensors of a rank in one layout, each filled with a byte of its own. */
+const allocate = Effect.fnUntraced(function* (roster: Roster, rank: number, byteOf: (name: string) => number) {
+  const engine = yield* TensorEngine
+  const parameters = parametersOf(roster, rank)
+  if (parameters.length === 0) return undefined
+  const tensors: Array<readonly [string, Tensor]> = []
+  for (const { name, dtype, shape } of parameters) {
+    const tensor = yield* engine.allocate(dtype, shape)
+    yield* engine.fill(tensor, byteOf(name))
+    tensors.push([name, tensor])
+  }
+  return tensorDict(tensors)
+})
+
+const poison = 0xd7
+
+/** The byte of a parameter on the rank that holds it in the source. */
+const byteOf = (name: string, rank: number): number => {
+  let hash = 17 + rank
+  for (const character of name) hash = (hash * 31 + character.charCodeAt(0)) % 211
+  return hash === poison ? 1 : hash
+}
+
+/** First, last and middle elements of each region that the plan brings, which must all hold the sender's byte. */
+const sampleFaults = Effect.fnUntraced(function* (plan: ReshardPlan, destination: TensorDict | undefined) {
+  const engine = yield* TensorEngine
+  const faults: Array<string> = []
+  for (const op of plan.recvOps) {
+    const tensor = destination?.tensors.get(op.paramName) as Tensor | undefined
+    if (tensor === undefined) continue
+    for (const share of [0, 0.5, 1]) {
+      const corner = op.mySlice.map(([start, stop]): [number, number] => {
+        const at = Math.min(stop - 1, Math.floor(start + (stop - start) * share))
+        return [at, at + 1]
+      })
+      const element = Result.getOrThrow(sliceTensor(tensor, corner))
+      const bytes = new Uint8Array(2)
+      yield* Effect.scoped(
+        Effect.gen(function* () {
+          const host = Result.getOrThrow(tensorView(yield* engine.wrapHost(bytes), tensor.dtype, element.shape))
+          yield* engine.copy([{ dst: host, src: element }])
+        })
+      )
+      const wanted = byteOf(op.paramName, op.peerRank)
+      if (bytes[0] !== wanted || bytes[1] !== wanted) {
+        faults.push(`${op.paramName} at ${corner.map(([at]) => at).join(",")}: ${bytes.join(" ")} instead of ${wanted}`)
+      }
+    }
+  }
+  return faults
+})
+
+const sumPhases = (copy: CopyReport): { readonly [phase: string]: number } =>
+  Object.fromEntries(Object.entries(copy.phases).map(([phase, seconds]) => [phase, seconds * 1000]))
+
+const timedUpdate = Effect.fnUntraced(function* (
+  plan: ReshardPlan,
+  source: TensorDict | undefined,
+  destination: TensorDict | undefined
+) {
+  const group = yield* ProcessGroup
+  yield* group.barrier("bench")
+  const begun = performance.now()
+  const { copy } = yield* executeReshardPlan(plan, source, destination)
+  const own = performance.now() - begun
+  const told = yield* group.allGather("bench times", new Uint8Array(new Float64Array([own]).buffer))
+  const milliseconds = Math.max(...told.map((bytes) => new Float64Array(bytes.slice().buffer)[0]!))
+  return { copy, milliseconds }
+})
+
+const reshard = Effect.fnUntraced(function* (spec: RankSpec, work: Extract<Work, { kind: "reshard" }>) {
+  const { rank } = spec
+  const engine = yield* TensorEngine
+  for (const at of work.cases) {
+    const one = deviceCases[at]!
+    yield* Effect.scoped(
+      Effect.gen(function* () {
+        const [from, to] = [one.source(), one.destination()]
+        const plan = planRank(yield* Effect.fromResult(indexRosters(from, to)), rank)
+        const source = yield* allocate(from, rank, (name) => byteOf(name, rank))
+        const destination = yield* allocate(to, rank, () => poison)
+        const rounds: Array<number> = []
+        let last: CopyReport | undefined
+        for (let round = 0; round < work.warmUps + work.rounds; round++) {
+          const { copy, milliseconds } = yield* timedUpdate(plan, source, destination)
+          last = copy
+          if (round >= work.warmUps) rounds.push(milliseconds)
+        }
+        for (const tensor of destination?.tensors.values() ?? []) yield* engine.fill(tensor as Tensor, poison)
+        yield* executeReshardPlan(plan, source, destination)
+        const faults = yield* sampleFaults(plan, destination)
+        yield* print({
+          event: "reshard",
+          times: {
+            case: one.name,
+            roundsMs: rounds,
+            operations: plan.recvOps.length,
+            localBytes: last!.localBytes,
+            sentBytes: last!.remoteBytesSent,
+            receivedBytes: last!.remoteBytesReceived,
+            phasesMs: sumPhases(last!),
+            paths: last!.peers.map(({ peer, path, reason }) => `${peer}: ${path} (${reason})`),
+            faults: faults.slice(0, 5)
+          }
+        })
+      })
+    )
+  }
+})
+
+/** Moves both ways and within ranks. */
+const repeatedCase = deviceCases[1]!
+
+const repeats = Effect.fnUntraced(function* ({ rank }: RankSpec, { count }: Extract<Work, { kind: "repeats" }>) {
+  const [from, to] = [repeatedCase.source(), repeatedCase.destination()]
+  const plan = planRank(yield* Effect.fromResult(indexRosters(from, to)), rank)
+  const source = yield* allocate(from, rank, (name) => byteOf(name, rank))
+  const lasting = yield* allocate(to, rank, () => poison)
+  for (let round = 0; round < count; round++) {
+    const isFresh = round % 10 === 9
+    const update = Effect.gen(function* () {
+      const destination = isFresh ? yield* allocate(to, rank, () => poison) : lasting
+      return yield* timedUpdate(plan, source, destination)
+    })
+    const { milliseconds } = yield* Effect.scoped(update)
+    if (isFresh) continue
+    globalThis.gc?.()
+    const { heapUsed, external, rss } = process.memoryUsage()
+    const descriptors = readdirSync("/proc/self/fd").length
+    yield* print({
+      event: "sample",
+      sample: { milliseconds, heapBytes: heapUsed + external, residentBytes: rss, descriptors }
+    })
+  }
+})
+
+const results = (outcome: CaseResult) => print({ event: "result", result: outcome })
+
+/** Runs one rank to its end. */
+export const rankMain = (spec: RankSpec): Effect.Effect<void, unknown> =>
+  Effect.scoped(
+    Effect.gen(function* () {
+      const group = yield* ProcessGroupTcp.make({
+        rank: spec.rank,
+        size: spec.size,
+        host: "127.0.0.1",
+        port: spec.port,
+        deadline: "30 seconds",
+        onListening: (port) => print({ event: "port", port })
+      })
+      const { work } = spec
+      if (work.kind === "conformance") {
+        return yield* Effect.provideService(conformance(spec), ProcessGroup, group)
+      }
+      const { copyDriver, tensorEngine } = yield* descriptorOf(spec.backend)
+      const services = copyServiceLayer(copyDriver(spec.options)).pipe(
+        Layer.provideMerge(tensorEngine(spec.options)),
+        Layer.provideMerge(Layer.succeed(ProcessGroup, group))
+      )
+      const program =
+        work.kind === "golden"
+          ? golden(spec, work)
+          : work.kind === "reshard"
+            ? reshard(spec, work)
+            : repeats(spec, work)
+      yield* Effect.provide(program, services)
+    })
+  ).pipe(Effect.tapError((error) => results({ name: `rank ${spec.rank}`, status: "failed", detail: String(error) })))

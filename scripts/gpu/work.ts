@@ -1,0 +1,58 @@
+/**
+ * What the programs of `scripts/gpu` tell each other: the work of a rank's process, and the lines that it prints. Data only.
+ */
+import type { CaseResult, RankOutcome } from "@tensorferry/core/testing"
+
+export type Work =
+  /** All cases of the kit for this number of ranks. */
+  | { readonly kind: "conformance" }
+  /** Recorded rosters of Megatron-LM, carried out with real bytes three times each. */
+  | { readonly kind: "golden"; readonly file: string; readonly ranks: number }
+  /** Cases of `reshards.ts` by number. */
+  | {
+      readonly kind: "reshard"
+      readonly cases: ReadonlyArray<number>
+      readonly warmUps: number
+      readonly rounds: number
+    }
+  /** The same small update again and again. */
+  | { readonly kind: "repeats"; readonly count: number }
+
+export interface RankSpec {
+  readonly rank: number
+  readonly size: number
+  /** Of rank 0 on loopback; 0 lets rank 0 choose. */
+  readonly port: number
+  readonly backend: string
+  readonly options: { readonly [name: string]: unknown }
+  readonly work: Work
+}
+
+/** One timed update; times are milliseconds. */
+export interface ReshardTimes {
+  readonly case: string
+  /** Of the slowest rank in every round. */
+  readonly roundsMs: ReadonlyArray<number>
+  readonly operations: number
+  readonly localBytes: number
+  readonly sentBytes: number
+  readonly receivedBytes: number
+  readonly phasesMs: { readonly [phase: string]: number }
+  readonly paths: ReadonlyArray<string>
+  /** Empty where every sampled element is right. */
+  readonly faults: ReadonlyArray<string>
+}
+
+export interface RepeatSample {
+  readonly milliseconds: number
+  readonly heapBytes: number
+  readonly residentBytes: number
+  readonly descriptors: number
+}
+
+export type RankLine =
+  | { readonly event: "port"; readonly port: number }
+  | { readonly event: "outcome"; readonly name: string; readonly outcome: RankOutcome }
+  | { readonly event: "result"; readonly result: CaseResult }
+  | { readonly event: "reshard"; readonly times: ReshardTimes }
+  | { readonly event: "sample"; readonly sample: RepeatSample }
