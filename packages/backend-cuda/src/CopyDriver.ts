@@ -29,7 +29,7 @@ import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
 import { makeConnections } from "./Connections.ts"
 import { driverErrors } from "./driverErrors.ts"
-import { unavailable } from "./failures.ts"
+import { unavailable, unavailableBecause } from "./failures.ts"
 import { mayBeAlive, processIdentity } from "./identity.ts"
 import { makeMappings } from "./Mappings.ts"
 import type { CudaOptions } from "./options.ts"
@@ -73,7 +73,9 @@ export const make = Effect.fnUntraced(function* (
 ): Effect.fn.Return<CudaCopyDriver, BackendError, Scope.Scope> {
   const behind = deviceOf(engine) ?? deviceOf(yield* open(options, kind))
   if (behind === undefined) return yield* unavailable(kind, "The engine has no device.", "Report this.")
-  const { gpu, memory } = behind
+  const { memory } = behind
+  // Transfers overlap what the engine does: copies within the rank, above all.
+  const gpu = yield* Effect.mapError(behind.gpu.openLane, (failure) => unavailableBecause(kind, failure))
   if (kind === "nccl" && !gpu.hasCollectives) {
     return yield* unavailable(
       kind,

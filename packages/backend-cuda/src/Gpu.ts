@@ -37,9 +37,23 @@ export interface Gpu {
   /** The number here of the device with this identity, where it is visible. */
   readonly ordinalOf: (uuid: string) => number | undefined
   readonly isClosed: () => boolean
+  /**
+   * The same device with streams of its own: what runs there overlaps what runs here. Both count as one for `whenDone`.
+   * Closed with the scope.
+   */
+  readonly openLane: Effect.Effect<Gpu, NativeFailure, EffectScope.Scope>
 }
 
-const gpuOf = (addon: Addon, found: Discovered, ordinal: number, native: NativeDevice, facts: DeviceFacts) => {
+type OpenNative = Effect.Effect<NativeDevice, NativeFailure>
+
+const gpuOf = (
+  addon: Addon,
+  found: Discovered,
+  ordinal: number,
+  native: NativeDevice,
+  facts: DeviceFacts,
+  openNative: OpenNative
+) => {
   const { libraries, vendor, opened } = found
   const running = new Set<NativeJob<unknown>>()
   const peers = new Map<number, Result.Result<void, string>>()
@@ -113,7 +127,18 @@ const gpuOf = (addon: Addon, found: Discovered, ordinal: number, native: NativeD
       const index = uuids.indexOf(uuid)
       return index < 0 ? undefined : index
     },
-    isClosed: () => closed
+    isClosed: () => closed,
+    openLane: Effect.map(
+      Effect.acquireRelease(
+        Effect.map(openNative, (lane) => ({ lane, isClosed: false })),
+        (held) =>
+          Effect.sync(() => {
+            held.isClosed = true
+            addon.closeDevice(held.lane)
+          })
+      ),
+      (held) => ({ ...gpu, native: held.lane, isClosed: () => held.isClosed })
+    )
   }
   const close = Effect.sync(() => {
     closed = true
@@ -162,7 +187,7 @@ export const openGpu = Effect.fnUntraced(function* (
   const { gpu } = yield* Effect.acquireRelease(
     Effect.mapBoth(opening, {
       onFailure: (failure) => unavailableBecause(backend, failure),
-      onSuccess: (native) => gpuOf(addon, found.success, ordinal, native, facts.value)
+      onSuccess: (native) => gpuOf(addon, found.success, ordinal, native, facts.value, opening)
     }),
     ({ close }) => close
   )

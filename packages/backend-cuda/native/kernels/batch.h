@@ -49,7 +49,10 @@ struct Reduction {
   uint64_t bytesRead = 0, bytesWritten = 0;
 };
 
-/** A table for `tensorferry_reduce`, from words as `makeReduceJob` of backend-torch-copy takes them (MoveTable.encodeReduce). */
+/**
+ * A table for `tensorferry_reduce`, from words as `makeReduceJob` of backend-torch-copy takes them (`encodeReduce` in
+ * MoveTable.ts).
+ */
 Result<Reduction> compileReduce(const uint64_t* words, size_t count);
 
 /** Parameters for tables that were uploaded to `address`. */

@@ -22,6 +22,8 @@ TENSORFERRY_DEVICE void countBytes(uint64_t a, uint64_t b, uint64_t position, Di
   }
 }
 
+TENSORFERRY_DEVICE uint64_t pair(uint32_t low, uint32_t high) { return static_cast<uint64_t>(high) << 32 | low; }
+
 template <typename T>
 TENSORFERRY_DEVICE void comparePieces(uint64_t record, const UnitRecord& unit, const Place& place, Difference& found) {
   const MoveRecord& move = view<MoveRecord>(record);
@@ -47,9 +49,8 @@ TENSORFERRY_DEVICE void comparePieces(uint64_t record, const UnitRecord& unit, c
       if (i + k * blockThreads >= unit.count) continue;
       const uint64_t position = move.length + static_cast<uint64_t>(unit.begin + i + k * blockThreads) * sizeof(T);
       if constexpr (sizeof(T) == 16) {
-        countBytes(static_cast<uint64_t>(a[k].y) << 32 | a[k].x, static_cast<uint64_t>(b[k].y) << 32 | b[k].x, position, found);
-        countBytes(static_cast<uint64_t>(a[k].w) << 32 | a[k].z, static_cast<uint64_t>(b[k].w) << 32 | b[k].z, position + 8,
-                   found);
+        countBytes(pair(a[k].x, a[k].y), pair(b[k].x, b[k].y), position, found);
+        countBytes(pair(a[k].z, a[k].w), pair(b[k].z, b[k].w), position + 8, found);
       } else {
         countBytes(a[k], b[k], position, found);
       }

@@ -75,8 +75,10 @@ TENSORFERRY_DEVICE void copyShifted(uint64_t to, uint64_t from, uint32_t shift, 
     }
     const uint64_t into = to + sizeof(Vector) * at;
     TENSORFERRY_UNROLL
-    for (uint32_t k = 0; k < pairs; k++)
-      if (at + k * teamThreads < count) store<Vector>(into + k * sizeof(Vector) * teamThreads, middleOf(low[k], high[k], shift));
+    for (uint32_t k = 0; k < pairs; k++) {
+      const Vector value = middleOf(low[k], high[k], shift);
+      if (at + k * teamThreads < count) store<Vector>(into + k * sizeof(Vector) * teamThreads, value);
+    }
   }
 }
 

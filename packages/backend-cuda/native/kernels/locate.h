@@ -26,7 +26,7 @@ TENSORFERRY_DEVICE uint64_t offsetOf(uint32_t position, int64_t step) {
   return static_cast<uint64_t>(position) * static_cast<uint64_t>(step);
 }
 
-/** Adds to the addresses what the indices mean in `count` dimensions that begin at `dimensions`. Ends with indices unknown. */
+/** Adds to the addresses what the indices mean in `count` dimensions that begin at `dimensions`. Uses the indices up. */
 template <uint32_t many>
 TENSORFERRY_DEVICE void locate(uint64_t dimensions, uint32_t count, uint32_t (&index)[many], uint64_t (&to)[many],
                                uint64_t (&from)[many]) {
