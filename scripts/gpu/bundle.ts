@@ -62,6 +62,8 @@ const addon = (name: string): void => {
 }
 addon("backend-torch-copy")
 addon("backend-cuda")
+const simulator = "libtensorferry_gpu_simulator.so"
+copyFileSync(path.join(root, "packages/backend-cuda/build/native/simulator", simulator), path.join(folder, simulator))
 for (const set of ["megatron_plans", "dtype_casts"]) {
   copyFileSync(path.join(root, "golden", set, `${set}.json.gz`), path.join(folder, "data", `${set}.json.gz`))
 }

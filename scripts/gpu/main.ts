@@ -20,7 +20,7 @@ import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import { type JobResult, runJob } from "./jobs.ts"
 import { rankMain } from "./rank.ts"
-import { deviceCases } from "./reshards.ts"
+import { deviceCase, deviceCaseCount } from "./reshards.ts"
 import type { RankSpec, RepeatSample, ReshardTimes } from "./work.ts"
 
 const folder = path.dirname(fileURLToPath(import.meta.url))
@@ -34,6 +34,8 @@ const out = flag("out") ?? "."
 const only = flag("only")?.split(",")
 const simulator = flag("simulator")
 const devices = Number(flag("devices") ?? 2)
+/** For rehearsals: divides long dimensions of the weights. */
+const shrink = Number(flag("shrink") ?? 1)
 
 const options =
   simulator === undefined
@@ -141,7 +143,9 @@ const stages: { readonly [name: string]: () => Promise<void> } = {
     )
     report.backends = Object.fromEntries(found)
     for (const [name, probe] of found) {
-      tell(`${name}: ${probe._tag === "Available" ? `${probe.detail} ${JSON.stringify(probe.versions)}` : probe.cause}`)
+      tell(
+        `${name}: ${probe._tag === "Available" ? `${probe.detail} ${JSON.stringify(probe.versions)}` : probe.cause.slice(0, 300)}`
+      )
     }
   },
   engine: async () => {
@@ -192,14 +196,14 @@ const stages: { readonly [name: string]: () => Promise<void> } = {
     }
   },
   reshard: async () => {
-    const cases = flag("cases")?.split(",").map(Number) ?? deviceCases.map((_, at) => at)
+    const cases = flag("cases")?.split(",").map(Number) ?? Array.from({ length: deviceCaseCount }, (_, at) => at)
     for (const backend of ["cuda-ipc", "nccl", "cuda"]) {
       const work = { kind: "reshard", cases, warmUps: 2, rounds: 5 } as const
-      const job = await runJob(program, { size: 2, backend, options, work }, 300)
+      const job = await runJob(program, { size: 2, backend, options, shrink, work }, 300)
       const told = job.lines.map((lines) => lines.flatMap((line) => (line.event === "reshard" ? [line.times] : [])))
       report[`reshard ${backend}`] = told
       for (const at of cases) {
-        const one = deviceCases[at]!
+        const one = deviceCase(at, shrink)
         const times = told.flatMap((list): ReadonlyArray<ReshardTimes> => list.filter((each) => each.case === one.name))
         if (times.length === 0) continue
         rows.push({
@@ -220,7 +224,11 @@ const stages: { readonly [name: string]: () => Promise<void> } = {
   },
   repeats: async () => {
     for (const backend of ["cuda-ipc", "nccl", "cuda"]) {
-      const job = await runJob(program, { size: 2, backend, options, work: { kind: "repeats", count: 200 } }, 240)
+      const job = await runJob(
+        program,
+        { size: 2, backend, options, shrink, work: { kind: "repeats", count: 200 } },
+        240
+      )
       for (const [rank, lines] of job.lines.entries()) {
         const samples = lines.flatMap(
           (line): ReadonlyArray<RepeatSample> => (line.event === "sample" ? [line.sample] : [])

@@ -77,8 +77,8 @@ const roster = (weights: ReadonlyArray<Weight>, groups: ReadonlyArray<ReadonlyAr
 
 export interface DeviceCase {
   readonly name: string
-  readonly source: () => Roster
-  readonly destination: () => Roster
+  readonly source: Roster
+  readonly destination: Roster
   /** Target by the best path, and by collectives alone. */
   readonly targetMs: number
   readonly collectivesTargetMs: number
@@ -86,50 +86,64 @@ export interface DeviceCase {
   readonly limitMs: number
 }
 
-export const deviceCases: ReadonlyArray<DeviceCase> = [
-  {
-    name: "llama-8b, rank 0 -> rank 1",
-    source: () => roster(llama8b, [[0]]),
-    destination: () => roster(llama8b, [[1]]),
-    targetMs: 43,
-    collectivesTargetMs: 46,
-    referenceMs: 51,
-    limitMs: 40.5
-  },
-  {
-    name: "llama-8b, TP2 -> TP1xDP2 collocated",
-    source: () => roster(llama8b, [[0, 1]]),
-    destination: () => roster(llama8b, [[0], [1]]),
-    targetMs: 25,
-    collectivesTargetMs: 32,
-    referenceMs: 51,
-    limitMs: 22
-  },
-  {
-    name: "llama-8b, TP1xDP2 -> TP2 collocated",
-    source: () => roster(llama8b, [[0], [1]]),
-    destination: () => roster(llama8b, [[0, 1]]),
-    targetMs: 6.5,
-    collectivesTargetMs: 6.5,
-    referenceMs: 12.9,
-    limitMs: 5.4
-  },
-  {
-    name: "experts, rank 0 -> rank 1",
-    source: () => roster(experts, [[0]]),
-    destination: () => roster(experts, [[1]]),
-    targetMs: 30,
-    collectivesTargetMs: 45,
-    referenceMs: 104.5,
-    limitMs: 27
-  },
-  {
-    name: "experts, TP2 -> TP1xDP2 collocated",
-    source: () => roster(experts, [[0, 1]]),
-    destination: () => roster(experts, [[0], [1]]),
-    targetMs: 18,
-    collectivesTargetMs: 30,
-    referenceMs: 305,
-    limitMs: 15
-  }
+/** Everything smaller by this factor, for rehearsals: long dimensions are divided. */
+const shrunk = (weights: ReadonlyArray<Weight>, factor: number): ReadonlyArray<Weight> =>
+  weights.map((weight) => ({
+    ...weight,
+    shape: weight.shape.map((length) => (length > 16 * factor ? Math.ceil(length / factor / 2) * 2 : length))
+  }))
+
+interface Timing {
+  readonly targetMs: number
+  readonly collectivesTargetMs: number
+  readonly referenceMs: number
+  readonly limitMs: number
+}
+
+type Cut = ReadonlyArray<ReadonlyArray<Rank>>
+
+const table: ReadonlyArray<readonly [name: string, weights: ReadonlyArray<Weight>, from: Cut, to: Cut, Timing]> = [
+  [
+    "llama-8b, rank 0 -> rank 1",
+    llama8b,
+    [[0]],
+    [[1]],
+    { targetMs: 43, collectivesTargetMs: 46, referenceMs: 51, limitMs: 40.5 }
+  ],
+  [
+    "llama-8b, TP2 -> TP1xDP2 collocated",
+    llama8b,
+    [[0, 1]],
+    [[0], [1]],
+    { targetMs: 25, collectivesTargetMs: 32, referenceMs: 51, limitMs: 22 }
+  ],
+  [
+    "llama-8b, TP1xDP2 -> TP2 collocated",
+    llama8b,
+    [[0], [1]],
+    [[0, 1]],
+    { targetMs: 6.5, collectivesTargetMs: 6.5, referenceMs: 12.9, limitMs: 5.4 }
+  ],
+  [
+    "experts, rank 0 -> rank 1",
+    experts,
+    [[0]],
+    [[1]],
+    { targetMs: 30, collectivesTargetMs: 45, referenceMs: 104.5, limitMs: 27 }
+  ],
+  [
+    "experts, TP2 -> TP1xDP2 collocated",
+    experts,
+    [[0, 1]],
+    [[0], [1]],
+    { targetMs: 18, collectivesTargetMs: 30, referenceMs: 305, limitMs: 15 }
+  ]
 ]
+
+export const deviceCaseCount = table.length
+
+export const deviceCase = (at: number, shrink = 1): DeviceCase => {
+  const [name, weights, from, to, timing] = table[at]!
+  const scaled = shrink === 1 ? weights : shrunk(weights, shrink)
+  return { name, source: roster(scaled, from), destination: roster(scaled, to), ...timing }
+}

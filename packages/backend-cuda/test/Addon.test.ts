@@ -173,7 +173,7 @@ describe("libraries", () => {
         if (libraries === undefined) return assert.fail("the simulated driver has these names too")
         const facts = value(addon.deviceFacts(libraries, 1))
         assert.strictEqual(facts.processors, 5)
-        assert.strictEqual(facts.architecture, 0x90a)
+        assert.strictEqual(facts.architecture, 0x942)
         const device = yield* Effect.promise(() =>
           run<NativeDevice>((done) => addon.startOpenDevice(libraries, 1, {}, done))
         )

@@ -85,8 +85,8 @@ Grid gridOf(const Move& move) {
 /** Two dense regions of bytes along the innermost dimension, taken off the grid: how many bytes. */
 uint64_t takeRow(Grid& grid, uint64_t size) {
   const Dimension& inner = grid.dimensions[0];
-  if (grid.count == 0 || inner.destinationStep != static_cast<int64_t>(size) || inner.sourceStep != static_cast<int64_t>(size))
-    return size;
+  const auto step = static_cast<int64_t>(size);
+  if (grid.count == 0 || inner.destinationStep != step || inner.sourceStep != step) return size;
   const uint64_t bytes = inner.length * size;
   grid.remove(0);
   return bytes;
@@ -328,8 +328,8 @@ class Compiler {
 
   /** Small runs that follow one another share a unit. */
   void addSharedUnit(uint32_t record, uint32_t parts, uint64_t bytes) {
-    const bool follows = sharedEnd_ == record && sharedBytes_ + bytes <= unitBytes && units_.back().count + parts <= sharedParts;
-    if (follows) {
+    const bool follows = sharedEnd_ == record && sharedBytes_ + bytes <= unitBytes;
+    if (follows && units_.back().count + parts <= sharedParts) {
       units_.back().records++;
       units_.back().count += parts;
       sharedBytes_ += bytes;

@@ -27,6 +27,17 @@
  *
  * A setting counts from the moment it is made; live objects keep what they were made with.
  *
+ * Names of HIP count as the CUDA names of the same functions.
+ *
+ * Violations, each recorded once or more where it is found, also where CUDA itself would answer success:
+ *   memory     bad-free double-free free-in-use free-while-open out-of-bounds use-after-free write-after-free
+ *              guard-overwritten bad-address wrong-direction
+ *   handles    bad-handle double-destroy use-after-destroy wrong-device no-context call-in-host-function
+ *   kernels    kernel-parameter launch-shape peer-access-not-enabled illegal-address
+ *   processes  ipc-open-own ipc-open-freed bad-ipc-handle double-close close-in-use import-after-free import-after-destroy
+ *   NCCL       nccl-before-success nccl-duplicate-device nccl-rank-twice nccl-size-mismatch group-not-started
+ *   itself     stuck bad-setting
+ *
  * The report is JSON:
  *   { "violations": [{ "name": TEXT, "detail": TEXT }], "violationCount": N, "pending": N,
  *     "live": { "memory": N, "memoryBytes": N, "virtualMemory": N, "hostMemory": N, "hostRegistrations": N, "streams": N,

@@ -9,7 +9,7 @@
 namespace {
 
 const char* const source = "// kernels\n#include \"part.h\"\nextern \"C\" void test_add(int value) { use(value, \"{\"); }\n";
-const char* const header = "#pragma once\ninline void test_gather() {}\n";
+const char* const header = "#pragma once\ninline void test_gather() {}\ninline void test_scatter() {}\n";
 
 int compile(const char* text, std::vector<const char*> options, std::string* image, bool real = true,
             std::string* log = nullptr) {
@@ -247,6 +247,24 @@ TEST(memory_freed_under_a_table_is_not_given_out_again) {
   CHECK(*out != 0x05050505);  // what was there is gone
   again = newMemory<uint32_t>(1);
   CHECK(again == source);
+}
+
+TEST(a_write_after_free_through_a_table_is_found) {
+  begin("pace=0");
+  void* module = nullptr;
+  void* scatter = load("test_scatter", &module);
+  void* stream = newStream();
+  auto** table = newMemory<uint32_t*>(1);
+  auto* target = newMemory<uint32_t>(1);
+  OK(cudaMemcpy(table, &target, sizeof target, 1));
+  OK(cudaDeviceSynchronize());
+  ScatterParameter parameter{table, 1, 77, 0};
+  OK(launch(scatter, stream, &parameter));
+  OK(cudaFree(target));
+  OK(cudaStreamSynchronize(stream));
+  OK(cudaFree(table));
+  EQUAL(violations("write-after-free"), 1);
+  EQUAL(number("violationCount"), 1);
 }
 
 TEST(a_wild_address_ends_the_kernel_and_breaks_the_device) {

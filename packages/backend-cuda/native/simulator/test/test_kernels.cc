@@ -22,8 +22,15 @@ void gather(const void* parameter, unsigned, unsigned) {
   for (uint64_t index = 0; index < values.count; index++) values.target[index] = *values.table[index];
 }
 
+void scatter(const void* parameter, unsigned, unsigned) {
+  ScatterParameter values;
+  std::memcpy(&values, parameter, sizeof values);
+  for (uint64_t index = 0; index < values.count; index++) *values.table[index] = values.value;
+}
+
 constexpr SimulatedKernel kernels[] = {{"test_add", sizeof(AddParameter), add},
-                                       {"test_gather", sizeof(GatherParameter), gather}};
+                                       {"test_gather", sizeof(GatherParameter), gather},
+                                       {"test_scatter", sizeof(ScatterParameter), scatter}};
 
 }  // namespace
 
