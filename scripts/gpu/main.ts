@@ -33,14 +33,19 @@ const flag = (name: string): string | undefined => {
 const out = flag("out") ?? "."
 const only = flag("only")?.split(",")
 const simulator = flag("simulator")
+const backends = flag("backends")?.split(",") ?? ["cuda-ipc", "nccl", "cuda"]
 const devices = Number(flag("devices") ?? 2)
 /** For rehearsals: divides long dimensions of the weights. */
 const shrink = Number(flag("shrink") ?? 1)
+/** Timed updates of each case. */
+const rounds = Number(flag("rounds") ?? 5)
 
+/** Of the backends, as JSON. */
+const stated = JSON.parse(flag("options") ?? "{}") as { readonly [name: string]: unknown }
 const options =
   simulator === undefined
-    ? {}
-    : { libraries: { runtime: simulator, driver: simulator, compiler: simulator, collectives: simulator } }
+    ? stated
+    : { ...stated, libraries: { runtime: simulator, driver: simulator, compiler: simulator, collectives: simulator } }
 const program = [process.execPath, "--expose-gc", fileURLToPath(import.meta.url)]
 
 interface Row {
@@ -177,7 +182,7 @@ const stages: { readonly [name: string]: () => Promise<void> } = {
     }
   },
   conformance: async () => {
-    for (const backend of ["cuda-ipc", "nccl", "cuda"]) {
+    for (const backend of backends) {
       for (const size of conformanceSizes(backend)) {
         const job = await runJob(program, { size, backend, options, work: { kind: "conformance" } }, 240)
         judge(`conformance ${backend}, ${size} ranks`, resultsOf(job))
@@ -197,8 +202,8 @@ const stages: { readonly [name: string]: () => Promise<void> } = {
   },
   reshard: async () => {
     const cases = flag("cases")?.split(",").map(Number) ?? Array.from({ length: deviceCaseCount }, (_, at) => at)
-    for (const backend of ["cuda-ipc", "nccl", "cuda"]) {
-      const work = { kind: "reshard", cases, warmUps: 2, rounds: 5 } as const
+    for (const backend of backends) {
+      const work = { kind: "reshard", cases, warmUps: 2, rounds } as const
       const job = await runJob(program, { size: 2, backend, options, shrink, work }, 300)
       const told = job.lines.map((lines) => lines.flatMap((line) => (line.event === "reshard" ? [line.times] : [])))
       report[`reshard ${backend}`] = told
@@ -223,7 +228,7 @@ const stages: { readonly [name: string]: () => Promise<void> } = {
     }
   },
   repeats: async () => {
-    for (const backend of ["cuda-ipc", "nccl", "cuda"]) {
+    for (const backend of backends) {
       const job = await runJob(
         program,
         { size: 2, backend, options, shrink, work: { kind: "repeats", count: 200 } },

@@ -3,12 +3,13 @@
  * The next update with the same plan and the same tensors is then the same list of operations, which the copy service in
  * turn knows again; for thousands of parameters, checking and slicing them anew would take longer than moving them.
  *
- * Invariant: an update is known again only for the very same plan and dictionaries, while these hold the very same tensors
- * and none of their memory was freed. Plans and tensors are values that nobody changes. What is remembered goes with its plan.
+ * Invariant: an update is known again only for the very same plan and dictionaries, while these hold the very same tensors.
+ * Plans and tensors are values that nobody changes; memory that was freed is found by the copy service. What is remembered
+ * goes with its plan.
  */
 import type { ReshardPlan } from "../ir/ReshardPlan.ts"
 import type { CopyOp } from "../service/CopyService.ts"
-import { isQuantized, type QuantizedTensor } from "../tensor/QuantizedTensor.ts"
+import type { QuantizedTensor } from "../tensor/QuantizedTensor.ts"
 import type { Tensor } from "../tensor/Tensor.ts"
 import type { TensorDict } from "../tensor/TensorDict.ts"
 import type { Writeback } from "./Writeback.ts"
@@ -17,6 +18,8 @@ import type { Writeback } from "./Writeback.ts"
 export interface Update {
   readonly ops: ReadonlyArray<CopyOp>
   readonly writebacks: ReadonlyArray<Writeback>
+  /** How many there are of each kind. */
+  readonly counts: { readonly direct: number; readonly copy: number; readonly transform: number }
 }
 
 interface Side {
@@ -33,14 +36,12 @@ interface Known {
 
 const sideOf = (dict: TensorDict | undefined): Side => ({ dict, entries: [...(dict?.tensors ?? [])] })
 
-const isFreed = (tensor: Tensor | QuantizedTensor): boolean =>
-  isQuantized(tensor) ? tensor.data.storage.isFreed() || tensor.scale.storage.isFreed() : tensor.storage.isFreed()
-
 const isUnchanged = (side: Side, dict: TensorDict | undefined): boolean => {
   if (side.dict !== dict || (dict?.tensors.size ?? 0) !== side.entries.length) return false
-  if (dict === undefined) return true
-  for (const [name, tensor] of side.entries) {
-    if (dict.tensors.get(name) !== tensor || isFreed(tensor)) return false
+  let at = 0
+  for (const [name, tensor] of dict?.tensors ?? []) {
+    const [knownName, known] = side.entries[at++]!
+    if (tensor !== known || name !== knownName) return false
   }
   return true
 }

@@ -124,6 +124,11 @@ const stageOverwritten = Effect.fnUntraced(function* (
   return { sends: { outgoing: staged, fills: moves } satisfies Sends, stagedSends: overwritten.size }
 })
 
+const countsOf = (writebacks: ReadonlyArray<Writeback>): Update["counts"] => {
+  const count = (tag: Writeback["_tag"]) => writebacks.filter((writeback) => writeback._tag === tag).length
+  return { direct: count("Direct"), copy: count("Copy"), transform: count("Transform") }
+}
+
 /** What an update queues, right before `run`, so that an update which ends earlier leaves nothing there. */
 const opsOf = (outgoing: ReadonlyArray<Outgoing>, writebacks: ReadonlyArray<Writeback>): ReadonlyArray<CopyOp> => [
   ...outgoing.map(({ op, part, tensor }): CopyOp => {
@@ -163,21 +168,22 @@ export const executeReshardPlan = Effect.fn("executeReshardPlan")(function* (
       const filled = Effect.flatMap(TensorEngine, (memory) => memory.copy(sends.fills))
       yield* Effect.mapError(filled, (error) => engineFailed(plan.rank, "cast", error))
     }
-    const update: Update = { writebacks, ops: opsOf(sends.outgoing, writebacks) }
-    const needsNoMemory = sends.fills.length === 0 && writebacks.every(({ _tag }) => _tag === "Direct")
+    const update: Update = { writebacks, ops: opsOf(sends.outgoing, writebacks), counts: countsOf(writebacks) }
+    const needsNoMemory = sends.fills.length === 0 && update.counts.direct === writebacks.length
     if (isPlain && needsNoMemory) rememberUpdate(plan, source, destination, update)
     return { ...update, stagedSends }
   })
   const updated = Effect.gen(function* () {
     const memory = options.memory === undefined ? engine : yield* options.memory.borrow(engine)
     // A failure before `run` must reach the other ranks, which wait for this one there.
-    const { writebacks, ops, stagedSends } = yield* Effect.tapError(
+    const { writebacks, ops, counts, stagedSends } = yield* Effect.tapError(
       Effect.provideService(body, TensorEngine, memory),
       (error) => Effect.ignore(service.run({ refuse: refuse(service.rank, error) }))
     )
     yield* service.submitAll(ops)
     // Writebacks are part of the run: a rank that cannot write must not be the only one that knows.
     let unwritten: ReshardError | undefined
+    const isDone = counts.direct === writebacks.length
     const finish = finishWritebacks(plan.rank, writebacks).pipe(
       Effect.provideService(TensorEngine, memory),
       Effect.mapError((error) => {
@@ -186,17 +192,19 @@ export const executeReshardPlan = Effect.fn("executeReshardPlan")(function* (
       })
     )
     const copy = yield* service
-      .run({ finish, ...(options.onProgress === undefined ? {} : { onProgress: options.onProgress }) })
+      .run({
+        ...(isDone ? {} : { finish }),
+        ...(options.onProgress === undefined ? {} : { onProgress: options.onProgress })
+      })
       .pipe(Effect.mapError((error) => unwritten ?? error))
-    return { writebacks, copy, stagedSends }
+    return { counts, copy, stagedSends }
   })
-  const { writebacks, copy, stagedSends } = yield* Effect.scoped(updated)
+  const { counts, copy, stagedSends } = yield* Effect.scoped(updated)
   if (destination !== undefined) yield* Effect.all(destination.refreshCaches, { discard: true })
-  const count = (tag: Writeback["_tag"]) => writebacks.filter((writeback) => writeback._tag === tag).length
   return {
     rank: service.rank,
     copy,
     stagedSends,
-    writebacks: { direct: count("Direct"), copy: count("Copy"), transform: count("Transform") }
+    writebacks: counts
   }
 })

@@ -191,12 +191,14 @@ const make = <E>(
     let compiled: Compiled | undefined
     /** Moves within this rank, as the last run made them. */
     let local: ReadonlyArray<Move> = []
+    let localOf: CopyBatch | undefined
     const rank = group.rank
 
     const drop = Effect.suspend(() => {
       const old = compiled
       compiled = undefined
       local = []
+      localOf = undefined
       return old === undefined ? Effect.void : Scope.close(old.scope, Exit.void)
     })
 
@@ -443,7 +445,8 @@ const make = <E>(
         moves.length === 0
           ? Effect.void
           : Effect.mapError(group.keepAlive(engine.copy(moves)), (error) => fromTensorError(rank, op, error))
-      local = localMoves(batch, local)
+      if (localOf !== batch) local = localMoves(batch, local)
+      localOf = batch
       const within = Effect.gen(function* () {
         const [, copying] = yield* timed(tensorOp("local copy", local))
         times.local = copying

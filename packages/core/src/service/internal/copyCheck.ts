@@ -198,19 +198,17 @@ export const makeBatchMemory = () => {
   let last:
     | {
         readonly queue: ReadonlyArray<CopyOp>
-        readonly storages: ReadonlySet<Storage>
+        readonly storages: ReadonlyArray<Storage>
         readonly batch: CopyBatch
       }
     | undefined
   return (driver: CopyDriverShape, queue: ReadonlyArray<CopyOp>): Result.Result<CopyBatch, CopyError> => {
     if (last !== undefined && isSameQueue(last.queue, queue)) {
-      let isThere = true
-      for (const storage of last.storages) isThere &&= !storage.isFreed()
-      if (isThere) return Result.succeed(last.batch)
+      if (!last.storages.some((storage) => storage.isFreed())) return Result.succeed(last.batch)
     }
     last = undefined
     return Result.map(makeBatch(driver, queue), (batch) => {
-      last = { queue, storages: new Set(queue.map((op) => op.tensor.storage)), batch }
+      last = { queue, storages: [...new Set(queue.map((op) => op.tensor.storage))], batch }
       return batch
     })
   }

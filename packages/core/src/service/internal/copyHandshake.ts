@@ -58,6 +58,12 @@ const Details = Schema.Struct({
 
 const Outcome = Schema.Struct({ fault: Schema.NullOr(CopyError) })
 
+const asText = <A, I>(schema: Schema.Codec<A, I>) => Schema.fromJsonString(Schema.toCodecJson(schema))
+const helloCodec = asText(Hello)
+const digestsCodec = asText(Digests)
+const detailsCodec = asText(Details)
+const outcomeCodec = asText(Outcome)
+
 /** Turns a failure of the group into the service's error, naming the same ranks. */
 export const fromGroupError = (rank: Rank, op: string, error: ProcessGroupError): CopyError =>
   copyError(
@@ -125,14 +131,13 @@ interface Standing {
   readonly fault?: CopyError | undefined
 }
 
-const exchange = <A, I>(
+const exchange = <A>(
   run: RunCollectives,
   label: string,
-  schema: Schema.Codec<A, I>,
+  codec: Schema.Codec<A, string>,
   value: A,
   standing: Standing = {}
 ) => {
-  const codec = Schema.fromJsonString(Schema.toCodecJson(schema))
   const { group } = run
   const meet = (payload: Uint8Array): Effect.Effect<ReadonlyArray<Uint8Array>, CopyError> =>
     Effect.catch(group.allGather(label, payload), (error) =>
@@ -239,7 +244,7 @@ export const agree = Effect.fn("CopyService.agree")(function* (
     isBroken: local.isBroken,
     fault: local.fault ?? null
   }
-  const hellos = yield* exchange(run, "copy handshake", Hello, hello, { isFresh: true })
+  const hellos = yield* exchange(run, "copy handshake", helloCodec, hello, { isFresh: true })
   const fault = hellos.find((hello) => hello.fault !== null)?.fault ?? checkSettings(hellos)
   if (fault != null) return yield* fault
   const agreed = digestOf(hellos.map((hello) => hello.batch))
@@ -251,7 +256,7 @@ export const agree = Effect.fn("CopyService.agree")(function* (
   }
   if (hellos.every((hello) => hello.agreed === agreed)) return agreement
   const toDigests = (ops: CopyBatch["sends"]) => [...ops].map(([peer, list]) => [peer, pairDigest(list)] as const)
-  const all = yield* exchange(run, "copy batch digests", Digests, {
+  const all = yield* exchange(run, "copy batch digests", digestsCodec, {
     sends: toDigests(local.batch.sends),
     recvs: toDigests(local.batch.recvs)
   })
@@ -259,7 +264,7 @@ export const agree = Effect.fn("CopyService.agree")(function* (
   if (pairs.length === 0) return agreement
   const mine = (ops: CopyBatch["sends"], concerns: (peer: Rank) => boolean) =>
     [...ops].filter(([peer]) => concerns(peer)).map(([peer, list]) => [peer, list.map(summarize)] as const)
-  const details = yield* exchange(run, "copy batch details", Details, {
+  const details = yield* exchange(run, "copy batch details", detailsCodec, {
     sends: mine(local.batch.sends, (peer) => pairs.some(([from, to]) => from === group.rank && to === peer)),
     recvs: mine(local.batch.recvs, (peer) => pairs.some(([from, to]) => to === group.rank && from === peer))
   })
@@ -295,6 +300,6 @@ export const agreeOnOutcome = Effect.fn("CopyService.outcome")(function* (
   label: "copy staging" | "copy prepare" | "copy outcome",
   fault: CopyError | undefined
 ): Effect.fn.Return<CopyError | undefined, CopyError> {
-  const outcomes = yield* exchange(run, label, Outcome, { fault: fault ?? null }, { fault })
+  const outcomes = yield* exchange(run, label, outcomeCodec, { fault: fault ?? null }, { fault })
   return rootFault(outcomes.map((outcome) => outcome.fault))
 })
