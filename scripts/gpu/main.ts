@@ -39,6 +39,8 @@ const devices = Number(flag("devices") ?? 2)
 const shrink = Number(flag("shrink") ?? 1)
 /** Timed updates of each case. */
 const rounds = Number(flag("rounds") ?? 5)
+/** Updates one after the other; drift is judged over the second half. */
+const repeatCount = Number(flag("repeats") ?? 600)
 
 /** Of the backends, as JSON. */
 const stated = JSON.parse(flag("options") ?? "{}") as { readonly [name: string]: unknown }
@@ -231,14 +233,15 @@ const stages: { readonly [name: string]: () => Promise<void> } = {
     for (const backend of backends) {
       const job = await runJob(
         program,
-        { size: 2, backend, options, shrink, work: { kind: "repeats", count: 200 } },
-        240
+        { size: 2, backend, options, shrink, work: { kind: "repeats", count: repeatCount } },
+        300
       )
       for (const [rank, lines] of job.lines.entries()) {
         const samples = lines.flatMap(
           (line): ReadonlyArray<RepeatSample> => (line.event === "sample" ? [line.sample] : [])
         )
-        const settled = samples.slice(20)
+        // Compilers and caches settle first.
+        const settled = samples.slice(Math.floor(samples.length / 2))
         const drifts = Object.fromEntries(
           (["milliseconds", "heapBytes", "residentBytes", "descriptors"] as const).map((field) => [
             field,

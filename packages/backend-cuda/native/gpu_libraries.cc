@@ -97,6 +97,16 @@ std::string collectivesVersionText(int version) {
          std::to_string(version % 100);
 }
 
+/**
+ * NVRTC asks the loader for its second half by name alone, which finds nothing where both lie in a folder that the loader
+ * does not search. Loaded beforehand, it is found.
+ */
+void openBuiltins(const std::string& compilerPath, const std::string& version) {
+  const size_t slash = compilerPath.rfind('/');
+  if (slash == std::string::npos) return;
+  dlopen((compilerPath.substr(0, slash + 1) + "libnvrtc-builtins.so." + version).c_str(), RTLD_NOW | RTLD_LOCAL);
+}
+
 }  // namespace
 
 OpenedLibraries openLibraries(Vendor vendor, const LibraryNames& names) {
@@ -115,8 +125,10 @@ OpenedLibraries openLibraries(Vendor vendor, const LibraryNames& names) {
       libraries->driverVersion = opened.driver.version = versionText(vendor, number);
   }
   api.hasCompiler = !opened.compiler.path.empty();
-  if (api.hasCompiler && api.compilerVersion(&number, &minor) == 0)
+  if (api.hasCompiler && api.compilerVersion(&number, &minor) == 0) {
     libraries->compilerVersion = opened.compiler.version = std::to_string(number) + "." + std::to_string(minor);
+    if (vendor == Vendor::Cuda) openBuiltins(opened.compiler.path, opened.compiler.version);
+  }
   api.hasCollectives = !opened.collectives.path.empty();
   if (api.hasCollectives && api.collectivesVersion(&number) == collectives::success)
     opened.collectives.version = collectivesVersionText(number);

@@ -74,6 +74,10 @@ export const make = Effect.fnUntraced(function* (
   const behind = deviceOf(engine) ?? deviceOf(yield* open(options, kind))
   if (behind === undefined) return yield* unavailable(kind, "The engine has no device.", "Report this.")
   const { memory } = behind
+  const sharing = memory.sharingWith(group, kind)
+  const parted = sharing.restart()
+  // Said when everything made below is closed.
+  yield* Effect.addFinalizer(() => memory.farewells.say(group, kind, sharing, parted))
   // Transfers overlap what the engine does: copies within the rank, above all.
   const gpu = yield* Effect.mapError(behind.gpu.openLane, (failure) => unavailableBecause(kind, failure))
   if (kind === "nccl" && !gpu.hasCollectives) {
@@ -88,8 +92,6 @@ export const make = Effect.fnUntraced(function* (
   const errors = driverErrors(kind, rank)
   const mappings = makeMappings(gpu)
   const connections = makeConnections(gpu, group, kind, errors)
-  const sharing = memory.sharingWith(group, kind)
-  sharing.restart()
   yield* Effect.addFinalizer(() => Effect.andThen(Effect.sync(mappings.closeAll), connections.close))
   const prepareTransfer = makePreparer({
     kind,

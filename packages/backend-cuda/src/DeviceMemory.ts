@@ -15,6 +15,7 @@ import * as Semaphore from "effect/Semaphore"
 import type { AllocatedMemory, ExportedMemory } from "./Addon.ts"
 import { packageName } from "./Addon.ts"
 import { type Block, DeviceRegion, nextBlockNumber } from "./DeviceRegion.ts"
+import { type Farewells, makeFarewells } from "./Farewells.ts"
 import { describeFailure, refusal, tensorFailure } from "./failures.ts"
 import type { Gpu } from "./Gpu.ts"
 import { makeSharing, type Sharing } from "./Sharing.ts"
@@ -48,6 +49,8 @@ export interface DeviceMemory {
   ) => Effect.Effect<Storage, TensorError, EffectScope.Scope>
   /** What the ranks of a group may know of this memory by drivers of this name; outlives drivers that are built anew. */
   readonly sharingWith: (group: ProcessGroupShape, driver: string) => Sharing
+  /** How ranks part that may have this memory mapped. */
+  readonly farewells: Farewells
   /** What is held at present, for tests and reports. */
   readonly blocks: () => { readonly count: number; readonly byteLength: number }
 }
@@ -315,6 +318,7 @@ export const makeDeviceMemory = (gpu: Gpu, options: DeviceMemoryOptions = {}): D
       sharings.set(group, ofGroup.set(driver, sharing))
       return sharing
     },
+    farewells: makeFarewells(),
     blocks: () => ({
       count: blocks.size,
       byteLength: [...blocks].reduce((sum, block) => sum + block.byteLength, 0)

@@ -178,7 +178,8 @@ export const openGpu = Effect.fnUntraced(function* (
         ordinal,
         {
           ...(kernelCache === undefined ? {} : { kernelCache }),
-          ...(options.blocks === undefined ? {} : { blocks: options.blocks })
+          // Room for a second kernel: what is copied within the rank and what travels go at once.
+          blocks: options.blocks ?? facts.value.processors
         },
         done
       ),

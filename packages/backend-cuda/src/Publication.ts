@@ -105,9 +105,8 @@ export const encodePublication = (publication: Publication): Uint8Array =>
 const decodeText =
   <A, E>(schema: Schema.Codec<A, E>) =>
   (bytes: Uint8Array): Result.Result<A, string> =>
-    Result.mapError(
-      Schema.decodeUnknownResult(Schema.fromJsonString(schema))(new TextDecoder().decode(bytes)),
-      (error) => error.message.replaceAll("\n", " ")
+    Result.mapError(Schema.decodeResult(Schema.fromJsonString(schema))(new TextDecoder().decode(bytes)), (error) =>
+      error.message.replaceAll("\n", " ")
     )
 
 const decodeHead = decodeText(Head)
@@ -167,7 +166,7 @@ const partOf = (row: ReadonlyArray<number>): PublishedPart | undefined => {
   }
 }
 
-const decodeList = Schema.decodeUnknownResult(Schema.fromJsonString(List))
+const decodeList = Schema.decodeResult(Schema.fromJsonString(List))
 
 export const decodePeerList = (list: string): Result.Result<PeerList, string> => {
   const decoded = decodeList(list)

@@ -13,13 +13,24 @@ export interface Sharing {
   readonly revoked: (publication: number) => ReadonlyArray<number>
   /** All ranks have carried out what publications up to this one said. */
   readonly settle: (publication: number) => void
-  /** Publications are counted anew, and what was told must be told again: the drivers of all ranks were built anew. */
-  readonly restart: () => void
+  /**
+   * A driver begins: publications are counted anew, and what was told must be told again. The function that it gives back
+   * is for when all ranks have closed their mappings: unless another driver has begun, nobody knows any block any more.
+   */
+  readonly restart: () => () => void
+  readonly isEmpty: () => boolean
 }
 
 export const makeSharing = (): Sharing => {
   /** Publication that first revoked each block: undefined while it is in use, infinity where none has done so yet. */
   const blocks = new Map<Block, number | undefined>()
+  let beginnings = 0
+
+  const letGo = (block: Block): void => {
+    blocks.delete(block)
+    block.sharings.delete(sharing)
+    block.reclaim()
+  }
 
   const sharing: Sharing = {
     share: (block) => {
@@ -39,15 +50,17 @@ export const makeSharing = (): Sharing => {
     },
     settle: (publication) => {
       for (const [block, told] of blocks) {
-        if (told === undefined || told > publication) continue
-        blocks.delete(block)
-        block.sharings.delete(sharing)
-        block.reclaim()
+        if (told !== undefined && told <= publication) letGo(block)
       }
     },
     restart: () => {
       for (const [block, told] of blocks) if (told !== undefined) blocks.set(block, Number.POSITIVE_INFINITY)
-    }
+      const beginning = ++beginnings
+      return () => {
+        if (beginning === beginnings) for (const block of [...blocks.keys()]) letGo(block)
+      }
+    },
+    isEmpty: () => blocks.size === 0
   }
   return sharing
 }

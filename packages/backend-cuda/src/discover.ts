@@ -41,7 +41,7 @@ const inVendor = (addon: Addon, vendor: Vendor, options: CudaOptions): Result.Re
   const opened = answer.value
   const missing = (["runtime", "driver"] as const).filter((kind) => isMissing(opened[kind]))
   if (opened.libraries === undefined || missing.length > 0) {
-    const problems = missing.map((kind) => `${kind}: ${opened[kind].problem ?? "not found"}`)
+    const problems = missing.map((kind) => `${kind}: ${(opened[kind].problem ?? "not found").replace(/\.$/, "")}`)
     return Result.fail({
       tried: missing.flatMap((kind) => searchedPaths(vendor, names[kind])),
       cause: `The ${nouns[vendor]} libraries cannot be opened (${problems.join("; ")}).`,

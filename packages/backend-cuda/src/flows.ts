@@ -17,6 +17,7 @@ export interface Pair {
   readonly tensor: Tensor
   readonly theirs: PublishedPart
   readonly byteLength: number
+  /** One run of bytes on the device that this rank works with. */
   readonly isDenseHere: boolean
   readonly isDenseThere: boolean
   /** Bytes that lie in one piece on both ends. */
@@ -42,7 +43,19 @@ const runLength = (shape: Shape, ...both: ReadonlyArray<ReadonlyArray<number>>):
   return run
 }
 
-const pairOf = (taskId: number, tensor: Tensor, theirs: PublishedPart): Pair => {
+/** Numbers of the devices that ranks work with. Their memory may lie on other devices too. */
+export interface FlowDevices {
+  readonly here: number
+  readonly there: (peer: number) => number
+}
+
+const pairOf = (
+  taskId: number,
+  tensor: Tensor,
+  theirs: PublishedPart,
+  isNearHere: boolean,
+  isNearThere: boolean
+): Pair => {
   const { shape, dtype, strides } = tensor
   const elements = elementCount(shape)
   return {
@@ -50,8 +63,8 @@ const pairOf = (taskId: number, tensor: Tensor, theirs: PublishedPart): Pair => 
     tensor,
     theirs,
     byteLength: byteLengthOf(dtype, elements),
-    isDenseHere: runLength(shape, strides) === elements,
-    isDenseThere: runLength(shape, theirs.strides) === elements,
+    isDenseHere: isNearHere && runLength(shape, strides) === elements,
+    isDenseThere: isNearThere && runLength(shape, theirs.strides) === elements,
     rowBytes: (runLength(shape, strides, theirs.strides) * bitsOf(dtype)) / 8
   }
 }
@@ -67,7 +80,8 @@ const flowOf = (
   messages: ReadonlyArray<Message>,
   peer: number,
   list: PeerList | undefined,
-  isReceiving: boolean
+  isReceiving: boolean,
+  devices: FlowDevices
 ): Checked<Flow> => {
   const disagree = (detail: string, taskId?: number) =>
     Result.fail(errors.fail("InvalidProgram", detail, { peer, taskId, op: "prepare", scope: "op" }))
@@ -92,7 +106,10 @@ const flowOf = (
           taskId
         )
       }
-      if (!tensor.shape.includes(0)) pairs.push(pairOf(taskId, tensor, there))
+      if (tensor.shape.includes(0)) continue
+      const isNearHere = tensor.storage.device.index === devices.here
+      const isNearThere = list?.memories[there.memory]?.ordinal === devices.there(peer)
+      pairs.push(pairOf(taskId, tensor, there, isNearHere, isNearThere))
     }
   }
   return Result.succeed({
@@ -107,13 +124,14 @@ const flowOf = (
 export const flowsOf = (
   errors: DriverErrors,
   messages: ReadonlyArray<Message>,
-  lists: ReadonlyMap<number, PeerList>
+  lists: ReadonlyMap<number, PeerList>,
+  devices: FlowDevices
 ): Checked<ReadonlyArray<Flow>> => {
   const flows: Array<Flow> = []
   const peers = new Set([...messages.map(({ peer }) => peer), ...lists.keys()])
   for (const peer of [...peers].sort((a, b) => a - b)) {
     for (const isReceiving of [false, true]) {
-      const flow = flowOf(errors, messages, peer, lists.get(peer), isReceiving)
+      const flow = flowOf(errors, messages, peer, lists.get(peer), isReceiving, devices)
       if (Result.isFailure(flow)) return Result.fail(flow.failure)
       if (flow.success.pairs.length > 0) flows.push(flow.success)
     }

@@ -22,11 +22,13 @@ export const ProcessIdentity = Schema.Struct({
 })
 export type ProcessIdentity = typeof ProcessIdentity.Type
 
-/** When a process started, or undefined where there is none. */
+/** When a process started, or undefined where there is none that still runs. */
 export const processStart = (pid: number | "self"): string | undefined => {
   const stat = Result.getOrUndefined(Result.try(() => readFileSync(`/proc/${pid}/stat`, "latin1")))
-  // The name before may hold anything, closing brackets too. Field 22 of the file is the 20th behind it.
-  return stat?.slice(stat.lastIndexOf(")") + 2).split(" ")[19]
+  // The name before may hold anything, closing brackets too. Fields 3 (the state) to 22 of the file follow it.
+  const fields = stat?.slice(stat.lastIndexOf(")") + 2).split(" ")
+  const hasEnded = fields?.[0] === "Z" || fields?.[0] === "X"
+  return hasEnded ? undefined : fields?.[19]
 }
 
 const read = (file: string): string | undefined =>

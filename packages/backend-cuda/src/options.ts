@@ -26,7 +26,7 @@ const Fields = Schema.Struct({
       collectives: Schema.optionalKey(Files)
     })
   ),
-  /** Device memory in which messages are packed, in all; 256 MiB by default. */
+  /** Device memory in which messages are packed, in all; 1 GiB by default, less where less is needed. */
   stagingBytes: Schema.optionalKey(Bytes(2 ** 16)),
   /** Parts from this length on are sent as they are; 4 MiB by default. */
   directBytes: Schema.optionalKey(Bytes(1)),
@@ -38,7 +38,7 @@ const Fields = Schema.Struct({
   direction: Schema.optionalKey(Schema.Literals(directionPreferences)),
   /** Folder for compiled kernels. */
   kernelCache: Schema.optionalKey(Schema.String.check(Schema.isMinLength(1))),
-  /** Blocks of a kernel that moves; by default the whole device works. */
+  /** Blocks of a kernel that moves; by default one for each processor of the device, half of what fits. */
   blocks: Schema.optionalKey(Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 65_535 })))
 })
 
@@ -60,7 +60,7 @@ export const CudaOptions = Schema.Unknown.pipe(
 
 export const optionNames = Object.keys(Fields.fields)
 
-const defaultStagingBytes = 256 * 2 ** 20
+const defaultStagingBytes = 2 ** 30
 const defaultDirectBytes = 4 * 2 ** 20
 const defaultCopyEngineBytes = 8 * 2 ** 20
 

@@ -32,6 +32,8 @@ import {
 
 interface Piece extends WindowPiece {
   readonly tensor: Tensor
+  /** An operation on the tensor's own memory. */
+  readonly isFromMemory: boolean
   readonly taskId: number
 }
 
@@ -74,7 +76,7 @@ const piecesOf = (
   const limit = longestPiece(limits)
   const cut = ({ tensor, taskId, byteLength, isDenseHere, isDenseThere }: Pair): Checked<void> => {
     if (isDenseHere && isDenseThere && byteLength >= directBytes) {
-      pieces.push({ tensor, taskId, byteLength, isOwn: true, isStaged: false })
+      pieces.push({ tensor, taskId, byteLength, isOwn: true, isStaged: false, isFromMemory: true })
       return Result.succeed(undefined)
     }
     const { shape, dtype } = tensor
@@ -87,7 +89,8 @@ const piecesOf = (
       }
       const length = byteLengthOf(dtype, elementCount(regionShape(region)))
       const isOwn = length >= directBytes && (isDenseHere || isDenseThere)
-      pieces.push({ tensor: slice.success, taskId, byteLength: length, isOwn, isStaged: true })
+      const isFromMemory = isOwn && isDenseHere
+      pieces.push({ tensor: slice.success, taskId, byteLength: length, isOwn, isStaged: true, isFromMemory })
     }
     return Result.succeed(undefined)
   }
@@ -106,14 +109,12 @@ interface Layout {
   readonly packedBytes: number
 }
 
-const goesFromMemory = ({ isOwn, tensor }: Piece): boolean => isOwn && isContiguous(tensor)
-
 const layoutOf = (flow: Flow, pieces: ReadonlyArray<Piece>): Layout => {
   let packedBytes = 0
   let ownBytes = 0
   for (const piece of pieces) {
     if (!piece.isOwn) packedBytes += alignUp(piece.byteLength, packAlignment)
-    else if (!goesFromMemory(piece)) ownBytes += alignUp(piece.byteLength, slotAlignment)
+    else if (!piece.isFromMemory) ownBytes += alignUp(piece.byteLength, slotAlignment)
   }
   return { flow, pieces, packedBytes, stagedBytes: alignUp(packedBytes, slotAlignment) + ownBytes }
 }
@@ -135,7 +136,7 @@ const shareOf = (
   for (const piece of pieces) {
     byteLength += piece.byteLength
     const { tensor, taskId } = piece
-    if (goesFromMemory(piece)) {
+    if (piece.isFromMemory) {
       own.push({ address: Number(tensor.storage.address) + tensor.byteOffset, byteLength: piece.byteLength })
       continue
     }

@@ -15,7 +15,7 @@ import type { Connection, Connections } from "./Connections.ts"
 import type { DeviceMemory } from "./DeviceMemory.ts"
 import { type DirectMoves, directMoves } from "./directMoves.ts"
 import type { Checked, DriverErrors } from "./driverErrors.ts"
-import { type Flow, flowsOf, meanRowBytes, problemOf } from "./flows.ts"
+import { type Flow, type FlowDevices, flowsOf, meanRowBytes, problemOf } from "./flows.ts"
 import type { Gpu } from "./Gpu.ts"
 import { type GpuProgram, makeProgram } from "./GpuProgram.ts"
 import { isSameProcess, type ProcessIdentity, processIdentity } from "./identity.ts"
@@ -117,8 +117,13 @@ export const makePreparer = (parts: DriverParts) => {
     return Result.isFailure(direction) ? isReceiving : (direction.success === "pull") === isReceiving
   }
 
+  const devicesOf = ({ settings }: Published): FlowDevices => ({
+    here: gpu.ordinal,
+    there: (peer) => settings[peer]!.ordinal
+  })
+
   const search = (messages: ReadonlyArray<Message>, published: Published): Checked<ReadonlyArray<SearchedFlow>> =>
-    Result.map(flowsOf(errors, messages, published.lists), (flows) =>
+    Result.map(flowsOf(errors, messages, published.lists, devicesOf(published)), (flows) =>
       flows.map((flow): SearchedFlow => {
         if (kind === "nccl" || !isMovedHere(flow, flows, published)) return { flow, memory: undefined }
         const peer = { settings: published.settings[flow.peer]!, list: published.lists.get(flow.peer)! }

@@ -84,7 +84,7 @@ const makeList = (sharing: Sharing | undefined) => {
       address: region.address,
       byteLength: storage.byteLength,
       ordinal: region.ordinal,
-      block: blocks.numberOf(region.block)
+      block: sharing === undefined ? 0 : blocks.numberOf(region.block)
     }
   })
   return {
@@ -98,7 +98,7 @@ const makeList = (sharing: Sharing | undefined) => {
           dtype: tensor.dtype,
           shape: tensor.shape,
           strides: tensor.strides,
-          memory: sharing === undefined ? 0 : memories.numberOf(tensor.storage),
+          memory: memories.numberOf(tensor.storage),
           byteOffset: tensor.byteOffset
         }))
       })
@@ -107,7 +107,7 @@ const makeList = (sharing: Sharing | undefined) => {
   }
 }
 
-/** What each peer needs to know, by rank. Without `sharing`, memories stay private and only forms are told. */
+/** What each peer needs to know, by rank. Without `sharing`, nothing is told by which memory could be opened. */
 export const publishedLists = (
   messages: ReadonlyArray<Message>,
   sharing: Sharing | undefined

@@ -17,8 +17,20 @@ import { dtypes } from "@tensorferry/core/base/DType"
 import * as Effect from "effect/Effect"
 import { type Addon, loadAddon, loadAddonFrom, type NativeDevice } from "../src/Addon.ts"
 import { StepTable } from "../src/StepTable.ts"
-import { allocate, librariesOf, openDevice, problem, rowsMove, run, runSteps, simulated, start, value } from "./native.ts"
-import { openSimulated, simulatedLibraries, simulator, simulatorPath, violations } from "./simulator.ts"
+import {
+  allocate,
+  allocateHost,
+  librariesOf,
+  openDevice,
+  problem,
+  rowsMove,
+  run,
+  runSteps,
+  simulated,
+  start,
+  value
+} from "./native.ts"
+import { openSimulated, simulatedLibraries, simulator, simulatorPath } from "./simulator.ts"
 
 const temporaryFolder = Effect.acquireRelease(
   Effect.sync(() => mkdtempSync(join(tmpdir(), "tensorferry-addon-"))),
@@ -449,8 +461,7 @@ describe("memory", () => {
         const device = yield* Effect.promise(() =>
           run<NativeDevice>((done) => addon.startOpenDevice(libraries, 0, {}, done))
         )
-        const make = (byteLength: number) =>
-          Effect.promise(() => run((done) => addon.startAllocateHost(device, byteLength, done)))
+        const make = (byteLength: number) => allocateHost(addon, device, byteLength)
         const first = yield* make(1000)
         const second = yield* make(8192)
         assert.strictEqual(first.buffer.byteLength, 1000)
@@ -479,7 +490,7 @@ describe("memory", () => {
           const collect: () => void = runInNewContext("gc")
           const before = simulator.report().live
           for (let i = 0; i < 10; i++) {
-            yield* allocate(addon, device, 1000)
+            yield* Effect.promise(() => run((done) => addon.startAllocate(device, 1000, done)))
             yield* Effect.promise(() => run((done) => addon.startAllocateHost(device, 5000, done)))
             value(addon.createProgram(device, new BigUint64Array(), [], undefined))
           }
@@ -525,7 +536,7 @@ describe("memory", () => {
           assert.strictEqual(problem(addon.pinHost(devices[0], 0n, 10)).code, "InvalidArgument")
           assert.strictEqual(problem(addon.pinHost(devices[0], address, 0)).code, "InvalidArgument")
           // Known to the driver already.
-          const host = yield* Effect.promise(() => run((done) => addon.startAllocateHost(devices[0], 8192, done)))
+          const host = yield* allocateHost(addon, devices[0], 8192)
           value(addon.unpinHost(value(addon.pinHost(devices[0], host.address, 8192))))
           value(addon.freeHostMemory(host.memory, host.buffer))
         })

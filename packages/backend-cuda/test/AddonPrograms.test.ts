@@ -8,11 +8,19 @@ import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { assert, describe, it } from "@effect/vitest"
 import type { NativeAnswer } from "@tensorferry/core/backend/NativeAddon"
-import { StepTable } from "../src/StepTable.ts"
 import * as Effect from "effect/Effect"
-import { type Addon, loadAddon, type NativeCommunicator, type NativeDevice, type SpanTimes } from "../src/Addon.ts"
+import {
+  type Addon,
+  type AllocatedMemory,
+  loadAddon,
+  type NativeCommunicator,
+  type NativeDevice,
+  type SpanTimes
+} from "../src/Addon.ts"
+import { StepTable } from "../src/StepTable.ts"
 import {
   allocate,
+  allocateHost,
   connectAll,
   librariesOf,
   openDevice,
@@ -47,6 +55,11 @@ const read = (address: bigint, length: number) => Uint8Array.from(simulator.read
 const filled = (addon: Addon, device: NativeDevice, bytes: Uint8Array) =>
   Effect.tap(allocate(addon, device, bytes.length), ({ address }) => Effect.sync(() => simulator.write(address, bytes)))
 
+interface Difference {
+  readonly differing: number
+  readonly first: number
+}
+
 const emptyProgram = (addon: Addon, device: NativeDevice, steps: BigUint64Array) =>
   addon.createProgram(device, steps, [], undefined)
 
@@ -63,7 +76,7 @@ describe("steps", () => {
               const length = 100_003
               const bytes = pattern(length, seed)
               const source = yield* filled(addon, device, bytes)
-              const host = yield* Effect.promise(() => run((done) => addon.startAllocateHost(device, length, done)))
+              const host = yield* allocateHost(addon, device, length)
               const stages = []
               for (let i = 0; i < 7; i++) stages.push(yield* filled(addon, device, new Uint8Array(length).fill(0xee)))
               const steps = new StepTable()
@@ -355,7 +368,8 @@ describe("comparisons", () => {
           const bytes = pattern(100_000, 1)
           const left = yield* filled(addon, device, bytes)
           const right = yield* filled(addon, device, bytes)
-          const compare = (move: BigUint64Array) => Effect.promise(() => run((done) => addon.startCompare(device, move, done)))
+          const compare = (move: BigUint64Array) =>
+            Effect.promise(() => run<Difference>((done) => addon.startCompare(device, move, done)))
           const rows = rowsMove(left.address, right.address, 100, 700, 1000, 1000)
           assert.deepStrictEqual(yield* compare(rows), { differing: 0, first: -1 })
           simulator.write(right.address + 5_350n, Uint8Array.of((bytes[5350] ?? 0) ^ 1))
@@ -389,8 +403,8 @@ describe("communicators", () => {
               for (const rank of ranks) devices.push(yield* openDevice(addon, rank))
               const communicators = yield* connectAll(addon, devices)
               const length = 40_001
-              const outgoing = []
-              const incoming = []
+              const outgoing: Array<AllocatedMemory> = []
+              const incoming: Array<AllocatedMemory> = []
               for (const device of devices) {
                 outgoing.push(yield* filled(addon, device, pattern(3 * length, seed + outgoing.length)))
                 incoming.push(yield* filled(addon, device, new Uint8Array(3 * length).fill(0xcc)))
@@ -449,7 +463,9 @@ describe("communicators", () => {
             [0, 0, 128],
             [0, 2, 127]
           ] as const) {
-            const refused = addon.startConnect(device, new Uint8Array(bytes), rank, size, () => assert.fail("must not run"))
+            const refused = addon.startConnect(device, new Uint8Array(bytes), rank, size, () =>
+              assert.fail("must not run")
+            )
             assert.strictEqual(problem(refused).code, "InvalidArgument")
           }
         })
@@ -605,6 +621,8 @@ ${[
           const devices = [yield* open(0), yield* open(1)] as const
           const lonely = value(addon.createUniqueId(libraries))
           const job = start<NativeCommunicator>((done) => addon.startConnect(devices[0], lonely, 0, 2, done))
+          while (simulator.report().calls.ncclCommInitRank !== 1)
+            yield* Effect.promise(() => new Promise((resolve) => setImmediate(resolve)))
           value(addon.cancelJob(job.handle))
           assert.strictEqual(problem(yield* Effect.promise(() => job.answer)).code, "Cancelled")
           // The other rank comes after all, and the thread that was left alone ends the connection.
@@ -670,7 +688,7 @@ describe("runs", () => {
             Effect.gen(function* () {
               const device = yield* openDevice(addon)
               const memory = yield* allocate(addon, device, 300_000)
-              const host = yield* Effect.promise(() => run((done) => addon.startAllocateHost(device, 300_000, done)))
+              const host = yield* allocateHost(addon, device, 300_000)
               const bytes = new Uint8Array(300_000)
               const address = value(addon.addressOf(bytes))
               const pin = value(addon.pinHost(device, address, bytes.length))
@@ -709,7 +727,9 @@ describe("runs", () => {
             const steps = new StepTable()
             steps.copy(0, Number(memory.address), Number(memory.address) + 2500, 2500)
             const program = value(emptyProgram(addon, device, steps.table))
-            const failed = problem(yield* Effect.promise(() => start((done) => addon.startProgram(program, done)).answer))
+            const failed = problem(
+              yield* Effect.promise(() => start((done) => addon.startProgram(program, done)).answer)
+            )
             assert.strictEqual(failed.code, "SystemFailure")
             assert.strictEqual(failed.nativeCode, 700)
             assert.include(failed.detail, "cudaErrorIllegalAddress")

@@ -1,6 +1,9 @@
 /**
  * Memory of a device: blocks and their slices, what goes back to the driver and what may not, memory of others.
  */
+import { spawn } from "node:child_process"
+import { createInterface } from "node:readline"
+import { fileURLToPath } from "node:url"
 import { assert, describe, it } from "@effect/vitest"
 import { makeInProcessGroups } from "@tensorferry/core/service/ProcessGroupInProcess"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
@@ -173,6 +176,40 @@ describe("DeviceMemory", () => {
     )
   )
 
+  it.live("maps memory of another process until the scope ends, and hands it to nobody", () =>
+    clean(
+      "",
+      Effect.gen(function* () {
+        const script = fileURLToPath(new URL("fixtures/exporter.ts", import.meta.url))
+        const child = spawn(process.execPath, [script], { stdio: ["pipe", "pipe", "inherit"] })
+        yield* Effect.addFinalizer(() => Effect.sync(() => void child.kill("SIGKILL")))
+        const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]()
+        const line = Effect.promise(async () => JSON.parse((await lines.next()).value ?? "null"))
+        const { handle, offset, length } = yield* line
+        const { memory, engine } = yield* makeEngine()
+        const scope = yield* Scope.make()
+        const storage = yield* Scope.provide(memory.importStorage(Uint8Array.from(handle), offset, length), scope)
+        const tensor = Result.getOrThrow(tensorView(storage, "uint8", [length]))
+        const copy = yield* engine.allocate("uint8", [length])
+        yield* engine.copy([{ dst: copy, src: tensor }])
+        const seen = simulator.read(copy.storage.address, length)
+        assert.isTrue(seen.every((byte, index) => byte === ((7 * index + 3) & 255)))
+        assert.isTrue(Result.isFailure(blockOf(storage).exported()))
+        yield* Scope.close(scope, Exit.void)
+        assert.strictEqual((yield* Effect.flip(engine.copy([{ dst: copy, src: tensor }]))).reason._tag, "FreedStorage")
+        const { reason } = yield* Effect.flip(memory.importStorage(new Uint8Array(64), 0, 1))
+        assert.isNotEmpty(reason.detail)
+        const left = Effect.sync(() => simulator.report().live.importedMemory)
+        yield* Effect.repeat(
+          Effect.tap(left, () => Effect.sleep(1)),
+          { until: (count) => count === 0 }
+        )
+        child.stdin.write("\n")
+        assert.deepStrictEqual(yield* line, [])
+      })
+    )
+  )
+
   it.live("gives everything back when the engine closes, whatever is still held", () =>
     Effect.gen(function* () {
       resetSimulator("")
@@ -274,7 +311,12 @@ describe("engines", () => {
           [...floats],
           Array.from({ length: 64 }, (_, at) => at)
         )
-        assert.strictEqual(simulator.report().live.hostRegistrations, 0)
+        // They are given back behind what ran, by the device's own thread.
+        const left = Effect.sync(() => simulator.report().live.hostRegistrations)
+        yield* Effect.repeat(
+          Effect.tap(left, () => Effect.sleep(1)),
+          { until: (count) => count === 0 }
+        )
       })
     )
   )

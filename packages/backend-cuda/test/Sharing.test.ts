@@ -65,6 +65,20 @@ describe("Sharing", () => {
     assert.strictEqual(state.reclaimed, 1)
   })
 
+  it("lets go of everything when all have parted, unless a driver has begun since", () => {
+    const sharing = makeSharing()
+    const { block, state } = makeBlock(5)
+    const first = sharing.restart()
+    sharing.share(block)
+    const second = sharing.restart()
+    first()
+    assert.isFalse(sharing.isEmpty())
+    second()
+    assert.isTrue(sharing.isEmpty())
+    assert.strictEqual(state.reclaimed, 1)
+    assert.strictEqual(block.sharings.size, 0)
+  })
+
   it("lets go of a block for one job only", () => {
     const [one, two] = [makeSharing(), makeSharing()]
     const { block, state } = makeBlock(5)

@@ -6,12 +6,19 @@ import { assert } from "@effect/vitest"
 import type { Done, NativeAnswer, NativeFailure } from "@tensorferry/core/backend/NativeAddon"
 import type { NativeJobHandle } from "@tensorferry/core/backend/NativeJob"
 import * as Effect from "effect/Effect"
-import type { Addon, DeviceOptions, NativeCommunicator, NativeDevice, SpanTimes } from "../src/Addon.ts"
+import type {
+  Addon,
+  AllocatedMemory,
+  DeviceOptions,
+  NativeCommunicator,
+  NativeDevice,
+  SpanTimes
+} from "../src/Addon.ts"
 import { leaks, openSimulated, simulator, violations } from "./simulator.ts"
 
 export const value = <A>(answer: NativeAnswer<A>): A => {
   if (answer.code === "Ok") return answer.value
-  return assert.fail(`${answer.code} of ${answer.op}: ${answer.detail}`)
+  return assert.fail(`${answer.code} of ${answer.op}: ${answer.detail} ${violations().join("; ")}`)
 }
 
 /** Why it failed; a value fails the test. */
@@ -48,8 +55,31 @@ export const openDevice = (addon: Addon, ordinal = 0, options: DeviceOptions = {
     (device) => Effect.sync(() => void addon.closeDevice(device))
   )
 
+/** What was made on a device lives as long as the device's handle: an engine may forget variables after their last use. */
+const held = new WeakMap<NativeDevice, Array<unknown>>()
+
+const hold =
+  (device: NativeDevice) =>
+  <A>(made: A): A => {
+    held.set(device, [...(held.get(device) ?? []), made])
+    return made
+  }
+
 export const allocate = (addon: Addon, device: NativeDevice, byteLength: number) =>
-  Effect.promise(() => run((done) => addon.startAllocate(device, byteLength, done)))
+  Effect.map(
+    Effect.promise(() => run<AllocatedMemory>((done) => addon.startAllocate(device, byteLength, done))),
+    hold(device)
+  )
+
+export const allocateHost = (addon: Addon, device: NativeDevice, byteLength: number) =>
+  Effect.map(
+    Effect.promise(() =>
+      run<AllocatedMemory & { readonly buffer: ArrayBuffer }>((done) =>
+        addon.startAllocateHost(device, byteLength, done)
+      )
+    ),
+    hold(device)
+  )
 
 /** Runs the body over a fresh simulated driver; afterwards nothing may be left or objected to. */
 export const simulated = <A, E>(settings: string, body: Effect.Effect<A, E, never>) =>

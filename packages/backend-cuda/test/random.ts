@@ -67,6 +67,12 @@ const shapeOf = (random: Random): Shape => {
   return Array.from({ length: 1 + random.below(3) }, (_, dim) => (dim === 0 ? random.pick(sizes) : 1 + random.below(9)))
 }
 
+/** A transfer of this form between views whose padding depends on the task. */
+export const randomTransfer = (taskId: number, from: number, to: number, dtype: DType, shape: Shape): Transfer => {
+  const random = makeRandom(taskId + 1)
+  return { taskId, from, to, source: viewOf(random, dtype, shape), destination: viewOf(random, dtype, shape) }
+}
+
 /** What all ranks send to each other. */
 export const makeTransfers = (seed: number, ranks: number): ReadonlyArray<Transfer> => {
   const random = makeRandom(seed)

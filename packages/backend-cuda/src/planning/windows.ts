@@ -39,7 +39,7 @@ export const alignUp = (value: number, alignment: number): number => Math.ceil(v
 
 /** Operations of one group over all peers: longer groups have been seen to hang. */
 const groupOperations = 512
-const wireBytes = 2 ** 30
+const wireBytes = 2 ** 32
 const leastStagedBytes = 4096
 
 /**
