@@ -6,9 +6,9 @@
  * Invariants: a program runs only while the memory, mappings and connection that it was made for are there; cancelling ends
  * when the device has stopped touching the regions, whatever the peers do.
  *
- * The receiver moves the bytes, so that its `await` means that they are there and its `cancel` that none will come. With the
- * option `direction: "push"` senders do where they can; then a receiver knows neither before the ranks have met after the
- * run, as the service has them do.
+ * Where bytes flow one way, the receiver moves them: its `await` means that they are there and its `cancel` that none will
+ * come. Where they flow both ways the senders do, which is faster; then all ranks meet when their own moves are done, and
+ * memory that a rank frees after a run that did not get so far is not used again before the ranks have met once more.
  */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
 import type { NativeFailure } from "@tensorferry/core/backend/NativeAddon"
@@ -23,6 +23,7 @@ import {
 } from "@tensorferry/core/service/CopyDriver"
 import { ProcessGroup, type ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
 import { TensorEngine, type TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
+import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
@@ -32,6 +33,7 @@ import { driverErrors } from "./driverErrors.ts"
 import { unavailable, unavailableBecause } from "./failures.ts"
 import { mayBeAlive, processIdentity } from "./identity.ts"
 import { makeMappings } from "./Mappings.ts"
+import { makeMeetings } from "./Meetings.ts"
 import type { CudaOptions } from "./options.ts"
 import type { DriverKind } from "./planning/route.ts"
 import { makePreparer, type PreparedTransfer } from "./prepareTransfer.ts"
@@ -58,6 +60,9 @@ interface Entry extends PreparedTransfer {
   cancel: Effect.Effect<void>
 }
 
+/** How long a cancelled rank waits for the others to stop pushing. */
+const patience = Duration.seconds(2)
+
 const nothingToDo: InFlight = {
   isComplete: Effect.succeed(true),
   await: Effect.void,
@@ -76,8 +81,20 @@ export const make = Effect.fnUntraced(function* (
   const { memory } = behind
   const sharing = memory.sharingWith(group, kind)
   const parted = sharing.restart()
+  /** Let go of memory that peers may still write to, after runs that did not end together. */
+  let strays: Array<() => void> = []
+  const gather = () => {
+    const all = strays
+    strays = []
+    for (const leave of all) leave()
+  }
   // Said when everything made below is closed.
-  yield* Effect.addFinalizer(() => memory.farewells.say(group, kind, sharing, parted))
+  yield* Effect.addFinalizer(() =>
+    memory.farewells.say(group, kind, sharing, () => {
+      gather()
+      parted()
+    })
+  )
   // Transfers overlap what the engine does: copies within the rank, above all.
   const gpu = yield* Effect.mapError(behind.gpu.openLane, (failure) => unavailableBecause(kind, failure))
   if (kind === "nccl" && !gpu.hasCollectives) {
@@ -127,6 +144,8 @@ export const make = Effect.fnUntraced(function* (
   const prepare: CopyDriverShape["prepare"] = (messages) =>
     Effect.gen(function* () {
       const prepared = yield* prepareTransfer(messages)
+      // Every rank took part, so every earlier run has ended on every device.
+      gather()
       const program: Program = { messages, paths: prepared.paths }
       const isFreed = messages.some((message) => message.parts.some(({ tensor }) => tensor.storage.isFreed()))
       const entry: Entry = { ...prepared, isUsable: !isFreed, cancel: Effect.void }
@@ -165,34 +184,63 @@ export const make = Effect.fnUntraced(function* (
     if (connection !== undefined) connection.isBroken = true
   }
 
-  const begin = (entry: Entry): Effect.Effect<InFlight, CopyDriverError> =>
-    Effect.suspend(() => {
-      if (entry.program === undefined) return Effect.succeed(nothingToDo)
-      const started = entry.program.start()
-      const failed = (failure: NativeFailure): CopyDriverError => {
-        breakConnection(entry)
-        return errors.ofNative(failure, "run")
-      }
-      if (Result.isFailure(started)) return Effect.fail(failed(started.failure))
-      const job = started.success
-      const cancel = Effect.suspend(() => {
+  const meetings = makeMeetings(group, kind, errors)
+
+  /** This rank's moves, as far as there are any. */
+  const moveHere = (entry: Entry): Result.Result<InFlight, CopyDriverError> => {
+    if (entry.program === undefined) return Result.succeed(nothingToDo)
+    const started = entry.program.start()
+    const failed = (failure: NativeFailure): CopyDriverError => {
+      breakConnection(entry)
+      return errors.ofNative(failure, "run")
+    }
+    if (Result.isFailure(started)) return Result.fail(failed(started.failure))
+    const job = started.success
+    return Result.succeed({
+      isComplete: Effect.sync(job.isComplete),
+      await: Effect.mapBoth(job.await, {
+        onFailure: failed,
+        onSuccess: (times) => {
+          lastRun = runTimes(entry.spans, times)
+        }
+      }),
+      cancel: Effect.suspend(() => {
         if (job.isComplete()) return Effect.void
         breakConnection(entry)
         return job.cancel
-      })
-      entry.cancel = cancel
-      return Effect.succeed({
-        isComplete: Effect.sync(job.isComplete),
-        await: Effect.mapBoth(job.await, {
-          onFailure: failed,
-          onSuccess: (times) => {
-            lastRun = runTimes(entry.spans, times)
-          }
-        }),
-        cancel,
-        movedBytes: Effect.sync(job.movedBytes)
-      })
+      }),
+      movedBytes: Effect.sync(job.movedBytes)
     })
+  }
+
+  /** Moves, and meets the others when that is done or has failed: only then is known what they pushed here. */
+  const moveAndMeet = (entry: Entry): Effect.Effect<InFlight, CopyDriverError> =>
+    Effect.gen(function* () {
+      const leave = entry.isPushedTo ? gpu.occupy() : () => {}
+      const started = moveHere(entry)
+      const here = Result.isSuccess(started) ? started.success : nothingToDo
+      const own = Result.isSuccess(started) ? here.await : Effect.fail(started.failure)
+      const meeting = yield* meetings.meet(own, (isTogether) => {
+        if (isTogether) leave()
+        else strays.push(leave)
+      })
+      return {
+        isComplete: Effect.sync(meeting.isOver),
+        await: meeting.await,
+        // Peers that push notice soon; one that is frozen is not waited for, and its memory here is kept apart.
+        cancel: Effect.andThen(here.cancel, Effect.asVoid(Effect.timeoutOption(Effect.exit(meeting.await), patience))),
+        movedBytes: here.movedBytes
+      }
+    })
+
+  const begin = (entry: Entry): Effect.Effect<InFlight, CopyDriverError> =>
+    Effect.tap(
+      Effect.suspend(() => (entry.meets ? moveAndMeet(entry) : Effect.fromResult(moveHere(entry)))),
+      ({ cancel }) =>
+        Effect.sync(() => {
+          entry.cancel = cancel
+        })
+    )
 
   return {
     name: kind,

@@ -30,6 +30,10 @@ export interface Gpu {
   readonly start: <A>(start: Start<A>, finished?: () => void) => Result.Result<NativeJob<A>, NativeFailure>
   /** Starts work and waits; interruption cancels it and waits for that. `finished` runs once, also if it never started. */
   readonly run: <A>(start: Start<A>, finished?: () => void) => Effect.Effect<A, NativeFailure>
+  /**
+   * Counts as running until the function that it gives back is called: for what others do to this process's memory.
+   */
+  readonly occupy: () => () => void
   /** Does this now, or when everything that runs now has ended. */
   readonly whenDone: (action: () => void) => void
   /** Lets kernels touch memory of another device of this process; fails in words. */
@@ -55,20 +59,22 @@ const gpuOf = (
   openNative: OpenNative
 ) => {
   const { libraries, vendor, opened } = found
-  const running = new Set<NativeJob<unknown>>()
+  const running = new Set<object>()
   const peers = new Map<number, Result.Result<void, string>>()
-  const waiting = new Map<NativeJob<unknown>, Array<() => void>>()
+  const waiting = new Map<object, Array<() => void>>()
   let uuids: ReadonlyArray<string | undefined> | undefined
   let closed = false
 
+  const ended = (work: object): void => {
+    running.delete(work)
+    const actions = waiting.get(work) ?? []
+    waiting.delete(work)
+    for (const act of actions) act()
+  }
+
   const start = <A>(begin: Start<A>, finished: () => void = () => {}) => {
     const started: Result.Result<NativeJob<A>, NativeFailure> = startJob<A>(addon, begin, () => {
-      if (Result.isSuccess(started)) {
-        running.delete(started.success)
-        const actions = waiting.get(started.success) ?? []
-        waiting.delete(started.success)
-        for (const act of actions) act()
-      }
+      if (Result.isSuccess(started)) ended(started.success)
       finished()
     })
     if (Result.isSuccess(started)) running.add(started.success)
@@ -105,6 +111,11 @@ const gpuOf = (
           return Effect.onInterrupt(restore(job.await), () => job.cancel)
         })
       ),
+    occupy: () => {
+      const work = {}
+      running.add(work)
+      return () => ended(work)
+    },
     whenDone: (action) => {
       let left = running.size
       if (left === 0) return action()
@@ -178,8 +189,8 @@ export const openGpu = Effect.fnUntraced(function* (
         ordinal,
         {
           ...(kernelCache === undefined ? {} : { kernelCache }),
-          // Room for a second kernel: what is copied within the rank and what travels go at once.
-          blocks: options.blocks ?? facts.value.processors
+          // Room for other kernels: what is copied within the rank and what travels, collectives too, go at once.
+          blocks: options.blocks ?? Math.max(1, Math.floor((facts.value.processors * 3) / 4))
         },
         done
       ),

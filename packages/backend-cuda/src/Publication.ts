@@ -202,5 +202,8 @@ const decodeOutcome = <A, E>(value: Schema.Codec<A, E>) =>
 
 export const decodeFindings = decodeOutcome(Schema.Array(Finding))
 
+/** Whether a rank pushes or is pushed to. */
+export const decodePushes = decodeOutcome(Schema.Boolean)
+
 /** Of steps that tell nothing but how they ended. */
 export const decodeDone = decodeOutcome(Schema.Null)

@@ -4,7 +4,7 @@
  * Invariant: a flow exists only where both ends list the same messages, parts, shapes and types; parts of no elements are
  * left out.
  */
-import { bitsOf, byteLengthOf } from "@tensorferry/core/base/DType"
+import { byteLengthOf } from "@tensorferry/core/base/DType"
 import { elementCount, equalShapes, formatShape, type Shape } from "@tensorferry/core/base/Region"
 import type { Message } from "@tensorferry/core/ir/Message"
 import type { Tensor } from "@tensorferry/core/tensor/Tensor"
@@ -20,8 +20,6 @@ export interface Pair {
   /** One run of bytes on the device that this rank works with. */
   readonly isDenseHere: boolean
   readonly isDenseThere: boolean
-  /** Bytes that lie in one piece on both ends. */
-  readonly rowBytes: number
 }
 
 export interface Flow {
@@ -32,15 +30,14 @@ export interface Flow {
   readonly byteLength: number
 }
 
-/** Elements of the innermost dimensions that lie densely under both strides; all of them where both are dense. */
-const runLength = (shape: Shape, ...both: ReadonlyArray<ReadonlyArray<number>>): number => {
+const isDense = (shape: Shape, strides: ReadonlyArray<number>): boolean => {
   let run = 1
   for (let dim = shape.length - 1; dim >= 0; dim--) {
     const length = shape[dim]!
-    if (length !== 1 && both.some((strides) => strides[dim] !== run)) break
+    if (length !== 1 && strides[dim] !== run) return false
     run *= length
   }
-  return run
+  return true
 }
 
 /** Numbers of the devices that ranks work with. Their memory may lie on other devices too. */
@@ -57,15 +54,13 @@ const pairOf = (
   isNearThere: boolean
 ): Pair => {
   const { shape, dtype, strides } = tensor
-  const elements = elementCount(shape)
   return {
     taskId,
     tensor,
     theirs,
-    byteLength: byteLengthOf(dtype, elements),
-    isDenseHere: isNearHere && runLength(shape, strides) === elements,
-    isDenseThere: isNearThere && runLength(shape, theirs.strides) === elements,
-    rowBytes: (runLength(shape, strides, theirs.strides) * bitsOf(dtype)) / 8
+    byteLength: byteLengthOf(dtype, elementCount(shape)),
+    isDenseHere: isNearHere && isDense(shape, strides),
+    isDenseThere: isNearThere && isDense(shape, theirs.strides)
   }
 }
 
@@ -138,10 +133,6 @@ export const flowsOf = (
   }
   return Result.succeed(flows)
 }
-
-/** Mean bytes of a row over a flow. */
-export const meanRowBytes = ({ pairs, byteLength }: Flow): number =>
-  byteLength / pairs.reduce((rows, pair) => rows + Math.max(1, pair.byteLength / Math.max(1, pair.rowBytes)), 0)
 
 /** Why memory of a list cannot be opened elsewhere, of what goes in one direction; undefined where all can. */
 export const problemOf = (list: PeerList | undefined, direction: Message["direction"]): string | undefined => {

@@ -28,7 +28,7 @@ const Fields = Schema.Struct({
   ),
   /** Device memory in which messages are packed, in all; 1 GiB by default, less where less is needed. */
   stagingBytes: Schema.optionalKey(Bytes(2 ** 16)),
-  /** Parts from this length on are sent as they are; 4 MiB by default. */
+  /** Parts from this length on are sent as they are; 32 MiB by default. */
   directBytes: Schema.optionalKey(Bytes(1)),
   /** Regions from this length on are left to the copy engine; 8 MiB by default. */
   copyEngineBytes: Schema.optionalKey(Bytes(1)),
@@ -38,7 +38,7 @@ const Fields = Schema.Struct({
   direction: Schema.optionalKey(Schema.Literals(directionPreferences)),
   /** Folder for compiled kernels. */
   kernelCache: Schema.optionalKey(Schema.String.check(Schema.isMinLength(1))),
-  /** Blocks of a kernel that moves; by default one for each processor of the device, half of what fits. */
+  /** Blocks of a kernel that moves; by default one for each of three quarters of the device's processors. */
   blocks: Schema.optionalKey(Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 65_535 })))
 })
 
@@ -61,7 +61,7 @@ export const CudaOptions = Schema.Unknown.pipe(
 export const optionNames = Object.keys(Fields.fields)
 
 const defaultStagingBytes = 2 ** 30
-const defaultDirectBytes = 4 * 2 ** 20
+const defaultDirectBytes = 32 * 2 ** 20
 const defaultCopyEngineBytes = 8 * 2 ** 20
 
 /** The sizes that a copy driver works with. */

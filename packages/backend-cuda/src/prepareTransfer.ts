@@ -15,13 +15,13 @@ import type { Connection, Connections } from "./Connections.ts"
 import type { DeviceMemory } from "./DeviceMemory.ts"
 import { type DirectMoves, directMoves } from "./directMoves.ts"
 import type { Checked, DriverErrors } from "./driverErrors.ts"
-import { type Flow, type FlowDevices, flowsOf, meanRowBytes, problemOf } from "./flows.ts"
+import { type Flow, type FlowDevices, flowsOf, problemOf } from "./flows.ts"
 import type { Gpu } from "./Gpu.ts"
 import { type GpuProgram, makeProgram } from "./GpuProgram.ts"
 import { isSameProcess, type ProcessIdentity, processIdentity } from "./identity.ts"
 import type { Mapping, Mappings } from "./Mappings.ts"
 import { type CudaOptions, transferSizes } from "./options.ts"
-import { decodeDone, decodeFindings, type Finding } from "./Publication.ts"
+import { decodeFindings, decodePushes, type Finding } from "./Publication.ts"
 import { type GroupWindow, packedPlan } from "./packedMoves.ts"
 import { commonPreference, directionOf } from "./planning/direction.ts"
 import { type DriverKind, type Reached, type Route, routeOf } from "./planning/route.ts"
@@ -56,7 +56,15 @@ export interface PreparedTransfer {
   readonly mappings: ReadonlyArray<Mapping>
   /** Processes whose memory it touches, by rank. */
   readonly processes: ReadonlyMap<number, ProcessIdentity>
+  /** Peers write into memory of this rank. */
+  readonly isPushedTo: boolean
+  /** All ranks meet when their own moves are done, because some push. The same on all ranks. */
+  readonly meets: boolean
 }
+
+/** The bytes are moved by their sender: its end has the memory of the other one. */
+const isPushed = ({ flow, memory: found, route }: RoutedFlow): boolean =>
+  route.name === "ipc" && (found !== undefined) !== flow.isReceiving
 
 /** A flow and, where this rank moves its bytes between memories, the peer's memory. */
 interface SearchedFlow {
@@ -108,10 +116,7 @@ export const makePreparer = (parts: DriverParts) => {
       preference: commonPreference(settings.map((told) => told.direction)),
       senderProblem: isReceiving ? problemOf(theirs, "send") : problemOf(mine, "send"),
       receiverProblem: isReceiving ? problemOf(mine, "recv") : problemOf(theirs, "recv"),
-      isDuplex: flows.some((other) => other.peer === peer && other.isReceiving !== isReceiving),
-      rowBytes: meanRowBytes(flow),
-      // The addon has no step that signals another process.
-      hasSignals: false
+      isDuplex: flows.some((other) => other.peer === peer && other.isReceiving !== isReceiving)
     })
     // Where neither end can, the receiver looks and tells why.
     return Result.isFailure(direction) ? isReceiving : (direction.success === "pull") === isReceiving
@@ -247,16 +252,18 @@ export const makePreparer = (parts: DriverParts) => {
       const touched = flows.filter(({ route, memory: found }) => route.name !== "nccl" && found !== undefined)
       return {
         paths: mergePaths(
-          flows.map(({ flow, route, memory: found }) => {
-            const isPushed = route.name === "ipc" && (found !== undefined) !== flow.isReceiving
-            return { peer: flow.peer, path: route.name, reason: isPushed ? `${route.reason}, pushed` : route.reason }
+          flows.map((each) => {
+            const { name, reason } = each.route
+            return { peer: each.flow.peer, path: name, reason: isPushed(each) ? `${reason}, pushed` : reason }
           })
         ),
         program: made,
         spans,
         connection: usesCommunicator ? connection : undefined,
         mappings: touched.flatMap(({ memory: found }) => [...found!.mappings.values()]),
-        processes: new Map(touched.map(({ flow }) => [flow.peer, published.settings[flow.peer]!.process]))
+        processes: new Map(touched.map(({ flow }) => [flow.peer, published.settings[flow.peer]!.process])),
+        isPushedTo: flows.some((each) => isPushed(each) && each.flow.isReceiving),
+        meets: flows.some(isPushed)
       }
     })
 
@@ -278,11 +285,11 @@ export const makePreparer = (parts: DriverParts) => {
           return yield* compile(yield* Effect.fromResult(flows), all, routes, yield* Effect.fromResult(connection))
         })
       )
-      yield* agreement.agree(
+      const pushes = yield* agreement.agree(
         "outcome",
-        Result.map(compiled, () => null),
-        decodeDone
+        Result.map(compiled, ({ meets }) => meets),
+        decodePushes
       )
-      return yield* Effect.fromResult(compiled)
+      return { ...(yield* Effect.fromResult(compiled)), meets: pushes.includes(true) }
     })
 }

@@ -4,7 +4,7 @@
  * Invariants: staging is written only after what used it before: a window is packed when the group two before it has sent
  * the slot, and a group receives into a slot when the window two before it is unpacked. Everything else overlaps.
  */
-import type { DirectMoves } from "./directMoves.ts"
+import type { DirectMoves, Run } from "./directMoves.ts"
 import type { GroupWindow, WindowShare } from "./packedMoves.ts"
 import { spreadProgress } from "./planning/windows.ts"
 import type { Span } from "./RunTimes.ts"
@@ -15,6 +15,9 @@ const wire: StreamNumber = 1
 const unpacking: StreamNumber = 2
 const directKernels: ReadonlyArray<StreamNumber> = [3, 4]
 const copyEngines: ReadonlyArray<StreamNumber> = [5, 6, 7]
+
+/** Bytes of copies between two tellings of progress. */
+const toldBytes = 256 * 2 ** 20
 
 /** Above this many spans, windows are not timed: their number is bounded like that of events. */
 const spanLimit = eventLimit / 2
@@ -70,15 +73,33 @@ export const transferSteps = (
       timed(stream, { peer, phase: "kernel" }, () => kernel(stream, table))
       steps.progress(stream, tableBytes)
     }
-    if (runs.length > 0) {
-      const stream = copyEngines[at % copyEngines.length]!
-      timed(stream, { peer, phase: "copy" }, () => {
-        for (const { destination, source, byteLength } of runs) {
-          steps.copy(stream, destination, source, byteLength)
-          steps.progress(stream, byteLength)
-        }
-      })
+    // Two streams, so that one copy starts while another ends; each takes the next run when it has the fewer bytes.
+    const shares = [0, 1].map((turn) => ({
+      stream: copyEngines[(2 * at + turn) % copyEngines.length]!,
+      runs: [] as Array<Run>,
+      byteLength: 0
+    }))
+    for (const run of runs) {
+      const [first, second] = [shares[0]!, shares[1]!]
+      const share = second.byteLength < first.byteLength ? second : first
+      share.runs.push(run)
+      share.byteLength += run.byteLength
     }
+    for (const share of shares) copyRuns(peer, share.stream, share.runs)
+  }
+
+  const copyRuns = (peer: number, stream: StreamNumber, runs: ReadonlyArray<Run>): void => {
+    if (runs.length === 0) return
+    timed(stream, { peer, phase: "copy" }, () => {
+      let untold = 0
+      for (const [at, { destination, source, byteLength }] of runs.entries()) {
+        steps.copy(stream, destination, source, byteLength)
+        untold += byteLength
+        if (untold < toldBytes && at + 1 < runs.length) continue
+        steps.progress(stream, untold)
+        untold = 0
+      }
+    })
   }
 
   /** Moves between tensors and staging for the shares of one direction. */

@@ -197,7 +197,7 @@ describe("DeviceMemory", () => {
         assert.isTrue(Result.isFailure(blockOf(storage).exported()))
         yield* Scope.close(scope, Exit.void)
         assert.strictEqual((yield* Effect.flip(engine.copy([{ dst: copy, src: tensor }]))).reason._tag, "FreedStorage")
-        const { reason } = yield* Effect.flip(memory.importStorage(new Uint8Array(64), 0, 1))
+        const { reason } = yield* Effect.flip(memory.importStorage(new Uint8Array(63), 0, 1))
         assert.isNotEmpty(reason.detail)
         const left = Effect.sync(() => simulator.report().live.importedMemory)
         yield* Effect.repeat(

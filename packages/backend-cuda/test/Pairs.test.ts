@@ -68,6 +68,13 @@ describe("the way", () => {
     }
   })
 
+  it("is the sender's push where only the receiver's memory can be opened", { timeout }, async () => {
+    const results = await runPair(pairOf({ scenario: "reservedSender", kind: "cuda-ipc" }))
+    assertRight(results)
+    assert.strictEqual(results[0]!.told.last, 77)
+    for (const result of results) assert.include(pathsOf(result), "pushed")
+  })
+
   it("is the sender's push where told to", { timeout }, async () => {
     const results = await runPair(pairOf({ scenario: "once", kind: "cuda-ipc", options: { direction: "push" } }))
     assertRight(results)

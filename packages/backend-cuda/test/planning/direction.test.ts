@@ -2,29 +2,22 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
-import { commonPreference, type DirectionFacts, directionOf, longRowBytes } from "../../src/planning/direction.ts"
+import { commonPreference, type DirectionFacts, directionOf } from "../../src/planning/direction.ts"
 import { type RouteFacts, routeOf } from "../../src/planning/route.ts"
 
 const facts: DirectionFacts = {
   preference: "auto",
   senderProblem: undefined,
   receiverProblem: undefined,
-  isDuplex: true,
-  rowBytes: longRowBytes,
-  hasSignals: true
+  isDuplex: true
 }
 const direction = (changes: Partial<DirectionFacts>) => Result.getOrElse(directionOf({ ...facts, ...changes }), String)
 
 describe("directionOf", () => {
-  it("pushes long rows both ways at once, and pulls otherwise", () => {
+  it("pushes both ways at once, and pulls otherwise, unless told to", () => {
     assert.strictEqual(direction({}), "push")
     assert.strictEqual(direction({ isDuplex: false }), "pull")
-    assert.strictEqual(direction({ rowBytes: longRowBytes - 1 }), "pull")
-  })
-
-  it("pushes without signals only where told to", () => {
-    assert.strictEqual(direction({ hasSignals: false }), "pull")
-    assert.strictEqual(direction({ hasSignals: false, preference: "push" }), "push")
+    assert.strictEqual(direction({ isDuplex: false, preference: "push" }), "push")
     assert.strictEqual(direction({ preference: "pull" }), "pull")
   })
 
@@ -33,7 +26,6 @@ describe("directionOf", () => {
     assert.strictEqual(direction({ receiverProblem: "reserved" }), "pull")
     assert.strictEqual(direction({ receiverProblem: "reserved", preference: "push" }), "pull")
     assert.include(direction({ receiverProblem: "here", senderProblem: "there" }), "there")
-    assert.include(direction({ senderProblem: "there", hasSignals: false }), "not asked for")
   })
 
   it("agrees on a preference only where all have it", () => {
@@ -45,9 +37,7 @@ describe("directionOf", () => {
     preference: Schema.Literals(["auto", "push", "pull"]),
     senderProblem: Schema.UndefinedOr(Schema.Literal("no")),
     receiverProblem: Schema.UndefinedOr(Schema.Literal("no")),
-    isDuplex: Schema.Boolean,
-    rowBytes: Schema.Int,
-    hasSignals: Schema.Boolean
+    isDuplex: Schema.Boolean
   })
   it.prop("never opens memory that cannot be opened", [Facts], ([some]) => {
     const chosen = Result.getOrUndefined(directionOf(some))
