@@ -213,23 +213,47 @@ export const make = Effect.fnUntraced(function* (
     })
   }
 
-  /** Moves, and meets the others when that is done or has failed: only then is known what they pushed here. */
+  /** Moves where some push: with the others' leave, and until all are done. */
   const moveAndMeet = (entry: Entry): Effect.Effect<InFlight, CopyDriverError> =>
     Effect.gen(function* () {
-      const leave = entry.isPushedTo ? gpu.occupy() : () => {}
-      const started = moveHere(entry)
-      const here = Result.isSuccess(started) ? started.success : nothingToDo
-      const own = Result.isSuccess(started) ? here.await : Effect.fail(started.failure)
-      const meeting = yield* meetings.meet(own, (isTogether) => {
-        if (isTogether) leave()
-        else strays.push(leave)
+      let here: InFlight = nothingToDo
+      let isCancelled = false
+      let isCommitted = false
+      let leave = () => {}
+      const declined = () =>
+        isCancelled ? errors.fail("Broken", "The transfer was cancelled.", { op: "run", scope: "op" }) : undefined
+      const meeting = yield* meetings.meet({
+        declined,
+        committed: () => {
+          isCommitted = true
+          if (entry.isPushedTo) leave = gpu.occupy()
+        },
+        moves: Effect.suspend(() => {
+          const refusal = declined()
+          if (refusal !== undefined) return Effect.fail(refusal)
+          const started = moveHere(entry)
+          if (Result.isFailure(started)) return Effect.fail(started.failure)
+          here = started.success
+          return here.await
+        }),
+        met: (isTogether) => {
+          if (isTogether) leave()
+          else strays.push(leave)
+        }
       })
+      // Peers that push notice soon; one that is frozen is not waited for, and its memory here is kept apart.
+      const peersStop = Effect.asVoid(Effect.timeoutOption(Effect.exit(meeting.await), patience))
       return {
         isComplete: Effect.sync(meeting.isOver),
         await: meeting.await,
-        // Peers that push notice soon; one that is frozen is not waited for, and its memory here is kept apart.
-        cancel: Effect.andThen(here.cancel, Effect.asVoid(Effect.timeoutOption(Effect.exit(meeting.await), patience))),
-        movedBytes: here.movedBytes
+        cancel: Effect.suspend(() => {
+          isCancelled = true
+          return Effect.andThen(
+            here.cancel,
+            Effect.suspend(() => (isCommitted ? peersStop : Effect.void))
+          )
+        }),
+        movedBytes: Effect.suspend(() => here.movedBytes)
       }
     })
 

@@ -1,8 +1,10 @@
 /**
- * How ranks learn that what they push to each other is there: they meet when each has done its own moves, or has failed to.
+ * How ranks push to each other: they meet before anybody does, so that each may still decline, and again when each has done
+ * its own moves or has failed to, so that everybody knows what is there.
  *
- * Invariant: a rank takes part in one meeting per start, in order, whatever became of its moves; others never wait for a rank
- * that gave up. Meetings go through a group of their own, so that they never come between the job's collectives.
+ * Invariants: a rank takes part in the meetings of every start, in order, whatever becomes of it, so that others never wait
+ * for a rank that gave up. Nobody pushes to a rank that gave up before all had come. Meetings go through a group of their
+ * own and never come between the job's collectives.
  */
 import type { CopyDriverError } from "@tensorferry/core/service/CopyDriver"
 import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
@@ -12,6 +14,17 @@ import * as Result from "effect/Result"
 import { makeAgreement } from "./agreement.ts"
 import type { DriverErrors } from "./driverErrors.ts"
 import { decodeDone, encodeOutcome } from "./Publication.ts"
+
+export interface Part {
+  /** Why this rank no longer takes part; asked when all ranks are there. */
+  readonly declined: () => CopyDriverError | undefined
+  /** This rank's moves; begun only where no rank has declined. */
+  readonly moves: Effect.Effect<void, CopyDriverError>
+  /** From now on others may write to this rank's memory. */
+  readonly committed: () => void
+  /** Called once after `committed`, with whether all ranks have told that their moves are over. */
+  readonly met: (isTogether: boolean) => void
+}
 
 export interface Meeting {
   readonly isOver: () => boolean
@@ -30,27 +43,41 @@ export const makeMeetings = (group: ProcessGroupShape, backend: string, errors: 
   let agreement: Effect.Success<typeof all> | undefined
   let last: Effect.Effect<unknown> = Effect.void
 
-  /** `own` is this rank's part. `met` is called once, with whether all ranks came. */
-  const meet = (
-    own: Effect.Effect<void, CopyDriverError>,
-    met: (isTogether: boolean) => void
-  ): Effect.Effect<Meeting> =>
+  const meet = (part: Part): Effect.Effect<Meeting> =>
     Effect.gen(function* () {
       agreement ??= yield* all
       const { gather, read } = yield* Effect.orDie(agreement)
+      const tell = (label: string, own: Result.Result<void, CopyDriverError>) => {
+        const outcome = Result.isFailure(own)
+          ? ({ _tag: "Failed", reason: own.failure.reason } as const)
+          : ({ _tag: "Done", value: null } as const)
+        return gather(label, encodeOutcome(outcome))
+      }
+      /** This rank's own failure says more than what the others make of it. */
+      const judge = (own: Result.Result<void, CopyDriverError>, told: ReadonlyArray<Uint8Array>) =>
+        Effect.andThen(Effect.fromResult(own), Effect.fromResult(read([...told].reverse(), decodeDone)))
       const before = last
       const meeting = Effect.gen(function* () {
-        const done = yield* Effect.result(own)
         yield* before
-        const outcome = Result.isFailure(done)
-          ? ({ _tag: "Failed", reason: done.failure.reason } as const)
-          : ({ _tag: "Done", value: null } as const)
-        const told = yield* Effect.result(gather("moved", encodeOutcome(outcome)))
-        met(Result.isSuccess(told))
-        // This rank's own failure says more than what the others make of it.
+        yield* gather("here", new Uint8Array())
+        const declined = part.declined()
+        const own = declined === undefined ? Result.succeed(undefined) : Result.fail(declined)
+        if (declined === undefined) part.committed()
+        const told = yield* Effect.result(tell("wanted", own))
+        if (Result.isFailure(told)) {
+          if (declined === undefined) part.met(false)
+          return yield* told.failure
+        }
+        const agreed = yield* Effect.result(judge(own, told.success))
+        if (Result.isFailure(agreed)) {
+          if (declined === undefined) part.met(true)
+          return yield* agreed.failure
+        }
+        const done = yield* Effect.result(part.moves)
+        const ended = yield* Effect.result(tell("moved", done))
+        part.met(Result.isSuccess(ended))
         yield* Effect.fromResult(done)
-        const payloads = yield* Effect.fromResult(told)
-        yield* Effect.fromResult(read([...payloads].reverse(), decodeDone))
+        yield* judge(done, yield* Effect.fromResult(ended))
       })
       const fiber = yield* Effect.forkDetach(meeting, { startImmediately: true })
       last = Effect.asVoid(Fiber.await(fiber))
