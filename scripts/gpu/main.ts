@@ -1,7 +1,7 @@
 /**
  * Proves and measures this package on the GPUs of a machine: `node main.js [--out FOLDER] [--only STAGE,...] [--simulator FILE]`.
  *
- * Stages: host (host kernels of this processor), facts, engine, sanitizer, conformance, golden, reshard, repeats. Each writes
+ * Stages: host (host kernels of this processor), facts, engine, conformance, golden, reshard, repeats, sanitizer. Each writes
  * what it found to `results.json` in the folder as soon as it has ended; a table comes last.
  */
 import { spawnSync } from "node:child_process"
@@ -160,29 +160,6 @@ const stages: { readonly [name: string]: () => Promise<void> } = {
     judge("engine", await Effect.runPromise(runTensorEngineCases(layer)))
     judge("casts recorded with PyTorch", await Effect.runPromise(Effect.scoped(casts(engineDescriptor, options))))
   },
-  sanitizer: async () => {
-    for (const tool of ["memcheck", "racecheck", "initcheck"]) {
-      const args = [
-        "--tool",
-        tool,
-        "--error-exitcode",
-        "9",
-        ...program,
-        "--only",
-        "engine",
-        "--out",
-        path.join(out, tool)
-      ]
-      const child = spawnSync("compute-sanitizer", args, { encoding: "utf8", timeout: 120_000, maxBuffer: 2 ** 26 })
-      const lines = `${child.stdout}${child.stderr}`
-        .split("\n")
-        .filter((line) => /ERROR SUMMARY|RACECHECK|engine:/.test(line))
-      tell(
-        `compute-sanitizer ${tool}: ${child.error === undefined ? `exit ${child.status}` : String(child.error)}; ${lines.join("; ").slice(0, 300)}`
-      )
-      report[`sanitizer ${tool}`] = { status: child.status, lines }
-    }
-  },
   conformance: async () => {
     for (const backend of backends) {
       for (const size of conformanceSizes(backend)) {
@@ -253,6 +230,29 @@ const stages: { readonly [name: string]: () => Promise<void> } = {
         tell(`repeats ${backend}, rank ${rank}: ${samples.length} samples, drift per 100: ${text.join(", ")}`)
       }
       for (const failure of job.failures) tell(`  failed: ${failure}`)
+    }
+  },
+  sanitizer: async () => {
+    for (const tool of ["memcheck", "racecheck"]) {
+      const args = [
+        "--tool",
+        tool,
+        "--error-exitcode",
+        "9",
+        ...program,
+        "--only",
+        "engine",
+        "--out",
+        path.join(out, tool)
+      ]
+      const child = spawnSync("compute-sanitizer", args, { encoding: "utf8", timeout: 120_000, maxBuffer: 2 ** 26 })
+      const lines = `${child.stdout}${child.stderr}`
+        .split("\n")
+        .filter((line) => /ERROR SUMMARY|RACECHECK|engine:/.test(line))
+      tell(
+        `compute-sanitizer ${tool}: ${child.error === undefined ? `exit ${child.status}` : String(child.error)}; ${lines.join("; ").slice(0, 300)}`
+      )
+      report[`sanitizer ${tool}`] = { status: child.status, lines }
     }
   }
 }

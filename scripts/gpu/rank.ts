@@ -166,6 +166,9 @@ const allocate = Effect.fnUntraced(function* (roster: Roster, rank: number, byte
 
 const poison = 0xd7
 
+/** Moves both ways and within ranks. */
+const repeatedCase = 1
+
 /** The byte of a parameter on the rank that holds it in the source. */
 const byteOf = (name: string, rank: number): number => {
   let hash = 17 + rank
@@ -220,9 +223,22 @@ const timedUpdate = Effect.fnUntraced(function* (
   return { copy, milliseconds }
 })
 
+/** Processes that update weights do so again and again; JavaScript that ran a few times only is not compiled yet. */
+const warmUp = Effect.fnUntraced(function* (rank: number) {
+  const small = deviceCase(repeatedCase, 64)
+  const plan = planRank(yield* Effect.fromResult(indexRosters(small.source, small.destination)), rank)
+  const update = Effect.gen(function* () {
+    const source = yield* allocate(small.source, rank, () => 1)
+    const destination = yield* allocate(small.destination, rank, () => poison)
+    for (let round = 0; round < 200; round++) yield* timedUpdate(plan, source, destination)
+  })
+  yield* Effect.scoped(update)
+})
+
 const reshard = Effect.fnUntraced(function* (spec: RankSpec, work: Extract<Work, { kind: "reshard" }>) {
   const { rank } = spec
   const engine = yield* TensorEngine
+  yield* warmUp(rank)
   for (const at of work.cases) {
     const one = deviceCase(at, spec.shrink)
     yield* Effect.scoped(
@@ -259,9 +275,6 @@ const reshard = Effect.fnUntraced(function* (spec: RankSpec, work: Extract<Work,
     )
   }
 })
-
-/** Moves both ways and within ranks. */
-const repeatedCase = 1
 
 const repeats = Effect.fnUntraced(function* (
   { rank, shrink }: RankSpec,

@@ -159,10 +159,10 @@ export const make = Effect.fnUntraced(function* (
     })
 
   /** Why a program cannot start. */
-  const faultOf = (entry: Entry | undefined): CopyDriverError | undefined => {
+  const faultOf = (entry: Entry): CopyDriverError | undefined => {
     const op = "start"
-    if (entry === undefined || !entry.isUsable) {
-      return errors.fail("InvalidProgram", "The program is of another driver, closed, or its memory was freed.", { op })
+    if (!entry.isUsable) {
+      return errors.fail("InvalidProgram", "The program was closed, or its memory was freed.", { op })
     }
     if (entry.mappings.some((mapping) => !mapping.isOpen())) {
       return errors.fail("InvalidProgram", "A peer freed memory that the program uses.", { op })
@@ -214,14 +214,15 @@ export const make = Effect.fnUntraced(function* (
   }
 
   /** Moves where some push: with the others' leave, and until all are done. */
-  const moveAndMeet = (entry: Entry): Effect.Effect<InFlight, CopyDriverError> =>
+  const moveAndMeet = (entry: Entry, fault: CopyDriverError | undefined): Effect.Effect<InFlight, CopyDriverError> =>
     Effect.gen(function* () {
       let here: InFlight = nothingToDo
       let isCancelled = false
       let isCommitted = false
       let leave = () => {}
       const declined = () =>
-        isCancelled ? errors.fail("Broken", "The transfer was cancelled.", { op: "run", scope: "op" }) : undefined
+        fault ??
+        (isCancelled ? errors.fail("Broken", "The transfer was cancelled.", { op: "run", scope: "op" }) : undefined)
       const meeting = yield* meetings.meet({
         declined,
         committed: () => {
@@ -258,13 +259,18 @@ export const make = Effect.fnUntraced(function* (
     })
 
   const begin = (entry: Entry): Effect.Effect<InFlight, CopyDriverError> =>
-    Effect.tap(
-      Effect.suspend(() => (entry.meets ? moveAndMeet(entry) : Effect.fromResult(moveHere(entry)))),
-      ({ cancel }) =>
+    Effect.suspend(() => {
+      const fault = faultOf(entry)
+      // Others would wait for a rank that stays away.
+      const begun = entry.meets
+        ? moveAndMeet(entry, fault)
+        : Effect.fromResult(fault === undefined ? moveHere(entry) : Result.fail(fault))
+      return Effect.tap(begun, ({ cancel }) =>
         Effect.sync(() => {
           entry.cancel = cancel
         })
-    )
+      )
+    })
 
   return {
     name: kind,
@@ -275,8 +281,9 @@ export const make = Effect.fnUntraced(function* (
     start: (program) =>
       Effect.suspend(() => {
         const entry = entries.get(program)
-        const fault = faultOf(entry)
-        return fault === undefined ? begin(entry!) : Effect.fail(fault)
+        return entry === undefined
+          ? Effect.fail(errors.fail("InvalidProgram", "The program is of another driver.", { op: "start" }))
+          : begin(entry)
       }),
     lastRun: Effect.sync(() => lastRun)
   }
