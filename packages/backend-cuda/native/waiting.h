@@ -1,5 +1,5 @@
 /*
- * How the worker waits for a device: by asking, at first without pause, then with pauses that grow to 100 microseconds.
+ * How the worker waits for a device: by asking, at first without pause, then with pauses that grow to 20 microseconds.
  *
  * Invariant: whoever cancels wakes a waiter at once; nobody waits inside the driver, where nothing could wake it.
  */
@@ -41,7 +41,7 @@ class Backoff {
   void pause() {
     if (std::chrono::steady_clock::now() - begin_ < std::chrono::microseconds(50)) return;
     waker_.waitFor(pause_, token_);
-    pause_ = std::min(2 * pause_, std::chrono::microseconds(100));
+    pause_ = std::min(2 * pause_, std::chrono::microseconds(20));
   }
 
  private:

@@ -26,6 +26,10 @@ export interface Storage {
 }
 
 let lastGeneration = 0
+let freed = 0
+
+/** How many storages of this process were freed so far: while it stays, whatever was alive still is. */
+export const freedStorages = (): number => freed
 
 export interface StorageInput {
   readonly device: Device
@@ -39,7 +43,7 @@ export interface StorageInput {
 
 /** Wraps memory that an engine allocated. */
 export const makeStorage = (input: StorageInput): Storage => {
-  let freed = false
+  let isFreed = false
   const revocations = new Set<() => void>()
   return {
     device: input.device,
@@ -48,7 +52,7 @@ export const makeStorage = (input: StorageInput): Storage => {
     generation: ++lastGeneration,
     ...(input.bytes === undefined ? {} : { bytes: input.bytes }),
     ...(input.sharing === undefined ? {} : { sharing: input.sharing }),
-    isFreed: () => freed,
+    isFreed: () => isFreed,
     onRevoke: (revoke) => {
       revocations.add(revoke)
       return () => {
@@ -56,8 +60,9 @@ export const makeStorage = (input: StorageInput): Storage => {
       }
     },
     free: () => {
-      if (freed) return
-      freed = true
+      if (isFreed) return
+      isFreed = true
+      freed += 1
       for (const revoke of [...revocations].reverse()) revoke()
       revocations.clear()
       input.release()
