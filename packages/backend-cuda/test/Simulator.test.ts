@@ -1,5 +1,6 @@
 /**
- * The simulated driver itself: its C++ tests, built on demand over kernels of their own. In full runs also under sanitizers.
+ * The simulated driver itself: its C++ tests, built over kernels of their own, plainly and under sanitizers. Only in full runs:
+ * building takes minutes, and every other test of this package runs on the simulator.
  */
 import { spawnSync } from "node:child_process"
 import { join } from "node:path"
@@ -22,13 +23,11 @@ const runTests = (sanitizer: string) => {
   assert.match(run(join(build, "tensorferry_gpu_simulator_test"), []), /^\d+ tests$/m)
 }
 
-describe.skipIf(process.platform !== "linux")("simulated GPU driver", () => {
+const isFull = process.env.TENSORFERRY_TEST_FULL !== undefined && process.platform === "linux"
+
+describe.skipIf(!isFull)("simulated GPU driver", () => {
   it("keeps the order that was asked for and finds what breaks the rules", () => runTests(""), 10 * minutes)
 
   for (const sanitizer of ["address", "thread"])
-    it.skipIf(process.env.TENSORFERRY_TEST_FULL === undefined)(
-      `is clean: ${sanitizer} sanitizer`,
-      () => runTests(sanitizer),
-      20 * minutes
-    )
+    it(`is clean: ${sanitizer} sanitizer`, () => runTests(sanitizer), 20 * minutes)
 })
