@@ -28,6 +28,13 @@ const order: ReadonlyArray<Vendor> = ["cuda", "rocm"]
 
 const isMissing = (found: LibraryFound): boolean => found.path === undefined || found.problem !== undefined
 
+/** In few words where the library is simply not there: what was tried is told apart. */
+const problemOf = (kind: "runtime" | "driver", { problem = "not found" }: LibraryFound): string => {
+  const parts = problem.replace(/\.$/, "").split("; ")
+  const notable = parts.find((part) => !part.includes("No such file or directory"))
+  return notable === undefined ? `no ${kind}` : `${kind}: ${notable}`
+}
+
 const inVendor = (addon: Addon, vendor: Vendor, options: CudaOptions): Result.Result<Discovered, Missing> => {
   const names = libraryNames(vendor, options.libraries)
   const answer = addon.openLibraries(vendor, names)
@@ -41,7 +48,7 @@ const inVendor = (addon: Addon, vendor: Vendor, options: CudaOptions): Result.Re
   const opened = answer.value
   const missing = (["runtime", "driver"] as const).filter((kind) => isMissing(opened[kind]))
   if (opened.libraries === undefined || missing.length > 0) {
-    const problems = missing.map((kind) => `${kind}: ${(opened[kind].problem ?? "not found").replace(/\.$/, "")}`)
+    const problems = missing.map((kind) => problemOf(kind, opened[kind]))
     return Result.fail({
       tried: missing.flatMap((kind) => searchedPaths(vendor, names[kind])),
       cause: `The ${nouns[vendor]} libraries cannot be opened (${problems.join("; ")}).`,
