@@ -104,6 +104,11 @@ void Device::runAfterPrograms(std::function<void()> body) noexcept {
   if (!programs->pool.submit(std::make_shared<Task>(counted))) counted(CancelToken{});
 }
 
+bool Device::isReleasing() {
+  std::lock_guard lock(mutex_);
+  return pendingReleases_ > 0;
+}
+
 bool Device::waitForReleases(const CancelToken& token) {
   std::unique_lock lock(mutex_);
   if (pendingReleases_ == 0) return false;

@@ -78,6 +78,8 @@ class Device : public std::enable_shared_from_this<Device> {
 
   /** Waits until what was closed so far is given back. False where nothing was to wait for, or the token was cancelled. */
   bool waitForReleases(const CancelToken& token);
+  /** Whether memory is waiting to be freed. */
+  bool isReleasing();
 
   /** The worker, threads for slow calls, and threads that wait for other ranks. */
   const std::shared_ptr<JobPool> programs, calls, connections;

@@ -43,8 +43,11 @@ class ExportBook {
 /** Makes a block; once more where memory was only waiting to be freed. */
 template <typename Make>
 auto allocateOrWait(Device& device, const CancelToken& token, Make make) {
+  // Asked first: a release may end between the attempt and the question.
+  const bool isReleasing = device.isReleasing();
   auto block = make();
-  if (!block.ok() && block.status().code == Code::OutOfMemory && device.waitForReleases(token)) block = make();
+  if (block.ok() || block.status().code != Code::OutOfMemory) return block;
+  if (device.waitForReleases(token) || isReleasing) block = make();
   return block;
 }
 
