@@ -2,6 +2,13 @@ import { defineConfig } from "vitest/config"
 
 const packages = ["core", "backend-torch-copy", "backend-cuda", "cli"]
 
+const isFull = process.env.TENSORFERRY_TEST_FULL !== undefined
+
+/** What takes longer than a default run has time for. */
+const onlyInFull: { readonly [name: string]: Array<string> } = {
+  "backend-cuda": ["test/PlantedFaults.test.ts", "test/Pairs.test.ts"]
+}
+
 /** One project per package; test files live in `packages/NAME/test`. */
 export default defineConfig({
   test: {
@@ -13,6 +20,7 @@ export default defineConfig({
         name,
         root: `packages/${name}`,
         include: ["test/**/*.test.ts"],
+        exclude: isFull ? [] : (onlyInFull[name] ?? []),
         testTimeout: 120_000,
         hookTimeout: 120_000
       }

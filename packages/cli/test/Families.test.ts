@@ -242,8 +242,10 @@ const kinds = ["tp=4", "pp=3", "tp=2,dp=2,ep=4,pp=2", "tp=4,ep=2,etp=2", "dp=3,e
 const everyPair = kinds.flatMap((a, at) => [...kinds.slice(at + 1).flatMap((b) => [a, b]), a])
 
 describe("there and back, bit by bit", () => {
-  for (const family of families) {
-    it.live(family.what, () => throughLayouts(entriesOf(family), rulesOf(family), layouts), 60_000)
+  for (const [at, family] of families.entries()) {
+    // By default families take turns, so that every layout is passed by some.
+    const passed = isFull ? layouts : [layouts[at % layouts.length]!]
+    it.live(family.what, () => throughLayouts(entriesOf(family), rulesOf(family), passed), 60_000)
     if (isFull) {
       it.live(
         `${family.what}: from every layout to every other one`,
