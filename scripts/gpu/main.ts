@@ -175,7 +175,7 @@ const stages: { readonly [name: string]: () => Promise<void> } = {
       ["nccl", 2],
       ["cuda", 2]
     ] as const) {
-      const job = await runJob(program, { size, backend, options, work: { kind: "golden", file, ranks: 1 } }, 240)
+      const job = await runJob(program, { size, backend, options, work: { kind: "golden", file } }, 240)
       judge(`golden rosters ${backend}, up to ${size} ranks`, resultsOf(job))
     }
   },

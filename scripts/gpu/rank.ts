@@ -129,16 +129,13 @@ const isHalfTold = (source: Roster, destination: Roster): boolean => {
   )
 }
 
-const golden = Effect.fnUntraced(function* (
-  { rank, size }: RankSpec,
-  { file, ranks }: Extract<Work, { kind: "golden" }>
-) {
+const golden = Effect.fnUntraced(function* ({ rank, size }: RankSpec, { file }: Extract<Work, { kind: "golden" }>) {
   const group = yield* ProcessGroup
   const text = gunzipSync(readFileSync(file)).toString("utf8")
   const { cases } = JSON.parse(text) as { readonly cases: ReadonlyArray<MegatronCase> }
   for (const recorded of cases) {
     const { source, destination } = rostersOf(recorded)
-    if (jobSize(source, destination) > size || jobSize(source, destination) < ranks) continue
+    if (jobSize(source, destination) > size) continue
     if (isHalfTold(source, destination)) continue
     const name = `${recorded.id} ${recorded.title}`
     const judged = yield* Effect.result(goldenCase(recorded, rank))

@@ -7,7 +7,7 @@ export type Work =
   /** All cases of the kit for this number of ranks. */
   | { readonly kind: "conformance" }
   /** Recorded rosters of Megatron-LM, carried out with real bytes three times each. */
-  | { readonly kind: "golden"; readonly file: string; readonly ranks: number }
+  | { readonly kind: "golden"; readonly file: string }
   /** Cases of `reshards.ts` by number. */
   | {
       readonly kind: "reshard"

@@ -39,6 +39,7 @@ export type NativeAnswer<A> = { readonly code: "Ok"; readonly value: A } | Nativ
 export interface NativeHandle<Kind extends string> {
   readonly nativeKind: Kind
 }
+
 /** Called once, when a job has ended. */
 export type Done<A> = (answer: NativeAnswer<A>) => void
 

@@ -14,8 +14,8 @@
  *   as soon as the driver knows that it cannot finish; it need not watch deadlines itself.
  * - `movedBytes` grows while the transfer gets on; the service extends its no-progress deadline by it.
  * - `cancel` stops touching the regions before it ends, whatever the peers do; where peers write to them, it waits for these
- *   too, unless one is frozen. Afterwards the driver either works as
- *   before or reports failures of scope "service", upon which the service rebuilds it before the next run.
+ *   too, unless one is frozen. Afterwards the driver either works as before or reports failures of scope "service", upon
+ *   which the service rebuilds it before the next run.
  * - A driver without `gather` gets messages of exactly one dense part, in memory that its engine allocated.
  */
 import * as Context from "effect/Context"

@@ -9,7 +9,8 @@
  *   whole batch before any byte moves; a missing partner, unequal shapes or types, an unknown rank or freed storage fails
  *   on every rank with an error that names it. A batch equal to the previous one is agreed on by one digest and reuses
  *   the compiled program; addresses are looked up anew whenever a storage's generation changed.
- * - Operations of a rank with itself are matched by `matchLocalOpsByTaskId` and never reach the driver.
+ * - Operations of a rank with itself are matched by `matchLocalOpsByTaskId` and never reach the driver; they happen while
+ *   the others travel. Regions that one run writes must not meet regions that it reads or writes otherwise.
  * - When `run` succeeds, every byte is in place on every rank and sources may be changed or freed. When it fails, every
  *   rank learns the first failure and what destinations hold is unspecified. Either way the queue is empty afterwards.
  * - An interrupted run fails the run of all other ranks, naming the interrupted one; the next run works.

@@ -26,10 +26,6 @@ export interface Storage {
 }
 
 let lastGeneration = 0
-let freed = 0
-
-/** How many storages of this process were freed so far: while it stays, whatever was alive still is. */
-export const freedStorages = (): number => freed
 
 export interface StorageInput {
   readonly device: Device
@@ -43,7 +39,7 @@ export interface StorageInput {
 
 /** Wraps memory that an engine allocated. */
 export const makeStorage = (input: StorageInput): Storage => {
-  let isFreed = false
+  let freed = false
   const revocations = new Set<() => void>()
   return {
     device: input.device,
@@ -52,7 +48,7 @@ export const makeStorage = (input: StorageInput): Storage => {
     generation: ++lastGeneration,
     ...(input.bytes === undefined ? {} : { bytes: input.bytes }),
     ...(input.sharing === undefined ? {} : { sharing: input.sharing }),
-    isFreed: () => isFreed,
+    isFreed: () => freed,
     onRevoke: (revoke) => {
       revocations.add(revoke)
       return () => {
@@ -60,9 +56,8 @@ export const makeStorage = (input: StorageInput): Storage => {
       }
     },
     free: () => {
-      if (isFreed) return
-      isFreed = true
-      freed += 1
+      if (freed) return
+      freed = true
       for (const revoke of [...revocations].reverse()) revoke()
       revocations.clear()
       input.release()

@@ -7,7 +7,7 @@
 import * as Result from "effect/Result"
 import type { Rank } from "../../base/Ids.ts"
 import { equalShapes, formatShape } from "../../base/Region.ts"
-import { freedStorages, type Storage } from "../../tensor/Storage.ts"
+import type { Storage } from "../../tensor/Storage.ts"
 import { byteMove, tensorView } from "../../tensor/Tensor.ts"
 import type { CopyDriverShape } from "../CopyDriver.ts"
 import { type CopyError, type CopyOp, copyError } from "../CopyService.ts"
@@ -200,26 +200,15 @@ export const makeBatchMemory = () => {
         readonly queue: ReadonlyArray<CopyOp>
         readonly storages: ReadonlyArray<Storage>
         readonly batch: CopyBatch
-        /** When all of the storages were alive. */
-        freed: number
       }
     | undefined
   return (driver: CopyDriverShape, queue: ReadonlyArray<CopyOp>): Result.Result<CopyBatch, CopyError> => {
     if (last !== undefined && isSameQueue(last.queue, queue)) {
-      const freed = freedStorages()
-      if (last.freed === freed || !last.storages.some((storage) => storage.isFreed())) {
-        last.freed = freed
-        return Result.succeed(last.batch)
-      }
+      if (!last.storages.some((storage) => storage.isFreed())) return Result.succeed(last.batch)
     }
     last = undefined
     return Result.map(makeBatch(driver, queue), (batch) => {
-      last = {
-        queue,
-        storages: [...new Set(queue.map((op) => op.tensor.storage))],
-        batch,
-        freed: freedStorages()
-      }
+      last = { queue, storages: [...new Set(queue.map((op) => op.tensor.storage))], batch }
       return batch
     })
   }
