@@ -11,19 +11,12 @@ import { parametersOf, type Roster } from "@tensorferry/core/layout/Roster"
 import { indexRosters, planRank } from "@tensorferry/core/planner/RosterPlanner"
 import type { CopyReport } from "@tensorferry/core/service/CopyService"
 import { copyServiceLayer } from "@tensorferry/core/service/CopyServiceLayer"
-import { ProcessGroup, type ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
+import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
 import * as ProcessGroupTcp from "@tensorferry/core/service/ProcessGroupTcp"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import { sliceTensor, type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
 import { type TensorDict, tensorDict } from "@tensorferry/core/tensor/TensorDict"
-import {
-  type CaseResult,
-  copyCases,
-  copyDriverCases,
-  type RankOutcome,
-  runCopyCaseRank,
-  runCopyDriverCaseRank
-} from "@tensorferry/core/testing"
+import { type CaseResult, meetAfterCase, runConformanceRank } from "@tensorferry/core/testing"
 import { type MegatronCase, rostersOf } from "@tensorferry/core/testing/golden/megatronPlans"
 import {
   allocateSide,
@@ -41,14 +34,6 @@ import type { RankLine, RankSpec, Work } from "./work.ts"
 
 const print = (line: RankLine) => Effect.sync(() => void process.stdout.write(`${JSON.stringify(line)}\n`))
 
-/** Ends a case together, wherever a failed one left its ranks. */
-const meet = (group: ProcessGroupShape, name: string, attempts = 0): Effect.Effect<void, unknown> =>
-  Effect.catchIf(
-    group.barrier(`end of ${name}`),
-    (error) => error.reason._tag === "CollectiveMismatch" && attempts < 64,
-    () => meet(group, name, attempts + 1)
-  )
-
 const descriptorOf = (name: string) => {
   const descriptor = descriptors.find((one) => one.name === name)
   if (descriptor?.copyDriver === undefined || descriptor.tensorEngine === undefined) {
@@ -58,28 +43,15 @@ const descriptorOf = (name: string) => {
   return Effect.succeed({ copyDriver, tensorEngine })
 }
 
-const conformance = Effect.fnUntraced(function* ({ rank, size, backend, options }: RankSpec) {
+const conformance = Effect.fnUntraced(function* ({ backend, options }: RankSpec) {
   const group = yield* ProcessGroup
   const { copyDriver, tensorEngine } = yield* descriptorOf(backend)
-  const services = copyServiceLayer(copyDriver(options)).pipe(Layer.provideMerge(tensorEngine(options)))
-  const driverServices = copyDriver(options).pipe(Layer.provideMerge(tensorEngine(options)))
-  const judged = <E, S>(
-    layer: Layer.Layer<S, E, ProcessGroup>,
-    program: Effect.Effect<RankOutcome, never, S | ProcessGroup>
-  ) =>
-    Effect.provide(program, Layer.provideMerge(layer, Layer.succeed(ProcessGroup, group)), { local: true }).pipe(
-      Effect.catch((error) => Effect.succeed<RankOutcome>({ rank, status: "failed", detail: String(error) }))
-    )
-  for (const copyCase of copyCases.filter((one) => one.size === size)) {
-    const outcome = yield* judged(services, Effect.scoped(runCopyCaseRank(copyCase, rank, "60 seconds")))
-    yield* print({ event: "outcome", name: copyCase.name, outcome })
-    yield* meet(group, copyCase.name)
-  }
-  for (const driverCase of copyDriverCases.filter((one) => one.size === size)) {
-    const outcome = yield* judged(driverServices, Effect.scoped(runCopyDriverCaseRank(driverCase, rank, "60 seconds")))
-    yield* print({ event: "outcome", name: driverCase.name, outcome })
-    yield* meet(group, driverCase.name)
-  }
+  yield* runConformanceRank({
+    group,
+    engine: tensorEngine(options),
+    driver: copyDriver(options),
+    onOutcome: (name, outcome) => print({ event: "outcome", name, outcome })
+  })
 })
 
 /** Three rounds with other values into poisoned memory, the last one into memory that was allocated anew. */
@@ -143,7 +115,7 @@ const golden = Effect.fnUntraced(function* ({ rank, size }: RankSpec, { file }: 
     const status = faults === undefined ? "skipped" : faults.length > 0 ? "failed" : "passed"
     const detail = faults === undefined ? "The planner refuses these rosters." : faults.slice(0, 3).join("; ")
     yield* print({ event: "outcome", name, outcome: { rank, status, detail } })
-    yield* meet(group, name)
+    yield* meetAfterCase(group, name)
   }
 })
 

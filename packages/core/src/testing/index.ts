@@ -22,6 +22,7 @@ export {
   tensorEngineCases,
   withQuirks
 } from "./Conformance.ts"
+export { meetAfterCase, type RankRun, runConformanceRank } from "./ConformanceRank.ts"
 export { elementCodec } from "./casts.ts"
 export * as DelayedEngine from "./DelayedEngine.ts"
 export { type Fault, type FaultAction, type FaultOptions, makeFault } from "./Faulty.ts"
