@@ -6,22 +6,21 @@
  * interrupted or frees it meanwhile. Memory of other devices of the process takes part where this one can reach it.
  */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
-import type { Checked } from "@tensorferry/core/backend/MoveChecks"
+import { type Checked, hostStorage, makeReduceCheck } from "@tensorferry/core/backend/MoveChecks"
 import { encodeFill, encodeReduce } from "@tensorferry/core/backend/MoveTable"
-import type { NativeFailure } from "@tensorferry/core/backend/NativeAddon"
-import { bitsOf, byteLengthOf, type DType, isCastable, kindOf } from "@tensorferry/core/base/DType"
+import { type NativeFailure, resultOf } from "@tensorferry/core/backend/NativeAddon"
+import { bitsOf, byteLengthOf, type DType } from "@tensorferry/core/base/DType"
 import { elementCount, formatShape, isRepresentable, type Shape } from "@tensorferry/core/base/Region"
 import {
   type Fence,
-  type ReduceOp,
   TensorEngine,
   type TensorEngineCapabilities,
   type TensorEngineShape,
   type TensorError
 } from "@tensorferry/core/service/TensorEngine"
-import { cpu, type Device, equalDevices, formatDevice } from "@tensorferry/core/tensor/Device"
-import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
-import { type Move, type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
+import { type Device, equalDevices, formatDevice } from "@tensorferry/core/tensor/Device"
+import type { Storage } from "@tensorferry/core/tensor/Storage"
+import { type Move, tensorView } from "@tensorferry/core/tensor/Tensor"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -167,35 +166,11 @@ export const make = Effect.fnUntraced(function* (
         : refusal("InvalidRequest", "allocate", `${view.failure.detail}.`)
     })
 
-  const wrap = (bytes: Uint8Array): Checked<Storage> => {
-    const { buffer } = bytes
-    if (buffer instanceof ArrayBuffer && buffer.detached) {
-      return Result.fail(refusal("FreedStorage", "wrapHost", "The bytes belong to a buffer that was transferred away."))
-    }
-    if (buffer instanceof ArrayBuffer && buffer.resizable) {
-      return Result.fail(refusal("InvalidRequest", "wrapHost", "The buffer is resizable: its bytes could go away."))
-    }
-    const address = addon.addressOf(bytes)
-    if (address.code !== "Ok") return Result.fail(tensorFailure("wrapHost", address))
-    return Result.succeed(
-      makeStorage({ device: cpu, address: address.value, byteLength: bytes.byteLength, bytes, release: () => {} })
-    )
-  }
+  const addressOfBytes = (bytes: Uint8Array): Checked<bigint> =>
+    Result.mapError(resultOf(addon.addressOf(bytes)), (failure) => tensorFailure("wrapHost", failure))
+  const wrap = (bytes: Uint8Array): Checked<Storage> => hostStorage(refusal, bytes, addressOfBytes)
 
-  const checkReduce = (dst: Tensor, sources: ReadonlyArray<Tensor>, op: ReduceOp): Checked<void> => {
-    const call = `reduce ${op}`
-    if (sources.length === 0) return Result.fail(refusal("InvalidRequest", call, "There are no operands."))
-    const isDefined = isCastable(dst.dtype, "float32") && !(op === "avg" && kindOf(dst.dtype) === "bool")
-    if (!isDefined) return Result.fail(refusal("Unsupported", call, `There is no ${op} of ${dst.dtype}.`))
-    for (const src of sources) {
-      if (src.dtype !== dst.dtype) {
-        return Result.fail(refusal("InvalidRequest", call, `The types ${dst.dtype} and ${src.dtype} differ.`))
-      }
-      const checked = checks.checkApart(call, { dst, src })
-      if (Result.isFailure(checked)) return Result.fail(checked.failure)
-    }
-    return Result.succeed(undefined)
-  }
+  const checkReduce = makeReduceCheck(refusal, checks.checkApart)
 
   const unsupported = (op: string) =>
     Effect.suspend(() =>

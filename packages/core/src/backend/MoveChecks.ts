@@ -1,11 +1,13 @@
 /**
- * What must hold of a move before any byte moves, whatever device it is on: tensors alive, inside their storage, of fitting
- * shapes and types. An engine adds which memory it takes.
+ * What must hold of moves, reductions and host bytes before any byte moves, whatever device they are on: tensors alive,
+ * inside their storage, of fitting shapes and types. An engine adds which memory it takes.
  */
 import * as Result from "effect/Result"
-import { isCastable, isSubByte } from "../base/DType.ts"
+import { isCastable, isSubByte, kindOf } from "../base/DType.ts"
 import { equalShapes, formatShape } from "../base/Region.ts"
-import { type TensorError, type TensorReason, tensorError } from "../service/TensorEngine.ts"
+import { type ReduceOp, type TensorError, type TensorReason, tensorError } from "../service/TensorEngine.ts"
+import { cpu } from "../tensor/Device.ts"
+import { makeStorage, type Storage } from "../tensor/Storage.ts"
 import { byteMove, type Move, type Tensor, tensorView } from "../tensor/Tensor.ts"
 
 export type Checked<A> = Result.Result<A, TensorError>
@@ -85,4 +87,40 @@ export const makeMoveChecks = (
       return Result.mapError(byteMove(move), ({ detail }) => refusal("InvalidRequest", op, `${detail}.`))
     }
   }
+}
+
+/** `checkApart` checks a move and that its sides do not meet. */
+export const makeReduceCheck =
+  (refusal: Refusal, checkApart: (op: string, move: Move) => Checked<Move>) =>
+  (dst: Tensor, sources: ReadonlyArray<Tensor>, op: ReduceOp): Checked<void> => {
+    const call = `reduce ${op}`
+    if (sources.length === 0) return Result.fail(refusal("InvalidRequest", call, "There are no operands."))
+    const isDefined = isCastable(dst.dtype, "float32") && !(op === "avg" && kindOf(dst.dtype) === "bool")
+    if (!isDefined) return Result.fail(refusal("Unsupported", call, `There is no ${op} of ${dst.dtype}.`))
+    for (const src of sources) {
+      if (src.dtype !== dst.dtype) {
+        return Result.fail(refusal("InvalidRequest", call, `The types ${dst.dtype} and ${src.dtype} differ.`))
+      }
+      const checked = checkApart(call, { dst, src })
+      if (Result.isFailure(checked)) return Result.fail(checked.failure)
+    }
+    return Result.succeed(undefined)
+  }
+
+/** Storage over bytes that the caller keeps: `addressOf` asks the addon where they lie. */
+export const hostStorage = (
+  refusal: Refusal,
+  bytes: Uint8Array,
+  addressOf: (bytes: Uint8Array) => Checked<bigint>
+): Checked<Storage> => {
+  const { buffer } = bytes
+  if (buffer instanceof ArrayBuffer && buffer.detached) {
+    return Result.fail(refusal("FreedStorage", "wrapHost", "The bytes belong to a buffer that was transferred away."))
+  }
+  if (buffer instanceof ArrayBuffer && buffer.resizable) {
+    return Result.fail(refusal("InvalidRequest", "wrapHost", "The buffer is resizable: its bytes could go away."))
+  }
+  return Result.map(addressOf(bytes), (address) =>
+    makeStorage({ device: cpu, address, byteLength: bytes.byteLength, bytes, release: () => {} })
+  )
 }
