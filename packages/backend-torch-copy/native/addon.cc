@@ -11,7 +11,7 @@ namespace tensorferry {
 namespace {
 
 /** Raised whenever a function exported here changes its meaning; TypeScript refuses another number. */
-constexpr int abiVersion = 2;
+constexpr int abiVersion = 3;
 
 template <size_t Count>
 Napi::Array names(Napi::Env env, const char* const (&list)[Count]) {

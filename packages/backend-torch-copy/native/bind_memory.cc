@@ -110,14 +110,17 @@ Napi::Value closeMemory(const Napi::CallbackInfo& info) {
 Napi::Value openMemoryOf(const Napi::CallbackInfo& info) {
   return guarded(info, "openMemory", [&]() -> Napi::Value {
     uint64_t pid = 0, start = 0, descriptor = 0, inode = 0, byteEnd = 0;
-    const bool valid = info.Length() == 6 && readNumber(info[0], positive, pid) && readBigint(info[1], start) &&
+    const bool valid = info.Length() == 7 && readNumber(info[0], positive, pid) && readBigint(info[1], start) &&
                        readNumber(info[2], positive, descriptor) && readBigint(info[3], inode) &&
-                       readNumber(info[4], exact, byteEnd) && info[5].IsBoolean();
+                       readNumber(info[4], exact, byteEnd) && info[5].IsBoolean() && info[6].IsBoolean();
     if (!valid)
-      return toJs(info.Env(), badArgument("openMemory", "(pid, processStart, descriptor, inode, byteEnd, expose)"));
+      return toJs(info.Env(), badArgument("openMemory", "(pid, processStart, descriptor, inode, byteEnd, expose, shared)"));
     const bool expose = info[5].As<Napi::Boolean>().Value();
+    const MapAccess access = info[6].As<Napi::Boolean>().Value() ? MapAccess::shared
+                             : expose                            ? MapAccess::copyOnWrite
+                                                                 : MapAccess::readOnly;
     auto memory =
-        openMemory({static_cast<int32_t>(pid), start, static_cast<int32_t>(descriptor), inode, byteEnd}, expose);
+        openMemory({static_cast<int32_t>(pid), start, static_cast<int32_t>(descriptor), inode, byteEnd}, access);
     if (!memory.ok()) return toJs(info.Env(), memory.status());
     return succeed(info.Env(), describe(info.Env(), memory.value(), expose));
   });

@@ -114,7 +114,7 @@ Result<std::shared_ptr<Memory>> createMemory(uint64_t byteLength) {
   return memory;
 }
 
-Result<std::shared_ptr<Memory>> openMemory(const MemoryLocation& location, bool copyOnWrite) {
+Result<std::shared_ptr<Memory>> openMemory(const MemoryLocation& location, MapAccess access) {
   if (Status owner = checkOwner(location); !owner.ok()) return owner;
   const std::string path = "/proc/" + std::to_string(location.pid) + "/fd/" + std::to_string(location.descriptor);
   // The link is read before anything is opened: opening a device or a pipe can have effects of its own.
@@ -124,7 +124,8 @@ Result<std::shared_ptr<Memory>> openMemory(const MemoryLocation& location, bool 
     return systemFailure("readlink", "Memory of process " + std::to_string(location.pid) + " cannot be opened");
   }
   if (!std::string_view(target).starts_with("/memfd:")) return invalid(location, "is not a memory file.");
-  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  const int mode = access == MapAccess::shared ? O_RDWR : O_RDONLY;
+  Descriptor file(::open(path.c_str(), mode | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!file.isOpen()) return systemFailure("open", "Memory of process " + std::to_string(location.pid) + " cannot be opened");
   struct stat facts;
   struct statfs system;
@@ -140,8 +141,9 @@ Result<std::shared_ptr<Memory>> openMemory(const MemoryLocation& location, bool 
   if (size == 0 || location.byteEnd > size)
     return invalid(location, "has " + std::to_string(size) + " bytes, not " + std::to_string(location.byteEnd) + ".");
   if (Status owner = checkOwner(location); !owner.ok()) return owner;
-  auto mapping = copyOnWrite ? Mapping::map(file.get(), size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE)
-                             : Mapping::map(file.get(), size, PROT_READ, MAP_SHARED);
+  const int protection = access == MapAccess::readOnly ? PROT_READ : PROT_READ | PROT_WRITE;
+  const int flags = access == MapAccess::copyOnWrite ? MAP_PRIVATE | MAP_NORESERVE : MAP_SHARED;
+  auto mapping = Mapping::map(file.get(), size, protection, flags);
   if (!mapping.ok()) return mapping.status();
   auto memory = std::make_shared<Memory>();
   memory->mapping = std::move(mapping.value());

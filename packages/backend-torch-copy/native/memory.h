@@ -40,11 +40,18 @@ struct MemoryLocation {
   uint64_t byteEnd;
 };
 
-/**
- * Maps another process's file. Writes to a `copyOnWrite` mapping stay private to this process; other mappings are
- * read-only.
- */
-Result<std::shared_ptr<Memory>> openMemory(const MemoryLocation& location, bool copyOnWrite);
+/** What writes to a mapping of another process's file do. */
+enum class MapAccess {
+  /** Writes are faults. */
+  readOnly,
+  /** Writes stay private to this process. */
+  copyOnWrite,
+  /** Writes reach the owner and everyone who maps the file. */
+  shared,
+};
+
+/** Maps another process's file. */
+Result<std::shared_ptr<Memory>> openMemory(const MemoryLocation& location, MapAccess access);
 
 /** When the process started, in clock ticks since boot. */
 Result<uint64_t> processStart(int32_t pid);

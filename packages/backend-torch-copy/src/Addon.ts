@@ -53,19 +53,26 @@ export interface Addon extends AddonIdentity, JobControl, PoolControl {
     table: BigUint64Array,
     done: Done<undefined>
   ) => NativeAnswer<NativeJobHandle>
+  readonly startQuantize: (
+    pool: NativePool,
+    table: BigUint64Array,
+    done: Done<undefined>
+  ) => NativeAnswer<NativeJobHandle>
   readonly startCreateMemory: (
     pool: NativePool,
     byteLength: number,
     done: Done<NativeMemory>
   ) => NativeAnswer<NativeJobHandle>
   readonly closeMemory: (memory: NativeMemoryHandle, buffer: ArrayBuffer | undefined) => NativeAnswer<undefined>
+  /** Exposed bytes can be written: for all who map the memory where `shared`, else for this process alone. */
   readonly openMemory: (
     pid: number,
     processStart: bigint,
     descriptor: number,
     inode: bigint,
     byteEnd: number,
-    expose: boolean
+    expose: boolean,
+    shared: boolean
   ) => NativeAnswer<NativeMemory>
   readonly identity: () => NativeAnswer<NativeIdentity>
   readonly processStart: (pid: number) => NativeAnswer<bigint>
@@ -91,6 +98,6 @@ const require = createRequire(import.meta.url)
 export const { load: loadAddon, loadFrom: loadAddonFrom } = addonLoader<Addon>({
   backend: backendName,
   folder: packageFolder,
-  abiVersion: 2,
+  abiVersion: 3,
   open: (folder): unknown => require("node-gyp-build")(folder)
 })

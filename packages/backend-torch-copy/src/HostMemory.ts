@@ -2,7 +2,8 @@
  * `HostMemory` over memory files: small storages share files of 16 MiB, large ones have one each.
  *
  * Invariants: a file is closed when its last storage is gone, but for one empty file kept for the next small storage;
- * memory handed out reads as zero; memory of other processes is mapped copy-on-write, so nothing done here reaches it.
+ * memory handed out reads as zero; memory of other processes is mapped copy-on-write, so nothing done here reaches it,
+ * unless it is opened to be written together.
  */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
 import { type FreeList, makeFreeList } from "@tensorferry/core/backend/FreeList"
@@ -212,7 +213,7 @@ export const make = Effect.fnUntraced(function* (
       })
     })
 
-  const openStorage = (handle: HostMemoryHandle): Effect.Effect<Storage, HostMemoryError> =>
+  const openStorage = (handle: HostMemoryHandle, shared: boolean): Effect.Effect<Storage, HostMemoryError> =>
     Effect.suspend(() => {
       const decoded = Schema.decodeResult(HostMemoryHandle)(handle)
       if (Result.isFailure(decoded)) {
@@ -229,11 +230,12 @@ export const make = Effect.fnUntraced(function* (
         handle.descriptor,
         BigInt(handle.inode),
         byteEnd,
-        true
+        true,
+        shared
       )
       if (opened.code !== "Ok") return Effect.fail(failureOf("open", opened))
       const { memory, address, buffer } = opened.value
-      const region = new HostRegion(address + BigInt(byteOffset), undefined, false, () => {
+      const region = new HostRegion(address + BigInt(byteOffset), undefined, shared, () => {
         addon.closeMemory(memory, buffer)
       })
       return Effect.succeed(
@@ -254,7 +256,8 @@ export const make = Effect.fnUntraced(function* (
   return {
     allocate: (byteLength) => scoped(allocateStorage(byteLength)),
     share,
-    open: (handle) => scoped(openStorage(handle))
+    open: (handle) => scoped(openStorage(handle, false)),
+    openShared: (handle) => scoped(openStorage(handle, true))
   }
 })
 

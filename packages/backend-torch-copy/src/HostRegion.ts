@@ -20,7 +20,7 @@ export class HostRegion {
   readonly address: number
   /** Absent for memory that another process owns. */
   readonly origin: RegionOrigin | undefined
-  /** False for memory of another process: copies into it would never reach its owner. */
+  /** False for a private mapping of another process's memory: copies into it would never reach its owner. */
   readonly isWritable: boolean
   readonly pins: PinCount
   readonly #release: () => void

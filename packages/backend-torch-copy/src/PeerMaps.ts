@@ -39,7 +39,15 @@ export const makePeerMaps = (addon: Addon) => {
         known.users += 1
         return Result.succeed(known)
       }
-      const opened = addon.openMemory(peer.pid, BigInt(peer.processStart), descriptor, BigInt(inode), byteEnd, false)
+      const opened = addon.openMemory(
+        peer.pid,
+        BigInt(peer.processStart),
+        descriptor,
+        BigInt(inode),
+        byteEnd,
+        false,
+        false
+      )
       if (opened.code !== "Ok") return Result.fail(opened)
       const map = { memory: opened.value, users: 1 }
       maps.set(key, map)

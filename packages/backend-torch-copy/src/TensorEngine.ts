@@ -1,14 +1,16 @@
 /**
- * `TensorEngine` for host memory: strided and casting copies, reductions and fills on threads of its own.
+ * `TensorEngine` for host memory: strided and casting copies, reductions, block scaling and fills on threads of its own.
  *
  * Invariants: everything is checked before any byte moves; memory stays in place while native work uses it, also when
  * the caller is interrupted or frees it meanwhile. Every tensor it allocates can be shared with other processes.
  */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
 import { type Checked, hostStorage, makeReduceCheck } from "@tensorferry/core/backend/MoveChecks"
-import { encodeFill, encodeReduce } from "@tensorferry/core/backend/MoveTable"
+import { addressOf, encodeFill, encodeReduce } from "@tensorferry/core/backend/MoveTable"
 import { type NativeFailure, resultOf } from "@tensorferry/core/backend/NativeAddon"
 import { acquirePool, type NativeJob, type Start, startJob } from "@tensorferry/core/backend/NativeJob"
+import { makeQuantizeCheck } from "@tensorferry/core/backend/QuantizeChecks"
+import { encodeQuantize } from "@tensorferry/core/backend/QuantizeTable"
 import { bitsOf, byteLengthOf, type DType } from "@tensorferry/core/base/DType"
 import { elementCount, formatShape, isRepresentable, type Shape } from "@tensorferry/core/base/Region"
 import type { HostMemoryShape } from "@tensorferry/core/service/HostMemory"
@@ -21,8 +23,9 @@ import {
   tensorError
 } from "@tensorferry/core/service/TensorEngine"
 import { cpu, type Device, formatDevice } from "@tensorferry/core/tensor/Device"
+import type { QuantizedTensor } from "@tensorferry/core/tensor/QuantizedTensor"
 import type { Storage } from "@tensorferry/core/tensor/Storage"
-import { type Move, tensorView } from "@tensorferry/core/tensor/Tensor"
+import { type Move, type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
@@ -39,7 +42,12 @@ export interface TensorEngineOptions {
   readonly threads?: number
 }
 
-export const capabilities: TensorEngineCapabilities = { cast: true, reduce: true, quantize: [], hostVisible: true }
+export const capabilities: TensorEngineCapabilities = {
+  cast: true,
+  reduce: true,
+  quantize: ["mxfp8"],
+  hostVisible: true
+}
 
 export const defaultThreads = 2
 
@@ -122,9 +130,17 @@ export const make = Effect.fnUntraced(function* (
 
   const checkReduce = makeReduceCheck(refusal, checks.checkApart)
 
-  const unsupported = (op: string) =>
-    Effect.suspend(() =>
-      Effect.fail(refusal("Unsupported", op, "Block-scaled types are not converted by this engine."))
+  const checkQuantize = makeQuantizeCheck(refusal, checks.checkMove)
+
+  const blockScaling = (op: "quantize" | "dequantize", plain: Tensor, quantized: QuantizedTensor) =>
+    checkedWork(
+      () => checkQuantize(op, plain, quantized),
+      () => {
+        if (plain.shape.includes(0)) return Effect.void
+        return work(op, pinsOf([plain, quantized.data, quantized.scale]), (done) =>
+          addon.startQuantize(pool, encodeQuantize(op, plain, quantized, addressOf), done)
+        )
+      }
     )
 
   return {
@@ -171,8 +187,8 @@ export const make = Effect.fnUntraced(function* (
           return work("fill", pinsOf([dst]), (done) => addon.startMoves(pool, encodeFill(dst, byte), false, done))
         }
       ),
-    quantize: () => unsupported("quantize"),
-    dequantize: () => unsupported("dequantize"),
+    quantize: (source, destination) => blockScaling("quantize", source, destination),
+    dequantize: (source, destination) => blockScaling("dequantize", destination, source),
     fence: Effect.sync((): Fence => {
       const submitted = [...running]
       return {

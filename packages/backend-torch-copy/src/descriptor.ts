@@ -16,6 +16,7 @@ import { backendName, loadAddon, packageFolder } from "./Addon.ts"
 import * as CopyDriver from "./CopyDriver.ts"
 import * as HostMemory from "./HostMemory.ts"
 import { TorchCopyOptions } from "./options.ts"
+import * as ReplayDevice from "./ReplayDevice.ts"
 import * as TensorEngine from "./TensorEngine.ts"
 
 /** Builds a layer from options that may come from anywhere. */
@@ -29,7 +30,7 @@ const withOptions = <A, R>(
         backendError("InvalidOptions", {
           backend: backendName,
           detail: error.message.replaceAll("\n", " "),
-          remedy: "The options are threads (1 to 64) and forbid (a list of paths)."
+          remedy: "The options are threads (1 to 64), forbid (a list of paths) and deferred (true or false)."
         })
       ),
       Effect.map(build)
@@ -60,13 +61,19 @@ export const descriptor: BackendDescriptor = {
   name: backendName,
   apiVersion: backendApiVersion,
   deviceFamilies: ["*", "cpu"],
-  capabilities: { tensorEngine: TensorEngine.capabilities, copyDriver: CopyDriver.capabilities },
+  capabilities: {
+    tensorEngine: TensorEngine.capabilities,
+    copyDriver: CopyDriver.capabilities,
+    replayTransfer: true
+  },
   options: TorchCopyOptions,
   probe,
   tensorEngine: (options) =>
     withOptions(options, ({ threads }) => TensorEngine.layer(threads === undefined ? {} : { threads })),
   hostMemory: (options) => withOptions(options, () => HostMemory.layer),
-  copyDriver: (options) => withOptions(options, CopyDriver.layer)
+  copyDriver: (options) => withOptions(options, CopyDriver.layer),
+  replayTransfer: (device, ringDepth, options, familyEngine) =>
+    withOptions(options, (decoded) => ReplayDevice.layer(device, ringDepth, decoded, familyEngine))
 }
 
 export const descriptors: ReadonlyArray<BackendDescriptor> = [descriptor]

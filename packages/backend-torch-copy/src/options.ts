@@ -8,7 +8,9 @@ import { pathNames } from "./reach.ts"
 
 const Fields = Schema.Struct({
   threads: Schema.optionalKey(Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 64 }))),
-  forbid: Schema.optionalKey(Schema.Array(Schema.Literals(pathNames)))
+  forbid: Schema.optionalKey(Schema.Array(Schema.Literals(pathNames))),
+  /** Replay copies are made by the consumer's wait instead of by the submission. */
+  deferred: Schema.optionalKey(Schema.Boolean)
 })
 
 export type TorchCopyOptions = typeof Fields.Type

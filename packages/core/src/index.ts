@@ -43,8 +43,34 @@ export { type ExecuteOptions, executeReshardPlan, type ReshardReport } from "./e
 export { agreeOnMeshPlan } from "./exec/MeshAgreement.ts"
 export { PlanCache } from "./exec/PlanCache.ts"
 export * as Refit from "./exec/Refit.ts"
+export { RefitError, type RefitReason } from "./exec/RefitError.ts"
+export {
+  type CommitResult,
+  makeRefitSession,
+  type Reading,
+  type RefitSession,
+  type RefitWarning
+} from "./exec/RefitSession.ts"
+export type { DerivedCache, KernelForm, RefitSpec, RefitTensor } from "./exec/RefitSpec.ts"
+export type { RefitState, RefitVersion } from "./exec/RefitState.ts"
+export { portChannel, remotePackRequests, servePackRequests } from "./exec/ReplayPackChannel.ts"
+export * as ReplayPackRequests from "./exec/ReplayPackRequests.ts"
+export {
+  type LargeBatch,
+  makeReplayPipeline,
+  type ReplayPipeline,
+  type ReplayPipelineInput,
+  type ReplayPipelineReport
+} from "./exec/ReplayPipeline.ts"
+export { ReplayPipelineError } from "./exec/ReplayPipelineError.ts"
+export * as ReplayRing from "./exec/ReplayRing.ts"
+export { ReplayRingError } from "./exec/ReplayRingError.ts"
+export * as ReplayRowLayout from "./exec/ReplayRowLayout.ts"
+export { drawRows } from "./exec/ReplaySampling.ts"
+export * as ReplaySlots from "./exec/ReplaySlots.ts"
 export { ReshardError } from "./exec/ReshardError.ts"
 export { exchangeRosters } from "./exec/RosterExchange.ts"
+export { makeTrace, type Trace, traced } from "./exec/TraceFile.ts"
 export { makeUpdateMemory, type UpdateMemory } from "./exec/UpdateMemory.ts"
 export type { Writeback } from "./exec/Writeback.ts"
 // Plans between meshes, as data.
@@ -107,7 +133,13 @@ export { ProcessGroup, ProcessGroupError, type ProcessGroupShape } from "./servi
 export * as ProcessGroupEnvironment from "./service/ProcessGroupEnvironment.ts"
 export * as ProcessGroupInProcess from "./service/ProcessGroupInProcess.ts"
 export * as ProcessGroupTcp from "./service/ProcessGroupTcp.ts"
+export type { ReplayCopy, ReplayDevice } from "./service/ReplayDevice.ts"
 export * as ReplayTransferBackend from "./service/ReplayTransferBackend.ts"
+export {
+  ReplayTransferDeadline,
+  type ReplayTransferLayerOptions,
+  replayTransferLayer
+} from "./service/ReplayTransferLayer.ts"
 export {
   type Fence,
   ReduceOp,
@@ -120,17 +152,29 @@ export {
 
 // Tensors.
 export * as Device from "./tensor/Device.ts"
-export { isQuantized, type QuantizationRecipe, type QuantizedTensor } from "./tensor/QuantizedTensor.ts"
+export {
+  isQuantized,
+  mxfp8Recipe,
+  type QuantizationRecipe,
+  type QuantizedTensor,
+  recipeId,
+  type ScaleLayout,
+  type ScaleRule
+} from "./tensor/QuantizedTensor.ts"
 export { makeStorage, type Storage } from "./tensor/Storage.ts"
 export * as Tensor from "./tensor/Tensor.ts"
 export { resolveTensor, type TensorDict, tensorDict } from "./tensor/TensorDict.ts"
 
 // Transforms.
 export { type CastOptions, cast } from "./transform/Cast.ts"
+export { compose, firstOf, forParameters } from "./transform/Compose.ts"
 export { identity } from "./transform/Identity.ts"
+export { type Mxfp8Options, mxfp8 } from "./transform/Mxfp8.ts"
+export { mxfp8BufferBytes } from "./transform/Mxfp8Memory.ts"
 export {
   type ReshardTransform,
   TransformError,
   type TransformOp,
   transformError
 } from "./transform/ReshardTransform.ts"
+export { type RoundingReport, roundingReport } from "./transform/RoundingReport.ts"

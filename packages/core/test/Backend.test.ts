@@ -6,9 +6,12 @@ import { pathToFileURL } from "node:url"
 import { assert, describe, it } from "@effect/vitest"
 import * as Config from "effect/Config"
 import * as ConfigProvider from "effect/ConfigProvider"
+import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
+import * as TestClock from "effect/testing/TestClock"
 import {
   type BackendDescriptor,
   type BackendReason,
@@ -29,7 +32,11 @@ import { loadBackendPackage, loaderLayer } from "../src/backend/BackendLoader.ts
 import { BackendRegistry, makeRegistry, registryLayer } from "../src/backend/BackendRegistry.ts"
 import { CopyService } from "../src/service/CopyService.ts"
 import * as ProcessGroupInProcess from "../src/service/ProcessGroupInProcess.ts"
+import { ReplayTransferBackend } from "../src/service/ReplayTransferBackend.ts"
+import { replayTransferLayer } from "../src/service/ReplayTransferLayer.ts"
 import { TensorEngine } from "../src/service/TensorEngine.ts"
+import { type Device, formatDevice } from "../src/tensor/Device.ts"
+import { makeDelayedReplayDevice } from "../src/testing/DelayedReplayDevice.ts"
 import { loopbackLayer, makeLoopbackNetwork } from "../src/testing/Loopback.ts"
 import * as ReferenceEngine from "../src/testing/ReferenceEngine.ts"
 
@@ -248,15 +255,113 @@ describe("other services", () => {
     })
   )
 
-  it.effect("replay backends refuse devices and depths that make no sense", () =>
+  /** A backend with slots in memory of this process. */
+  const replaying = (name: string, deviceFamilies: ReadonlyArray<string>, changes: Partial<BackendDescriptor> = {}) => {
+    const honest = backend(name, deviceFamilies)
+    return {
+      ...honest,
+      capabilities: { ...honest.capabilities, replayTransfer: true },
+      replayTransfer: (device: Device, ringDepth: number) =>
+        replayTransferLayer(Effect.succeed(makeDelayedReplayDevice({ mode: "asynchronous", device })), {
+          ringDepth,
+          backend: name
+        }),
+      ...changes
+    }
+  }
+
+  it.effect("replay backends refuse devices, depths and deadlines that make no sense", () =>
     Effect.gen(function* () {
       assert.strictEqual(buildReplayTransferBackend, replayTransfer)
-      const descriptors = [backend("alpha", ["alpha"])]
-      const build = (device: string, ringDepth: number) => provided(replayTransfer({ device, ringDepth }), descriptors)
-      assert.include(yield* refused("InvalidOptions", build("Alpha 0", 2)), "Alpha 0")
-      yield* refused("InvalidOptions", build("alpha:0", 0))
-      yield* refused("InvalidOptions", build("alpha:0", 1.5))
-      yield* refused("UnknownBackend", build("alpha:0", 2))
+      // The same words whether the family has a backend of its own, one that serves any family, or none that is available.
+      for (const descriptors of [
+        [replaying("alpha", ["alpha"])],
+        [replaying("everything", ["*"])],
+        [replaying("alpha", ["alpha"], { probe: Effect.succeed(unavailable) })]
+      ]) {
+        const build = (choice: Partial<Parameters<typeof replayTransfer>[0]>) =>
+          provided(replayTransfer({ device: "alpha:0", ringDepth: 2, ...choice }), descriptors)
+        assert.include(yield* refused("InvalidOptions", build({ device: "Alpha 0" })), '"Alpha 0"')
+        for (const ringDepth of [0, -1, 1.5, Number.NaN, Number.POSITIVE_INFINITY, 65_537]) {
+          assert.include(yield* refused("InvalidOptions", build({ ringDepth })), `depth ${ringDepth}`)
+        }
+        for (const deadline of [0, -5, "soon" as "1 second"]) {
+          assert.include(yield* refused("InvalidOptions", build({ deadline })), String(deadline))
+        }
+        const unset = Config.Int("REPLAY_TEST_DEPTH_THAT_IS_NOT_SET")
+        yield* refused("InvalidOptions", build({ ringDepth: unset }))
+      }
+      const without = [backend("alpha", ["alpha"])]
+      yield* refused("UnknownBackend", provided(replayTransfer({ device: "alpha:0", ringDepth: 2 }), without))
+      yield* refused(
+        "NotOffered",
+        provided(replayTransfer({ device: "alpha:0", ringDepth: 2, backend: "alpha" }), without)
+      )
+    })
+  )
+
+  it.effect("replay backends refuse options, and say what an unavailable one lacks", () =>
+    Effect.gen(function* () {
+      const choice = { device: "alpha:1", ringDepth: 2 }
+      for (const family of ["alpha", "*"]) {
+        const message = yield* refused(
+          "InvalidOptions",
+          provided(replayTransfer({ ...choice, options: { thread: 1 } }), [replaying("alpha", [family])])
+        )
+        assert.include(message, "thread")
+        const absent = replaying("alpha", [family], { probe: Effect.succeed(unavailable) })
+        const lacking = yield* refused("Unavailable", provided(replayTransfer(choice), [absent]))
+        for (const part of ["There is no device.", "/opt/one; /opt/two", "Put one in."]) assert.include(lacking, part)
+      }
+    })
+  )
+
+  it.effect("the family of the device decides who replays, and its engine is there for whoever asks", () =>
+    Effect.gen(function* () {
+      const engines: Array<unknown> = []
+      const everything = replaying("everything", ["*"])
+      const descriptors = [
+        replaying("alpha", ["alpha"]),
+        backend("beta", ["beta"]),
+        {
+          ...everything,
+          replayTransfer: ((device, ringDepth, _, familyEngine) =>
+            Layer.unwrap(
+              Effect.gen(function* () {
+                const engine = yield* Effect.provide(TensorEngine, familyEngine!)
+                engines.push(engine.deviceFamilies)
+                return everything.replayTransfer(device, ringDepth, {})
+              })
+            )) satisfies BackendDescriptor["replayTransfer"]
+        }
+      ]
+      const depths = (device: string, deadline?: Duration.Input) =>
+        Effect.gen(function* () {
+          const built = yield* ReplayTransferBackend
+          assert.strictEqual(formatDevice((yield* built.attributes).device), device)
+          yield* built.slotState(2)
+          const beyond = yield* Effect.flip(built.slotState(3))
+          const waiting = yield* Effect.forkChild(Effect.flip(built.waitReady(1)), { startImmediately: true })
+          yield* TestClock.adjust(deadline ?? "60 seconds")
+          const late = yield* Fiber.join(waiting)
+          assert.strictEqual(late.reason._tag, "DeadlineExceeded")
+          return [beyond.reason.backend, late.reason.backend]
+        }).pipe(
+          Effect.scoped,
+          Effect.provide(
+            replayTransfer({
+              device,
+              ringDepth: Config.succeed(3),
+              ...(deadline === undefined ? {} : { deadline })
+            }).pipe(Layer.provide(registryLayer(descriptors))),
+            { local: true }
+          )
+        )
+      assert.deepStrictEqual(yield* depths("alpha:2", "3 seconds"), ["alpha", "alpha"])
+      assert.deepStrictEqual(engines, [])
+      assert.deepStrictEqual(yield* depths("beta:1"), ["everything", "everything"])
+      assert.deepStrictEqual(engines, [["beta"]])
+      assert.deepStrictEqual(yield* depths("cpu", "1 minute"), ["everything", "everything"])
     })
   )
 })

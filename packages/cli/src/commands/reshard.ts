@@ -9,16 +9,19 @@ import { systemCall } from "@tensorferry/core/checkpoint/FileAccess"
 import { formatParallelConfig } from "@tensorferry/core/layout/ModelLayout"
 import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
 import { fromEnvironment, readEnvironment } from "@tensorferry/core/service/ProcessGroupEnvironment"
+import { scaleRules } from "@tensorferry/core/tensor/QuantizedTensor"
 import * as ConfigProvider from "effect/ConfigProvider"
 import * as Console from "effect/Console"
 import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
+import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { anyRankJob } from "../job/anyRankJob.ts"
 import { backendRegistry } from "../job/backends.ts"
 import { runProcesses } from "../job/Coordinator.ts"
+import { type Conversion, castTypes, parseTransform } from "../job/conversion.ts"
 import { chooseDeadline, leastSeconds, mostSeconds } from "../job/deadline.ts"
 import { type AnyJobSpec, isMeshJob, type JobSpec, type MeshJobSpec, type RankReport } from "../job/JobSpec.ts"
 import { exchangeReports } from "../job/joinedReports.ts"
@@ -76,6 +79,16 @@ const describeMesh = (reports: ReadonlyArray<RankReport>): ReadonlyArray<string>
   ]
 }
 
+const describeConversion = (spec: AnyJobSpec): string => {
+  if (isMeshJob(spec) || spec.conversion === undefined) return ""
+  const { dtype, transform } = spec.conversion
+  const parts = [
+    ...(transform === null ? [] : [`mxfp8 by ${transform.rule}, quantized by the ${transform.side}`]),
+    ...(dtype === null ? [] : [`${transform === null ? "" : "else "}${dtype}`])
+  ]
+  return ` as ${parts.join(", ")}`
+}
+
 /** What happened, for people. */
 const describe = (spec: AnyJobSpec, reports: ReadonlyArray<RankReport>): string => {
   const [first] = reports
@@ -116,7 +129,7 @@ const describe = (spec: AnyJobSpec, reports: ReadonlyArray<RankReport>): string 
     "",
     ...describeMesh(reports),
     spec.verify
-      ? `verified: ${sum(reports, (report) => report.tensorsVerified)} shards, ${formatBytes(verified)}, bit-identical to ${spec.checkpoint}`
+      ? `verified: ${sum(reports, (report) => report.tensorsVerified)} shards, ${formatBytes(verified)}, bit-identical to ${spec.checkpoint}${describeConversion(spec)}`
       : "not verified (--no-verify)",
     ...(spec.out === null ? [] : [`written: ${spec.out.folder}`])
   ].join("\n")
@@ -186,7 +199,25 @@ const runJoined = Effect.fnUntraced(function* (spec: AnyJobSpec, isJson: boolean
   yield* Console.log(isJson ? JSON.stringify(asJson(joined, reports), null, 2) : describe(joined, reports))
 })
 
-type Flags = LayoutFlags & MeshFlags & { readonly tensor: Option.Option<string>; readonly out: Option.Option<string> }
+interface ConversionFlags {
+  readonly transform: Option.Option<string>
+  readonly dtype: Option.Option<(typeof castTypes)[number]>
+}
+
+type Flags = LayoutFlags &
+  MeshFlags &
+  ConversionFlags & { readonly tensor: Option.Option<string>; readonly out: Option.Option<string> }
+
+/** What is asked for on the way; undefined where nothing is. */
+const chooseConversion = Effect.fnUntraced(function* (flags: ConversionFlags) {
+  if (Option.isNone(flags.transform) && Option.isNone(flags.dtype)) return undefined
+  const parsed = Option.isNone(flags.transform) ? Result.succeed(null) : parseTransform(flags.transform.value)
+  if (Result.isFailure(parsed)) {
+    const rules = scaleRules.join("|")
+    return yield* usage(parsed.failure, `Say mxfp8[:${rules}][:sender|receiver].`)
+  }
+  return { dtype: Option.getOrNull(flags.dtype), transform: parsed.success } satisfies Conversion
+})
 
 /** More processes than this are surely a mistyped rank. */
 const mostProcesses = 4096
@@ -200,14 +231,16 @@ const chooseJob = Effect.fnUntraced(function* (flags: Flags, common: Common) {
   if (meshes.length === 0) {
     const model = yield* open
     const choice = yield* chooseLayouts(model, flags)
-    yield* Effect.fromResult(jobLayouts(model.tensors, choice))
+    const conversion = yield* chooseConversion(flags)
+    const converted = { ...choice, ...(conversion === undefined ? {} : { conversion }) }
+    yield* Effect.fromResult(jobLayouts(model.tensors, converted))
     const folder = Option.getOrUndefined(Option.map(flags.out, (text) => path.resolve(text)))
     if (folder !== undefined) yield* checkOutput(folder)
     const out = folder === undefined ? null : { folder, temporary: `${folder}.tmp-${randomBytes(8).toString("hex")}` }
-    const spec: AnyJobSpec = { ...common, ...choice, out }
+    const spec: AnyJobSpec = { ...common, ...converted, out }
     return { spec, size: jobSize(choice) }
   }
-  const others = statedFlags({ ...layoutConfig, out: null }, flags)
+  const others = statedFlags({ ...layoutConfig, out: null, transform: null, dtype: null }, flags)
   if (others.length > 0) {
     return yield* usage(
       `${others.join(", ")} ${others.length === 1 ? "does" : "do"} nothing between meshes.`,
@@ -239,6 +272,16 @@ export const reshard = Command.make(
     ...meshConfig,
     backend,
     backendPackages,
+    transform: Flag.String("transform").pipe(
+      Flag.withDescription(
+        "Quantize matrices on the way: mxfp8[:ocp_floor|rceil|rceil_te][:sender|receiver]; data under its name, scales under NAME_scale"
+      ),
+      Flag.optional
+    ),
+    dtype: Flag.Literals("dtype", castTypes).pipe(
+      Flag.withDescription("Element type that other floats end in; by default their own"),
+      Flag.optional
+    ),
     out: Flag.String("out").pipe(
       Flag.withDescription(
         "Folder for the destination shards and their manifest; without it the result is only proved"
@@ -296,6 +339,11 @@ export const reshard = Command.make(
       description: "Write shards"
     },
     { command: "tensorferry reshard shards/ --to tp=1 --out whole/", description: "And back to one file" },
+    {
+      command:
+        "tensorferry reshard llama/ --preset llama --from tp=1 --to tp=2 --transform mxfp8:rceil:sender --out fp8/",
+      description: "Quantized on the way"
+    },
     {
       command: "tensorferry reshard qwen3-moe/ --from tp=2,dp=2,ep=4 --to tp=4 --ranks disjoint",
       description: "Experts on ranks of their own, the preset from config.json"

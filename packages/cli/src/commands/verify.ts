@@ -1,10 +1,17 @@
 /** `tensorferry verify`: are two models the same, whatever layouts hold them? */
 import { createHash } from "node:crypto"
+import { TensorEngine as HostEngine } from "@tensorferry/backend-torch-copy"
 import { equalShapes, formatShape, fullRegion } from "@tensorferry/core/base/Region"
+import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import * as Console from "effect/Console"
 import * as Argument from "effect/cli/Argument"
 import * as Command from "effect/cli/Command"
+import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
+import * as Schema from "effect/Schema"
+import { distanceOf } from "../model/compareValues.ts"
+import { type LogicalTensor, logicalTensors } from "../model/LogicalTensors.ts"
 import { type Model, openModel, resolveModel } from "../model/Model.ts"
 import { piecesOf } from "../model/pieces.ts"
 import { withFailures } from "../output/CliFailure.ts"
@@ -51,16 +58,72 @@ const compareTensor = Effect.fnUntraced(function* (
   return verdict
 })
 
-export const verify = Command.make("verify", { a: Argument.String("A"), b: Argument.String("B"), json }, (flags) =>
+/** Values instead of bytes: types may differ, and blocks with scales are the values that they stand for. */
+const compareValues = Effect.fnUntraced(function* (
+  [a, lefts]: readonly [Model, ReadonlyMap<string, LogicalTensor>],
+  [b, rights]: readonly [Model, ReadonlyMap<string, LogicalTensor>],
+  name: string,
+  tolerance: number
+) {
+  const [left, right] = [lefts.get(name), rights.get(name)]
+  const different = (detail: string): Verdict => ({ name, equal: false, detail, bytes: 0, digest: "" })
+  if (left === undefined) return different(`only in ${b.path}`)
+  if (right === undefined) return different(`only in ${a.path}`)
+  if (!equalShapes(left.shape, right.shape)) {
+    return different(`${left.form}${formatShape(left.shape)} and ${right.form}${formatShape(right.shape)}`)
+  }
+  if (left.read === undefined || right.read === undefined) {
+    return different(`values of ${left.form} and ${right.form} are not compared; leave --tolerance out`)
+  }
+  let [farthest, bytes] = [0, 0]
+  for (const piece of piecesOf("float32", fullRegion(left.shape))) {
+    const [one, two] = [yield* left.read(piece.region), yield* right.read(piece.region)]
+    const row = piece.region.length === 0 ? 1 : piece.region.at(-1)![1] - piece.region.at(-1)![0]
+    const { relative, at } = distanceOf(one, two, row)
+    if (relative > tolerance) {
+      const place = piece.start / 4 + at
+      return different(`element ${place} is ${one[at]} and ${two[at]}, ${relative.toPrecision(3)} of its block apart`)
+    }
+    farthest = Math.max(farthest, relative)
+    bytes += one.byteLength
+  }
+  const verdict: Verdict = { name, equal: true, detail: `at most ${farthest.toPrecision(3)} apart`, bytes, digest: "" }
+  return verdict
+})
+
+const flags = {
+  a: Argument.String("A"),
+  b: Argument.String("B"),
+  tolerance: Flag.Finite("tolerance").pipe(
+    Flag.withDescription(
+      "Compare values, not bytes: types may differ, NAME with NAME_scale is dequantized, and values may differ by this part of the largest of their block of 32"
+    ),
+    Flag.withSchema(Schema.Finite.check(Schema.isBetween({ minimum: 0, maximum: 1 }))),
+    Flag.optional
+  ),
+  json
+}
+
+export const verify = Command.make("verify", flags, (flags) =>
   withFailures(
     flags.json,
     Effect.scoped(
       Effect.gen(function* () {
         const a = yield* openModel(resolveModel(flags.a))
         const b = yield* openModel(resolveModel(flags.b))
-        const [lefts, rights] = [a, b].map((model) => new Map(model.tensors.map((tensor) => [tensor.name, tensor])))
-        const names = new Set([...lefts!.keys(), ...rights!.keys()])
-        const verdicts = yield* Effect.forEach(names, (name) => compareTensor([a, lefts!], [b, rights!], name))
+        const byBytes = Effect.suspend(() => {
+          const [lefts, rights] = [a, b].map((model) => new Map(model.tensors.map((tensor) => [tensor.name, tensor])))
+          const names = new Set([...lefts!.keys(), ...rights!.keys()])
+          return Effect.forEach(names, (name) => compareTensor([a, lefts!], [b, rights!], name))
+        })
+        const byValues = (tolerance: number) =>
+          Effect.gen(function* () {
+            const engine = yield* TensorEngine
+            const [lefts, rights] = [logicalTensors(a, engine), logicalTensors(b, engine)]
+            const names = new Set([...lefts.keys(), ...rights.keys()])
+            return yield* Effect.forEach(names, (name) => compareValues([a, lefts], [b, rights], name, tolerance))
+          }).pipe(Effect.provide(HostEngine.layer()))
+        const verdicts = yield* Option.match(flags.tolerance, { onNone: () => byBytes, onSome: byValues })
         // Replicas beyond the first were not compared.
         for (const model of [a, b]) yield* model.checkFiles
         const differing = verdicts.filter((verdict) => !verdict.equal)
@@ -86,15 +149,23 @@ export const verify = Command.make("verify", { a: Argument.String("A"), b: Argum
           return
         }
         const bytes = verdicts.reduce((sum, verdict) => sum + verdict.bytes, 0)
-        yield* Console.log(`${verdicts.length} tensors, ${formatBytes(bytes)}: bit-identical`)
+        const how = Option.match(flags.tolerance, {
+          onNone: () => "bit-identical",
+          onSome: (tolerance) => `equal within ${tolerance} of each block's largest value`
+        })
+        yield* Console.log(`${verdicts.length} tensors, ${formatBytes(bytes)}: ${how}`)
       })
     )
   )
 ).pipe(
   Command.withDescription(
-    "Compare two models tensor by tensor, bit by bit, whatever their layouts; exit code 1 where they differ"
+    "Compare two models tensor by tensor, bit by bit or within a tolerance, whatever their layouts; exit code 1 where they differ"
   ),
   Command.withExamples([
-    { command: "tensorferry verify model.safetensors shards/", description: "A file and its shards" }
+    { command: "tensorferry verify model.safetensors shards/", description: "A file and its shards" },
+    {
+      command: "tensorferry verify model.safetensors fp8/ --tolerance 0.07",
+      description: "Before and after quantizing"
+    }
   ])
 )

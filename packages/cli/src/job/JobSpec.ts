@@ -7,6 +7,7 @@ import { ParallelConfig } from "@tensorferry/core/layout/ModelLayout"
 import { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
 import { CopyReport } from "@tensorferry/core/service/CopyService"
 import * as Schema from "effect/Schema"
+import { Conversion } from "./conversion.ts"
 import { MeshChoice } from "./meshPlans.ts"
 
 const common = {
@@ -29,6 +30,8 @@ export const JobSpec = Schema.Struct({
   rules: ShardingRules,
   /** Rules of the source where they are not those of the destination. */
   sourceRules: Schema.optionalKey(ShardingRules),
+  /** What becomes of the tensors on the way; without it they stay as they are. */
+  conversion: Schema.optionalKey(Conversion),
   /** Final folder, and the one that is written first; null to keep the result in memory. */
   out: Schema.NullOr(Schema.Struct({ folder: Schema.String, temporary: Schema.String }))
 })

@@ -17,8 +17,12 @@ import { planDigest } from "@tensorferry/core/ir/ReshardPlan"
 import type { LocalParameter, ModelLayout } from "@tensorferry/core/layout/ModelLayout"
 import { ProcessGroup, type ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
+import { mxfp8Recipe, type QuantizedTensor } from "@tensorferry/core/tensor/QuantizedTensor"
 import { sliceTensor, type Tensor } from "@tensorferry/core/tensor/Tensor"
 import { tensorDict } from "@tensorferry/core/tensor/TensorDict"
+import { mxfp8 } from "@tensorferry/core/transform/Mxfp8"
+import { scaleRegion } from "@tensorferry/core/transform/QuantizedRegion"
+import type { ReshardTransform } from "@tensorferry/core/transform/ReshardTransform"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
@@ -26,6 +30,8 @@ import { encodeManifest, manifestFileName, ShardFile, type ShardTensor } from ".
 import { type Model, openModel } from "../model/Model.ts"
 import { modelError } from "../model/ModelError.ts"
 import { piecesOf } from "../model/pieces.ts"
+import { convertedModel } from "./ConvertedModel.ts"
+import { type Conversion, convertedRules, isQuantized, scaleNameOf } from "./conversion.ts"
 import {
   allocateTensors,
   byteCount,
@@ -40,7 +46,7 @@ import {
   viewFault
 } from "./HeldTensors.ts"
 import type { JobSpec, RankReport } from "./JobSpec.ts"
-import { jobLayouts } from "./layouts.ts"
+import { type JobLayouts, jobLayouts } from "./layouts.ts"
 import { timedPhase, withJobServices } from "./services.ts"
 
 /** Other ranks may still be writing into the folder when it is removed. */
@@ -49,10 +55,11 @@ const removal = { recursive: true, force: true, maxRetries: 20, retryDelay: 50 }
 /** Views of the tensors under the names of the plan. */
 const toDict = Effect.fnUntraced(function* (
   held: ReadonlyArray<HeldTensor>,
-  parameters: ReadonlyArray<LocalParameter>
+  parameters: ReadonlyArray<LocalParameter>,
+  conversion?: Conversion
 ) {
   const tensors = new Map(held.map(({ local, tensor }) => [local.name, tensor]))
-  const views: Array<readonly [string, Tensor]> = []
+  const views: Array<readonly [string, Tensor | QuantizedTensor]> = []
   const aliases = new Map<string, string>()
   for (const { metadata, tensor: name, view } of parameters) {
     if (metadata.aliasOf !== null) {
@@ -61,10 +68,40 @@ const toDict = Effect.fnUntraced(function* (
     }
     const sliced = sliceTensor(tensors.get(name)!, view)
     if (Result.isFailure(sliced)) return yield* viewFault(metadata.ownerRank, metadata.name, sliced.failure.detail)
-    views.push([metadata.name, sliced.success])
+    const scales = conversion?.transform == null ? undefined : tensors.get(scaleNameOf(name))
+    if (scales === undefined || conversion?.transform == null) {
+      views.push([metadata.name, sliced.success])
+      continue
+    }
+    const scale = sliceTensor(scales, scaleRegion(view))
+    if (Result.isFailure(scale)) return yield* viewFault(metadata.ownerRank, metadata.name, scale.failure.detail)
+    const recipe = mxfp8Recipe(conversion.transform.rule)
+    views.push([metadata.name, { _tag: "QuantizedTensor", data: sliced.success, scale: scale.success, recipe }])
   }
   return tensorDict(views, { aliases })
 })
+
+/** The transform of a job, for the parameters that end quantized on any rank. */
+const transformOf = (
+  { conversion }: JobSpec,
+  names: ReadonlySet<string>
+): { readonly transform?: ReshardTransform } => {
+  if (conversion?.transform == null) return {}
+  const { rule, side } = conversion.transform
+  return { transform: { ...mxfp8({ rule, side }), shouldTransform: (paramName) => names.has(paramName) } }
+}
+
+/** Names of the plan's parameters that end quantized, the same on every rank. */
+const quantizedNames = (spec: JobSpec, layouts: JobLayouts, model: Model): ReadonlySet<string> => {
+  const chosen = new Set(model.tensors.filter((tensor) => isQuantized(spec.conversion, tensor)).map(({ name }) => name))
+  const names = new Set<string>()
+  for (const rank of layouts.destination.ranks) {
+    const stored = new Map(layouts.destination.tensorsOf(rank).map(({ name, storedAs }) => [name, storedAs]))
+    for (const { metadata, tensor } of layouts.destination.parametersOf(rank))
+      if (chosen.has(stored.get(tensor) ?? "")) names.add(metadata.name)
+  }
+  return names
+}
 
 const fileNameOf = (layout: ModelLayout, rank: number): string =>
   layout.ranks.length === 1
@@ -142,7 +179,7 @@ const publish = Effect.fnUntraced(function* (
       format: "tensorferry.checkpoint",
       version: 2,
       layout: spec.to,
-      rules: spec.rules,
+      rules: convertedRules(spec.rules, spec.conversion),
       metadata: Object.fromEntries(model.metadata),
       tensors: layout.tensors.map(({ name, dtype, shape }) => ({ name, dtype, shape })),
       shards
@@ -186,21 +223,23 @@ const runJob = Effect.fnUntraced(function* (spec: JobSpec, backendReason: string
   const plan = layouts.planFor(group.rank)
   const source = yield* allocateTensors(layouts.source.tensorsOf(group.rank))
   yield* timedPhase(seconds, "load", loadTensors(model, group, source, progress))
-  const destination = yield* allocateTensors(layouts.destination.tensorsOf(group.rank))
+  const destination = yield* allocateTensors(layouts.result.tensorsOf(group.rank))
   for (const { tensor } of destination) yield* engine.fill(tensor, poison)
   for (const held of [...source, ...destination]) yield* clearPadding(held)
   const sourceDict = yield* toDict(source, layouts.source.parametersOf(group.rank))
-  const destinationDict = yield* toDict(destination, layouts.destination.parametersOf(group.rank))
+  const destinationDict = yield* toDict(destination, layouts.destination.parametersOf(group.rank), spec.conversion)
   yield* progress("copy", 0, 1)
   const executed = yield* timedPhase(
     seconds,
     "copy",
     executeReshardPlan(plan, sourceDict, destinationDict, {
+      ...transformOf(spec, quantizedNames(spec, layouts, model)),
       onProgress: (moved, total) => progress("copy", moved, Math.max(1, total))
     })
   )
+  const converted = yield* convertedModel(model, spec.conversion)
   const digests = spec.verify
-    ? yield* timedPhase(seconds, "verify", verifyTensors(model, group, destination, progress))
+    ? yield* timedPhase(seconds, "verify", verifyTensors(converted, group, destination, progress))
     : new Map<string, string>()
   if (spec.out !== null) {
     const { out } = spec
@@ -209,9 +248,9 @@ const runJob = Effect.fnUntraced(function* (spec: JobSpec, backendReason: string
       // The first rank writes even an empty model.
       const shard =
         written.length > 0 || group.rank === layouts.destination.ranks[0]
-          ? yield* writeTensors(out.temporary, layouts.destination, model, group, written, digests, progress)
+          ? yield* writeTensors(out.temporary, layouts.result, model, group, written, digests, progress)
           : null
-      yield* publish(spec, out, layouts.destination, model, group, shard)
+      yield* publish(spec, out, layouts.result, model, group, shard)
     })
     yield* timedPhase(seconds, "write", write)
   }

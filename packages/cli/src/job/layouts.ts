@@ -13,6 +13,7 @@ import type { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
 import type { PlanError } from "@tensorferry/core/planner/PlanError"
 import { indexRosters, type PlanIndex, planRank } from "@tensorferry/core/planner/RosterPlanner"
 import * as Result from "effect/Result"
+import { type Conversion, convertedRules, convertedTensors, plannedTensors } from "./conversion.ts"
 
 export interface LayoutChoice {
   readonly from: ParallelConfig
@@ -21,11 +22,14 @@ export interface LayoutChoice {
   readonly rules: ShardingRules
   /** Rules of the source where they are not those of the destination. */
   readonly sourceRules?: ShardingRules
+  readonly conversion?: Conversion
 }
 
 export interface JobLayouts {
   readonly source: ModelLayout
   readonly destination: ModelLayout
+  /** What the destination holds: its tensors as they are converted, and the scales that come with them. */
+  readonly result: ModelLayout
   /** Processes of the job. */
   readonly size: number
   readonly index: PlanIndex
@@ -44,13 +48,25 @@ export const jobLayouts = (
   const source = modelLayout({ tensors, rules: choice.sourceRules ?? choice.rules, config: choice.from })
   if (Result.isFailure(source)) return Result.fail(source.failure)
   const firstRank = choice.ranks === "disjoint" ? worldSizeOf(choice.from) : 0
-  const destination = modelLayout({ tensors, rules: choice.rules, config: choice.to, firstRank })
+  const planned = plannedTensors(tensors, choice.conversion)
+  const destination = modelLayout({ tensors: planned, rules: choice.rules, config: choice.to, firstRank })
   if (Result.isFailure(destination)) return Result.fail(destination.failure)
+  const result =
+    choice.conversion === undefined
+      ? destination
+      : modelLayout({
+          tensors: convertedTensors(tensors, choice.conversion),
+          rules: convertedRules(choice.rules, choice.conversion),
+          config: choice.to,
+          firstRank
+        })
+  if (Result.isFailure(result)) return Result.fail(result.failure)
   const index = indexRosters(source.success.roster, destination.success.roster)
   if (Result.isFailure(index)) return Result.fail(index.failure)
   return Result.succeed({
     source: source.success,
     destination: destination.success,
+    result: result.success,
     size: jobSize(choice),
     index: index.success,
     planFor: (rank) => planRank(index.success, rank)

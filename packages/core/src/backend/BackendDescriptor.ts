@@ -76,10 +76,12 @@ export interface BackendDescriptor {
   readonly tensorEngine?: (options: BackendOptions) => Layer.Layer<TensorEngine, BackendError>
   readonly hostMemory?: (options: BackendOptions) => Layer.Layer<HostMemory, BackendError>
   readonly copyDriver?: (options: BackendOptions) => Layer.Layer<CopyDriver, BackendError, ProcessGroup | TensorEngine>
+  /** `familyEngine` is the engine of the device's family, for backends that serve families of others. */
   readonly replayTransfer?: (
     device: Device,
     ringDepth: number,
-    options: BackendOptions
+    options: BackendOptions,
+    familyEngine?: Layer.Layer<TensorEngine, BackendError>
   ) => Layer.Layer<ReplayTransferBackend, BackendError>
 }
 

@@ -4,14 +4,17 @@
  * An unavailable choice is an error with its remedy. Only "auto" looks further, and reports why it passed others by.
  */
 import * as Config from "effect/Config"
+import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
+import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import type { CopyService } from "../service/CopyService.ts"
 import { type CopyServiceOptions, copyServiceLayer } from "../service/CopyServiceLayer.ts"
 import type { HostMemory } from "../service/HostMemory.ts"
 import type { ProcessGroup } from "../service/ProcessGroup.ts"
 import type { ReplayTransferBackend } from "../service/ReplayTransferBackend.ts"
+import { isRingDepth, maxRingDepth, ReplayTransferDeadline } from "../service/ReplayTransferLayer.ts"
 import type { TensorEngine } from "../service/TensorEngine.ts"
 import { parseDevice } from "../tensor/Device.ts"
 import {
@@ -21,7 +24,7 @@ import {
   backendError,
   type OrConfig
 } from "./BackendDescriptor.ts"
-import { BackendRegistry } from "./BackendRegistry.ts"
+import { BackendRegistry, type BackendRegistryShape } from "./BackendRegistry.ts"
 
 const valueOf = <A>(value: OrConfig<A>): Effect.Effect<A, BackendError> =>
   Config.isConfig(value)
@@ -164,11 +167,24 @@ export interface ReplayTransferChoice {
   readonly device: OrConfig<string>
   /** Slots that a batch rotates through; at least 1. */
   readonly ringDepth: OrConfig<number>
+  /** How long a wait may last in which nothing happens; 60 seconds by default. */
+  readonly deadline?: Duration.Input
   readonly backend?: string
   readonly options?: unknown
 }
 
-/** The replay backend of the device's family. */
+const invalidChoice = (detail: string): BackendError =>
+  backendError("InvalidOptions", {
+    op: "replayTransfer",
+    detail,
+    remedy: `Write a device as family or family:index, a ring depth of 1 to ${maxRingDepth}, a deadline above 0.`
+  })
+
+/** The engine of a device family, made only when a backend asks for it. */
+const familyEngine = (registry: BackendRegistryShape, family: string): Layer.Layer<TensorEngine, BackendError> =>
+  Layer.unwrap(Effect.map(registry.forFamily(family, "tensorEngine"), (descriptor) => descriptor.tensorEngine!({})))
+
+/** The replay backend of the device's family. Settings and refusals are the same for all families. */
 export const replayTransfer = (
   choice: ReplayTransferChoice
 ): Layer.Layer<ReplayTransferBackend, BackendError, BackendRegistry> =>
@@ -178,16 +194,22 @@ export const replayTransfer = (
       const text = yield* valueOf(choice.device)
       const ringDepth = yield* valueOf(choice.ringDepth)
       const device = parseDevice(text)
-      if (device === undefined || !Number.isInteger(ringDepth) || ringDepth < 1) {
-        return yield* backendError("InvalidOptions", {
-          detail:
-            device === undefined ? `"${text}" is not a device.` : `Ring depth ${ringDepth} is not a positive integer.`,
-          remedy: "Write a device as family or family:index, and a ring depth of at least 1."
-        })
+      if (device === undefined) return yield* invalidChoice(`"${text}" is not a device.`)
+      if (!isRingDepth(ringDepth)) return yield* invalidChoice(`There is no ring of depth ${ringDepth}.`)
+      const deadline =
+        choice.deadline === undefined
+          ? yield* ReplayTransferDeadline
+          : Option.getOrUndefined(Duration.fromInput(choice.deadline))
+      if (deadline === undefined || Duration.toMillis(deadline) <= 0) {
+        return yield* invalidChoice(`${String(choice.deadline)} is no deadline.`)
       }
       const descriptor = yield* registry.forFamily(device.family, "replayTransfer", choice.backend)
       yield* requireAvailable(descriptor)
-      return descriptor.replayTransfer!(device, ringDepth, yield* decodeOptions(descriptor, choice.options ?? {}))
+      const options = yield* decodeOptions(descriptor, choice.options ?? {})
+      const engine = familyEngine(registry, device.family)
+      return descriptor.replayTransfer!(device, ringDepth, options, engine).pipe(
+        Layer.provide(Layer.succeed(ReplayTransferDeadline, deadline))
+      )
     })
   )
 

@@ -59,8 +59,15 @@ export interface HostMemoryShape {
   /** Zeroed memory, freed by the scope. A length of 0 is legal. */
   readonly allocate: (byteLength: number) => Effect.Effect<Storage, HostMemoryError, EffectScope.Scope>
   readonly share: (storage: Storage) => Effect.Effect<HostMemoryHandle, HostMemoryError>
-  /** Maps memory of another process (or of this one); unmapped by the scope. */
+  /**
+   * Maps memory of another process (or of this one) to read it; unmapped by the scope. What is written here stays here.
+   */
   readonly open: (handle: HostMemoryHandle) => Effect.Effect<Storage, HostMemoryError, EffectScope.Scope>
+  /**
+   * The same, but what is written here reaches the owner and everyone who maps the memory. For memory whose parties have
+   * a protocol for who writes when; unmapped by the scope.
+   */
+  readonly openShared: (handle: HostMemoryHandle) => Effect.Effect<Storage, HostMemoryError, EffectScope.Scope>
 }
 
 export class HostMemory extends Context.Service<HostMemory, HostMemoryShape>()(

@@ -9,9 +9,17 @@
  *    │   ╲─────────────▶ deferred ──wait──────────▶│
  *    └───────────────── clearReady ────────────────┘
  * ```
- * - `clearReady` makes a slot not ready until its *next* copy completed; an earlier completed copy never counts.
- * - Submitting into a slot whose copy is running fails with `SlotBusy` and changes nothing.
- * - `registerHostSlots` is all or nothing.
+ * - `clearReady` makes a slot not ready until its *next* copy completed; an earlier completed copy never counts. A copy
+ *   that is running goes on: the slot stays `submitted` until it ends and is `idle` then. A deferred one is dropped.
+ * - Submitting into a slot whose copy is running, or is deferred, fails with `SlotBusy` and changes nothing. So does every
+ *   submission that is refused before its copy starts.
+ * - A copy that fails, or whose submission is interrupted, leaves the slot `idle` and its destination unspecified. `isReady`
+ *   and both waits fail with its error until the slot is cleared or submitted into.
+ * - Both waits wait for the next copy where no copy counts yet. A wait in which nothing happens until the deadline fails
+ *   with `DeadlineExceeded`; that and its interruption leave the slot and its copy as they are.
+ * - `registerHostSlots` and `allocateDeviceSlots` are all or nothing.
+ * - The backend orders nothing else: a slot is submitted into again only when its readers are done, and one destination is
+ *   in one slot at a time.
  */
 import * as Context from "effect/Context"
 import type * as Effect from "effect/Effect"
@@ -56,7 +64,7 @@ export interface ReplayStream {
 }
 
 export interface ReplaySubmission {
-  /** Device slot to fill, 0 to `count - 1`. */
+  /** Slot of the ring, 0 to its depth - 1. */
   readonly slot: number
   /** Device tensor, same shape and type as `source`. */
   readonly destination: Tensor
@@ -97,6 +105,11 @@ export interface ReplayTransferBackendShape {
   readonly waitReady: (slot: number) => Effect.Effect<void, ReplayTransferError>
   /** Makes later work of the stream wait for the slot's copy; by default the backend's own stream. */
   readonly waitCurrentStreamForReady: (slot: number, stream?: ReplayStream) => Effect.Effect<void, ReplayTransferError>
+  /**
+   * Device time of the slot's last copy, where timing events exist; `undefined` while a copy is under way and before the
+   * first has ended.
+   */
+  readonly copySeconds: (slot: number) => Effect.Effect<number | undefined, ReplayTransferError>
 }
 
 export class ReplayTransferBackend extends Context.Service<ReplayTransferBackend, ReplayTransferBackendShape>()(

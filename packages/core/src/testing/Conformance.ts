@@ -16,7 +16,6 @@ import { CopyDriver } from "../service/CopyDriver.ts"
 import { CopyService } from "../service/CopyService.ts"
 import { TensorEngine } from "../service/TensorEngine.ts"
 import type {
-  CaseError,
   CopyCase,
   CopyCaseServices,
   CopyDriverCase,
@@ -29,6 +28,7 @@ import { copyMoveCases } from "./conformance/copyMoveCases.ts"
 import { copyRefusalCases } from "./conformance/copyRefusalCases.ts"
 import { engineCastCases } from "./conformance/engineCastCases.ts"
 import { engineMoveCases } from "./conformance/engineMoveCases.ts"
+import { engineQuantizeCases } from "./conformance/engineQuantizeCases.ts"
 import { engineReduceCases } from "./conformance/engineReduceCases.ts"
 import { engineRefusalCases } from "./conformance/engineRefusalCases.ts"
 
@@ -44,7 +44,8 @@ export const tensorEngineCases: ReadonlyArray<TensorEngineCase> = [
   ...engineMoveCases,
   ...engineRefusalCases,
   ...engineCastCases,
-  ...engineReduceCases
+  ...engineReduceCases,
+  ...engineQuantizeCases
 ]
 
 export const copyCases: ReadonlyArray<CopyCase> = [...copyMoveCases, ...copyRefusalCases, ...copyLifecycleCases]
@@ -85,8 +86,9 @@ export const describeCause = (cause: Cause.Cause<{ readonly message: string }>):
     })
     .join("; ")
 
-const judged = <R>(
-  program: Effect.Effect<string | undefined, CaseError, R>,
+/** Runs a case, whose value is the reason to skip it. */
+export const judged = <E extends { readonly message: string }, R>(
+  program: Effect.Effect<string | undefined, E, R>,
   deadline: Duration.Input
 ): Effect.Effect<Verdict, never, R> =>
   program.pipe(

@@ -24,7 +24,9 @@ export {
 } from "./Conformance.ts"
 export { meetAfterCase, type RankRun, runConformanceRank } from "./ConformanceRank.ts"
 export { elementCodec } from "./casts.ts"
+export { type ReplayStreams, ReplaySubject, type ReplaySubjectShape } from "./conformance/ReplaySubject.ts"
 export * as DelayedEngine from "./DelayedEngine.ts"
+export * as DelayedReplayDevice from "./DelayedReplayDevice.ts"
 export { type Fault, type FaultAction, type FaultOptions, makeFault } from "./Faulty.ts"
 export {
   type FuzzOptions,
@@ -49,6 +51,13 @@ export * as meshOracle from "./meshOracle.ts"
 export * as mutate from "./mutate.ts"
 export * as oracle from "./oracle.ts"
 export * as ReferenceEngine from "./ReferenceEngine.ts"
+export {
+  delayedReplaySubject,
+  type ReplayCase,
+  replayConformanceCases,
+  runReplayCase,
+  runReplayCases
+} from "./ReplayConformance.ts"
 export {
   type ClusterOf,
   type RankServices,

@@ -18,6 +18,8 @@ import {
   tensorEngineCases,
   withQuirks
 } from "./Conformance.ts"
+import type { ReplaySubject } from "./conformance/ReplaySubject.ts"
+import { replayConformanceCases, runReplayCase } from "./ReplayConformance.ts"
 
 export interface DescribeOptions {
   /** Case name to the reason why the subject differs; such cases are reported as skipped. */
@@ -74,3 +76,16 @@ export const describeCopyDriver = (
   run: (driverCase: CopyDriverCase) => Effect.Effect<CaseResult>,
   options: DescribeOptions = {}
 ): void => describeCases(`${name}: CopyDriver`, copyDriverCases, run, options)
+
+/** Every replay case against a fresh subject. */
+export const describeReplayTransfer = <E>(
+  name: string,
+  layer: Layer.Layer<ReplaySubject | TensorEngine, E>,
+  options: DescribeOptions = {}
+): void =>
+  describeCases(
+    `${name}: ReplayTransferBackend`,
+    replayConformanceCases,
+    (oneCase) => Effect.orDie(Effect.provide(runReplayCase(oneCase), layer, { local: true })),
+    options
+  )

@@ -1,0 +1,216 @@
+/**
+ * The portable replay backend against the whole replay kit, in both modes, over memory of its own and memory that another
+ * mapping of the same file shows; for host memory and for a device family with an engine of its own.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import { buildReplayTransferBackend } from "@tensorferry/core/backend/BackendLayer"
+import { registryLayer } from "@tensorferry/core/backend/BackendRegistry"
+import type { HostMemoryHandle } from "@tensorferry/core/service/HostMemory"
+import { ReplayTransferBackend, type ReplayTransferBackendShape } from "@tensorferry/core/service/ReplayTransferBackend"
+import { replayTransferLayer } from "@tensorferry/core/service/ReplayTransferLayer"
+import { TensorEngine, type TensorEngineShape, tensorError } from "@tensorferry/core/service/TensorEngine"
+import { cpu, type Device } from "@tensorferry/core/tensor/Device"
+import { tensorView } from "@tensorferry/core/tensor/Tensor"
+import { ReplaySubject, type ReplaySubjectShape } from "@tensorferry/core/testing"
+import { delayedEngine, makeDelays } from "@tensorferry/core/testing/DelayedEngine"
+import * as ReferenceEngine from "@tensorferry/core/testing/ReferenceEngine"
+import { describeReplayTransfer } from "@tensorferry/core/testing/vitest"
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Result from "effect/Result"
+import * as Scope from "effect/Scope"
+import { descriptor } from "../src/index.ts"
+import * as ReplayDevice from "../src/ReplayDevice.ts"
+import { makeEngine, startPeer } from "./support.ts"
+
+const isFull = process.env.TENSORFERRY_TEST_FULL !== undefined
+
+/** An engine whose copies can be held back, and one of which can be made to fail. */
+const makeUnruly = (engine: TensorEngineShape, seed: number) => {
+  const delays = makeDelays(seed)
+  const delayed = delayedEngine(engine, delays)
+  let holds = 0
+  let isFailing = false
+  return {
+    engine: {
+      ...engine,
+      copy: (moves: Parameters<TensorEngineShape["copy"]>[0]) =>
+        Effect.suspend(() => {
+          if (isFailing) {
+            isFailing = false
+            return Effect.fail(tensorError("DeviceFailure", { detail: "The test has it fail.", remedy: "None." }))
+          }
+          return holds > 0 ? delayed.copy(moves) : engine.copy(moves)
+        })
+    },
+    hold: Effect.acquireRelease(
+      Effect.sync(() => {
+        holds += 1
+      }),
+      () =>
+        Effect.suspend(() => {
+          holds -= 1
+          return holds > 0 ? Effect.void : Effect.repeat(delays.releaseOne, { while: (released) => released })
+        })
+    ),
+    failCopy: Effect.sync(() => {
+      isFailing = true
+    })
+  }
+}
+
+interface Setting {
+  readonly deferred: boolean
+  /** Host slots lie in a second mapping of their memory, as a collector's memory does for a learner. */
+  readonly isMapped: boolean
+  readonly seed: number
+  readonly device?: Device
+}
+
+const subjectLayer = ({ deferred, isMapped, seed, device = cpu }: Setting) =>
+  Layer.effectContext(
+    Effect.gen(function* () {
+      const { engine: hostEngine, memory } = yield* makeEngine()
+      const engine = device === cpu ? hostEngine : ReferenceEngine.make({ deviceFamily: device.family })
+      const unruly = makeUnruly(engine, seed)
+      const subject: ReplaySubjectShape = {
+        build: (options) =>
+          Effect.gen(function* () {
+            const opened = ReplayDevice.make(unruly.engine, device, { deferred })
+            const layer = replayTransferLayer(Effect.succeed(opened), { ...options, backend: "torch-copy" })
+            return Context.get(yield* Layer.buildWithScope(layer, yield* Scope.Scope), ReplayTransferBackend)
+          }),
+        allocateHost: (byteLength) =>
+          Effect.gen(function* () {
+            const storage = yield* memory.allocate(byteLength)
+            return isMapped ? yield* memory.openShared(yield* memory.share(storage)) : storage
+          }),
+        hold: unruly.hold,
+        failCopy: unruly.failCopy,
+        registered: () => 0,
+        ticks: isFull ? 10_000 : 300
+      }
+      return Context.make(ReplaySubject, subject).pipe(Context.add(TensorEngine, engine))
+    })
+  )
+
+const pretend = { family: "pretend", index: 0 }
+describeReplayTransfer("torch-copy, mapped slots", subjectLayer({ deferred: false, isMapped: true, seed: 1 }))
+describeReplayTransfer("torch-copy, deferred", subjectLayer({ deferred: true, isMapped: false, seed: 2 }))
+const foreign = subjectLayer({ deferred: false, isMapped: false, seed: 3, device: pretend })
+describeReplayTransfer("torch-copy, another family", foreign)
+if (isFull) {
+  for (const seed of [4, 5, 6]) {
+    for (const deferred of [false, true]) {
+      for (const isMapped of [false, true]) {
+        for (const device of [cpu, pretend]) {
+          const name = `torch-copy, ${device.family}, seed ${seed}${deferred ? ", deferred" : ""}${isMapped ? ", mapped" : ""}`
+          describeReplayTransfer(name, subjectLayer({ deferred, isMapped, seed, device }))
+        }
+      }
+    }
+  }
+}
+
+const built = <A, E>(
+  choice: Parameters<typeof buildReplayTransferBackend>[0],
+  use: (backend: ReplayTransferBackendShape) => Effect.Effect<A, E, Scope.Scope>,
+  descriptors = [descriptor]
+) =>
+  Effect.flatMap(ReplayTransferBackend, use).pipe(
+    Effect.scoped,
+    Effect.provide(buildReplayTransferBackend(choice).pipe(Layer.provide(registryLayer(descriptors))), { local: true })
+  )
+
+describe("built from the registry", () => {
+  it.live("serves the host in both modes", () =>
+    Effect.gen(function* () {
+      for (const [options, submitter] of [
+        [{}, "torch_copy"],
+        [{ threads: 1, deferred: false }, "torch_copy"],
+        [{ deferred: true }, "torch_copy_deferred"]
+      ] as const) {
+        const attributes = yield* built({ device: "cpu", ringDepth: 2, options }, (backend) => backend.attributes)
+        assert.deepStrictEqual(attributes, {
+          device: cpu,
+          deviceFamily: "cpu",
+          h2dSubmitter: submitter,
+          hostMemoryKind: "pageable_shared",
+          hostPinned: false,
+          directPinnedShared: false,
+          supportsAsyncSubmit: false,
+          supportsTimingEvents: false
+        })
+      }
+    })
+  )
+
+  it.live("refuses options, devices and families that it does not know", () =>
+    Effect.gen(function* () {
+      const refused = (device: string, options?: unknown) =>
+        Effect.map(
+          Effect.flip(built({ device, ringDepth: 2, options }, () => Effect.void)),
+          ({ reason }) => [reason._tag, reason.detail] as const
+        )
+      for (const options of [{ deferred: 1 }, { defer: true }, { threads: 0 }]) {
+        assert.strictEqual((yield* refused("cpu", options))[0], "InvalidOptions")
+      }
+      const [tag, detail] = yield* refused("cpu:3")
+      assert.strictEqual(tag, "Unavailable")
+      assert.include(detail, "cpu:3")
+      const [family, missing] = yield* refused("pretend:0")
+      assert.strictEqual(family, "Unavailable")
+      assert.include(missing, "pretend")
+    })
+  )
+
+  it.live("copies by the engine of another family", () => {
+    const { copyDriver: _, hostMemory: __, replayTransfer: ___, ...rest } = descriptor
+    const other = {
+      ...rest,
+      name: "pretend",
+      deviceFamilies: ["pretend"],
+      capabilities: { tensorEngine: rest.capabilities.tensorEngine! },
+      tensorEngine: () => ReferenceEngine.layer({ deviceFamily: "pretend" })
+    }
+    return built(
+      { device: "pretend:0", ringDepth: 1 },
+      Effect.fnUntraced(function* (backend) {
+        const { engine } = yield* makeEngine()
+        const source = yield* engine.allocate("int16", [3, 5])
+        source.storage.bytes!.forEach((_byte, at) => {
+          source.storage.bytes![at] = at + 1
+        })
+        const [slot] = yield* backend.allocateDeviceSlots({ count: 1, shape: [3, 5], dtype: "int16" })
+        assert.deepStrictEqual(slot!.device, { family: "pretend", index: 0 })
+        slot!.storage.bytes!.fill(0xee)
+        yield* backend.submitH2d({ slot: 0, destination: slot!, source })
+        assert.isTrue(yield* backend.isReady(0))
+        assert.deepStrictEqual([...slot!.storage.bytes!], [...source.storage.bytes!])
+      }),
+      [descriptor, other]
+    )
+  })
+
+  it.live("copies what another process wrote into its memory", () =>
+    built(
+      { device: "cpu", ringDepth: 1 },
+      Effect.fnUntraced(function* (backend) {
+        const { memory } = yield* makeEngine()
+        const peer = yield* startPeer("memory-peer")
+        const [slot] = yield* backend.allocateDeviceSlots({ count: 1, shape: [4096], dtype: "uint8" })
+        const allocated = yield* Effect.promise(() => peer.ask({ _tag: "allocate", byteLength: 4096, byte: 7 }))
+        const { handle } = allocated as { readonly handle: HostMemoryHandle }
+        const source = Result.getOrThrow(tensorView(yield* memory.open(handle), "uint8", [4096]))
+        yield* backend.registerHostSlots([source])
+        for (const byte of [7, 8, 9]) {
+          yield* Effect.promise(() => peer.ask({ _tag: "write", index: 0, byte }))
+          slot!.storage.bytes!.fill(0xee)
+          yield* backend.submitH2d({ slot: 0, destination: slot!, source })
+          assert.deepStrictEqual([...slot!.storage.bytes!.subarray(0, 4096)], new Array(4096).fill(byte))
+        }
+      })
+    )
+  )
+})

@@ -1,0 +1,141 @@
+/** `tensorferry agent`: serves one rank of the tensor bus until it is told to stop. */
+
+import * as path from "node:path"
+import { pathToFileURL } from "node:url"
+import {
+  AgentStateLmdb,
+  bootstrap,
+  CommandQueueLmdb,
+  KeyValueStoreEtcd,
+  KeyValueStoreTcp,
+  PairGroups,
+  TensorBusAgents
+} from "@tensorferry/bus"
+import { copyService, hostMemory } from "@tensorferry/core/backend/BackendLayer"
+import * as Config from "effect/Config"
+import * as Console from "effect/Console"
+import * as Command from "effect/cli/Command"
+import * as Flag from "effect/cli/Flag"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Option from "effect/Option"
+import * as Redacted from "effect/Redacted"
+import * as Schema from "effect/Schema"
+import { backendRegistry } from "../job/backends.ts"
+import { chooseDeadline, leastSeconds, mostSeconds } from "../job/deadline.ts"
+import { modelError } from "../model/ModelError.ts"
+import { withFailures } from "../output/CliFailure.ts"
+import { backend, backendPackages, json } from "./shared.ts"
+
+const defaultStore = "127.0.0.1:29650"
+
+const flags = {
+  rank: Flag.Int("rank").pipe(
+    Flag.withSchema(Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 2 ** 31 - 1 }))),
+    Flag.withDescription("Rank of this agent among all; by default AGENT_RANK, or RANK + AGENT_RANK_OFFSET"),
+    Flag.optional
+  ),
+  folder: Flag.String("folder").pipe(
+    Flag.withDescription("Folder of the queue and the state; by default TENSOR_BUS_DIRECTORY, or /tmp"),
+    Flag.optional
+  ),
+  store: Flag.String("store").pipe(
+    Flag.withDescription(
+      `Where agents meet: HOST:PORT of the agent that serves the store, or the URL of an etcd (default ${defaultStore})`
+    ),
+    Flag.withDefault(defaultStore)
+  ),
+  serve: Flag.Boolean("serve").pipe(
+    Flag.withDescription("Serve the store at that address; one agent does. Beyond loopback it needs TENSORFERRY_TOKEN"),
+    Flag.withDefault(false)
+  ),
+  host: Flag.String("host").pipe(
+    Flag.withDescription("Address of this machine at which other agents reach it"),
+    Flag.withDefault("127.0.0.1")
+  ),
+  deadline: Flag.Finite("deadline").pipe(
+    Flag.withSchema(Schema.Finite.check(Schema.isBetween({ minimum: leastSeconds, maximum: mostSeconds }))),
+    Flag.withDescription("Seconds that a command waits for other ranks; TENSORFERRY_DEADLINE, or 60"),
+    Flag.optional
+  ),
+  backend,
+  backendPackages,
+  json
+}
+
+const usage = (detail: string, remedy: string) => modelError("InvalidUsage", { detail, remedy })
+
+const storeLayer = Effect.fnUntraced(function* (address: string, isServed: boolean, token: string | undefined) {
+  const withToken = token === undefined ? {} : { token }
+  if (/^https?:\/\//.test(address)) {
+    return isServed
+      ? yield* usage("An etcd serves itself.", "Leave --serve out.")
+      : KeyValueStoreEtcd.layerEtcd({ url: address })
+  }
+  const match = /^(.+):(\d{1,5})$/.exec(address)
+  const port = Number(match?.[2])
+  if (match === null || port > 65_535) {
+    return yield* usage(`"${address}" is no address of a store.`, "Write HOST:PORT, or the URL of an etcd.")
+  }
+  const host = match[1]!.replace(/^\[(.*)\]$/, "$1")
+  return isServed
+    ? KeyValueStoreTcp.layerServed({ host, port, ...withToken })
+    : KeyValueStoreTcp.layerTcp({ host, port, ...withToken })
+})
+
+export const agent = Command.make("agent", flags, (given) =>
+  withFailures(
+    given.json,
+    Effect.gen(function* () {
+      const rank = Option.getOrUndefined(given.rank)
+      const folder = Option.getOrUndefined(given.folder)
+      const place = yield* bootstrap({
+        ...(rank === undefined ? {} : { rank }),
+        ...(folder === undefined ? {} : { folder: path.resolve(folder) })
+      })
+      const deadline = Duration.millis(yield* chooseDeadline(given.deadline))
+      const secret = yield* Effect.orElseSucceed(Config.option(Config.Redacted("TENSORFERRY_TOKEN")), () =>
+        Option.none()
+      )
+      const token = Option.getOrUndefined(Option.map(secret, Redacted.value)) || undefined
+      const registry = backendRegistry(
+        given.backendPackages,
+        pathToFileURL(path.join(process.cwd(), "package.json")).href
+      )
+      const transport = Layer.provide(copyService({ backend: given.backend, deadline }), registry)
+      const services = Layer.mergeAll(
+        CommandQueueLmdb.layerLmdb({ path: place.commandPath, role: "agent" }),
+        AgentStateLmdb.layerLmdb({ path: place.statePath, role: "agent" }),
+        yield* storeLayer(given.store, given.serve, token),
+        Layer.provide(hostMemory(), registry)
+      )
+      const serve = Effect.gen(function* () {
+        const made = yield* TensorBusAgents.make({
+          rank: place.rank,
+          transport,
+          deadline,
+          makeGroup: PairGroups.overTcp({ host: given.host, ...(token === undefined ? {} : { token }) })
+        })
+        yield* Console.log(
+          given.json
+            ? JSON.stringify({ ok: true, rank: place.rank, queue: place.commandPath, state: place.statePath })
+            : `Agent ${place.rank} serves ${place.commandPath}. Stop it with Ctrl-C or SIGTERM.`
+        )
+        return yield* made.serve
+      })
+      return yield* Effect.provide(Effect.scoped(serve), services)
+    })
+  )
+).pipe(
+  Command.withDescription(
+    "Serve one rank of the tensor bus: processes hand it tensors, it exchanges them with other agents"
+  ),
+  Command.withExamples([
+    { command: "tensorferry agent --rank 0 --serve", description: "The first agent, which also serves the store" },
+    {
+      command: "tensorferry agent --rank 1 --folder /run/job7",
+      description: "Another one, with files of its own folder"
+    }
+  ])
+)

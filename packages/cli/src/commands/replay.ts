@@ -1,0 +1,214 @@
+/** `tensorferry replay`: a collector process and a learner loop over a replay pipeline, measured or verified. */
+import { writeFile } from "node:fs/promises"
+import * as path from "node:path"
+import { pathToFileURL } from "node:url"
+import { hostMemory, replayTransfer, tensorEngine } from "@tensorferry/core/backend/BackendLayer"
+import { makeTrace } from "@tensorferry/core/exec/TraceFile"
+import { parseDevice } from "@tensorferry/core/tensor/Device"
+import * as Console from "effect/Console"
+import * as CliError from "effect/cli/CliError"
+import * as Command from "effect/cli/Command"
+import * as Flag from "effect/cli/Flag"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Option from "effect/Option"
+import * as Schema from "effect/Schema"
+import { backendRegistry } from "../job/backends.ts"
+import { chooseDeadline, leastSeconds, mostSeconds } from "../job/deadline.ts"
+import { withFailures } from "../output/CliFailure.ts"
+import { makeProgressBar } from "../output/ProgressBar.ts"
+import { formatBytes, formatSeconds, table } from "../output/Table.ts"
+import { replayError } from "../replay/ReplayError.ts"
+import type { ReplayJob } from "../replay/ReplayJob.ts"
+import { type ReplayResult, runLearner } from "../replay/runLearner.ts"
+import { backendPackages, json } from "./shared.ts"
+
+const count = (name: string, description: string, minimum: number, maximum: number) =>
+  Flag.Int(name).pipe(
+    Flag.withSchema(Schema.Int.check(Schema.isBetween({ minimum, maximum }))),
+    Flag.withDescription(description)
+  )
+
+const device = Flag.mapEffect(Flag.String("device"), (value) =>
+  parseDevice(value) === undefined
+    ? Effect.fail(
+        new CliError.InvalidValue({
+          option: "device",
+          value,
+          expected: "a device such as cpu, cuda:0 or xpu:0",
+          kind: "flag"
+        })
+      )
+    : Effect.succeed(value)
+).pipe(Flag.withDescription("Where batches go: cpu, cuda:0, xpu:0"), Flag.withDefault("cpu"))
+
+const flags = {
+  device,
+  rows: count("rows", "Rows of a batch", 1, 2 ** 24).pipe(Flag.withDefault(4096)),
+  width: count("width", "Numbers (float32) in the observation of a row", 1, 2 ** 20).pipe(Flag.withDefault(256)),
+  ring: count("ring", "Slots that batches rotate through: 1 without overlap, 2 hot and cold, more ahead", 1, 64).pipe(
+    Flag.withDefault(2)
+  ),
+  ticks: count("ticks", "Batches to take", 1, 10 ** 7),
+  capacity: count("capacity", "Rows that the replay holds; by default four batches", 1, 2 ** 31).pipe(Flag.optional),
+  append: count("append", "New rows that the collector appends per batch; by default a quarter of it", 0, 2 ** 31).pipe(
+    Flag.optional
+  ),
+  seed: count("seed", "Fixes which rows each batch holds", 0, Number.MAX_SAFE_INTEGER).pipe(Flag.withDefault(0)),
+  compute: Flag.Finite("compute").pipe(
+    Flag.withSchema(Schema.Finite.check(Schema.isBetween({ minimum: 0, maximum: 60_000 }))),
+    Flag.withDescription("Milliseconds that the learner works on each batch"),
+    Flag.withDefault(20)
+  ),
+  trace: Flag.String("trace").pipe(
+    Flag.withDescription("File for a trace of packs, copies and waits that Perfetto and Chrome show"),
+    Flag.optional
+  ),
+  deadline: Flag.Finite("deadline").pipe(
+    Flag.withSchema(Schema.Finite.check(Schema.isBetween({ minimum: leastSeconds, maximum: mostSeconds }))),
+    Flag.withDescription("Seconds without progress after which the command fails"),
+    Flag.optional
+  ),
+  backendPackages,
+  json
+}
+
+interface Flags {
+  readonly device: string
+  readonly rows: number
+  readonly width: number
+  readonly ring: number
+  readonly ticks: number
+  readonly capacity: Option.Option<number>
+  readonly append: Option.Option<number>
+  readonly seed: number
+  readonly compute: number
+  readonly trace: Option.Option<string>
+  readonly deadline: Option.Option<number>
+  readonly backendPackages: ReadonlyArray<string>
+  readonly json: boolean
+}
+
+/** The part of the copies that the learner did not wait for. */
+const overlapOf = ({ copySeconds, stallSeconds }: ReplayResult): number =>
+  copySeconds === 0 ? 0 : Math.max(0, 1 - stallSeconds / copySeconds)
+
+const gigabytesPerSecond = (bytes: number, seconds: number): string =>
+  seconds === 0 ? "" : `${(bytes / seconds / 1e9).toFixed(2)} GB/s`
+
+const describe = (job: ReplayJob, result: ReplayResult): string => {
+  const { attributes, batches, bytes, copySeconds, packSeconds, rowBytes, rows, seconds, stallSeconds } = result
+  const row = (name: string, value: number, rate = "") => [
+    name,
+    formatSeconds(value),
+    formatSeconds(value / batches),
+    rate
+  ]
+  return [
+    `${batches} batches of ${job.rows} rows (${formatBytes(job.rows * rowBytes)}) to ${job.device}, ring depth ${job.ringDepth}, ` +
+      `by ${attributes.h2dSubmitter} from ${attributes.hostMemoryKind}`,
+    "",
+    table(
+      ["", "in all", "per batch", "rate"],
+      [
+        row("learner loop", seconds, gigabytesPerSecond(bytes, seconds)),
+        row("pack (collector)", packSeconds, gigabytesPerSecond(bytes, packSeconds)),
+        row("device copy", copySeconds, gigabytesPerSecond(bytes, copySeconds)),
+        row("stall", stallSeconds)
+      ],
+      ["left", "right", "right", "right"]
+    ),
+    "",
+    `throughput ${Math.round(rows / seconds)} rows/s, overlap ${(overlapOf(result) * 100).toFixed(1)}%`,
+    ...(result.redrawn === 0
+      ? []
+      : [`${result.redrawn} rows were overwritten while they were packed, and drawn again`]),
+    ...(job.verify ? [`verified: ${result.rowsVerified} rows, each whole and the one that seed and tick pick`] : [])
+  ].join("\n")
+}
+
+const asJson = (job: ReplayJob, result: ReplayResult) => ({
+  ok: true,
+  ...job,
+  ...result,
+  rowsPerSecond: result.rows / result.seconds,
+  bytesPerSecond: result.bytes / result.seconds,
+  overlap: overlapOf(result)
+})
+
+const body = (flags: Flags, verify: boolean) =>
+  Effect.gen(function* () {
+    const deadlineMillis = yield* chooseDeadline(flags.deadline)
+    const capacity = Option.getOrElse(flags.capacity, () => 4 * flags.rows)
+    const job: ReplayJob = {
+      device: flags.device,
+      rows: flags.rows,
+      width: flags.width,
+      ringDepth: flags.ring,
+      ticks: flags.ticks,
+      capacity,
+      append: Option.getOrElse(flags.append, () => Math.ceil(flags.rows / 4)),
+      seed: flags.seed,
+      computeMillis: flags.compute,
+      deadlineMillis,
+      verify
+    }
+    const trace = makeTrace({ processName: "learner" })
+    const bar = makeProgressBar(1, process.stderr.isTTY === true && !flags.json)
+    const onTick = (done: number, total: number) => bar.update({ rank: 0, phase: "copy", done, total })
+    const family = parseDevice(job.device)!.family
+    const services = Layer.mergeAll(
+      hostMemory(),
+      replayTransfer({ device: job.device, ringDepth: job.ringDepth, deadline: Duration.millis(deadlineMillis) }),
+      tensorEngine({ deviceFamily: family })
+    )
+    const from = pathToFileURL(path.join(process.cwd(), "package.json")).href
+    const learner = runLearner(job, onTick).pipe(
+      Option.isSome(flags.trace) ? Effect.withTracer(trace.tracer) : (effect) => effect,
+      Effect.provide(Layer.provide(services, backendRegistry(flags.backendPackages, from))),
+      Effect.ensuring(bar.clear)
+    )
+    const result = yield* learner
+    if (Option.isSome(flags.trace)) {
+      const file = flags.trace.value
+      yield* Effect.tryPromise({
+        try: () => writeFile(file, trace.json()),
+        catch: (cause) =>
+          replayError("WriteFailed", {
+            file,
+            detail: `The trace cannot be written: ${(cause as NodeJS.ErrnoException).code ?? String(cause)}.`,
+            remedy: "Check the path, its owner and its permissions."
+          })
+      })
+    }
+    yield* Console.log(flags.json ? JSON.stringify(asJson(job, result), null, 2) : describe(job, result))
+  })
+
+const subcommand = (name: string, ticks: number, verify: boolean) =>
+  Command.make(name, { ...flags, ticks: Flag.withDefault(flags.ticks, ticks) }, (stated) =>
+    withFailures(stated.json, body(stated, verify))
+  )
+
+const bench = subcommand("bench", 100, false).pipe(
+  Command.withDescription("Measure throughput, stall and overlap of batches on their way to a device"),
+  Command.withExamples([
+    { command: "tensorferry replay bench", description: "To host memory, with the defaults" },
+    {
+      command: "tensorferry replay bench --device cuda:0 --rows 16384 --width 1024 --trace replay.json",
+      description: "To a GPU, with a trace for ui.perfetto.dev"
+    }
+  ])
+)
+
+const demo = subcommand("demo", 20, true).pipe(
+  Command.withDescription("The same, and check every row of every batch against what the collector wrote"),
+  Command.withExamples([
+    { command: "tensorferry replay demo --rows 64 --ring 3", description: "Small batches, two prepared ahead" }
+  ])
+)
+
+export const replay = Command.make("replay").pipe(
+  Command.withDescription("Feed replay batches from a collector process to a learner's device"),
+  Command.withSubcommands([bench, demo])
+)

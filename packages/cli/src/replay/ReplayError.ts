@@ -1,0 +1,20 @@
+/** Failures of the `replay` commands that are neither the pipeline's, nor the ring's, nor a backend's. */
+import { describeReason, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
+import * as Schema from "effect/Schema"
+
+export const ReplayReason = Schema.Union([
+  reason("CollectorFailed"),
+  /** A batch holds other bytes than the collector wrote. */
+  reason("WrongRows"),
+  reason("WriteFailed")
+])
+export type ReplayReason = typeof ReplayReason.Type
+
+export class ReplayError extends Schema.TaggedError<ReplayError>()("ReplayError", { reason: ReplayReason }) {
+  override get message(): string {
+    return describeReason(this.reason)
+  }
+}
+
+export const replayError = (tag: ReplayReason["_tag"], input: ReasonInput): ReplayError =>
+  new ReplayError({ reason: reasonOf(tag, input) })

@@ -1,0 +1,40 @@
+/**
+ * Why a replay pipeline has no batch. Each reason's text begins with the tick; the slot has a field of its own.
+ */
+import * as Schema from "effect/Schema"
+import { describeReason, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
+
+export const ReplayPipelineReason = Schema.Union([
+  /** Nobody serves pack requests any more. */
+  reason("CollectorGone"),
+  /** The ring's header contradicts itself. */
+  reason("RingTorn"),
+  /** The writer overwrites rows faster than they can be packed. */
+  reason("Overwritten"),
+  /** The batch could not be packed for another reason, such as an empty ring. */
+  reason("PackFailed"),
+  /** The copy to the device failed. */
+  reason("TransferFailed"),
+  /** The call does not fit the pipeline's state. */
+  reason("WrongState"),
+  reason("DeadlineExceeded")
+])
+export type ReplayPipelineReason = typeof ReplayPipelineReason.Type
+
+export class ReplayPipelineError extends Schema.TaggedError<ReplayPipelineError>()("ReplayPipelineError", {
+  reason: ReplayPipelineReason
+}) {
+  override get message(): string {
+    return describeReason(this.reason)
+  }
+}
+
+export const replayPipelineError = (tag: ReplayPipelineReason["_tag"], input: ReasonInput): ReplayPipelineError =>
+  new ReplayPipelineError({ reason: reasonOf(tag, input) })
+
+/** A failure of one batch. */
+export const batchError = (
+  tag: ReplayPipelineReason["_tag"],
+  { tick, slot }: { readonly tick: number; readonly slot: number },
+  input: Omit<ReasonInput, "slot">
+): ReplayPipelineError => replayPipelineError(tag, { ...input, slot, detail: `Tick ${tick}: ${input.detail}` })

@@ -1,0 +1,35 @@
+/** Why a replay ring cannot be made, opened, written or read. */
+import * as Schema from "effect/Schema"
+import { describeReason, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
+
+export const ReplayRingReason = Schema.Union([
+  /** Columns, capacity or memory with which no ring can be made. */
+  reason("InvalidLayout"),
+  /** The memory holds no ring, one of another version, or one whose numbers do not fit the memory. */
+  reason("InvalidRing"),
+  /** The ring's memory was freed. */
+  reason("RingFreed"),
+  /** Another live process, or another writer of this one, writes the ring. */
+  reason("OwnedByOther"),
+  /** The ring is not, or no longer, this writer's. */
+  reason("NotOwner"),
+  reason("InvalidRequest"),
+  /** No row is complete yet. */
+  reason("RingEmpty"),
+  /** Positions went backwards or contradict each other: something else writes to the ring's memory. */
+  reason("RingTorn"),
+  /** Rows were overwritten as fast as they could be read. */
+  reason("Overwritten")
+])
+export type ReplayRingReason = typeof ReplayRingReason.Type
+
+export class ReplayRingError extends Schema.TaggedError<ReplayRingError>()("ReplayRingError", {
+  reason: ReplayRingReason
+}) {
+  override get message(): string {
+    return describeReason(this.reason)
+  }
+}
+
+export const replayRingError = (tag: ReplayRingReason["_tag"], input: ReasonInput): ReplayRingError =>
+  new ReplayRingError({ reason: reasonOf(tag, input) })

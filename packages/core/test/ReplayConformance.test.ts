@@ -1,0 +1,37 @@
+/**
+ * The replay cases themselves: an honest device passes all that apply to it, and each lie is caught by the case that is
+ * named for it.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import { delayedReplaySubject, replayConformanceCases, runReplayCase } from "../src/testing/ReplayConformance.ts"
+import { describeReplayTransfer } from "../src/testing/vitest.ts"
+import { replayLies } from "./replayLies.ts"
+
+const isFull = process.env.TENSORFERRY_TEST_FULL !== undefined
+const seeds = isFull ? Array.from({ length: 20 }, (_, seed) => seed) : [7]
+
+for (const seed of seeds) {
+  for (const mode of ["asynchronous", "synchronous", "deferred"] as const) {
+    describeReplayTransfer(`delayed device, ${mode}, seed ${seed}`, delayedReplaySubject({ mode, seed }))
+  }
+}
+describeReplayTransfer(
+  "delayed device of another family",
+  delayedReplaySubject({ mode: "asynchronous", seed: 8, device: { family: "pretend", index: 0 } })
+)
+
+describe("lies of a replay device", () => {
+  for (const { name, caughtBy, mode = "asynchronous", tell } of replayLies) {
+    it.live(`${name}: caught by "${caughtBy}"`, () =>
+      Effect.gen(function* () {
+        const oneCase = replayConformanceCases.find((known) => known.name === caughtBy)
+        if (oneCase === undefined) return assert.fail(`There is no case "${caughtBy}".`)
+        const lying = delayedReplaySubject({ mode, seed: 3 }, tell())
+        const result = yield* Effect.provide(runReplayCase(oneCase, "30 seconds"), lying)
+        assert.strictEqual(result.status, "failed", result.detail)
+        assert.notInclude(result.detail, "did not end within its deadline")
+      })
+    )
+  }
+})

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Installs the Debian packages over which the tests of Intel devices run: OpenCL on the processor, and the Level Zero loader,
+# which opens a simulated driver. Does nothing where they are present, and never fails: without them, those tests are
+# skipped and say which package is missing. Only root installs, only where apt exists.
+set -uo pipefail
+
+packages=(pocl-opencl-icd ocl-icd-libopencl1 libze1)
+deadline=300
+
+is_installed() { dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null | grep -qx installed; }
+
+missing=()
+for package in "${packages[@]}"; do
+  is_installed "$package" || missing+=("$package")
+done
+
+if [ "${#missing[@]}" -eq 0 ]; then
+  echo "system packages: ${packages[*]} are installed"
+elif ! command -v apt-get >/dev/null; then
+  echo "system packages: ${missing[*]} are missing and there is no apt-get; tests that need them are skipped"
+elif [ "$(id -u)" -ne 0 ]; then
+  echo "system packages: ${missing[*]} are missing; install them as root: apt-get install --no-install-recommends ${missing[*]}"
+else
+  export DEBIAN_FRONTEND=noninteractive
+  install=(timeout "$deadline" apt-get -qq -o DPkg::Lock::Timeout=60 install --yes --no-install-recommends "${missing[@]}")
+  log=$(mktemp)
+  # The lists of a machine image may be there already; they are fetched only where they do not suffice.
+  if "${install[@]}" >"$log" 2>&1 ||
+    { timeout "$deadline" apt-get -qq update >"$log" 2>&1 && "${install[@]}" >"$log" 2>&1; }; then
+    echo "system packages: installed ${missing[*]}"
+  else
+    echo "system packages: ${missing[*]} could not be installed; tests that need them are skipped. The end of what apt-get said:"
+    tail -n 5 "$log"
+  fi
+  rm -f "$log"
+fi
+exit 0
