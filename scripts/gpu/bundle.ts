@@ -62,8 +62,13 @@ const addon = (name: string): void => {
 }
 addon("backend-torch-copy")
 addon("backend-cuda")
-const simulator = "libtensorferry_gpu_simulator.so"
-copyFileSync(path.join(root, "packages/backend-cuda/build/native/simulator", simulator), path.join(folder, simulator))
+addon("backend-nvshmem")
+for (const [name, library] of [
+  ["backend-cuda", "libtensorferry_gpu_simulator.so"],
+  ["backend-nvshmem", "libtensorferry_nvshmem_simulator.so"]
+] as const) {
+  copyFileSync(path.join(root, "packages", name, "build/native/simulator", library), path.join(folder, library))
+}
 for (const set of ["megatron_plans", "dtype_casts"]) {
   copyFileSync(path.join(root, "golden", set, `${set}.json.gz`), path.join(folder, "data", `${set}.json.gz`))
 }

@@ -1,8 +1,8 @@
 /**
  * Proves and measures this package on the GPUs of a machine: `node main.js [--out FOLDER] [--only STAGE,...] [--simulator FILE]`.
  *
- * Stages: host (host kernels of this processor), facts, engine, conformance, golden, reshard, repeats, sanitizer. Each writes
- * what it found to `results.json` in the folder as soon as it has ended; a table comes last.
+ * Stages: host (host kernels of this processor), facts, engine, replay, conformance, golden, reshard, repeats, sanitizer. The
+ * first four need one device. Each writes what it found to `results.json` in the folder as soon as it has ended; tables come last.
  */
 import { spawnSync } from "node:child_process"
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs"
@@ -11,6 +11,7 @@ import * as path from "node:path"
 import { fileURLToPath } from "node:url"
 import { gunzipSync } from "node:zlib"
 import { descriptors } from "@tensorferry/backend-cuda"
+import { descriptors as nvshmem } from "@tensorferry/backend-nvshmem"
 import { descriptor as torchCopy } from "@tensorferry/backend-torch-copy"
 import type { BackendDescriptor } from "@tensorferry/core/backend/BackendDescriptor"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
@@ -19,7 +20,9 @@ import { checkCasts, RecordedCasts } from "@tensorferry/core/testing/golden/dtyp
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import { type JobResult, runJob } from "./jobs.ts"
+import { driftPer100, median } from "./numbers.ts"
 import { rankMain } from "./rank.ts"
+import { type Figure, measureReplay, replayCases } from "./replay.ts"
 import { deviceCase, deviceCaseCount } from "./reshards.ts"
 import type { RankSpec, RepeatSample, ReshardTimes } from "./work.ts"
 
@@ -33,6 +36,7 @@ const flag = (name: string): string | undefined => {
 const out = flag("out") ?? "."
 const only = flag("only")?.split(",")
 const simulator = flag("simulator")
+/** Names of backends; `nvshmem:put` and `nvshmem:direct` choose the path of `nvshmem`. */
 const backends = flag("backends")?.split(",") ?? ["cuda-ipc", "nccl", "cuda"]
 const devices = Number(flag("devices") ?? 2)
 /** For rehearsals: divides long dimensions of the weights. */
@@ -48,6 +52,18 @@ const options =
   simulator === undefined
     ? stated
     : { ...stated, libraries: { runtime: simulator, driver: simulator, compiler: simulator, collectives: simulator } }
+
+/** The backend that a name of `backends` means, with its options; those of `nvshmem` are stated by a flag of their own. */
+const chosen = (name: string): Pick<RankSpec, "backend" | "options"> => {
+  const [backend, way] = name.split(":") as [string, string | undefined]
+  if (backend !== "nvshmem") return { backend, options }
+  const own = JSON.parse(flag("nvshmem-options") ?? "{}") as { readonly [option: string]: unknown }
+  const libraries = { runtime: simulator, driver: simulator, compiler: simulator, nvshmem: simulator }
+  return {
+    backend,
+    options: { ...own, ...(way === undefined ? {} : { path: way }), ...(simulator === undefined ? {} : { libraries }) }
+  }
+}
 const program = [process.execPath, "--expose-gc", fileURLToPath(import.meta.url)]
 
 interface Row {
@@ -66,11 +82,12 @@ const report: { [name: string]: unknown } = {
   host: { processor: os.cpus()[0]?.model, cores: os.availableParallelism(), node: process.version }
 }
 const rows: Array<Row> = []
+const figures: Array<Figure> = []
 const summary: Array<string> = []
 
 const save = (): void => {
   mkdirSync(out, { recursive: true })
-  writeFileSync(path.join(out, "results.json"), `${JSON.stringify({ ...report, rows }, null, 1)}\n`)
+  writeFileSync(path.join(out, "results.json"), `${JSON.stringify({ ...report, rows, figures }, null, 1)}\n`)
 }
 
 const tell = (line: string): void => {
@@ -126,14 +143,6 @@ const conformanceSizes = (backend: string): ReadonlyArray<number> =>
   // Collectives take one rank per device.
   [1, 2, 3].filter((size) => backend === "cuda-ipc" || size <= devices)
 
-const median = (values: ReadonlyArray<number>): number => [...values].sort((a, b) => a - b)[values.length >> 1] ?? 0
-
-/** The median slope over all pairs, as a share of the median, per 100 (Theil-Sen). */
-const driftPer100 = (values: ReadonlyArray<number>): number => {
-  const slopes = values.flatMap((a, i) => values.slice(i + 1).map((b, j) => (b - a) / (j + 1)))
-  return (median(slopes) / median(values)) * 100
-}
-
 const stages: { readonly [name: string]: () => Promise<void> } = {
   host: async () => {
     for (const kernels of ["baseline", "avx2", "widest"]) {
@@ -146,7 +155,7 @@ const stages: { readonly [name: string]: () => Promise<void> } = {
   },
   facts: async () => {
     const found = await Promise.all(
-      descriptors.map(async ({ name, probe }) => [name, await Effect.runPromise(probe)] as const)
+      [...descriptors, ...nvshmem].map(async ({ name, probe }) => [name, await Effect.runPromise(probe)] as const)
     )
     report.backends = Object.fromEntries(found)
     for (const [name, probe] of found) {
@@ -160,22 +169,34 @@ const stages: { readonly [name: string]: () => Promise<void> } = {
     judge("engine", await Effect.runPromise(runTensorEngineCases(layer)))
     judge("casts recorded with PyTorch", await Effect.runPromise(Effect.scoped(casts(engineDescriptor, options))))
   },
+  replay: async () => {
+    const spec = { options, vendor: stated.vendor === "rocm" ? "rocm" : "cuda", shrink } as const
+    judge("replay", await Effect.runPromise(replayCases(spec, simulator !== undefined)))
+    const measured = measureReplay(spec, (figure) => {
+      figures.push(figure)
+      console.log(`${figure.case}: ${figure.value.toPrecision(4)} ${figure.unit} (${figure.detail})`)
+      save()
+    })
+    await Effect.runPromise(measured)
+  },
   conformance: async () => {
     for (const backend of backends) {
       for (const size of conformanceSizes(backend)) {
-        const job = await runJob(program, { size, backend, options, work: { kind: "conformance" } }, 240)
+        const job = await runJob(program, { size, ...chosen(backend), work: { kind: "conformance" } }, 240)
         judge(`conformance ${backend}, ${size} ranks`, resultsOf(job))
       }
     }
   },
   golden: async () => {
     const file = data("megatron_plans.json.gz")
-    for (const [backend, size] of [
+    const sized: ReadonlyArray<readonly [string, number]> = [
       ["cuda-ipc", 8],
       ["nccl", 2],
       ["cuda", 2]
-    ] as const) {
-      const job = await runJob(program, { size, backend, options, work: { kind: "golden", file } }, 240)
+    ]
+    const others = backends.filter((name) => name.startsWith("nvshmem")).map((name) => [name, 2] as const)
+    for (const [backend, size] of others.length > 0 ? others : sized) {
+      const job = await runJob(program, { size, ...chosen(backend), work: { kind: "golden", file } }, 240)
       judge(`golden rosters ${backend}, up to ${size} ranks`, resultsOf(job))
     }
   },
@@ -183,7 +204,7 @@ const stages: { readonly [name: string]: () => Promise<void> } = {
     const cases = flag("cases")?.split(",").map(Number) ?? Array.from({ length: deviceCaseCount }, (_, at) => at)
     for (const backend of backends) {
       const work = { kind: "reshard", cases, warmUps: 2, rounds } as const
-      const job = await runJob(program, { size: 2, backend, options, shrink, work }, 300)
+      const job = await runJob(program, { size: 2, ...chosen(backend), shrink, work }, 300)
       const told = job.lines.map((lines) => lines.flatMap((line) => (line.event === "reshard" ? [line.times] : [])))
       report[`reshard ${backend}`] = told
       for (const at of cases) {
@@ -210,7 +231,7 @@ const stages: { readonly [name: string]: () => Promise<void> } = {
     for (const backend of backends) {
       const job = await runJob(
         program,
-        { size: 2, backend, options, shrink, work: { kind: "repeats", count: repeatCount } },
+        { size: 2, ...chosen(backend), shrink, work: { kind: "repeats", count: repeatCount } },
         300
       )
       for (const [rank, lines] of job.lines.entries()) {
@@ -257,9 +278,20 @@ const stages: { readonly [name: string]: () => Promise<void> } = {
   }
 }
 
+const printFigures = (): void => {
+  if (figures.length === 0) return
+  console.log("\n| case | value | target | | |\n| --- | --- | --- | --- | --- |")
+  for (const { case: name, value, unit, target, lowerIsBetter, detail } of figures) {
+    const goal = target === undefined ? "" : `${lowerIsBetter ? "<=" : ">="} ${target} ${unit}`
+    const isMet = target === undefined || (lowerIsBetter ? value <= target : value >= target)
+    console.log(`| ${name} | ${value.toPrecision(4)} ${unit} | ${goal} | ${isMet ? "met" : "missed"} | ${detail} |`)
+  }
+}
+
 const printTable = (): void => {
   console.log("\n----------------------------------------")
   for (const line of summary) console.log(line)
+  printFigures()
   if (rows.length === 0) return
   console.log(
     "\n| case | path | median ms | target | reference | limit | GB/s | |\n| --- | --- | --- | --- | --- | --- | --- | --- |"

@@ -5,6 +5,7 @@
 import { readdirSync, readFileSync } from "node:fs"
 import { gunzipSync } from "node:zlib"
 import { descriptors } from "@tensorferry/backend-cuda"
+import { descriptors as nvshmem } from "@tensorferry/backend-nvshmem"
 import { executeReshardPlan } from "@tensorferry/core/exec/executeReshardPlan"
 import type { ReshardPlan } from "@tensorferry/core/ir/ReshardPlan"
 import { parametersOf, type Roster } from "@tensorferry/core/layout/Roster"
@@ -35,7 +36,7 @@ import type { RankLine, RankSpec, Work } from "./work.ts"
 const print = (line: RankLine) => Effect.sync(() => void process.stdout.write(`${JSON.stringify(line)}\n`))
 
 const descriptorOf = (name: string) => {
-  const descriptor = descriptors.find((one) => one.name === name)
+  const descriptor = [...descriptors, ...nvshmem].find((one) => one.name === name)
   if (descriptor?.copyDriver === undefined || descriptor.tensorEngine === undefined) {
     return Effect.die(`There is no backend ${name} with a driver and an engine.`)
   }

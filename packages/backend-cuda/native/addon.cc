@@ -35,6 +35,7 @@ Napi::Object initialise(Napi::Env env, Napi::Object exports) {
   bindSharing(env, exports, shared);
   bindCommunicator(env, exports, shared);
   bindPrograms(env, exports, shared);
+  bindReplay(env, exports, shared);
   return exports;
 }
 

@@ -6,21 +6,10 @@
 #include "arguments.h"
 #include "bindings.h"
 #include "program.h"
+#include "worker_job.h"
 
 namespace tensorferry::gpu {
 namespace {
-
-/** A job of the worker, which waits for the device in a way that cancelling can wake. */
-class WorkerJob : public Job {
- public:
-  void cancel() noexcept override {
-    Job::cancel();
-    waker_.wake();
-  }
-
- protected:
-  Waker waker_;
-};
 
 class ProgramJob final : public WorkerJob {
  public:
@@ -101,7 +90,12 @@ Napi::Value createProgram(const Napi::CallbackInfo& info) {
       communicator = openResource<Communicator>(info[3]);
       if (communicator == nullptr) return badHandle(env, "createProgram", "communicator");
     }
-    auto program = Program::create(device, wordsOf(info[1]), *moves, std::move(communicator));
+    std::shared_ptr<StreamCalls> calls;
+    if (!argument(info, 4).IsUndefined()) {
+      calls = unwrap<StreamCalls>(info[4]);
+      if (calls == nullptr) return badHandle(env, "createProgram", "taker of calls");
+    }
+    auto program = Program::create(device, wordsOf(info[1]), *moves, std::move(communicator), std::move(calls));
     if (!program.ok()) return toJs(env, program.status());
     return succeed(env, wrapResource(env, program.value()));
   });

@@ -46,5 +46,6 @@ void bindMemory(Napi::Env env, Napi::Object exports, Shared* shared);
 void bindSharing(Napi::Env env, Napi::Object exports, Shared* shared);
 void bindCommunicator(Napi::Env env, Napi::Object exports, Shared* shared);
 void bindPrograms(Napi::Env env, Napi::Object exports, Shared* shared);
+void bindReplay(Napi::Env env, Napi::Object exports, Shared* shared);
 
 }  // namespace tensorferry::gpu

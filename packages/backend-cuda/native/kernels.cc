@@ -42,6 +42,7 @@ Status Kernels::load(const Libraries& libraries, int ordinal, const std::string&
   const auto count = static_cast<uint32_t>(std::max(1, processors));
   moveBlocks_ = blocks > 0 ? blocks : residentBlocks(move_, count);
   reduceBlocks_ = blocks > 0 ? blocks : residentBlocks(reduce_, count);
+  quantizeBlocks_ = blocks > 0 ? blocks : residentBlocks(quantize_, count);
   compareBlocks_ = blocks > 0 ? blocks : residentBlocks(compare_, count);
   if (api.vendor == Vendor::Rocm)
     clockRate_ = static_cast<uint64_t>(api.getAttribute(&rate, wallClockRate, ordinal) == code::success && rate > 0
@@ -57,6 +58,7 @@ Status Kernels::loadImage(const std::string& image) {
   Module module(*api_, handle);
   const std::pair<FunctionHandle*, const char*> functions[] = {{&move_, "tensorferry_move"},
                                                                {&reduce_, "tensorferry_reduce"},
+                                                               {&quantize_, "tensorferry_quantize"},
                                                                {&compare_, "tensorferry_compare"},
                                                                {&spin_, "tensorferry_spin"}};
   for (const auto& [function, name] : functions) {
@@ -88,6 +90,10 @@ Status Kernels::move(const MoveParameter& parameter, StreamHandle stream) const 
 
 Status Kernels::reduce(const ReduceParameter& parameter, uint32_t usefulBlocks, StreamHandle stream) const {
   return launch(reduce_, std::clamp(usefulBlocks, 1u, reduceBlocks_), blockThreads, parameter, stream);
+}
+
+Status Kernels::quantize(const QuantizeParameter& parameter, uint32_t usefulBlocks, StreamHandle stream) const {
+  return launch(quantize_, std::clamp(usefulBlocks, 1u, quantizeBlocks_), blockThreads, parameter, stream);
 }
 
 Status Kernels::compare(const CompareParameter& parameter, StreamHandle stream) const {

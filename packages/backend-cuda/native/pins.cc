@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 
 namespace tensorferry::gpu {
@@ -56,13 +57,52 @@ Result<PinnedRange> PinBook::pin(uint64_t address, uint64_t bytes) {
       return piece.status();
     }
     pieces_.emplace(at, piece.value());
+    version_.fetch_add(1, std::memory_order_acq_rel);
     taken.push_back(at);
     at = until;
   }
   return PinnedRange(this, std::move(taken));
 }
 
+HostRuns PinBook::runsOf(uint64_t address, uint64_t bytes) {
+  const uint64_t end = address + bytes;
+  HostRuns found;
+  std::lock_guard lock(mutex_);
+  auto next = pieces_.upper_bound(address);
+  if (next != pieces_.begin() && std::prev(next)->second.end > address) --next;
+  for (uint64_t at = address; at < end;) {
+    const bool isInside = next != pieces_.end() && next->first <= at;
+    const uint64_t until = isInside ? next->second.end : next == pieces_.end() ? end : next->first;
+    const uint64_t stop = std::min(end, until);
+    found.runs.push_back({at, stop - at});
+    found.isPinned = found.isPinned && isInside;
+    if (isInside) ++next;
+    at = stop;
+  }
+  return found;
+}
+
+void PinBook::addUser(std::weak_ptr<PinUser> user) {
+  std::lock_guard lock(usersMutex_);
+  std::erase_if(users_, [](const auto& weak) { return weak.expired(); });
+  users_.push_back(std::move(user));
+}
+
+void PinBook::settleUsers() noexcept {
+  caught("unpin", [this] {
+    std::vector<std::shared_ptr<PinUser>> users;
+    {
+      std::lock_guard lock(usersMutex_);
+      for (const auto& weak : users_)
+        if (auto user = weak.lock()) users.push_back(std::move(user));
+    }
+    for (const auto& user : users) user->settle();
+    return Status{};
+  });
+}
+
 void PinBook::unpin(const std::vector<uint64_t>& pieces) noexcept {
+  settleUsers();
   std::lock_guard lock(mutex_);
   unpinLocked(pieces);
 }
@@ -73,6 +113,7 @@ void PinBook::unpinLocked(const std::vector<uint64_t>& pieces) noexcept {
     if (found == pieces_.end() || --found->second.pins > 0) continue;
     if (found->second.isOurs && api_.unregisterHost(reinterpret_cast<void*>(start)) != code::success) api_.clearError();
     pieces_.erase(found);
+    version_.fetch_add(1, std::memory_order_acq_rel);
   }
 }
 

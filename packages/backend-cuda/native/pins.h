@@ -8,8 +8,10 @@
  */
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -43,6 +45,26 @@ class PinnedRange {
   std::vector<uint64_t> pieces_;
 };
 
+/** Bytes that one copy may read: of one registration, or of none. */
+struct HostRun {
+  uint64_t start, bytes;
+};
+
+/** A range of host memory as drivers want to have it copied: a copy that reaches over the end of a registration fails. */
+struct HostRuns {
+  std::vector<HostRun> runs;
+  /** All of it is registered here. */
+  bool isPinned = true;
+};
+
+/** Somebody whose queued work reads pinned memory without holding a pin of its own. */
+class PinUser {
+ public:
+  virtual ~PinUser() = default;
+  /** Ends when the work queued so far has ended. Any thread. */
+  virtual void settle() noexcept = 0;
+};
+
 class PinBook {
  public:
   /** The book of the library that a table of functions belongs to; lives as long as the process. */
@@ -50,6 +72,15 @@ class PinBook {
 
   /** Pins the pages of a range of at least one byte. */
   Result<PinnedRange> pin(uint64_t address, uint64_t bytes);
+
+  /** Rises with every registration that comes or goes; what `runsOf` answers holds as long as it stands. */
+  uint64_t version() const noexcept { return version_.load(std::memory_order_acquire); }
+
+  /** Cuts a range where registrations begin and end. */
+  HostRuns runsOf(uint64_t address, uint64_t bytes);
+
+  /** From now on nothing is unregistered under the user's work, as long as the user lives. */
+  void addUser(std::weak_ptr<PinUser> user);
 
  private:
   friend class PinnedRange;
@@ -63,12 +94,16 @@ class PinBook {
   };
 
   Result<Piece> registerPages(uint64_t start, uint64_t end);
+  void settleUsers() noexcept;
   void unpin(const std::vector<uint64_t>& pieces) noexcept;
   void unpinLocked(const std::vector<uint64_t>& pieces) noexcept;
 
   const GpuApi api_;
   std::mutex mutex_;
   std::map<uint64_t, Piece> pieces_;
+  std::atomic<uint64_t> version_{1};
+  std::mutex usersMutex_;
+  std::vector<std::weak_ptr<PinUser>> users_;
 };
 
 }  // namespace tensorferry::gpu

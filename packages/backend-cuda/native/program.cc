@@ -75,16 +75,17 @@ void Program::place(std::vector<PlacedTable<Compiled>>& tables, Compiled compile
 
 Result<std::shared_ptr<Program>> Program::create(const std::shared_ptr<Device>& device, WordTable steps,
                                                  const std::vector<WordTable>& moves,
-                                                 std::shared_ptr<Communicator> communicator) {
+                                                 std::shared_ptr<Communicator> communicator,
+                                                 std::shared_ptr<StreamCalls> calls) {
   if (communicator != nullptr) {
     if (Status status = communicator->usable(); !status.ok()) return status;
     if (communicator->device != device)
       return failure(Code::InvalidArgument, "createProgram", "The communicator belongs to another device.");
   }
-  auto list = parseSteps(steps.words, steps.count, {moves.size(), communicator == nullptr ? 0 : communicator->ranks});
+  auto list = parseSteps(steps.words, steps.count, {moves.size(), communicator == nullptr ? 0 : communicator->ranks, calls.get()});
   if (!list.ok()) return list.status();
   if (!list.value().usesCommunicator) communicator = nullptr;
-  auto program = std::make_shared<Program>(device, std::move(list.value()), std::move(communicator));
+  auto program = std::make_shared<Program>(device, std::move(list.value()), std::move(communicator), std::move(calls));
   for (const WordTable& table : moves) {
     auto parsed = parseTable(table, true);
     if (!parsed.ok()) return parsed.status();
@@ -96,6 +97,11 @@ Result<std::shared_ptr<Program>> Program::create(const std::shared_ptr<Device>& 
     auto reduction = compileReduce(steps.words + range.first, range.count);
     if (!reduction.ok()) return reduction.status();
     program->place(program->reductions, std::move(reduction.value()));
+  }
+  for (const WordRange& range : program->list.quantizations) {
+    auto quantization = compileQuantize(steps.words + range.first, range.count);
+    if (!quantization.ok()) return quantization.status();
+    program->place(program->quantizations, std::move(quantization.value()));
   }
   device->adopt(program);
   return program;
@@ -113,6 +119,7 @@ Status Program::upload(Waker& waker, const CancelToken& token) {
   };
   std::for_each(batches.begin(), batches.end(), list);
   std::for_each(reductions.begin(), reductions.end(), list);
+  std::for_each(quantizations.begin(), quantizations.end(), list);
   Status status = uploadWords(*device, block.value().address, tables, offsets, waker, token);
   if (!status.ok()) {
     device->tables.put(block.value());
@@ -122,6 +129,7 @@ Status Program::upload(Waker& waker, const CancelToken& token) {
   // The host's copies have served.
   for (auto& batch : batches) batch.compiled.table = {};
   for (auto& reduction : reductions) reduction.compiled.table = {};
+  for (auto& quantization : quantizations) quantization.compiled.table = {};
   return {};
 }
 

@@ -37,13 +37,15 @@ class Program final : public Resource {
  public:
   static constexpr napi_type_tag typeTag{0x83d6e91f4b274d08, 0x9b2c5ad1709e48b7};
 
-  /** Checks and compiles. `communicator` may be null. */
+  /** Checks and compiles. `communicator` and `calls` may be null. */
   static Result<std::shared_ptr<Program>> create(const std::shared_ptr<Device>& device, WordTable steps,
                                                  const std::vector<WordTable>& moves,
-                                                 std::shared_ptr<Communicator> communicator);
+                                                 std::shared_ptr<Communicator> communicator,
+                                                 std::shared_ptr<StreamCalls> calls = nullptr);
 
-  Program(std::shared_ptr<Device> owner, StepList list, std::shared_ptr<Communicator> group) noexcept
-      : Resource(std::move(owner)), communicator(std::move(group)), list(std::move(list)) {}
+  Program(std::shared_ptr<Device> owner, StepList list, std::shared_ptr<Communicator> group,
+          std::shared_ptr<StreamCalls> called) noexcept
+      : Resource(std::move(owner)), communicator(std::move(group)), calls(std::move(called)), list(std::move(list)) {}
 
   int rank() const noexcept override { return 0; }
 
@@ -54,9 +56,10 @@ class Program final : public Resource {
   uint64_t addressOf(uint64_t offset) const noexcept { return reinterpret_cast<uint64_t>(block_.address) + offset; }
 
   const std::shared_ptr<Communicator> communicator;
+  const std::shared_ptr<StreamCalls> calls;
   const StepList list;
   std::vector<PlacedTable<Batch>> batches;
-  std::vector<PlacedTable<Reduction>> reductions;
+  std::vector<PlacedTable<Reduction>> reductions, quantizations;
 
  protected:
   void giveBack() noexcept override;

@@ -29,6 +29,7 @@ class Run {
         device_(*program.device),
         api_(device_.api()),
         communicator_(program.communicator.get()),
+        calls_(program.calls.get()),
         waker_(waker),
         token_(token),
         progress_(progress) {}
@@ -39,6 +40,7 @@ class Run {
     // From here on the program must come to its end on the device, whatever happened.
     if (!status.ok()) giveUp();
     status = drain(std::move(status));
+    if (status.ok() && calls_ != nullptr) status = calls_->finish();
     if (!status.ok()) return status;
     return times();
   }
@@ -95,6 +97,12 @@ class Run {
         return device_.kernels.reduce(reduceParameter(reduction.compiled, program_.addressOf(reduction.offset)),
                                       reduction.compiled.usefulBlocks, stream);
       }
+      case StepKind::Quantize: {
+        const auto& quantization = program_.quantizations[step.number];
+        if (quantization.compiled.records == 0) return {};
+        return device_.kernels.quantize(quantizeParameter(quantization.compiled, program_.addressOf(quantization.offset)),
+                                        quantization.compiled.usefulBlocks, stream);
+      }
       case StepKind::Record:
         return callRuntime(api_, api_.recordEvent, device_.events.at(step.number), stream);
       case StepKind::Wait:
@@ -112,6 +120,10 @@ class Run {
         return mark(step.stream, step.amount, false);
       case StepKind::Spin:
         return device_.kernels.spin(step.amount, stream);
+      case StepKind::Call: {
+        const WordRange& range = program_.list.calls[step.number];
+        return calls_->enqueue(program_.list.callWords.data() + range.first, range.count, stream);
+      }
     }
     return {};
   }
@@ -196,12 +208,14 @@ class Run {
   Status look() const {
     Status status = interrupted();
     if (status.ok() && communicator_ != nullptr) status = communicator_->asyncError();
+    if (status.ok() && calls_ != nullptr) status = calls_->look();
     return status;
   }
 
   /** Without this the other ranks, and so this device, would wait for ever. */
   void giveUp() noexcept {
     if (communicator_ != nullptr) communicator_->abort();
+    if (calls_ != nullptr) calls_->giveUp();
     hasGivenUp_ = true;
   }
 
@@ -226,6 +240,8 @@ class Run {
         if (!status.ok()) giveUp();
       }
       if (!isBusy) return status;
+      // What it let go of may have been caught again by what others still send.
+      if (hasGivenUp_ && calls_ != nullptr) calls_->giveUp();
       backoff.pause();
     }
   }
@@ -247,6 +263,7 @@ class Run {
   Device& device_;
   const GpuApi& api_;
   Communicator* const communicator_;
+  StreamCalls* const calls_;
   Waker& waker_;
   const CancelToken& token_;
   ProgressCounter& progress_;

@@ -11,7 +11,7 @@ namespace tensorferry::gpu {
 namespace {
 
 /** Words that follow the first, by kind. */
-constexpr std::array<size_t, 13> wordsOf = {0, 3, 1, 1, 1, 1, 0, 3, 3, 0, 2, 1, 1};
+constexpr std::array<size_t, 15> wordsOf = {0, 3, 1, 1, 1, 1, 0, 3, 3, 0, 2, 1, 1, 1, 1};
 
 constexpr uint64_t exact = (uint64_t{1} << 53) - 1;
 /** A minute. Longer spins would only hang a device. */
@@ -78,6 +78,12 @@ class Parser {
         list_.reductions.push_back({at, values[0]});
         at += values[0];
         break;
+      case StepKind::Quantize:
+        if (values[0] > count_ - at) return "The table ends inside a block scaling.";
+        step.number = static_cast<uint32_t>(list_.quantizations.size());
+        list_.quantizations.push_back({at, values[0]});
+        at += values[0];
+        break;
       case StepKind::Record:
         if (values[0] >= eventLimit) return "Events have numbers below 65536.";
         step.number = static_cast<uint32_t>(values[0]);
@@ -125,6 +131,16 @@ class Parser {
         if (values[0] > spinLimit) return "A spin lasts a minute at most.";
         step.amount = values[0];
         break;
+      case StepKind::Call: {
+        if (limits_.calls == nullptr) return "A call needs whom to call.";
+        if (values[0] > count_ - at) return "The table ends inside a call.";
+        if (const char* problem = limits_.calls->problemOf(words_ + at, values[0]); problem != nullptr) return problem;
+        step.number = static_cast<uint32_t>(list_.calls.size());
+        list_.calls.push_back({list_.callWords.size(), values[0]});
+        list_.callWords.insert(list_.callWords.end(), words_ + at, words_ + at + values[0]);
+        at += values[0];
+        break;
+      }
     }
     list_.steps.push_back(step);
     return nullptr;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <tensorferry/status.h>
+#include <tensorferry_gpu/stream_calls.h>
 
 namespace tensorferry::gpu {
 
@@ -27,6 +28,8 @@ enum class StepKind : uint8_t {
   Span,
   Progress,
   Spin,
+  Call,
+  Quantize,
 };
 
 struct Step {
@@ -34,7 +37,7 @@ struct Step {
   uint8_t stream;
   /** Of a span: whether it ends. */
   bool isEnd = false;
-  /** Table of moves, reduction, event, peer or span. */
+  /** Table of moves, reduction, event, peer, span or call. */
   uint32_t number = 0;
   /** Destination of a copy, or the memory of a send or receive. */
   uint64_t address = 0;
@@ -43,14 +46,17 @@ struct Step {
   uint64_t amount = 0;
 };
 
-/** Where a reduction's own table lies in the table of steps. */
+/** Where the own table of a reduction or block scaling lies in the table of steps. */
 struct WordRange {
   size_t first, count;
 };
 
 struct StepList {
   std::vector<Step> steps;
-  std::vector<WordRange> reductions;
+  std::vector<WordRange> reductions, quantizations;
+  /** Words of calls, and where each call's own lie among them. */
+  std::vector<uint64_t> callWords;
+  std::vector<WordRange> calls;
   size_t events = 0, spans = 0;
   bool usesCommunicator = false;
 };
@@ -59,6 +65,8 @@ struct StepLimits {
   size_t moveTables;
   /** Ranks of the communicator; 0 where there is none. */
   uint32_t ranks;
+  /** Who takes part; null where nobody does. */
+  const StreamCalls* calls = nullptr;
 };
 
 inline constexpr uint64_t eventLimit = 65'536;

@@ -23,6 +23,10 @@ export type NativeMapping = NativeHandle<"mapping">
 export type NativePin = NativeHandle<"pin">
 export type NativeCommunicator = NativeHandle<"communicator">
 export type NativeProgram = NativeHandle<"program">
+/** Of another addon, which takes the calls of a program: see stream_calls.h. */
+export type NativeStreamCalls = NativeHandle<"stream calls">
+export type NativeReplay = NativeHandle<"replay">
+export type NativeReplayCopy = NativeHandle<"replay copy">
 
 /** Whose names a set of libraries has. */
 export type Vendor = "cuda" | "rocm"
@@ -93,6 +97,29 @@ export interface ImportedMemory {
 /** Microseconds between the events of a span, by span number; see StepTable. */
 export type SpanTimes = Float64Array
 
+/**
+ * A prepared copy of host memory to the device as functions that answer numbers: the vendor's own, or one of
+ * `replayAnswers`. They never wait and make no object.
+ */
+export interface PreparedReplayCopy {
+  readonly copy: NativeReplayCopy
+  /** Queues the copy and the slot's event behind it. */
+  readonly start: () => number
+  /** Whether the slot's event was reached. */
+  readonly query: () => number
+  /** Seconds of the slot's last copy on the device; negative where there are none. */
+  readonly seconds: () => number
+}
+
+/** What prepared copies answer; other numbers are failures. */
+export const replayAnswers = {
+  ok: 0,
+  notReady: 600,
+  isClosed: -1,
+  /** The driver would keep the caller waiting: use `startReplayCopy`. */
+  needsThread: -2
+} as const
+
 export interface Addon extends AddonIdentity, JobControl {
   /** Opens what it can; reports what it tried. Never fails for a missing library. */
   readonly openLibraries: (vendor: Vendor, names: LibraryNames) => NativeAnswer<OpenedLibraries>
@@ -159,7 +186,8 @@ export interface Addon extends AddonIdentity, JobControl {
     device: NativeDevice,
     steps: BigUint64Array,
     moves: ReadonlyArray<BigUint64Array>,
-    communicator: NativeCommunicator | undefined
+    communicator: NativeCommunicator | undefined,
+    calls?: NativeStreamCalls
   ) => NativeAnswer<NativeProgram>
   /**
    * Runs a program once; programs of a device run one after another. Ends when the device has done everything.
@@ -173,6 +201,69 @@ export interface Addon extends AddonIdentity, JobControl {
     device: NativeDevice,
     move: BigUint64Array,
     done: Done<{ readonly differing: number; readonly first: number }>
+  ) => NativeAnswer<NativeJobHandle>
+
+  /** Pins host memory on a thread, as that takes long. Fails with AlreadyExists where others registered a part of it. */
+  readonly startRegisterHostSlot: (
+    device: NativeDevice,
+    address: bigint,
+    byteLength: number,
+    done: Done<NativePin>
+  ) => NativeAnswer<NativeJobHandle>
+  /** Closes the pin at once and ends when the memory is unregistered. */
+  readonly startUnpinHost: (pin: NativePin, done: Done<undefined>) => NativeAnswer<NativeJobHandle>
+  /** Streams and the events of this many slots; `stream` is the handle of the one that consumers wait on by default. */
+  readonly createReplay: (
+    device: NativeDevice,
+    slots: number
+  ) => NativeAnswer<{ readonly replay: NativeReplay; readonly stream: bigint }>
+  readonly closeReplay: (replay: NativeReplay) => NativeAnswer<undefined>
+  readonly prepareReplayCopy: (
+    replay: NativeReplay,
+    slot: number,
+    destination: bigint,
+    source: bigint,
+    byteLength: number
+  ) => NativeAnswer<PreparedReplayCopy>
+  /** Copies on a thread, to the end. */
+  readonly startReplayCopy: (copy: NativeReplayCopy, done: Done<undefined>) => NativeAnswer<NativeJobHandle>
+  /** Waits for the slot's event; cancelling ends the wait only. */
+  readonly startReplayWait: (copy: NativeReplayCopy, done: Done<undefined>) => NativeAnswer<NativeJobHandle>
+  /** Makes later work of a stream, by default the replay object's own, wait for the slot's event. */
+  readonly holdStream: (copy: NativeReplayCopy, stream: bigint | undefined) => NativeAnswer<undefined>
+  /** Whether all copies queued so far have ended, as `PreparedReplayCopy.query`. */
+  readonly replayQuery: (replay: NativeReplay) => NativeAnswer<number>
+  /** The failure behind a number; Ok for 0. */
+  readonly describeReplayAnswer: (replay: NativeReplay, answer: number) => NativeAnswer<undefined>
+  /** Ends when the copies, or the own stream, have come to where they stand now. */
+  readonly startReplayFence: (
+    replay: NativeReplay,
+    isOfCopies: boolean,
+    done: Done<undefined>
+  ) => NativeAnswer<NativeJobHandle>
+  /** Waits here and now until the copies have ended, then unregisters: for memory that goes away right afterwards. */
+  readonly revokePin: (replay: NativeReplay, pin: NativePin) => NativeAnswer<undefined>
+  /** Waits here and now until the copies started so far have ended, those on threads too. */
+  readonly settleReplay: (replay: NativeReplay) => NativeAnswer<undefined>
+  /** Queues a copy within the device on the own stream, as a consumer's work. */
+  readonly copyOnReplayStream: (
+    replay: NativeReplay,
+    destination: bigint,
+    source: bigint,
+    byteLength: number
+  ) => NativeAnswer<undefined>
+  /** Keeps the copies' or the own stream busy for a while, for tests and measurements. */
+  readonly spinReplay: (replay: NativeReplay, isOfCopies: boolean, nanoseconds: number) => NativeAnswer<undefined>
+  /** Seconds of so many copies by the vendor's function alone, slot by slot over dense slots, for comparisons. */
+  readonly startRawCopies: (
+    replay: NativeReplay,
+    destination: bigint,
+    source: bigint,
+    byteLength: number,
+    slots: number,
+    count: number,
+    hasEvents: boolean,
+    done: Done<number>
   ) => NativeAnswer<NativeJobHandle>
 }
 

@@ -12,6 +12,7 @@ import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type * as EffectScope from "effect/Scope"
 import type { Addon, DeviceFacts, NativeDevice, NativeLibraries, Vendor } from "./Addon.ts"
+import { backgroundIdle, backgroundOf } from "./BackgroundWork.ts"
 import { type Discovered, discover } from "./discover.ts"
 import { describeFailure, unavailable, unavailableBecause } from "./failures.ts"
 import { type CudaOptions, chooseOrdinal, kernelCacheFolder } from "./options.ts"
@@ -34,7 +35,7 @@ export interface Gpu {
    * Counts as running until the function that it gives back is called: for what others do to this process's memory.
    */
   readonly occupy: () => () => void
-  /** Does this now, or when everything that runs now has ended. */
+  /** Does this now, or when everything that runs now has ended, background work on the device too. */
   readonly whenDone: (action: () => void) => void
   /** Lets kernels touch memory of another device of this process; fails in words. */
   readonly reachPeer: (ordinal: number) => Result.Result<void, string>
@@ -117,13 +118,16 @@ const gpuOf = (
       return () => ended(work)
     },
     whenDone: (action) => {
-      let left = running.size
-      if (left === 0) return action()
+      let left = running.size + 1
       const oneEnded = () => {
         left -= 1
         if (left === 0) action()
       }
       for (const job of running) waiting.set(job, [...(waiting.get(job) ?? []), oneEnded])
+      for (const work of backgroundOf(vendor, ordinal)) {
+        if (work.whenIdle(oneEnded)) left += 1
+      }
+      oneEnded()
     },
     reachPeer: (peer) => {
       const known = peers.get(peer) ?? reach(peer)
@@ -151,10 +155,13 @@ const gpuOf = (
       (held) => ({ ...gpu, native: held.lane, isClosed: () => held.isClosed })
     )
   }
-  const close = Effect.sync(() => {
-    closed = true
-    addon.closeDevice(native)
-  })
+  const close = Effect.andThen(
+    backgroundIdle(vendor, ordinal),
+    Effect.sync(() => {
+      closed = true
+      addon.closeDevice(native)
+    })
+  )
   return { gpu, close }
 }
 

@@ -7,13 +7,14 @@ import type { NativeFailure } from "@tensorferry/core/backend/NativeAddon"
 import type { NativeJob } from "@tensorferry/core/backend/NativeJob"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
-import type { NativeCommunicator, SpanTimes } from "./Addon.ts"
+import type { NativeCommunicator, NativeStreamCalls, SpanTimes } from "./Addon.ts"
 import type { Gpu } from "./Gpu.ts"
 
 export interface ProgramSteps {
   readonly steps: BigUint64Array
   readonly moves: ReadonlyArray<BigUint64Array>
   readonly communicator?: NativeCommunicator | undefined
+  readonly calls?: NativeStreamCalls | undefined
 }
 
 export interface GpuProgram {
@@ -29,10 +30,10 @@ export interface GpuProgram {
 
 export const makeProgram = (
   gpu: Gpu,
-  { steps, moves, communicator }: ProgramSteps
+  { steps, moves, communicator, calls }: ProgramSteps
 ): Result.Result<GpuProgram, NativeFailure> => {
   const { addon, native } = gpu
-  const made = addon.createProgram(native, steps, moves, communicator)
+  const made = addon.createProgram(native, steps, moves, communicator, calls)
   if (made.code !== "Ok") return Result.fail(made)
   const program = made.value
   let runs = 0

@@ -197,7 +197,7 @@ export type Outcome<A> = typeof Failure.Type | { readonly _tag: "Done"; readonly
 
 export const encodeOutcome = (outcome: Outcome<unknown>): Uint8Array => text(outcome)
 
-const decodeOutcome = <A, E>(value: Schema.Codec<A, E>) =>
+export const decodeOutcome = <A, E>(value: Schema.Codec<A, E>) =>
   decodeText(Schema.Union([Failure, Schema.TaggedStruct("Done", { value })]))
 
 export const decodeFindings = decodeOutcome(Schema.Array(Finding))

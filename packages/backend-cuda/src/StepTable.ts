@@ -17,6 +17,8 @@
  *  10 span      span number, 0 for its beginning or 1 for its end; times of spans come back from a run
  *  11 progress  bytes that are done when the stream gets here
  *  12 spin      nanoseconds in which the stream is busy, for tests of overlap
+ *  13 call      words of a call to another addon follow, counted first
+ *  14 quantize  words of a block scaling follow, counted first (see QuantizeTable.encodeQuantize)
  */
 import { TableWriter } from "@tensorferry/core/backend/MoveTable"
 
@@ -80,5 +82,12 @@ export class StepTable {
   }
   spin(stream: StreamNumber, nanoseconds: number): void {
     this.#put(12, stream, nanoseconds)
+  }
+  call(stream: StreamNumber, ...words: ReadonlyArray<number>): void {
+    this.#put(13, stream, words.length, ...words)
+  }
+  quantize(stream: StreamNumber, conversion: BigUint64Array): void {
+    this.#put(14, stream, conversion.length)
+    this.#writer.putWords(conversion)
   }
 }

@@ -7,8 +7,10 @@
  */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
 import { type Checked, hostStorage, makeReduceCheck } from "@tensorferry/core/backend/MoveChecks"
-import { encodeFill, encodeReduce } from "@tensorferry/core/backend/MoveTable"
+import { addressOf, encodeFill, encodeReduce } from "@tensorferry/core/backend/MoveTable"
 import { type NativeFailure, resultOf } from "@tensorferry/core/backend/NativeAddon"
+import { makeQuantizeCheck } from "@tensorferry/core/backend/QuantizeChecks"
+import { encodeQuantize } from "@tensorferry/core/backend/QuantizeTable"
 import { bitsOf, byteLengthOf, type DType } from "@tensorferry/core/base/DType"
 import { elementCount, formatShape, isRepresentable, type Shape } from "@tensorferry/core/base/Region"
 import {
@@ -19,8 +21,9 @@ import {
   type TensorError
 } from "@tensorferry/core/service/TensorEngine"
 import { type Device, equalDevices, formatDevice } from "@tensorferry/core/tensor/Device"
+import type { QuantizedTensor } from "@tensorferry/core/tensor/QuantizedTensor"
 import type { Storage } from "@tensorferry/core/tensor/Storage"
-import { type Move, tensorView } from "@tensorferry/core/tensor/Tensor"
+import { type Move, type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -37,7 +40,12 @@ import { makeProgram, type ProgramSteps, runOnce } from "./GpuProgram.ts"
 import type { CudaOptions } from "./options.ts"
 import { StepTable } from "./StepTable.ts"
 
-export const capabilities: TensorEngineCapabilities = { cast: true, reduce: true, quantize: [], hostVisible: false }
+export const capabilities: TensorEngineCapabilities = {
+  cast: true,
+  reduce: true,
+  quantize: ["mxfp8"],
+  hostVisible: false
+}
 
 /** The device that an engine works on, and its memory. */
 export interface EngineDevice {
@@ -172,9 +180,16 @@ export const make = Effect.fnUntraced(function* (
 
   const checkReduce = makeReduceCheck(refusal, checks.checkApart)
 
-  const unsupported = (op: string) =>
-    Effect.suspend(() =>
-      Effect.fail(refusal("Unsupported", op, "Block-scaled types are not converted by this engine."))
+  const checkQuantize = makeQuantizeCheck(refusal, checks.checkMove)
+
+  const blockScaling = (op: "quantize" | "dequantize", plain: Tensor, quantized: QuantizedTensor) =>
+    checkedWork(
+      () => checkQuantize(op, plain, quantized),
+      () => {
+        if (plain.shape.includes(0)) return Effect.void
+        const steps = kernelSteps((table) => table.quantize(kernels, encodeQuantize(op, plain, quantized, addressOf)))
+        return runSteps(op, steps, checks.pinsOf([plain, quantized.data, quantized.scale]))
+      }
     )
 
   const engine: GpuEngine = {
@@ -213,8 +228,8 @@ export const make = Effect.fnUntraced(function* (
           )
         }
       ),
-    quantize: () => unsupported("quantize"),
-    dequantize: () => unsupported("dequantize"),
+    quantize: (source, destination) => blockScaling("quantize", source, destination),
+    dequantize: (source, destination) => blockScaling("dequantize", destination, source),
     fence: Effect.sync((): Fence => {
       const submitted = [...working]
       return { await: Effect.forEach(submitted, Deferred.await, { discard: true }) }

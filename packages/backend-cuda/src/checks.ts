@@ -177,7 +177,7 @@ export const makeChecks = (gpu: Gpu) => {
       return dstScan.elements === 0 ? [] : [{ address: addressOf(tensor), byteLength: dstScan.byteSpan }]
     })
 
-  return { checkMove, checkApart, checkBatch, pinsOf }
+  return { checkMove, checkApart, checkBatch, pinsOf, memoryFault }
 }
 
 export type Checks = ReturnType<typeof makeChecks>

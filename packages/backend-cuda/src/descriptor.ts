@@ -19,6 +19,7 @@ import { type Discovered, discover } from "./discover.ts"
 import { libraryNames, libraryVariable, searchedPaths } from "./libraries.ts"
 import { CudaOptions, optionNames } from "./options.ts"
 import type { DriverKind } from "./planning/route.ts"
+import * as ReplayTransfer from "./ReplayTransfer.ts"
 import * as TensorEngine from "./TensorEngine.ts"
 
 /** Builds a layer from options that may come from anywhere. */
@@ -95,9 +96,17 @@ const descriptor = (kind: DriverKind): BackendDescriptor => ({
   copyDriver: (options) => withOptions(kind, options, (decoded) => CopyDriver.layer(kind, decoded))
 })
 
+/** Replay needs one owner of the family, whatever copies between ranks. */
+const withReplay = (owner: BackendDescriptor): BackendDescriptor => ({
+  ...owner,
+  capabilities: { ...owner.capabilities, replayTransfer: true },
+  replayTransfer: (device, ringDepth, options) =>
+    withOptions("cuda", options, (decoded) => ReplayTransfer.layer(device, ringDepth, decoded))
+})
+
 /** The first is the one to take unless there is a reason: by the peer's memory on one host, by collectives beyond. */
 export const descriptors: ReadonlyArray<BackendDescriptor> = [
-  descriptor("cuda"),
+  withReplay(descriptor("cuda")),
   descriptor("cuda-ipc"),
   descriptor("nccl")
 ]

@@ -100,13 +100,19 @@ const packageFolders = (prefix: string): ReadonlyArray<string> =>
       .flatMap((name) => ["site-packages", "dist-packages"].map((folder) => path.join(prefix, lib, name, folder)))
   )
 
-/** Folders in which libraries may lie that the loader does not look into, in order. */
+/** Folders in which libraries of a vendor may lie that the loader does not look into, in order. */
 export const libraryFolders = (
   vendor: Vendor,
   environment: Environment = process.env,
   system: ReadonlyArray<string> = systemPrefixes
+): ReadonlyArray<string> => searchFolders(vendors[vendor], environment, system)
+
+/** Folders that are there: of wheels (below the packages of every Python), of the active environment, and those given. */
+export const searchFolders = (
+  { wheels, folders }: { readonly wheels: ReadonlyArray<string>; readonly folders: ReadonlyArray<string> },
+  environment: Environment = process.env,
+  system: ReadonlyArray<string> = systemPrefixes
 ): ReadonlyArray<string> => {
-  const { wheels, folders } = vendors[vendor]
   const conda = environment.CONDA_PREFIX === undefined ? [] : [path.join(environment.CONDA_PREFIX, "lib")]
   const ofWheels = pythonPrefixes(environment, system)
     .flatMap(packageFolders)

@@ -321,6 +321,7 @@ describe("tables", () => {
           steps.moves(1, 0)
           steps.spanBegins(1, 1)
           steps.reduce(2, words(0, 11, 2, 2, 4096, 8192, 16_384, 5, 6, 6, 1, 6, 1, 6, 1))
+          steps.quantize(3, words(0, 1, 10, 2, 4096, 8192, 16_384, 4, 64, 64, 1, 64, 1, 2, 1))
           steps.spanEnds(1, 1)
           steps.progress(4, 17)
           steps.spin(5, 100)

@@ -43,6 +43,11 @@ interface Control {
   readonly freeVirtual: (address: bigint) => number
   readonly read: (address: bigint, bytes: number) => Uint8Array
   readonly write: (address: bigint, bytes: Uint8Array) => void
+  /** A consumer's stream on a device; destroy it at the end. */
+  readonly createStream: (device: number) => bigint
+  readonly destroyStream: (stream: bigint) => number
+  /** What the stream reads behind everything that it has to do. */
+  readonly readOnStream: (stream: bigint, address: bigint, bytes: number) => Uint8Array
 }
 
 const require = createRequire(import.meta.url)

@@ -38,7 +38,7 @@ Result<Batch> compileMoves(const MoveList& moves);
 /** A table for `tensorferry_compare`, of one copy of equal types: its two sides are compared. */
 Result<Batch> compileCompare(const Move& move);
 
-/** A table of one reduction. */
+/** A table of one reduction, or of one block scaling. */
 struct Reduction {
   std::vector<uint64_t> table;
   /** Zero where there is nothing to do. */
@@ -55,6 +55,9 @@ struct Reduction {
  */
 Result<Reduction> compileReduce(const uint64_t* words, size_t count);
 
+/** A table of one block scaling for `tensorferry_quantize`, from words as `encodeQuantize` of QuantizeTable.ts makes them. */
+Result<Reduction> compileQuantize(const uint64_t* words, size_t count);
+
 /** Parameters for tables that were uploaded to `address`. */
 inline MoveParameter moveParameter(const Batch& batch, uint64_t address) noexcept {
   return {address, batch.unitsAt, batch.unitCount};
@@ -64,6 +67,9 @@ inline CompareParameter compareParameter(const Batch& batch, uint64_t address, u
 }
 inline ReduceParameter reduceParameter(const Reduction& reduction, uint64_t address) noexcept {
   return {address, reduction.records, reduction.recordWords};
+}
+inline QuantizeParameter quantizeParameter(const Reduction& quantization, uint64_t address) noexcept {
+  return {address, quantization.records, quantization.recordWords};
 }
 
 /** Bytes in a row. */

@@ -26,6 +26,7 @@ void runBlocks(const void* parameter, unsigned gridX, unsigned blockX) {
 constexpr SimulatedKernel kernels[] = {
     {"tensorferry_move", sizeof(MoveParameter), &runBlocks<MoveParameter, runMove>},
     {"tensorferry_reduce", sizeof(ReduceParameter), &runBlocks<ReduceParameter, runReduce>},
+    {"tensorferry_quantize", sizeof(QuantizeParameter), &runBlocks<QuantizeParameter, runQuantize>},
     {"tensorferry_compare", sizeof(CompareParameter), &runBlocks<CompareParameter, runCompare>},
     {"tensorferry_spin", sizeof(SpinParameter), &runThreads<SpinParameter, runSpin>},
 };

@@ -3,8 +3,9 @@
 #   cmake -DKERNELS=folder -DINCLUDE=folder -DCPP=out.cc -DCUDA=out.cu -P kernel_source.cmake
 # Headers are in the order in which each finds what it needs; includes of the standard library stay, where no run-time
 # compiler sees them.
-set(shared integers dtype wide casts elements)
-set(own parameters device locate copy_kernels elements_of_four cast_kernels compare_kernel reduce_kernel move_kernels)
+set(shared integers dtype wide casts elements mxfp8)
+set(own parameters device locate copy_kernels elements_of_four cast_kernels compare_kernel reduce_kernel quantize_kernel
+  move_kernels)
 set(files)
 foreach(name ${shared})
   list(APPEND files ${INCLUDE}/tensorferry/${name}.h)

@@ -12,6 +12,7 @@
 #include "copy_kernels.h"
 #include "device.h"
 #include "parameters.h"
+#include "quantize_kernel.h"
 #include "reduce_kernel.h"
 
 namespace tensorferry::gpu {
@@ -71,6 +72,7 @@ TENSORFERRY_DEVICE void runSpin(const SpinParameter& parameter, const Place&) {
 
 TENSORFERRY_KERNEL(tensorferry_move, MoveParameter, runMove)
 TENSORFERRY_KERNEL(tensorferry_reduce, ReduceParameter, runReduce)
+TENSORFERRY_KERNEL(tensorferry_quantize, QuantizeParameter, runQuantize)
 TENSORFERRY_KERNEL(tensorferry_compare, CompareParameter, runCompare)
 TENSORFERRY_KERNEL(tensorferry_spin, SpinParameter, runSpin)
 

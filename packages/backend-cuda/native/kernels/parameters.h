@@ -143,6 +143,37 @@ struct ReduceParameter {
   uint32_t recordWords;
 };
 
+/** Block scaling of one tensor; followed by `dimensionCount` QuantizeDimensions, the innermost first. An index is a block. */
+struct QuantizeRecord {
+  uint64_t plain, data, scales;
+  /** Bytes between the elements of a block. */
+  int64_t plainStep, dataStep;
+  uint32_t count;
+  uint8_t isQuantization, rule, type, dimensionCount;
+  /** Bytes that may be accessed at once. */
+  uint8_t plainWidth, dataWidth;
+  uint8_t unused[6];
+};
+
+struct QuantizeDimension {
+  uint32_t length;
+  uint32_t unused;
+  Divisor divisor;
+  /** Bytes between neighbouring blocks. */
+  int64_t plainStep, dataStep, scaleStep;
+};
+
+static_assert(sizeof(QuantizeRecord) == 56 && sizeof(QuantizeDimension) == 40, "shared layouts");
+
+/** Parameter of `tensorferry_quantize`. Any number of blocks will do. */
+struct QuantizeParameter {
+  /** Address of the first record; all are equally long. */
+  uint64_t table;
+  uint32_t records;
+  /** Words of a record with what follows it. */
+  uint32_t recordWords;
+};
+
 /** Parameter of `tensorferry_spin`: launch one block of one thread. */
 struct SpinParameter {
   uint64_t nanoseconds;

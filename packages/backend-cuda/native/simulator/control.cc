@@ -18,6 +18,9 @@ namespace {
 int applyText(World& world, const std::string& text) {
   const uint64_t seed = world.settings.seed;
   const auto refused = world.settings.apply(text);
+  if (std::exchange(world.settings.releasing, false))
+    for (const auto& entry : world.streams.active)
+      for (const auto& operation : entry.second->queue) operation->stalled = false;
   for (const auto& part : refused) world.violation("bad-setting", part);
   if (world.settings.seed != seed || text.find("seed=") != std::string::npos) world.random = Random(world.settings.seed);
   return refused.empty() ? 0 : -1;

@@ -89,6 +89,7 @@ bool applyOne(const std::string& key, const std::string& value, Settings& settin
   if (key == "stall") return readFault(FaultKind::Stall, value, settings.faults);
   if (key == "late") return readFault(FaultKind::Late, value, settings.faults);
   if (key == "clear" && value == "faults") return settings.faults.clear(), true;
+  if (key == "release" && value == "stalls") return settings.releasing = true;
   return false;
 }
 

@@ -60,6 +60,8 @@ struct Settings {
   unsigned stuck = 20000;
   std::string report;
   std::vector<Fault> faults;
+  /** Stalled work is to go on; whoever does that says so here. */
+  bool releasing = false;
 
   /** Answers the parts of the text that were not understood. */
   std::vector<std::string> apply(const std::string& text);

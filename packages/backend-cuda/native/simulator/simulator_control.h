@@ -24,6 +24,7 @@
  *   stall=FUNCTION:N       the work that the N-th call queues never runs (until its communicator is aborted, or reset)
  *   late=FUNCTION:N:CODE   the work that the N-th call queues fails: its device answers CODE from then on
  *   clear=faults           forgets all fail, hang, stall and late
+ *   release=stalls         lets work go on that was stalled so far
  *
  * A setting counts from the moment it is made; live objects keep what they were made with.
  *

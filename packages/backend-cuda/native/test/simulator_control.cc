@@ -2,9 +2,11 @@
  * The control functions of the simulated driver for JavaScript. Test only; not part of the product.
  *
  *   openSimulator(path) -> { configure(text), report(), reset(), settle(), allocateVirtual(bytes), freeVirtual(address),
- *                            read(address, bytes), write(address, Uint8Array) }
+ *                            read(address, bytes), write(address, Uint8Array),
+ *                            createStream(device), destroyStream(stream), readOnStream(stream, address, bytes) }
  *
- * `read` and `write` touch simulated device memory directly, which is host memory in truth.
+ * `read` and `write` touch simulated device memory directly, which is host memory in truth. The streams are a consumer's:
+ * `readOnStream` queues a copy of device memory behind what the stream has to do, and answers what it read.
  */
 #include <dlfcn.h>
 
@@ -22,6 +24,11 @@ struct Simulator {
   size_t (*settle)();
   void* (*allocateVirtual)(size_t);
   int (*freeVirtual)(void*);
+  int (*getDevice)(int*);
+  int (*setDevice)(int);
+  int (*createStream)(void**, unsigned);
+  int (*destroyStream)(void*);
+  int (*copyAsync)(void*, const void*, size_t, int, void*);
 };
 Simulator simulator;
 
@@ -48,6 +55,11 @@ Napi::Value openSimulator(const Napi::CallbackInfo& info) {
   find(library, "tensorferry_sim_settle", simulator.settle);
   find(library, "tensorferry_sim_allocate_virtual", simulator.allocateVirtual);
   find(library, "tensorferry_sim_free_virtual", simulator.freeVirtual);
+  find(library, "cudaGetDevice", simulator.getDevice);
+  find(library, "cudaSetDevice", simulator.setDevice);
+  find(library, "cudaStreamCreateWithFlags", simulator.createStream);
+  find(library, "cudaStreamDestroy", simulator.destroyStream);
+  find(library, "cudaMemcpyAsync", simulator.copyAsync);
   Napi::Object object = Napi::Object::New(env);
   const auto add = [&](const char* name, auto function) { object.Set(name, Napi::Function::New(env, function, name)); };
   add("configure", [](const Napi::CallbackInfo& call) -> Napi::Value {
@@ -80,6 +92,26 @@ Napi::Value openSimulator(const Napi::CallbackInfo& info) {
     auto bytes = call[1].As<Napi::Uint8Array>();
     std::memcpy(reinterpret_cast<void*>(addressOf(call[0])), bytes.Data(), bytes.ElementLength());
     return call.Env().Undefined();
+  });
+  add("createStream", [](const Napi::CallbackInfo& call) -> Napi::Value {
+    int former = 0;
+    void* stream = nullptr;
+    simulator.getDevice(&former);
+    simulator.setDevice(call[0].As<Napi::Number>().Int32Value());
+    simulator.createStream(&stream, 1);
+    simulator.setDevice(former);
+    return Napi::BigInt::New(call.Env(), reinterpret_cast<uint64_t>(stream));
+  });
+  add("destroyStream", [](const Napi::CallbackInfo& call) -> Napi::Value {
+    return Napi::Number::New(call.Env(), simulator.destroyStream(reinterpret_cast<void*>(addressOf(call[0]))));
+  });
+  add("readOnStream", [](const Napi::CallbackInfo& call) -> Napi::Value {
+    const auto bytes = static_cast<size_t>(call[2].As<Napi::Number>().Int64Value());
+    auto buffer = Napi::Buffer<uint8_t>::New(call.Env(), bytes);
+    // The memory is pageable, so the driver returns when the copy is done.
+    simulator.copyAsync(buffer.Data(), reinterpret_cast<const void*>(addressOf(call[1])), bytes, 4,
+                        reinterpret_cast<void*>(addressOf(call[0])));
+    return buffer;
   });
   return object;
 }

@@ -1,0 +1,158 @@
+/*
+ * See batch.h. Compiles block scaling: an index is a block; dimensions that are dense neighbours on all sides become one.
+ */
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include <tensorferry/dtype.h>
+#include <tensorferry/mxfp8.h>
+
+#include "batch.h"
+#include "grid.h"
+
+namespace tensorferry::gpu {
+namespace {
+
+Status refuse(const char* detail) { return failure(Code::InvalidArgument, "compileQuantize", detail); }
+
+enum Side : size_t { Plain, Data, Scales, sideCount };
+
+struct BlockDimension {
+  uint64_t length;
+  std::array<uint64_t, sideCount> steps;
+};
+
+/** A plain tensor, data and scales, dimensions of blocks innermost first. */
+struct Blocks {
+  std::array<uint64_t, sideCount> addresses;
+  std::vector<BlockDimension> dimensions;
+
+  uint64_t positions() const {
+    uint64_t product = 1;
+    for (const BlockDimension& dimension : dimensions) product *= dimension.length;
+    return product;
+  }
+  Blocks part(size_t dimension, uint64_t from, uint64_t length) const {
+    Blocks made = *this;
+    made.dimensions[dimension].length = length;
+    for (size_t side = 0; side < sideCount; side++) made.addresses[side] += from * dimensions[dimension].steps[side];
+    return made;
+  }
+};
+
+/** Dimensions of one block go, and dense neighbours become one. */
+void append(std::vector<BlockDimension>& dimensions, const BlockDimension& next) {
+  if (next.length == 1) return;
+  bool merges = !dimensions.empty();
+  for (size_t side = 0; side < sideCount && merges; side++)
+    merges = next.steps[side] == dimensions.back().steps[side] * dimensions.back().length;
+  if (merges) {
+    dimensions.back().length *= next.length;
+  } else {
+    dimensions.push_back(next);
+  }
+}
+
+template <typename Emit>
+void emitParts(const Blocks& blocks, const Emit& emit) {
+  const uint64_t positions = blocks.positions();
+  if (positions <= maxIndex) return emit(blocks);
+  const size_t outermost = blocks.dimensions.size() - 1;
+  const uint64_t length = blocks.dimensions[outermost].length, inner = positions / length;
+  const uint64_t chunk = std::max<uint64_t>(1, maxIndex / inner);
+  for (uint64_t from = 0; from < length; from += chunk)
+    emitParts(blocks.part(outermost, from, std::min(chunk, length - from)), emit);
+}
+
+}  // namespace
+
+Result<Reduction> compileQuantize(const uint64_t* words, size_t count) {
+  if (count < 7) return refuse("The table is too short.");
+  const uint64_t op = words[0], rule = words[1], type = words[2], dimensions = words[3];
+  if (op > 1) return refuse("Unknown operation.");
+  if (rule >= scaleRuleCount) return refuse("Unknown scale rule.");
+  const bool isKnown = type == static_cast<uint64_t>(DType::Float32) || type == static_cast<uint64_t>(DType::Float16) ||
+                       type == static_cast<uint64_t>(DType::BFloat16);
+  if (!isKnown) return refuse("This element type has no block scaling.");
+  if (dimensions == 0 || dimensions > 255) return refuse("From 1 to 255 dimensions are taken.");
+  if (count != 7 + 4 * dimensions) return refuse("The table has the wrong length.");
+  const uint64_t* shape = words + 7;
+  if (shape[dimensions - 1] % mxBlock != 0) return refuse("The last dimension is not whole blocks.");
+  const std::array<uint64_t, sideCount> sizes{dtypeBytes[type], 1, 1};
+  uint64_t bytes = sizes[Plain];
+  for (size_t d = 0; d < dimensions; d++)
+    if (__builtin_mul_overflow(bytes, shape[d], &bytes)) return refuse("The tensors have more bytes than any device.");
+  if (bytes > maxBytes) return refuse("The tensors have more bytes than any device.");
+  if (bytes == 0) return Reduction{};
+  Blocks blocks{{words[4], words[5], words[6]}, {}};
+  std::array<uint64_t, sideCount> elementSteps{};
+  std::array<uint64_t, sideCount> alignments = blocks.addresses;
+  for (size_t d = dimensions; d > 0; d--) {
+    const bool isLast = d == dimensions;
+    BlockDimension dimension{isLast ? shape[d - 1] / mxBlock : shape[d - 1], {}};
+    for (size_t side = 0; side < sideCount; side++) {
+      uint64_t step = 0;
+      if (__builtin_mul_overflow(shape[dimensions * (1 + side) + d - 1], sizes[side], &step)) return refuse("A stride is too long.");
+      if (isLast) elementSteps[side] = step;
+      const uint64_t perBlock = isLast && side != Scales ? mxBlock : 1;
+      if (__builtin_mul_overflow(step, perBlock, &dimension.steps[side]) || dimension.steps[side] > maxBytes)
+        return refuse("A stride is too long.");
+      if (dimension.length > 1) alignments[side] |= dimension.steps[side];
+    }
+    append(blocks.dimensions, dimension);
+  }
+  for (size_t side = 0; side < sideCount; side++) {
+    const uint64_t length = side == Scales ? 1 : mxBlock;
+    const auto dimensionAt = [&](size_t d) {
+      return d == 0 ? std::pair{length, static_cast<int64_t>(elementSteps[side])}
+                    : std::pair{blocks.dimensions[d - 1].length, static_cast<int64_t>(blocks.dimensions[d - 1].steps[side])};
+    };
+    if (!extentOf(blocks.addresses[side], sizes[side], blocks.dimensions.size() + 1, dimensionAt))
+      return refuse("A tensor has a negative stride or leaves the address space.");
+  }
+  if (blocks.dimensions.size() > 2 * maxDimensions) return refuse("More than 32 dimensions remain.");
+  const auto widthOf = [&](Side side) {
+    const uint64_t within = elementSteps[side] == sizes[side] ? mxBlock * sizes[side] : elementSteps[side];
+    return commonWidth({alignments[side], within});
+  };
+  Reduction made;
+  constexpr size_t headWords = sizeof(QuantizeRecord) / 8, dimensionWords = sizeof(QuantizeDimension) / 8;
+  made.recordWords = static_cast<uint32_t>((headWords + blocks.dimensions.size() * dimensionWords + 1) / 2 * 2);
+  uint64_t most = 0;
+  emitParts(blocks, [&](const Blocks& part) {
+    const uint64_t positions = part.positions();
+    most = std::max(most, positions);
+    const size_t at = made.table.size();
+    made.table.resize(at + made.recordWords);
+    QuantizeRecord record{};
+    record.plain = part.addresses[Plain];
+    record.data = part.addresses[Data];
+    record.scales = part.addresses[Scales];
+    record.plainStep = static_cast<int64_t>(elementSteps[Plain]);
+    record.dataStep = static_cast<int64_t>(elementSteps[Data]);
+    record.count = static_cast<uint32_t>(positions);
+    record.isQuantization = op == 0;
+    record.rule = static_cast<uint8_t>(rule);
+    record.type = static_cast<uint8_t>(type);
+    record.dimensionCount = static_cast<uint8_t>(part.dimensions.size());
+    record.plainWidth = widthOf(Plain);
+    record.dataWidth = widthOf(Data);
+    std::memcpy(made.table.data() + at, &record, sizeof record);
+    for (size_t d = 0; d < part.dimensions.size(); d++) {
+      const BlockDimension& from = part.dimensions[d];
+      const auto length = static_cast<uint32_t>(from.length);
+      const QuantizeDimension dimension{length, 0, divisorOf(length), static_cast<int64_t>(from.steps[Plain]),
+                                        static_cast<int64_t>(from.steps[Data]), static_cast<int64_t>(from.steps[Scales])};
+      std::memcpy(made.table.data() + at + headWords + d * dimensionWords, &dimension, sizeof dimension);
+    }
+    made.records++;
+  });
+  made.usefulBlocks = static_cast<uint32_t>((most + blockThreads - 1) / blockThreads);
+  const uint64_t elements = bytes / sizes[Plain], quantized = elements + elements / mxBlock;
+  made.bytesRead = op == 0 ? bytes : quantized;
+  made.bytesWritten = op == 0 ? quantized : bytes;
+  return made;
+}
+
+}  // namespace tensorferry::gpu

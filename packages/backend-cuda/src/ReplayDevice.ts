@@ -1,0 +1,247 @@
+/**
+ * Replay copies by a copy stream and an event per slot: one call into the addon starts a copy, one asks for it.
+ *
+ * Invariants: a start never keeps the JS thread waiting; pageable memory that the driver would read first is copied on a
+ * thread. Host slots are unregistered only behind the copies that read them, and before their memory goes away.
+ */
+
+import { runJob } from "@tensorferry/core/backend/NativeJob"
+import { ViewScan } from "@tensorferry/core/backend/ViewScan"
+import { bitsOf, byteLengthOf } from "@tensorferry/core/base/DType"
+import { elementCount, formatShape, isRepresentable } from "@tensorferry/core/base/Region"
+import type { ReplayCopy, ReplayDevice } from "@tensorferry/core/service/ReplayDevice"
+import type { ReplayTransferError } from "@tensorferry/core/service/ReplayTransferBackend"
+import { equalDevices, formatDevice } from "@tensorferry/core/tensor/Device"
+import { type Tensor, tensorByteLength, tensorView } from "@tensorferry/core/tensor/Tensor"
+import * as Deferred from "effect/Deferred"
+import * as Effect from "effect/Effect"
+import type * as EffectScope from "effect/Scope"
+import { type NativePin, type PreparedReplayCopy, replayAnswers } from "./Addon.ts"
+import { makeChecks } from "./checks.ts"
+import type { DeviceMemory } from "./DeviceMemory.ts"
+import { DeviceRegion } from "./DeviceRegion.ts"
+import type { ReplayQueue } from "./ReplayQueue.ts"
+import { allocationFailure, memoryObjection, refused, replayFailure } from "./replayErrors.ts"
+
+const isDense = (tensor: Tensor): boolean => {
+  const scan = new ViewScan()
+  scan.read(tensor)
+  return scan.elements === 0 || scan.isDense
+}
+
+/** A replay device over streams that are open, for device slots of this memory and of engines on the same device. */
+export const makeReplayDevice = (queue: ReplayQueue, memory: DeviceMemory): ReplayDevice => {
+  const { gpu, native } = queue
+  const { addon } = gpu
+  const checks = makeChecks(gpu)
+  let registered = 0
+
+  const hostObjection = (op: string, slot: number, tensor: Tensor): ReplayTransferError | undefined => {
+    if (tensor.storage.isFreed()) return refused("FreedStorage", op, "The storage of the host slot was freed.", slot)
+    if (tensor.storage.sharing instanceof DeviceRegion) {
+      return refused("DeviceMismatch", op, `A host slot lies on ${formatDevice(tensor.device)}.`, slot)
+    }
+    const fault = checks.memoryFault(op, tensor)
+    if (fault !== undefined) return memoryObjection(op, fault, slot)
+    return isDense(tensor)
+      ? undefined
+      : refused("ShapeMismatch", op, `The host slot ${formatShape(tensor.shape)} is strided.`, slot)
+  }
+
+  const pin = (slot: Tensor, index: number): Effect.Effect<NativePin, ReplayTransferError> =>
+    Effect.mapError(
+      runJob<NativePin>(
+        addon,
+        (done) => {
+          const address = slot.storage.address + BigInt(slot.byteOffset)
+          return addon.startRegisterHostSlot(gpu.native, address, tensorByteLength(slot), done)
+        },
+        () => {}
+      ),
+      (failure) => replayFailure("registerHostSlots", failure, index, "RegistrationFailed")
+    )
+
+  const register = (slot: Tensor, index: number): Effect.Effect<void, ReplayTransferError, EffectScope.Scope> =>
+    Effect.suspend(() => {
+      const objection = hostObjection("registerHostSlots", index, slot)
+      if (objection !== undefined) return Effect.fail(objection)
+      if (slot.shape.includes(0)) return Effect.void
+      const acquired = Effect.map(pin(slot, index), (held) => {
+        let isHeld = true
+        registered += 1
+        const ended = (): boolean => {
+          if (!isHeld) return false
+          isHeld = false
+          registered -= 1
+          return !gpu.isClosed()
+        }
+        const forget = slot.storage.onRevoke(() => {
+          if (ended()) addon.revokePin(native, held)
+        })
+        return { held, ended, forget }
+      })
+      const release = ({ held, ended, forget }: Effect.Success<typeof acquired>) =>
+        Effect.andThen(
+          queue.idle,
+          Effect.suspend(() => {
+            forget()
+            if (!ended()) return Effect.void
+            const unpin = runJob<undefined>(
+              addon,
+              (done) => addon.startUnpinHost(held, done),
+              () => {}
+            )
+            return Effect.ignore(unpin)
+          })
+        )
+      return Effect.asVoid(Effect.acquireRelease(acquired, release))
+    })
+
+  const prepare = (slot: number, destination: Tensor, source: Tensor): Effect.Effect<ReplayCopy, ReplayTransferError> =>
+    Effect.suspend(() => {
+      const op = "submitH2d"
+      const region = destination.storage.sharing
+      const isHere = region instanceof DeviceRegion && region.family === gpu.vendor && region.ordinal === gpu.ordinal
+      if (!isHere) {
+        const place = formatDevice(destination.device)
+        return Effect.fail(
+          refused(
+            "DeviceMismatch",
+            op,
+            `The destination on ${place} is no memory of ${formatDevice(gpu.device)}.`,
+            slot
+          )
+        )
+      }
+      const objection = hostObjection(op, slot, source)
+      if (objection !== undefined) return Effect.fail(objection)
+      if (!isDense(destination)) {
+        return Effect.fail(
+          refused("ShapeMismatch", op, `The device slot ${formatShape(destination.shape)} is strided.`, slot)
+        )
+      }
+      const byteLength = tensorByteLength(source)
+      const made = addon.prepareReplayCopy(
+        native,
+        slot,
+        BigInt(region.address + destination.byteOffset),
+        byteLength === 0 ? 0n : source.storage.address + BigInt(source.byteOffset),
+        byteLength
+      )
+      return made.code === "Ok"
+        ? Effect.succeed(copyOf(slot, source, made.value))
+        : Effect.fail(replayFailure(op, made, slot))
+    })
+
+  const copyOf = (slot: number, source: Tensor, { copy, start, query, seconds }: PreparedReplayCopy): ReplayCopy => {
+    const bytes = source.storage.bytes!
+    const lastByte = source.byteOffset + tensorByteLength(source)
+    /** Set while a thread makes the copy: the slot's event is not behind it yet. */
+    let onThread: Deferred.Deferred<void> | undefined
+    const failure = (op: string, answer: number) => replayFailure(op, queue.failureOf(answer), slot)
+
+    const copyOnThread = Effect.suspend(() => {
+      const ended = Deferred.makeUnsafe<void>()
+      onThread = ended
+      // The thread reads memory that its owner may take away as soon as it is freed.
+      const forget = source.storage.onRevoke(() => void addon.settleReplay(native))
+      return Effect.ensuring(
+        Effect.mapError(
+          queue.runOnThread((done) => addon.startReplayCopy(copy, done)),
+          (failed) => replayFailure("submitH2d", failed, slot)
+        ),
+        Effect.suspend(() => {
+          forget()
+          onThread = undefined
+          return Deferred.succeed(ended, undefined)
+        })
+      )
+    })
+    const settled: Effect.Effect<void> = Effect.suspend(() =>
+      onThread === undefined ? Effect.void : Deferred.await(onThread)
+    )
+
+    return {
+      start: () => {
+        // Shorter than it was: detached, or a resizable buffer shrank.
+        if (bytes.byteLength < lastByte) {
+          return Effect.fail(refused("FreedStorage", "submitH2d", "The source's bytes were taken away.", slot))
+        }
+        const answer = start()
+        if (answer === replayAnswers.ok) return undefined
+        return answer === replayAnswers.needsThread
+          ? Effect.asVoid(copyOnThread)
+          : Effect.fail(failure("submitH2d", answer))
+      },
+      isDone: () => {
+        if (onThread !== undefined) return false
+        const answer = query()
+        if (answer === replayAnswers.ok) return true
+        return answer === replayAnswers.notReady ? false : failure("isReady", answer)
+      },
+      wait: Effect.andThen(
+        settled,
+        Effect.asVoid(
+          Effect.mapError(
+            runJob<undefined>(
+              addon,
+              (done) => addon.startReplayWait(copy, done),
+              () => {}
+            ),
+            (failed) => replayFailure("waitReady", failed, slot)
+          )
+        )
+      ),
+      streamWait: (stream) =>
+        Effect.andThen(
+          settled,
+          Effect.suspend(() => {
+            const op = "waitCurrentStreamForReady"
+            if (stream !== undefined && !equalDevices(stream.device, gpu.device)) {
+              const [theirs, ours] = [formatDevice(stream.device), formatDevice(gpu.device)]
+              return Effect.fail(
+                refused("DeviceMismatch", op, `A stream of ${theirs} cannot wait for a slot of ${ours}.`, slot)
+              )
+            }
+            const held = addon.holdStream(copy, stream?.handle)
+            return held.code === "Ok" ? Effect.void : Effect.fail(replayFailure(op, held, slot))
+          })
+        ),
+      seconds: () => {
+        const value = seconds()
+        return value < 0 ? undefined : value
+      }
+    }
+  }
+
+  return {
+    attributes: () => ({
+      device: gpu.device,
+      deviceFamily: gpu.vendor,
+      h2dSubmitter: "native_copy_stream",
+      hostMemoryKind: "registered_pinned_shared",
+      hostPinned: registered > 0,
+      directPinnedShared: registered > 0,
+      supportsAsyncSubmit: true,
+      supportsTimingEvents: true
+    }),
+    register,
+    allocate: (shape, dtype) =>
+      Effect.suspend(() => {
+        if (!isRepresentable(shape, bitsOf(dtype))) {
+          return Effect.fail(
+            refused("ShapeMismatch", "allocateDeviceSlots", `${dtype}${formatShape(shape)} exceeds 2^53 bits.`)
+          )
+        }
+        return memory.allocate(byteLengthOf(dtype, elementCount(shape))).pipe(
+          Effect.mapError(allocationFailure),
+          Effect.flatMap((storage) =>
+            Effect.mapError(Effect.fromResult(tensorView(storage, dtype, shape)), ({ detail }) =>
+              refused("ShapeMismatch", "allocateDeviceSlots", `${detail}.`)
+            )
+          )
+        )
+      }),
+    prepare
+  }
+}

@@ -1,0 +1,123 @@
+/**
+ * The streams and events of one replay backend, and what is asked of them as a whole.
+ *
+ * Invariants: what was queued has ended before the streams go. As long as something is queued, memory of the device that
+ * is freed meanwhile is not given back; see BackgroundWork.
+ */
+import { type NativeFailure, resultOf } from "@tensorferry/core/backend/NativeAddon"
+import { runJob, type Start, startJob } from "@tensorferry/core/backend/NativeJob"
+import type { ReplayStream } from "@tensorferry/core/service/ReplayTransferBackend"
+import * as Effect from "effect/Effect"
+import * as Result from "effect/Result"
+import type * as EffectScope from "effect/Scope"
+import { type NativeReplay, replayAnswers } from "./Addon.ts"
+import { addBackground, idle } from "./BackgroundWork.ts"
+import type { Gpu } from "./Gpu.ts"
+
+/** Dense slots, one behind the other on either side. */
+export interface RawSlots {
+  readonly destination: bigint
+  /** Pinned. */
+  readonly source: bigint
+  readonly byteLength: number
+  readonly slots: number
+  /** An event behind each copy, the least that tells when a slot is ready. */
+  readonly hasEvents: boolean
+}
+
+export interface ReplayQueue {
+  readonly gpu: Gpu
+  readonly native: NativeReplay
+  /** The stream that consumers wait on by default. */
+  readonly stream: ReplayStream
+  /** Why a start or a question answered this number. */
+  readonly failureOf: (answer: number) => NativeFailure
+  /** A copy that a thread makes counts as queued while it runs. */
+  readonly runOnThread: (start: Start<undefined>) => Effect.Effect<undefined, NativeFailure>
+  /** Ends when everything queued now has ended; at once where that is nothing. */
+  readonly idle: Effect.Effect<void>
+  /** Ends when the consumers' stream has come to where it stands now. */
+  readonly consumed: Effect.Effect<undefined, NativeFailure>
+  /** Keeps the consumers' stream busy, for measurements. */
+  readonly spin: (nanoseconds: number) => Effect.Effect<undefined, NativeFailure>
+  /** Lets copies that are started from now on wait for so long, for tests. */
+  readonly delayCopies: (nanoseconds: number) => Effect.Effect<undefined, NativeFailure>
+  /** Queues a copy within the device on the consumers' stream. */
+  readonly consume: (destination: bigint, source: bigint, byteLength: number) => Effect.Effect<undefined, NativeFailure>
+  /** Seconds of so many copies by the vendor's function alone, slot by slot, for comparisons. */
+  readonly timeRawCopies: (raw: RawSlots, count: number) => Effect.Effect<number, NativeFailure>
+}
+
+export const openReplayQueue = (
+  gpu: Gpu,
+  slots: number
+): Effect.Effect<ReplayQueue, NativeFailure, EffectScope.Scope> =>
+  Effect.map(
+    Effect.acquireRelease(
+      Effect.suspend(() => {
+        const { addon } = gpu
+        const made = addon.createReplay(gpu.native, slots)
+        if (made.code !== "Ok") return Effect.fail(made)
+        const { replay: native, stream } = made.value
+        let onThreads = 0
+        const isBusy = () => {
+          const answer = addon.replayQuery(native)
+          return onThreads > 0 || (answer.code === "Ok" && answer.value === replayAnswers.notReady)
+        }
+        const work = {
+          whenIdle: (action: () => void) =>
+            isBusy() &&
+            Result.isSuccess(startJob<undefined>(addon, (done) => addon.startReplayFence(native, true, done), action))
+        }
+        const withdraw = addBackground(gpu.vendor, gpu.ordinal, work)
+        const queue: ReplayQueue = {
+          gpu,
+          native,
+          stream: { device: gpu.device, handle: stream },
+          failureOf: (answer) => {
+            const described = addon.describeReplayAnswer(native, answer)
+            return described.code === "Ok"
+              ? { code: "SystemFailure", op: "replay", detail: "Nothing failed.", nativeCode: 0, item: -1 }
+              : described
+          },
+          runOnThread: (start) =>
+            Effect.suspend(() => {
+              onThreads += 1
+              return runJob<undefined>(addon, start, () => {
+                onThreads -= 1
+              })
+            }),
+          idle: idle(work),
+          consumed: runJob<undefined>(
+            addon,
+            (done) => addon.startReplayFence(native, false, done),
+            () => {}
+          ),
+          spin: (nanoseconds) =>
+            Effect.suspend(() => Effect.fromResult(resultOf(addon.spinReplay(native, false, nanoseconds)))),
+          delayCopies: (nanoseconds) =>
+            Effect.suspend(() => Effect.fromResult(resultOf(addon.spinReplay(native, true, nanoseconds)))),
+          consume: (destination, source, byteLength) =>
+            Effect.suspend(() =>
+              Effect.fromResult(resultOf(addon.copyOnReplayStream(native, destination, source, byteLength)))
+            ),
+          timeRawCopies: ({ destination, source, byteLength, slots: places, hasEvents }, count) =>
+            runJob<number>(
+              addon,
+              (done) => addon.startRawCopies(native, destination, source, byteLength, places, count, hasEvents, done),
+              () => {}
+            )
+        }
+        return Effect.succeed({ queue, withdraw })
+      }),
+      ({ queue, withdraw }) =>
+        Effect.andThen(
+          queue.idle,
+          Effect.sync(() => {
+            gpu.addon.closeReplay(queue.native)
+            withdraw()
+          })
+        )
+    ),
+    ({ queue }) => queue
+  )

@@ -1,0 +1,70 @@
+/**
+ * The replay backend of NVIDIA and AMD devices: opens the device that is asked for and serves core's slots with it.
+ */
+import { type BackendError, backendError } from "@tensorferry/core/backend/BackendDescriptor"
+import type { ReplayDevice } from "@tensorferry/core/service/ReplayDevice"
+import type { ReplayTransferBackend } from "@tensorferry/core/service/ReplayTransferBackend"
+import { replayTransferLayer } from "@tensorferry/core/service/ReplayTransferLayer"
+import { type Device, formatDevice } from "@tensorferry/core/tensor/Device"
+import * as Effect from "effect/Effect"
+import type * as Layer from "effect/Layer"
+import type * as EffectScope from "effect/Scope"
+import { loadAddon, packageName, type Vendor } from "./Addon.ts"
+import { makeDeviceMemory } from "./DeviceMemory.ts"
+import { unavailableBecause } from "./failures.ts"
+import { openGpu } from "./Gpu.ts"
+import type { CudaOptions } from "./options.ts"
+import { makeReplayDevice } from "./ReplayDevice.ts"
+import { openReplayQueue, type ReplayQueue } from "./ReplayQueue.ts"
+
+export interface OpenReplay {
+  readonly device: ReplayDevice
+  /** The streams behind it, for consumers on the device and for measurements. */
+  readonly queue: ReplayQueue
+}
+
+/** The options with the device that is asked for, unless they name another. */
+const optionsFor = (
+  device: Device,
+  options: CudaOptions,
+  backend: string
+): Effect.Effect<CudaOptions, BackendError> => {
+  const isOther =
+    (options.vendor !== undefined && options.vendor !== device.family) ||
+    (options.device !== undefined && options.device !== device.index)
+  return isOther
+    ? Effect.fail(
+        backendError("InvalidOptions", {
+          backend,
+          op: "replay transfer",
+          detail: `The options name ${options.vendor ?? device.family}:${options.device ?? device.index}, the request ${formatDevice(device)}.`,
+          remedy: "Leave the options `vendor` and `device` out, or make them agree with the device."
+        })
+      )
+    : Effect.succeed({ ...options, vendor: device.family as Vendor, device: device.index })
+}
+
+/** Opens a device with streams and events for this many slots. */
+export const open = Effect.fnUntraced(function* (
+  device: Device,
+  slots: number,
+  options: CudaOptions = {},
+  backend: string = packageName
+): Effect.fn.Return<OpenReplay, BackendError, EffectScope.Scope> {
+  const chosen = yield* optionsFor(device, options, backend)
+  const gpu = yield* openGpu(yield* loadAddon, backend, chosen)
+  const queue = yield* Effect.mapError(openReplayQueue(gpu, slots), (failure) => unavailableBecause(backend, failure))
+  const memory = makeDeviceMemory(gpu, { arenaBytes: options.arenaBytes })
+  return { device: makeReplayDevice(queue, memory), queue }
+})
+
+export const layer = (
+  device: Device,
+  ringDepth: number,
+  options: CudaOptions = {},
+  backend?: string
+): Layer.Layer<ReplayTransferBackend, BackendError> =>
+  replayTransferLayer(
+    Effect.map(open(device, ringDepth, options, backend), (opened) => opened.device),
+    { ringDepth }
+  )

@@ -1,0 +1,10 @@
+/** Statistics of what was measured. Pure. */
+
+export const median = (values: ReadonlyArray<number>): number =>
+  [...values].sort((a, b) => a - b)[values.length >> 1] ?? 0
+
+/** The median slope over all pairs, as a share of the median, per 100 (Theil-Sen). */
+export const driftPer100 = (values: ReadonlyArray<number>): number => {
+  const slopes = values.flatMap((a, i) => values.slice(i + 1).map((b, j) => (b - a) / (j + 1)))
+  return (median(slopes) / median(values)) * 100
+}

@@ -1,0 +1,84 @@
+/**
+ * Block scaling on a device, in bytes read and written per second beside a copy of as many bytes by the same engine in the
+ * same run; and `golden/mxfp8` there, bit by bit.
+ *
+ * Both are timed as whole Effects over large tensors, taking turns, so that a launch and a wait count little and alike.
+ */
+import type { BackendDescriptor } from "@tensorferry/core/backend/BackendDescriptor"
+import { TensorEngine, type TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
+import { mxfp8Recipe, type QuantizedTensor, scaleShapeOf } from "@tensorferry/core/tensor/QuantizedTensor"
+import { checkMxfp8, RecordedMxfp8 } from "@tensorferry/core/testing/golden/mxfp8"
+import * as Effect from "effect/Effect"
+import * as Schema from "effect/Schema"
+import { median } from "./numbers.ts"
+import type { Figure } from "./replay.ts"
+
+const rounds = 15
+const warmUps = 3
+
+const timed = <E, R>(effect: Effect.Effect<void, E, R>) =>
+  Effect.suspend(() => {
+    const begun = performance.now()
+    return Effect.map(effect, () => (performance.now() - begun) / 1000)
+  })
+
+const measure = (
+  engine: TensorEngineShape,
+  dtype: "bfloat16" | "float32",
+  op: "quantize" | "dequantize",
+  rows: number
+) =>
+  Effect.gen(function* () {
+    const shape = [rows, 8192]
+    const elements = rows * 8192
+    const plain = yield* engine.allocate(dtype, shape)
+    yield* engine.fill(plain, 0x3c)
+    const data = yield* engine.allocate("float8_e4m3fn", shape)
+    const scale = yield* engine.allocate("float8_e8m0fnu", scaleShapeOf(shape)!)
+    const quantized: QuantizedTensor = { _tag: "QuantizedTensor", data, scale, recipe: mxfp8Recipe("rceil") }
+    yield* engine.quantize(plain, quantized)
+    const bytes = elements * (dtype === "bfloat16" ? 2 : 4) + elements + elements / 32
+    const half = Math.floor(bytes / 2 / 16) * 16
+    const [from, to] = [yield* engine.allocate("uint8", [half]), yield* engine.allocate("uint8", [half])]
+    yield* engine.fill(from, 1)
+    const moves = [{ dst: to, src: from }]
+    const work = op === "quantize" ? engine.quantize(plain, quantized) : engine.dequantize(quantized, plain)
+    const [ours, copies]: [Array<number>, Array<number>] = [[], []]
+    for (let round = -warmUps; round < rounds; round++) {
+      const [mine, copy] = [yield* timed(work), yield* timed(engine.copy(moves))]
+      if (round < 0) continue
+      ours.push(mine)
+      copies.push(copy)
+    }
+    const [rate, reference] = [bytes / median(ours) / 1e9, (2 * half) / median(copies) / 1e9]
+    const figure: Figure = {
+      case: `${op} ${dtype} [${rows},8192]`,
+      value: rate / reference,
+      unit: "of copy bandwidth",
+      target: 0.8,
+      lowerIsBetter: false,
+      detail: `${rate.toFixed(0)} GB/s read + written, copy ${reference.toFixed(0)} GB/s, median of ${rounds}`
+    }
+    return figure
+  }).pipe(Effect.scoped)
+
+/** Figures of both directions, each told as soon as it is known. `shrink` divides lengths, for rehearsals. */
+export const measureQuantize = (
+  descriptor: BackendDescriptor,
+  options: object,
+  shrink: number,
+  tell: (figure: Figure) => void
+): Effect.Effect<void, unknown> =>
+  Effect.gen(function* () {
+    const engine = yield* TensorEngine
+    for (const op of ["quantize", "dequantize"] as const)
+      for (const dtype of ["bfloat16", "float32"] as const)
+        tell(yield* measure(engine, dtype, op, Math.max(1, Math.floor(65_536 / shrink))))
+  }).pipe(Effect.provide(descriptor.tensorEngine!(options)))
+
+/** Faults of the recorded results on the device. `recorded` is the parsed file of `golden/mxfp8`. */
+export const goldenQuantize = (descriptor: BackendDescriptor, options: object, recorded: unknown) =>
+  Effect.gen(function* () {
+    const verdicts = yield* checkMxfp8(yield* TensorEngine, Schema.decodeUnknownSync(RecordedMxfp8)(recorded))
+    return { count: verdicts.length, faults: verdicts.filter(({ fault }) => fault !== undefined) }
+  }).pipe(Effect.provide(descriptor.tensorEngine!(options)))
