@@ -1,12 +1,13 @@
 import { defineConfig } from "vitest/config"
 
-const packages = ["core", "backend-torch-copy", "backend-cuda", "cli"]
+const packages = ["core", "backend-torch-copy", "backend-cuda", "backend-nvshmem", "backend-xpu", "bus", "cli"]
 
 const isFull = process.env.TENSORFERRY_TEST_FULL !== undefined
 
 /** What takes longer than a default run has time for. */
 const onlyInFull: { readonly [name: string]: Array<string> } = {
-  "backend-cuda": ["test/PlantedFaults.test.ts", "test/Pairs.test.ts"]
+  "backend-cuda": ["test/PlantedFaults.test.ts", "test/Pairs.test.ts"],
+  "backend-nvshmem": ["test/PlantedFaults.test.ts"]
 }
 
 /** One project per package; test files live in `packages/NAME/test`. */

@@ -1,14 +1,7 @@
-/** Backend for Intel GPUs. This version describes it and probes for its libraries; it moves nothing yet. */
-import type { BackendDescriptor } from "@tensorferry/core/backend/BackendDescriptor"
-import { plannedBackend } from "@tensorferry/core/backend/PlannedBackend"
-
-export const descriptors: ReadonlyArray<BackendDescriptor> = [
-  plannedBackend({
-    name: "xpu",
-    deviceFamilies: ["xpu"],
-    libraries: [
-      { purpose: "Level Zero loader", fileNames: ["libze_loader.so.1"] },
-      { purpose: "OpenCL loader", fileNames: ["libOpenCL.so.1"] }
-    ]
-  })
-]
+/**
+ * Intel devices: an engine that copies, and replay slots. By Level Zero, or by OpenCL where Level Zero has no device.
+ */
+export { descriptor, descriptors } from "./descriptor.ts"
+export { XpuOptions } from "./options.ts"
+export * as ReplayDevice from "./ReplayDevice.ts"
+export * as TensorEngine from "./TensorEngine.ts"

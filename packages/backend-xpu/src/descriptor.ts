@@ -1,0 +1,84 @@
+/**
+ * What this package offers. Importing it loads no addon and opens no library.
+ */
+import {
+  type BackendDescriptor,
+  type BackendError,
+  type BackendOptions,
+  backendApiVersion,
+  backendError,
+  type ProbeResult
+} from "@tensorferry/core/backend/BackendDescriptor"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Schema from "effect/Schema"
+import { backendName, loadAddon, packageFolder } from "./Addon.ts"
+import { discover } from "./discover.ts"
+import { optionNames, XpuOptions } from "./options.ts"
+import * as ReplayDevice from "./ReplayDevice.ts"
+import * as TensorEngine from "./TensorEngine.ts"
+import { openXpu } from "./Xpu.ts"
+
+/** Builds a layer from options that may come from anywhere. */
+const withOptions = <A, R>(
+  options: BackendOptions,
+  build: (options: XpuOptions) => Layer.Layer<A, BackendError, R>
+): Layer.Layer<A, BackendError, R> =>
+  Layer.unwrap(
+    Schema.decodeEffect(XpuOptions)(options).pipe(
+      Effect.mapError((error) =>
+        backendError("InvalidOptions", {
+          backend: backendName,
+          detail: error.message.replaceAll("\n", " "),
+          remedy: `The options are ${optionNames.join(", ")}.`
+        })
+      ),
+      Effect.map(build)
+    )
+  )
+
+const unavailable = (tried: ReadonlyArray<string>, cause: string, remedy: string): ProbeResult => ({
+  _tag: "Unavailable",
+  tried,
+  cause,
+  remedy
+})
+
+/** Opens a library, lists devices and opens the first, to see what it can do. */
+const probe: Effect.Effect<ProbeResult> = Effect.gen(function* () {
+  const addon = yield* loadAddon
+  const found = yield* discover(addon, {})
+  const xpu = yield* openXpu(addon, {}, 0)
+  const devices = found.devices.map(({ name, kind }, index) => `${backendName}:${index} ${name} (${kind})`)
+  const lacking = Object.entries(xpu.capabilities).flatMap(([name, has]) => (has ? [] : [name]))
+  return {
+    _tag: "Available" as const,
+    detail:
+      `${devices.join(", ")}. By ${found.driver}: ${found.reason}.` +
+      (lacking.length === 0 ? "" : ` The driver is without ${lacking.join(", ")}.`),
+    versions: { addon: String(addon.abiVersion), driver: `${found.driver} ${xpu.facts.driverVersion}` }
+  }
+}).pipe(
+  Effect.scoped,
+  Effect.catch((error) =>
+    Effect.succeed(
+      "reason" in error
+        ? unavailable([`${packageFolder}build`, `${packageFolder}prebuilds`], error.reason.detail, error.reason.remedy)
+        : unavailable(error.tried, error.cause, error.remedy)
+    )
+  )
+)
+
+export const descriptor: BackendDescriptor = {
+  name: backendName,
+  apiVersion: backendApiVersion,
+  deviceFamilies: [backendName],
+  capabilities: { tensorEngine: TensorEngine.capabilities, replayTransfer: true },
+  options: XpuOptions,
+  probe,
+  tensorEngine: (options) => withOptions(options, TensorEngine.layer),
+  replayTransfer: (device, ringDepth, options) =>
+    withOptions(options, (decoded) => ReplayDevice.layer(device, ringDepth, decoded))
+}
+
+export const descriptors: ReadonlyArray<BackendDescriptor> = [descriptor]

@@ -1,0 +1,55 @@
+/**
+ * The options that users write for this backend. Unknown names are refused with their path: an option that does nothing is
+ * an error.
+ */
+import * as Effect from "effect/Effect"
+import * as Schema from "effect/Schema"
+import * as SchemaTransformation from "effect/SchemaTransformation"
+import { optionalCapabilities } from "./Addon.ts"
+
+const Files = Schema.Union([Schema.String, Schema.Array(Schema.String)])
+
+const Fields = Schema.Struct({
+  /** By which library the device is reached; "auto" takes Level Zero where it has a device. */
+  driver: Schema.optionalKey(Schema.Literals(["auto", "level-zero", "opencl"])),
+  /** Number of the device; by default the rank on this machine, counted around. */
+  device: Schema.optionalKey(Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 65_535 }))),
+  /** Files of the libraries, each the only one tried. */
+  libraries: Schema.optionalKey(
+    Schema.Struct({ levelZero: Schema.optionalKey(Files), openCl: Schema.optionalKey(Files) })
+  ),
+  /** Measures how long replay copies take on the device, where the driver can. */
+  timing: Schema.optionalKey(Schema.Boolean),
+  /** Capabilities that must not be used although the driver has them. */
+  forbid: Schema.optionalKey(Schema.Array(Schema.Literals(optionalCapabilities)))
+})
+
+export type XpuOptions = typeof Fields.Type
+
+export const XpuOptions = Schema.Unknown.pipe(
+  Schema.decodeTo(
+    Schema.toType(Fields),
+    SchemaTransformation.transformEffect({
+      decode: (input: unknown) =>
+        Effect.mapError(
+          Schema.decodeUnknownEffect(Fields, { onExcessProperty: "error" })(input),
+          (error) => error.issue
+        ),
+      encode: (options: XpuOptions) => Effect.succeed<unknown>(options)
+    })
+  )
+)
+
+export const optionNames = Object.keys(Fields.fields)
+
+export type Environment = { readonly [name: string]: string | undefined }
+
+/** The number of this process among those of its machine, as launchers tell it; 0 where none does. */
+const localRankVariables = ["LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "RANK"]
+
+/** The device that an option or the launcher's environment chooses among `count`. */
+export const chooseOrdinal = (options: XpuOptions, count: number, environment: Environment = process.env): number => {
+  if (options.device !== undefined) return options.device
+  const told = localRankVariables.map((name) => environment[name]).find((value) => /^\d{1,9}$/.test(value ?? ""))
+  return told === undefined ? 0 : Number(told) % Math.max(1, count)
+}
