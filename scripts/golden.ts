@@ -5,7 +5,14 @@
 import { readdirSync, readFileSync } from "node:fs"
 import * as path from "node:path"
 import { gunzipSync } from "node:zlib"
+import { checkScheduleCase, type ScheduleCase } from "@tensorferry/backend-nvshmem/testing/goldenSchedules"
 import { descriptor as torchCopy } from "@tensorferry/backend-torch-copy"
+import {
+  checkCommands,
+  checkPayloads,
+  type RecordedCommands,
+  type RecordedPayloads
+} from "@tensorferry/bus/testing/golden"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import { checkCasts, RecordedCasts } from "@tensorferry/core/testing/golden/dtypeCasts"
 import { checkMegatronCase, type MegatronCase } from "@tensorferry/core/testing/golden/megatronPlans"
@@ -16,6 +23,7 @@ import {
   type EthaCase,
   type RedistributeCase
 } from "@tensorferry/core/testing/golden/meshTransfers"
+import { checkMxfp8, RecordedMxfp8 } from "@tensorferry/core/testing/golden/mxfp8"
 import * as ReferenceEngine from "@tensorferry/core/testing/ReferenceEngine"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
@@ -46,6 +54,28 @@ const sets: Readonly<Record<string, (data: unknown) => Promise<ReadonlyArray<Ver
       name: `${recorded.id} ${recorded.title}`,
       fault: checkEthaCase(recorded)
     })),
+  nvshmem_schedules: async (data) =>
+    (data as { readonly cases: ReadonlyArray<ScheduleCase> }).cases.map((recorded) => ({
+      name: `${recorded.id} ${recorded.title}`,
+      fault: checkScheduleCase(recorded)
+    })),
+  wire_commands: async (data) => checkCommands(data as RecordedCommands),
+  bus_payloads: async (data) => checkPayloads(data as RecordedPayloads),
+  mxfp8: async (data) => {
+    const recorded = Schema.decodeUnknownSync(RecordedMxfp8)(data)
+    const run = Effect.gen(function* () {
+      const reference = yield* checkMxfp8(ReferenceEngine.make(), recorded)
+      const native = yield* Effect.provide(
+        Effect.flatMap(TensorEngine, (engine) => checkMxfp8(engine, recorded)),
+        torchCopy.tensorEngine!({})
+      )
+      return [
+        ...reference.map(({ name, fault }) => ({ name: `reference ${name}`, fault })),
+        ...native.map(({ name, fault }) => ({ name: `torch-copy ${name}`, fault }))
+      ]
+    })
+    return Effect.runPromise(run)
+  },
   dtype_casts: async (data) => {
     const recorded = Schema.decodeUnknownSync(RecordedCasts)(data)
     const run = Effect.gen(function* () {

@@ -1,0 +1,281 @@
+/**
+ * `CopyDriver` over NVSHMEM: one-sided, scheduled, pipelined. Every rank of the group is a PE; what it sends goes straight
+ * into slots of the receiver, in an order that all ranks derive from the same schedule, and nothing on the way waits for the
+ * host or for ranks that have no part in it.
+ *
+ * Invariants: a program runs only while the memory that it was made for is there; cancelling ends when the device has stopped
+ * touching the regions, whatever the peers do. A rank that gives a run up tells the others on the device, before it lets go
+ * of what waits there, so that nobody takes a part of that run for good. After such a run all ranks prepare again.
+ *
+ * A PE whose process has died takes the library of the others with it: they stop at once, and say that their processes must
+ * be started again.
+ */
+import { makeAgreement } from "@tensorferry/backend-cuda/agreement"
+import { driverErrors } from "@tensorferry/backend-cuda/driverErrors"
+import { unavailable, unavailableBecause } from "@tensorferry/backend-cuda/failures"
+import { mayBeAlive, processIdentity } from "@tensorferry/backend-cuda/identity"
+import { type RunTimes, runTimes } from "@tensorferry/backend-cuda/RunTimes"
+import { deviceOf, open } from "@tensorferry/backend-cuda/TensorEngine"
+import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
+import type { NativeFailure } from "@tensorferry/core/backend/NativeAddon"
+import type { Message } from "@tensorferry/core/ir/Message"
+import {
+  CopyDriver,
+  type CopyDriverCapabilities,
+  type CopyDriverError,
+  type CopyDriverShape,
+  type InFlight,
+  type Program
+} from "@tensorferry/core/service/CopyDriver"
+import { ProcessGroup, type ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
+import { TensorEngine, type TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
+import * as Deferred from "effect/Deferred"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
+import * as Layer from "effect/Layer"
+import * as Result from "effect/Result"
+import type * as Scope from "effect/Scope"
+import { type Addon, loadAddon, packageName } from "./Addon.ts"
+import { libraryNames, libraryVariable, searchedPaths } from "./libraries.ts"
+import { type Member, type Membership, makeMembership } from "./Membership.ts"
+import { deviceOptions, type NvshmemOptions } from "./options.ts"
+import { poison } from "./poison.ts"
+import { makePreparer, type PreparedExchange } from "./prepareExchange.ts"
+
+export const capabilities: CopyDriverCapabilities = {
+  gather: true,
+  requiresProcessGroupBarrier: false,
+  requiresTaskId: true,
+  deviceFamilies: ["cuda"],
+  maxMessageBytes: Number.MAX_SAFE_INTEGER
+}
+
+export interface NvshmemCopyDriver extends CopyDriverShape {
+  /** How long the parts of the latest run that ended well took; undefined before there is one. */
+  readonly lastRun: Effect.Effect<RunTimes | undefined>
+  /** Iterations of a program's schedule, and what unequal batches cost in it; undefined for programs of others. */
+  readonly scheduleOf: (program: Program) => { readonly iterations: number; readonly imbalance: number } | undefined
+}
+
+/** What the driver keeps beside a program. */
+interface Entry extends PreparedExchange {
+  readonly member: Member
+  isUsable: boolean
+  /** Stops the latest start, if it has not ended. */
+  cancel: Effect.Effect<void>
+}
+
+/** Between two looks whether the peers' processes are alive. */
+const watchPeriod = Duration.millis(100)
+
+const nothingToDo: InFlight = {
+  isComplete: Effect.succeed(true),
+  await: Effect.void,
+  cancel: Effect.void,
+  movedBytes: Effect.succeed(0)
+}
+
+/** Fails with "Unavailable" where there is no device or no library. `load` stands in for the addon in tests. */
+export const make = Effect.fnUntraced(function* (
+  group: ProcessGroupShape,
+  engine: TensorEngineShape,
+  options: NvshmemOptions = {},
+  load: Effect.Effect<Addon, BackendError> = loadAddon
+): Effect.fn.Return<NvshmemCopyDriver, BackendError, Scope.Scope> {
+  const behind = deviceOf(engine) ?? deviceOf(yield* open(deviceOptions(options), packageName))
+  if (behind === undefined) return yield* unavailable(packageName, "The engine has no device.", "Report this.")
+  if (behind.gpu.vendor !== "cuda") {
+    return yield* unavailable(
+      packageName,
+      `NVSHMEM is for devices of NVIDIA, not for ${behind.gpu.vendor}.`,
+      "Choose the backend cuda."
+    )
+  }
+  const addon = yield* load
+  const names = libraryNames(options.libraries?.nvshmem)
+  const opened = addon.openLibrary(names)
+  if (opened.code !== "Ok") return yield* unavailableBecause(packageName, opened)
+  const { library, problem } = opened.value
+  if (library === undefined) {
+    return yield* unavailable(
+      packageName,
+      `NVSHMEM's host library cannot be opened: ${problem} Tried: ${searchedPaths(names).join("; ")}.`,
+      `Install nvidia-nvshmem-cu13 or -cu12, or name the file of libnvshmem_host in ${libraryVariable}.`
+    )
+  }
+  const { rank, size } = group
+  const errors = driverErrors(packageName, rank)
+  const agreement = makeAgreement(group, packageName, errors)
+  // Left when nothing runs any more: finalizers run in reverse order.
+  let membership: Membership | undefined
+  yield* Effect.addFinalizer(() => membership?.close ?? Effect.void)
+  // Transfers overlap what the engine does.
+  const gpu = yield* Effect.mapError(behind.gpu.openLane, (failure) => unavailableBecause(packageName, failure))
+  const parts = { addon, library, gpu, group, options, errors, agreement }
+  const members = makeMembership(parts)
+  membership = members
+  const prepareExchange = makePreparer({ ...parts, membership: members })
+  const self = processIdentity()
+  const entries = new WeakMap<Program, Entry>()
+  let lastRun: RunTimes | undefined
+
+  /** Makes the program unusable when a storage goes away under it. */
+  const watchStorages = (messages: ReadonlyArray<Message>, entry: Entry) =>
+    Effect.acquireRelease(
+      Effect.sync(() => {
+        const storages = new Set(messages.flatMap((message) => message.parts.map((part) => part.tensor.storage)))
+        return [...storages].map((storage) =>
+          storage.onRevoke(() => {
+            entry.isUsable = false
+          })
+        )
+      }),
+      (unregister) =>
+        Effect.sync(() => {
+          for (const undo of unregister) undo()
+        })
+    )
+
+  const prepare: CopyDriverShape["prepare"] = (messages) =>
+    Effect.gen(function* () {
+      const prepared = yield* prepareExchange(messages)
+      const program: Program = { messages, paths: prepared.paths }
+      const isFreed = messages.some((message) => message.parts.some(({ tensor }) => tensor.storage.isFreed()))
+      const entry: Entry = { ...prepared, member: members.member()!, isUsable: !isFreed, cancel: Effect.void }
+      entries.set(program, entry)
+      yield* watchStorages(messages, entry)
+      yield* Effect.addFinalizer(() => {
+        entry.isUsable = false
+        return entry.cancel
+      })
+      return program
+    })
+
+  const firstGone = ({ processes }: Entry): number | undefined =>
+    [...processes].find(([, process]) => !mayBeAlive(self, process))?.[0]
+
+  const peerGone = (peer: number): CopyDriverError =>
+    errors.fail(
+      "PeerGone",
+      `The process of PE ${peer} has ended, and NVSHMEM of this process cannot be used without it.`,
+      {
+        op: "run",
+        peer,
+        scope: "service"
+      }
+    )
+
+  /** Why a program cannot start. */
+  const faultOf = (entry: Entry): CopyDriverError | undefined => {
+    const op = "start"
+    if (!entry.isUsable) {
+      return errors.fail("InvalidProgram", "The program was closed, or its memory was freed.", { op })
+    }
+    if (entry.member !== members.member() || entry.member.mustReset) {
+      return errors.fail("Broken", "A run before did not end well; prepare again.", { op, scope: "service" })
+    }
+    return undefined
+  }
+
+  /** What a failed run was due to. */
+  const failureOf = (failure: NativeFailure): CopyDriverError =>
+    failure.code === "PeerGone" && failure.item >= 0
+      ? errors.fail("PeerGone", failure.detail, { op: "run", peer: failure.item })
+      : errors.ofNative(failure, "run")
+
+  const begin = (entry: Entry): Effect.Effect<InFlight, CopyDriverError> =>
+    Effect.gen(function* () {
+      const { member, program } = entry
+      const fault = faultOf(entry)
+      member.runs += 1
+      addon.setRun(member.exchange, member.runs)
+      if (fault !== undefined) {
+        if (!member.mustReset && entry.processes.size > 0) yield* members.decline(member)
+        member.mustReset = true
+        return yield* fault
+      }
+      if (program === undefined) return nothingToDo
+      const started = program.start()
+      if (Result.isFailure(started)) {
+        member.mustReset = true
+        return yield* failureOf(started.failure)
+      }
+      const job = started.success
+      const death = Deferred.makeUnsafe<never, CopyDriverError>()
+      const watch = Effect.gen(function* () {
+        while (!job.isComplete()) {
+          yield* Effect.sleep(watchPeriod)
+          const gone = job.isComplete() ? undefined : firstGone(entry)
+          if (gone === undefined) continue
+          member.mustReset = true
+          yield* poison(gpu.ordinal, `The process of PE ${gone} ended during a run.`)
+          yield* job.cancel
+          yield* Deferred.fail(death, peerGone(gone))
+        }
+      })
+      const watching = yield* Effect.forkDetach(watch)
+      const ended = Effect.mapBoth(job.await, {
+        onFailure: (failure) => {
+          member.mustReset = true
+          return failureOf(failure)
+        },
+        onSuccess: (times) => {
+          lastRun = runTimes(entry.spans, times)
+        }
+      })
+      const wait = Effect.catch(ended, (error) => {
+        // What stopped the run says more than that it was stopped.
+        const gone = firstGone(entry)
+        return gone === undefined
+          ? Effect.fail(error)
+          : Effect.andThen(
+              poison(gpu.ordinal, `The process of PE ${gone} ended during a run.`),
+              Effect.fail(peerGone(gone))
+            )
+      })
+      return {
+        isComplete: Effect.sync(job.isComplete),
+        await: Effect.ensuring(Effect.raceFirst(wait, Deferred.await(death)), Fiber.interrupt(watching)),
+        cancel: Effect.suspend(() => {
+          if (job.isComplete()) return Effect.void
+          member.mustReset = true
+          return job.cancel
+        }),
+        movedBytes: Effect.sync(job.movedBytes)
+      }
+    })
+
+  return {
+    name: packageName,
+    rank,
+    worldSize: size,
+    capabilities,
+    prepare,
+    start: (program) =>
+      Effect.suspend(() => {
+        const entry = entries.get(program)
+        if (entry === undefined) {
+          return Effect.fail(errors.fail("InvalidProgram", "The program is of another driver.", { op: "start" }))
+        }
+        return Effect.tap(begin(entry), ({ cancel }) =>
+          Effect.sync(() => {
+            entry.cancel = cancel
+          })
+        )
+      }),
+    lastRun: Effect.sync(() => lastRun),
+    scheduleOf: (program) => entries.get(program)
+  }
+})
+
+/** Fails with "Unavailable" where there is no device, or no library. */
+export const layer = (
+  options: NvshmemOptions = {}
+): Layer.Layer<CopyDriver, BackendError, ProcessGroup | TensorEngine> =>
+  Layer.effect(
+    CopyDriver,
+    Effect.gen(function* () {
+      return yield* make(yield* ProcessGroup, yield* TensorEngine, options)
+    })
+  )

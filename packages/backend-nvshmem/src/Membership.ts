@@ -1,0 +1,259 @@
+/**
+ * A driver's part in an NVSHMEM job: joined when first needed, by all ranks together, with one symmetric block that all
+ * programs share; left when the drivers of all ranks are closed.
+ *
+ * Invariants: every step that waits for other PEs has the group's deadline; where it passes, or a PE is gone, the process's
+ * NVSHMEM is poisoned and never finalised. Words are zero and runs counted alike on all ranks when `ensure` has ended.
+ */
+import { createHash } from "node:crypto"
+import type { NativeStreamCalls } from "@tensorferry/backend-cuda/Addon"
+import type { makeAgreement } from "@tensorferry/backend-cuda/agreement"
+import type { DriverErrors } from "@tensorferry/backend-cuda/driverErrors"
+import { describeFailure } from "@tensorferry/backend-cuda/failures"
+import type { Gpu } from "@tensorferry/backend-cuda/Gpu"
+import { libraryNames as deviceLibraryNames } from "@tensorferry/backend-cuda/libraries"
+import { decodeDone } from "@tensorferry/backend-cuda/Publication"
+import type { NativeFailure } from "@tensorferry/core/backend/NativeAddon"
+import { runJob, type Start } from "@tensorferry/core/backend/NativeJob"
+import type { CopyDriverError } from "@tensorferry/core/service/CopyDriver"
+import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
+import * as Result from "effect/Result"
+import type { Addon, NativeExchange, NativeLibrary, NativeSession } from "./Addon.ts"
+import { type BlockLayout, blockBytes, wholeSlot } from "./layout.ts"
+import { deviceOptions, type NvshmemOptions, sendSlots } from "./options.ts"
+import type { Told } from "./Publication.ts"
+import { partingOf, poison, poisonOf, setParting } from "./poison.ts"
+
+/** A job that this rank has joined. */
+export interface Member {
+  readonly name: string
+  readonly session: NativeSession
+  readonly exchange: NativeExchange
+  readonly calls: NativeStreamCalls
+  readonly layout: BlockLayout
+  /** Runs begun since the words were zero. */
+  runs: number
+  mustReset: boolean
+}
+
+interface MembershipParts {
+  readonly addon: Addon
+  readonly library: NativeLibrary
+  readonly gpu: Gpu
+  readonly group: ProcessGroupShape
+  readonly options: NvshmemOptions
+  readonly errors: DriverErrors
+  readonly agreement: ReturnType<typeof makeAgreement>
+}
+
+const uniqueIdBytes = 128
+
+/** How long a closed driver keeps its caller for the sake of an orderly end. */
+const patience = Duration.seconds(2)
+
+/** Most of the free memory that the block takes, where no size is asked for that is smaller. */
+const shareOfFree = 0.25
+
+export const makeMembership = (parts: MembershipParts) => {
+  const { addon, library, gpu, group, options, errors, agreement } = parts
+  const { ordinal } = gpu
+  let member: Member | undefined
+
+  /** A step of the library, ended by the group's deadline; then nothing of the library can be relied on. */
+  const step = <A>(op: string, start: Start<A>): Effect.Effect<A, CopyDriverError> =>
+    group.keepAlive(runJob(addon, start, () => {})).pipe(
+      Effect.mapError((failure) => ofNative(failure, op)),
+      Effect.timeoutOrElse({
+        duration: group.deadline,
+        orElse: () => {
+          const detail = `Not all PEs came to the step "${op}" within ${Duration.format(group.deadline)}.`
+          return Effect.andThen(
+            poison(ordinal, detail),
+            Effect.fail(errors.fail("TransportFailed", detail, { op, scope: "service" }))
+          )
+        }
+      })
+    )
+
+  const ofNative = (failure: NativeFailure, op: string): CopyDriverError => {
+    if (failure.code !== "OutOfMemory") return errors.ofNative(failure, op)
+    return errors.fail("TransportFailed", describeFailure(failure), { op, scope: "service" })
+  }
+
+  /** The root's identity of a new job, on all ranks; or the root's failure, on all ranks. */
+  const shareIdentity = Effect.gen(function* () {
+    const made = group.rank === 0 ? addon.createUniqueId(library) : undefined
+    const mine = made?.code === "Ok" ? made.value : new Uint8Array(0)
+    const shared = yield* Effect.mapError(group.broadcast("nvshmem/identity", 0, mine), (error) =>
+      errors.ofGroup(error, "join")
+    )
+    if (shared.length === uniqueIdBytes) return shared
+    return yield* made !== undefined && made.code !== "Ok"
+      ? errors.ofNative(made, "join")
+      : errors.fail("TransportFailed", "Rank 0 could not begin a job.", { peer: 0, op: "join", scope: "service" })
+  })
+
+  const agree = (label: string, own: Result.Result<unknown, CopyDriverError>) =>
+    agreement.agree(
+      label,
+      Result.map(own, () => null),
+      decodeDone
+    )
+
+  const leave = (session: NativeSession): Effect.Effect<void> =>
+    step("leave", (done) => addon.startLeave(session, done)).pipe(
+      Effect.catch(({ reason }) => poison(ordinal, reason.detail)),
+      Effect.asVoid
+    )
+
+  const abandon = (session: NativeSession, why: string): Effect.Effect<void> =>
+    Effect.andThen(
+      poison(ordinal, why),
+      Effect.sync(() => addon.abandon(session))
+    )
+
+  /** What all ranks can have. */
+  const layoutOf = (told: ReadonlyArray<Told>): Omit<BlockLayout, "address"> => ({
+    peCount: group.size,
+    slots: Math.min(...told.map(({ slots }) => slots)),
+    sendSlots,
+    slotBytes: wholeSlot(Math.min(...told.map(({ slotBytes }) => slotBytes)))
+  })
+
+  const openBlock = (name: string, session: NativeSession, told: ReadonlyArray<Told>) =>
+    Effect.gen(function* () {
+      const layout = layoutOf(told)
+      const byteLength = blockBytes(layout)
+      const allocated = yield* Effect.result(
+        step<bigint>("allocate", (done) => addon.startAllocate(session, byteLength, done))
+      )
+      yield* agree("allocated", allocated)
+      const address = yield* Effect.fromResult(allocated)
+      const made = addon.createExchange(session, address, byteLength, layout.slots)
+      const ready =
+        made.code === "Ok"
+          ? yield* Effect.result(step("reset", (done) => addon.startReset(made.value.exchange, done)))
+          : Result.fail(errors.ofNative(made, "join"))
+      if (made.code === "Ok") {
+        member = {
+          name,
+          session,
+          ...made.value,
+          layout: { ...layout, address: Number(address) },
+          runs: 0,
+          mustReset: false
+        }
+      }
+      yield* agree("ready", ready)
+      yield* Effect.fromResult(ready)
+      return member!
+    })
+
+  const join = (told: ReadonlyArray<Told>): Effect.Effect<Member, CopyDriverError> =>
+    Effect.gen(function* () {
+      yield* Effect.timeoutOption(group.keepAlive(partingOf(ordinal)), group.deadline)
+      const identity = yield* shareIdentity
+      const files = deviceLibraryNames("cuda", deviceOptions(options).libraries)
+      const joined = yield* Effect.result(
+        step("join", (done: Parameters<typeof addon.startJoin>[7]) =>
+          addon.startJoin(library, files.runtime, files.driver, ordinal, identity, group.rank, group.size, done)
+        )
+      )
+      const agreed = yield* Effect.result(agree("joined", joined))
+      if (Result.isFailure(agreed)) {
+        if (Result.isSuccess(joined)) yield* abandon(joined.success, "Not all PEs joined the job.")
+        return yield* agreed.failure
+      }
+      const session = yield* Effect.fromResult(joined)
+      const name = createHash("sha256").update(identity).digest("hex")
+      return yield* Effect.onError(openBlock(name, session, told), () =>
+        Effect.suspend(() => {
+          const made = member
+          member = undefined
+          if (made !== undefined) addon.closeExchange(made.exchange)
+          return poisonOf(ordinal) === undefined ? leave(session) : Effect.sync(() => addon.abandon(session))
+        })
+      )
+    })
+
+  /** After runs that did not end well on all ranks: nothing is under way any more, and all words are zero. */
+  const reset = (known: Member): Effect.Effect<void, CopyDriverError> =>
+    Effect.gen(function* () {
+      const quiet = yield* Effect.result(step("quiet", (done) => addon.startQuiet(known.exchange, done)))
+      yield* agree("quiet", quiet)
+      const zero = yield* Effect.result(step("reset", (done) => addon.startReset(known.exchange, done)))
+      yield* agree("reset", zero)
+      known.runs = 0
+      known.mustReset = false
+    })
+
+  /** Leaves the job in order, if all others do; says so where that cannot be. */
+  const part = (known: Member): Effect.Effect<void> =>
+    Effect.gen(function* () {
+      const why = poisonOf(ordinal)
+      if (why !== undefined) {
+        addon.abandon(known.session)
+        return
+      }
+      const reversed = Array.from({ length: group.size }, (_, rank) => group.size - 1 - rank)
+      const farewell = Effect.gen(function* () {
+        yield* step("quiet", (done) => addon.startQuiet(known.exchange, done))
+        addon.closeExchange(known.exchange)
+        const all = yield* group.subgroup(reversed)
+        yield* all.barrier("nvshmem/farewell")
+      })
+      const exit = yield* Effect.exit(farewell)
+      if (Exit.isSuccess(exit)) yield* leave(known.session)
+      else yield* abandon(known.session, "Not all PEs left the job together.")
+    })
+
+  return {
+    member: (): Member | undefined => member,
+    /** What this rank says of itself. */
+    told: (slotBytes: number, slots: number): Pick<Told, "slotBytes" | "slots" | "job" | "runs" | "mustReset"> => {
+      const fitting = Math.floor((gpu.facts.freeBytes * shareOfFree) / (slots + sendSlots))
+      return {
+        slotBytes: options.slotBytes === undefined ? Math.min(slotBytes, fitting) : slotBytes,
+        slots,
+        job: member?.name ?? "",
+        runs: member?.runs ?? 0,
+        mustReset: member?.mustReset ?? false
+      }
+    },
+    /** The job of all ranks, ready for a run. Every rank calls it, with what all told. */
+    ensure: (told: ReadonlyArray<Told>): Effect.Effect<Member, CopyDriverError> =>
+      Effect.gen(function* () {
+        const names = new Set(told.map(({ job }) => job))
+        if (names.size > 1) {
+          const lacking = told.findIndex(({ job }) => job === "")
+          const detail = `Not all ranks have a part in the same job${lacking < 0 ? "" : `: rank ${lacking} has none`}.`
+          return yield* errors.fail("Broken", detail, { op: "prepare", scope: "service" })
+        }
+        if (member === undefined) return yield* join(told)
+        const isInStep = told.every(({ runs, mustReset }) => !mustReset && runs === told[0]!.runs)
+        if (!isInStep) yield* reset(member)
+        return member
+      }),
+    /** Makes the run fail on the others, which would wait for this rank. */
+    decline: (known: Member): Effect.Effect<void> =>
+      Effect.ignore(step("decline", (done) => addon.startDecline(known.exchange, done))),
+    /** For who closes the driver: does not wait long for others, who may go on for a while. */
+    close: Effect.suspend(() => {
+      const known = member
+      member = undefined
+      if (known === undefined) return Effect.void
+      return Effect.gen(function* () {
+        const fiber = yield* Effect.forkDetach(part(known), { startImmediately: true })
+        const ended = Effect.asVoid(Fiber.await(fiber))
+        setParting(ordinal, ended)
+        yield* Effect.timeoutOption(ended, patience)
+      })
+    })
+  }
+}
+
+export type Membership = ReturnType<typeof makeMembership>

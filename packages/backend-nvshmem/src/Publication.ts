@@ -1,0 +1,36 @@
+/**
+ * What PEs tell each other in a preparation. What a peer says is decoded here before anything uses it.
+ */
+import { ProcessIdentity } from "@tensorferry/backend-cuda/identity"
+import { decodeOutcome } from "@tensorferry/backend-cuda/Publication"
+import * as Schema from "effect/Schema"
+
+const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }))
+
+export const Told = Schema.Struct({
+  process: ProcessIdentity,
+  ordinal: Natural,
+  slotBytes: Natural,
+  slots: Natural,
+  /** Names the job that this PE has a part in; empty for none. */
+  job: Schema.String.check(Schema.isMaxLength(256)),
+  /** Runs that were begun since the words were zero. */
+  runs: Natural,
+  /** A run of this PE did not end well. */
+  mustReset: Schema.Boolean,
+  /** Encoded lists of parts, by peer. */
+  lists: Schema.Record(Schema.String, Schema.String)
+})
+export type Told = typeof Told.Type
+
+export const decodeTold = decodeOutcome(Told)
+
+/** What a PE sends to one peer: batches in the order in which both ends pack them. */
+export const SentBatches = Schema.Struct({
+  peer: Natural,
+  isDirect: Schema.Boolean,
+  byteLengths: Schema.Array(Natural)
+})
+export type SentBatches = typeof SentBatches.Type
+
+export const decodeBatches = decodeOutcome(Schema.Array(SentBatches))

@@ -1,0 +1,87 @@
+/**
+ * What this package offers: the backend `nvshmem` over backend-cuda's engine. Importing it loads no addon and opens no
+ * library.
+ */
+import { loadAddon as loadDeviceAddon } from "@tensorferry/backend-cuda/Addon"
+import { discover } from "@tensorferry/backend-cuda/discover"
+import * as TensorEngine from "@tensorferry/backend-cuda/TensorEngine"
+import {
+  type BackendDescriptor,
+  type BackendError,
+  type BackendOptions,
+  backendApiVersion,
+  backendError,
+  type ProbeResult
+} from "@tensorferry/core/backend/BackendDescriptor"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Result from "effect/Result"
+import * as Schema from "effect/Schema"
+import { loadAddon, packageFolder, packageName } from "./Addon.ts"
+import * as CopyDriver from "./CopyDriver.ts"
+import { libraryNames, libraryVariable, searchedPaths } from "./libraries.ts"
+import { deviceOptions, NvshmemOptions, optionNames } from "./options.ts"
+
+/** Builds a layer from options that may come from anywhere. */
+const withOptions = <A, R>(
+  options: BackendOptions,
+  build: (options: NvshmemOptions) => Layer.Layer<A, BackendError, R>
+): Layer.Layer<A, BackendError, R> =>
+  Layer.unwrap(
+    Schema.decodeEffect(NvshmemOptions)(options).pipe(
+      Effect.mapError((error) =>
+        backendError("InvalidOptions", {
+          backend: packageName,
+          detail: error.message.replaceAll("\n", " "),
+          remedy: `The options are ${optionNames.join(", ")}.`
+        })
+      ),
+      Effect.map(build)
+    )
+  )
+
+/** Opens the libraries and counts devices; joins no job. */
+const probe: Effect.Effect<ProbeResult> = Effect.gen(function* () {
+  const [devices, addon] = [yield* loadDeviceAddon, yield* loadAddon]
+  const found = discover(devices, deviceOptions({}))
+  if (Result.isFailure(found)) return { _tag: "Unavailable" as const, ...found.failure }
+  const names = libraryNames()
+  const opened = addon.openLibrary(names)
+  const problem = opened.code === "Ok" ? opened.value.problem : opened.detail
+  if (opened.code !== "Ok" || problem !== undefined) {
+    return {
+      _tag: "Unavailable" as const,
+      tried: searchedPaths(names),
+      cause: `NVSHMEM's host library cannot be opened: ${problem}`,
+      remedy: `Install nvidia-nvshmem-cu13 or -cu12, or name the file of libnvshmem_host in ${libraryVariable}.`
+    }
+  }
+  return {
+    _tag: "Available" as const,
+    detail: `${found.success.count} devices; ${opened.value.path}.`,
+    versions: { addon: String(addon.abiVersion), nvshmem: opened.value.version ?? "unknown" }
+  }
+}).pipe(
+  Effect.catch(({ reason }) =>
+    Effect.succeed({
+      _tag: "Unavailable" as const,
+      tried: [`${packageFolder}build`, `${packageFolder}prebuilds`],
+      cause: reason.detail,
+      remedy: reason.remedy
+    })
+  )
+)
+
+export const descriptors: ReadonlyArray<BackendDescriptor> = [
+  {
+    name: packageName,
+    apiVersion: backendApiVersion,
+    deviceFamilies: ["cuda"],
+    capabilities: { tensorEngine: TensorEngine.capabilities, copyDriver: CopyDriver.capabilities },
+    options: NvshmemOptions,
+    probe,
+    tensorEngine: (options) =>
+      withOptions(options, (decoded) => TensorEngine.layer(deviceOptions(decoded), packageName)),
+    copyDriver: (options) => withOptions(options, CopyDriver.layer)
+  }
+]

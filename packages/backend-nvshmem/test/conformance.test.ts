@@ -1,0 +1,17 @@
+/**
+ * The driver against the whole conformance kit, over the simulated library, between ranks of one process, on both paths.
+ * The engine is backend-cuda's, which proves it there.
+ */
+import { runCopyCase, runCopyDriverCase } from "@tensorferry/core/testing"
+import { describeCopyDriver, describeCopyService } from "@tensorferry/core/testing/vitest"
+import { afterEach, beforeEach } from "vitest"
+import { assertClean, clusterOf, paths, resetSimulator } from "./cluster.ts"
+
+let seed = 1
+beforeEach(() => resetSimulator(`seed=${seed++}`))
+afterEach(() => assertClean())
+
+for (const path of paths) {
+  describeCopyService(path, runCopyCase(clusterOf({ path })), { timeout: 60_000 })
+  describeCopyDriver(path, runCopyDriverCase(clusterOf({ path })), { timeout: 60_000 })
+}
