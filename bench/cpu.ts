@@ -1,5 +1,5 @@
 /**
- * Copies and casts in host memory: the whole `copy` Effect of the embedded engine against PyTorch on the CPU, two threads
+ * Copies, casts and block scaling in host memory: the whole Effect of the embedded engine against PyTorch on the CPU, two threads
  * each, taking turns in one run over warm memory.
  *
  * Figures count payload bytes of the source, except where a row says "read + written".
@@ -9,6 +9,7 @@ import { bitsOf, type DType } from "@tensorferry/core/base/DType"
 import { elementCount, type Shape } from "@tensorferry/core/base/Region"
 import type { TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
+import { mxfp8Recipe, scaleShapeOf } from "@tensorferry/core/tensor/QuantizedTensor"
 import { type Move, sliceTensor, type Tensor, transposeTensor } from "@tensorferry/core/tensor/Tensor"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
@@ -59,7 +60,20 @@ interface CpuCase {
   /** Gives the engine a list that it has not seen before each time. */
   readonly isFresh?: boolean
   readonly moves: (engine: TensorEngineShape) => Effect.Effect<ReadonlyArray<Move>, unknown, Scope.Scope>
+  /** Gives what is timed in place of a copy. */
+  readonly begin?: (
+    engine: TensorEngineShape,
+    moves: ReadonlyArray<Move>
+  ) => Effect.Effect<Effect.Effect<void, unknown>, unknown, Scope.Scope>
 }
+
+/** Block scaling of the only move, with scales of its own. */
+const quantize = (engine: TensorEngineShape, [move]: ReadonlyArray<Move>) =>
+  Effect.gen(function* () {
+    const { src, dst: data } = move!
+    const scale = yield* filled(engine, "float8_e8m0fnu", scaleShapeOf(data.shape)!, 0)
+    return engine.quantize(src, { _tag: "QuantizedTensor", data, scale, recipe: mxfp8Recipe("rceil") })
+  })
 
 const cases: ReadonlyArray<CpuCase> = [
   { name: "contiguous", target: 0.95, moves: (engine) => one(engine, "uint8", "uint8", same, [2 ** 28]) },
@@ -84,6 +98,12 @@ const cases: ReadonlyArray<CpuCase> = [
     moves: (engine) => one(engine, "bfloat16", "float32", same, square)
   },
   { name: "bf16->e4m3", target: 1.5, moves: (engine) => one(engine, "bfloat16", "float8_e4m3fn", same, square) },
+  {
+    name: "bf16->mxfp8",
+    target: 1.5,
+    moves: (engine) => one(engine, "bfloat16", "float8_e4m3fn", same, square),
+    begin: quantize
+  },
   {
     name: "transpose",
     target: 1.5,
@@ -113,15 +133,16 @@ const timed = <E, R>(effect: Effect.Effect<void, E, R>) =>
 const measure = (
   engine: TensorEngineShape,
   reference: Reference | undefined,
-  { name, moves, isCast, isFresh }: CpuCase
+  { name, moves, isCast, isFresh, begin }: CpuCase
 ) =>
   Effect.gen(function* () {
     const batch = yield* moves(engine)
+    const work = begin === undefined ? undefined : yield* begin(engine, batch)
     const copy = isCast ? yield* plainCopy(engine) : []
     if (reference !== undefined) yield* Effect.promise(() => reference.ask({ case: name }))
     const [ours, theirs, copies]: [Array<number>, Array<number>, Array<number>] = [[], [], []]
     for (let round = -warmUps; round < rounds; round++) {
-      const mine = yield* timed(engine.copy(isFresh ? [...batch] : batch))
+      const mine = yield* timed(work ?? engine.copy(isFresh ? [...batch] : batch))
       const plain = copy.length === 0 ? undefined : yield* timed(engine.copy(copy))
       const answer = reference === undefined ? {} : yield* Effect.promise(() => reference.ask({ run: true }))
       if (round < 0) continue

@@ -9,9 +9,13 @@ import type { BenchResult } from "./measure.ts"
 const suites: Readonly<Record<string, () => Promise<ReadonlyArray<BenchResult>>>> = {
   planning: async () => (await import("./planning.ts")).planning(),
   mesh: async () => (await import("./mesh.ts")).mesh(),
+  schedule: async () => (await import("./schedule.ts")).schedule(),
   cpu: async () => (await import("./cpu.ts")).cpu(),
+  collectives: async () => (await import("./collectives.ts")).collectives(),
   "two-process": async () => (await import("./two-process.ts")).twoProcess(),
-  memory: async () => (await import("./memory.ts")).memory()
+  bus: async () => (await import("./bus.ts")).bus(),
+  memory: async () => (await import("./memory.ts")).memory(),
+  replay: async () => (await import("./replay.ts")).replay()
 }
 
 const args = process.argv.slice(2)

@@ -48,6 +48,7 @@ CASES = {
     "fp32->bf16": lambda: cast(torch.float32, torch.bfloat16),
     "bf16->fp32": lambda: cast(torch.bfloat16, torch.float32),
     "bf16->e4m3": lambda: cast(torch.bfloat16, torch.float8_e4m3fn),
+    "bf16->mxfp8": lambda: cast(torch.bfloat16, torch.float8_e4m3fn),  # without scales: it has no block scaling
     "transpose": lambda: one(filled((8192, 8192), torch.bfloat16).t(), torch.zeros((8192, 8192), dtype=torch.bfloat16)),
 }
 

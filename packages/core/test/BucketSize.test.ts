@@ -2,6 +2,7 @@
  * The agreed size of buckets: one number on all ranks, from the rank that has least.
  */
 import { assert, describe, it } from "@effect/vitest"
+import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import { agreeOnBucketBytes, type BucketMeans } from "../src/exec/BucketSize.ts"
 import { bucketBytesFor } from "../src/planner/Bucketing.ts"
@@ -10,7 +11,7 @@ import { makeInProcessGroups } from "../src/service/ProcessGroupInProcess.ts"
 
 const agree = (means: ReadonlyArray<BucketMeans>) =>
   Effect.gen(function* () {
-    const groups = yield* makeInProcessGroups(means.length, { deadline: "5 seconds" })
+    const groups = yield* makeInProcessGroups(means.length, { deadline: Duration.seconds(5) })
     const agreeing = groups.map((group, rank) =>
       Effect.provideService(agreeOnBucketBytes(means[rank]!), ProcessGroup, group)
     )

@@ -1,13 +1,15 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Deferred from "effect/Deferred"
+import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
-import { CopyDriver } from "../src/service/CopyDriver.ts"
+import { CopyDriver, copyDriverError, type Program } from "../src/service/CopyDriver.ts"
 import { type CopyOp, CopyService } from "../src/service/CopyService.ts"
+import { ProcessGroup } from "../src/service/ProcessGroup.ts"
 import { TensorEngine } from "../src/service/TensorEngine.ts"
 import { sliceTensor, tensorBytes, tensorView, transposeTensor } from "../src/tensor/Tensor.ts"
 import { loopbackLayer, makeLoopbackNetwork, strictLayer } from "../src/testing/Loopback.ts"
@@ -208,6 +210,114 @@ describe("interruption", () => {
       assert.strictEqual(cancelled, 1)
     })
   )
+})
+
+/**
+ * Loopback, except that a start waits for all ranks, as a transfer does to which each end contributes. A rank whose program is
+ * closed, or that is cancelled before all have come, declines.
+ */
+const meetingLayer = (network: ReturnType<typeof makeLoopbackNetwork>, gather: boolean) =>
+  Layer.effect(
+    CopyDriver,
+    Effect.gen(function* () {
+      const group = yield* ProcessGroup
+      const meeting = yield* group.subgroup(Array.from({ length: group.size }, (_, at) => group.size - 1 - at))
+      const inner = yield* Effect.provide(CopyDriver, yield* Layer.build(loopbackLayer(network, { gather })))
+      const closed = new WeakSet<Program>()
+      const declined = copyDriverError("TransportFailed", { detail: "A rank declined.", remedy: "Run again." })
+      return CopyDriver.of({
+        ...inner,
+        prepare: (messages) =>
+          Effect.tap(inner.prepare(messages), (program) =>
+            Effect.addFinalizer(() => Effect.sync(() => void closed.add(program)))
+          ),
+        start: (program) =>
+          Effect.gen(function* () {
+            let isCancelled = closed.has(program)
+            const meet = Effect.gen(function* () {
+              yield* meeting.barrier("here")
+              const told = yield* meeting.allGather("wanted", Uint8Array.of(isCancelled ? 1 : 0))
+              if (told.some(([declines]) => declines === 1)) return yield* declined
+              return yield* Effect.flatMap(inner.start(program), (inFlight) => inFlight.await)
+            }).pipe(Effect.mapError(() => declined))
+            const fiber = yield* Effect.forkDetach(meet, { startImmediately: true })
+            return {
+              isComplete: Effect.sync(() => fiber.pollUnsafe() !== undefined),
+              await: Fiber.join(fiber),
+              cancel: Effect.sync(() => {
+                isCancelled = true
+              }),
+              movedBytes: Effect.succeed(0)
+            }
+          })
+      })
+    })
+  )
+
+describe("a rank that is interrupted before its transfer has started", () => {
+  /** Rank 1 is interrupted in its second run, at a point that it tells of; the third run works again. */
+  const interruptedAt = (gather: boolean, atPack: boolean) =>
+    Effect.gen(function* () {
+      const network = makeLoopbackNetwork()
+      const reached = yield* Deferred.make<void>()
+      const gone = yield* Deferred.make<void>()
+      let packs = 0
+      const engine = Layer.sync(TensorEngine, () => {
+        const reference = ReferenceEngine.make()
+        return TensorEngine.of({
+          ...reference,
+          copy: (moves) =>
+            Effect.suspend(() => {
+              const isSecond = atPack && moves[0]?.src.shape[0] === 4 && ++packs === 2
+              return isSecond
+                ? Effect.andThen(Deferred.succeed(reached, undefined), Effect.never)
+                : reference.copy(moves)
+            })
+        })
+      })
+      const driver = () => meetingLayer(network, gather)
+      // Whoever waited for the deadline would run into the test's own limit.
+      const options = { size: 2, driver, engine, groupDeadline: Duration.minutes(5) }
+      const outcomes = yield* runCluster(options, (rank) =>
+        Effect.gen(function* () {
+          const service = yield* CopyService
+          // Rank 1 sends columns, which are packed where the driver does not gather.
+          const whole = yield* filled([4, 6], 10)
+          const received = yield* filled([4, 2], 0)
+          const columns = Result.getOrThrow(
+            sliceTensor(whole, [
+              [0, 4],
+              [1, 3]
+            ])
+          )
+          const attempt = Effect.gen(function* () {
+            yield* rank === 1 ? service.submitSend(columns, 0, 5) : service.submitRecv(received, 1, 5)
+            return yield* service.run()
+          })
+          yield* attempt
+          if (rank === 1) {
+            const fiber = yield* Effect.forkChild(attempt, { startImmediately: true })
+            if (atPack) yield* Deferred.await(reached)
+            yield* Fiber.interrupt(fiber)
+            yield* Deferred.succeed(gone, undefined)
+            yield* attempt
+            return undefined
+          }
+          if (!atPack) yield* Deferred.await(gone)
+          const error = yield* Effect.flip(attempt)
+          tensorBytes(received)!.fill(0xee)
+          yield* attempt
+          assert.deepStrictEqual([...tensorBytes(received)!], [11, 12, 17, 18, 23, 24, 29, 30])
+          return error
+        })
+      )
+      const error = outcomes[0]!
+      assert.include(error.message, "Rank 1 was interrupted")
+      assert.deepStrictEqual(error.ranks, [1])
+    })
+
+  it.live("while it waits for the others to agree", () => interruptedAt(true, false), 30_000)
+  it.live("while it packs", () => interruptedAt(false, true), 30_000)
 })
 
 describe("lists of operations", () => {

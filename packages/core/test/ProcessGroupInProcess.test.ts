@@ -2,6 +2,7 @@
  * Groups of fibers: the contract of `ProcessGroup`, with deadlines on the test clock.
  */
 import { assert, describe, it } from "@effect/vitest"
+import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
@@ -98,7 +99,7 @@ describe("in-process group", () => {
 
   it.effect("names ranks that do not arrive before the deadline, and stays in step", () =>
     Effect.gen(function* () {
-      const groups = yield* makeInProcessGroups(3, { deadline: "10 seconds" })
+      const groups = yield* makeInProcessGroups(3, { deadline: Duration.seconds(10) })
       const waiting = yield* Effect.forkChild(
         onAll([groups[0]!, groups[1]!], (group) => Effect.flip(group.barrier("start")))
       )
@@ -117,7 +118,7 @@ describe("in-process group", () => {
 
   it.effect("waits for a rank that is kept alive, and no longer", () =>
     Effect.gen(function* () {
-      const [first, second] = yield* makeInProcessGroups(2, { deadline: "10 seconds" })
+      const [first, second] = yield* makeInProcessGroups(2, { deadline: Duration.seconds(10) })
       const waiting = yield* Effect.forkChild(Effect.flip(first!.barrier("end")))
       const working = yield* Effect.forkChild(second!.keepAlive(Effect.as(Effect.sleep("95 seconds"), "done")))
       yield* TestClock.adjust("95 seconds")

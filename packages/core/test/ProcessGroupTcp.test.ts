@@ -416,4 +416,15 @@ describe("TCP options", () => {
       })
     )
   }
+
+  it("refuses times that are no time to wait", async () => {
+    for (const time of ["soon" as "1 second", 0, -5, Number.NaN]) {
+      for (const option of ["deadline", "connectDeadline"] as const) {
+        const made = makeTcp({ rank: 0, size: 1, host: "127.0.0.1", port: 0, [option]: time })
+        const { reason } = await Effect.runPromise(Effect.flip(Effect.scoped(made)))
+        assert.strictEqual(reason._tag, "RendezvousFailed")
+        assert.include(reason.detail, `${option} is`)
+      }
+    }
+  })
 })

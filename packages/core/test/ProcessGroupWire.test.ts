@@ -6,7 +6,6 @@ import * as Arbitrary from "effect/Arbitrary"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import {
-  decodeArrive,
   decodeFailure,
   decodeResult,
   encodeArrive,
@@ -15,6 +14,7 @@ import {
   type Frame,
   frameHeader,
   hello,
+  makeArriveReader,
   makeFrameReader
 } from "../src/service/internal/collectiveWire.ts"
 import { processGroupError } from "../src/service/ProcessGroup.ts"
@@ -53,14 +53,29 @@ describe("collective wire", () => {
   it("carries bodies both ways", () => {
     const payload = Uint8Array.of(1, 2, 3)
     const arrival = { call: 2 ** 32 - 1, members: [4, 0, 2], label: 'allGather "größe"', payload }
-    assert.deepStrictEqual(Result.getOrThrow(decodeArrive(join(encodeArrive(arrival)), 2, 5)), arrival)
+    assert.deepStrictEqual(Result.getOrThrow(makeArriveReader(2, 5)(join(encodeArrive(arrival)))), arrival)
     const refused = { ...arrival, payload: { refusal: "too long" } }
-    assert.deepStrictEqual(Result.getOrThrow(decodeArrive(join(encodeArrive(refused)), 2, 5)), refused)
+    assert.deepStrictEqual(Result.getOrThrow(makeArriveReader(2, 5)(join(encodeArrive(refused)))), refused)
     const payloads = [new Uint8Array(0), payload, new Uint8Array(1)]
     assert.deepStrictEqual(Result.getOrThrow(decodeResult(join(encodeResult(7, payloads)))), { call: 7, payloads })
     const error = processGroupError("PeerGone", [3], { detail: "d", remedy: "r", peer: 3 })
     const failure = Result.getOrThrow(decodeFailure(join(encodeFailure(9, error))))
     assert.deepStrictEqual([failure.call, failure.error], [9, error])
+  })
+
+  it("knows a member list again, and no other one for it", () => {
+    const read = makeArriveReader(1, 4)
+    const listOf = (...members: ReadonlyArray<number>) =>
+      Result.map(
+        read(join(encodeArrive({ call: 1, members, label: "x", payload: new Uint8Array(1) }))),
+        (body) => body.members
+      )
+    const first = Result.getOrThrow(listOf(0, 1))
+    assert.strictEqual(Result.getOrThrow(listOf(0, 1)), first)
+    assert.deepStrictEqual(Result.getOrThrow(listOf(1, 0)), [1, 0])
+    assert.deepStrictEqual(Result.getOrThrow(listOf(0, 1, 2)), [0, 1, 2])
+    for (const wrong of [[0, 2], [1, 1], [1, 4], []]) assert.isTrue(Result.isFailure(listOf(...wrong)))
+    assert.deepStrictEqual(Result.getOrThrow(listOf(0, 1, 2)), [0, 1, 2])
   })
 
   it.prop(
@@ -71,7 +86,7 @@ describe("collective wire", () => {
       const changed = arrival.map((byte, at) => (at === flip ? byte ^ 0xff : byte))
       const result = join(encodeResult(1, [new Uint8Array(3), new Uint8Array(9)]))
       for (const bytes of [Uint8Array.from(noise), arrival.slice(0, cut), changed, result.slice(0, cut)]) {
-        const decoded = decodeArrive(bytes, 1, 3)
+        const decoded = makeArriveReader(1, 3)(bytes)
         if (Result.isSuccess(decoded)) assert.include([...decoded.success.members], 1)
         decodeResult(bytes)
         decodeFailure(bytes)

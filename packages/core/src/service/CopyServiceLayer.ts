@@ -50,12 +50,14 @@ import {
   agree,
   agreeOnOutcome,
   fromGroupError,
+  makeHandshakeMemory,
   type RunCollectives,
   resync
 } from "./internal/copyHandshake.ts"
+import { remembered } from "./internal/copyMessages.ts"
 import { isSameView } from "./internal/memoryRange.ts"
 import { ProcessGroup, type ProcessGroupShape } from "./ProcessGroup.ts"
-import { TensorEngine, type TensorEngineShape, type TensorError } from "./TensorEngine.ts"
+import { type Fence, TensorEngine, type TensorEngineShape, type TensorError } from "./TensorEngine.ts"
 
 export interface CopyServiceOptions {
   /** Most bytes of staging buffers at once, for drivers without `gather`. 64 MiB by default. */
@@ -122,11 +124,17 @@ const nearerCause = (own: CopyError | undefined, group: CopyError): CopyError =>
 const seconds = (nanoseconds: bigint): number => Number(nanoseconds) / 1e9
 
 const timed = <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<readonly [A, number], E, R> =>
-  Effect.gen(function* () {
-    const start = yield* Clock.currentTimeNanos
-    const value = yield* effect
-    return [value, seconds((yield* Clock.currentTimeNanos) - start)] as const
+  Effect.clockWith((clock) => {
+    const start = clock.currentTimeNanosUnsafe()
+    return Effect.map(effect, (value) => [value, seconds(clock.currentTimeNanosUnsafe() - start)] as const)
   })
+
+/** An agreement that is on its way, which an interruption of the run does not take back. */
+interface Pending {
+  readonly agreeing: Fiber.Fiber<Agreement, CopyError>
+  readonly compiled: Compiled | undefined
+  readonly driver: CopyDriverShape | undefined
+}
 
 interface Running {
   readonly driver: CopyDriverShape
@@ -183,12 +191,15 @@ const make = <E>(
     let given: Array<ReadonlyArray<CopyOp>> = []
     let added: Array<CopyOp> = []
     const makeBatch = makeBatchMemory()
+    const memory = makeHandshakeMemory()
     let isRunning = false
     /** True from the first to the last collective of a run. */
     let isUnderWay = false
     /** Tells the others that this rank left a run; the next run begins after they know. */
     let leaving: Fiber.Fiber<unknown, unknown> | undefined
     let compiled: Compiled | undefined
+    /** While a run waits for the others to agree: what it would go on with. */
+    let pending: Pending | undefined
     /** Moves within this rank, as the last run made them. */
     let local: ReadonlyArray<Move> = []
     let localOf: CopyBatch | undefined
@@ -235,11 +246,19 @@ const make = <E>(
           capabilities.maxMessageBytes
         )
 
+    const isReusable = (known: Compiled | undefined, agreement: Agreement): boolean =>
+      !agreement.mustPrepare && known?.agreed === agreement.agreed
+
     const draftBatch = (batch: CopyBatch): ReadonlyArray<Draft> =>
       [
         ...[...batch.sends].flatMap(([peer, ops]) => draftMessages(peer, "send", ops, messageLimit)),
         ...[...batch.recvs].flatMap(([peer, ops]) => draftMessages(peer, "recv", ops, messageLimit))
       ].sort(globalOrder(rank))
+
+    /** Rounds of messages that this rank needs. */
+    const roundsOf = remembered((batch: CopyBatch): number =>
+      capabilities.gather ? 1 : draftBatch(batch).reduce((most, draft) => Math.max(most, draft.index + 1), 0)
+    )
 
     /** One buffer per peer and direction, large enough for its largest packed message. */
     const allocateStaging = Effect.fnUntraced(function* (drafts: ReadonlyArray<Draft>) {
@@ -306,24 +325,33 @@ const make = <E>(
      * A driver's call that has no progress of its own to show. The bound is twice the deadline: a driver that waits for
      * its peers through the group fails at the deadline itself, and its error names the rank that did not come.
      */
-    const bounded = <A, R>(op: string, call: Effect.Effect<A, CopyDriverError, R>): Effect.Effect<A, CopyError, R> =>
-      Effect.mapError(call, (error) => fromDriverError(rank, op, error)).pipe(
-        Effect.timeoutOrElse({
-          duration: Duration.times(deadline, 2),
-          orElse: () =>
-            Effect.fail(
-              copyError("DeadlineExceeded", [rank], {
-                backend: first.name,
-                rank,
-                op,
-                scope: "service",
-                isRetryable: true,
-                detail: `The driver's ${op} did not end for ${Duration.format(Duration.times(deadline, 2))}.`,
-                remedy: "Look at the backend; raise the deadline if it is merely slow."
-              })
-            )
+    const bounded = <A, R>(op: string, call: Effect.Effect<A, CopyDriverError, R>): Effect.Effect<A, CopyError, R> => {
+      const overdue = () =>
+        Effect.fail(
+          copyError("DeadlineExceeded", [rank], {
+            backend: first.name,
+            rank,
+            op,
+            scope: "service",
+            isRetryable: true,
+            detail: `The driver's ${op} did not end for ${Duration.format(Duration.times(deadline, 2))}.`,
+            remedy: "Look at the backend; raise the deadline if it is merely slow."
+          })
+        )
+      const named = Effect.mapError(call, (error) => fromDriverError(rank, op, error))
+      return Effect.uninterruptibleMask((restore) =>
+        Effect.flatMap(Effect.forkChild(named, { startImmediately: true }), (fiber) => {
+          // Most calls end at once, and need no timer.
+          const exit = fiber.pollUnsafe()
+          if (exit !== undefined) return exit
+          const wait = Effect.timeoutOrElse(Fiber.join(fiber), {
+            duration: Duration.times(deadline, 2),
+            orElse: () => Effect.andThen(Fiber.interrupt(fiber), overdue())
+          })
+          return Effect.onInterrupt(restore(wait), () => Fiber.interrupt(fiber))
         })
       )
+    }
 
     /** Gives messages memory and has the driver compile them; every step is agreed on before the next. */
     const compile = Effect.fnUntraced(function* (
@@ -387,6 +415,10 @@ const make = <E>(
         })
         const body = Effect.gen(function* () {
           const inFlight = yield* bounded("start", start)
+          if (yield* inFlight.isComplete) {
+            yield* Effect.mapError(inFlight.await, (error) => fromDriverError(rank, "run", error))
+            return yield* inFlight.movedBytes
+          }
           const interval = Duration.min(Duration.millis(200), Duration.times(deadline, 0.1))
           const watch = Effect.gen(function* () {
             let moved = yield* inFlight.movedBytes
@@ -424,6 +456,15 @@ const make = <E>(
         return Effect.onExit(body, (exit) => (Exit.isSuccess(exit) ? Effect.void : (started?.cancel ?? Effect.void)))
       })
 
+    /**
+     * For a round that this rank will not do although the others begin it: started and cancelled, so that peers that wait
+     * for this rank learn of it from the driver, as they do of a rank that stops in the middle.
+     */
+    const abandon = (driver: CopyDriverShape, round: Round | undefined): Effect.Effect<void> =>
+      round === undefined
+        ? Effect.void
+        : Effect.ignore(Effect.flatMap(bounded("start", driver.start(round.program)), (inFlight) => inFlight.cancel))
+
     const execute = Effect.fnUntraced(function* (
       run: RunCollectives,
       batch: CopyBatch,
@@ -455,13 +496,17 @@ const make = <E>(
       })
       const between = Effect.gen(function* () {
         for (const [at, round] of program.rounds.entries()) {
-          const [, pack] = yield* timed(tensorOp("pack", round.pack))
+          const packing = Effect.onInterrupt(tensorOp("pack", round.pack), () => abandon(driver, round))
+          const [, pack] = yield* timed(packing)
           const progress = (moved: number) => report(Math.min(moved, round.receivedBytes))
           const [, moving] = yield* timed(transfer(driver, round, progress))
           if (capabilities.requiresProcessGroupBarrier && at + 1 < program.rounds.length) {
             yield* Effect.mapError(group.barrier("copy round"), (error) => fromGroupError(rank, "run", error))
           }
-          const [, unpack] = yield* timed(tensorOp("unpack", round.unpack))
+          const unpacking = Effect.onInterrupt(tensorOp("unpack", round.unpack), () =>
+            abandon(driver, program.rounds[at + 1])
+          )
+          const [, unpack] = yield* timed(unpacking)
           times.pack = (times.pack ?? 0) + pack
           times.transfer = (times.transfer ?? 0) + moving
           times.unpack = (times.unpack ?? 0) + unpack
@@ -471,7 +516,9 @@ const make = <E>(
       })
       // Regions that are read are not written in the same run, so both go at once. A failure of one waits for the other:
       // this rank must stay in step with the others.
-      const [own, others] = yield* Effect.all([Effect.result(within), Effect.result(between)], { concurrency: 2 })
+      const [own, others] = yield* Effect.all([Effect.result(within), Effect.result(between)], {
+        concurrency: local.length === 0 ? 1 : 2
+      })
       yield* Effect.fromResult(own)
       yield* Effect.fromResult(others)
       if (runOptions.finish !== undefined) yield* group.keepAlive(runOptions.finish)
@@ -517,21 +564,24 @@ const make = <E>(
       }
     }
 
+    const awaitFences = (after: ReadonlyArray<Fence>): Effect.Effect<void, CopyError> =>
+      after.length === 0
+        ? Effect.void
+        : Effect.forEach(
+            after,
+            (fence) => Effect.mapError(fence.await, (error) => fromTensorError(rank, "after", error)),
+            { discard: true }
+          )
+
     const runBatch = Effect.fn("CopyService.run")(function* (
       taken: ReadonlyArray<CopyOp>,
       runOptions: RunOptions
     ): Effect.fn.Return<CopyReport, CopyError> {
       const times: { [phase: string]: number } = {}
-      const run: RunCollectives = { group, isOver: false, mustRebuild: false }
+      const run: RunCollectives = { group, memory, isOver: false, mustRebuild: false }
       if (leaving !== undefined) yield* Fiber.await(leaving)
       leaving = undefined
-      const fences = yield* Effect.result(
-        Effect.forEach(
-          runOptions.after ?? [],
-          (fence) => Effect.mapError(fence.await, (error) => fromTensorError(rank, "after", error)),
-          { discard: true }
-        )
-      )
+      const fences = yield* Effect.result(awaitFences(runOptions.after ?? []))
       const made =
         runOptions.refuse !== undefined
           ? Result.fail(runOptions.refuse)
@@ -541,23 +591,26 @@ const make = <E>(
       const batch = Result.isSuccess(made) ? made.success : emptyBatch
       const isStale = compiled === undefined || compiled.memory !== memoryKey(batch)
       isUnderWay = true
-      const [agreement, handshake] = yield* timed(
+      const agreeing = yield* Effect.forkIn(
         agree(run, {
           backend: first.name,
           stagingBytes,
-          rounds: capabilities.gather
-            ? 1
-            : draftBatch(batch).reduce((most, draft) => Math.max(most, draft.index + 1), 0),
+          rounds: roundsOf(batch),
           batch,
           agreed: compiled?.agreed ?? "",
           isStale,
           isBroken: running === undefined,
           fault: Result.isFailure(made) ? made.failure : undefined
-        })
+        }),
+        serviceScope,
+        { startImmediately: true }
       )
+      pending = { agreeing, compiled, driver: running?.driver }
+      const [agreement, handshake] = yield* timed(Fiber.join(agreeing))
+      pending = undefined
       times.handshake = handshake
       if (agreement.mustRebuild) yield* breakDriver
-      const reuse = agreement.mustPrepare || compiled?.agreed !== agreement.agreed ? undefined : compiled
+      const reuse = isReusable(compiled, agreement) ? compiled : undefined
       const executed = yield* Effect.result(execute(run, batch, agreement, reuse, runOptions, times))
       const settled = yield* Effect.result(
         timed(run.isOver ? Effect.fromResult(executed) : settle(run, "copy outcome", executed))
@@ -571,6 +624,18 @@ const make = <E>(
       return reportOf(batch, program, reuse !== undefined, times)
     })
 
+    /**
+     * After an interruption while the others were still to agree: they will, and begin. The program is closed by then, so
+     * that no byte of this rank moves any more; its start only tells the others. False where they failed to agree.
+     */
+    const standBy = ({ agreeing, compiled: known, driver }: Pending): Effect.Effect<boolean> =>
+      Effect.gen(function* () {
+        const agreement = yield* Effect.result(Fiber.join(agreeing))
+        if (Result.isFailure(agreement)) return false
+        if (driver !== undefined && isReusable(known, agreement.success)) yield* abandon(driver, known?.rounds[0])
+        return true
+      })
+
     /** After an interruption in the middle of a run: nobody shall wait for this rank longer than needed. */
     const leave = Effect.suspend(() => {
       if (!isUnderWay) return Effect.void
@@ -582,12 +647,14 @@ const make = <E>(
         detail: `Rank ${rank} was interrupted in the middle of the run.`,
         remedy: "Run again; see there why it was interrupted."
       })
-      return Effect.map(
-        Effect.forkIn(resync(group, interrupted), serviceScope, { startImmediately: true }),
-        (fiber) => {
-          leaving = fiber
-        }
-      )
+      const awaited = pending
+      pending = undefined
+      const tell = Effect.gen(function* () {
+        if (awaited === undefined || (yield* standBy(awaited))) yield* resync(group, interrupted)
+      })
+      return Effect.map(Effect.forkIn(tell, serviceScope, { startImmediately: true }), (fiber) => {
+        leaving = fiber
+      })
     })
 
     /** Operations queued one by one since the last list; the queue is the lists and then these. */

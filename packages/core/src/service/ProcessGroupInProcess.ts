@@ -18,7 +18,7 @@ import { ProcessGroup, type ProcessGroupShape } from "./ProcessGroup.ts"
 
 export interface InProcessOptions {
   /** No-progress deadline; 60 seconds by default. */
-  readonly deadline?: Duration.Input
+  readonly deadline?: Duration.Duration
 }
 
 export interface InProcessGroup extends ProcessGroupShape {
@@ -34,7 +34,7 @@ export const makeInProcessGroups = Effect.fnUntraced(function* (
   size: number,
   options: InProcessOptions = {}
 ): Effect.fn.Return<ReadonlyArray<InProcessGroup>, never, EffectScope.Scope> {
-  const deadline = Duration.fromInputUnsafe(options.deadline ?? "60 seconds")
+  const deadline = options.deadline ?? Duration.seconds(60)
   const hub = makeHub({ deadlineMillis: Duration.toMillis(deadline) })
   const calls = makeCalls()
 

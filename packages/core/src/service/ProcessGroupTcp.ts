@@ -10,7 +10,7 @@
  * - Deadlines follow the machine's clock, minus the time in which this process did not run.
  */
 import { lookup } from "node:dns/promises"
-import * as Duration from "effect/Duration"
+import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import type * as EffectScope from "effect/Scope"
@@ -19,7 +19,7 @@ import { join } from "./internal/collectiveClient.ts"
 import { rendezvousFailed } from "./internal/collectiveErrors.ts"
 import { makeGroup } from "./internal/collectiveGroup.ts"
 import { serve } from "./internal/collectiveServer.ts"
-import type { TcpSettings } from "./internal/collectiveSettings.ts"
+import { durationOf, type TcpSettings } from "./internal/collectiveSettings.ts"
 import { ProcessGroup, type ProcessGroupError, type ProcessGroupShape, processGroupError } from "./ProcessGroup.ts"
 
 export interface TcpOptions {
@@ -87,8 +87,8 @@ export const make = Effect.fnUntraced(function* (
     host,
     port: options.port,
     token,
-    deadline: Duration.fromInputUnsafe(options.deadline ?? "60 seconds"),
-    connectDeadline: Duration.fromInputUnsafe(options.connectDeadline ?? "5 minutes"),
+    deadline: yield* durationOf(rank, "deadline", options.deadline ?? "60 seconds"),
+    connectDeadline: yield* durationOf(rank, "connectDeadline", options.connectDeadline ?? "5 minutes"),
     maxFrameBytes: Math.min(options.maxFrameBytes ?? 2 ** 30, 2 ** 32 - 1)
   }
   return makeGroup(yield* rank === 0 ? serve(settings, options.onListening ?? (() => Effect.void)) : join(settings))

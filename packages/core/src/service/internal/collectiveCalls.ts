@@ -4,7 +4,6 @@
  * Invariant: a call is settled at most once and forgotten when its wait ends, however it ends; deliveries for forgotten
  * calls are ignored.
  */
-import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type { ProcessGroupError } from "../ProcessGroup.ts"
@@ -14,13 +13,14 @@ type Outcome = Result.Result<Payloads, ProcessGroupError>
 
 interface Waiting {
   readonly label: string
-  readonly deferred: Deferred.Deferred<Payloads, ProcessGroupError>
+  readonly resume: (outcome: Effect.Effect<Payloads, ProcessGroupError>) => void
 }
 
 export interface Calls {
   readonly isEmpty: () => boolean
   /** Makes a call, which may settle it at once, and waits for its end. */
   readonly make: (label: string, start: (call: number) => void) => Effect.Effect<Payloads, ProcessGroupError>
+  /** Whoever waits goes on before this returns. */
   readonly settle: (call: number, outcome: Outcome) => void
   readonly failAll: (failure: (label: string) => ProcessGroupError) => void
 }
@@ -31,27 +31,26 @@ export const makeCalls = (): Calls => {
 
   const settle = (call: number, outcome: Outcome): void => {
     const entry = waiting.get(call)
-    if (entry !== undefined) Deferred.doneUnsafe(entry.deferred, Effect.fromResult(outcome))
+    if (entry === undefined) return
+    waiting.delete(call)
+    entry.resume(Result.isSuccess(outcome) ? Effect.succeed(outcome.success) : Effect.fail(outcome.failure))
   }
 
   return {
     isEmpty: () => waiting.size === 0,
     make: (label, start) =>
-      Effect.suspend(() => {
+      Effect.callback((resume) => {
         // Numbers wrap as they do on the wire; four billion calls never wait at once.
         last = (last + 1) >>> 0
         const call = last
-        const deferred = Deferred.makeUnsafe<Payloads, ProcessGroupError>()
-        waiting.set(call, { label, deferred })
+        waiting.set(call, { label, resume })
         start(call)
-        return Effect.ensuring(
-          Deferred.await(deferred),
-          Effect.sync(() => waiting.delete(call))
-        )
+        return Effect.sync(() => waiting.delete(call))
       }),
     settle,
     failAll: (failure) => {
-      for (const [call, { label }] of waiting) settle(call, Result.fail(failure(label)))
+      // A copy: whoever is woken may make further calls, which fail by themselves.
+      for (const [call, { label }] of [...waiting]) settle(call, Result.fail(failure(label)))
     }
   }
 }

@@ -9,7 +9,6 @@
 import { connect } from "node:net"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
-import * as Queue from "effect/Queue"
 import * as Result from "effect/Result"
 import * as Schedule from "effect/Schedule"
 import type * as EffectScope from "effect/Scope"
@@ -62,7 +61,7 @@ const shakeHands = Effect.fnUntraced(function* (
   const { rank, size, token } = settings
   const failed = (detail: string, remedy: string) => rendezvousFailed(rank, [0], detail, remedy)
   const expect = <T>(type: number, decode: (body: Uint8Array) => Result.Result<T, string>) =>
-    Effect.flatMap(Queue.take(connection.frames), (frame: Frame): Effect.Effect<T, ProcessGroupError> => {
+    Effect.flatMap(connection.next, (frame: Frame): Effect.Effect<T, ProcessGroupError> => {
       if (frame.type === frameType.goodbye) {
         return Effect.fail(failed("Rank 0 left before the group was formed.", "Look at the output of rank 0."))
       }
@@ -177,12 +176,10 @@ export const join = Effect.fnUntraced(function* (
       if (body.length > 0) farewell = Result.getOrUndefined(failureText.decode(body))
     } else if (type !== frameType.beat) violation(`unexpected frame of type ${type}`)
   }
-  yield* Effect.forever(Effect.map(Queue.take(connection.frames), receive)).pipe(
-    Effect.catchTag("ConnectionClosed", ({ detail }) =>
-      Effect.sync(() => end(0, hubLeft ? { kind: "left", detail: "it closed its group" } : { kind: "lost", detail }))
-    ),
-    Effect.forkScoped
-  )
+  connection.listen({
+    receive,
+    closed: (detail) => end(0, hubLeft ? { kind: "left", detail: "it closed its group" } : { kind: "lost", detail })
+  })
 
   const giveUp = (): void => {
     const missing = [{ rank: 0, waitsIn: undefined }]

@@ -63,6 +63,7 @@ export interface HubOptions {
 }
 
 interface MemberList {
+  readonly key: string
   readonly members: ReadonlyArray<Rank>
   /** Collectives entered so far, by rank. */
   readonly entered: Map<Rank, number>
@@ -71,6 +72,8 @@ interface MemberList {
 interface Collective {
   readonly members: ReadonlyArray<Rank>
   readonly arrivals: Map<Rank, Arrival>
+  /** Of the first arrival, and of all others while nothing failed. */
+  readonly label: string
   lastArrival: number
   failure: Failure | undefined
 }
@@ -80,6 +83,8 @@ const isRefusal = (payload: Uint8Array | Refusal): payload is Refusal => "refusa
 export const makeHub = (options: HubOptions): CollectiveHub => {
   const maxTotalBytes = options.maxTotalBytes ?? Number.POSITIVE_INFINITY
   const lists = new Map<string, MemberList>()
+  /** Member lists by array: callers pass the same arrays again and again. */
+  const listOfArray = new WeakMap<ReadonlyArray<Rank>, MemberList>()
   const collectives = new Map<string, Collective>()
   const gone = new Map<Rank, Departure>()
   const lastProgress = new Map<Rank, number>()
@@ -139,31 +144,50 @@ export const makeHub = (options: HubOptions): CollectiveHub => {
     return [...collective.arrivals.values()].map(({ rank, call }) => ({ rank, call, result }))
   }
 
-  const mismatchOf = (collective: Collective): Failure | undefined => {
+  const mismatchOf = (collective: Collective): Failure => {
     const labels = new Map<string, Array<Rank>>()
     for (const { rank, label } of collective.arrivals.values()) {
       labels.set(label, [...(labels.get(label) ?? []), rank])
     }
-    return labels.size > 1 ? collectiveMismatch(labels) : undefined
+    return collectiveMismatch(labels)
   }
+
+  const listOf = (members: ReadonlyArray<Rank>): MemberList => {
+    const known = listOfArray.get(members)
+    if (known !== undefined && lists.get(known.key) === known) return known
+    const key = members.join(",")
+    const list = lists.get(key) ?? { key, members, entered: new Map<Rank, number>() }
+    lists.set(key, list)
+    listOfArray.set(members, list)
+    return list
+  }
+
+  const departedOf = (members: ReadonlyArray<Rank>): ReadonlyArray<readonly [Rank, Departure]> =>
+    gone.size === 0
+      ? []
+      : members.flatMap((member) => {
+          const departure = gone.get(member)
+          return departure === undefined ? [] : [[member, departure] as const]
+        })
 
   const arrive = (arrival: Arrival, now: number): ReadonlyArray<Delivery> => {
     const { rank, members } = arrival
     progress(rank, now)
-    const departed = members.flatMap((member) => {
-      const departure = gone.get(member)
-      return departure === undefined ? [] : [[member, departure] as const]
-    })
+    const departed = departedOf(members)
     if (departed.length > 0) return [failed(peerGone(departed, arrival.label), arrival)]
 
-    const listKey = members.join(",")
-    const list = lists.get(listKey) ?? { members, entered: new Map<Rank, number>() }
-    lists.set(listKey, list)
+    const list = listOf(members)
     const sequence = list.entered.get(rank) ?? 0
     list.entered.set(rank, sequence + 1)
 
-    const key = `${listKey}#${sequence}`
-    const collective = collectives.get(key) ?? { members, arrivals: new Map(), lastArrival: now, failure: undefined }
+    const key = `${list.key}#${sequence}`
+    const collective = collectives.get(key) ?? {
+      members: list.members,
+      arrivals: new Map(),
+      label: arrival.label,
+      lastArrival: now,
+      failure: undefined
+    }
     collectives.set(key, collective)
     collective.arrivals.set(rank, arrival)
     collective.lastArrival = now
@@ -172,8 +196,7 @@ export const makeHub = (options: HubOptions): CollectiveHub => {
       if (isFull) collectives.delete(key)
       return [failed(collective.failure, arrival)]
     }
-    const mismatch = mismatchOf(collective)
-    if (mismatch !== undefined) return fail(key, collective, mismatch)
+    if (arrival.label !== collective.label) return fail(key, collective, mismatchOf(collective))
     return isFull ? complete(key, collective) : []
   }
 

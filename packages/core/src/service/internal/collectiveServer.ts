@@ -13,7 +13,6 @@ import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as FiberSet from "effect/FiberSet"
-import * as Queue from "effect/Queue"
 import * as Result from "effect/Result"
 import type * as EffectScope from "effect/Scope"
 import type { Rank } from "../../base/Ids.ts"
@@ -28,14 +27,14 @@ import { addressOf, closeGrace, type TcpSettings } from "./collectiveSettings.ts
 import { makeThrottle, ticking, tickMillisOf } from "./collectiveTicker.ts"
 import {
   challenge,
-  decodeArrive,
   encodeFailure,
-  encodeResult,
   type Frame,
   failureText,
   frameType,
   hello,
+  makeArriveReader,
   proof,
+  resultEncoder,
   resultOverhead
 } from "./collectiveWire.ts"
 
@@ -99,9 +98,16 @@ export const serve = Effect.fnUntraced(function* (
   }
 
   const dispatch = (deliveries: ReadonlyArray<Delivery>): void => {
+    let shared: ReadonlyArray<Uint8Array> | undefined
+    let encode = resultEncoder([])
     for (const { rank, call, result } of deliveries) {
-      if (Result.isSuccess(result)) members.get(rank)?.send(frameType.result, ...encodeResult(call, result.success))
-      else {
+      if (Result.isSuccess(result)) {
+        const member = members.get(rank)
+        if (member === undefined) continue
+        if (shared !== result.success) encode = resultEncoder(result.success)
+        shared = result.success
+        member.send(frameType.result, ...encode(call))
+      } else {
         firstFailure ??= result.failure
         members.get(rank)?.send(frameType.failure, ...encodeFailure(call, result.failure))
       }
@@ -129,7 +135,7 @@ export const serve = Effect.fnUntraced(function* (
     Effect.fail(new Refused({ error: rendezvousFailed(0, about, detail, remedy), isFatal }))
 
   const expect = <T>(connection: Connection, type: number, decode: (body: Uint8Array) => Result.Result<T, string>) =>
-    Effect.flatMap(Queue.take(connection.frames), (frame: Frame) => {
+    Effect.flatMap(connection.next, (frame: Frame) => {
       const decoded = frame.type === type ? decode(frame.body) : Result.fail(`unexpected frame of type ${frame.type}`)
       return Result.isSuccess(decoded)
         ? Effect.succeed(decoded.success)
@@ -210,29 +216,26 @@ export const serve = Effect.fnUntraced(function* (
     })
 
   /** Passes a member's frames to the hub until its connection ends. */
-  const attend = (connection: Connection, rank: Rank) => {
+  const attend = (connection: Connection, rank: Rank): void => {
     let departure: Departure | undefined
+    const readArrival = makeArriveReader(rank, size)
     const violation = (detail: string) => connection.destroy(`it broke the protocol, ${detail}`)
     const receive = ({ type, body }: Frame): void => {
       if (type === frameType.arrive) {
-        const arrival = decodeArrive(body, rank, size)
+        const arrival = readArrival(body)
         if (Result.isFailure(arrival)) violation(arrival.failure)
         else dispatch(hub.arrive({ rank, ...arrival.success }, now))
       } else if (type === frameType.progress) hub.progress(rank, now)
       else if (type === frameType.goodbye) departure = { kind: "left", detail: "it closed its group" }
       else violation(`unexpected frame of type ${type}`)
     }
-    return Effect.forever(Effect.map(Queue.take(connection.frames), receive)).pipe(
-      Effect.catchTag("ConnectionClosed", ({ detail }) =>
-        Effect.sync(() => {
-          const { kind, detail: why } = departure ?? { kind: "lost", detail }
-          const isFormed = Deferred.isDoneUnsafe(formed)
-          members.delete(rank)
-          if (isFormed) dispatch(hub.leave(rank, { kind, detail: why }))
-          else note(`Rank ${rank} joined and was lost again: ${why}.`)
-        })
-      )
-    )
+    const closed = (detail: string): void => {
+      const { kind, detail: why } = departure ?? { kind: "lost", detail }
+      members.delete(rank)
+      if (Deferred.isDoneUnsafe(formed)) dispatch(hub.leave(rank, { kind, detail: why }))
+      else note(`Rank ${rank} joined and was lost again: ${why}.`)
+    }
+    connection.listen({ receive, closed })
   }
 
   const attendAll = (connection: Connection) =>
@@ -241,7 +244,7 @@ export const serve = Effect.fnUntraced(function* (
         duration: unauthenticatedTime,
         orElse: () => refusal([], false, "A peer did not finish its handshake.", "Run the same release on every rank.")
       }),
-      Effect.flatMap((rank) => attend(connection, rank)),
+      Effect.map((rank) => attend(connection, rank)),
       Effect.catchTags({
         Refused: (refused) => refuse(connection, refused),
         ConnectionClosed: () => Effect.void

@@ -39,6 +39,9 @@ export interface Frame {
 
 const headerBytes = 5
 
+/** Bodies up to this length are copied into one piece: one write of one buffer is what sockets are fastest at. */
+export const onePiece = 16 * 1024
+
 const viewOf = (bytes: Uint8Array): DataView => new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength)
 
 /** The header of a frame whose body has this length. */
@@ -48,6 +51,19 @@ export const frameHeader = (type: number, bodyBytes: number): Uint8Array => {
   view.setUint32(0, bodyBytes, true)
   view.setUint8(4, type)
   return header
+}
+
+/** A whole frame in one buffer. */
+export const encodeFrame = (type: number, bodyBytes: number, parts: ReadonlyArray<Uint8Array>): Uint8Array => {
+  const frame = Buffer.allocUnsafe(headerBytes + bodyBytes)
+  frame.writeUInt32LE(bodyBytes, 0)
+  frame[4] = type
+  let at = headerBytes
+  for (const part of parts) {
+    frame.set(part, at)
+    at += part.byteLength
+  }
+  return frame
 }
 
 export interface FrameReader {
@@ -138,29 +154,48 @@ export const encodeArrive = ({ call, members, label, payload }: ArriveBody): Rea
   return [u32s(call, isRefused ? 1 : 0, members.length, text.byteLength, ...members), text, rest]
 }
 
-/** Checks the member list too: distinct ranks below `size`, the sender among them. */
-export const decodeArrive = (body: Uint8Array, sender: Rank, size: number): Result.Result<ArriveBody, string> => {
-  const malformed = Result.fail("malformed arrival")
-  const head = readU32s(body, 0, 4)
-  if (head === undefined) return malformed
-  const [call, flag, count, labelBytes] = head as [number, number, number, number]
-  const members = count > size ? undefined : readU32s(body, 16, count)
-  if (members === undefined || flag > 1) return malformed
-  if (new Set(members).size !== count || !members.every((rank) => rank < size) || !members.includes(sender)) {
-    return Result.fail("arrival with a wrong member list")
+/**
+ * Reads one member's arrivals. Checks the member list too: distinct ranks below `size`, the sender among them. A list that
+ * says what the last one said is the very same array, known without being checked again.
+ */
+export const makeArriveReader = (sender: Rank, size: number) => {
+  let known: { readonly bytes: Uint8Array; readonly members: ReadonlyArray<Rank> } | undefined
+
+  const membersOf = (bytes: Uint8Array): ReadonlyArray<Rank> | undefined => {
+    if (known !== undefined && Buffer.compare(known.bytes, bytes) === 0) return known.members
+    const members = readU32s(bytes, 0, bytes.byteLength / 4)!
+    const isProper = members.every((rank) => rank < size) && members.includes(sender)
+    if (!isProper || new Set(members).size !== members.length) return undefined
+    known = { bytes: bytes.slice(), members }
+    return members
   }
-  const labelAt = 16 + count * 4
-  const payloadAt = labelAt + labelBytes
-  if (payloadAt > body.byteLength) return malformed
-  const label = decoder.decode(body.subarray(labelAt, payloadAt))
-  const rest = body.subarray(payloadAt)
-  return Result.succeed({ call, members, label, payload: flag === 1 ? { refusal: decoder.decode(rest) } : rest })
+
+  return (body: Uint8Array): Result.Result<ArriveBody, string> => {
+    const malformed = Result.fail("malformed arrival")
+    const head = readU32s(body, 0, 4)
+    if (head === undefined) return malformed
+    const [call, flag, count, labelBytes] = head as [number, number, number, number]
+    const labelAt = 16 + count * 4
+    const payloadAt = labelAt + labelBytes
+    if (count > size || flag > 1 || payloadAt > body.byteLength) return malformed
+    const members = membersOf(body.subarray(16, labelAt))
+    if (members === undefined) return Result.fail("arrival with a wrong member list")
+    const label = decoder.decode(body.subarray(labelAt, payloadAt))
+    const rest = body.subarray(payloadAt)
+    return Result.succeed({ call, members, label, payload: flag === 1 ? { refusal: decoder.decode(rest) } : rest })
+  }
 }
 
-export const encodeResult = (call: number, payloads: ReadonlyArray<Uint8Array>): ReadonlyArray<Uint8Array> => [
-  u32s(call, payloads.length, ...payloads.map(({ byteLength }) => byteLength)),
-  ...payloads
-]
+/** One result for many receivers: what is the same for all is made once. */
+export const resultEncoder = (payloads: ReadonlyArray<Uint8Array>): ((call: number) => ReadonlyArray<Uint8Array>) => {
+  const lengths = u32s(payloads.length, ...payloads.map(({ byteLength }) => byteLength))
+  const total = payloads.reduce((sum, { byteLength }) => sum + byteLength, 0)
+  const rest = total <= onePiece ? [Buffer.concat([lengths, ...payloads])] : [lengths, ...payloads]
+  return (call) => [u32s(call), ...rest]
+}
+
+export const encodeResult = (call: number, payloads: ReadonlyArray<Uint8Array>): ReadonlyArray<Uint8Array> =>
+  resultEncoder(payloads)(call)
 
 /** Bytes that `encodeResult` adds to the payloads. */
 export const resultOverhead = (members: number): number => 8 + 4 * members

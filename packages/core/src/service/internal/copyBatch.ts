@@ -11,6 +11,7 @@ import type { Rank } from "../../base/Ids.ts"
 import { equalShapes, formatShape, type Shape } from "../../base/Region.ts"
 import { type Tensor, tensorByteLength } from "../../tensor/Tensor.ts"
 import { type CopyError, type CopyOp, type CopyReason, copyError } from "../CopyService.ts"
+import { remembered } from "./copyMessages.ts"
 
 /** A queued operation with its identity among those of its pair of ranks. */
 export interface BatchOp {
@@ -91,18 +92,6 @@ export const summarize = (op: BatchOp): OpSummary => ({
   dtype: op.tensor.dtype,
   paramName: op.paramName ?? null
 })
-
-/** Remembers what was made of a value for as long as the value is there: batches are run again and again. */
-const remembered = <K extends object, A>(make: (key: K) => A): ((key: K) => A) => {
-  const made = new WeakMap<K, A>()
-  return (key) => {
-    const known = made.get(key)
-    if (known !== undefined) return known
-    const value = make(key)
-    made.set(key, value)
-    return value
-  }
-}
 
 /** Digest of the operations of one direction of one pair; names are local and left out. */
 export const pairDigest = remembered(

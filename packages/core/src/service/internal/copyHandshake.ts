@@ -20,6 +20,7 @@ import { Shape } from "../../base/Region.ts"
 import { CopyError, copyError } from "../CopyService.ts"
 import type { ProcessGroupError, ProcessGroupShape } from "../ProcessGroup.ts"
 import { batchDigest, type CopyBatch, comparePair, type OpSummary, pairDigest, summarize } from "./copyBatch.ts"
+import { type Messages, makeMessages, remembered, remembering } from "./copyMessages.ts"
 
 /** Version of the messages below. */
 const protocol = 1
@@ -58,11 +59,14 @@ const Details = Schema.Struct({
 
 const Outcome = Schema.Struct({ fault: Schema.NullOr(CopyError) })
 
-const asText = <A, I>(schema: Schema.Codec<A, I>) => Schema.fromJsonString(Schema.toCodecJson(schema))
-const helloCodec = asText(Hello)
-const digestsCodec = asText(Digests)
-const detailsCodec = asText(Details)
-const outcomeCodec = asText(Outcome)
+const hellos = makeMessages(Hello)
+const digests = makeMessages(Digests)
+const details = makeMessages(Details)
+const outcomes = makeMessages(Outcome)
+
+/** The messages of every run; a service keeps these from run to run. */
+export const makeHandshakeMemory = () => ({ hello: remembering(hellos), outcome: remembering(outcomes) })
+export type HandshakeMemory = ReturnType<typeof makeHandshakeMemory>
 
 /** Turns a failure of the group into the service's error, naming the same ranks. */
 export const fromGroupError = (rank: Rank, op: string, error: ProcessGroupError): CopyError =>
@@ -87,6 +91,7 @@ export const fromGroupError = (rank: Rank, op: string, error: ProcessGroupError)
 /** One run's place in the sequence of collectives of its group. */
 export interface RunCollectives {
   readonly group: ProcessGroupShape
+  readonly memory: HandshakeMemory
   /** The ranks met again after one of them had left the run: no further collective belongs to it. */
   isOver: boolean
   /** This rank's driver cannot be used again. */
@@ -103,7 +108,7 @@ const resyncCodec = Schema.fromJsonString(Schema.toCodecJson(Resync))
 const resyncAttempts = 64
 
 /** Meets all ranks wherever they are; the failure of the one that left first. */
-export const resync = Effect.fn("CopyService.resync")(function* (
+export const resync = Effect.fnUntraced(function* (
   group: ProcessGroupShape,
   fault: CopyError | undefined
 ): Effect.fn.Return<CopyError | undefined, CopyError> {
@@ -134,10 +139,10 @@ interface Standing {
 const exchange = <A>(
   run: RunCollectives,
   label: string,
-  codec: Schema.Codec<A, string>,
+  messages: Messages<A>,
   value: A,
   standing: Standing = {}
-) => {
+): Effect.Effect<ReadonlyArray<A>, CopyError> => {
   const { group } = run
   const meet = (payload: Uint8Array): Effect.Effect<ReadonlyArray<Uint8Array>, CopyError> =>
     Effect.catch(group.allGather(label, payload), (error) =>
@@ -149,24 +154,19 @@ const exchange = <A>(
         return standing.isFresh === true ? yield* meet(payload) : yield* cause ?? failure
       })
     )
-  return Effect.gen(function* () {
-    const text = yield* Effect.orDie(Schema.encodeEffect(codec)(value))
-    const payloads = yield* meet(new TextEncoder().encode(text))
-    const values: Array<A> = []
-    for (const [rank, payload] of payloads.entries()) {
-      const decoded = Schema.decodeResult(codec)(new TextDecoder().decode(payload))
-      if (Result.isFailure(decoded)) {
-        return yield* copyError("Incompatible", [rank], {
-          rank: group.rank,
-          peer: rank,
-          op: label,
-          detail: `Rank ${rank} sent a message that this version cannot read.`,
-          remedy: "Run the same version on all ranks."
-        })
-      }
-      values.push(decoded.success)
-    }
-    return values
+  return Effect.flatMap(meet(messages.encode(value)), (payloads) => {
+    const told = messages.decodeAll(payloads)
+    if (Result.isSuccess(told)) return Effect.succeed(told.success)
+    const rank = told.failure
+    return Effect.fail(
+      copyError("Incompatible", [rank], {
+        rank: group.rank,
+        peer: rank,
+        op: label,
+        detail: `Rank ${rank} sent a message that this version cannot read.`,
+        remedy: "Run the same version on all ranks."
+      })
+    )
   })
 }
 
@@ -226,8 +226,20 @@ const differingPairs = (all: ReadonlyArray<typeof Digests.Type>): ReadonlyArray<
   return pairs
 }
 
+/** What follows from all ranks' first messages alone, unless it is what is wrong with them. */
+const verdictOf = remembered((hellos: ReadonlyArray<typeof Hello.Type>): Result.Result<Agreement, CopyError> => {
+  const fault = hellos.find((hello) => hello.fault !== null)?.fault ?? checkSettings(hellos)
+  if (fault != null) return Result.fail(fault)
+  return Result.succeed({
+    agreed: digestOf(hellos.map((hello) => hello.batch)),
+    mustPrepare: hellos.some((hello) => hello.isStale || hello.isBroken),
+    mustRebuild: hellos.some((hello) => hello.isBroken),
+    rounds: Math.max(...hellos.map((hello) => hello.rounds))
+  })
+})
+
 /** Agrees on the batch, or fails on every rank with the same error. */
-export const agree = Effect.fn("CopyService.agree")(function* (
+export const agree = Effect.fnUntraced(function* (
   run: RunCollectives,
   local: LocalState
 ): Effect.fn.Return<Agreement, CopyError> {
@@ -244,19 +256,11 @@ export const agree = Effect.fn("CopyService.agree")(function* (
     isBroken: local.isBroken,
     fault: local.fault ?? null
   }
-  const hellos = yield* exchange(run, "copy handshake", helloCodec, hello, { isFresh: true })
-  const fault = hellos.find((hello) => hello.fault !== null)?.fault ?? checkSettings(hellos)
-  if (fault != null) return yield* fault
-  const agreed = digestOf(hellos.map((hello) => hello.batch))
-  const agreement: Agreement = {
-    agreed,
-    mustPrepare: hellos.some((hello) => hello.isStale || hello.isBroken),
-    mustRebuild: hellos.some((hello) => hello.isBroken),
-    rounds: Math.max(...hellos.map((hello) => hello.rounds))
-  }
-  if (hellos.every((hello) => hello.agreed === agreed)) return agreement
+  const told = yield* exchange(run, "copy handshake", run.memory.hello, hello, { isFresh: true })
+  const agreement = yield* Effect.fromResult(verdictOf(told))
+  if (told.every((hello) => hello.agreed === agreement.agreed)) return agreement
   const toDigests = (ops: CopyBatch["sends"]) => [...ops].map(([peer, list]) => [peer, pairDigest(list)] as const)
-  const all = yield* exchange(run, "copy batch digests", digestsCodec, {
+  const all = yield* exchange(run, "copy batch digests", digests, {
     sends: toDigests(local.batch.sends),
     recvs: toDigests(local.batch.recvs)
   })
@@ -264,13 +268,13 @@ export const agree = Effect.fn("CopyService.agree")(function* (
   if (pairs.length === 0) return agreement
   const mine = (ops: CopyBatch["sends"], concerns: (peer: Rank) => boolean) =>
     [...ops].filter(([peer]) => concerns(peer)).map(([peer, list]) => [peer, list.map(summarize)] as const)
-  const details = yield* exchange(run, "copy batch details", detailsCodec, {
+  const listed = yield* exchange(run, "copy batch details", details, {
     sends: mine(local.batch.sends, (peer) => pairs.some(([from, to]) => from === group.rank && to === peer)),
     recvs: mine(local.batch.recvs, (peer) => pairs.some(([from, to]) => to === group.rank && from === peer))
   })
   for (const [from, to] of pairs) {
-    const sends: ReadonlyArray<OpSummary> = new Map(details[from]!.sends).get(to) ?? []
-    const recvs: ReadonlyArray<OpSummary> = new Map(details[to]?.recvs ?? []).get(from) ?? []
+    const sends: ReadonlyArray<OpSummary> = new Map(listed[from]!.sends).get(to) ?? []
+    const recvs: ReadonlyArray<OpSummary> = new Map(listed[to]?.recvs ?? []).get(from) ?? []
     const error = comparePair(from, to, sends, recvs)
     if (error !== undefined) return yield* error
   }
@@ -294,12 +298,14 @@ const rootFault = (faults: ReadonlyArray<CopyError | null>): CopyError | undefin
   return told.find((fault) => !isSecondary(fault)) ?? told[0]
 }
 
+const rootOf = remembered((outcomes: ReadonlyArray<typeof Outcome.Type>) =>
+  rootFault(outcomes.map((outcome) => outcome.fault))
+)
+
 /** Tells everybody how a step of the run ended here; the failure behind it where it failed on any rank. */
-export const agreeOnOutcome = Effect.fn("CopyService.outcome")(function* (
+export const agreeOnOutcome = (
   run: RunCollectives,
   label: "copy staging" | "copy prepare" | "copy outcome",
   fault: CopyError | undefined
-): Effect.fn.Return<CopyError | undefined, CopyError> {
-  const outcomes = yield* exchange(run, label, outcomeCodec, { fault: fault ?? null }, { fault })
-  return rootFault(outcomes.map((outcome) => outcome.fault))
-})
+): Effect.Effect<CopyError | undefined, CopyError> =>
+  Effect.map(exchange(run, label, run.memory.outcome, { fault: fault ?? null }, { fault }), rootOf)

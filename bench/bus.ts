@@ -1,0 +1,145 @@
+/**
+ * The tensor bus: commands through the queue next to a queue in Python on the same machine, and how long an empty transfer
+ * takes from command to completion.
+ */
+import { spawnSync } from "node:child_process"
+import { mkdtempSync, rmSync } from "node:fs"
+import { tmpdir } from "node:os"
+import { basename, join } from "node:path"
+import { fileURLToPath } from "node:url"
+import { CopyDriver, HostMemory as HostMemoryLayers, TensorEngine } from "@tensorferry/backend-torch-copy"
+import { CleanupBatch, CommandQueueLmdb, placeOf } from "@tensorferry/bus"
+import * as Agents from "@tensorferry/bus/agent/TensorBusAgent"
+import * as Clients from "@tensorferry/bus/client/TensorBusClient"
+import * as AgentStateLmdb from "@tensorferry/bus/state/AgentStateLmdb"
+import { KeyValueStore } from "@tensorferry/bus/store/KeyValueStore"
+import { layerServed } from "@tensorferry/bus/store/KeyValueStoreTcp"
+import { replicate } from "@tensorferry/core/layout/Placement"
+import { copyServiceLayer } from "@tensorferry/core/service/CopyServiceLayer"
+import { HostMemory } from "@tensorferry/core/service/HostMemory"
+import { tensorView } from "@tensorferry/core/tensor/Tensor"
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Result from "effect/Result"
+import { type BenchResult, median } from "./measure.ts"
+
+const count = 20_000
+const client = fileURLToPath(new URL("../packages/bus/test/fixtures/bus_client.py", import.meta.url))
+
+/** Commands per second that a Python client's queue takes, one after the other; undefined without python3-lmdb. */
+const pythonRate = (folder: string, sync: "sync" | "nosync"): number | undefined => {
+  for (const python of ["python3", "/usr/bin/python3"]) {
+    const path = join(folder, `${basename(folder)}_py_${sync}.lmdb`)
+    const ended = spawnSync(python, [client, "rate", path, String(sync === "sync" ? count / 10 : count), sync], {
+      encoding: "utf8"
+    })
+    if (ended.status === 0) return Number(ended.stdout)
+  }
+  return undefined
+}
+
+const command = new CleanupBatch({ batchId: "batch", timestamp: 1.5, semaphoreName: "/sem" })
+
+/** Commands per second, put in `at once` at a time. */
+const ownRate = (folder: string, atOnce: number) =>
+  Effect.scoped(
+    Effect.gen(function* () {
+      const queue = yield* CommandQueueLmdb.make({ path: join(folder, `${basename(folder)}_ts.lmdb`), role: "agent" })
+      const round = Effect.gen(function* () {
+        const start = performance.now()
+        for (let at = 0; at < count; at += atOnce) yield* queue.enqueue(Array.from({ length: atOnce }, () => command))
+        for (let taken = 0; taken < count; ) taken += (yield* queue.dequeue(256)).length
+        return count / ((performance.now() - start) / 1000)
+      })
+      const rates: Array<number> = []
+      for (let at = 0; at < 3; at++) rates.push(yield* round)
+      return median(rates)
+    })
+  )
+
+const emptyTransfer = (folder: string) =>
+  Effect.scoped(
+    Effect.gen(function* () {
+      const shared = yield* Layer.build(Layer.mergeAll(HostMemoryLayers.layer, layerServed()))
+      const start = (rank: number) =>
+        Effect.gen(function* () {
+          const place = placeOf(rank, folder)
+          const context = Context.merge(
+            shared,
+            yield* Layer.build(
+              Layer.mergeAll(
+                CommandQueueLmdb.layerLmdb({ path: place.commandPath, role: "agent" }),
+                AgentStateLmdb.layerLmdb({ path: place.statePath, role: "agent" })
+              )
+            )
+          )
+          const agent = yield* Effect.provideContext(
+            Agents.make({
+              rank,
+              transport: copyServiceLayer(CopyDriver.layer()).pipe(Layer.provideMerge(TensorEngine.layer()))
+            }),
+            Context.add(context, KeyValueStore, Context.get(shared, KeyValueStore))
+          )
+          yield* Effect.forkScoped(agent.serve, { startImmediately: true })
+          return yield* Effect.provideContext(Clients.make(), context)
+        })
+      const [a, b] = [yield* start(0), yield* start(1)]
+      const memory = Context.get(shared, HostMemory)
+      const both = <A, E>(one: Effect.Effect<A, E>, other: Effect.Effect<A, E>) =>
+        Effect.all([one, other], { concurrency: 2 })
+      const side = (local: string, remote: string) => ({ pair: "p", local, remote, mesh: [1], placements: [replicate] })
+      yield* both(a.initPair(side("a", "b")), b.initPair(side("b", "a")))
+      const tensor = Result.getOrThrow(tensorView(yield* memory.allocate(0), "float32", [0]))
+      const register = { batch: "empty", tensors: [["p", tensor] as const] }
+      yield* both(a.registerTensors(register), b.registerTensors(register))
+      const times: Array<number> = []
+      for (let at = 0; at < 300; at++) {
+        const begin = performance.now()
+        yield* both(a.transfer("empty", "send"), b.transfer("empty", "recv"))
+        times.push(performance.now() - begin)
+      }
+      return median(times.slice(100))
+    })
+  )
+
+export const bus = async (): Promise<ReadonlyArray<BenchResult>> => {
+  const folder = mkdtempSync(join(tmpdir(), "bench-bus-"))
+  try {
+    const [synced, unsynced] = [pythonRate(folder, "sync"), pythonRate(folder, "nosync")]
+    const [single, many] = [await Effect.runPromise(ownRate(folder, 1)), await Effect.runPromise(ownRate(folder, 64))]
+    const latency = await Effect.runPromise(emptyTransfer(folder))
+    const against = (reference: number | undefined, target?: number) =>
+      reference === undefined ? {} : { reference, ...(target === undefined ? {} : { target }) }
+    const rate = { unit: "commands/s", lowerIsBetter: false }
+    return [
+      {
+        case: "bus queue, one command at a time, next to Python as its clients run it (synced to disk)",
+        ours: single,
+        ...rate,
+        ...against(synced, synced === undefined ? undefined : 3 * synced)
+      },
+      {
+        case: "bus queue, one command at a time, next to Python without syncing",
+        ours: single,
+        ...rate,
+        ...against(unsynced)
+      },
+      {
+        case: "bus queue, 64 commands at a time, next to Python without syncing",
+        ours: many,
+        ...rate,
+        ...against(unsynced, unsynced === undefined ? undefined : 3 * unsynced)
+      },
+      {
+        case: "bus, empty transfer between two agents of one process",
+        unit: "ms",
+        ours: latency,
+        target: 2,
+        lowerIsBetter: true
+      }
+    ]
+  } finally {
+    rmSync(folder, { recursive: true, force: true })
+  }
+}
