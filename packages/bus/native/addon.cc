@@ -1,0 +1,34 @@
+/*
+ * Entry point of the addon. Owns nothing but the order of initialisation; all state is per JavaScript environment, except
+ * that a file of a process is open once, whoever opened it (see lmdb_file.h).
+ */
+#include <tensorferry/dtype.h>
+#include <tensorferry/napi_jobs.h>
+
+#include "bindings.h"
+
+namespace tensorferry {
+namespace {
+
+/** Raised whenever a function exported here changes its meaning; TypeScript refuses another number. */
+constexpr int abiVersion = 1;
+
+Napi::Object initialise(Napi::Env env, Napi::Object exports) {
+  if (Jobs::create(env, "tensorferry bus") == nullptr) return exports;
+  exports.Set("abiVersion", abiVersion);
+  Napi::Array dtypes = Napi::Array::New(env);
+  for (const char* name : dtypeNames) dtypes.Set(dtypes.Length(), name);
+  exports.Set("dtypes", dtypes);
+  bindJobs(env, exports);
+  bindFiles(env, exports);
+  bindQueue(env, exports);
+  bindTorch(env, exports);
+  return exports;
+}
+
+}  // namespace
+}  // namespace tensorferry
+
+Napi::Object Init(Napi::Env env, Napi::Object exports) { return tensorferry::initialise(env, exports); }
+
+NODE_API_MODULE(bus, Init)

@@ -1,0 +1,111 @@
+/**
+ * The native addon as TypeScript sees it, and how it is found. Nothing is loaded before the first use.
+ */
+import { createRequire } from "node:module"
+import { fileURLToPath } from "node:url"
+import {
+  type AddonIdentity,
+  addonLoader,
+  type Done,
+  type NativeAnswer,
+  type NativeHandle
+} from "@tensorferry/core/backend/NativeAddon"
+import type { JobControl, NativeJobHandle, NativePool, PoolControl } from "@tensorferry/core/backend/NativeJob"
+
+/** Name of this package in errors. */
+export const packageName = "bus"
+
+export type NativeQueue = NativeHandle<"queue">
+export type NativeFile = NativeHandle<"file">
+export type NativeTorchMemory = NativeHandle<"torch memory">
+
+export interface NativeTaken {
+  readonly messages: ReadonlyArray<Uint8Array>
+  /** Entries that were not there; their places are free again. */
+  readonly skipped: number
+}
+
+export interface NativeQueueStatus {
+  readonly head: bigint
+  readonly tail: bigint
+  readonly items: number
+  readonly space: number
+}
+
+export interface Addon extends AddonIdentity, JobControl, PoolControl {
+  /** As an agent it makes the queue or takes it over; as a client it waits for an agent. */
+  readonly startOpenQueue: (
+    pool: NativePool,
+    path: string,
+    asAgent: boolean,
+    capacity: number,
+    mapBytes: number,
+    milliseconds: number,
+    done: Done<NativeQueue>
+  ) => NativeAnswer<NativeJobHandle>
+  readonly startEnqueue: (
+    pool: NativePool,
+    queue: NativeQueue,
+    messages: ReadonlyArray<Uint8Array>,
+    milliseconds: number,
+    done: Done<undefined>
+  ) => NativeAnswer<NativeJobHandle>
+  /** A negative time waits for ever. */
+  readonly startDequeue: (
+    pool: NativePool,
+    queue: NativeQueue,
+    most: number,
+    milliseconds: number,
+    done: Done<NativeTaken>
+  ) => NativeAnswer<NativeJobHandle>
+  readonly startQueueStatus: (
+    pool: NativePool,
+    queue: NativeQueue,
+    done: Done<NativeQueueStatus>
+  ) => NativeAnswer<NativeJobHandle>
+  readonly closeQueue: (queue: NativeQueue, destroy: boolean) => NativeAnswer<undefined>
+  readonly startOpenFile: (
+    pool: NativePool,
+    path: string,
+    database: string,
+    mapBytes: number,
+    make: boolean,
+    done: Done<NativeFile>
+  ) => NativeAnswer<NativeJobHandle>
+  /** Undefined values remove their keys. All or none. */
+  readonly startPut: (
+    pool: NativePool,
+    file: NativeFile,
+    keys: ReadonlyArray<Uint8Array>,
+    values: ReadonlyArray<Uint8Array | undefined>,
+    done: Done<undefined>
+  ) => NativeAnswer<NativeJobHandle>
+  readonly startClear: (pool: NativePool, file: NativeFile, done: Done<undefined>) => NativeAnswer<NativeJobHandle>
+  readonly startGet: (
+    pool: NativePool,
+    file: NativeFile,
+    keys: ReadonlyArray<Uint8Array>,
+    done: Done<ReadonlyArray<Uint8Array | undefined>>
+  ) => NativeAnswer<NativeJobHandle>
+  readonly isFileCurrent: (file: NativeFile) => NativeAnswer<boolean>
+  readonly closeFile: (file: NativeFile, destroy: boolean) => NativeAnswer<undefined>
+  /** The bytes behind PyTorch's header. */
+  readonly openTorchMemory: (
+    name: string,
+    byteLength: number
+  ) => NativeAnswer<{ readonly memory: NativeTorchMemory; readonly address: bigint; readonly buffer?: ArrayBuffer }>
+  readonly closeTorchMemory: (memory: NativeTorchMemory, buffer: ArrayBuffer) => NativeAnswer<undefined>
+  readonly returnCudaCount: (name: string, index: number) => NativeAnswer<undefined>
+}
+
+/** The folder that holds `build` or `prebuilds`: one above both `src` and `dist`. */
+export const packageFolder = fileURLToPath(new URL("..", import.meta.url))
+
+const require = createRequire(import.meta.url)
+
+export const { load: loadAddon, loadFrom: loadAddonFrom } = addonLoader<Addon>({
+  backend: packageName,
+  folder: packageFolder,
+  abiVersion: 1,
+  open: (folder): unknown => require("node-gyp-build")(folder)
+})

@@ -1,0 +1,57 @@
+/** Why a command of the tensor bus failed: as the agent tells it, and as the client gets it. */
+import { describeReason, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
+import * as Schema from "effect/Schema"
+
+export const BusReason = Schema.Union([
+  /** A name, number or combination that a command cannot have. */
+  reason("InvalidCommand"),
+  /** Bytes of a payload that say nothing usable; nothing was executed. */
+  reason("InvalidPayload"),
+  /** A tensor that this agent cannot use. */
+  reason("UnsupportedTensor"),
+  /** Memory that a payload names cannot be opened. */
+  reason("MemoryUnavailable"),
+  reason("PairExists"),
+  reason("UnknownPair"),
+  /** Ranks state different things about one pair. */
+  reason("PairMismatch"),
+  /** A rank of the pair is gone; make the pair again. */
+  reason("PairBroken"),
+  reason("BatchExists"),
+  reason("UnknownBatch"),
+  /** Ranks registered different tensors under one batch, or transfer different batches. */
+  reason("BatchMismatch"),
+  /** The target of the direction is to hold unreduced contributions. */
+  reason("PartialTarget"),
+  /** Ranks that did not come before the deadline. */
+  reason("RemoteMissing"),
+  reason("TransferFailed"),
+  /** The agent stops. */
+  reason("Stopping"),
+  /** The agent's heartbeat is missing. */
+  reason("AgentGone"),
+  /** No completion before the client's deadline. */
+  reason("DeadlineExceeded"),
+  /** The queue, the state or the store failed. */
+  reason("ServiceFailed")
+])
+export type BusReason = typeof BusReason.Type
+
+export class BusError extends Schema.TaggedError<BusError>()("BusError", { reason: BusReason }) {
+  override get message(): string {
+    return describeReason(this.reason)
+  }
+}
+
+export const busError = (tag: BusReason["_tag"], input: ReasonInput): BusError =>
+  new BusError({ reason: reasonOf(tag, input) })
+
+const isReason = Schema.is(BusReason)
+
+/** The error of a reply; one of a newer agent keeps its message. */
+export const busErrorFrom = (tag: string, fields: ReasonInput): BusError => {
+  const given = reasonOf(tag, fields)
+  return isReason(given)
+    ? new BusError({ reason: given })
+    : busError("ServiceFailed", { ...fields, detail: `${tag}: ${fields.detail}` })
+}

@@ -1,0 +1,193 @@
+/**
+ * What all ranks of a batch registered, checked against each other, and the plans that follow. Pure.
+ *
+ * Tensors of a pair meet in the order in which each side lists them; pairs are taken by name, so that sides may list them
+ * in any order.
+ */
+import { DType } from "@tensorferry/core/base/DType"
+import { equalShapes, formatShape, Shape } from "@tensorferry/core/base/Region"
+import type { MeshPlan } from "@tensorferry/core/ir/MeshPlan"
+import { coordinateAt } from "@tensorferry/core/layout/DeviceMesh"
+import type { MeshLayout } from "@tensorferry/core/layout/Placement"
+import { localShard, splitsOf } from "@tensorferry/core/layout/ShardIntervals"
+import { indexLowering, lowerRank, type MeshTensorSpec } from "@tensorferry/core/planner/Lowering"
+import { planMesh } from "@tensorferry/core/planner/MeshPlanner"
+import * as Result from "effect/Result"
+import * as Schema from "effect/Schema"
+import { type BusError, busError } from "../BusError.ts"
+import type { PairMembers } from "./Registration.ts"
+
+const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }))
+
+export const BatchTensor = Schema.Struct({ pair: Schema.String, dtype: DType, shape: Shape })
+export type BatchTensor = typeof BatchTensor.Type
+
+/** What one rank registered. */
+export const BatchStatement = Schema.Struct({
+  version: Schema.Literal(1),
+  /** In the order of the plan. */
+  tensors: Schema.Array(BatchTensor),
+  bucketBytes: Schema.NullOr(Natural)
+})
+export type BatchStatement = typeof BatchStatement.Type
+
+export const statementCodec = Schema.fromJsonString(BatchStatement)
+
+/** The order of tensors in a plan, as indices into the client's list. */
+export const planOrder = (pairs: ReadonlyArray<string>): ReadonlyArray<number> =>
+  pairs.map((_, at) => at).sort((a, b) => (pairs[a]! < pairs[b]! ? -1 : pairs[a]! > pairs[b]! ? 1 : a - b))
+
+/** 0: from side 0 to side 1. */
+export type Direction = 0 | 1
+
+export interface BatchPlans {
+  /** Name of each tensor, in the order of the plan. */
+  readonly names: ReadonlyArray<string>
+  /** By direction; a direction whose target is partial has none. */
+  readonly plans: readonly [MeshPlan | undefined, MeshPlan | undefined]
+}
+
+const mismatch = (batch: string, detail: string, peer?: number): BusError =>
+  busError("BatchMismatch", {
+    op: "RegisterTensors",
+    ...(peer === undefined ? {} : { peer }),
+    detail: `Batch ${batch}: ${detail}`,
+    remedy: "Register the same tensors, in the same order per pair, on all ranks of both sides."
+  })
+
+/** The whole tensor's shape from its shards, which must be those that the layout gives. */
+const wholeShape = (layout: MeshLayout, shards: ReadonlyArray<Shape>, first: number): Result.Result<Shape, string> => {
+  const { mesh } = layout
+  const rankOf = (position: number) => mesh.ranks[position]! - first
+  const tensorRank = shards[0]!.length
+  const odd = shards.findIndex((shard) => shard.length !== tensorRank)
+  if (odd >= 0) return Result.fail(`has ${shards[odd]!.length} dimensions on one rank and ${tensorRank} on another`)
+  const placements = layout.placements.map((placement) =>
+    "dim" in placement && placement.dim < 0 ? { ...placement, dim: placement.dim + tensorRank } : placement
+  )
+  const positive = { mesh, placements }
+  const shape = shards[0]!.map((length, dim) => {
+    const splitting = new Set(splitsOf(positive, dim).map(({ meshDim }) => meshDim))
+    if (splitting.size === 0) return length
+    let sum = 0
+    for (const position of mesh.ranks.keys()) {
+      if (coordinateAt(mesh, position).every((at, meshDim) => splitting.has(meshDim) || at === 0)) {
+        sum += shards[rankOf(position)]![dim]!
+      }
+    }
+    return sum
+  })
+  for (const [position, rank] of mesh.ranks.entries()) {
+    const local = localShard(layout, shape, rank)
+    if (Result.isFailure(local)) return Result.fail(local.failure.message)
+    const given = shards[rankOf(position)]!
+    if (!equalShapes(local.success.shape, given)) {
+      return Result.fail(
+        `is ${formatShape(given)} at place ${position} of its mesh, where its layout of ${formatShape(shape)} gives ${formatShape(local.success.shape)}`
+      )
+    }
+  }
+  return Result.succeed(shape)
+}
+
+interface SideTensor {
+  readonly pair: string
+  readonly dtype: DType
+  readonly shape: Shape
+}
+
+/** The tensors of one side, or what differs between its ranks. */
+const sideTensors = (
+  batch: string,
+  side: Direction,
+  membersOf: (pair: string) => PairMembers,
+  statements: ReadonlyArray<BatchStatement>
+): Result.Result<ReadonlyArray<SideTensor>, BusError> => {
+  const { agents, sides } = membersOf(statements[0]!.tensors[0]!.pair)
+  const first = side === 0 ? 0 : sides[0].agents.length
+  const own = statements.slice(first, first + sides[side].agents.length)
+  const kinds = ({ tensors }: BatchStatement) => tensors.map(({ pair, dtype }) => `${pair}: ${dtype}`)
+  const wanted = kinds(own[0]!)
+  for (const [at, statement] of own.entries()) {
+    const given = kinds(statement)
+    const length = Math.max(given.length, wanted.length)
+    const odd = Array.from({ length }, (_, index) => index).find((index) => given[index] !== wanted[index])
+    if (odd !== undefined) {
+      const agent = agents[first + at]!
+      return Result.fail(
+        mismatch(
+          batch,
+          `tensor ${odd} of side ${sides[side].name} is ${given[odd] ?? "missing"} on agent ${agent} and ${wanted[odd] ?? "missing"} on agent ${agents[first]}.`,
+          agent
+        )
+      )
+    }
+  }
+  const found: Array<SideTensor> = []
+  for (const [at, { pair, dtype }] of own[0]!.tensors.entries()) {
+    const shards = own.map(({ tensors }) => tensors[at]!.shape)
+    const shape = wholeShape(membersOf(pair).sides[side].layout, shards, first)
+    if (Result.isFailure(shape)) {
+      return Result.fail(
+        mismatch(batch, `tensor ${at}, of pair ${pair}, on side ${sides[side].name} ${shape.failure}.`)
+      )
+    }
+    found.push({ pair, dtype, shape: shape.success })
+  }
+  return Result.succeed(found)
+}
+
+const isPartial = (layout: MeshLayout): boolean => layout.placements.some(({ _tag }) => _tag === "Partial")
+
+/** The plans of one rank of the group, equal in what ranks must agree on. `statements` go by rank of the group. */
+export const plansOf = (
+  batch: string,
+  membersOf: (pair: string) => PairMembers,
+  statements: ReadonlyArray<BatchStatement>,
+  rank: number
+): Result.Result<BatchPlans, BusError> => {
+  const zero = sideTensors(batch, 0, membersOf, statements)
+  if (Result.isFailure(zero)) return Result.fail(zero.failure)
+  const one = sideTensors(batch, 1, membersOf, statements)
+  if (Result.isFailure(one)) return Result.fail(one.failure)
+  const sides = [zero.success, one.success] as const
+  const count = Math.max(sides[0].length, sides[1].length)
+  for (let at = 0; at < count; at++) {
+    const [a, b] = [sides[0][at], sides[1][at]]
+    const text = (tensor: SideTensor | undefined) =>
+      tensor === undefined ? "missing" : `${tensor.pair} ${formatShape(tensor.shape)}`
+    if (a === undefined || b === undefined || a.pair !== b.pair || !equalShapes(a.shape, b.shape)) {
+      return Result.fail(mismatch(batch, `tensor ${at} is ${text(a)} on one side and ${text(b)} on the other.`))
+    }
+  }
+  const stated = statements.flatMap(({ bucketBytes }) => (bucketBytes === null ? [] : [bucketBytes]))
+  const options = stated.length === 0 ? {} : { bucketBytes: Math.max(1, Math.min(...stated)) }
+  const names = sides[0].map(({ pair }, at) => `${pair}[${at}]`)
+
+  const planFor = (direction: Direction): Result.Result<MeshPlan | undefined, BusError> => {
+    const [sources, targets] = direction === 0 ? sides : [sides[1], sides[0]]
+    const specs: Array<MeshTensorSpec> = []
+    for (const [at, source] of sources.entries()) {
+      const { sides: layouts } = membersOf(source.pair)
+      const [from, to] = [layouts[direction].layout, layouts[direction === 0 ? 1 : 0].layout]
+      if (isPartial(to)) return Result.succeed(undefined)
+      const map = planMesh(from, to, { tensorRank: source.shape.length })
+      if (Result.isFailure(map))
+        return Result.fail(mismatch(batch, `tensor ${at}, of pair ${source.pair}: ${map.failure.message}`))
+      specs.push({
+        name: names[at]!,
+        shape: source.shape,
+        sourceDtype: source.dtype,
+        targetDtype: targets[at]!.dtype,
+        map: map.success
+      })
+    }
+    return Result.mapError(
+      Result.map(indexLowering(specs, options), (index) => lowerRank(index, rank)),
+      (error) => mismatch(batch, error.message)
+    )
+  }
+  return Result.flatMap(planFor(0), (forth) =>
+    Result.map(planFor(1), (back) => ({ names, plans: [forth, back] as const }))
+  )
+}

@@ -1,0 +1,82 @@
+/**
+ * Tells clients that their commands are done: first the reply, then the semaphore. The semaphore's name is removed, also
+ * where its client has died.
+ *
+ * Invariant: replies go after their lifetime, and the oldest go first where there are too many, so the state never fills.
+ */
+import { NamedSemaphore } from "@tensorferry/backend-torch-copy"
+import * as Clock from "effect/Clock"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import type { BusError } from "../BusError.ts"
+import { encodeReply, type Reply, replyKey, replyOk } from "../command/Reply.ts"
+import type { AgentStateError, AgentStateShape } from "../state/AgentState.ts"
+
+export interface Completions {
+  readonly complete: (semaphoreName: string | null, error: BusError | undefined) => Effect.Effect<void>
+  /** Removes replies that are too old. */
+  readonly expire: (nowMillis: number) => Effect.Effect<void, AgentStateError>
+}
+
+/** A reply takes a few hundred bytes. */
+const mostReplies = 20_000
+/** A message may quote what a client sent. */
+const longestText = 4_000
+
+/** Semaphores of queues; nobody waits on them for a completion. */
+const isReserved = (name: string): boolean => name.startsWith("/cq_")
+
+const replyOf = (error: BusError | undefined): Reply => {
+  if (error === undefined) return replyOk
+  const { _tag, ...fields } = error.reason
+  const cut = (text: string) => text.slice(0, longestText)
+  return {
+    type: "Error",
+    version: 1,
+    tag: _tag,
+    message: cut(error.message),
+    fields: { ...fields, detail: cut(fields.detail), remedy: cut(fields.remedy) }
+  }
+}
+
+export const makeCompletions = (state: AgentStateShape, lifetime: Duration.Duration): Completions => {
+  /** Oldest first. */
+  const given = new Map<string, number>()
+  const lifetimeMillis = Duration.toMillis(lifetime)
+  const removeFirst = (count: number) => {
+    const keys = [...given.keys()].slice(0, count)
+    for (const key of keys) given.delete(key)
+    return keys.map((key) => [key, undefined] as const)
+  }
+  const put = Effect.fnUntraced(function* (name: string, error: BusError | undefined) {
+    const key = replyKey(name)
+    given.delete(key)
+    given.set(key, yield* Clock.currentTimeMillis)
+    const old = given.size > mostReplies ? removeFirst(given.size - mostReplies) : []
+    yield* state.put([...old, [key, encodeReply(replyOf(error))]])
+  })
+  const post = Effect.fnUntraced(function* (name: string) {
+    const semaphore = yield* NamedSemaphore.open(name)
+    yield* Effect.ensuring(semaphore.post, Effect.ignore(NamedSemaphore.unlink(name)))
+  })
+  return {
+    complete: (name, error) => {
+      if (name === null) return Effect.void
+      if (isReserved(name))
+        return Effect.logWarning(`A command names the semaphore ${name} of a queue; nobody is told.`)
+      return Effect.andThen(
+        Effect.ignore(put(name, error), { log: true }),
+        Effect.catch(post(name), (failure) =>
+          Effect.logWarning(`Nobody could be told of a command's end: ${failure.message}`)
+        )
+      )
+    },
+    expire: (now) =>
+      Effect.suspend(() => {
+        const isOld = (at: number) => now - at > lifetimeMillis
+        const count = [...given.values()].findIndex((at) => !isOld(at))
+        const old = removeFirst(count < 0 ? given.size : count)
+        return old.length === 0 ? Effect.void : state.put(old)
+      })
+  }
+}

@@ -1,0 +1,244 @@
+/**
+ * A pair of layouts as one agent holds it: its members, its group and the copy service over it.
+ *
+ * Invariant: everything of a pair lives in the scope that made it and goes with it; a pair whose group lost a member stays
+ * broken until it is made again.
+ */
+import { randomUUID } from "node:crypto"
+import type { Placement } from "@tensorferry/core/layout/Placement"
+import { replicate } from "@tensorferry/core/layout/Placement"
+import type { CopyService } from "@tensorferry/core/service/CopyService"
+import { ProcessGroup, type ProcessGroupError, type ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
+import type { TensorEngine } from "@tensorferry/core/service/TensorEngine"
+import type * as Context from "effect/Context"
+import type * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Result from "effect/Result"
+import * as Scope from "effect/Scope"
+import * as Semaphore from "effect/Semaphore"
+import { type BusError, busError } from "../BusError.ts"
+import type { InitPair } from "../command/Command.ts"
+import { decodeMeshShape, decodePlacements } from "../payload/LayoutPayload.ts"
+import type { PayloadError } from "../payload/PayloadError.ts"
+import { awaitEntries, type Entries, type KeyValueError, type KeyValueStoreShape } from "../store/KeyValueStore.ts"
+import type { MakePairGroup } from "./PairGroup.ts"
+import {
+  describeMissing,
+  encodeRegistration,
+  membersOf,
+  type PairMembers,
+  type Registration,
+  refusalOf
+} from "./Registration.ts"
+
+/** How tensors move between the members of a group: any copy service with its engine. */
+export type Transport = Layer.Layer<CopyService | TensorEngine, unknown, ProcessGroup>
+
+export interface Pair {
+  readonly name: string
+  readonly members: PairMembers
+  /** This agent's rank in the pair's group, and its side. */
+  readonly rank: number
+  readonly side: 0 | 1
+  readonly group: ProcessGroupShape
+  readonly services: Context.Context<CopyService | TensorEngine>
+  /** One transfer of the group at a time. */
+  readonly turn: Semaphore.Semaphore
+  readonly scope: Scope.Closeable
+  /** How often each name of a batch was registered; the same on all members. */
+  readonly generations: Map<string, number>
+  /** Statements of batches that are over, oldest first: a rank that is late may still have to read them. */
+  readonly retired: Array<string>
+  isBroken: boolean
+}
+
+export interface PairSettings {
+  readonly rank: number
+  readonly instance: string
+  readonly deadline: Duration.Duration
+  readonly store: KeyValueStoreShape
+  readonly makeGroup: MakePairGroup
+  readonly transport: Transport
+}
+
+const op = "InitPair"
+const mostRanks = 2 ** 20
+/** Names are part of keys, which are limited. */
+const longestPairName = 200
+
+export const memberPrefix = (pair: string): string => `pair/${encodeURIComponent(pair)}/`
+
+const payloadFailed = (error: PayloadError): BusError =>
+  busError("InvalidPayload", {
+    op,
+    detail: `${error.reason._tag}: ${error.reason.detail}`,
+    remedy: error.reason.remedy
+  })
+
+/** Something under the pair could not be made or reached. */
+export const storeFailed = (commandOp: string, error: KeyValueError): BusError =>
+  busError(error.reason._tag === "DeadlineExceeded" ? "RemoteMissing" : "ServiceFailed", {
+    op: commandOp,
+    detail: error.reason.detail,
+    remedy: error.reason.remedy,
+    isRetryable: error.reason.isRetryable
+  })
+
+const invalid = (detail: string): BusError =>
+  busError("InvalidCommand", { op, detail, remedy: "Correct the command; nothing was changed." })
+
+export const checkName = (commandOp: string, what: string, name: string): Effect.Effect<void, BusError> =>
+  name.length > 0 && Buffer.byteLength(name) <= longestPairName
+    ? Effect.void
+    : Effect.fail(
+        busError("InvalidCommand", {
+          op: commandOp,
+          detail: `The name of a ${what} has ${Buffer.byteLength(name)} bytes.`,
+          remedy: `Use 1 to ${longestPairName} bytes.`
+        })
+      )
+
+/** What this agent states about itself. */
+const registrationOf = Effect.fnUntraced(function* (
+  command: InitPair,
+  settings: PairSettings
+): Effect.fn.Return<Registration, BusError> {
+  const { pairName, localName, remoteName } = command
+  yield* checkName(op, "pair", pairName)
+  yield* checkName(op, "side", localName)
+  yield* checkName(op, "side", remoteName)
+  if (localName === remoteName) return yield* invalid(`Pair ${pairName} has the name ${localName} on both sides.`)
+  const size = Number(command.expectedWorldSize)
+  if (!Number.isSafeInteger(size) || size < 1 || size > mostRanks) {
+    return yield* invalid(`Pair ${pairName} expects ${command.expectedWorldSize} ranks on side ${localName}.`)
+  }
+  const shape = command.meshShapePayload === null ? Result.succeed([size]) : decodeMeshShape(command.meshShapePayload)
+  if (Result.isFailure(shape)) return yield* payloadFailed(shape.failure)
+  const mesh = shape.success
+  const ranks = mesh.reduce((product, length) => product * length, 1)
+  if (mesh.length === 0 || ranks !== size) {
+    return yield* invalid(
+      `Mesh [${mesh.join(",")}] of pair ${pairName} does not hold the ${size} ranks that it expects.`
+    )
+  }
+  const placements: Result.Result<ReadonlyArray<Placement>, PayloadError> = command.placementsPayload === null
+    ? Result.succeed(mesh.map(() => replicate))
+    : decodePlacements(command.placementsPayload)
+  if (Result.isFailure(placements)) return yield* payloadFailed(placements.failure)
+  return {
+    version: 1,
+    instance: settings.instance,
+    attempt: randomUUID(),
+    rank: settings.rank,
+    side: localName,
+    remote: remoteName,
+    size,
+    mesh,
+    placements: placements.success
+  }
+})
+
+const isPartial = (members: PairMembers, side: 0 | 1): boolean =>
+  members.sides[side].layout.placements.some(({ _tag }) => _tag === "Partial")
+
+/** Whether all members of a pair are still the runs of agents that it was made with. */
+export const isIntact = (pair: Pair, own: Registration, entries: Entries): boolean => {
+  const now = membersOf(pair.name, own, entries)
+  return Result.isSuccess(now) && now.success?.digest === pair.members.digest
+}
+
+const build = Effect.fnUntraced(function* (
+  command: InitPair,
+  registration: Registration,
+  settings: PairSettings,
+  scope: Scope.Closeable
+) {
+  const { pairName } = command
+  const { store, rank, deadline } = settings
+  const prefix = memberPrefix(pairName)
+  const key = `${prefix}${rank}`
+  let refused: string | undefined
+  yield* Effect.acquireRelease(store.put(key, encodeRegistration(registration), { isEphemeral: true }), () =>
+    // A refusal stays until the next attempt, for those who have not read it yet.
+    Effect.ignore(refused === undefined ? store.remove(key) : store.put(key, refused, { isEphemeral: true }))
+  )
+  const members = yield* awaitEntries(
+    store,
+    prefix,
+    (entries) =>
+      Effect.tapError(Effect.fromResult(membersOf(pairName, registration, entries)), (error) =>
+        Effect.sync(() => {
+          refused = encodeRegistration(refusalOf(pairName, registration, entries, error.reason.detail))
+        })
+      ),
+    deadline,
+    (entries) => describeMissing(pairName, registration, entries)
+  )
+  if (isPartial(members, 0) && isPartial(members, 1)) {
+    return yield* busError("PartialTarget", {
+      op,
+      detail: `Both sides of pair ${pairName} hold contributions, so nothing can move either way.`,
+      remedy: "Shard or replicate one side."
+    })
+  }
+  const place = members.agents.indexOf(rank)
+  const side = members.sides[0].name === registration.side ? 0 : 1
+  const group = yield* settings.makeGroup({ pair: pairName, members, rank: place, store, deadline })
+  const layer = Layer.provide(settings.transport, Layer.succeed(ProcessGroup, group))
+  const services = yield* Layer.build(layer)
+  return {
+    name: pairName,
+    members,
+    rank: place,
+    side,
+    group,
+    services,
+    turn: yield* Semaphore.make(1),
+    scope,
+    generations: new Map(),
+    retired: [],
+    isBroken: false
+  } satisfies Pair as Pair
+})
+
+const pairFailed = (pair: string, error: unknown): BusError => {
+  if (typeof error === "object" && error !== null && "_tag" in error) {
+    if (error._tag === "BusError") return error as BusError
+    if (error._tag === "KeyValueError") return storeFailed(op, error as KeyValueError)
+    if (error._tag === "ProcessGroupError") {
+      const { reason } = error as ProcessGroupError
+      const isLate = reason._tag === "DeadlineExceeded" || reason._tag === "RendezvousFailed"
+      return busError(isLate ? "RemoteMissing" : "PairBroken", {
+        op,
+        detail: `Pair ${pair}: ${reason.detail}`,
+        remedy: reason.remedy,
+        isRetryable: true
+      })
+    }
+  }
+  return busError("ServiceFailed", {
+    op,
+    detail: `Pair ${pair}: the transport could not be built: ${error instanceof Error ? error.message : String(error)}`,
+    remedy: "See what the backend needs with `tensorferry doctor`."
+  })
+}
+
+/** Waits for all members and builds the pair, in a scope of its own; nothing is left of a pair that fails. */
+export const initPair = Effect.fnUntraced(function* (
+  command: InitPair,
+  settings: PairSettings,
+  within: Scope.Scope
+): Effect.fn.Return<{ readonly pair: Pair; readonly registration: Registration }, BusError> {
+  const registration = yield* registrationOf(command, settings)
+  const pair = yield* Effect.uninterruptibleMask((restore) =>
+    Effect.gen(function* () {
+      const scope = yield* Scope.fork(within)
+      return yield* Effect.onExit(
+        restore(Scope.provide(build(command, registration, settings, scope), scope)),
+        (exit) => (exit._tag === "Failure" ? Scope.close(scope, exit) : Effect.void)
+      )
+    })
+  ).pipe(Effect.mapError((error) => pairFailed(command.pairName, error)))
+  return { pair, registration }
+})

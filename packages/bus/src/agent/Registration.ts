@@ -1,0 +1,199 @@
+/**
+ * What the ranks of a pair state about themselves, and what follows when all have. Pure.
+ *
+ * Invariant: every rank of a pair derives the same order of members and the same layouts, or the same error.
+ */
+import { digestOf } from "@tensorferry/core/base/Digest"
+import { deviceMesh } from "@tensorferry/core/layout/DeviceMesh"
+import { type MeshLayout, meshLayout, Placement } from "@tensorferry/core/layout/Placement"
+import * as Result from "effect/Result"
+import * as Schema from "effect/Schema"
+import { type BusError, busError } from "../BusError.ts"
+import type { Entries } from "../store/KeyValueStore.ts"
+
+const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }))
+
+export const Registration = Schema.Struct({
+  version: Schema.Literal(1),
+  /** Names one run of one agent, so that a restarted one is told from the one before. */
+  instance: Schema.String,
+  /** Names this attempt to make the pair. */
+  attempt: Schema.String,
+  /** Of the agent. */
+  rank: Natural,
+  side: Schema.String,
+  remote: Schema.String,
+  size: Natural,
+  mesh: Schema.Array(Natural),
+  placements: Schema.Array(Placement)
+})
+export type Registration = typeof Registration.Type
+
+/** Stands in place of a registration that failed, for those whose attempts were part of the failure. */
+export const Refusal = Schema.Struct({
+  version: Schema.Literal(1),
+  detail: Schema.String,
+  attempts: Schema.Array(Schema.String)
+})
+export type Refusal = typeof Refusal.Type
+
+const Entry = Schema.fromJsonString(Schema.Union([Registration, Refusal]))
+
+export const encodeRegistration = Schema.encodeSync(Entry)
+
+export interface Side {
+  readonly name: string
+  /** Ranks of the agents, in the order of the mesh. */
+  readonly agents: ReadonlyArray<number>
+  /** In ranks of the pair's group. */
+  readonly layout: MeshLayout
+}
+
+export interface PairMembers {
+  /** Ranks of the agents, by rank of the pair's group. */
+  readonly agents: ReadonlyArray<number>
+  /** Side 0 has the first ranks of the group. */
+  readonly sides: readonly [Side, Side]
+  /** Names this very set of runs of agents. */
+  readonly digest: string
+}
+
+const mismatchRemedy = "State the same names, sizes, meshes and placements on all ranks of a side."
+
+const mismatch = (pair: string, detail: string, peer?: number): BusError =>
+  busError("PairMismatch", {
+    op: "InitPair",
+    ...(peer === undefined ? {} : { peer }),
+    detail: `Pair ${pair}: ${detail}`,
+    remedy: mismatchRemedy
+  })
+
+const statementOf = ({ size, mesh, placements, remote }: Registration): string =>
+  JSON.stringify([remote, size, mesh, placements])
+
+/** Registrations among the entries; what is none is an error that names the key. */
+const readRegistrations = (
+  pair: string,
+  own: Registration,
+  entries: Entries
+): Result.Result<ReadonlyArray<Registration>, BusError> => {
+  const found: Array<Registration> = []
+  for (const [key, text] of entries) {
+    const decoded = Schema.decodeResult(Entry)(text)
+    if (Result.isFailure(decoded)) return Result.fail(mismatch(pair, `${key} is not of this version.`))
+    const entry = decoded.success
+    if (!("detail" in entry)) found.push(entry)
+    // Refusals of attempts before this one are history.
+    else if (entry.attempts.includes(own.attempt)) {
+      return Result.fail(busError("PairMismatch", { op: "InitPair", detail: entry.detail, remedy: mismatchRemedy }))
+    }
+  }
+  return Result.succeed(found.sort((a, b) => a.rank - b.rank))
+}
+
+/** Ranks of one side, as far as they are there. */
+const agreedSide = (
+  pair: string,
+  name: string,
+  registrations: ReadonlyArray<Registration>
+): Result.Result<ReadonlyArray<Registration>, BusError> => {
+  const members = registrations.filter(({ side }) => side === name)
+  const [first] = members
+  if (first === undefined) return Result.succeed(members)
+  const odd = members.find((member) => statementOf(member) !== statementOf(first))
+  if (odd !== undefined) {
+    return Result.fail(
+      mismatch(
+        pair,
+        `on side ${name}, agent ${odd.rank} states ${statementOf(odd)} and agent ${first.rank} ${statementOf(first)}.`,
+        odd.rank
+      )
+    )
+  }
+  return members.length <= first.size
+    ? Result.succeed(members)
+    : Result.fail(mismatch(pair, `side ${name} has ${members.length} agents and expects ${first.size}.`))
+}
+
+const layoutOf = (
+  pair: string,
+  { mesh, placements, side }: Registration,
+  first: number
+): Result.Result<MeshLayout, BusError> => {
+  const made = Result.flatMap(deviceMesh({ shape: mesh, firstRank: first }), (device) => meshLayout(device, placements))
+  return Result.mapError(made, (error) => mismatch(pair, `the layout of side ${side} cannot be: ${error.message}`))
+}
+
+/** Everything about a pair once all of its ranks are there; undefined as long as some are missing. */
+export const membersOf = (
+  pair: string,
+  own: Registration,
+  entries: Entries
+): Result.Result<PairMembers | undefined, BusError> => {
+  const read = readRegistrations(pair, own, entries)
+  if (Result.isFailure(read)) return Result.fail(read.failure)
+  const registrations = read.success
+  const names = [own.side, own.remote].sort()
+  const stranger = registrations.find(
+    ({ side, remote }) => ![side, remote].every((name) => names.includes(name)) || side === remote
+  )
+  if (stranger !== undefined) {
+    return Result.fail(
+      mismatch(
+        pair,
+        `agent ${stranger.rank} joins ${stranger.side} to ${stranger.remote}, agent ${own.rank} ${own.side} to ${own.remote}.`,
+        stranger.rank
+      )
+    )
+  }
+  const [nameA, nameB] = names as [string, string]
+  const [a, b] = [agreedSide(pair, nameA, registrations), agreedSide(pair, nameB, registrations)]
+  if (Result.isFailure(a)) return Result.fail(a.failure)
+  if (Result.isFailure(b)) return Result.fail(b.failure)
+  const [membersA, membersB] = [a.success, b.success]
+  const [firstA, firstB] = [membersA[0], membersB[0]]
+  if (firstA === undefined || firstB === undefined) return Result.succeed(undefined)
+  if (membersA.length < firstA.size || membersB.length < firstB.size) return Result.succeed(undefined)
+  const layoutA = layoutOf(pair, firstA, 0)
+  if (Result.isFailure(layoutA)) return Result.fail(layoutA.failure)
+  const layoutB = layoutOf(pair, firstB, firstA.size)
+  if (Result.isFailure(layoutB)) return Result.fail(layoutB.failure)
+  const members = [...membersA, ...membersB]
+  return Result.succeed({
+    agents: members.map(({ rank }) => rank),
+    sides: [
+      { name: nameA, agents: membersA.map(({ rank }) => rank), layout: layoutA.success },
+      { name: nameB, agents: membersB.map(({ rank }) => rank), layout: layoutB.success }
+    ],
+    digest: digestOf(members.map(({ instance }) => instance))
+  })
+}
+
+/** What others are told where this rank finds that the registrations do not fit. */
+export const refusalOf = (pair: string, own: Registration, entries: Entries, detail: string): Refusal => {
+  const read = readRegistrations(pair, own, entries)
+  const others = Result.isSuccess(read) ? read.success : []
+  return { version: 1, detail, attempts: [own, ...others].map(({ attempt }) => attempt) }
+}
+
+/** Who is missing, in words. */
+export const describeMissing = (pair: string, own: Registration, entries: Entries): string => {
+  const read = readRegistrations(pair, own, entries)
+  const registrations = Result.isSuccess(read) ? read.success : []
+  const parts = [own.side, own.remote].map((name) => {
+    const members = registrations.filter(({ side }) => side === name)
+    const size = members[0]?.size
+    return `${members.length} of ${size ?? "an unknown number of"} agents of side ${name} came (${members.map(({ rank }) => rank).join(", ") || "none"})`
+  })
+  return [`Pair ${pair}: ${parts.join("; ")}`, ...refusalsAmong(entries)].join("; ")
+}
+
+/** What others refused before this rank came. */
+const refusalsAmong = (entries: Entries): ReadonlyArray<string> => [
+  ...new Set(
+    [...entries.values()].flatMap((text) => {
+      const decoded = Schema.decodeResult(Entry)(text)
+      return Result.isSuccess(decoded) && "detail" in decoded.success ? [decoded.success.detail] : []
+    })
+  )
+]

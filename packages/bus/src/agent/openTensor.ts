@@ -1,0 +1,139 @@
+/**
+ * Tensors of clients, used where they lie. What is opened is closed with the scope, and a count that PyTorch keeps is
+ * given back then, once, whatever became of the batch.
+ */
+import { HostMemory } from "@tensorferry/core/service/HostMemory"
+import { cpu } from "@tensorferry/core/tensor/Device"
+import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
+import { type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
+import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
+import * as Result from "effect/Result"
+import type * as Scope from "effect/Scope"
+import { type Addon, loadAddon } from "../Addon.ts"
+import { type BusError, busError } from "../BusError.ts"
+import { decodeTensorPayload } from "../payload/TensorCodec.ts"
+import {
+  byteOffsetOf,
+  type SharedTensor,
+  type TensorPayload,
+  type TorchCudaTensor,
+  type TorchHostTensor
+} from "../payload/TensorPayload.ts"
+import { TensorImporter } from "./TensorImporter.ts"
+
+/** A process, told from a later one with the same number where that is known. */
+export interface Owner {
+  readonly pid: number
+  readonly processStart: string | undefined
+}
+
+export interface OpenTensor {
+  readonly tensor: Tensor
+  /** Whose memory it is. */
+  readonly owner: Owner
+}
+
+const op = "RegisterTensors"
+
+const unavailable = (detail: string): BusError =>
+  busError("MemoryUnavailable", {
+    op,
+    detail,
+    remedy: "Keep the tensor alive in the client, and run client and agent as the same user on the same machine."
+  })
+
+const viewOf = (storage: Storage, payload: TensorPayload, byteOffset: number): Effect.Effect<Tensor, BusError> => {
+  const view = tensorView(storage, payload.dtype, payload.shape, { strides: payload.strides, byteOffset })
+  return Result.isSuccess(view)
+    ? Effect.succeed(view.success)
+    : Effect.fail(
+        busError("InvalidPayload", { op, detail: `${view.failure.detail}.`, remedy: "Share the tensor anew." })
+      )
+}
+
+const openShared = (payload: SharedTensor): Effect.Effect<Tensor, BusError, HostMemory | Scope.Scope> =>
+  Effect.gen(function* () {
+    const memory = yield* HostMemory
+    const storage = yield* Effect.mapError(memory.openShared(payload.memory), (error) => unavailable(error.message))
+    return yield* viewOf(storage, payload, payload.byteOffset)
+  })
+
+const mapTorch = (addon: Addon, { sharedName, storageBytes }: TorchHostTensor): Effect.Effect<Storage, BusError> =>
+  Effect.suspend(() => {
+    const opened = addon.openTorchMemory(sharedName, storageBytes)
+    if (opened.code !== "Ok") return Effect.fail(unavailable(opened.detail))
+    const { memory, address, buffer = new ArrayBuffer(0) } = opened.value
+    return Effect.succeed(
+      makeStorage({
+        device: cpu,
+        address,
+        byteLength: storageBytes,
+        bytes: new Uint8Array(buffer),
+        release: () => {
+          addon.closeTorchMemory(memory, buffer)
+        }
+      })
+    )
+  })
+
+const openTorchHost = (addon: Addon, payload: TorchHostTensor): Effect.Effect<Tensor, BusError, Scope.Scope> =>
+  Effect.gen(function* () {
+    const storage = yield* Effect.acquireRelease(mapTorch(addon, payload), (mapped) => Effect.sync(mapped.free))
+    return yield* viewOf(storage, payload, byteOffsetOf(payload))
+  })
+
+const openTorchCuda = (addon: Addon, payload: TorchCudaTensor): Effect.Effect<Tensor, BusError, Scope.Scope> =>
+  Effect.gen(function* () {
+    const { memory } = payload
+    if (memory !== null) {
+      // Before anything that can fail: the payload carries a count whether the memory can be used or not.
+      yield* Effect.addFinalizer(() =>
+        Effect.sync(() => addon.returnCudaCount(memory.counterFile, memory.counterOffset))
+      )
+    }
+    const importer = yield* Effect.serviceOption(TensorImporter)
+    if (Option.isNone(importer)) {
+      return yield* busError("UnsupportedTensor", {
+        op,
+        detail: "The tensor lies on a GPU, and this agent serves host memory only.",
+        remedy: "Start the agent with a backend for the device, or register a tensor of the host."
+      })
+    }
+    return yield* importer.value.open(payload)
+  })
+
+const torchOwner = (name: string): Owner => ({ pid: Number(name.split("_")[1]), processStart: undefined })
+
+const ownerOf = (payload: TensorPayload): Owner => {
+  switch (payload._tag) {
+    case "SharedTensor":
+      return { pid: payload.memory.pid, processStart: payload.memory.processStart }
+    case "TorchHostTensor":
+      return torchOwner(payload.sharedName)
+    case "TorchCudaTensor":
+      return payload.memory === null ? { pid: 0, processStart: undefined } : torchOwner(payload.memory.counterFile)
+  }
+}
+
+/** Opens what a payload describes, for as long as the scope lasts. */
+export const openTensor = Effect.fnUntraced(function* (
+  bytes: Uint8Array
+): Effect.fn.Return<OpenTensor, BusError, HostMemory | Scope.Scope> {
+  const decoded = decodeTensorPayload(bytes)
+  if (Result.isFailure(decoded)) {
+    const { _tag, detail, remedy } = decoded.failure.reason
+    return yield* busError(_tag === "Unsupported" ? "UnsupportedTensor" : "InvalidPayload", {
+      op,
+      detail: `${_tag}: ${detail}`,
+      remedy
+    })
+  }
+  const payload = decoded.success
+  if (payload._tag === "SharedTensor") return { tensor: yield* openShared(payload), owner: ownerOf(payload) }
+  const addon = yield* Effect.mapError(loadAddon, (error) =>
+    busError("ServiceFailed", { op, detail: error.reason.detail, remedy: error.reason.remedy })
+  )
+  const open = payload._tag === "TorchHostTensor" ? openTorchHost(addon, payload) : openTorchCuda(addon, payload)
+  return { tensor: yield* open, owner: ownerOf(payload) }
+})

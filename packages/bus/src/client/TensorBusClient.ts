@@ -1,0 +1,209 @@
+/**
+ * A process's way to its agent: sends commands, waits for their completion, and turns replies into typed errors.
+ *
+ * Contract
+ * - Each call ends when the agent is done with the command, or fails: with what the agent tells, with "AgentGone" when its
+ *   heartbeat is missing, or with "DeadlineExceeded".
+ * - Tensors are shared, not copied; they must stay alive until their batch is cleaned up.
+ * - An interrupted call leaves no semaphore behind; the agent may carry out the command all the same.
+ */
+
+import { randomBytes } from "node:crypto"
+import { NamedSemaphore } from "@tensorferry/backend-torch-copy"
+import type { Placement } from "@tensorferry/core/layout/Placement"
+import { HostMemory } from "@tensorferry/core/service/HostMemory"
+import type { Tensor } from "@tensorferry/core/tensor/Tensor"
+import * as Clock from "effect/Clock"
+import * as Context from "effect/Context"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Result from "effect/Result"
+import { type BusError, busError, busErrorFrom } from "../BusError.ts"
+import {
+  CleanupBatch,
+  InitPair,
+  type Message,
+  QueryStatus,
+  RegisterTensors,
+  Transfer,
+  type TransferType
+} from "../command/Command.ts"
+import { decodeReply, replyKey } from "../command/Reply.ts"
+import { encodeMeshShape, encodePlacements } from "../payload/LayoutPayload.ts"
+import { encodeSharedTensor } from "../payload/TensorCodec.ts"
+import { CommandQueue } from "../queue/CommandQueue.ts"
+import { AgentState, heartbeatName, signalName } from "../state/AgentState.ts"
+import { decodeValue } from "../wire/Value.ts"
+
+export interface PairInput {
+  readonly pair: string
+  /** Name of this side's layout and of the other's. */
+  readonly local: string
+  readonly remote: string
+  /** Lengths of the mesh of this side; its ranks are the agents of the side in ascending order. */
+  readonly mesh: ReadonlyArray<number>
+  /** One per dimension of the mesh. */
+  readonly placements: ReadonlyArray<Placement>
+}
+
+export interface BatchInput {
+  readonly batch: string
+  /** Each with the pair that it goes by. */
+  readonly tensors: ReadonlyArray<readonly [pair: string, tensor: Tensor]>
+  readonly bucketBytes?: number
+}
+
+export interface ClientOptions {
+  /** How long a call waits; 90 seconds by default, longer than agents wait for each other. */
+  readonly deadline?: Duration.Input
+  /** A heartbeat older than this means that the agent is gone; 15 seconds by default. */
+  readonly heartbeatAge?: Duration.Input
+}
+
+export interface TensorBusClientShape {
+  readonly initPair: (pair: PairInput) => Effect.Effect<void, BusError>
+  readonly registerTensors: (batch: BatchInput) => Effect.Effect<void, BusError>
+  readonly transfer: (batch: string, type: TransferType) => Effect.Effect<void, BusError>
+  /** Whether a sent batch waits to be received. */
+  readonly transferSignal: (batch: string) => Effect.Effect<boolean, BusError>
+  readonly cleanupBatch: (batch: string) => Effect.Effect<void, BusError>
+  /** Sends any command and waits for its completion; the semaphore is chosen here. */
+  readonly send: (message: Message) => Effect.Effect<void, BusError>
+  /** Sends a command without waiting for its completion. */
+  readonly cast: (message: Message) => Effect.Effect<void, BusError>
+}
+
+export class TensorBusClient extends Context.Service<TensorBusClient, TensorBusClientShape>()(
+  "@tensorferry/bus/client/TensorBusClient"
+) {}
+
+const sliceMillis = 1_000
+
+/** The same command with another semaphore. */
+const withSemaphore = (message: Message, semaphoreName: string, timestamp: number): Message => {
+  const common = { semaphoreName, timestamp }
+  switch (message._tag) {
+    case "InitPair":
+      return new InitPair({ ...message, ...common })
+    case "RegisterTensors":
+      return new RegisterTensors({ ...message, ...common })
+    case "Transfer":
+      return new Transfer({ ...message, ...common })
+    case "QueryStatus":
+      return new QueryStatus({ ...message, ...common })
+    case "CleanupBatch":
+      return new CleanupBatch({ ...message, ...common })
+  }
+}
+
+export const make = Effect.fnUntraced(function* (options: ClientOptions = {}) {
+  const queue = yield* CommandQueue
+  const state = yield* AgentState
+  const memory = yield* HostMemory
+  const deadlineMillis = Duration.toMillis(Duration.fromInputUnsafe(options.deadline ?? "90 seconds"))
+  const ageMillis = Duration.toMillis(Duration.fromInputUnsafe(options.heartbeatAge ?? "15 seconds"))
+  const names = `/tf_${process.pid}_${randomBytes(6).toString("hex")}`
+  let count = 0
+
+  const failed =
+    (op: string) =>
+    (error: { readonly reason: { readonly _tag: string; readonly detail: string; readonly remedy: string } }) =>
+      busError(error.reason._tag === "NotServed" ? "AgentGone" : "ServiceFailed", {
+        op,
+        detail: `${error.reason._tag}: ${error.reason.detail}`,
+        remedy: error.reason.remedy
+      })
+
+  const gone = (op: string, detail: string): BusError =>
+    busError("AgentGone", { op, detail, remedy: "Start the agent again, and make pairs and batches anew." })
+
+  /** Fails where the agent has not been heard of for too long. */
+  const checkHeartbeat = Effect.fnUntraced(function* (op: string) {
+    const bytes = yield* Effect.mapError(state.get(heartbeatName), failed(op))
+    const beaten = bytes === undefined ? Number.NaN : Number(new TextDecoder().decode(bytes)) * 1000
+    const age = (yield* Clock.currentTimeMillis) - beaten
+    if (!(age <= ageMillis)) {
+      const said = bytes === undefined ? "has no heartbeat" : `was last heard of ${Math.round(age / 1000)} s ago`
+      return yield* gone(op, `The agent ${said}.`)
+    }
+  })
+
+  const send = (message: Message): Effect.Effect<void, BusError> =>
+    Effect.scoped(
+      Effect.gen(function* () {
+        const op = message._tag
+        const name = `${names}_${++count}`
+        const done = yield* Effect.mapError(NamedSemaphore.create(name), failed(op))
+        const start = yield* Clock.currentTimeMillis
+        const command = withSemaphore(message, name, start / 1000)
+        yield* Effect.mapError(queue.enqueue([command], deadlineMillis), failed(op))
+        for (;;) {
+          const left = deadlineMillis - ((yield* Clock.currentTimeMillis) - start)
+          const waited = yield* Effect.result(done.wait(Math.max(0, Math.min(left, sliceMillis))))
+          if (Result.isSuccess(waited)) break
+          if (waited.failure.reason._tag !== "DeadlineExceeded") return yield* failed(op)(waited.failure)
+          if (left <= sliceMillis) {
+            return yield* busError("DeadlineExceeded", {
+              op,
+              detail: `The agent did not complete the command within ${deadlineMillis} ms.`,
+              remedy: "See the agent's log, or wait longer.",
+              isRetryable: true
+            })
+          }
+          yield* checkHeartbeat(op)
+        }
+        const bytes = yield* Effect.mapError(state.get(replyKey(name)), failed(op))
+        const reply = bytes === undefined ? undefined : decodeReply(bytes)
+        if (reply === undefined) return yield* gone(op, "The command was completed without a reply.")
+        if (reply.type === "Error") return yield* busErrorFrom(reply.tag, reply.fields)
+      })
+    )
+
+  const share = Effect.fnUntraced(function* (tensor: Tensor) {
+    const handle = yield* Effect.mapError(memory.share(tensor.storage), (error) =>
+      busError("UnsupportedTensor", {
+        op: "RegisterTensors",
+        detail: error.reason.detail,
+        remedy: "Allocate the tensor by the HostMemory of the embedded backend."
+      })
+    )
+    const { dtype, shape, strides, byteOffset } = tensor
+    return encodeSharedTensor({ dtype, shape, strides, byteOffset, memory: handle })
+  })
+
+  return {
+    send,
+    cast: (message) => Effect.mapError(queue.enqueue([message], deadlineMillis), failed(message._tag)),
+    initPair: ({ pair, local, remote, mesh, placements }) =>
+      send(
+        new InitPair({
+          pairName: pair,
+          localName: local,
+          expectedWorldSize: mesh.reduce((product, length) => product * length, 1),
+          remoteName: remote,
+          meshShapePayload: encodeMeshShape(mesh),
+          placementsPayload: encodePlacements(placements)
+        })
+      ),
+    registerTensors: ({ batch, tensors, bucketBytes }) =>
+      Effect.flatMap(
+        Effect.forEach(tensors, ([pair, tensor]) => Effect.map(share(tensor), (payload) => [pair, payload] as const)),
+        (shared) => send(new RegisterTensors({ batchId: batch, tensors: shared, bucketSize: bucketBytes ?? null }))
+      ),
+    transfer: (batch, type) => send(new Transfer({ batchId: batch, transferType: type })),
+    transferSignal: (batch) =>
+      Effect.gen(function* () {
+        yield* send(new QueryStatus({ batchId: batch, stateName: "transfer_signal" }))
+        const bytes = yield* Effect.mapError(state.get(signalName(batch)), failed("QueryStatus"))
+        const value = bytes === undefined ? undefined : decodeValue(bytes)
+        return value !== undefined && Result.isSuccess(value) && value.success === true
+      }),
+    cleanupBatch: (batch) => send(new CleanupBatch({ batchId: batch }))
+  } satisfies TensorBusClientShape
+})
+
+export const layer = (
+  options: ClientOptions = {}
+): Layer.Layer<TensorBusClient, never, CommandQueue | AgentState | HostMemory> =>
+  Layer.effect(TensorBusClient, make(options))

@@ -1,0 +1,76 @@
+/**
+ * What clients ask an agent for. The classes are the contract of the bus: their names and the names of their fields on the
+ * wire are those that clients in other languages use (`pair_name` for `pairName`).
+ *
+ * - `InitPair` states this rank's half of a pair: a named layout on this side that is to exchange tensors with a named
+ *   layout on the other. It ends when all ranks of both sides have stated theirs.
+ * - `RegisterTensors` names the tensors of a batch, each with the pair that it goes by. It ends when all ranks of these
+ *   pairs have registered the batch.
+ * - `Transfer` moves a registered batch, in the direction that the sides choose by "send" and "recv".
+ * - `QueryStatus` makes a state of a batch readable, `CleanupBatch` forgets the batch.
+ *
+ * An agent that is done with a command, well or not, posts the semaphore that the command names.
+ */
+import * as Effect from "effect/Effect"
+import * as Schema from "effect/Schema"
+
+/** Exact up to 64 bits: a number where that is exact, else a bigint. */
+export const WireInt = Schema.Union([Schema.Int, Schema.BigInt])
+
+const orNull = <S extends Schema.Top & Schema.WithoutConstructorDefault>(schema: S) =>
+  Schema.NullOr(schema).pipe(Schema.withConstructorDefault(Effect.succeed(null)))
+
+/** What all commands carry. */
+export class BaseCommand extends Schema.Class<BaseCommand>("@tensorferry/bus/command/BaseCommand")({
+  /** Seconds since 1970, of the client. */
+  timestamp: orNull(Schema.Number),
+  /** Posted when the command is done. */
+  semaphoreName: orNull(Schema.String)
+}) {}
+
+export class InitPair extends BaseCommand.extend<InitPair>("@tensorferry/bus/command/InitPair")({
+  _tag: Schema.tag("InitPair"),
+  pairName: Schema.String,
+  /** Name of this side, and how many ranks it has. */
+  localName: Schema.String,
+  expectedWorldSize: WireInt,
+  remoteName: Schema.String,
+  /** One dimension of all ranks where absent. */
+  meshShapePayload: orNull(Schema.Uint8Array),
+  /** Replicated where absent. */
+  placementsPayload: orNull(Schema.Uint8Array)
+}) {}
+
+export class RegisterTensors extends BaseCommand.extend<RegisterTensors>("@tensorferry/bus/command/RegisterTensors")({
+  _tag: Schema.tag("RegisterTensors"),
+  batchId: Schema.String,
+  /** Name of the pair and the tensor's payload. */
+  tensors: Schema.Array(Schema.Tuple([Schema.String, Schema.Uint8Array])),
+  /** Most bytes of a bucket. */
+  bucketSize: orNull(WireInt)
+}) {}
+
+export const TransferType = Schema.Literals(["send", "recv"])
+export type TransferType = typeof TransferType.Type
+
+export class Transfer extends BaseCommand.extend<Transfer>("@tensorferry/bus/command/Transfer")({
+  _tag: Schema.tag("Transfer"),
+  batchId: Schema.String,
+  transferType: TransferType
+}) {}
+
+export class QueryStatus extends BaseCommand.extend<QueryStatus>("@tensorferry/bus/command/QueryStatus")({
+  _tag: Schema.tag("QueryStatus"),
+  batchId: Schema.String,
+  /** "transfer_signal": true while a sent batch waits to be received. */
+  stateName: Schema.String
+}) {}
+
+export class CleanupBatch extends BaseCommand.extend<CleanupBatch>("@tensorferry/bus/command/CleanupBatch")({
+  _tag: Schema.tag("CleanupBatch"),
+  batchId: Schema.String
+}) {}
+
+/** Any command. */
+export const Message = Schema.Union([InitPair, RegisterTensors, Transfer, QueryStatus, CleanupBatch])
+export type Message = typeof Message.Type

@@ -1,0 +1,21 @@
+/** Why bytes are not a command: which rule they break, and where. */
+
+import { describeReason, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
+import * as Schema from "effect/Schema"
+
+export const CommandReason = Schema.Union([
+  /** The bytes are not one whole message: cut short, too long, nested too deeply, not UTF-8. */
+  reason("Malformed"),
+  /** A sound message that is no command: a field is missing or of another type. */
+  reason("Invalid")
+])
+export type CommandReason = typeof CommandReason.Type
+
+export class CommandError extends Schema.TaggedError<CommandError>()("CommandError", { reason: CommandReason }) {
+  override get message(): string {
+    return describeReason(this.reason)
+  }
+}
+
+export const commandError = (tag: CommandReason["_tag"], input: ReasonInput): CommandError =>
+  new CommandError({ reason: reasonOf(tag, input) })

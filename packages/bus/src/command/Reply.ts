@@ -1,0 +1,36 @@
+/**
+ * How an agent tells a client what became of a command: well, or which error it was. Stands in the agent's state under
+ * the name of the command's semaphore until it expires; clients that know nothing of replies lose nothing.
+ */
+import { ReasonFields } from "@tensorferry/core/base/Reason"
+import * as Result from "effect/Result"
+import * as Schema from "effect/Schema"
+import { decodeValue, encodeValue, type Value } from "../wire/Value.ts"
+
+export const Reply = Schema.Union([
+  Schema.Struct({ type: Schema.Literal("Ok"), version: Schema.Literal(1) }),
+  Schema.Struct({
+    type: Schema.Literal("Error"),
+    version: Schema.Literal(1),
+    /** Tag of the reason, as "UnknownBatch". */
+    tag: Schema.String,
+    message: Schema.String,
+    fields: ReasonFields
+  })
+])
+export type Reply = typeof Reply.Type
+
+export const replyOk: Reply = { type: "Ok", version: 1 }
+
+/** Key of the state under which the reply to a command with this semaphore stands. */
+export const replyKey = (semaphoreName: string): string => `reply:${semaphoreName}`
+
+export const encodeReply = (reply: Reply): Uint8Array => encodeValue(reply as unknown as Value)
+
+/** Undefined for what is no reply of this version. */
+export const decodeReply = (bytes: Uint8Array): Reply | undefined => {
+  const value = decodeValue(bytes)
+  if (Result.isFailure(value)) return undefined
+  const decoded = Schema.decodeUnknownResult(Reply)(value.success)
+  return Result.isSuccess(decoded) ? decoded.success : undefined
+}

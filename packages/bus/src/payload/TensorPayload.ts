@@ -1,0 +1,68 @@
+/**
+ * What a tensor's payload says about where the tensor lies.
+ *
+ * Contract
+ * - `SharedTensor`: memory that a TypeScript client shares through `HostMemory`.
+ * - `TorchHostTensor`: PyTorch's CPU memory shared by file name. Its bytes begin `torchHeaderBytes` into the file; the
+ *   payload carries one count of the file's owners, which its reader gives back once.
+ * - `TorchCudaTensor`: CUDA memory to be opened through its IPC handle; the counter and the event are PyTorch's. A tensor
+ *   without elements has no memory.
+ */
+import { bitsOf, DType } from "@tensorferry/core/base/DType"
+import { Shape } from "@tensorferry/core/base/Region"
+import { HostMemoryHandle } from "@tensorferry/core/service/HostMemory"
+import * as Schema from "effect/Schema"
+
+const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }))
+
+/** PyTorch's header before the bytes of a file-shared storage; its first 4 bytes count the owners. */
+export const torchHeaderBytes = 64
+
+const view = { dtype: DType, shape: Shape, strides: Schema.Array(Natural) }
+
+export const SharedTensor = Schema.TaggedStruct("SharedTensor", {
+  ...view,
+  byteOffset: Natural,
+  memory: HostMemoryHandle
+})
+export type SharedTensor = typeof SharedTensor.Type
+
+export const TorchHostTensor = Schema.TaggedStruct("TorchHostTensor", {
+  ...view,
+  /** In elements. */
+  storageOffset: Natural,
+  storageBytes: Natural,
+  /** As of shm_open. */
+  sharedName: Schema.String
+})
+export type TorchHostTensor = typeof TorchHostTensor.Type
+
+export const TorchCudaMemory = Schema.Struct({
+  /** Of the whole allocation. */
+  handle: Schema.Uint8Array,
+  storageBytes: Natural,
+  /** Where the storage begins in the allocation. */
+  storageOffsetBytes: Natural,
+  counterFile: Schema.String,
+  /** In 8-byte counters. */
+  counterOffset: Natural,
+  event: Schema.Uint8Array,
+  isEventSyncRequired: Schema.Boolean
+})
+export type TorchCudaMemory = typeof TorchCudaMemory.Type
+
+export const TorchCudaTensor = Schema.TaggedStruct("TorchCudaTensor", {
+  ...view,
+  storageOffset: Natural,
+  /** Of the client; an agent uses its own. */
+  clientDevice: Natural,
+  memory: Schema.NullOr(TorchCudaMemory)
+})
+export type TorchCudaTensor = typeof TorchCudaTensor.Type
+
+export const TensorPayload = Schema.Union([SharedTensor, TorchHostTensor, TorchCudaTensor])
+export type TensorPayload = typeof TensorPayload.Type
+
+/** First byte of a PyTorch tensor in its storage. */
+export const byteOffsetOf = (tensor: TorchHostTensor | TorchCudaTensor): number =>
+  tensor.storageOffset * Math.ceil(bitsOf(tensor.dtype) / 8)

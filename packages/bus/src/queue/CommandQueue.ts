@@ -1,0 +1,78 @@
+/**
+ * The way of commands from the clients of a rank to its agent.
+ *
+ * Contract
+ * - Any number of processes put commands in, one agent takes them out, in the order in which they were put in.
+ * - A full queue makes `enqueue` wait, and fail with "Full" at its deadline; nothing is ever overwritten or lost.
+ * - What is no command is passed by, logged and counted; its place is free again.
+ * - Waiting never blocks the JavaScript thread and can be interrupted.
+ */
+import { describeReason, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
+import * as Context from "effect/Context"
+import type * as Duration from "effect/Duration"
+import type * as Effect from "effect/Effect"
+import * as Schema from "effect/Schema"
+import type { Message } from "../command/Command.ts"
+
+export const CommandQueueReason = Schema.Union([
+  /** No place became free before the deadline. */
+  reason("Full"),
+  /** A command longer than the queue takes. */
+  reason("TooLarge"),
+  /** There is no queue here, or no agent serves it. */
+  reason("NotServed"),
+  /** Another agent serves this queue. */
+  reason("Busy"),
+  /** The file or a semaphore belongs to another user, can be written by others, or is no plain file. */
+  reason("Untrusted"),
+  /** The file is no queue of this version. */
+  reason("Damaged"),
+  /** A library that the queue needs is not installed. */
+  reason("Unavailable"),
+  reason("SystemFailure")
+])
+export type CommandQueueReason = typeof CommandQueueReason.Type
+
+export class CommandQueueError extends Schema.TaggedError<CommandQueueError>()("CommandQueueError", {
+  reason: CommandQueueReason
+}) {
+  override get message(): string {
+    return describeReason(this.reason)
+  }
+}
+
+export const commandQueueError = (tag: CommandQueueReason["_tag"], input: ReasonInput): CommandQueueError =>
+  new CommandQueueError({ reason: reasonOf(tag, input) })
+
+export interface CommandQueueStatus {
+  /** Commands ever taken out, and ever put in; exact beyond 2^53. */
+  readonly head: bigint
+  readonly tail: bigint
+  /** What the counters say: commands that wait, places that are free. */
+  readonly items: number
+  readonly space: number
+  /** Entries that this process passed by because they were no commands. */
+  readonly refused: number
+}
+
+export interface CommandQueueShape {
+  /** Puts commands in, one behind the other. The deadline is 60 seconds unless stated. */
+  readonly enqueue: (
+    messages: ReadonlyArray<Message>,
+    deadline?: Duration.Input
+  ) => Effect.Effect<void, CommandQueueError>
+  /** Waits for commands and takes out up to `most` of them, at least one. */
+  readonly dequeue: (most?: number) => Effect.Effect<ReadonlyArray<Message>, CommandQueueError>
+  readonly status: Effect.Effect<CommandQueueStatus, CommandQueueError>
+}
+
+export class CommandQueue extends Context.Service<CommandQueue, CommandQueueShape>()(
+  "@tensorferry/bus/queue/CommandQueue"
+) {}
+
+export const defaultCapacity = 50_000
+export const defaultDeadline = "60 seconds"
+/** How many commands are taken out at once. */
+export const defaultMost = 64
+/** Longest command in bytes. */
+export const longestCommand = 64 * 1024 * 1024

@@ -1,0 +1,155 @@
+/** An agent's state in an LMDB file beside its command queue. An agent begins with an empty one and removes it at its end. */
+import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
+import type { NativeFailure } from "@tensorferry/core/backend/NativeAddon"
+import { acquirePool, runJob } from "@tensorferry/core/backend/NativeJob"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Schedule from "effect/Schedule"
+import * as Semaphore from "effect/Semaphore"
+import { loadAddon, type NativeFile } from "../Addon.ts"
+import {
+  AgentState,
+  type AgentStateError,
+  type AgentStateReason,
+  type AgentStateShape,
+  agentStateError
+} from "./AgentState.ts"
+
+export interface LmdbStateOptions {
+  readonly path: string
+  readonly role: "agent" | "client"
+  /** Most bytes of the file; 256 MiB by default. */
+  readonly mapBytes?: number
+  /** How long a client waits for the file to be there; 10 seconds by default. */
+  readonly connectMillis?: number
+}
+
+const database = "pair_state"
+const defaultMapBytes = 256 * 2 ** 20
+const connectStepMillis = 20
+
+const tags: Partial<Record<NativeFailure["code"], AgentStateReason["_tag"]>> = {
+  OutOfMemory: "TooLarge",
+  InvalidArgument: "TooLarge",
+  NotFound: "NotServed",
+  PeerGone: "NotServed",
+  PermissionDenied: "Untrusted",
+  InvalidHandle: "Damaged"
+}
+
+const remedies: Record<AgentStateReason["_tag"], string> = {
+  TooLarge: "Use shorter names of pairs and batches.",
+  NotServed: "Start the agent of this rank, and give both the same path.",
+  Untrusted: "Use a folder of your own (TENSOR_BUS_DIRECTORY), and remove what lies at this path.",
+  Damaged: "Remove the file while no agent and no client runs.",
+  Unavailable: "Install LMDB 0.9 (Debian: apt-get install liblmdb0).",
+  SystemFailure: "Look at the native code."
+}
+
+const failureOf = (path: string, failure: NativeFailure): AgentStateError => {
+  const isLibrary = failure.op === "dlopen" || failure.op === "dlsym" || failure.op === "mdb_version"
+  const tag = isLibrary ? "Unavailable" : (tags[failure.code] ?? "SystemFailure")
+  return agentStateError(tag, {
+    op: failure.op,
+    file: path,
+    detail: failure.detail,
+    remedy: remedies[tag],
+    isRetryable: tag === "NotServed",
+    nativeCode: failure.nativeCode
+  })
+}
+
+const textEncoder = new TextEncoder()
+
+export const make = Effect.fnUntraced(function* (options: LmdbStateOptions) {
+  const { path, role } = options
+  const addon = yield* loadAddon
+  const fail = (failure: NativeFailure) => failureOf(path, failure)
+  const pool = yield* Effect.mapError(acquirePool(addon, 1), fail)
+  let current: NativeFile | undefined
+  yield* Effect.addFinalizer(() =>
+    Effect.sync(() => {
+      if (current !== undefined) addon.closeFile(current, role === "agent")
+      current = undefined
+    })
+  )
+  const open = runJob<NativeFile>(
+    addon,
+    (done) => addon.startOpenFile(pool, path, database, options.mapBytes ?? defaultMapBytes, role === "agent", done),
+    () => {}
+  )
+  const connect =
+    role === "agent"
+      ? open
+      : Effect.retry(open, {
+          while: ({ code }) => code === "NotFound" || code === "PeerGone",
+          schedule: Schedule.spaced(connectStepMillis),
+          times: Math.ceil((options.connectMillis ?? 10_000) / connectStepMillis)
+        })
+  const turn = yield* Semaphore.make(1)
+  /** The file that the path leads to: somebody may have removed the one that was open. */
+  const file: Effect.Effect<NativeFile, NativeFailure> = Semaphore.withPermits(
+    turn,
+    1
+  )(
+    Effect.suspend(() => {
+      if (current !== undefined) {
+        const isCurrent = addon.isFileCurrent(current)
+        if (isCurrent.code === "Ok" && isCurrent.value) return Effect.succeed(current)
+        addon.closeFile(current, false)
+        current = undefined
+      }
+      return Effect.uninterruptibleMask((restore) =>
+        Effect.tap(restore(connect), (opened) =>
+          Effect.sync(() => {
+            current = opened
+          })
+        )
+      )
+    })
+  )
+  const use = <A>(work: (file: NativeFile) => Effect.Effect<A, NativeFailure>) =>
+    Effect.mapError(Effect.flatMap(file, work), fail)
+
+  if (role === "agent") {
+    yield* use((opened) =>
+      runJob<undefined>(
+        addon,
+        (done) => addon.startClear(pool, opened, done),
+        () => {}
+      )
+    )
+  } else yield* use(() => Effect.void)
+
+  return {
+    put: (entries) =>
+      use((opened) =>
+        runJob<undefined>(
+          addon,
+          (done) =>
+            addon.startPut(
+              pool,
+              opened,
+              entries.map(([name]) => textEncoder.encode(name)),
+              entries.map(([, value]) => value),
+              done
+            ),
+          () => {}
+        )
+      ),
+    get: (name) =>
+      Effect.map(
+        use((opened) =>
+          runJob<ReadonlyArray<Uint8Array | undefined>>(
+            addon,
+            (done) => addon.startGet(pool, opened, [textEncoder.encode(name)], done),
+            () => {}
+          )
+        ),
+        ([value]) => value
+      )
+  } satisfies AgentStateShape
+})
+
+export const layerLmdb = (options: LmdbStateOptions): Layer.Layer<AgentState, AgentStateError | BackendError> =>
+  Layer.effect(AgentState, make(options))

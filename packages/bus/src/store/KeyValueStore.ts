@@ -1,0 +1,115 @@
+/**
+ * Where agents meet: small texts under names that all agents of a job see.
+ *
+ * Contract
+ * - An ephemeral entry goes away soon after the process that put it is gone, however it went.
+ * - `watch` emits what stands under a prefix, whole, first at once and then after changes; several changes may come as one.
+ *   It goes on over a lost connection: what was missed shows in the next state.
+ * - Keys have up to 1024 bytes, values up to 1 MiB.
+ */
+import { describeReason, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
+import * as Context from "effect/Context"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
+import * as Schema from "effect/Schema"
+import * as Stream from "effect/Stream"
+
+export const KeyValueReason = Schema.Union([
+  /** The store cannot be reached, or went away. */
+  reason("Unreachable"),
+  /** The other end does not know the token, or is no store. */
+  reason("Refused"),
+  /** No answer, or not what was waited for, before the deadline. */
+  reason("DeadlineExceeded"),
+  /** A key, a value or the whole store exceeds its limit. */
+  reason("TooLarge"),
+  /** An address or setting that cannot be. */
+  reason("InvalidOptions")
+])
+export type KeyValueReason = typeof KeyValueReason.Type
+
+export class KeyValueError extends Schema.TaggedError<KeyValueError>()("KeyValueError", { reason: KeyValueReason }) {
+  override get message(): string {
+    return describeReason(this.reason)
+  }
+}
+
+export const keyValueError = (tag: KeyValueReason["_tag"], input: ReasonInput): KeyValueError =>
+  new KeyValueError({ reason: reasonOf(tag, input) })
+
+export type Entries = ReadonlyMap<string, string>
+
+export interface PutOptions {
+  readonly isEphemeral?: boolean
+}
+
+export interface KeyValueStoreShape {
+  readonly put: (key: string, value: string, options?: PutOptions) => Effect.Effect<void, KeyValueError>
+  readonly get: (key: string) => Effect.Effect<string | undefined, KeyValueError>
+  readonly remove: (key: string) => Effect.Effect<void, KeyValueError>
+  readonly list: (prefix: string) => Effect.Effect<Entries, KeyValueError>
+  readonly watch: (prefix: string) => Stream.Stream<Entries, KeyValueError>
+}
+
+export class KeyValueStore extends Context.Service<KeyValueStore, KeyValueStoreShape>()(
+  "@tensorferry/bus/store/KeyValueStore"
+) {}
+
+export const longestKey = 1024
+export const longestValue = 2 ** 20
+
+/** Fails with TooLarge, naming the key. */
+export const checkEntry = (key: string, value: string): Effect.Effect<void, KeyValueError> => {
+  const [keyBytes, valueBytes] = [Buffer.byteLength(key), Buffer.byteLength(value)]
+  if (keyBytes > 0 && keyBytes <= longestKey && valueBytes <= longestValue) return Effect.void
+  return Effect.fail(
+    keyValueError("TooLarge", {
+      op: "put",
+      detail: `The key ${JSON.stringify(key.slice(0, 80))} has ${keyBytes} bytes, its value ${valueBytes}.`,
+      remedy: `Use keys of 1 to ${longestKey} bytes and values of up to ${longestValue}.`
+    })
+  )
+}
+
+/**
+ * Waits until what stands under the prefix satisfies `ready`, and answers what `ready` does. Fails with DeadlineExceeded;
+ * `describe` says in words what is missing.
+ */
+export const awaitEntries = <A, E = never>(
+  store: KeyValueStoreShape,
+  prefix: string,
+  ready: (entries: Entries) => Effect.Effect<A | undefined, E>,
+  deadline: Duration.Input,
+  describe: (entries: Entries) => string
+): Effect.Effect<A, KeyValueError | E> =>
+  Effect.suspend(() => {
+    let last: Entries = new Map()
+    return store.watch(prefix).pipe(
+      Stream.mapEffect((entries) => {
+        last = entries
+        return ready(entries)
+      }),
+      Stream.filter((found) => found !== undefined),
+      Stream.runHead,
+      Effect.flatMap(
+        Option.match({
+          onSome: (found) => Effect.succeed(found as A),
+          onNone: () =>
+            Effect.fail(keyValueError("Unreachable", { op: "watch", detail: "The watch ended.", remedy: "" }))
+        })
+      ),
+      Effect.timeoutOrElse({
+        duration: deadline,
+        orElse: () =>
+          Effect.fail(
+            keyValueError("DeadlineExceeded", {
+              op: "watch",
+              detail: `${describe(last)} within ${Duration.format(Duration.fromInputUnsafe(deadline))}.`,
+              remedy: "See whether those processes run and use the same store, or wait longer.",
+              isRetryable: true
+            })
+          )
+      })
+    )
+  })

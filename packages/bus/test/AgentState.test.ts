@@ -1,0 +1,106 @@
+/** An agent's state: who sees what, what is left of an earlier agent, and files that cannot be trusted. */
+import { spawnSync } from "node:child_process"
+import { existsSync, readdirSync, rmSync, symlinkSync, writeFileSync } from "node:fs"
+import { join } from "node:path"
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import * as AgentStateLmdb from "../src/state/AgentStateLmdb.ts"
+import { hasLmdb, lmdbMissing, pythonLmdb, pythonLmdbMissing, scratch, uniqueFile } from "./support.ts"
+
+const bytes = (text: string) => new TextEncoder().encode(text)
+const text = (value: Uint8Array | undefined) => (value === undefined ? undefined : new TextDecoder().decode(value))
+
+const open = (path: string, role: "agent" | "client" = "agent") =>
+  AgentStateLmdb.make({ path, role, mapBytes: 2 ** 20, connectMillis: 100 })
+
+const withFile = <A, E, R>(body: (path: string, folder: string) => Effect.Effect<A, E, R>) =>
+  Effect.scoped(Effect.flatMap(scratch, (folder) => body(uniqueFile(folder, "state"), folder)))
+
+describe.skipIf(!hasLmdb)(`state${hasLmdb ? "" : ` (skipped: ${lmdbMissing})`}`, () => {
+  it.live("clients read what the agent writes, removes, and removes at its end", () =>
+    withFile((path, folder) =>
+      Effect.gen(function* () {
+        assert.strictEqual((yield* Effect.flip(open(path, "client"))).reason._tag, "NotServed")
+        yield* Effect.scoped(
+          Effect.gen(function* () {
+            const agent = yield* open(path)
+            const client = yield* open(path, "client")
+            yield* agent.put([
+              ["a", bytes("1")],
+              ["b", bytes("")]
+            ])
+            assert.strictEqual(text(yield* client.get("a")), "1")
+            assert.strictEqual(text(yield* client.get("b")), "")
+            yield* agent.put([["a", undefined]])
+            assert.isUndefined(yield* client.get("a"))
+          })
+        )
+        assert.deepStrictEqual(readdirSync(folder), [])
+      })
+    )
+  )
+
+  it.live("all or nothing, names that are too long, and a full file", () =>
+    withFile((path) =>
+      Effect.gen(function* () {
+        const state = yield* open(path)
+        const long = yield* Effect.flip(
+          state.put([
+            ["fine", bytes("1")],
+            ["x".repeat(600), bytes("1")]
+          ])
+        )
+        assert.strictEqual(long.reason._tag, "TooLarge")
+        assert.isUndefined(yield* state.get("fine"))
+        const full = yield* Effect.flip(state.put([["big", new Uint8Array(2 ** 21)]]))
+        assert.strictEqual(full.reason._tag, "TooLarge")
+        yield* state.put([["fine", bytes("2")]])
+        assert.strictEqual(text(yield* state.get("fine")), "2")
+      })
+    )
+  )
+
+  it.live("a file that somebody removed is made anew; one of an earlier agent is emptied", () =>
+    withFile((path) =>
+      Effect.gen(function* () {
+        const state = yield* open(path)
+        yield* state.put([["a", bytes("1")]])
+        for (const file of [path, `${path}-lock`]) rmSync(file)
+        assert.isUndefined(yield* state.get("a"))
+        yield* state.put([["a", bytes("2")]])
+        assert.isTrue(existsSync(path))
+        const client = yield* open(path, "client")
+        assert.strictEqual(text(yield* client.get("a")), "2")
+        const next = yield* open(path)
+        assert.isUndefined(yield* next.get("a"))
+      })
+    )
+  )
+
+  it.live("links and files that are none of ours", () =>
+    withFile((path, folder) =>
+      Effect.gen(function* () {
+        symlinkSync(join(folder, "elsewhere"), path)
+        assert.strictEqual((yield* Effect.flip(open(path))).reason._tag, "Untrusted")
+        const junk = uniqueFile(folder, "junk")
+        writeFileSync(junk, "x".repeat(10_000), { mode: 0o600 })
+        assert.strictEqual((yield* Effect.flip(open(junk))).reason._tag, "Damaged")
+      })
+    )
+  )
+
+  it.live.skipIf(pythonLmdb === undefined)(
+    `read by Python${pythonLmdb === undefined ? ` (skipped: ${pythonLmdbMissing})` : ""}`,
+    () =>
+      withFile((path) =>
+        Effect.gen(function* () {
+          const state = yield* open(path)
+          yield* state.put([["pair:p/state:match", bytes("matched")]])
+          const program =
+            "import lmdb,sys; e=lmdb.open(sys.argv[1],subdir=False,max_dbs=2,map_size=2**20); d=e.open_db(b'pair_state'); print(e.begin(db=d).get(b'pair:p/state:match'))"
+          const { stdout, stderr } = spawnSync(pythonLmdb!, ["-c", program, path], { encoding: "utf8" })
+          assert.strictEqual(stdout.trim(), "b'matched'", stderr)
+        })
+      )
+  )
+})

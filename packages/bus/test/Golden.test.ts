@@ -1,0 +1,111 @@
+/** Recorded commands and payloads of other clients: read as they were meant, written byte for byte, refused alike. */
+import { readFileSync } from "node:fs"
+import { gunzipSync } from "node:zlib"
+import { assert, describe, it } from "@effect/vitest"
+import * as Result from "effect/Result"
+import { InitPair } from "../src/command/Command.ts"
+import { decodeCommand, encodeCommand } from "../src/command/CommandCodec.ts"
+import { readPickle } from "../src/payload/Pickle.ts"
+import { decodeTensorPayload } from "../src/payload/TensorCodec.ts"
+import { checkCommands, checkPayloads, type RecordedCommands, type RecordedPayloads } from "../src/testing/golden.ts"
+
+const read = (name: string): Buffer => readFileSync(new URL(`../../../golden/${name}`, import.meta.url))
+const commands = JSON.parse(
+  gunzipSync(read("wire_commands/wire_commands.json.gz")).toString("utf8")
+) as RecordedCommands
+const payloads = JSON.parse(read("bus_payloads/payloads.json").toString("utf8")) as RecordedPayloads
+
+const faultsOf = (verdicts: ReadonlyArray<{ readonly name: string; readonly fault: string | undefined }>) =>
+  verdicts.flatMap(({ name, fault }) => (fault === undefined ? [] : [`${name} ${fault}`]))
+
+describe("commands", () => {
+  it("recorded ones", () => {
+    const verdicts = checkCommands(commands)
+    assert.strictEqual(verdicts.length, 171)
+    assert.deepStrictEqual(faultsOf(verdicts), [])
+  })
+
+  it("the check finds what differs", () => {
+    const [first, ...rest] = commands.encode
+    const changed = {
+      ...first!,
+      command: { ...first!.command, fields: { ...first!.command.fields, batch_id: "other" } }
+    }
+    const bytes = { ...rest[0]!, encoded_hex: `${rest[0]!.encoded_hex}c0` }
+    const faults = faultsOf(checkCommands({ encode: [changed, bytes], decode: [] }))
+    assert.match(faults[0]!, /another batch_id/)
+    assert.match(faults[1]!, /1 bytes follow/)
+  })
+
+  it("made here", () => {
+    const command = new InitPair({ pairName: "p", localName: "a", expectedWorldSize: 2, remoteName: "b" })
+    const decoded = Result.getOrThrow(decodeCommand(encodeCommand(command)))
+    assert.instanceOf(decoded, InitPair)
+    assert.deepStrictEqual(decoded, command)
+  })
+
+  it("every shortening of every recorded command is refused", () => {
+    for (const { encoded_hex } of commands.encode.filter((_, at) => at % 7 === 0)) {
+      const bytes = Buffer.from(encoded_hex, "hex")
+      for (let length = 0; length < Math.min(bytes.length, 300); length++) {
+        assert.isTrue(Result.isFailure(decodeCommand(bytes.subarray(0, length))))
+      }
+    }
+  })
+})
+
+describe("payloads", () => {
+  it("recorded ones, hostile ones among them", () => {
+    const verdicts = checkPayloads(payloads)
+    assert.isAbove(verdicts.length, 40)
+    assert.deepStrictEqual(faultsOf(verdicts), [])
+  })
+
+  it("handles of another version, expandable memory, foreign names", () => {
+    const bytes = Buffer.from(payloads.tensors.find(({ name }) => name === "cuda f32 contiguous")!.pickle, "hex")
+    const at = bytes.indexOf(Buffer.from("4342", "hex"), 170)
+    const reasonFor = (change: (copy: Buffer) => void) => {
+      const copy = Buffer.from(bytes)
+      change(copy)
+      const read = decodeTensorPayload(copy)
+      return Result.isFailure(read) ? read.failure.reason._tag : "read"
+    }
+    assert.strictEqual(bytes[at + 2], 2)
+    assert.strictEqual(
+      reasonFor((copy) => copy.writeUInt8(3, at + 2)),
+      "UnknownVersion"
+    )
+    assert.strictEqual(
+      reasonFor((copy) => copy.writeUInt8("e".charCodeAt(0), at + 3)),
+      "Unsupported"
+    )
+    assert.strictEqual(
+      reasonFor((copy) => copy.write("/etc_", copy.indexOf("/torch_"))),
+      "Forbidden"
+    )
+  })
+
+  it("tensors shared by descriptor are refused with what to do", () => {
+    const host = payloads.tensors[0]!.pickle
+    const changed = host.replace(
+      `8c18${Buffer.from("rebuild_storage_filename").toString("hex")}`,
+      `8c12${Buffer.from("rebuild_storage_fd").toString("hex")}`
+    )
+    // The frame is six bytes shorter.
+    const bytes = Buffer.from(changed, "hex")
+    bytes.writeBigUInt64LE(bytes.readBigUInt64LE(3) - 6n, 3)
+    const read = decodeTensorPayload(bytes)
+    assert.isTrue(Result.isFailure(read) && /set_sharing_strategy/.test(read.failure.message))
+  })
+
+  it("values that contain each other many times over stay small", () => {
+    // A tuple of two of the one before, 60 times: 2^60 leaves for whoever walks it.
+    const body = [0x80, 4, 0x29, 0x94]
+    for (let at = 0; at < 60; at++) body.push(0x68, at, 0x68, at, 0x86, 0x94)
+    body.push(0x68, 60, 0x2e)
+    const bytes = Uint8Array.from(body)
+    assert.isTrue(Result.isFailure(readPickle(bytes)))
+    const alone = Uint8Array.from(body.filter((_, at) => at !== 2 && at !== 3).slice(0, -3))
+    assert.isTrue(Result.isFailure(decodeTensorPayload(alone)))
+  })
+})
