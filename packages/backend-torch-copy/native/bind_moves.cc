@@ -1,5 +1,5 @@
 /*
- * Pools, copies and reductions for JavaScript. JS thread only; the work itself runs on pool threads.
+ * Pools, copies, reductions and block scaling for JavaScript. JS thread only; the work itself runs on pool threads.
  */
 #include <vector>
 
@@ -7,6 +7,7 @@
 
 #include "bindings.h"
 #include "moves.h"
+#include "quantize.h"
 #include "reduce.h"
 
 namespace tensorferry {
@@ -75,6 +76,18 @@ Napi::Value startReduce(const Napi::CallbackInfo& info) {
   });
 }
 
+Napi::Value startQuantize(const Napi::CallbackInfo& info) {
+  return guarded(info, "startQuantize", [&]() -> Napi::Value {
+    auto pool = info.Length() == 3 ? unwrap<JobPool>(info[0]) : nullptr;
+    if (pool == nullptr || !isTable(info[1]) || !info[2].IsFunction())
+      return toJs(info.Env(), badArgument("startQuantize", "(pool, table, callback)"));
+    auto table = info[1].As<Napi::BigUint64Array>();
+    auto job = makeQuantizeJob(table.Data(), table.ElementLength());
+    if (!job.ok()) return toJs(info.Env(), job.status());
+    return Jobs::of(info.Env())->start(pool, std::move(job.value()), info[2].As<Napi::Function>());
+  });
+}
+
 }  // namespace
 
 void bindMoves(Napi::Env env, Napi::Object exports) {
@@ -84,6 +97,7 @@ void bindMoves(Napi::Env env, Napi::Object exports) {
   exports.Set("movedBytes", Napi::Function::New(env, movedBytes));
   exports.Set("startMoves", Napi::Function::New(env, startMoves));
   exports.Set("startReduce", Napi::Function::New(env, startReduce));
+  exports.Set("startQuantize", Napi::Function::New(env, startQuantize));
 }
 
 }  // namespace tensorferry

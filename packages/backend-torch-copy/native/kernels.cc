@@ -9,6 +9,7 @@
 #include <tensorferry/casts.h>
 #include <tensorferry/elements.h>
 
+#include "quantize_kernels.h"
 #include "stream.h"
 
 #ifndef TENSORFERRY_KERNELS
@@ -164,7 +165,10 @@ constexpr Kernels makeTable(std::index_sequence<dtype...>) {
                {},
                {},
                {},
-               {&divide<Wide::Float32>, &divide<Wide::Float64>, &divide<Wide::Int64>, &divide<Wide::UInt64>}};
+               {&divide<Wide::Float32>, &divide<Wide::Float64>, &divide<Wide::Int64>, &divide<Wide::UInt64>},
+               &quantizeFloats,
+               &quantizeBFloat16s,
+               &dequantizeFloats};
   (fillConverters<dtype>(made, std::make_index_sequence<castableCount>{}), ...);
   fillConverterPast<DType::Float32, DType::BFloat16>(made);
   fillConverterPast<DType::Float32, DType::Float16>(made);

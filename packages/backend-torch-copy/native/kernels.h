@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include <tensorferry/dtype.h>
+#include <tensorferry/mxfp8.h>
 #include <tensorferry/wide.h>
 
 namespace tensorferry {
@@ -36,6 +37,10 @@ struct Kernels {
   /** `accumulator = accumulator op block`; the average sums. */
   void (*accumulate[reduceOpCount][wideCount])(void* accumulator, const void* block, size_t count);
   void (*divide[wideCount])(void* accumulator, uint64_t divisor, size_t count);
+  /** Dense blocks of float32 or bfloat16 to data and one scale each. */
+  void (*quantizeFloats)(uint8_t* data, uint8_t* scales, const uint8_t* source, size_t blocks, ScaleRule rule);
+  void (*quantizeBFloat16s)(uint8_t* data, uint8_t* scales, const uint8_t* source, size_t blocks, ScaleRule rule);
+  void (*dequantizeFloats)(float* values, const uint8_t* data, const uint8_t* scales, size_t blocks);
 };
 
 /** The best table for this processor. */

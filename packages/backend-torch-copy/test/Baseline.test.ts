@@ -10,11 +10,15 @@ import { packageFolder } from "../src/Addon.ts"
 for (const kernels of ["baseline", "avx2"]) {
   it(`passes the tests of casts and of the engine with kernels for ${kernels}`, () => {
     const runner = join(dirname(createRequire(import.meta.url).resolve("vitest/package.json")), "vitest.mjs")
-    const tested = spawnSync(process.execPath, [runner, "run", "test/Casts.test.ts", "test/Kernels.test.ts"], {
-      cwd: packageFolder,
-      env: { ...process.env, TENSORFERRY_KERNELS: kernels, TENSORFERRY_TEST_FULL: undefined },
-      encoding: "utf8"
-    })
+    const tested = spawnSync(
+      process.execPath,
+      [runner, "run", "test/Casts.test.ts", "test/Kernels.test.ts", "test/Mxfp8.test.ts"],
+      {
+        cwd: packageFolder,
+        env: { ...process.env, TENSORFERRY_KERNELS: kernels, TENSORFERRY_TEST_FULL: undefined },
+        encoding: "utf8"
+      }
+    )
     assert.strictEqual(tested.status, 0, tested.stdout.slice(-5000) + tested.stderr.slice(-5000))
   }, 120_000)
 }

@@ -234,7 +234,7 @@ describe("reduce and fill", () => {
       const quantized = { _tag: "QuantizedTensor", data: flag, scale: flag, recipe } as const
       assert.strictEqual(yield* reasonOf(engine.quantize(flag, quantized)), "Unsupported")
       assert.strictEqual(yield* reasonOf(engine.dequantize(quantized, flag)), "Unsupported")
-      assert.deepStrictEqual(engine.capabilities.quantize, [])
+      assert.deepStrictEqual(engine.capabilities.quantize, ["mxfp8"])
     })
   )
 })

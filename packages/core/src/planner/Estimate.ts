@@ -29,9 +29,11 @@ export interface RankEstimate {
   readonly localBytes: number
   /** Buffers for regions that travel in another type than a tensor of this rank has. */
   readonly castBytes: number
+  /** What the transform of the update allocates, where it was named. */
+  readonly transformBytes: number
   /**
-   * Source, destination and cast buffers together. Not counted, because a plan does not tell: staging buffers of a driver
-   * without `gather`, what a transform allocates, and buffers for sends that an update in place would overwrite.
+   * Source, destination, cast and transform buffers together. Not counted, because a plan does not tell: staging buffers of
+   * a driver without `gather`, and buffers for sends that an update in place would overwrite.
    */
   readonly peakBytes: number
 }
@@ -62,8 +64,17 @@ const castBytesOf = (ops: ReadonlyArray<TransferOp>, tensors: ReadonlyArray<Plan
 const tensorBytesOf = (tensors: ReadonlyArray<PlanTensor>): number =>
   tensors.reduce((sum, tensor) => sum + byteLengthOf(tensor.dtype, elementCount(tensor.shape)), 0)
 
+export interface EstimateOptions {
+  /** Bytes that a rank's transform allocates for its plan, such as `mxfp8BufferBytes` tells. */
+  readonly transformBytes?: (plan: ReshardPlan) => number
+}
+
 /** Adds up the plans of all ranks. */
-export const estimatePlans = (plans: ReadonlyArray<ReshardPlan>, speeds: LinkSpeeds = hostLinkSpeeds): PlanEstimate => {
+export const estimatePlans = (
+  plans: ReadonlyArray<ReshardPlan>,
+  speeds: LinkSpeeds = hostLinkSpeeds,
+  options: EstimateOptions = {}
+): PlanEstimate => {
   const traffic: Array<Traffic> = []
   const sent = new Map<Rank, number>()
   const received = new Map<Rank, number>()
@@ -93,6 +104,7 @@ export const estimatePlans = (plans: ReadonlyArray<ReshardPlan>, speeds: LinkSpe
     const sourceBytes = tensorBytesOf(plan.sourceTensors)
     const destinationBytes = tensorBytesOf(plan.destinationTensors)
     const castBytes = castBytesOf(plan.sendOps, plan.sourceTensors) + castBytesOf(plan.recvOps, plan.destinationTensors)
+    const transformBytes = options.transformBytes?.(plan) ?? 0
     return {
       rank: plan.rank,
       sourceBytes,
@@ -101,7 +113,8 @@ export const estimatePlans = (plans: ReadonlyArray<ReshardPlan>, speeds: LinkSpe
       receivedBytes: received.get(plan.rank) ?? 0,
       localBytes: local.get(plan.rank) ?? 0,
       castBytes,
-      peakBytes: sourceBytes + destinationBytes + castBytes
+      transformBytes,
+      peakBytes: sourceBytes + destinationBytes + castBytes + transformBytes
     }
   })
   const seconds = Math.max(

@@ -7,6 +7,7 @@
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
+import { quantizedFault } from "../backend/QuantizeChecks.ts"
 import { bitsOf, byteLengthOf, isCastable } from "../base/DType.ts"
 import { elementCount, equalShapes, formatShape, isRepresentable } from "../base/Region.ts"
 import {
@@ -17,9 +18,11 @@ import {
   tensorError
 } from "../service/TensorEngine.ts"
 import { type Device, equalDevices, formatDevice } from "../tensor/Device.ts"
+import { mxBlockSize, type QuantizedTensor } from "../tensor/QuantizedTensor.ts"
 import { makeStorage, type Storage } from "../tensor/Storage.ts"
 import { byteMove, type Move, type Tensor, tensorView } from "../tensor/Tensor.ts"
 import { elementCodec } from "./casts.ts"
+import { dequantizeElement, quantizeBlock } from "./mxfp8.ts"
 import { reduction } from "./reductions.ts"
 import { denseTail, findOverlap, isSameView, walk } from "./tensorWalk.ts"
 
@@ -181,6 +184,77 @@ const reduce = (family: string, dst: Tensor, sources: ReadonlyArray<Tensor>, op:
   return Result.succeed(undefined)
 }
 
+/** Both sides are tensors of this engine that fit together, and what is written meets nothing else. */
+const checkQuantized = (
+  op: "quantize" | "dequantize",
+  family: string,
+  plain: Tensor,
+  quantized: QuantizedTensor
+): Checked<void> => {
+  const { data, scale } = quantized
+  for (const tensor of [plain, data, scale]) {
+    const checked = checkTensor(op, family, tensor)
+    if (Result.isFailure(checked)) return checked
+  }
+  const fault = quantizedFault(plain, quantized)
+  if (fault !== undefined)
+    return Result.fail(fault.tag === "Unsupported" ? unsupported(op, fault.detail) : invalid(op, fault.detail))
+  const [written, read] = op === "quantize" ? [[data, scale], [plain]] : [[plain], [data, scale]]
+  const batches: ReadonlyArray<ReadonlyArray<Move>> = [
+    written.map((tensor) => ({ dst: tensor, src: tensor })),
+    ...written.flatMap((dst) => read.map((src) => [{ dst, src }]))
+  ]
+  const overlap = batches.map(findOverlap).find((at) => at !== undefined)
+  return overlap === undefined
+    ? Result.succeed(undefined)
+    : Result.fail(invalid(op, `What is written overlaps at byte ${overlap} of a storage.`))
+}
+
+/** Offsets of the blocks of a tensor: its own, and how far its elements lie apart within one. */
+const blocksOf = (tensor: Tensor) => {
+  const last = tensor.shape.length - 1
+  return {
+    shape: [...tensor.shape.slice(0, last), tensor.shape[last]! / mxBlockSize],
+    strides: [...tensor.strides.slice(0, last), tensor.strides[last]! * mxBlockSize],
+    step: tensor.strides[last]!
+  }
+}
+
+const quantize = (family: string, source: Tensor, destination: QuantizedTensor): Checked<void> =>
+  Result.map(checkQuantized("quantize", family, source, destination), () => {
+    const { data, scale, recipe } = destination
+    if (source.shape.includes(0)) return
+    const [from, to] = [blocksOf(source), blocksOf(data)]
+    const codec = elementCodec(source.dtype)!
+    const size = bitsOf(source.dtype) / 8
+    const view = viewOf(source)
+    const values = new Float32Array(mxBlockSize)
+    const block = new Uint8Array(mxBlockSize)
+    walk(from.shape, [from.strides, to.strides, scale.strides], ([sourceAt, dataAt, scaleAt]) => {
+      for (let at = 0; at < mxBlockSize; at++)
+        values[at] = Number(codec.read(view, source.byteOffset + (sourceAt! + at * from.step) * size))
+      bytesOf(scale)[scale.byteOffset + scaleAt!] = quantizeBlock(values, recipe.rule, block)
+      for (let at = 0; at < mxBlockSize; at++) bytesOf(data)[data.byteOffset + dataAt! + at * to.step] = block[at]!
+    })
+  })
+
+const dequantize = (family: string, source: QuantizedTensor, destination: Tensor): Checked<void> =>
+  Result.map(checkQuantized("dequantize", family, destination, source), () => {
+    const { data, scale } = source
+    if (destination.shape.includes(0)) return
+    const [from, to] = [blocksOf(data), blocksOf(destination)]
+    const codec = elementCodec(destination.dtype)!
+    const size = bitsOf(destination.dtype) / 8
+    const view = viewOf(destination)
+    walk(from.shape, [from.strides, to.strides, scale.strides], ([dataAt, toAt, scaleAt]) => {
+      const factor = bytesOf(scale)[scale.byteOffset + scaleAt!]!
+      for (let at = 0; at < mxBlockSize; at++) {
+        const value = dequantizeElement(bytesOf(data)[data.byteOffset + dataAt! + at * from.step]!, factor)
+        codec.write(view, destination.byteOffset + (toAt! + at * to.step) * size, value)
+      }
+    })
+  })
+
 const fill = (family: string, tensor: Tensor, byte: number): Checked<void> => {
   if (!Number.isInteger(byte) || byte < 0 || byte > 255) return Result.fail(invalid("fill", `${byte} is not a byte.`))
   return Result.map(checkMove("fill", family, { dst: tensor, src: tensor }), (move) => {
@@ -226,7 +300,7 @@ export const make = (options: ReferenceEngineOptions = {}): TensorEngineShape =>
   return {
     name: engineName,
     deviceFamilies: [family],
-    capabilities: { cast: true, reduce: true, quantize: [], hostVisible: true },
+    capabilities: { cast: true, reduce: true, quantize: ["mxfp8"], hostVisible: true },
     allocate: (dtype, shape, device = firstDevice) =>
       Effect.gen(function* () {
         if (device.family !== family)
@@ -258,10 +332,9 @@ export const make = (options: ReferenceEngineOptions = {}): TensorEngineShape =>
     copy: (moves) => Effect.suspend(() => Effect.fromResult(copy(family, moves))),
     reduce: (dst, sources, op) => Effect.suspend(() => Effect.fromResult(reduce(family, dst, sources, op))),
     fill: (tensor, byte) => Effect.suspend(() => Effect.fromResult(fill(family, tensor, byte))),
-    quantize: (_, { recipe }) =>
-      Effect.fail(unsupported("quantize", `The recipe ${recipe.name} is not implemented here.`)),
-    dequantize: ({ recipe }) =>
-      Effect.fail(unsupported("dequantize", `The recipe ${recipe.name} is not implemented here.`)),
+    quantize: (source, destination) => Effect.suspend(() => Effect.fromResult(quantize(family, source, destination))),
+    dequantize: (source, destination) =>
+      Effect.suspend(() => Effect.fromResult(dequantize(family, source, destination))),
     fence: Effect.succeed({ await: Effect.void })
   }
 }

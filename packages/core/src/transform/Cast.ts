@@ -1,6 +1,7 @@
 /**
  * Sends chosen parameters in another element type, whatever the two ends hold: fewer bytes on the wire for a rounding that
- * the caller asked for by name. The engine's rules of rounding and saturation hold at both casts.
+ * the caller asked for by name. The engine's rules of rounding hold at both casts; `saturate` replaces its rule of overflow on
+ * the way to the wire.
  */
 import * as Effect from "effect/Effect"
 import type { DType } from "../base/DType.ts"
@@ -8,11 +9,14 @@ import { regionShape } from "../base/Region.ts"
 import { globMatches } from "../layout/ShardingRules.ts"
 import { TensorEngine } from "../service/TensorEngine.ts"
 import { fromTensorError, plainRegion, type ReshardTransform, type TransformOp } from "./ReshardTransform.ts"
+import { saturatingCast } from "./Saturation.ts"
 
 export interface CastOptions {
   readonly wireDtype: DType
   /** Globs over parameter names; all parameters by default. */
   readonly parameters?: ReadonlyArray<string>
+  /** Values beyond the largest of the wire type become the largest, where they would become infinite. */
+  readonly saturate?: boolean
 }
 
 export const cast = (options: CastOptions): ReshardTransform => {
@@ -23,13 +27,14 @@ export const cast = (options: CastOptions): ReshardTransform => {
     return yield* Effect.mapError(allocated, (error) => fromTensorError(op.paramName, error))
   })
   return {
-    name: `cast ${options.wireDtype}`,
+    name: `cast ${options.wireDtype}${options.saturate === true ? ", saturating" : ""}`,
     shouldTransform: (paramName) => (options.parameters ?? ["*"]).some((pattern) => globMatches(pattern, paramName)),
     prepareSend: Effect.fnUntraced(function* (op) {
       const engine = yield* TensorEngine
       const src = yield* plainRegion(op)
       const dst = yield* buffer(op)
-      yield* Effect.mapError(engine.copy([{ dst, src }]), (error) => fromTensorError(op.paramName, error))
+      const converted = options.saturate === true ? saturatingCast(dst, src) : engine.copy([{ dst, src }])
+      yield* Effect.mapError(converted, (error) => fromTensorError(op.paramName, error))
       return [dst]
     }),
     prepareRecv: (op) => Effect.map(buffer(op), (tensor) => [tensor]),

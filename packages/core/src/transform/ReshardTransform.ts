@@ -7,6 +7,8 @@
  *   Parts of one transfer are told apart by `(taskId, part)`, so several tensors per transfer also work within a rank.
  * - `finalizeRecv` runs after the last byte of the whole update, once per transfer, and writes into the destination.
  * - Tensors that the hooks allocate live in the scope of the update.
+ * - All transfers of an update are prepared before the first is finalized, so that a transform may gather what belongs
+ *   together and convert it once.
  * - Both ends must choose the same parameters unless a transform leaves the wire form as it is.
  */
 import * as Effect from "effect/Effect"
@@ -24,6 +26,14 @@ export const TransformReason = Schema.Union([
   reason("UnsupportedTensor"),
   /** A region that the transform cannot cut; the remedy names the nearest one that it can. */
   reason("UnalignedRegion"),
+  /** The two ends, or a tensor and the transform, name different recipes. */
+  reason("RecipeMismatch"),
+  /** The transfers of an update do not make up the tensor that they are gathered for. */
+  reason("IncompleteTensor"),
+  /** More would be gathered at one time than the transform may hold. */
+  reason("LimitExceeded"),
+  /** Transforms that cannot work one after the other. */
+  reason("InvalidComposition"),
   /** The engine failed on the transform's behalf. */
   reason("EngineFailed")
 ])
@@ -53,6 +63,10 @@ export interface TransformOp {
 export interface ReshardTransform {
   readonly name: string
   readonly shouldTransform: (paramName: string) => boolean
+  /** Tensors per transfer; 1 where it is not said. */
+  readonly parts?: number
+  /** True where the receiving end must be a quantized tensor. */
+  readonly needsQuantized?: boolean
   /** The tensors to send. */
   readonly prepareSend: (
     op: TransformOp
@@ -78,12 +92,17 @@ export const plainRegion = (op: TransformOp): Effect.Effect<Tensor, TransformErr
       })
     )
   }
-  const view = sliceTensor(op.tensor, op.region)
+  return regionOf(op.paramName, op.tensor, op.region)
+}
+
+/** A region of a plain tensor. */
+export const regionOf = (paramName: string, tensor: Tensor, region: Region): Effect.Effect<Tensor, TransformError> => {
+  const view = sliceTensor(tensor, region)
   return Result.isSuccess(view)
     ? Effect.succeed(view.success)
     : Effect.fail(
         transformError("UnsupportedTensor", {
-          paramName: op.paramName,
+          paramName,
           detail: view.failure.detail,
           remedy: "Make the plan again for these tensors."
         })

@@ -34,7 +34,7 @@ export type RecordedCasts = typeof RecordedCasts.Type
 const bytesPer = (dtype: DType): number => bitsOf(dtype) / 8
 
 /** Elements from numbers to memory order or back: the bytes of each element are turned around. */
-const turned = (bytes: Uint8Array, size: number): Uint8Array => {
+export const turned = (bytes: Uint8Array, size: number): Uint8Array => {
   const out = new Uint8Array(bytes.length)
   for (let at = 0; at < bytes.length; at++) out[at] = bytes[at - (at % size) + size - 1 - (at % size)]!
   return out

@@ -1,0 +1,175 @@
+/*
+ * See quantize.h. The unit of position is the block; dimensions that are dense neighbours on all three sides become one, so
+ * that a run has one step per side. Runs go through a small buffer on the stack, piece by piece.
+ */
+#include "quantize.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "kernels.h"
+#include "stream.h"
+
+namespace tensorferry {
+namespace {
+
+/** Blocks of one unit of work, and of one piece within it. */
+constexpr uint64_t unitBlocks = 16 * 1024;
+constexpr uint64_t pieceBlocks = blockElements / mxBlock;
+
+/** Jobs that touch more than this leave nothing useful in the caches. */
+constexpr uint64_t streamingElements = 16u << 20;
+
+/** Bytes between what is read and what is asked for. */
+constexpr size_t fetchAhead = 2048;
+
+Status badTable(const char* detail) { return failure(Code::InvalidArgument, "quantize", detail); }
+
+enum Side : size_t { Plain, Data, Scales, sideCount };
+
+struct Run {
+  uint64_t length;
+  /** Bytes from one block to the next. */
+  std::array<int64_t, sideCount> steps;
+};
+
+struct Conversion {
+  bool isQuantization;
+  ScaleRule rule;
+  uint8_t dtype;
+  uint64_t blocks = 1;
+  std::array<uint64_t, sideCount> addresses;
+  /** Bytes between elements within a block; scales have one element. */
+  std::array<int64_t, sideCount> elementSteps;
+  std::vector<Run> runs;
+};
+
+/** The last dimension stays even where it is one block long: steps within a run are those of its elements. */
+void addRun(std::vector<Run>& runs, const Run& run, bool isLast) {
+  if (run.length == 1 && !isLast) return;
+  bool merges = !runs.empty();
+  for (size_t side = 0; side < sideCount && merges; side++)
+    merges = runs.back().steps[side] == run.steps[side] * static_cast<int64_t>(run.length);
+  if (merges) {
+    runs.back() = {runs.back().length * run.length, run.steps};
+  } else {
+    runs.push_back(run);
+  }
+}
+
+class QuantizeJob final : public Job {
+ public:
+  explicit QuantizeJob(Conversion conversion) : c_(std::move(conversion)), past_(c_.blocks * mxBlock > streamingElements) {}
+
+  size_t count() const noexcept override { return (c_.blocks + unitBlocks - 1) / unitBlocks; }
+
+  void run(size_t index) noexcept override {
+    const uint64_t begin = index * unitBlocks, end = std::min(c_.blocks, begin + unitBlocks);
+    for (uint64_t at = begin; at < end && !shouldStop();) at += runPiece(at, end - at);
+    finishStreaming();
+    if (cancelToken.isCancelled()) fail(failure(Code::Cancelled, "quantize", "The conversion was cancelled."));
+  }
+
+ private:
+  uint8_t* place(Side side, uint64_t at) const noexcept {
+    int64_t offset = 0;
+    for (size_t d = c_.runs.size(); d > 0; d--) {
+      offset += static_cast<int64_t>(at % c_.runs[d - 1].length) * c_.runs[d - 1].steps[side];
+      at /= c_.runs[d - 1].length;
+    }
+    return reinterpret_cast<uint8_t*>(c_.addresses[side] + static_cast<uint64_t>(offset));
+  }
+
+  /** Converts the blocks from position `at` on, at most to the end of their innermost run. */
+  uint64_t runPiece(uint64_t at, uint64_t limit) noexcept {
+    const uint64_t run = c_.runs.back().length;
+    const auto blocks = static_cast<size_t>(std::min({limit, run - at % run, pieceBlocks}));
+    uint8_t *plain = place(Plain, at), *data = place(Data, at), *scales = place(Scales, at);
+    const int64_t scaleStep = c_.runs.back().steps[Scales];
+    if (c_.isQuantization) {
+      quantize(plain, data, scales, scaleStep, blocks);
+    } else {
+      dequantize(plain, data, scales, scaleStep, blocks);
+    }
+    movedBytes.add(blocks * mxBlock * dtypeBytes[c_.dtype]);
+    return blocks;
+  }
+
+  bool isDense(Side side) const noexcept { return c_.elementSteps[side] == (side == Plain ? dtypeBytes[c_.dtype] : 1); }
+
+  void quantize(const uint8_t* plain, uint8_t* data, uint8_t* scales, int64_t scaleStep, size_t blocks) const noexcept {
+    const Kernels& table = kernels();
+    const size_t elements = blocks * mxBlock;
+    alignas(64) uint8_t converted[blockElements], factors[pieceBlocks];
+    alignas(64) float wide[blockElements];
+    if (isDense(Plain) && c_.dtype == static_cast<uint8_t>(DType::BFloat16)) {
+      const size_t bytes = elements * sizeof(uint16_t);
+      for (size_t line = 0; line < bytes; line += cacheLine) __builtin_prefetch(plain + fetchAhead + line);
+      table.quantizeBFloat16s(converted, factors, plain, blocks, c_.rule);
+    } else if (isDense(Plain) && c_.dtype == static_cast<uint8_t>(DType::Float32)) {
+      table.quantizeFloats(converted, factors, plain, blocks, c_.rule);
+    } else {
+      table.load[c_.dtype](wide, plain, c_.elementSteps[Plain], elements);
+      table.quantizeFloats(converted, factors, reinterpret_cast<const uint8_t*>(wide), blocks, c_.rule);
+    }
+    if (!isDense(Data)) {
+      for (size_t i = 0; i < elements; i++) data[static_cast<int64_t>(i) * c_.elementSteps[Data]] = converted[i];
+    } else if (past_) {
+      streamBytes(data, converted, elements);
+    } else {
+      std::memcpy(data, converted, elements);
+    }
+    for (size_t i = 0; i < blocks; i++) scales[static_cast<int64_t>(i) * scaleStep] = factors[i];
+  }
+
+  void dequantize(uint8_t* plain, const uint8_t* data, const uint8_t* scales, int64_t scaleStep,
+                  size_t blocks) const noexcept {
+    const Kernels& table = kernels();
+    const size_t elements = blocks * mxBlock;
+    uint8_t gathered[blockElements], factors[pieceBlocks];
+    alignas(64) float wide[blockElements];
+    for (size_t i = 0; i < blocks; i++) factors[i] = scales[static_cast<int64_t>(i) * scaleStep];
+    if (!isDense(Data)) {
+      for (size_t i = 0; i < elements; i++) gathered[i] = data[static_cast<int64_t>(i) * c_.elementSteps[Data]];
+    }
+    table.dequantizeFloats(wide, isDense(Data) ? data : gathered, factors, blocks);
+    table.store[c_.dtype][static_cast<size_t>(Wide::Float32)](plain, c_.elementSteps[Plain], wide, elements);
+  }
+
+  Conversion c_;
+  bool past_;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<Job>> makeQuantizeJob(const uint64_t* words, size_t count) {
+  if (count < 7) return badTable("The table is too short.");
+  const uint64_t op = words[0], rule = words[1], dtype = words[2], dimensions = words[3];
+  if (op > 1) return badTable("Unknown operation.");
+  if (rule >= scaleRuleCount) return badTable("Unknown scale rule.");
+  if (dtype >= castableCount || wideOf(static_cast<uint8_t>(dtype)) != Wide::Float32 || dtypeBytes[dtype] < 2)
+    return badTable("This element type has no block scaling.");
+  if (dimensions == 0 || dimensions > 255) return badTable("From 1 to 255 dimensions are taken.");
+  if (count != 7 + 4 * dimensions) return badTable("The table has the wrong length.");
+  Conversion conversion{op == 0, static_cast<ScaleRule>(rule), static_cast<uint8_t>(dtype), 1, {}, {}, {}};
+  std::copy(words + 4, words + 7, conversion.addresses.begin());
+  const uint64_t* shape = words + 7;
+  if (shape[dimensions - 1] % mxBlock != 0) return badTable("The last dimension is not whole blocks.");
+  const auto stride = [&](size_t side, size_t d) { return static_cast<int64_t>(shape[dimensions * (1 + side) + d]); };
+  const std::array<int64_t, sideCount> sizes{dtypeBytes[dtype], 1, 1};
+  for (size_t d = 0; d < dimensions; d++) {
+    const bool isLast = d + 1 == dimensions;
+    Run run{isLast ? shape[d] / mxBlock : shape[d], {}};
+    for (size_t side = 0; side < sideCount; side++)
+      run.steps[side] = stride(side, d) * sizes[side] * (isLast && side != Scales ? static_cast<int64_t>(mxBlock) : 1);
+    conversion.blocks *= run.length;
+    addRun(conversion.runs, run, isLast);
+    if (!isLast) continue;
+    for (size_t side = 0; side < sideCount; side++) conversion.elementSteps[side] = stride(side, d) * sizes[side];
+  }
+  return std::shared_ptr<Job>(std::make_shared<QuantizeJob>(std::move(conversion)));
+}
+
+}  // namespace tensorferry
