@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Installs the Debian packages over which the tests of Intel devices run: OpenCL on the processor, and the Level Zero loader,
-# which opens a simulated driver. Does nothing where they are present, and never fails: without them, those tests are
-# skipped and say which package is missing. Only root installs, only where apt exists.
+# Installs the Debian packages that some tests run over: OpenCL on the processor and the Level Zero loader, which opens a
+# simulated driver (Intel devices); AMD's runtime, for its symbols; LMDB, its Python binding and etcd (tensor bus). Does
+# nothing where they are present, and never fails: without them, those tests are skipped and say which package is missing.
+# Only root installs, only where apt exists.
 set -uo pipefail
 
-packages=(pocl-opencl-icd ocl-icd-libopencl1 libze1)
+packages=(pocl-opencl-icd ocl-icd-libopencl1 libze1 libamdhip64-5 liblmdb0 python3-lmdb etcd-server)
 deadline=300
 
 is_installed() { dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null | grep -qx installed; }

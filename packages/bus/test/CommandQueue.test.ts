@@ -147,6 +147,8 @@ describe.skipIf(!hasLmdb)(`in a file${hasLmdb ? "" : ` (skipped: ${lmdbMissing})
       Effect.gen(function* () {
         const absent = yield* Effect.flip(open(path, { role: "client", connectDeadline: "50 millis" }))
         assert.strictEqual(absent.reason._tag, "NotServed")
+        const homeless = yield* Effect.flip(open("/nonexistent/q.lmdb"))
+        assert.match(homeless.message, /Make the folder/)
         yield* open(path)
         const busy = yield* Effect.flip(open(path))
         assert.strictEqual(busy.reason._tag, "Busy")

@@ -6,7 +6,7 @@ import * as Result from "effect/Result"
 import { InitPair } from "../src/command/Command.ts"
 import { decodeCommand, encodeCommand } from "../src/command/CommandCodec.ts"
 import { readPickle } from "../src/payload/Pickle.ts"
-import { decodeTensorPayload } from "../src/payload/TensorCodec.ts"
+import { decodeTensorPayload, encodeSharedTensor } from "../src/payload/TensorCodec.ts"
 import { checkCommands, checkPayloads, type RecordedCommands, type RecordedPayloads } from "../src/testing/golden.ts"
 
 const read = (name: string): Buffer => readFileSync(new URL(`../../../golden/${name}`, import.meta.url))
@@ -83,6 +83,38 @@ describe("payloads", () => {
       reasonFor((copy) => copy.write("/etc_", copy.indexOf("/torch_"))),
       "Forbidden"
     )
+  })
+
+  it("our own payloads: another version, fields in another place, fields that are unknown", () => {
+    const memory = {
+      version: 1,
+      pid: 7,
+      processStart: "123",
+      descriptor: 3,
+      inode: "99",
+      byteOffset: 64,
+      byteLength: 24,
+      generation: 5
+    } as const
+    const tensor = { dtype: "float32", shape: [2, 3], strides: [3, 1], byteOffset: 0, memory } as const
+    const tagOf = (bytes: Uint8Array) => {
+      const read = decodeTensorPayload(bytes)
+      return Result.isFailure(read) ? read.failure.reason._tag : read.success._tag
+    }
+    const bytes = encodeSharedTensor(tensor)
+    assert.strictEqual(tagOf(bytes), "SharedTensor")
+    for (const version of [0, 2, 255]) {
+      const other = bytes.slice()
+      other[4] = version
+      assert.strictEqual(tagOf(other), "UnknownVersion")
+    }
+    const swapped = { ...tensor, memory: { ...memory, inode: 99, descriptor: "3" } }
+    assert.strictEqual(tagOf(encodeSharedTensor(swapped as never)), "Malformed")
+    assert.strictEqual(tagOf(encodeSharedTensor({ ...tensor, shape: "float32", dtype: [2, 3] } as never)), "Malformed")
+    assert.strictEqual(tagOf(encodeSharedTensor({ ...tensor, device: 1 } as never)), "Malformed")
+    for (let length = 0; length < bytes.length; length++) {
+      assert.notStrictEqual(tagOf(bytes.subarray(0, length)), "SharedTensor")
+    }
   })
 
   it("tensors shared by descriptor are refused with what to do", () => {

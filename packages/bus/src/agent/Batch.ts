@@ -331,8 +331,11 @@ export const transferBatch = (
     Effect.mapError(settings.store.put(signalKey(batch), value), (error) => storeFailed("Transfer", error))
   const services = Context.add(pair.services, ProcessGroup, pair.group)
   const move = Effect.gen(function* () {
-    if (isSource && leads) yield* signal("1")
-    yield* agreeOnIntent(batch, direction)
+    // The signal stands before any rank can be through: the transfer itself begins when both are done.
+    yield* Effect.all([isSource && leads ? signal("1") : Effect.void, agreeOnIntent(batch, direction)], {
+      concurrency: 2,
+      discard: true
+    })
     const agreement = batch.agreements[direction] ?? (yield* agreeOnMeshPlan(plan))
     batch.agreements[direction] = agreement
     yield* executeMeshPlan(plan, isSource ? tensors : undefined, isSource ? undefined : tensors, { agreement })

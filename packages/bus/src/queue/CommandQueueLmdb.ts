@@ -61,14 +61,15 @@ const remedies: Record<CommandQueueReason["_tag"], string> = {
   SystemFailure: "Look at the native code."
 }
 
-const failureOf = (path: string, failure: NativeFailure): CommandQueueError => {
+const failureOf = (path: string, role: LmdbQueueOptions["role"], failure: NativeFailure): CommandQueueError => {
   const isLibrary = failure.op === "dlopen" || failure.op === "dlsym" || failure.op === "mdb_version"
   const tag = isLibrary ? "Unavailable" : (tags[failure.code] ?? "SystemFailure")
   return commandQueueError(tag, {
     op: failure.op,
     file: path,
     detail: failure.detail,
-    remedy: remedies[tag],
+    remedy:
+      tag === "NotServed" && role === "agent" ? "Make the folder of the queue, or name another one." : remedies[tag],
     isRetryable: tag === "Full" || tag === "NotServed",
     nativeCode: failure.nativeCode
   })
@@ -83,7 +84,7 @@ export const make = Effect.fnUntraced(function* (options: LmdbQueueOptions) {
   const mapBytes = options.mapBytes ?? defaultMapBytes
   const connectMillis = millisOf(options.connectDeadline ?? "10 seconds")
   const addon = yield* loadAddon
-  const fail = (failure: NativeFailure) => failureOf(path, failure)
+  const fail = (failure: NativeFailure) => failureOf(path, role, failure)
   // A wait for commands must not keep a command from being put in.
   const putPool = yield* Effect.mapError(acquirePool(addon, 1), fail)
   const takePool = yield* Effect.mapError(acquirePool(addon, 1), fail)
