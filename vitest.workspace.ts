@@ -6,8 +6,14 @@ const isFull = process.env.TENSORFERRY_TEST_FULL !== undefined
 
 /** What takes longer than a default run has time for. */
 const onlyInFull: { readonly [name: string]: Array<string> } = {
-  "backend-cuda": ["test/PlantedFaults.test.ts", "test/Pairs.test.ts"],
-  "backend-nvshmem": ["test/PlantedFaults.test.ts"]
+  "backend-torch-copy": ["test/Baseline.test.ts"],
+  "backend-cuda": [
+    "test/PlantedFaults.test.ts",
+    "test/Pairs.test.ts",
+    "test/Processes.test.ts",
+    "test/Seeds.test.ts"
+  ],
+  "backend-nvshmem": ["test/PlantedFaults.test.ts", "test/Seeds.test.ts"]
 }
 
 /** One project per package; test files live in `packages/NAME/test`. */

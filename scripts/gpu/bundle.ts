@@ -69,7 +69,7 @@ for (const [name, library] of [
 ] as const) {
   copyFileSync(path.join(root, "packages", name, "build/native/simulator", library), path.join(folder, library))
 }
-for (const set of ["megatron_plans", "dtype_casts"]) {
+for (const set of ["megatron_plans", "dtype_casts", "mxfp8"]) {
   copyFileSync(path.join(root, "golden", set, `${set}.json.gz`), path.join(folder, "data", `${set}.json.gz`))
 }
 // Addons are found by a package that looks for files, and so cannot become part of the program.

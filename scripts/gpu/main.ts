@@ -1,8 +1,8 @@
 /**
  * Proves and measures this package on the GPUs of a machine: `node main.js [--out FOLDER] [--only STAGE,...] [--simulator FILE]`.
  *
- * Stages: host (host kernels of this processor), facts, engine, replay, conformance, golden, reshard, repeats, sanitizer. The
- * first four need one device. Each writes what it found to `results.json` in the folder as soon as it has ended; tables come last.
+ * Stages: host (host kernels of this processor), facts, engine, quantize, replay, conformance, golden, reshard, repeats, sanitizer. The
+ * first five need one device. Each writes what it found to `results.json` in the folder as soon as it has ended; tables come last.
  */
 import { spawnSync } from "node:child_process"
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs"
@@ -21,6 +21,7 @@ import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import { type JobResult, runJob } from "./jobs.ts"
 import { driftPer100, median } from "./numbers.ts"
+import { goldenQuantize, measureQuantize } from "./quantize.ts"
 import { rankMain } from "./rank.ts"
 import { type Figure, measureReplay, replayCases } from "./replay.ts"
 import { deviceCase, deviceCaseCount } from "./reshards.ts"
@@ -93,6 +94,12 @@ const save = (): void => {
 const tell = (line: string): void => {
   summary.push(line)
   console.log(line)
+}
+
+const note = (figure: Figure): void => {
+  figures.push(figure)
+  console.log(`${figure.case}: ${figure.value.toPrecision(4)} ${figure.unit} (${figure.detail})`)
+  save()
 }
 
 const judge = (stage: string, results: ReadonlyArray<CaseResult>): void => {
@@ -172,12 +179,24 @@ const stages: { readonly [name: string]: () => Promise<void> } = {
   replay: async () => {
     const spec = { options, vendor: stated.vendor === "rocm" ? "rocm" : "cuda", shrink } as const
     judge("replay", await Effect.runPromise(replayCases(spec, simulator !== undefined)))
-    const measured = measureReplay(spec, (figure) => {
-      figures.push(figure)
-      console.log(`${figure.case}: ${figure.value.toPrecision(4)} ${figure.unit} (${figure.detail})`)
-      save()
-    })
-    await Effect.runPromise(measured)
+    await Effect.runPromise(measureReplay(spec, note))
+  },
+  quantize: async () => {
+    const recorded = JSON.parse(gunzipSync(readFileSync(data("mxfp8.json.gz"))).toString("utf8"))
+    const { count, faults } = await Effect.runPromise(
+      Effect.scoped(goldenQuantize(engineDescriptor, options, recorded))
+    )
+    const failed = faults.map(({ name, fault }): CaseResult => ({ name, status: "failed", detail: fault ?? "" }))
+    const passed = Array.from(
+      { length: count - faults.length },
+      (): CaseResult => ({
+        name: "recorded block",
+        status: "passed",
+        detail: ""
+      })
+    )
+    judge("recorded MXFP8 blocks", [...failed, ...passed])
+    await Effect.runPromise(measureQuantize(engineDescriptor, options, shrink, note))
   },
   conformance: async () => {
     for (const backend of backends) {

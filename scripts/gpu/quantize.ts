@@ -4,7 +4,7 @@
  *
  * Both are timed as whole Effects over large tensors, taking turns, so that a launch and a wait count little and alike.
  */
-import type { BackendDescriptor } from "@tensorferry/core/backend/BackendDescriptor"
+import type { BackendDescriptor, BackendOptions } from "@tensorferry/core/backend/BackendDescriptor"
 import { TensorEngine, type TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
 import { mxfp8Recipe, type QuantizedTensor, scaleShapeOf } from "@tensorferry/core/tensor/QuantizedTensor"
 import { checkMxfp8, RecordedMxfp8 } from "@tensorferry/core/testing/golden/mxfp8"
@@ -65,7 +65,7 @@ const measure = (
 /** Figures of both directions, each told as soon as it is known. `shrink` divides lengths, for rehearsals. */
 export const measureQuantize = (
   descriptor: BackendDescriptor,
-  options: object,
+  options: BackendOptions,
   shrink: number,
   tell: (figure: Figure) => void
 ): Effect.Effect<void, unknown> =>
@@ -77,7 +77,7 @@ export const measureQuantize = (
   }).pipe(Effect.provide(descriptor.tensorEngine!(options)))
 
 /** Faults of the recorded results on the device. `recorded` is the parsed file of `golden/mxfp8`. */
-export const goldenQuantize = (descriptor: BackendDescriptor, options: object, recorded: unknown) =>
+export const goldenQuantize = (descriptor: BackendDescriptor, options: BackendOptions, recorded: unknown) =>
   Effect.gen(function* () {
     const verdicts = yield* checkMxfp8(yield* TensorEngine, Schema.decodeUnknownSync(RecordedMxfp8)(recorded))
     return { count: verdicts.length, faults: verdicts.filter(({ fault }) => fault !== undefined) }

@@ -26,7 +26,7 @@ const size = 3
 const args = (out: string) =>
   ["reshard", mnist, "--to", "tp=3", "--rules", mnistRules, "--out", out, "--deadline", "20", "--json"] as const
 
-const rounds = isFull ? 100 : 8
+const rounds = isFull ? 100 : 3
 
 describe("a rank that is killed", () => {
   it(`at ${rounds} random moments`, { timeout: 600_000 }, async () => {

@@ -16,6 +16,9 @@ import { table } from "../output/Table.ts"
 import { probeAll } from "./backends.ts"
 import { backendPackages, json } from "./shared.ts"
 
+/** A table is read by people: what a device or a library says of itself may be of any length, and is whole with `--json`. */
+const shortened = (text: string): string => (text.length <= 160 ? text : `${text.slice(0, 159)}…`)
+
 const inspect = Effect.gen(function* () {
   const files = systemFiles()
   const machine = yield* inspectMachine(files)
@@ -54,7 +57,9 @@ const backendTable = ({ backends }: Findings): string =>
       name,
       probe._tag === "Available" ? "available" : "unavailable",
       deviceFamilies.join(", "),
-      probe._tag === "Available" ? `${offers.join(", ")}: ${probe.detail}` : `nothing: ${probe.cause}`
+      probe._tag === "Available"
+        ? shortened(`${offers.join(", ")}: ${probe.detail}`)
+        : shortened(`nothing: ${probe.cause}`)
     ])
   )
 
