@@ -7,12 +7,7 @@ const isFull = process.env.TENSORFERRY_TEST_FULL !== undefined
 /** What takes longer than a default run has time for. */
 const onlyInFull: { readonly [name: string]: Array<string> } = {
   "backend-torch-copy": ["test/Baseline.test.ts"],
-  "backend-cuda": [
-    "test/PlantedFaults.test.ts",
-    "test/Pairs.test.ts",
-    "test/Processes.test.ts",
-    "test/Seeds.test.ts"
-  ],
+  "backend-cuda": ["test/PlantedFaults.test.ts", "test/Pairs.test.ts", "test/Processes.test.ts", "test/Seeds.test.ts"],
   "backend-nvshmem": ["test/PlantedFaults.test.ts", "test/Seeds.test.ts"]
 }
 
