@@ -9,7 +9,15 @@ const onlyInFull: { readonly [name: string]: Array<string> } = {
   "backend-torch-copy": ["test/Baseline.test.ts"],
   "backend-cuda": ["test/PlantedFaults.test.ts", "test/Pairs.test.ts", "test/Processes.test.ts", "test/Seeds.test.ts"],
   "backend-nvshmem": ["test/PlantedFaults.test.ts", "test/Seeds.test.ts"],
-  cli: ["test/Families.test.ts", "test/MeshCommand.test.ts", "test/RankFreeze.test.ts", "test/Output.test.ts"]
+  cli: [
+    "test/Families.test.ts",
+    "test/MeshCommand.test.ts",
+    "test/RankFreeze.test.ts",
+    "test/Output.test.ts",
+    "test/BrokenFiles.test.ts",
+    "test/Checkpoints.test.ts",
+    "test/Launcher.test.ts"
+  ]
 }
 
 /** One project per package; test files live in `packages/NAME/test`. */
