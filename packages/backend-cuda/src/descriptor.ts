@@ -3,16 +3,12 @@
  */
 import {
   type BackendDescriptor,
-  type BackendError,
-  type BackendOptions,
   backendApiVersion,
-  backendError,
   type ProbeResult
 } from "@tensorferry/core/backend/BackendDescriptor"
+import { optionsLayer } from "@tensorferry/core/backend/OptionsLayer"
 import * as Effect from "effect/Effect"
-import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
-import * as Schema from "effect/Schema"
 import { type Addon, loadAddon, packageFolder } from "./Addon.ts"
 import * as CopyDriver from "./CopyDriver.ts"
 import { type Discovered, discover } from "./discover.ts"
@@ -23,23 +19,7 @@ import * as ReplayTransfer from "./ReplayTransfer.ts"
 import * as TensorEngine from "./TensorEngine.ts"
 
 /** Builds a layer from options that may come from anywhere. */
-const withOptions = <A, R>(
-  kind: DriverKind,
-  options: BackendOptions,
-  build: (options: CudaOptions) => Layer.Layer<A, BackendError, R>
-): Layer.Layer<A, BackendError, R> =>
-  Layer.unwrap(
-    Schema.decodeEffect(CudaOptions)(options).pipe(
-      Effect.mapError((error) =>
-        backendError("InvalidOptions", {
-          backend: kind,
-          detail: error.message.replaceAll("\n", " "),
-          remedy: `The options are ${optionNames.join(", ")}.`
-        })
-      ),
-      Effect.map(build)
-    )
-  )
+const withOptions = (kind: DriverKind) => optionsLayer(CudaOptions, kind, `The options are ${optionNames.join(", ")}.`)
 
 const versionsOf = (addon: Addon, { opened, vendor }: Discovered): Record<string, string> => {
   const versions: Record<string, string> = { addon: String(addon.abiVersion), vendor }
@@ -92,8 +72,8 @@ const descriptor = (kind: DriverKind): BackendDescriptor => ({
   capabilities: { tensorEngine: TensorEngine.capabilities, copyDriver: CopyDriver.capabilities },
   options: CudaOptions,
   probe: probe(kind),
-  tensorEngine: (options) => withOptions(kind, options, (decoded) => TensorEngine.layer(decoded, kind)),
-  copyDriver: (options) => withOptions(kind, options, (decoded) => CopyDriver.layer(kind, decoded))
+  tensorEngine: (options) => withOptions(kind)(options, (decoded) => TensorEngine.layer(decoded, kind)),
+  copyDriver: (options) => withOptions(kind)(options, (decoded) => CopyDriver.layer(kind, decoded))
 })
 
 /** Replay needs one owner of the family, whatever copies between ranks. */
@@ -101,7 +81,7 @@ const withReplay = (owner: BackendDescriptor): BackendDescriptor => ({
   ...owner,
   capabilities: { ...owner.capabilities, replayTransfer: true },
   replayTransfer: (device, ringDepth, options) =>
-    withOptions("cuda", options, (decoded) => ReplayTransfer.layer(device, ringDepth, decoded))
+    withOptions("cuda")(options, (decoded) => ReplayTransfer.layer(device, ringDepth, decoded))
 })
 
 /** The first is the one to take unless there is a reason: by the peer's memory on one host, by collectives beyond. */

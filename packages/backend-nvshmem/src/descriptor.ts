@@ -7,38 +7,19 @@ import { discover } from "@tensorferry/backend-cuda/discover"
 import * as TensorEngine from "@tensorferry/backend-cuda/TensorEngine"
 import {
   type BackendDescriptor,
-  type BackendError,
-  type BackendOptions,
   backendApiVersion,
-  backendError,
   type ProbeResult
 } from "@tensorferry/core/backend/BackendDescriptor"
+import { optionsLayer } from "@tensorferry/core/backend/OptionsLayer"
 import * as Effect from "effect/Effect"
-import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
-import * as Schema from "effect/Schema"
 import { loadAddon, packageFolder, packageName } from "./Addon.ts"
 import * as CopyDriver from "./CopyDriver.ts"
 import { libraryNames, libraryVariable, searchedPaths } from "./libraries.ts"
 import { deviceOptions, NvshmemOptions, optionNames } from "./options.ts"
 
 /** Builds a layer from options that may come from anywhere. */
-const withOptions = <A, R>(
-  options: BackendOptions,
-  build: (options: NvshmemOptions) => Layer.Layer<A, BackendError, R>
-): Layer.Layer<A, BackendError, R> =>
-  Layer.unwrap(
-    Schema.decodeEffect(NvshmemOptions)(options).pipe(
-      Effect.mapError((error) =>
-        backendError("InvalidOptions", {
-          backend: packageName,
-          detail: error.message.replaceAll("\n", " "),
-          remedy: `The options are ${optionNames.join(", ")}.`
-        })
-      ),
-      Effect.map(build)
-    )
-  )
+const withOptions = optionsLayer(NvshmemOptions, packageName, `The options are ${optionNames.join(", ")}.`)
 
 /** Opens the libraries and counts devices; joins no job. */
 const probe: Effect.Effect<ProbeResult> = Effect.gen(function* () {

@@ -3,15 +3,11 @@
  */
 import {
   type BackendDescriptor,
-  type BackendError,
-  type BackendOptions,
   backendApiVersion,
-  backendError,
   type ProbeResult
 } from "@tensorferry/core/backend/BackendDescriptor"
+import { optionsLayer } from "@tensorferry/core/backend/OptionsLayer"
 import * as Effect from "effect/Effect"
-import * as Layer from "effect/Layer"
-import * as Schema from "effect/Schema"
 import { backendName, loadAddon, packageFolder } from "./Addon.ts"
 import * as CopyDriver from "./CopyDriver.ts"
 import * as HostMemory from "./HostMemory.ts"
@@ -20,22 +16,11 @@ import * as ReplayDevice from "./ReplayDevice.ts"
 import * as TensorEngine from "./TensorEngine.ts"
 
 /** Builds a layer from options that may come from anywhere. */
-const withOptions = <A, R>(
-  options: BackendOptions,
-  build: (options: TorchCopyOptions) => Layer.Layer<A, BackendError, R>
-): Layer.Layer<A, BackendError, R> =>
-  Layer.unwrap(
-    Schema.decodeEffect(TorchCopyOptions)(options).pipe(
-      Effect.mapError((error) =>
-        backendError("InvalidOptions", {
-          backend: backendName,
-          detail: error.message.replaceAll("\n", " "),
-          remedy: "The options are threads (1 to 64), forbid (a list of paths) and deferred (true or false)."
-        })
-      ),
-      Effect.map(build)
-    )
-  )
+const withOptions = optionsLayer(
+  TorchCopyOptions,
+  backendName,
+  "The options are threads (1 to 64), forbid (a list of paths) and deferred (true or false)."
+)
 
 const tried = [`${packageFolder}build`, `${packageFolder}prebuilds`, "a memory file of one page"]
 

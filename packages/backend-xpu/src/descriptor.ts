@@ -3,15 +3,11 @@
  */
 import {
   type BackendDescriptor,
-  type BackendError,
-  type BackendOptions,
   backendApiVersion,
-  backendError,
   type ProbeResult
 } from "@tensorferry/core/backend/BackendDescriptor"
+import { optionsLayer } from "@tensorferry/core/backend/OptionsLayer"
 import * as Effect from "effect/Effect"
-import * as Layer from "effect/Layer"
-import * as Schema from "effect/Schema"
 import { backendName, loadAddon, packageFolder } from "./Addon.ts"
 import { discover } from "./discover.ts"
 import { optionNames, XpuOptions } from "./options.ts"
@@ -20,22 +16,7 @@ import * as TensorEngine from "./TensorEngine.ts"
 import { openXpu } from "./Xpu.ts"
 
 /** Builds a layer from options that may come from anywhere. */
-const withOptions = <A, R>(
-  options: BackendOptions,
-  build: (options: XpuOptions) => Layer.Layer<A, BackendError, R>
-): Layer.Layer<A, BackendError, R> =>
-  Layer.unwrap(
-    Schema.decodeEffect(XpuOptions)(options).pipe(
-      Effect.mapError((error) =>
-        backendError("InvalidOptions", {
-          backend: backendName,
-          detail: error.message.replaceAll("\n", " "),
-          remedy: `The options are ${optionNames.join(", ")}.`
-        })
-      ),
-      Effect.map(build)
-    )
-  )
+const withOptions = optionsLayer(XpuOptions, backendName, `The options are ${optionNames.join(", ")}.`)
 
 const unavailable = (tried: ReadonlyArray<string>, cause: string, remedy: string): ProbeResult => ({
   _tag: "Unavailable",
