@@ -15,7 +15,6 @@ import type { NativeFailure } from "@tensorferry/core/backend/NativeAddon"
 import type { Message } from "@tensorferry/core/ir/Message"
 import {
   CopyDriver,
-  type CopyDriverCapabilities,
   type CopyDriverError,
   type CopyDriverShape,
   type InFlight,
@@ -29,6 +28,7 @@ import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
 import { makeConnections } from "./Connections.ts"
+import { copyDriverCapabilities } from "./capabilities.ts"
 import { driverErrors } from "./driverErrors.ts"
 import { unavailable, unavailableBecause } from "./failures.ts"
 import { mayBeAlive, processIdentity } from "./identity.ts"
@@ -39,14 +39,6 @@ import type { DriverKind } from "./planning/route.ts"
 import { makePreparer, type PreparedTransfer } from "./prepareTransfer.ts"
 import { type RunTimes, runTimes } from "./RunTimes.ts"
 import { deviceOf, open } from "./TensorEngine.ts"
-
-export const capabilities: CopyDriverCapabilities = {
-  gather: true,
-  requiresProcessGroupBarrier: true,
-  requiresTaskId: false,
-  deviceFamilies: ["cuda", "rocm"],
-  maxMessageBytes: Number.MAX_SAFE_INTEGER
-}
 
 export interface CudaCopyDriver extends CopyDriverShape {
   /** How long the parts of the latest run that ended well took; undefined before there is one. */
@@ -276,7 +268,7 @@ export const make = Effect.fnUntraced(function* (
     name: kind,
     rank,
     worldSize: size,
-    capabilities,
+    capabilities: copyDriverCapabilities,
     prepare,
     start: (program) =>
       Effect.suspend(() => {

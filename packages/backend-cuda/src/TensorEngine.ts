@@ -16,7 +16,6 @@ import { elementCount, formatShape, isRepresentable, type Shape } from "@tensorf
 import {
   type Fence,
   TensorEngine,
-  type TensorEngineCapabilities,
   type TensorEngineShape,
   type TensorError
 } from "@tensorferry/core/service/TensorEngine"
@@ -32,6 +31,7 @@ import * as Result from "effect/Result"
 import type * as EffectScope from "effect/Scope"
 import { loadAddon, type NativePin, packageName } from "./Addon.ts"
 import { makeBatchPrograms } from "./BatchPrograms.ts"
+import { tensorEngineCapabilities } from "./capabilities.ts"
 import { type CheckedBatch, type HostRange, makeChecks } from "./checks.ts"
 import { type DeviceMemory, makeDeviceMemory } from "./DeviceMemory.ts"
 import { refusal, tensorFailure } from "./failures.ts"
@@ -39,13 +39,6 @@ import { type Gpu, openGpu } from "./Gpu.ts"
 import { makeProgram, type ProgramSteps, runOnce } from "./GpuProgram.ts"
 import type { CudaOptions } from "./options.ts"
 import { StepTable } from "./StepTable.ts"
-
-export const capabilities: TensorEngineCapabilities = {
-  cast: true,
-  reduce: true,
-  quantize: ["mxfp8"],
-  hostVisible: false
-}
 
 /** The device that an engine works on, and its memory. */
 export interface EngineDevice {
@@ -196,7 +189,7 @@ export const make = Effect.fnUntraced(function* (
     [device]: { gpu, memory },
     name: `${packageName} on ${gpu.facts.name}`,
     deviceFamilies: [gpu.vendor],
-    capabilities,
+    capabilities: tensorEngineCapabilities,
     allocate,
     wrapHost: (bytes) =>
       Effect.acquireRelease(

@@ -6,17 +6,16 @@ import {
   backendApiVersion,
   type ProbeResult
 } from "@tensorferry/core/backend/BackendDescriptor"
+import { lazyLayer } from "@tensorferry/core/backend/LazyLayer"
 import { optionsLayer } from "@tensorferry/core/backend/OptionsLayer"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import { type Addon, loadAddon, packageFolder } from "./Addon.ts"
-import * as CopyDriver from "./CopyDriver.ts"
+import { copyDriverCapabilities, tensorEngineCapabilities } from "./capabilities.ts"
 import { type Discovered, discover } from "./discover.ts"
 import { libraryNames, libraryVariable, searchedPaths } from "./libraries.ts"
 import { CudaOptions, optionNames } from "./options.ts"
 import type { DriverKind } from "./planning/route.ts"
-import * as ReplayTransfer from "./ReplayTransfer.ts"
-import * as TensorEngine from "./TensorEngine.ts"
 
 /** Builds a layer from options that may come from anywhere. */
 const withOptions = (kind: DriverKind) => optionsLayer(CudaOptions, kind, `The options are ${optionNames.join(", ")}.`)
@@ -69,11 +68,25 @@ const descriptor = (kind: DriverKind): BackendDescriptor => ({
   name: kind,
   apiVersion: backendApiVersion,
   deviceFamilies: ["cuda", "rocm"],
-  capabilities: { tensorEngine: TensorEngine.capabilities, copyDriver: CopyDriver.capabilities },
+  capabilities: { tensorEngine: tensorEngineCapabilities, copyDriver: copyDriverCapabilities },
   options: CudaOptions,
   probe: probe(kind),
-  tensorEngine: (options) => withOptions(kind)(options, (decoded) => TensorEngine.layer(decoded, kind)),
-  copyDriver: (options) => withOptions(kind)(options, (decoded) => CopyDriver.layer(kind, decoded))
+  tensorEngine: (options) =>
+    withOptions(kind)(options, (decoded) =>
+      lazyLayer(
+        kind,
+        () => import("./TensorEngine.ts"),
+        ({ layer }) => layer(decoded, kind)
+      )
+    ),
+  copyDriver: (options) =>
+    withOptions(kind)(options, (decoded) =>
+      lazyLayer(
+        kind,
+        () => import("./CopyDriver.ts"),
+        ({ layer }) => layer(kind, decoded)
+      )
+    )
 })
 
 /** Replay needs one owner of the family, whatever copies between ranks. */
@@ -81,7 +94,13 @@ const withReplay = (owner: BackendDescriptor): BackendDescriptor => ({
   ...owner,
   capabilities: { ...owner.capabilities, replayTransfer: true },
   replayTransfer: (device, ringDepth, options) =>
-    withOptions("cuda")(options, (decoded) => ReplayTransfer.layer(device, ringDepth, decoded))
+    withOptions("cuda")(options, (decoded) =>
+      lazyLayer(
+        owner.name,
+        () => import("./ReplayTransfer.ts"),
+        ({ layer }) => layer(device, ringDepth, decoded)
+      )
+    )
 })
 
 /** The first is the one to take unless there is a reason: by the peer's memory on one host, by collectives beyond. */

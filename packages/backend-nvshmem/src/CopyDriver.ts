@@ -21,7 +21,6 @@ import type { NativeFailure } from "@tensorferry/core/backend/NativeAddon"
 import type { Message } from "@tensorferry/core/ir/Message"
 import {
   CopyDriver,
-  type CopyDriverCapabilities,
   type CopyDriverError,
   type CopyDriverShape,
   type InFlight,
@@ -37,19 +36,12 @@ import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
 import { type Addon, loadAddon, packageName } from "./Addon.ts"
+import { copyDriverCapabilities } from "./capabilities.ts"
 import { libraryNames, libraryVariable, searchedPaths } from "./libraries.ts"
 import { type Member, type Membership, makeMembership } from "./Membership.ts"
 import { deviceOptions, type NvshmemOptions } from "./options.ts"
 import { poison } from "./poison.ts"
 import { makePreparer, type PreparedExchange } from "./prepareExchange.ts"
-
-export const capabilities: CopyDriverCapabilities = {
-  gather: true,
-  requiresProcessGroupBarrier: false,
-  requiresTaskId: true,
-  deviceFamilies: ["cuda"],
-  maxMessageBytes: Number.MAX_SAFE_INTEGER
-}
 
 export interface NvshmemCopyDriver extends CopyDriverShape {
   /** How long the parts of the latest run that ended well took; undefined before there is one. */
@@ -250,7 +242,7 @@ export const make = Effect.fnUntraced(function* (
     name: packageName,
     rank,
     worldSize: size,
-    capabilities,
+    capabilities: copyDriverCapabilities,
     prepare,
     start: (program) =>
       Effect.suspend(() => {

@@ -3,18 +3,19 @@
  * library.
  */
 import { loadAddon as loadDeviceAddon } from "@tensorferry/backend-cuda/Addon"
+import { tensorEngineCapabilities } from "@tensorferry/backend-cuda/capabilities"
 import { discover } from "@tensorferry/backend-cuda/discover"
-import * as TensorEngine from "@tensorferry/backend-cuda/TensorEngine"
 import {
   type BackendDescriptor,
   backendApiVersion,
   type ProbeResult
 } from "@tensorferry/core/backend/BackendDescriptor"
+import { lazyLayer } from "@tensorferry/core/backend/LazyLayer"
 import { optionsLayer } from "@tensorferry/core/backend/OptionsLayer"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import { loadAddon, packageFolder, packageName } from "./Addon.ts"
-import * as CopyDriver from "./CopyDriver.ts"
+import { copyDriverCapabilities } from "./capabilities.ts"
 import { libraryNames, libraryVariable, searchedPaths } from "./libraries.ts"
 import { deviceOptions, NvshmemOptions, optionNames } from "./options.ts"
 
@@ -58,11 +59,24 @@ export const descriptors: ReadonlyArray<BackendDescriptor> = [
     name: packageName,
     apiVersion: backendApiVersion,
     deviceFamilies: ["cuda"],
-    capabilities: { tensorEngine: TensorEngine.capabilities, copyDriver: CopyDriver.capabilities },
+    capabilities: { tensorEngine: tensorEngineCapabilities, copyDriver: copyDriverCapabilities },
     options: NvshmemOptions,
     probe,
     tensorEngine: (options) =>
-      withOptions(options, (decoded) => TensorEngine.layer(deviceOptions(decoded), packageName)),
-    copyDriver: (options) => withOptions(options, CopyDriver.layer)
+      withOptions(options, (decoded) =>
+        lazyLayer(
+          packageName,
+          () => import("@tensorferry/backend-cuda/TensorEngine"),
+          ({ layer }) => layer(deviceOptions(decoded), packageName)
+        )
+      ),
+    copyDriver: (options) =>
+      withOptions(options, (decoded) =>
+        lazyLayer(
+          packageName,
+          () => import("./CopyDriver.ts"),
+          ({ layer }) => layer(decoded)
+        )
+      )
   }
 ]

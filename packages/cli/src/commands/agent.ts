@@ -128,9 +128,6 @@ export const agent = Command.make("agent", flags, (given) =>
     })
   )
 ).pipe(
-  Command.withDescription(
-    "Serve one rank of the tensor bus: processes hand it tensors, it exchanges them with other agents"
-  ),
   Command.withExamples([
     { command: "tensorferry agent --rank 0 --serve", description: "The first agent, which also serves the store" },
     {

@@ -45,4 +45,4 @@ export const backends = Command.make("backends", { backendPackages, json }, (fla
       yield* Console.log(table(["backend", "state", "devices", "offers", "detail"], rows))
     })
   )
-).pipe(Command.withDescription("List backends, whether they work on this machine, and what is missing"))
+)

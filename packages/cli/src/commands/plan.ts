@@ -188,9 +188,6 @@ export const plan = Command.make(
   (flags) =>
     withFailures(flags.json, Effect.scoped(Effect.flatMap(choosePlan(flags), (output) => print(output, flags.json))))
 ).pipe(
-  Command.withDescription(
-    "Show what a reshard of a checkpoint, or of one tensor between device meshes, would move: traffic matrix, bytes, memory and predicted time"
-  ),
   Command.withExamples([
     { command: "tensorferry plan llama/ --preset llama --from tp=8 --to tp=4,pp=2", description: "Traffic matrix" },
     {

@@ -208,7 +208,4 @@ const demo = subcommand("demo", 20, true).pipe(
   ])
 )
 
-export const replay = Command.make("replay").pipe(
-  Command.withDescription("Feed replay batches from a collector process to a learner's device"),
-  Command.withSubcommands([bench, demo])
-)
+export const replay = Command.make("replay").pipe(Command.withSubcommands([bench, demo]))

@@ -326,9 +326,6 @@ export const reshard = Command.make(
       )
     )
 ).pipe(
-  Command.withDescription(
-    "Reshard a checkpoint from one parallel layout to another, or one of its tensors between device meshes, one process per rank, and prove the result"
-  ),
   Command.withExamples([
     {
       command: "tensorferry reshard model.safetensors --from tp=2 --to tp=4,pp=2 --rules rules.yaml",

@@ -158,9 +158,6 @@ export const verify = Command.make("verify", flags, (flags) =>
     )
   )
 ).pipe(
-  Command.withDescription(
-    "Compare two models tensor by tensor, bit by bit or within a tolerance, whatever their layouts; exit code 1 where they differ"
-  ),
   Command.withExamples([
     { command: "tensorferry verify model.safetensors shards/", description: "A file and its shards" },
     {

@@ -1,6 +1,6 @@
 /** The backends that the command knows: those shipped with it and those of packages that the user names. */
-import { descriptors as cuda } from "@tensorferry/backend-cuda"
-import { descriptors as nvshmem } from "@tensorferry/backend-nvshmem"
+import { descriptors as cuda } from "@tensorferry/backend-cuda/descriptor"
+import { descriptors as nvshmem } from "@tensorferry/backend-nvshmem/descriptor"
 import { descriptors as torchCopy } from "@tensorferry/backend-torch-copy"
 import { descriptors as xpu } from "@tensorferry/backend-xpu"
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"

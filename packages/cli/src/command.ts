@@ -1,0 +1,79 @@
+/**
+ * The command and its subcommands. The code of a subcommand is imported when it is called for; what the help of all of
+ * them needs is here.
+ */
+import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
+import * as NodeServices from "@effect/platform-node/NodeServices"
+import * as CliError from "effect/cli/CliError"
+import * as Command from "effect/cli/Command"
+import * as Effect from "effect/Effect"
+
+const given = process.argv.slice(2)
+
+/** Completions and the wizard know every flag; otherwise a subcommand that is not named is only a line of the help. */
+const isCalled = (name: string): boolean =>
+  given.includes(name) || given.some((arg) => /^--(completions|wizard)/.test(arg))
+
+const subcommand = async <Name extends string, Input, ContextInput, E, R>(
+  name: Name,
+  description: string,
+  load: () => Promise<Command.Command<Name, Input, ContextInput, E, R>>
+) => {
+  const described = Command.withDescription(description)
+  return isCalled(name) ? described(await load()) : described(Command.make(name))
+}
+
+/** In the order of the help. */
+const subcommands = await Promise.all([
+  subcommand(
+    "reshard",
+    "Reshard a checkpoint from one parallel layout to another, or one of its tensors between device meshes, one process per rank, and prove the result",
+    async () => (await import("./commands/reshard.ts")).reshard
+  ),
+  subcommand(
+    "plan",
+    "Show what a reshard of a checkpoint, or of one tensor between device meshes, would move: traffic matrix, bytes, memory and predicted time",
+    async () => (await import("./commands/plan.ts")).plan
+  ),
+  subcommand(
+    "verify",
+    "Compare two models tensor by tensor, bit by bit or within a tolerance, whatever their layouts; exit code 1 where they differ",
+    async () => (await import("./commands/verify.ts")).verify
+  ),
+  subcommand(
+    "replay",
+    "Feed replay batches from a collector process to a learner's device",
+    async () => (await import("./commands/replay.ts")).replay
+  ),
+  subcommand(
+    "backends",
+    "List backends, whether they work on this machine, and what is missing",
+    async () => (await import("./commands/backends.ts")).backends
+  ),
+  subcommand(
+    "doctor",
+    "Inspect the machine and every backend, with remedies",
+    async () => (await import("./commands/doctor.ts")).doctor
+  ),
+  subcommand(
+    "agent",
+    "Serve one rank of the tensor bus: processes hand it tensors, it exchanges them with other agents",
+    async () => (await import("./commands/agent.ts")).agent
+  )
+])
+
+const root = Command.make("tensorferry").pipe(
+  Command.withDescription("Move model weights between parallel layouts"),
+  Command.withSubcommands(subcommands)
+)
+
+const program = Command.runWith(root, { version: "0.1.0" })(given).pipe(
+  Effect.catchIf(CliError.isCliError, (error) =>
+    Effect.sync(() => {
+      process.exitCode = error._tag === "ShowHelp" && error.errors.length === 0 ? 0 : 2
+    })
+  ),
+  Effect.provide(NodeServices.layer)
+)
+
+NodeRuntime.runMain(program)
