@@ -94,10 +94,11 @@ export const makeTransfers = (seed: number, ranks: number): ReadonlyArray<Transf
   return transfers
 }
 
+const viewIn = ({ storage }: Tensor, view: View): Tensor =>
+  Result.getOrThrow(tensorView(storage, view.dtype, view.shape, view))
+
 const allocate = (engine: TensorEngineShape, view: View) =>
-  Effect.map(engine.allocate("uint8", [view.byteLength]), ({ storage }) =>
-    Result.getOrThrow(tensorView(storage, view.dtype, view.shape, view))
-  )
+  Effect.map(engine.allocate("uint8", [view.byteLength]), (tensor) => viewIn(tensor, view))
 
 /** One rank's memory for its share of the transfers. */
 export interface Share {
@@ -106,13 +107,23 @@ export interface Share {
   readonly messages: ReadonlyArray<Message>
 }
 
-export const makeShare = (engine: TensorEngineShape, transfers: ReadonlyArray<Transfer>, rank: number) =>
+/** `destinations` gives memory of a transfer that is not the engine's. */
+export const makeShare = (
+  engine: TensorEngineShape,
+  transfers: ReadonlyArray<Transfer>,
+  rank: number,
+  destinations: ReadonlyMap<number, Tensor> = new Map()
+) =>
   Effect.gen(function* () {
     const sends: Array<readonly [Transfer, Tensor]> = []
     const recvs: Array<readonly [Transfer, Tensor]> = []
     for (const transfer of transfers) {
       if (transfer.from === rank) sends.push([transfer, yield* allocate(engine, transfer.source)])
-      if (transfer.to === rank) recvs.push([transfer, yield* allocate(engine, transfer.destination)])
+      const given = destinations.get(transfer.taskId)
+      if (transfer.to === rank) {
+        const tensor = given === undefined ? undefined : viewIn(given, transfer.destination)
+        recvs.push([transfer, tensor ?? (yield* allocate(engine, transfer.destination))])
+      }
     }
     const messagesOf = (
       direction: Message["direction"],

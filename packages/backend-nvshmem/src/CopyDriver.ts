@@ -14,10 +14,12 @@ import { makeAgreement } from "@tensorferry/backend-cuda/agreement"
 import { driverErrors } from "@tensorferry/backend-cuda/driverErrors"
 import { unavailable, unavailableBecause } from "@tensorferry/backend-cuda/failures"
 import { mayBeAlive, processIdentity } from "@tensorferry/backend-cuda/identity"
-import { type RunTimes, runTimes } from "@tensorferry/backend-cuda/RunTimes"
+import { peerTimesOf, type RunTimes, runTimes } from "@tensorferry/backend-cuda/RunTimes"
 import { deviceOf, open } from "@tensorferry/backend-cuda/TensorEngine"
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
 import type { NativeFailure } from "@tensorferry/core/backend/NativeAddon"
+import { byteLengthOf, type DType } from "@tensorferry/core/base/DType"
+import { elementCount, type Shape } from "@tensorferry/core/base/Region"
 import type { Message } from "@tensorferry/core/ir/Message"
 import {
   CopyDriver,
@@ -27,7 +29,9 @@ import {
   type Program
 } from "@tensorferry/core/service/CopyDriver"
 import { ProcessGroup, type ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
-import { TensorEngine, type TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
+import { TensorEngine, type TensorEngineShape, type TensorError } from "@tensorferry/core/service/TensorEngine"
+import type { Storage } from "@tensorferry/core/tensor/Storage"
+import { type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
 import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -40,6 +44,7 @@ import { copyDriverCapabilities } from "./capabilities.ts"
 import { libraryNames, libraryVariable, searchedPaths } from "./libraries.ts"
 import { type Member, type Membership, makeMembership } from "./Membership.ts"
 import { deviceOptions, type NvshmemOptions } from "./options.ts"
+import { decodeByteLength } from "./Publication.ts"
 import { poison } from "./poison.ts"
 import { makePreparer, type PreparedExchange } from "./prepareExchange.ts"
 
@@ -48,7 +53,23 @@ export interface NvshmemCopyDriver extends CopyDriverShape {
   readonly lastRun: Effect.Effect<RunTimes | undefined>
   /** Iterations of a program's schedule, and what unequal batches cost in it; undefined for programs of others. */
   readonly scheduleOf: (program: Program) => { readonly iterations: number; readonly imbalance: number } | undefined
+  /**
+   * A tensor in the symmetric heap, with unspecified contents: peers whose kernels reach it write into it straight away,
+   * without a slot between. Collective: every rank asks for as many bytes, at the same point of its program. The memory
+   * goes back to the heap when the drivers of all ranks are closed; after a run that failed, a peer may still be writing
+   * into it until the next preparation.
+   */
+  readonly allocateSymmetric: (
+    dtype: DType,
+    shape: Shape
+  ) => Effect.Effect<Tensor, CopyDriverError | TensorError, Scope.Scope>
 }
+
+const drivers = new WeakSet<CopyDriverShape>()
+
+/** The driver of a layer of this package with what only it can do; undefined for drivers of others. */
+export const nvshmemOf = (driver: CopyDriverShape): NvshmemCopyDriver | undefined =>
+  drivers.has(driver) ? (driver as NvshmemCopyDriver) : undefined
 
 /** What the driver keeps beside a program. */
 interface Entry extends PreparedExchange {
@@ -101,7 +122,11 @@ export const make = Effect.fnUntraced(function* (
   const agreement = makeAgreement(group, packageName, errors)
   // Left when nothing runs any more: finalizers run in reverse order.
   let membership: Membership | undefined
-  yield* Effect.addFinalizer(() => membership?.close ?? Effect.void)
+  const symmetric = new Set<Storage>()
+  yield* Effect.addFinalizer(() => {
+    for (const storage of symmetric) storage.free()
+    return membership?.close ?? Effect.void
+  })
   // Transfers overlap what the engine does.
   const gpu = yield* Effect.mapError(behind.gpu.openLane, (failure) => unavailableBecause(packageName, failure))
   const parts = { addon, library, gpu, group, options, errors, agreement }
@@ -131,7 +156,7 @@ export const make = Effect.fnUntraced(function* (
 
   const prepare: CopyDriverShape["prepare"] = (messages) =>
     Effect.gen(function* () {
-      const prepared = yield* prepareExchange(messages)
+      const prepared = yield* prepareExchange.prepare(messages)
       const program: Program = { messages, paths: prepared.paths }
       const isFreed = messages.some((message) => message.parts.some(({ tensor }) => tensor.storage.isFreed()))
       const entry: Entry = { ...prepared, member: members.member()!, isUsable: !isFreed, cancel: Effect.void }
@@ -194,6 +219,7 @@ export const make = Effect.fnUntraced(function* (
         return yield* failureOf(started.failure)
       }
       const job = started.success
+      let taken: RunTimes | undefined
       const death = Deferred.makeUnsafe<never, CopyDriverError>()
       const watch = Effect.gen(function* () {
         while (!job.isComplete()) {
@@ -213,7 +239,8 @@ export const make = Effect.fnUntraced(function* (
           return failureOf(failure)
         },
         onSuccess: (times) => {
-          lastRun = runTimes(entry.spans, times)
+          taken = runTimes(entry.spans, times)
+          lastRun = taken
         }
       })
       const wait = Effect.catch(ended, (error) => {
@@ -234,11 +261,37 @@ export const make = Effect.fnUntraced(function* (
           member.mustReset = true
           return job.cancel
         }),
-        movedBytes: Effect.sync(job.movedBytes)
+        movedBytes: Effect.sync(job.movedBytes),
+        peerTimes: Effect.sync(() => (taken === undefined ? [] : peerTimesOf(taken)))
       }
     })
 
-  return {
+  const allocateSymmetric: NvshmemCopyDriver["allocateSymmetric"] = (dtype, shape) =>
+    Effect.gen(function* () {
+      const byteLength = byteLengthOf(dtype, elementCount(shape))
+      const asked = yield* agreement.agree("symmetric", Result.succeed(byteLength), decodeByteLength)
+      const other = asked.findIndex((bytes) => bytes !== byteLength)
+      if (other >= 0 || byteLength === 0) {
+        const detail =
+          other >= 0
+            ? `Rank ${other} asks for ${asked[other]} bytes of symmetric memory where this rank asks for ${byteLength}.`
+            : "A symmetric tensor has at least one byte."
+        return yield* errors.fail("InvalidProgram", detail, {
+          peer: other < 0 ? undefined : other,
+          op: "allocate",
+          scope: "op"
+        })
+      }
+      const member = yield* prepareExchange.join
+      const address = yield* members.allocate(member, byteLength)
+      const storage = yield* behind.memory.foreignStorage(address, byteLength)
+      symmetric.add(storage)
+      return yield* Effect.mapError(Effect.fromResult(tensorView(storage, dtype, shape)), ({ detail }) =>
+        errors.fail("InvalidProgram", detail, { op: "allocate", scope: "op" })
+      )
+    })
+
+  const driver: NvshmemCopyDriver = {
     name: packageName,
     rank,
     worldSize: size,
@@ -257,8 +310,11 @@ export const make = Effect.fnUntraced(function* (
         )
       }),
     lastRun: Effect.sync(() => lastRun),
-    scheduleOf: (program) => entries.get(program)
+    scheduleOf: (program) => entries.get(program),
+    allocateSymmetric
   }
+  drivers.add(driver)
+  return driver
 })
 
 /** Fails with "Unavailable" where there is no device, or no library. */

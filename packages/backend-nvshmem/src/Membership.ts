@@ -35,6 +35,8 @@ export interface Member {
   readonly exchange: NativeExchange
   readonly calls: NativeStreamCalls
   readonly layout: BlockLayout
+  /** What was allocated beside the block, the same on all PEs but for where their heaps begin. */
+  readonly tensors: Array<{ readonly address: number; readonly byteLength: number }>
   /** Runs begun since the words were zero. */
   runs: number
   mustReset: boolean
@@ -144,6 +146,7 @@ export const makeMembership = (parts: MembershipParts) => {
           session,
           ...made.value,
           layout: { ...layout, address: Number(address) },
+          tensors: [],
           runs: 0,
           mustReset: false
         }
@@ -237,6 +240,17 @@ export const makeMembership = (parts: MembershipParts) => {
         const isInStep = told.every(({ runs, mustReset }) => !mustReset && runs === told[0]!.runs)
         if (!isInStep) yield* reset(member)
         return member
+      }),
+    /** Memory that all PEs have at the same place of their heaps, until they leave the job. Every rank calls it alike. */
+    allocate: (known: Member, byteLength: number): Effect.Effect<bigint, CopyDriverError> =>
+      Effect.gen(function* () {
+        const allocated = yield* Effect.result(
+          step<bigint>("allocate", (done) => addon.startAllocate(known.session, byteLength, done))
+        )
+        yield* agree("allocated", allocated)
+        const address = yield* Effect.fromResult(allocated)
+        known.tensors.push({ address: Number(address), byteLength })
+        return address
       }),
     /** Makes the run fail on the others, which would wait for this rank. */
     decline: (known: Member): Effect.Effect<void> =>

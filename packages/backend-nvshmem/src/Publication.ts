@@ -33,4 +33,16 @@ export const SentBatches = Schema.Struct({
 })
 export type SentBatches = typeof SentBatches.Type
 
-export const decodeBatches = decodeOutcome(Schema.Array(SentBatches))
+/** What a PE sends, and where others may write at once. */
+export const Share = Schema.Struct({
+  sent: Schema.Array(SentBatches),
+  /** Where its block lies, in its own address space. */
+  block: Natural,
+  /** By peer, the memories of the list for it that receive and lie in the symmetric heap. */
+  symmetric: Schema.Record(Schema.String, Schema.Array(Natural))
+})
+export type Share = typeof Share.Type
+
+export const decodeShare = decodeOutcome(Share)
+
+export const decodeByteLength = decodeOutcome(Natural)

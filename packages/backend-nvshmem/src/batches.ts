@@ -4,8 +4,9 @@
 import type { Checked, DriverErrors } from "@tensorferry/backend-cuda/driverErrors"
 import type { Flow } from "@tensorferry/backend-cuda/flows"
 import { MoveTable } from "@tensorferry/core/backend/MoveTable"
+import { byteLengthOf } from "@tensorferry/core/base/DType"
 import type { Device } from "@tensorferry/core/tensor/Device"
-import { makeStorage } from "@tensorferry/core/tensor/Storage"
+import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
 import {
   byteMove,
   isContiguous,
@@ -23,6 +24,15 @@ export interface Piece {
   readonly taskId: number
   readonly tensor: Tensor
   readonly byteLength: number
+  readonly theirs: PieceThere
+}
+
+/** The same region at the peer. */
+export interface PieceThere {
+  /** Index into the memories of the peer's list. */
+  readonly memory: number
+  readonly byteOffset: number
+  readonly strides: ReadonlyArray<number>
 }
 
 /** Pieces start at multiples of this, so that they stay aligned for the widest loads. */
@@ -44,7 +54,7 @@ export const batchesOf = (
 ): Checked<ReadonlyArray<Batch<Piece>>> => {
   const batchBytes = batchLimit(flow, slotBytes)
   const pieces: Array<Piece> = []
-  for (const { taskId, tensor } of flow.pairs) {
+  for (const { taskId, tensor, theirs } of flow.pairs) {
     for (const { region, byteLength } of segmentTensor(tensor.shape, tensor.dtype, batchBytes)) {
       const slice = sliceTensor(tensor, region)
       const detail = Result.isFailure(slice)
@@ -57,7 +67,14 @@ export const batchesOf = (
           errors.fail("InvalidProgram", detail ?? "", { peer: flow.peer, taskId, op: "prepare", scope: "op" })
         )
       }
-      pieces.push({ taskId, tensor: slice.success, byteLength })
+      const { memory, byteOffset, strides } = theirs
+      const first = region.reduce((sum, [start], dim) => sum + start * strides[dim]!, 0)
+      pieces.push({
+        taskId,
+        tensor: slice.success,
+        byteLength,
+        theirs: { memory, byteOffset: byteOffset + byteLengthOf(tensor.dtype, first), strides }
+      })
     }
   }
   return Result.succeed(packWorkload(pieces, { batchBytes, batchItems: piecesPerBatch, alignment: pieceAlignment }))
@@ -76,30 +93,38 @@ export interface SlotMoves {
   readonly runs: ReadonlyArray<Run>
 }
 
-/** Moves between the tensors of a batch and the slot at an address; dense runs from `runBytes` on apart. */
-export const slotMoves = (
+/** Where the other end of a piece lies, as it can be reached here. */
+export type OtherEnd = (piece: Piece, offset: number) => Result.Result<Tensor, { readonly detail: string }>
+
+/** Packed in the slot at an address. */
+export const inSlot = (device: Device, { byteLength }: Batch<Piece>, address: number): OtherEnd => {
+  const slot = makeStorage({ device, address: BigInt(address), byteLength, release: () => {} })
+  return ({ tensor }, byteOffset) => tensorView(slot, tensor.dtype, tensor.shape, { byteOffset })
+}
+
+/** In the peer's own tensors; `storageOf` gives its memories as they are mapped here. */
+export const inPlace =
+  (storageOf: (memory: number) => Storage): OtherEnd =>
+  ({ tensor, theirs }) =>
+    tensorView(storageOf(theirs.memory), tensor.dtype, tensor.shape, theirs)
+
+/** Moves between the tensors of a batch and their other ends; dense runs from `runBytes` on apart. */
+export const batchMoves = (
   errors: DriverErrors,
-  device: Device,
   batch: Batch<Piece>,
-  slotAddress: number,
+  otherEnd: OtherEnd,
   isReceiving: boolean,
   runBytes: number
 ): Checked<SlotMoves> => {
   const table = new MoveTable(batch.items.length)
   const runs: Array<Run> = []
-  const slot = makeStorage({
-    device,
-    address: BigInt(slotAddress),
-    byteLength: batch.byteLength,
-    release: () => {}
-  })
   for (const { item, offset } of batch.items) {
     const { tensor, taskId } = item
     const wrong = (detail: string) =>
       Result.fail(errors.fail("InvalidProgram", `${detail}.`, { taskId, op: "prepare", scope: "op" }))
-    const dense = tensorView(slot, tensor.dtype, tensor.shape, { byteOffset: offset })
-    if (Result.isFailure(dense)) return wrong(dense.failure.detail)
-    const move = byteMove(isReceiving ? { dst: tensor, src: dense.success } : { dst: dense.success, src: tensor })
+    const other = otherEnd(item, offset)
+    if (Result.isFailure(other)) return wrong(other.failure.detail)
+    const move = byteMove(isReceiving ? { dst: tensor, src: other.success } : { dst: other.success, src: tensor })
     if (Result.isFailure(move)) return wrong(move.failure.detail)
     const { dst, src } = move.success
     const [destination, source] = [dst, src].map((side) => Number(side.storage.address) + side.byteOffset) as [

@@ -17,16 +17,17 @@ import type { Span } from "@tensorferry/backend-cuda/RunTimes"
 import type { Message } from "@tensorferry/core/ir/Message"
 import type { CopyDriverError, PeerPath } from "@tensorferry/core/service/CopyDriver"
 import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
+import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
 import type { Addon } from "./Addon.ts"
-import { batchesOf, type Piece, slotMoves } from "./batches.ts"
+import { batchesOf, batchMoves, inPlace, inSlot, type Piece, type SlotMoves } from "./batches.ts"
 import { exchangeSteps, putLimit, type ReceiveStep, type SendStep } from "./exchangeSteps.ts"
 import { receiveSlotAddress, sendSlotAddress } from "./layout.ts"
 import type { Member, Membership } from "./Membership.ts"
 import { exchangeSizes, type NvshmemOptions } from "./options.ts"
-import { decodeBatches, decodeTold, type SentBatches, type Told } from "./Publication.ts"
+import { decodeShare, decodeTold, type SentBatches, type Share, type Told } from "./Publication.ts"
 import { type Schedule, type ScheduledBatch, scheduleBatches } from "./planning/CommunicationScheduler.ts"
 import { executionPlan } from "./planning/ExecutionPlan.ts"
 import type { Batch } from "./planning/WorkloadPacker.ts"
@@ -55,6 +56,8 @@ export interface PreparedExchange {
   readonly imbalance: number
 }
 
+const nothingToMove: SlotMoves = { table: new BigUint64Array(0), runs: [] }
+
 /** A flow and its batches. What is sent goes to the peer's slots in one of two ways. */
 interface CutFlow {
   readonly flow: Flow
@@ -63,11 +66,23 @@ interface CutFlow {
   readonly distance: number | undefined
 }
 
+/** A rank's part before it is compiled. */
+interface CutShare {
+  readonly flows: ReadonlyArray<CutFlow>
+  /** Lists of the peers, by peer. */
+  readonly lists: ReadonlyMap<number, PeerList>
+  /** Storages of this rank that peers can write to at their place. */
+  readonly symmetric: ReadonlySet<Storage>
+  readonly told: Share
+}
+
 export const makePreparer = (parts: DriverParts) => {
   const { addon, gpu, group, options, errors, agreement, membership } = parts
   const { rank, size } = group
   const sizes = exchangeSizes(options)
   const self = processIdentity()
+
+  const ownLists = (messages: ReadonlyArray<Message>) => publishedLists(messages, undefined)
 
   const publication = (messages: ReadonlyArray<Message>): Checked<Told> => {
     const why = poisonOf(gpu.ordinal)
@@ -81,9 +96,7 @@ export const makePreparer = (parts: DriverParts) => {
       process: self,
       ordinal: gpu.ordinal,
       ...membership.told(sizes.slotBytes, sizes.slots),
-      lists: Object.fromEntries(
-        [...publishedLists(messages, undefined)].map(([peer, list]) => [String(peer), encodePeerList(list)])
-      )
+      lists: Object.fromEntries([...ownLists(messages)].map(([peer, list]) => [String(peer), encodePeerList(list)]))
     })
   }
 
@@ -114,11 +127,7 @@ export const makePreparer = (parts: DriverParts) => {
     return Result.fail(errors.fail("UnreachableMemory", detail, { peer, op: "prepare" }))
   }
 
-  const cut = (
-    messages: ReadonlyArray<Message>,
-    told: ReadonlyArray<Told>,
-    member: Member
-  ): Checked<ReadonlyArray<CutFlow>> =>
+  const cut = (messages: ReadonlyArray<Message>, told: ReadonlyArray<Told>, member: Member): Checked<CutShare> =>
     Result.flatMap(listsFor(told), (lists) => {
       const devices = { here: gpu.ordinal, there: (peer: number) => told[peer]!.ordinal }
       return Result.flatMap(flowsOf(errors, messages, lists, devices), (flows) => {
@@ -130,9 +139,54 @@ export const makePreparer = (parts: DriverParts) => {
           if (Result.isFailure(distance)) return Result.fail(distance.failure)
           all.push({ flow, batches: batches.success, distance: distance.success })
         }
-        return Result.succeed(all)
+        const symmetric = symmetricStorages(member, messages)
+        return Result.succeed({
+          flows: all,
+          lists,
+          symmetric,
+          told: {
+            sent: sentBatches(all),
+            block: member.layout.address,
+            symmetric: symmetricMemories(messages, symmetric)
+          }
+        })
       })
     })
+
+  const isSymmetric = (member: Member, address: number, byteLength: number): boolean =>
+    member.tensors.some(
+      (tensor) => address >= tensor.address && address + byteLength <= tensor.address + tensor.byteLength
+    )
+
+  /** Where symmetric memory lies at a peer; undefined for what is not symmetric, or not mapped here. */
+  const mappedAt = (member: Member, address: number, byteLength: number, peer: number): number | undefined => {
+    if (!isSymmetric(member, address, byteLength)) return undefined
+    const there = addon.pointerTo(member.session, BigInt(address), peer)
+    return there.code === "Ok" && there.value !== 0n ? Number(there.value) : undefined
+  }
+
+  /** What receives and lies in the symmetric heap. */
+  const symmetricStorages = (member: Member, messages: ReadonlyArray<Message>): ReadonlySet<Storage> => {
+    const receiving = messages.filter(({ direction }) => direction === "recv").flatMap(({ parts }) => parts)
+    const storages = new Set(receiving.map(({ tensor }) => tensor.storage))
+    return new Set(
+      [...storages].filter(
+        ({ address, byteLength }) => byteLength > 0 && isSymmetric(member, Number(address), byteLength)
+      )
+    )
+  }
+
+  /** The same by peer and number in the list for it. */
+  const symmetricMemories = (messages: ReadonlyArray<Message>, symmetric: ReadonlySet<Storage>): Share["symmetric"] => {
+    if (symmetric.size === 0) return {}
+    const addresses = new Set([...symmetric].map(({ address }) => Number(address)))
+    return Object.fromEntries(
+      [...ownLists(messages)].map(([peer, { memories }]) => [
+        String(peer),
+        memories.flatMap(({ address }, number) => (addresses.has(address) ? [number] : []))
+      ])
+    )
+  }
 
   const sentBatches = (flows: ReadonlyArray<CutFlow>): ReadonlyArray<SentBatches> =>
     flows
@@ -143,14 +197,37 @@ export const makePreparer = (parts: DriverParts) => {
         byteLengths: batches.map(({ byteLength }) => byteLength)
       }))
 
+  const listTo = (shares: ReadonlyArray<Share>, source: number, destination: number): SentBatches | undefined =>
+    shares[source]?.sent.find(({ peer }) => peer === destination)
+
+  /** The peer's memories that lie in the symmetric heap, as they are mapped here. */
+  const symmetricAt = (
+    member: Member,
+    peer: number,
+    list: PeerList | undefined,
+    share: Share | undefined
+  ): Checked<ReadonlyMap<number, Storage>> => {
+    const mapped = new Map<number, Storage>()
+    for (const number of share?.symmetric[rank] ?? []) {
+      const memory = list?.memories[number]
+      // The heap has the same shape on all PEs: what the peer says is looked up in it before anything is written there.
+      const here = memory === undefined ? 0 : memory.address - share!.block + member.layout.address
+      const byteLength = memory?.byteLength ?? 0
+      const address = byteLength > 0 ? mappedAt(member, here, byteLength, peer) : undefined
+      if (address === undefined) {
+        const detail = `The peer says that memory ${number} of its list lies in the symmetric heap, but it is not mapped here.`
+        return Result.fail(errors.fail("UnreachableMemory", detail, { peer, op: "prepare" }))
+      }
+      mapped.set(number, makeStorage({ device: gpu.device, address: BigInt(address), byteLength, release: () => {} }))
+    }
+    return Result.succeed(mapped)
+  }
+
   /** Fails where a peer sends other batches than this rank expects. */
-  const checkArrivals = (
-    flows: ReadonlyArray<CutFlow>,
-    sent: ReadonlyArray<ReadonlyArray<SentBatches>>
-  ): Checked<void> => {
+  const checkArrivals = (flows: ReadonlyArray<CutFlow>, shares: ReadonlyArray<Share>): Checked<void> => {
     for (const { flow, batches } of flows) {
       if (!flow.isReceiving) continue
-      const list = sent[flow.peer]?.find(({ peer }) => peer === rank)
+      const list = listTo(shares, flow.peer, rank)
       const expected = batches.map(({ byteLength }) => byteLength)
       if (list?.byteLengths.join() === expected.join()) continue
       const detail = `The peer packs ${list?.byteLengths.length ?? 0} batches where ${expected.length} of other sizes are expected.`
@@ -160,16 +237,16 @@ export const makePreparer = (parts: DriverParts) => {
   }
 
   const compile = (
-    flows: ReadonlyArray<CutFlow>,
-    sent: ReadonlyArray<ReadonlyArray<SentBatches>>,
+    { flows, lists, symmetric }: CutShare,
+    shares: ReadonlyArray<Share>,
     told: ReadonlyArray<Told>,
     member: Member
   ): Effect.Effect<PreparedExchange, CopyDriverError, Scope.Scope> =>
     Effect.gen(function* () {
-      yield* Effect.fromResult(checkArrivals(flows, sent))
+      yield* Effect.fromResult(checkArrivals(flows, shares))
       const { layout } = member
-      const batches = sent.flatMap((lists, source) =>
-        lists.flatMap(({ peer: destination, byteLengths }) =>
+      const batches = shares.flatMap(({ sent }, source) =>
+        sent.flatMap(({ peer: destination, byteLengths }) =>
           byteLengths.map((byteLength, index): ScheduledBatch => ({ source, destination, index, byteLength }))
         )
       )
@@ -183,25 +260,45 @@ export const makePreparer = (parts: DriverParts) => {
       const cutTo = (peer: number, isReceiving: boolean): CutFlow =>
         flows.find(({ flow }) => flow.peer === peer && flow.isReceiving === isReceiving)!
 
+      const symmetricThere = new Map<number, ReadonlyMap<number, Storage>>()
+      for (const { flow, distance } of flows) {
+        if (flow.isReceiving || distance === undefined) continue
+        const { peer } = flow
+        symmetricThere.set(peer, yield* Effect.fromResult(symmetricAt(member, peer, lists.get(peer), shares[peer])))
+      }
+      const inPlacePeers = new Set<number>()
       const sends: Array<SendStep> = []
       for (const send of plan.sends) {
         const { distance, batches: own } = cutTo(send.peer, false)
         const batch = own[batches[send.batch]!.index]!
         const isDirect = distance !== undefined
-        const address = isDirect
-          ? receiveSlotAddress(layout, send.receiveSlot) + distance
-          : sendSlotAddress(layout, send.sendSlot)
+        const mapped = symmetricThere.get(send.peer)
+        const isInPlace = mapped !== undefined && batch.items.every(({ item }) => mapped.has(item.theirs.memory))
+        if (isInPlace) inPlacePeers.add(send.peer)
+        const otherEnd = isInPlace
+          ? inPlace((memory) => mapped.get(memory)!)
+          : inSlot(
+              gpu.device,
+              batch,
+              isDirect
+                ? receiveSlotAddress(layout, send.receiveSlot) + distance
+                : sendSlotAddress(layout, send.sendSlot)
+            )
         const runBytes = isDirect ? sizes.copyEngineBytes : Number.POSITIVE_INFINITY
-        const moves = yield* Effect.fromResult(slotMoves(errors, gpu.device, batch, address, false, runBytes))
+        const moves = yield* Effect.fromResult(batchMoves(errors, batch, otherEnd, false, runBytes))
         sends.push({ ...send, byteLength: batch.byteLength, moves, isDirect })
       }
       const receives: Array<ReceiveStep> = []
       for (const [at, receive] of plan.receives.entries()) {
         const batch = cutTo(receive.peer, true).batches[batches[receive.batch]!.index]!
-        const address = receiveSlotAddress(layout, receive.receiveSlot)
-        const moves = yield* Effect.fromResult(
-          slotMoves(errors, gpu.device, batch, address, true, Number.POSITIVE_INFINITY)
-        )
+        const isInPlace =
+          listTo(shares, receive.peer, rank)!.isDirect &&
+          batch.items.every(({ item }) => symmetric.has(item.tensor.storage))
+        if (isInPlace) inPlacePeers.add(receive.peer)
+        const slot = inSlot(gpu.device, batch, receiveSlotAddress(layout, receive.receiveSlot))
+        const moves = isInPlace
+          ? nothingToMove
+          : yield* Effect.fromResult(batchMoves(errors, batch, slot, true, Number.POSITIVE_INFINITY))
         receives.push({ ...receive, byteLength: batch.byteLength, moves, next: plan.nextLeaves[at] })
       }
       const { steps, moves, spans } = exchangeSteps(rank, layout, sends, receives, plan.leaves)
@@ -216,7 +313,7 @@ export const makePreparer = (parts: DriverParts) => {
               (made) => Effect.sync(made.close)
             )
       return {
-        paths: pathsOf(flows, sent, schedule),
+        paths: pathsOf(flows, shares, schedule, inPlacePeers),
         program,
         spans,
         processes: new Map(flows.map(({ flow }) => [flow.peer, told[flow.peer]!.process])),
@@ -227,15 +324,16 @@ export const makePreparer = (parts: DriverParts) => {
 
   const pathsOf = (
     flows: ReadonlyArray<CutFlow>,
-    sent: ReadonlyArray<ReadonlyArray<SentBatches>>,
-    { iterations, imbalance }: Schedule
+    shares: ReadonlyArray<Share>,
+    { iterations, imbalance }: Schedule,
+    inPlacePeers: ReadonlySet<number>
   ): ReadonlyArray<PeerPath> =>
     [...new Set(flows.map(({ flow }) => flow.peer))].map((peer) => {
-      const ways = [sent[rank]?.find((list) => list.peer === peer), sent[peer]?.find((list) => list.peer === rank)]
+      const ways = [listTo(shares, rank, peer), listTo(shares, peer, rank)]
       const names = new Set(ways.flatMap((list) => (list === undefined ? [] : [list.isDirect ? "direct" : "put"])))
       const reasons = [...names].map((name) =>
         name === "direct"
-          ? "kernels reach the slots of the receiver"
+          ? `kernels reach the ${inPlacePeers.has(peer) ? "symmetric tensors" : "slots"} of the receiver`
           : options.path === "put"
             ? "asked for by the option path"
             : "slots of the receiver are not mapped at the sender"
@@ -247,15 +345,19 @@ export const makePreparer = (parts: DriverParts) => {
       }
     })
 
-  return (messages: ReadonlyArray<Message>): Effect.Effect<PreparedExchange, CopyDriverError, Scope.Scope> =>
+  const prepare = (messages: ReadonlyArray<Message>): Effect.Effect<PreparedExchange, CopyDriverError, Scope.Scope> =>
     Effect.gen(function* () {
       const told = yield* agreement.agree("publish", publication(messages), decodeTold)
       const member = yield* membership.ensure(told)
-      const flows = cut(messages, told, member)
-      const sent = yield* agreement.agree("batches", Result.map(flows, sentBatches), decodeBatches)
+      const share = cut(messages, told, member)
+      const shares = yield* agreement.agree(
+        "batches",
+        Result.map(share, ({ told }) => told),
+        decodeShare
+      )
       // Nobody told of a failure, so there is none here either.
-      const known = yield* Effect.fromResult(flows)
-      const compiled = yield* Effect.result(compile(known, sent, told, member))
+      const known = yield* Effect.fromResult(share)
+      const compiled = yield* Effect.result(compile(known, shares, told, member))
       yield* agreement.agree(
         "outcome",
         Result.map(compiled, () => null),
@@ -263,4 +365,11 @@ export const makePreparer = (parts: DriverParts) => {
       )
       return yield* Effect.fromResult(compiled)
     })
+
+  /** Joins the job, if this rank has no part in one. Every rank calls it. */
+  const join = Effect.suspend(() =>
+    Effect.flatMap(agreement.agree("publish", publication([]), decodeTold), membership.ensure)
+  )
+
+  return { prepare, join }
 }
