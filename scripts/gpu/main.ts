@@ -1,8 +1,8 @@
 /**
  * Proves and measures this package on the GPUs of a machine: `node main.js [--out FOLDER] [--only STAGE,...] [--simulator FILE]`.
  *
- * Stages: host (host kernels of this processor), facts, engine, quantize, replay, conformance, golden, reshard, repeats, sanitizer. The
- * first five need one device. Each writes what it found to `results.json` in the folder as soon as it has ended; tables come last.
+ * Stages: host (host kernels of this processor), facts, engine, replay, ways (of queueing replay copies), quantize, conformance,
+ * golden, reshard, repeats, sanitizer. The first six need one device. Each writes what it found to `results.json` in the folder as soon as it has ended; tables come last.
  */
 import { spawnSync } from "node:child_process"
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs"
@@ -24,6 +24,7 @@ import { driftPer100, median } from "./numbers.ts"
 import { goldenQuantize, measureQuantize } from "./quantize.ts"
 import { rankMain } from "./rank.ts"
 import { type Figure, measureReplay, replayCases } from "./replay.ts"
+import { compareWays, formatWays } from "./replayWays.ts"
 import { deviceCase, deviceCaseCount } from "./reshards.ts"
 import type { RankSpec, RepeatSample, ReshardTimes } from "./work.ts"
 
@@ -37,7 +38,7 @@ const flag = (name: string): string | undefined => {
 const out = flag("out") ?? "."
 const only = flag("only")?.split(",")
 const simulator = flag("simulator")
-/** Names of backends; `nvshmem:put` and `nvshmem:direct` choose the path of `nvshmem`. */
+/** Names of backends; `nvshmem:put` and `nvshmem:direct` choose its path, `nvshmem:symmetric` is direct into symmetric memory. */
 const backends = flag("backends")?.split(",") ?? ["cuda-ipc", "nccl", "cuda"]
 const devices = Number(flag("devices") ?? 2)
 /** For rehearsals: divides long dimensions of the weights. */
@@ -55,14 +56,21 @@ const options =
     : { ...stated, libraries: { runtime: simulator, driver: simulator, compiler: simulator, collectives: simulator } }
 
 /** The backend that a name of `backends` means, with its options; those of `nvshmem` are stated by a flag of their own. */
-const chosen = (name: string): Pick<RankSpec, "backend" | "options"> => {
+const chosen = (name: string): Pick<RankSpec, "backend" | "options" | "symmetric"> => {
   const [backend, way] = name.split(":") as [string, string | undefined]
   if (backend !== "nvshmem") return { backend, options }
   const own = JSON.parse(flag("nvshmem-options") ?? "{}") as { readonly [option: string]: unknown }
   const libraries = { runtime: simulator, driver: simulator, compiler: simulator, nvshmem: simulator }
+  const symmetric = way === "symmetric"
+  const chosenPath = symmetric ? "direct" : way
   return {
     backend,
-    options: { ...own, ...(way === undefined ? {} : { path: way }), ...(simulator === undefined ? {} : { libraries }) }
+    symmetric,
+    options: {
+      ...own,
+      ...(chosenPath === undefined ? {} : { path: chosenPath }),
+      ...(simulator === undefined ? {} : { libraries })
+    }
   }
 }
 const program = [process.execPath, "--expose-gc", fileURLToPath(import.meta.url)]
@@ -180,6 +188,12 @@ const stages: { readonly [name: string]: () => Promise<void> } = {
     const spec = { options, vendor: stated.vendor === "rocm" ? "rocm" : "cuda", shrink } as const
     judge("replay", await Effect.runPromise(replayCases(spec, simulator !== undefined)))
     await Effect.runPromise(measureReplay(spec, note))
+  },
+  ways: async () => {
+    const spec = { options, vendor: stated.vendor === "rocm" ? "rocm" : "cuda", shrink } as const
+    const { rows: compared, notes } = await Effect.runPromise(compareWays(spec))
+    report.ways = compared
+    for (const line of [...formatWays(compared), ...notes]) tell(line)
   },
   quantize: async () => {
     const recorded = JSON.parse(gunzipSync(readFileSync(data("mxfp8.json.gz"))).toString("utf8"))

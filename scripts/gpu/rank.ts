@@ -5,16 +5,19 @@
 import { readdirSync, readFileSync } from "node:fs"
 import { gunzipSync } from "node:zlib"
 import { descriptors } from "@tensorferry/backend-cuda"
-import { descriptors as nvshmem } from "@tensorferry/backend-nvshmem"
+import { descriptors as nvshmem, nvshmemOf } from "@tensorferry/backend-nvshmem"
+import { byteLengthOf, type DType } from "@tensorferry/core/base/DType"
+import { elementCount, type Shape } from "@tensorferry/core/base/Region"
 import { executeReshardPlan } from "@tensorferry/core/exec/executeReshardPlan"
 import type { ReshardPlan } from "@tensorferry/core/ir/ReshardPlan"
 import { parametersOf, type Roster } from "@tensorferry/core/layout/Roster"
 import { indexRosters, planRank } from "@tensorferry/core/planner/RosterPlanner"
+import { CopyDriver } from "@tensorferry/core/service/CopyDriver"
 import type { CopyReport } from "@tensorferry/core/service/CopyService"
 import { copyServiceLayer } from "@tensorferry/core/service/CopyServiceLayer"
 import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
 import * as ProcessGroupTcp from "@tensorferry/core/service/ProcessGroupTcp"
-import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
+import { TensorEngine, type TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
 import { sliceTensor, type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
 import { type TensorDict, tensorDict } from "@tensorferry/core/tensor/TensorDict"
 import { type CaseResult, meetAfterCase, runConformanceRank } from "@tensorferry/core/testing"
@@ -120,18 +123,53 @@ const golden = Effect.fnUntraced(function* ({ rank, size }: RankSpec, { file }: 
   }
 })
 
+/** Gives memory for tensors one after the other. */
+type Allocate = (dtype: DType, shape: Shape) => ReturnType<TensorEngineShape["allocate"]>
+
 /** Tensors of a rank in one layout, each filled with a byte of its own. */
-const allocate = Effect.fnUntraced(function* (roster: Roster, rank: number, byteOf: (name: string) => number) {
+const allocate = Effect.fnUntraced(function* (
+  roster: Roster,
+  rank: number,
+  byteOf: (name: string) => number,
+  memory?: Allocate
+) {
   const engine = yield* TensorEngine
   const parameters = parametersOf(roster, rank)
   if (parameters.length === 0) return undefined
   const tensors: Array<readonly [string, Tensor]> = []
   for (const { name, dtype, shape } of parameters) {
-    const tensor = yield* engine.allocate(dtype, shape)
+    const tensor = yield* (memory ?? engine.allocate)(dtype, shape)
     yield* engine.fill(tensor, byteOf(name))
     tensors.push([name, tensor])
   }
   return tensorDict(tensors)
+})
+
+const pieceBytes = (dtype: DType, shape: Shape): number =>
+  Math.ceil(byteLengthOf(dtype, elementCount(shape)) / 256) * 256
+
+/** One symmetric tensor that has room for the destination of every case on every rank, handed out from its start. */
+const symmetricMemory = Effect.fnUntraced(function* (size: number, cases: ReadonlyArray<number>, shrink?: number) {
+  const driver = nvshmemOf(yield* CopyDriver)
+  if (driver === undefined) return yield* Effect.die("Only nvshmem has symmetric memory.")
+  const ranks = Array.from({ length: size }, (_, rank) => rank)
+  const lengths = cases.flatMap((at) =>
+    ranks.map((rank) =>
+      parametersOf(deviceCase(at, shrink).destination, rank).reduce(
+        (sum, { dtype, shape }) => sum + pieceBytes(dtype, shape),
+        0
+      )
+    )
+  )
+  const { storage } = yield* driver.allocateSymmetric("uint8", [Math.max(256, ...lengths)])
+  return (): Allocate => {
+    let byteOffset = 0
+    return (dtype, shape) => {
+      const tensor = tensorView(storage, dtype, shape, { byteOffset })
+      byteOffset += pieceBytes(dtype, shape)
+      return Effect.orDie(Effect.fromResult(tensor))
+    }
+  }
 })
 
 const poison = 0xd7
@@ -209,6 +247,7 @@ const reshard = Effect.fnUntraced(function* (spec: RankSpec, work: Extract<Work,
   const { rank } = spec
   const engine = yield* TensorEngine
   yield* warmUp(rank)
+  const symmetric = spec.symmetric === true ? yield* symmetricMemory(spec.size, work.cases, spec.shrink) : undefined
   for (const at of work.cases) {
     const one = deviceCase(at, spec.shrink)
     yield* Effect.scoped(
@@ -216,7 +255,7 @@ const reshard = Effect.fnUntraced(function* (spec: RankSpec, work: Extract<Work,
         const [from, to] = [one.source, one.destination]
         const plan = planRank(yield* Effect.fromResult(indexRosters(from, to)), rank)
         const source = yield* allocate(from, rank, (name) => byteOf(name, rank))
-        const destination = yield* allocate(to, rank, () => poison)
+        const destination = yield* allocate(to, rank, () => poison, symmetric?.())
         const rounds: Array<number> = []
         let last: CopyReport | undefined
         for (let round = 0; round < work.warmUps + work.rounds; round++) {
@@ -291,7 +330,10 @@ export const rankMain = (spec: RankSpec): Effect.Effect<void, unknown> =>
         return yield* Effect.provideService(conformance(spec), ProcessGroup, group)
       }
       const { copyDriver, tensorEngine } = yield* descriptorOf(spec.backend)
-      const services = copyServiceLayer(copyDriver(spec.options)).pipe(
+      const driver = copyDriver(spec.options)
+      const services = copyServiceLayer(driver).pipe(
+        // The same layer, and so the same driver.
+        Layer.merge(driver),
         Layer.provideMerge(tensorEngine(spec.options)),
         Layer.provideMerge(Layer.succeed(ProcessGroup, group))
       )

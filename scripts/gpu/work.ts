@@ -25,6 +25,8 @@ export interface RankSpec {
   readonly port: number
   readonly backend: string
   readonly options: { readonly [name: string]: unknown }
+  /** Whether what a reshard writes to lies in the symmetric heap; only with `nvshmem`. */
+  readonly symmetric?: boolean
   /** Divides long dimensions of the weights, for rehearsals; 1 by default. */
   readonly shrink?: number
   readonly work: Work

@@ -47,6 +47,7 @@ import { deviceOptions, type NvshmemOptions } from "./options.ts"
 import { decodeByteLength } from "./Publication.ts"
 import { poison } from "./poison.ts"
 import { makePreparer, type PreparedExchange } from "./prepareExchange.ts"
+import { addSymmetric } from "./symmetricTensors.ts"
 
 export interface NvshmemCopyDriver extends CopyDriverShape {
   /** How long the parts of the latest run that ended well took; undefined before there is one. */
@@ -286,6 +287,8 @@ export const make = Effect.fnUntraced(function* (
       const address = yield* members.allocate(member, byteLength)
       const storage = yield* behind.memory.foreignStorage(address, byteLength)
       symmetric.add(storage)
+      const forget = addSymmetric(gpu.ordinal, { address: Number(address), byteLength })
+      storage.onRevoke(forget)
       return yield* Effect.mapError(Effect.fromResult(tensorView(storage, dtype, shape)), ({ detail }) =>
         errors.fail("InvalidProgram", detail, { op: "allocate", scope: "op" })
       )

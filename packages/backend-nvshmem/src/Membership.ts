@@ -35,8 +35,6 @@ export interface Member {
   readonly exchange: NativeExchange
   readonly calls: NativeStreamCalls
   readonly layout: BlockLayout
-  /** What was allocated beside the block, the same on all PEs but for where their heaps begin. */
-  readonly tensors: Array<{ readonly address: number; readonly byteLength: number }>
   /** Runs begun since the words were zero. */
   runs: number
   mustReset: boolean
@@ -146,7 +144,6 @@ export const makeMembership = (parts: MembershipParts) => {
           session,
           ...made.value,
           layout: { ...layout, address: Number(address) },
-          tensors: [],
           runs: 0,
           mustReset: false
         }
@@ -248,9 +245,7 @@ export const makeMembership = (parts: MembershipParts) => {
           step<bigint>("allocate", (done) => addon.startAllocate(known.session, byteLength, done))
         )
         yield* agree("allocated", allocated)
-        const address = yield* Effect.fromResult(allocated)
-        known.tensors.push({ address: Number(address), byteLength })
-        return address
+        return yield* Effect.fromResult(allocated)
       }),
     /** Makes the run fail on the others, which would wait for this rank. */
     decline: (known: Member): Effect.Effect<void> =>

@@ -32,6 +32,7 @@ import { type Schedule, type ScheduledBatch, scheduleBatches } from "./planning/
 import { executionPlan } from "./planning/ExecutionPlan.ts"
 import type { Batch } from "./planning/WorkloadPacker.ts"
 import { poisonOf } from "./poison.ts"
+import { isSymmetric } from "./symmetricTensors.ts"
 
 /** What the parts of one driver share. */
 export interface DriverParts {
@@ -139,7 +140,7 @@ export const makePreparer = (parts: DriverParts) => {
           if (Result.isFailure(distance)) return Result.fail(distance.failure)
           all.push({ flow, batches: batches.success, distance: distance.success })
         }
-        const symmetric = symmetricStorages(member, messages)
+        const symmetric = symmetricStorages(messages)
         return Result.succeed({
           flows: all,
           lists,
@@ -153,25 +154,20 @@ export const makePreparer = (parts: DriverParts) => {
       })
     })
 
-  const isSymmetric = (member: Member, address: number, byteLength: number): boolean =>
-    member.tensors.some(
-      (tensor) => address >= tensor.address && address + byteLength <= tensor.address + tensor.byteLength
-    )
-
   /** Where symmetric memory lies at a peer; undefined for what is not symmetric, or not mapped here. */
   const mappedAt = (member: Member, address: number, byteLength: number, peer: number): number | undefined => {
-    if (!isSymmetric(member, address, byteLength)) return undefined
+    if (!isSymmetric(gpu.ordinal, address, byteLength)) return undefined
     const there = addon.pointerTo(member.session, BigInt(address), peer)
     return there.code === "Ok" && there.value !== 0n ? Number(there.value) : undefined
   }
 
   /** What receives and lies in the symmetric heap. */
-  const symmetricStorages = (member: Member, messages: ReadonlyArray<Message>): ReadonlySet<Storage> => {
+  const symmetricStorages = (messages: ReadonlyArray<Message>): ReadonlySet<Storage> => {
     const receiving = messages.filter(({ direction }) => direction === "recv").flatMap(({ parts }) => parts)
     const storages = new Set(receiving.map(({ tensor }) => tensor.storage))
     return new Set(
       [...storages].filter(
-        ({ address, byteLength }) => byteLength > 0 && isSymmetric(member, Number(address), byteLength)
+        ({ address, byteLength }) => byteLength > 0 && isSymmetric(gpu.ordinal, Number(address), byteLength)
       )
     )
   }
