@@ -147,6 +147,50 @@ describe("a preparation", () => {
   })
 })
 
+describe("preparations, again and again", () => {
+  const cycles = process.env.TENSORFERRY_TEST_FULL === undefined ? 150 : 10_000
+
+  it.each(kinds)(
+    `of %s leave nothing, whether they work or the peer's part is refused: ${cycles} times`,
+    {
+      timeout: 60_000 + cycles * 300
+    },
+    async (kind) => {
+      const held: Array<string> = []
+      await onRanks(kind, "seed=4", (rank) =>
+        Effect.gen(function* () {
+          const [driver, engine, group] = [yield* CopyDriver, yield* TensorEngine, yield* ProcessGroup]
+          const share = yield* makeShare(engine, transfers, rank)
+          const stranger = yield* engine.wrapHost(new Uint8Array(64))
+          const broken = share.messages.map((message) => ({
+            ...message,
+            parts: message.parts.map((part) => ({
+              ...part,
+              tensor: { ...part.tensor, storage: stranger, device: stranger.device }
+            }))
+          }))
+          for (let cycle = 0; cycle < cycles; cycle++) {
+            const isBroken = cycle % 2 === 1
+            // Whoever is in order has registered its memory before it hears that the other is not.
+            const prepared = yield* driver
+              .prepare(isBroken && rank === 1 ? broken : share.messages)
+              .pipe(Effect.result, Effect.scoped)
+            assert.strictEqual(Result.isFailure(prepared), isBroken, `cycle ${cycle}`)
+            yield* group.barrier("prepared")
+            // What is made once for all preparations is there after the first few.
+            const isCounted = rank === 0 && (cycle === 19 || cycle === cycles - 1)
+            if (isCounted) held.push(JSON.stringify(simulator.report().live))
+            yield* group.barrier("counted")
+          }
+          yield* works(rank)
+        })
+      )
+      assert.strictEqual(held.length, 2)
+      assert.strictEqual(held[1], held[0])
+    }
+  )
+})
+
 describe("a communicator", () => {
   it("that was aborted breaks its programs, and the next preparation connects anew", { timeout: 60_000 }, async () => {
     await onRanks("nccl", "seed=4", (rank) =>

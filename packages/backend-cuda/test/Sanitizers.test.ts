@@ -1,59 +1,10 @@
-/**
- * The kit and the replay tests again, with an addon and a simulated driver that find misuse of memory (only in full runs: it
- * builds both anew).
- */
-import { spawnSync } from "node:child_process"
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs"
-import { createRequire } from "node:module"
-import { tmpdir } from "node:os"
-import { dirname, join } from "node:path"
-import { assert, describe, it } from "@effect/vitest"
+/** The kit and other tests again, with an addon and a simulated driver that find misuse of memory (only in full runs). */
+import { describeSanitized } from "../../native/test/sanitized.ts"
 import { packageFolder } from "../src/Addon.ts"
 
-/** What Node and the test runner themselves never free. */
-const suppressions = [
-  "leak:ossl_load_builtin_compressions",
-  "leak:node::contextify::ContextifyScript::New",
-  "leak:rolldown"
-].join("\n")
-
-const run = (command: string, values: ReadonlyArray<string>, environment: NodeJS.ProcessEnv = {}) =>
-  spawnSync(command, values, {
-    cwd: packageFolder,
-    env: { ...process.env, ...environment },
-    encoding: "utf8",
-    maxBuffer: 2 ** 26
-  })
-
-const files = ["Addon", "AddonPrograms", "DeviceMemory", "conformance", "Replay", "ReplayAddon", "ReplayConformance"]
-
-describe.skipIf(process.env.TENSORFERRY_TEST_FULL === undefined || process.platform !== "linux")("sanitizers", () => {
-  it("find no misuse of memory", () => {
-    const folder = mkdtempSync(join(tmpdir(), "tensorferry-sanitize-"))
-    try {
-      const build = join(folder, "build")
-      const configured = run("cmake", ["-S", ".", "-B", build, "-DCMAKE_BUILD_TYPE=Release", "-DSANITIZE=address"])
-      assert.strictEqual(configured.status, 0, configured.stderr)
-      const built = run("cmake", ["--build", build, "-j2"])
-      assert.strictEqual(built.status, 0, built.stdout + built.stderr)
-      writeFileSync(join(folder, "suppressions"), suppressions)
-      const runner = join(dirname(createRequire(import.meta.url).resolve("vitest/package.json")), "vitest.mjs")
-      const tested = run(
-        process.execPath,
-        [runner, "run", "--pool=forks", "--testTimeout=600000", ...files.map((file) => `test/${file}.test.ts`)],
-        {
-          "@TENSORFERRY/BACKEND_CUDA_PREBUILD": folder,
-          TENSORFERRY_CUDA_TEST_BUILD: build,
-          LD_PRELOAD: run("c++", ["-print-file-name=libasan.so"]).stdout.trim(),
-          ASAN_OPTIONS: "exitcode=77",
-          LSAN_OPTIONS: `suppressions=${join(folder, "suppressions")}`,
-          TENSORFERRY_TEST_FULL: undefined
-        }
-      )
-      assert.strictEqual(tested.status, 0, tested.stdout.slice(-20_000) + tested.stderr.slice(-20_000))
-      assert.notInclude(tested.stderr, "AddressSanitizer")
-    } finally {
-      rmSync(folder, { recursive: true, force: true })
-    }
-  }, 2_400_000)
+describeSanitized({
+  packageFolder,
+  prebuild: "@TENSORFERRY/BACKEND_CUDA_PREBUILD",
+  testBuild: "TENSORFERRY_CUDA_TEST_BUILD",
+  files: ["Addon", "AddonPrograms", "DeviceMemory", "conformance", "Replay", "ReplayAddon", "ReplayConformance"]
 })
