@@ -15,6 +15,7 @@ const suites: Readonly<Record<string, () => Promise<ReadonlyArray<BenchResult>>>
   "two-process": async () => (await import("./two-process.ts")).twoProcess(),
   bus: async () => (await import("./bus.ts")).bus(),
   memory: async () => (await import("./memory.ts")).memory(),
+  imports: async () => (await import("./imports.ts")).imports(),
   replay: async () => (await import("./replay.ts")).replay()
 }
 
