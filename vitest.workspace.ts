@@ -25,16 +25,29 @@ export default defineConfig({
   test: {
     // Most tests wait for processes and deadlines; by default two processors would get a single worker.
     maxWorkers: 2,
-    projects: packages.map((name) => ({
-      extends: true as const,
-      test: {
-        name,
-        root: `packages/${name}`,
-        include: ["test/**/*.test.ts"],
-        exclude: isFull ? [] : (onlyInFull[name] ?? []),
-        testTimeout: 120_000,
-        hookTimeout: 120_000
+    projects: [
+      ...packages.map((name) => ({
+        extends: true as const,
+        test: {
+          name,
+          root: `packages/${name}`,
+          include: ["test/**/*.test.ts"],
+          exclude: isFull ? [] : (onlyInFull[name] ?? []),
+          testTimeout: 120_000,
+          hookTimeout: 120_000
+        }
+      })),
+      // Examples run on the packed packages, as strangers install them.
+      {
+        extends: true as const,
+        test: {
+          name: "examples",
+          root: "examples",
+          include: ["test/**/*.test.ts"],
+          globalSetup: ["test/setup.ts"],
+          testTimeout: 300_000
+        }
       }
-    }))
+    ]
   }
 })

@@ -66,19 +66,21 @@ const main = Effect.gen(function* () {
   )
   const handler = yield* BatchHandlers.make({ batch, tensors: held.map(({ pair, tensor }) => [pair, tensor] as const) })
   let wrong = 0
-  for (let step = 0; step < steps; step++) {
-    if (isTrainer) {
-      // A step of training.
+  const sendStep = (step: number) =>
+    Effect.suspend(() => {
       for (const { rows, columns, values } of held) values.set(valuesOf(step, rows, columns))
-      yield* handler.send
-    } else {
-      yield* handler.receive
+      return handler.send
+    })
+  const receiveStep = (step: number) =>
+    Effect.map(handler.receive, () => {
       for (const { rows, columns, values } of held) {
         const wanted = valuesOf(step, rows, columns)
         wrong += values.filter((value, at) => value !== wanted[at]).length
       }
-    }
-  }
+    })
+  // Every step of training goes to the inference process; at the end it hands its weights back.
+  for (let step = 0; step < steps; step++) yield* isTrainer ? sendStep(step) : receiveStep(step)
+  yield* isTrainer ? receiveStep(steps) : sendStep(steps)
   yield* Effect.sync(() => {
     console.log(`${job} ${rank}: ${steps} steps, ${wrong} wrong values`)
     process.exitCode = wrong > 0 ? 1 : 0

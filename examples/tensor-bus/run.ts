@@ -3,7 +3,8 @@
  *
  *   node examples/tensor-bus/run.ts
  *
- * With `--python` the inference process is written in Python with PyTorch (`infer.py`).
+ * With `--python` the inference process is written in Python with PyTorch (`infer.py`); TENSORFERRY_PYTHON names another
+ * Python than `python3`. It needs torch.
  */
 import { type ChildProcess, spawn } from "node:child_process"
 import { mkdtempSync, rmSync } from "node:fs"
@@ -42,6 +43,7 @@ const startAgent = (rank: number, ...args: ReadonlyArray<string>) =>
   start(process.execPath, [command, "agent", "--rank", String(rank), "--store", store, ...args])
 
 const store = `127.0.0.1:${20_000 + (process.pid % 20_000)}`
+const python = process.env.TENSORFERRY_PYTHON ?? "python3"
 const isPython = process.argv.includes("--python")
 
 try {
@@ -49,7 +51,7 @@ try {
   await Promise.all(agents.map(firstLine))
   const client = (job: string, rank: number, size: number, agent: number) =>
     start(process.execPath, [here("client.ts"), job, String(rank), String(size)], { AGENT_RANK: String(agent) })
-  const inference = isPython ? start("python3", [here("infer.py")], { AGENT_RANK: "2" }) : client("infer", 0, 1, 2)
+  const inference = isPython ? start(python, [here("infer.py")], { AGENT_RANK: "2" }) : client("infer", 0, 1, 2)
   const clients = [client("train", 0, 2, 0), client("train", 1, 2, 1), inference]
   for (const child of clients) child.stdout!.on("data", (chunk) => process.stdout.write(chunk))
   const codes = await Promise.all(clients.map(ended))

@@ -63,6 +63,7 @@ const addon = (name: string): void => {
 addon("backend-torch-copy")
 addon("backend-cuda")
 addon("backend-nvshmem")
+addon("bus")
 for (const [name, library] of [
   ["backend-cuda", "libtensorferry_gpu_simulator.so"],
   ["backend-nvshmem", "libtensorferry_nvshmem_simulator.so"]
@@ -72,6 +73,18 @@ for (const [name, library] of [
 for (const set of ["megatron_plans", "dtype_casts", "mxfp8"]) {
   copyFileSync(path.join(root, "golden", set, `${set}.json.gz`), path.join(folder, "data", `${set}.json.gz`))
 }
+// The Python side of the bus, and the library that its queues need, which machines with GPUs seldom have.
+const busData = path.join(folder, "data/bus")
+mkdirSync(busData)
+copyFileSync(path.join(root, "scripts/gpu/bus_torch.py"), path.join(busData, "bus_torch.py"))
+for (const file of ["bus_client.py", "lmdb_fallback.py"]) {
+  copyFileSync(path.join(root, "packages/bus/test/fixtures", file), path.join(busData, file))
+}
+const lmdb = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"]
+  .map((place) => path.join(place, "liblmdb.so.0"))
+  .find(existsSync)
+if (lmdb === undefined) console.warn("liblmdb.so.0 is not installed here, so the bundle has none for the bus.")
+else copyFileSync(lmdb, path.join(busData, "liblmdb.so.0"))
 // Addons are found by a package that looks for files, and so cannot become part of the program.
 const required = createRequire(path.join(root, "packages/backend-cuda/package.json"))
 const finder = path.dirname(required.resolve("node-gyp-build/package.json"))

@@ -2,7 +2,7 @@
  * Proves and measures this package on the GPUs of a machine: `node main.js [--out FOLDER] [--only STAGE,...] [--simulator FILE]`.
  *
  * Stages: host (host kernels of this processor), facts, engine, replay, ways (of queueing replay copies), quantize, conformance,
- * golden, reshard, repeats, sanitizer. The first six need one device. Each writes what it found to `results.json` in the folder as soon as it has ended; tables come last.
+ * golden, reshard, repeats, bus, sanitizer. The first six need one device. Each writes what it found to `results.json` in the folder as soon as it has ended; tables come last.
  */
 import { spawnSync } from "node:child_process"
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs"
@@ -19,6 +19,7 @@ import { type CaseResult, combineOutcomes, runTensorEngineCases } from "@tensorf
 import { checkCasts, RecordedCasts } from "@tensorferry/core/testing/golden/dtypeCasts"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
+import { agentMain, busProblem, checkBus } from "./bus.ts"
 import { type JobResult, runJob } from "./jobs.ts"
 import { driftPer100, median } from "./numbers.ts"
 import { goldenQuantize, measureQuantize } from "./quantize.ts"
@@ -286,6 +287,27 @@ const stages: { readonly [name: string]: () => Promise<void> } = {
       for (const failure of job.failures) tell(`  failed: ${failure}`)
     }
   },
+  bus: async () => {
+    // Over the simulated driver the package's own tests do it; here tensors of the host rehearse everything around it.
+    const onGpu = simulator === undefined
+    const problem = busProblem(onGpu)
+    if (problem !== undefined) return tell(`bus: skipped: ${problem}`)
+    const [batches, rounds] = onGpu ? [5, 40] : [2, 4]
+    const results = await checkBus({
+      program,
+      data: data("bus"),
+      onGpu,
+      backends: onGpu ? ["cuda-ipc", "cuda", "nccl", "auto"] : ["auto"],
+      batches,
+      rounds,
+      megabytes: Math.max(1, Math.floor(512 / shrink))
+    })
+    for (const [backend, { passed, lines, facts }] of results) {
+      report[`bus ${backend}`] = { passed, facts }
+      tell(`bus ${backend}, PyTorch, ${batches * rounds} transfers both ways: ${passed ? "passed" : "failed"}`)
+      for (const line of lines) tell(`  ${line.slice(0, 1500)}`)
+    }
+  },
   sanitizer: async () => {
     for (const tool of ["memcheck", "racecheck"]) {
       const args = [
@@ -351,6 +373,7 @@ const hostCasts = async (): Promise<void> => {
 
 const [first, second] = process.argv.slice(2)
 if (first === "rank") await Effect.runPromise(rankMain(JSON.parse(second!) as RankSpec))
+else if (first === "agent") agentMain(process.argv.slice(3))
 else if (first === "host-casts") await hostCasts()
 else {
   for (const [name, run] of Object.entries(stages)) {

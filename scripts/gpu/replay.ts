@@ -60,7 +60,7 @@ export interface ReplaySpec {
 
 const seconds = (): number => performance.now() / 1000
 
-const hostSlots = Effect.fnUntraced(function* (count: number, byteLength: number) {
+export const hostSlots = Effect.fnUntraced(function* (count: number, byteLength: number) {
   const memory = yield* HostMemory
   const slots: Array<Tensor> = []
   for (let at = 0; at < count; at++) {
@@ -81,7 +81,7 @@ const submissions = Effect.fnUntraced(function* (count: number, byteLength: numb
 })
 
 /** Seconds of so many copies through the backend, as many under way as there are slots. */
-const timeBackend = Effect.fnUntraced(function* (ring: ReadonlyArray<ReplaySubmission>, count: number) {
+export const timeBackend = Effect.fnUntraced(function* (ring: ReadonlyArray<ReplaySubmission>, count: number) {
   const backend = yield* ReplayTransferBackend
   const begun = seconds()
   for (let at = 0; at < count; at++) {
@@ -94,7 +94,7 @@ const timeBackend = Effect.fnUntraced(function* (ring: ReadonlyArray<ReplaySubmi
 })
 
 /** Pinned and device memory for the vendor's function alone. */
-const rawSlots = Effect.fnUntraced(function* ({ queue, device }: OpenReplay, slots: number, byteLength: number) {
+export const rawSlots = Effect.fnUntraced(function* ({ queue, device }: OpenReplay, slots: number, byteLength: number) {
   const { gpu } = queue
   const pinned = yield* Effect.acquireRelease(
     gpu.run<AllocatedMemory & { readonly buffer: ArrayBuffer }>((done) =>
@@ -104,7 +104,14 @@ const rawSlots = Effect.fnUntraced(function* ({ queue, device }: OpenReplay, slo
   )
   new Uint8Array(pinned.buffer).fill(7)
   const destination = yield* device.allocate([slots * byteLength], "uint8")
-  return { destination: destination.storage.address, source: pinned.address, byteLength, slots }
+  return {
+    destination: destination.storage.address,
+    source: pinned.address,
+    byteLength,
+    slots,
+    streams: 1,
+    copiesPerSignal: 1
+  }
 })
 
 const rounds = 9
@@ -125,12 +132,12 @@ const bandwidth = Effect.fnUntraced(function* (
   // The first round warms up.
   for (let round = 0; round <= rounds; round++) {
     const own = yield* timeBackend(ring, count)
-    const alone = yield* opened.queue.timeRawCopies({ ...raw, hasEvents: false }, count)
-    const withEvents = yield* opened.queue.timeRawCopies({ ...raw, hasEvents: true }, count)
+    const alone = yield* opened.queue.timeRawCopies({ ...raw, signal: "nothing" }, count)
+    const withEvents = yield* opened.queue.timeRawCopies({ ...raw, signal: "timedEvent" }, count)
     if (round === 0) continue
     ours.push(own)
-    theirs.push(alone)
-    marked.push(withEvents)
+    theirs.push(alone.seconds)
+    marked.push(withEvents.seconds)
   }
   const speed = (times: ReadonlyArray<number>): number => (byteLength * count) / median(times) / 1e9
   return {

@@ -33,6 +33,7 @@ Napi::Object initialise(Napi::Env env, Napi::Object exports) {
   bindDevice(env, exports, shared);
   bindMemory(env, exports, shared);
   bindSharing(env, exports, shared);
+  bindImport(env, exports, shared);
   bindCommunicator(env, exports, shared);
   bindPrograms(env, exports, shared);
   bindReplay(env, exports, shared);

@@ -4,16 +4,17 @@
  * A prepared copy is three functions that carry it, so that a call reads no argument, makes no object and answers a number.
  */
 #include <atomic>
+#include <vector>
 
 #include "arguments.h"
 #include "bindings.h"
-#include "replay.h"
+#include "replay_raw.h"
 #include "worker_job.h"
 
 namespace tensorferry::gpu {
 namespace {
 
-constexpr uint64_t slotLimit = 65'536;
+constexpr uint64_t slotLimit = 65'536, streamLimit = 16;
 /** A minute, as for programs. */
 constexpr uint64_t spinLimit = 60'000'000'000;
 
@@ -29,7 +30,7 @@ class PageableJob final : public WorkerJob {
       if (cancelToken.isCancelled()) return failure(Code::Cancelled, "replay", "The copy was cancelled.");
       const int answer = copy_->startPageable();
       if (answer != code::success) return replayFailure(copy_->replay->api(), answer);
-      return copy_->wait(waker_, cancelToken, true);
+      return copy_->wait(copy_->marked(), waker_, cancelToken, true);
     });
     end();
     if (!status.ok()) fail(std::move(status));
@@ -46,27 +47,32 @@ class PageableJob final : public WorkerJob {
 
 class WaitJob final : public WorkerJob {
  public:
-  explicit WaitJob(std::shared_ptr<ReplayCopy> copy) noexcept : copy_(std::move(copy)) {}
+  WaitJob(std::shared_ptr<ReplayCopy> copy, const ReplayMark& mark) noexcept : copy_(std::move(copy)), mark_(mark) {}
   void run(size_t) noexcept override {
-    Status status = caught("wait", [&] { return copy_->wait(waker_, cancelToken, false); });
+    Status status = caught("wait", [&] { return copy_->wait(mark_, waker_, cancelToken, false); });
     if (!status.ok()) fail(std::move(status));
   }
 
  private:
   std::shared_ptr<ReplayCopy> copy_;
+  ReplayMark mark_;
 };
 
-/** Waits until a stream has come to where it stood when the fence was made. */
+/** Waits until streams have come to where they stood when the fence was made. */
 class FenceJob final : public WorkerJob {
  public:
-  FenceJob(std::shared_ptr<Replay> replay, Event event, bool isOfCopies) noexcept
-      : replay_(std::move(replay)), event_(std::move(event)), isOfCopies_(isOfCopies) {}
+  FenceJob(std::shared_ptr<Replay> replay, std::vector<Event> events, bool isOfCopies) noexcept
+      : replay_(std::move(replay)), events_(std::move(events)), isOfCopies_(isOfCopies) {}
   void run(size_t) noexcept override {
     Status status = caught("fence", [&]() -> Status {
       DeviceScope scope(replay_->api(), replay_->device->ordinal());
       // Memory goes back to its owner behind a fence of the copies.
-      Status ended = waitForEvent(replay_->api(), event_.get(), waker_, cancelToken, isOfCopies_);
-      event_.reset();
+      Status ended;
+      for (const Event& event : events_) {
+        if (!ended.ok()) break;
+        ended = waitForEvent(replay_->api(), event.get(), waker_, cancelToken, isOfCopies_);
+      }
+      events_.clear();
       return ended;
     });
     if (!status.ok()) fail(std::move(status));
@@ -78,7 +84,7 @@ class FenceJob final : public WorkerJob {
 
  private:
   std::shared_ptr<Replay> replay_;
-  Event event_;
+  std::vector<Event> events_;
   bool isOfCopies_;
 };
 
@@ -120,18 +126,23 @@ class RawJob final : public Job {
   void run(size_t) noexcept override {
     Status status = caught("timeRawCopies", [&] {
       auto timed = timeRawCopies(*replay_, raw_, count_, cancelToken);
-      if (timed.ok()) seconds_ = timed.value();
+      if (timed.ok()) times_ = timed.value();
       return timed.ok() ? Status{} : timed.status();
     });
     if (!status.ok()) fail(std::move(status));
   }
-  Napi::Value value(Napi::Env env) override { return Napi::Number::New(env, seconds_); }
+  Napi::Value value(Napi::Env env) override {
+    Napi::Object object = Napi::Object::New(env);
+    object.Set("submitSeconds", times_.submitting);
+    object.Set("seconds", times_.all);
+    return object;
+  }
 
  private:
   std::shared_ptr<Replay> replay_;
   RawSlots raw_;
   size_t count_;
-  double seconds_ = 0;
+  RawTimes times_;
 };
 
 Napi::Value startRegisterHostSlot(const Napi::CallbackInfo& info) {
@@ -165,8 +176,12 @@ Napi::Value createReplay(const Napi::CallbackInfo& info) {
     auto device = unwrap<Device>(argument(info, 0));
     if (device == nullptr || !device->isOpen()) return badHandle(env, "createReplay", "device");
     const auto slots = readNumber(argument(info, 1), slotLimit);
-    if (!slots || *slots == 0) return toJs(env, badArgument("createReplay", "(device, 1 to 65536 slots)"));
-    auto replay = Replay::create(device, static_cast<size_t>(*slots), *Jobs::of(env));
+    const auto streams = readNumber(argument(info, 2), streamLimit), together = readNumber(argument(info, 3), slotLimit);
+    if (!slots || *slots == 0 || !streams || *streams == 0 || !together || *together == 0 ||
+        !argument(info, 4).IsBoolean())
+      return toJs(env, badArgument("createReplay", "(device, 1 to 65536 slots, 1 to 16 streams, copies per event, isTimed)"));
+    const ReplayWay way{*streams, *together, info[4].As<Napi::Boolean>().Value()};
+    auto replay = Replay::create(device, static_cast<size_t>(*slots), way, *Jobs::of(env));
     if (!replay.ok()) return toJs(env, replay.status());
     Napi::Object object = Napi::Object::New(env);
     object.Set("stream", bigint(env, reinterpret_cast<uint64_t>(replay.value()->own.get())));
@@ -251,24 +266,32 @@ Napi::Value prepareReplayCopy(const Napi::CallbackInfo& info) {
   });
 }
 
-template <typename Kind>
-Napi::Value startOfCopy(const Napi::CallbackInfo& info, const char* function,
-                         const std::shared_ptr<JobPool> Replay::*pool) {
+/** Runs `body` with the copy that the first argument is, where the second is a callback. */
+template <typename Body>
+Napi::Value withCopy(const Napi::CallbackInfo& info, const char* function, const Body& body) {
   return guarded(info, function, [&]() -> Napi::Value {
     Napi::Env env = info.Env();
     auto copy = unwrap<ReplayCopy>(argument(info, 0));
     if (copy == nullptr || !copy->replay->isOpen()) return badHandle(env, function, "replay copy");
     if (!argument(info, 1).IsFunction()) return toJs(env, badArgument(function, "(copy, callback)"));
-    return Jobs::of(env)->start((*copy->replay).*pool, std::make_shared<Kind>(copy), info[1].As<Napi::Function>());
+    return body(env, copy);
   });
 }
 
 Napi::Value startReplayCopy(const Napi::CallbackInfo& info) {
-  return startOfCopy<PageableJob>(info, "startReplayCopy", &Replay::submissions);
+  return withCopy(info, "startReplayCopy", [&](Napi::Env env, const std::shared_ptr<ReplayCopy>& copy) {
+    return Jobs::of(env)->start(copy->replay->submissions, std::make_shared<PageableJob>(copy),
+                                info[1].As<Napi::Function>());
+  });
 }
 
 Napi::Value startReplayWait(const Napi::CallbackInfo& info) {
-  return startOfCopy<WaitJob>(info, "startReplayWait", &Replay::waits);
+  return withCopy(info, "startReplayWait", [&](Napi::Env env, const std::shared_ptr<ReplayCopy>& copy) -> Napi::Value {
+    auto mark = copy->mark();
+    if (!mark.ok()) return toJs(env, mark.status());
+    return Jobs::of(env)->start(copy->replay->waits, std::make_shared<WaitJob>(copy, mark.value()),
+                                info[1].As<Napi::Function>());
+  });
 }
 
 Napi::Value holdStream(const Napi::CallbackInfo& info) {
@@ -313,14 +336,10 @@ Napi::Value startReplayFence(const Napi::CallbackInfo& info) {
     if (!argument(info, 1).IsBoolean() || !argument(info, 2).IsFunction())
       return toJs(env, badArgument("startReplayFence", "(replay, whether of the copies, callback)"));
     const bool isOfCopies = info[1].As<Napi::Boolean>().Value();
-    const GpuApi& api = replay->api();
-    CurrentDevice current(api, replay->device->ordinal());
-    auto event = makeEvent(api, false);
-    if (!event.ok()) return toJs(env, event.status());
-    const StreamHandle stream = isOfCopies ? replay->copies.get() : replay->own.get();
-    if (Status status = callRuntime(api, api.recordEvent, event.value().get(), stream); !status.ok())
-      return toJs(env, status);
-    auto job = std::make_shared<FenceJob>(replay, std::move(event.value()), isOfCopies);
+    CurrentDevice current(replay->api(), replay->device->ordinal());
+    auto events = replay->fence(isOfCopies);
+    if (!events.ok()) return toJs(env, events.status());
+    auto job = std::make_shared<FenceJob>(replay, std::move(events.value()), isOfCopies);
     return Jobs::of(env)->start(job->pool(), job, info[2].As<Napi::Function>());
   });
 }
@@ -356,8 +375,12 @@ Napi::Value spinReplay(const Napi::CallbackInfo& info) {
     if (!argument(info, 1).IsBoolean() || !nanoseconds)
       return toJs(env, badArgument("spinReplay", "(replay, whether on the copies' stream, nanoseconds, at most a minute)"));
     DeviceScope scope(replay->api(), replay->device->ordinal());
-    const Stream& stream = info[1].As<Napi::Boolean>().Value() ? replay->copies : replay->own;
-    const Status status = replay->device->kernels.spin(*nanoseconds, stream.get());
+    const auto spin = [&](const Stream& stream) { return replay->device->kernels.spin(*nanoseconds, stream.get()); };
+    Status status;
+    if (!info[1].As<Napi::Boolean>().Value()) status = spin(replay->own);
+    else
+      for (const ReplayLane& lane : replay->lanes)
+        if (status.ok()) status = spin(lane.stream);
     return status.ok() ? succeed(env) : toJs(env, status);
   });
 }
@@ -387,13 +410,15 @@ Napi::Value startRawCopies(const Napi::CallbackInfo& info) {
     if (replay == nullptr) return badHandle(env, "startRawCopies", "replay object");
     const auto destination = readBigint(argument(info, 1)), source = readBigint(argument(info, 2));
     const auto bytes = readNumber(argument(info, 3), byteLimit), slots = readNumber(argument(info, 4), slotLimit);
-    const auto count = readNumber(argument(info, 5), UINT32_MAX);
-    if (!destination || !source || !bytes || !slots || *slots == 0 || !count || !argument(info, 6).IsBoolean() ||
-        !argument(info, 7).IsFunction())
-      return toJs(env, badArgument("startRawCopies", "(replay, destination, source, byteLength, slots, count, hasEvents, callback)"));
-    const RawSlots raw{*destination, *source, *bytes, *slots, info[6].As<Napi::Boolean>().Value()};
+    const auto signal = readNumber(argument(info, 5), lastRawSignal), streams = readNumber(argument(info, 6), streamLimit);
+    const auto every = readNumber(argument(info, 7), slotLimit), count = readNumber(argument(info, 8), UINT32_MAX);
+    if (!destination || !source || !bytes || !slots || *slots == 0 || !signal || !streams || *streams == 0 || !every ||
+        *every == 0 || !count || !argument(info, 9).IsFunction())
+      return toJs(env, badArgument("startRawCopies", "(replay, destination, source, byteLength, slots, signal, streams, "
+                                                     "copies per signal, count, callback)"));
+    const RawSlots raw{*destination, *source, *bytes, *slots, static_cast<RawSignal>(*signal), *streams, *every};
     auto job = std::make_shared<RawJob>(replay, raw, *count);
-    return Jobs::of(env)->start(replay->submissions, std::move(job), info[7].As<Napi::Function>());
+    return Jobs::of(env)->start(replay->submissions, std::move(job), info[9].As<Napi::Function>());
   });
 }
 

@@ -44,6 +44,7 @@ void bindLibraries(Napi::Env env, Napi::Object exports, Shared* shared);
 void bindDevice(Napi::Env env, Napi::Object exports, Shared* shared);
 void bindMemory(Napi::Env env, Napi::Object exports, Shared* shared);
 void bindSharing(Napi::Env env, Napi::Object exports, Shared* shared);
+void bindImport(Napi::Env env, Napi::Object exports, Shared* shared);
 void bindCommunicator(Napi::Env env, Napi::Object exports, Shared* shared);
 void bindPrograms(Napi::Env env, Napi::Object exports, Shared* shared);
 void bindReplay(Napi::Env env, Napi::Object exports, Shared* shared);

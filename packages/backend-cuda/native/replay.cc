@@ -4,6 +4,7 @@
  */
 #include "replay.h"
 
+#include <algorithm>
 #include <chrono>
 #include <vector>
 
@@ -15,8 +16,30 @@ namespace {
 /** Pageable memory up to this length is read in less time than a thread needs to wake up. */
 constexpr size_t inlineBytes = size_t{64} << 10;
 
+/** Bytes per nanosecond that no link exceeds: how soon, at best, a copy has ended. */
+constexpr int64_t fastest = 512;
+
 /** How long the end waits for a device that does not answer any more. */
 constexpr auto patience = std::chrono::seconds(10);
+
+int64_t now() noexcept {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/** The event that this slot's latest copy ends with. */
+ReplaySlot::Recorded recorded(ReplaySlot* slot) noexcept {
+  return slot == nullptr ? ReplaySlot::Recorded{}
+                         : ReplaySlot::Recorded{slot, slot->recordings.load(std::memory_order_acquire)};
+}
+
+/** Milliseconds between two events; negative where they do not tell. */
+float elapsedBetween(const GpuApi& api, EventHandle begin, EventHandle end) noexcept {
+  float milliseconds = -1;
+  if (begin == nullptr || end == nullptr) return -1;
+  if (api.elapsed(&milliseconds, begin, end) == code::success) return milliseconds;
+  api.clearError();
+  return -1;
+}
 
 /** Whether a driver knows host memory at this address: page-locked by whomever. */
 bool isPageLocked(const GpuApi& api, uint64_t address) noexcept {
@@ -26,38 +49,74 @@ bool isPageLocked(const GpuApi& api, uint64_t address) noexcept {
 
 }  // namespace
 
-Result<std::shared_ptr<Replay>> Replay::create(const std::shared_ptr<Device>& device, size_t slotCount, Jobs& jobs) {
+EventHandle ReplaySlot::Recorded::event() const noexcept {
+  // Two copies later that event stands behind another one.
+  const bool isThere = slot != nullptr && slot->recordings.load(std::memory_order_acquire) - recordings < 2;
+  return isThere ? slot->readyOf(recordings) : nullptr;
+}
+
+Result<std::shared_ptr<Replay>> Replay::create(const std::shared_ptr<Device>& device, size_t slotCount,
+                                               const ReplayWay& way, Jobs& jobs) {
   const GpuApi& api = device->api();
   DeviceScope scope(api, device->ordinal());
   if (Status status = scope.status(); !status.ok()) return status;
-  auto replay = std::make_shared<Replay>(device, jobs);
-  for (Stream* stream : {&replay->copies, &replay->own}) {
+  auto replay = std::make_shared<Replay>(device, way, jobs);
+  const auto open = [&](Stream& stream) -> Status {
     auto made = makeStream(api);
-    if (!made.ok()) return made.status();
-    *stream = std::move(made.value());
+    if (made.ok()) stream = std::move(made.value());
+    return made.ok() ? Status{} : made.status();
+  };
+  if (Status status = open(replay->own); !status.ok()) return status;
+  for (size_t i = 0; i < std::min(way.streams, slotCount); i++) {
+    ReplayLane& lane = replay->lanes.emplace_back();
+    lane.unmarked.reserve(way.copiesPerEvent);
+    if (Status status = open(lane.stream); !status.ok()) return status;
   }
   for (size_t i = 0; i < slotCount; i++) {
-    Slot& slot = replay->slots.emplace_back();
+    ReplaySlot& slot = replay->slots.emplace_back();
+    slot.lane = &replay->lanes[i % replay->lanes.size()];
     for (Event* event : {&slot.begin, &slot.ready[0], &slot.ready[1]}) {
-      auto made = makeEvent(api, true);
+      auto made = makeEvent(api, way.isTimed);
       if (!made.ok()) return made.status();
       *event = std::move(made.value());
     }
   }
   device->adopt(replay);
-  PinBook::of(api).addUser(replay);
+  replay->pins.addUser(replay);
   return replay;
 }
 
 int Replay::query() const noexcept {
   if (!isOpen()) return replay::isClosed;
   CurrentDevice current(api(), device->ordinal());
-  return api().queryStream(copies.get());
+  for (const ReplayLane& lane : lanes) {
+    const int answer = api().queryStream(lane.stream.get());
+    if (answer != code::success) return answer;
+  }
+  return code::success;
+}
+
+Result<std::vector<Event>> Replay::fence(bool isOfCopies) const {
+  std::vector<Event> events;
+  const auto record = [&](const Stream& stream) -> Status {
+    auto event = makeEvent(api(), false);
+    if (!event.ok()) return event.status();
+    Status status = callRuntime(api(), api().recordEvent, event.value().get(), stream.get());
+    if (status.ok()) events.push_back(std::move(event.value()));
+    return status;
+  };
+  if (!isOfCopies) {
+    if (Status status = record(own); !status.ok()) return status;
+    return events;
+  }
+  for (const ReplayLane& lane : lanes)
+    if (Status status = record(lane.stream); !status.ok()) return status;
+  return events;
 }
 
 void Replay::settle() noexcept {
   std::lock_guard lock(mutex_);
-  if (!copies) return;
+  if (lanes.empty()) return;
   caught("settle", [this]() -> Status {
     DeviceScope scope(api(), device->ordinal());
     Waker waker;
@@ -66,13 +125,16 @@ void Replay::settle() noexcept {
     const auto begun = std::chrono::steady_clock::now();
     const auto isPatient = [&] { return std::chrono::steady_clock::now() - begun < patience; };
     while (onThreads_.load(std::memory_order_acquire) > 0 && isPatient()) backoff.pause();
-    if (api().queryStream(copies.get()) != code::notReady) return {};
+    if (std::ranges::none_of(lanes, [&](const ReplayLane& lane) {
+          return api().queryStream(lane.stream.get()) == code::notReady;
+        }))
+      return {};
     // A fence: a stream that is never idle would keep us here.
-    auto event = makeEvent(api(), false);
-    if (!event.ok()) return event.status();
-    Status status = callRuntime(api(), api().recordEvent, event.value().get(), copies.get());
-    while (status.ok() && api().queryEvent(event.value().get()) == code::notReady && isPatient()) backoff.pause();
-    return status;
+    auto events = fence(true);
+    if (!events.ok()) return events.status();
+    for (const Event& event : events.value())
+      while (api().queryEvent(event.get()) == code::notReady && isPatient()) backoff.pause();
+    return {};
   });
 }
 
@@ -89,42 +151,91 @@ void Replay::giveBack() noexcept {
   latest.store(nullptr);
   slots.clear();
   own.reset();
-  copies.reset();
+  lanes.clear();
 }
 
 /** Finds out how the source lies in registrations, unless that is known. */
 void ReplayCopy::look() {
-  PinBook& book = PinBook::of(replay->api());
-  const uint64_t version = book.version();
+  const uint64_t version = replay->pins.version();
   if (version == seenVersion_) return;
-  runs_ = book.runsOf(source_, bytes_);
+  runs_ = replay->pins.runsOf(source_, bytes_);
   isKnownToDriver_ = runs_.isPinned || (bytes_ > 0 && isPageLocked(replay->api(), source_) &&
                                         isPageLocked(replay->api(), source_ + bytes_ - 1));
   seenVersion_ = version;
 }
 
-int ReplayCopy::queue() noexcept {
+/** Finds out what the copy begins behind; records its beginning where the stream has nothing to do. */
+int ReplayCopy::begin(ReplayLane& lane) noexcept {
   const GpuApi& api = replay->api();
-  const StreamHandle stream = replay->copies.get();
-  // The end of a copy still under way is the beginning of this one: every event between two copies keeps the link idle.
-  const Replay::Slot* before = replay->latest.load(std::memory_order_acquire);
-  const uint32_t recordings = before == nullptr ? 0 : before->recordings.load(std::memory_order_acquire);
-  if (before != nullptr && api.queryEvent(before->readyOf(recordings)) != code::notReady) before = nullptr;
-  slot_.before = before;
-  slot_.beforeRecordings = recordings;
-  int answer = before == nullptr ? api.recordEvent(slot_.begin.get(), stream) : code::success;
+  const int64_t moment = now(), busyUntil = lane.busyUntil.load(std::memory_order_relaxed);
+  ReplaySlot* latest = replay->latest.load(std::memory_order_acquire);
+  slot_.beforeOnLink = latest == nullptr || latest->lane == &lane ? ReplaySlot::Recorded{} : recorded(latest);
+  slot_.before = recorded(lane.latest.load(std::memory_order_acquire));
+  slot_.kept.store(-1, std::memory_order_relaxed);
+  lane.busyUntil.store(std::max(moment, busyUntil) + static_cast<int64_t>(bytes_) / fastest, std::memory_order_relaxed);
+  // The end of a copy still under way is the beginning of this one: every event between two copies keeps the link idle. The
+  // device is asked only where the clock does not tell.
+  const EventHandle before = slot_.before.event();
+  if (before != nullptr && lane.ended.load(std::memory_order_acquire) < lane.queued.load(std::memory_order_acquire) &&
+      (moment < busyUntil || api.queryEvent(before) == code::notReady)) {
+    slot_.before.slot->follower[slot_.before.recordings % 2].store(&slot_, std::memory_order_release);
+    return code::success;
+  }
+  slot_.before = {};
+  return api.recordEvent(slot_.begin.get(), lane.stream.get());
+}
+
+/** Records the slot's event behind all copies of its stream, for its own and, on the JS thread, for those without one. */
+int ReplayCopy::recordMark(bool isForAll) noexcept {
+  ReplayLane& lane = *slot_.lane;
+  const uint32_t count = slot_.recordings.load(std::memory_order_relaxed) + 1;
+  const EventHandle event = slot_.readyOf(count);
+  const uint64_t covered = lane.queued.load(std::memory_order_acquire);
+  // This event stood behind the copy before the last: what began there has ended, unless a slot was used against its rules.
+  ReplaySlot* const follower = slot_.follower[count % 2].exchange(nullptr, std::memory_order_acq_rel);
+  if (isForAll && follower != nullptr && follower->before == ReplaySlot::Recorded{&slot_, count - 2})
+    follower->kept.store(follower->seconds(replay->api()), std::memory_order_release);
+  const int answer = replay->api().recordEvent(event, lane.stream.get());
+  if (answer != code::success) return answer;
+  slot_.recordings.store(count, std::memory_order_release);
+  const auto assign = [&](ReplaySlot& slot, double share) {
+    slot.share = share;
+    slot.marked.store(covered, std::memory_order_relaxed);
+    slot.mark.store(event, std::memory_order_release);
+  };
+  assign(slot_, 1);
+  if (isForAll) {
+    double bytes = 0;
+    for (const ReplaySlot* slot : lane.unmarked) bytes += static_cast<double>(slot->bytes);
+    for (ReplaySlot* slot : lane.unmarked) assign(*slot, bytes > 0 ? static_cast<double>(slot->bytes) / bytes : 1);
+    lane.unmarked.clear();
+  }
+  lane.latest.store(&slot_, std::memory_order_release);
+  replay->latest.store(&slot_, std::memory_order_release);
+  return answer;
+}
+
+int ReplayCopy::queue(bool isOnJsThread) noexcept {
+  const GpuApi& api = replay->api();
+  ReplayLane& lane = *slot_.lane;
+  int answer = replay->way.isTimed ? begin(lane) : code::success;
   for (const HostRun& run : runs_.runs) {
     if (answer != code::success) return answer;
     answer = api.copy(reinterpret_cast<void*>(destination_ + (run.start - source_)),
-                      reinterpret_cast<const void*>(run.start), run.bytes, inferredDirection, stream);
+                      reinterpret_cast<const void*>(run.start), run.bytes, hostToDevice, lane.stream.get());
   }
   if (answer != code::success) return answer;
-  const uint32_t count = slot_.recordings.load(std::memory_order_relaxed) + 1;
-  answer = api.recordEvent(slot_.readyOf(count), stream);
-  if (answer != code::success) return answer;
-  slot_.recordings.store(count, std::memory_order_release);
-  replay->latest.store(&slot_, std::memory_order_release);
-  return answer;
+  // Counted only now: an event that another thread has recorded meanwhile does not stand behind this copy.
+  const uint64_t place = lane.queued.fetch_add(1, std::memory_order_acq_rel) + 1;
+  slot_.bytes = bytes_;
+  slot_.mark.store(nullptr, std::memory_order_relaxed);
+  slot_.place.store(place, std::memory_order_release);
+  const size_t together = replay->way.copiesPerEvent;
+  if (!isOnJsThread) return recordMark(false);
+  if (together == 1) return recordMark(true);
+  lane.unmarked.push_back(&slot_);
+  const bool isDeep = place - lane.ended.load(std::memory_order_acquire) > together;
+  return isDeep && lane.unmarked.size() < together ? answer : recordMark(true);
 }
 
 int ReplayCopy::start() {
@@ -132,7 +243,7 @@ int ReplayCopy::start() {
   CurrentDevice current(replay->api(), replay->device->ordinal());
   look();
   if (!isKnownToDriver_ && bytes_ > inlineBytes) return replay::needsThread;
-  const int answer = queue();
+  const int answer = queue(true);
   if (answer != code::success) replay->api().clearError();
   return answer;
 }
@@ -140,47 +251,72 @@ int ReplayCopy::start() {
 int ReplayCopy::startPageable() {
   if (!replay->isOpen()) return replay::isClosed;
   CurrentDevice current(replay->api(), replay->device->ordinal());
-  PinBook& book = PinBook::of(replay->api());
   for (;;) {
     look();
-    const int answer = queue();
+    const int answer = queue(false);
     if (answer == code::success) return answer;
     replay->api().clearError();
     // Somebody registered a part meanwhile: the cuts are others now.
-    if (answer != code::invalidValue || book.version() == seenVersion_) return answer;
+    if (answer != code::invalidValue || replay->pins.version() == seenVersion_) return answer;
   }
 }
 
-int ReplayCopy::query() const noexcept {
+int ReplayCopy::query() noexcept {
   if (!replay->isOpen()) return replay::isClosed;
+  if (hasEnded()) return code::success;
   CurrentDevice current(replay->api(), replay->device->ordinal());
-  return replay->api().queryEvent(slot_.latest());
+  if (slot_.mark.load(std::memory_order_acquire) == nullptr) {
+    const int answer = recordMark(true);
+    if (answer != code::success) return answer;
+  }
+  const ReplayMark mark = marked();
+  const int answer = replay->api().queryEvent(mark.event);
+  if (answer == code::success) slot_.lane->noteEnded(mark.marked);
+  return answer;
+}
+
+Result<ReplayMark> ReplayCopy::mark() {
+  if (hasEnded()) return ReplayMark{};
+  if (slot_.mark.load(std::memory_order_acquire) == nullptr) {
+    CurrentDevice current(replay->api(), replay->device->ordinal());
+    const int answer = recordMark(true);
+    if (answer != code::success) return runtimeFailure(replay->api(), replay->api().recordEvent.name, answer);
+  }
+  return marked();
+}
+
+double ReplaySlot::seconds(const GpuApi& api) const noexcept {
+  const double known = kept.load(std::memory_order_acquire);
+  if (known >= 0) return known;
+  const EventHandle end = mark.load(std::memory_order_acquire);
+  const float alone = elapsedBetween(api, before.slot == nullptr ? begin.get() : before.event(), end);
+  // While the link carried another stream's copy, this one waited for it.
+  const float behind = elapsedBetween(api, beforeOnLink.event(), end);
+  const float milliseconds = behind >= 0 && behind < alone ? behind : alone;
+  return milliseconds < 0 ? -1 : 1e-3 * static_cast<double>(milliseconds) * share;
 }
 
 double ReplayCopy::seconds() const noexcept {
-  if (!replay->isOpen()) return -1;
+  if (!replay->isOpen() || !replay->way.isTimed) return -1;
   CurrentDevice current(replay->api(), replay->device->ordinal());
-  EventHandle begin = slot_.begin.get();
-  if (const Replay::Slot* before = slot_.before) {
-    // Two copies later that event stands behind another one.
-    if (before->recordings.load(std::memory_order_acquire) - slot_.beforeRecordings >= 2) return -1;
-    begin = before->readyOf(slot_.beforeRecordings);
-  }
-  float milliseconds = -1;
-  const int answer = replay->api().elapsed(&milliseconds, begin, slot_.latest());
-  if (answer != code::success) replay->api().clearError();
-  return answer == code::success ? 1e-3 * static_cast<double>(milliseconds) : -1;
+  return slot_.seconds(replay->api());
 }
 
-Status ReplayCopy::wait(Waker& waker, const CancelToken& token, bool isPatient) const {
+Status ReplayCopy::wait(const ReplayMark& mark, Waker& waker, const CancelToken& token, bool isPatient) const {
+  if (mark.event == nullptr) return {};
   DeviceScope scope(replay->api(), replay->device->ordinal());
-  return waitForEvent(replay->api(), slot_.latest(), waker, token, isPatient);
+  Status status = waitForEvent(replay->api(), mark.event, waker, token, isPatient);
+  if (status.ok()) slot_.lane->noteEnded(mark.marked);
+  return status;
 }
 
-Status ReplayCopy::holdStream(StreamHandle stream) const {
+Status ReplayCopy::holdStream(StreamHandle stream) {
   const GpuApi& api = replay->api();
   CurrentDevice current(api, replay->device->ordinal());
-  return callRuntime(api, api.waitEvent, stream, slot_.latest(), 0u);
+  auto behind = mark();
+  if (!behind.ok()) return behind.status();
+  return behind.value().event == nullptr ? Status{}
+                                         : callRuntime(api, api.waitEvent, stream, behind.value().event, 0u);
 }
 
 Status waitForEvent(const GpuApi& api, EventHandle event, Waker& waker, const CancelToken& token, bool isPatient) {
@@ -218,35 +354,6 @@ Result<std::shared_ptr<Pin>> pinHostSlot(const std::shared_ptr<Device>& device, 
                    "Somebody else has registered a part of this memory, which cannot be registered twice.");
   }
   return pin;
-}
-
-Result<double> timeRawCopies(Replay& replay, const RawSlots& raw, size_t count, const CancelToken& token) {
-  const GpuApi& api = replay.api();
-  DeviceScope scope(api, replay.device->ordinal());
-  if (Status status = scope.status(); !status.ok()) return status;
-  std::vector<Event> events(raw.hasEvents ? raw.slots : 0);
-  for (Event& event : events) {
-    auto made = makeEvent(api, true);
-    if (!made.ok()) return made.status();
-    event = std::move(made.value());
-  }
-  const auto begun = std::chrono::steady_clock::now();
-  for (size_t i = 0; i < count; i++) {
-    const uint64_t at = (i % raw.slots) * raw.bytes;
-    Status status = callRuntime(api, api.copy, reinterpret_cast<void*>(raw.destination + at),
-                                reinterpret_cast<const void*>(raw.source + at), raw.bytes, inferredDirection,
-                                replay.copies.get());
-    if (status.ok() && raw.hasEvents)
-      status = callRuntime(api, api.recordEvent, events[i % raw.slots].get(), replay.copies.get());
-    if (!status.ok()) return status;
-  }
-  for (;;) {
-    const int answer = api.queryStream(replay.copies.get());
-    if (answer == code::success) break;
-    if (answer != code::notReady) return runtimeFailure(api, api.queryStream.name, answer);
-    if (token.isCancelled()) return failure(Code::Cancelled, "timeRawCopies", "The measurement was cancelled.");
-  }
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
 }
 
 }  // namespace tensorferry::gpu

@@ -103,9 +103,9 @@ export type SpanTimes = Float64Array
  */
 export interface PreparedReplayCopy {
   readonly copy: NativeReplayCopy
-  /** Queues the copy and the slot's event behind it. */
+  /** Queues the copy and an event behind it. */
   readonly start: () => number
-  /** Whether the slot's event was reached. */
+  /** Whether the slot's copy has ended. */
   readonly query: () => number
   /** Seconds of the slot's last copy on the device; negative where there are none. */
   readonly seconds: () => number
@@ -119,6 +119,15 @@ export const replayAnswers = {
   /** The driver would keep the caller waiting: use `startReplayCopy`. */
   needsThread: -2
 } as const
+
+/** What stands behind copies of `startRawCopies`. */
+export const rawSignals = { nothing: 0, timedEvent: 1, event: 2, value: 3 } as const
+
+/** Seconds until all copies were queued, and until they had ended. */
+export interface RawTimes {
+  readonly submitSeconds: number
+  readonly seconds: number
+}
 
 export interface Addon extends AddonIdentity, JobControl {
   /** Opens what it can; reports what it tried. Never fails for a missing library. */
@@ -163,6 +172,17 @@ export interface Addon extends AddonIdentity, JobControl {
   /** Maps the allocation of another process; each import is closed once. */
   readonly importMemory: (device: NativeDevice, handle: Uint8Array) => NativeAnswer<ImportedMemory>
   readonly closeImport: (mapping: NativeMapping) => NativeAnswer<undefined>
+  /** How far a mapping reaches, as the driver knows it. */
+  readonly mappedBytes: (mapping: NativeMapping) => NativeAnswer<number>
+  /** Ends when everything that was closed so far is given back. */
+  readonly startAwaitReleases: (device: NativeDevice, done: Done<undefined>) => NativeAnswer<NativeJobHandle>
+  /** Waits for an event of another process, by its 64 bytes. Fails with DeadlineExceeded. */
+  readonly startAwaitEvent: (
+    device: NativeDevice,
+    handle: Uint8Array,
+    milliseconds: number,
+    done: Done<undefined>
+  ) => NativeAnswer<NativeJobHandle>
   /** Lets kernels of the device touch memory of another device of this process. Again is fine. */
   readonly enablePeer: (device: NativeDevice, peer: number) => NativeAnswer<undefined>
 
@@ -212,10 +232,16 @@ export interface Addon extends AddonIdentity, JobControl {
   ) => NativeAnswer<NativeJobHandle>
   /** Closes the pin at once and ends when the memory is unregistered. */
   readonly startUnpinHost: (pin: NativePin, done: Done<undefined>) => NativeAnswer<NativeJobHandle>
-  /** Streams and the events of this many slots; `stream` is the handle of the one that consumers wait on by default. */
+  /**
+   * The events of this many slots, which take turns among streams of copies; `copiesPerEvent` share one where more than
+   * that are under way on a stream. `stream` is the handle of the one that consumers wait on by default.
+   */
   readonly createReplay: (
     device: NativeDevice,
-    slots: number
+    slots: number,
+    streams: number,
+    copiesPerEvent: number,
+    isTimed: boolean
   ) => NativeAnswer<{ readonly replay: NativeReplay; readonly stream: bigint }>
   readonly closeReplay: (replay: NativeReplay) => NativeAnswer<undefined>
   readonly prepareReplayCopy: (
@@ -235,7 +261,7 @@ export interface Addon extends AddonIdentity, JobControl {
   readonly replayQuery: (replay: NativeReplay) => NativeAnswer<number>
   /** The failure behind a number; Ok for 0. */
   readonly describeReplayAnswer: (replay: NativeReplay, answer: number) => NativeAnswer<undefined>
-  /** Ends when the copies, or the own stream, have come to where they stand now. */
+  /** Ends when the streams of copies, or the own one, have come to where they stand now. */
   readonly startReplayFence: (
     replay: NativeReplay,
     isOfCopies: boolean,
@@ -252,18 +278,23 @@ export interface Addon extends AddonIdentity, JobControl {
     source: bigint,
     byteLength: number
   ) => NativeAnswer<undefined>
-  /** Keeps the copies' or the own stream busy for a while, for tests and measurements. */
+  /** Keeps the streams of copies or the own one busy for a while, for tests and measurements. */
   readonly spinReplay: (replay: NativeReplay, isOfCopies: boolean, nanoseconds: number) => NativeAnswer<undefined>
-  /** Seconds of so many copies by the vendor's function alone, slot by slot over dense slots, for comparisons. */
+  /**
+   * Times so many copies by the vendor's function alone, slot by slot over dense slots, for comparisons; `signal` is one of
+   * `rawSignals`.
+   */
   readonly startRawCopies: (
     replay: NativeReplay,
     destination: bigint,
     source: bigint,
     byteLength: number,
     slots: number,
+    signal: number,
+    streams: number,
+    copiesPerSignal: number,
     count: number,
-    hasEvents: boolean,
-    done: Done<number>
+    done: Done<RawTimes>
   ) => NativeAnswer<NativeJobHandle>
 }
 

@@ -37,7 +37,7 @@ import { makeMeetings } from "./Meetings.ts"
 import type { CudaOptions } from "./options.ts"
 import type { DriverKind } from "./planning/route.ts"
 import { makePreparer, type PreparedTransfer } from "./prepareTransfer.ts"
-import { type RunTimes, runTimes } from "./RunTimes.ts"
+import { peerTimesOf, type RunTimes, runTimes } from "./RunTimes.ts"
 import { deviceOf, open } from "./TensorEngine.ts"
 
 export interface CudaCopyDriver extends CopyDriverShape {
@@ -188,14 +188,17 @@ export const make = Effect.fnUntraced(function* (
     }
     if (Result.isFailure(started)) return Result.fail(failed(started.failure))
     const job = started.success
+    let taken: RunTimes | undefined
     return Result.succeed({
       isComplete: Effect.sync(job.isComplete),
       await: Effect.mapBoth(job.await, {
         onFailure: failed,
         onSuccess: (times) => {
-          lastRun = runTimes(entry.spans, times)
+          taken = runTimes(entry.spans, times)
+          lastRun = taken
         }
       }),
+      peerTimes: Effect.sync(() => (taken === undefined ? [] : peerTimesOf(taken))),
       cancel: Effect.suspend(() => {
         if (job.isComplete()) return Effect.void
         breakConnection(entry)
@@ -246,7 +249,8 @@ export const make = Effect.fnUntraced(function* (
             Effect.suspend(() => (isCommitted ? peersStop : Effect.void))
           )
         }),
-        movedBytes: Effect.suspend(() => here.movedBytes)
+        movedBytes: Effect.suspend(() => here.movedBytes),
+        peerTimes: Effect.suspend(() => here.peerTimes ?? Effect.succeed([]))
       }
     })
 

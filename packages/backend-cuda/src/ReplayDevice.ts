@@ -1,5 +1,5 @@
 /**
- * Replay copies by a copy stream and an event per slot: one call into the addon starts a copy, one asks for it.
+ * Replay copies by streams of copies and events behind them: one call into the addon starts a copy, one asks for it.
  *
  * Invariants: a start never keeps the JS thread waiting; pageable memory that the driver would read first is copied on a
  * thread. Host slots are unregistered only behind the copies that read them, and before their memory goes away.
@@ -223,7 +223,7 @@ export const makeReplayDevice = (queue: ReplayQueue, memory: DeviceMemory): Repl
       hostPinned: registered > 0,
       directPinnedShared: registered > 0,
       supportsAsyncSubmit: true,
-      supportsTimingEvents: true
+      supportsTimingEvents: queue.way.isTimed
     }),
     register,
     allocate: (shape, dtype) =>

@@ -10,24 +10,39 @@ import type { ReplayStream } from "@tensorferry/core/service/ReplayTransferBacke
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type * as EffectScope from "effect/Scope"
-import { type NativeReplay, replayAnswers } from "./Addon.ts"
+import { type NativeReplay, type RawTimes, rawSignals, replayAnswers } from "./Addon.ts"
 import { addBackground, idle } from "./BackgroundWork.ts"
 import type { Gpu } from "./Gpu.ts"
 
-/** Dense slots, one behind the other on either side. */
+/** How copies are queued. Every way keeps the contract; they differ in what the link and the submitter pay. */
+export interface ReplayWay {
+  /** Slots take turns among so many streams: while one tells that its copy has ended, the link carries the next one's. */
+  readonly streams: number
+  /** Where more copies than this are under way on a stream, so many share an event. */
+  readonly copiesPerEvent: number
+  /** Events tell time. */
+  readonly isTimed: boolean
+}
+
+export const replayWay: ReplayWay = { streams: 2, copiesPerEvent: 1, isTimed: true }
+
+/** Dense slots, one behind the other on either side, and how they are copied. */
 export interface RawSlots {
   readonly destination: bigint
   /** Pinned. */
   readonly source: bigint
   readonly byteLength: number
   readonly slots: number
-  /** An event behind each copy, the least that tells when a slot is ready. */
-  readonly hasEvents: boolean
+  /** What tells that copies have ended: behind every so many of a stream. */
+  readonly signal: keyof typeof rawSignals
+  readonly streams: number
+  readonly copiesPerSignal: number
 }
 
 export interface ReplayQueue {
   readonly gpu: Gpu
   readonly native: NativeReplay
+  readonly way: ReplayWay
   /** The stream that consumers wait on by default. */
   readonly stream: ReplayStream
   /** Why a start or a question answered this number. */
@@ -44,19 +59,20 @@ export interface ReplayQueue {
   readonly delayCopies: (nanoseconds: number) => Effect.Effect<undefined, NativeFailure>
   /** Queues a copy within the device on the consumers' stream. */
   readonly consume: (destination: bigint, source: bigint, byteLength: number) => Effect.Effect<undefined, NativeFailure>
-  /** Seconds of so many copies by the vendor's function alone, slot by slot, for comparisons. */
-  readonly timeRawCopies: (raw: RawSlots, count: number) => Effect.Effect<number, NativeFailure>
+  /** Times so many copies by the vendor's function alone, slot by slot, for comparisons. */
+  readonly timeRawCopies: (raw: RawSlots, count: number) => Effect.Effect<RawTimes, NativeFailure>
 }
 
 export const openReplayQueue = (
   gpu: Gpu,
-  slots: number
+  slots: number,
+  way: ReplayWay = replayWay
 ): Effect.Effect<ReplayQueue, NativeFailure, EffectScope.Scope> =>
   Effect.map(
     Effect.acquireRelease(
       Effect.suspend(() => {
         const { addon } = gpu
-        const made = addon.createReplay(gpu.native, slots)
+        const made = addon.createReplay(gpu.native, slots, way.streams, way.copiesPerEvent, way.isTimed)
         if (made.code !== "Ok") return Effect.fail(made)
         const { replay: native, stream } = made.value
         let onThreads = 0
@@ -73,6 +89,7 @@ export const openReplayQueue = (
         const queue: ReplayQueue = {
           gpu,
           native,
+          way,
           stream: { device: gpu.device, handle: stream },
           failureOf: (answer) => {
             const described = addon.describeReplayAnswer(native, answer)
@@ -101,10 +118,22 @@ export const openReplayQueue = (
             Effect.suspend(() =>
               Effect.fromResult(resultOf(addon.copyOnReplayStream(native, destination, source, byteLength)))
             ),
-          timeRawCopies: ({ destination, source, byteLength, slots: places, hasEvents }, count) =>
-            runJob<number>(
+          timeRawCopies: (raw, count) =>
+            runJob<RawTimes>(
               addon,
-              (done) => addon.startRawCopies(native, destination, source, byteLength, places, count, hasEvents, done),
+              (done) =>
+                addon.startRawCopies(
+                  native,
+                  raw.destination,
+                  raw.source,
+                  raw.byteLength,
+                  raw.slots,
+                  rawSignals[raw.signal],
+                  raw.streams,
+                  raw.copiesPerSignal,
+                  count,
+                  done
+                ),
               () => {}
             )
         }

@@ -15,7 +15,7 @@ import { unavailableBecause } from "./failures.ts"
 import { openGpu } from "./Gpu.ts"
 import type { CudaOptions } from "./options.ts"
 import { makeReplayDevice } from "./ReplayDevice.ts"
-import { openReplayQueue, type ReplayQueue } from "./ReplayQueue.ts"
+import { openReplayQueue, type ReplayQueue, type ReplayWay } from "./ReplayQueue.ts"
 
 export interface OpenReplay {
   readonly device: ReplayDevice
@@ -49,11 +49,14 @@ export const open = Effect.fnUntraced(function* (
   device: Device,
   slots: number,
   options: CudaOptions = {},
-  backend: string = packageName
+  backend: string = packageName,
+  way?: ReplayWay
 ): Effect.fn.Return<OpenReplay, BackendError, EffectScope.Scope> {
   const chosen = yield* optionsFor(device, options, backend)
   const gpu = yield* openGpu(yield* loadAddon, backend, chosen)
-  const queue = yield* Effect.mapError(openReplayQueue(gpu, slots), (failure) => unavailableBecause(backend, failure))
+  const queue = yield* Effect.mapError(openReplayQueue(gpu, slots, way), (failure) =>
+    unavailableBecause(backend, failure)
+  )
   const memory = makeDeviceMemory(gpu, { arenaBytes: options.arenaBytes })
   return { device: makeReplayDevice(queue, memory), queue }
 })

@@ -1,6 +1,7 @@
 /**
  * How long the parts of a run took on the device, by peer: sums of the spans between events.
  */
+import type { PeerTimes } from "@tensorferry/core/service/CopyDriver"
 import type { SpanTimes } from "./Addon.ts"
 
 /** What a span measures. A kernel and copies reach the peer's memory; the other phases pass through staging. */
@@ -33,3 +34,12 @@ export const runTimes = (spans: ReadonlyArray<Span>, times: SpanTimes): RunTimes
   const peers = [...byPeer].flatMap(([peer, sums]) => (peer === undefined ? [] : [{ peer, ...sums }]))
   return { peers: peers.sort((a, b) => a.peer - b.peer), shared }
 }
+
+/** The same as a copy service reports it: seconds, and whatever reaches the peer's memory counts as the wire. */
+export const peerTimesOf = ({ peers }: RunTimes): ReadonlyArray<PeerTimes> =>
+  peers.map(({ peer, kernel, copy, pack, wire, unpack }) => ({
+    peer,
+    pack: pack / 1e6,
+    wire: (kernel + copy + wire) / 1e6,
+    unpack: unpack / 1e6
+  }))

@@ -1,11 +1,7 @@
 /**
  * What this package offers: three backends over one engine and one driver. Importing it loads no addon and opens no library.
  */
-import {
-  type BackendDescriptor,
-  backendApiVersion,
-  type ProbeResult
-} from "@tensorferry/core/backend/BackendDescriptor"
+import type { BackendDescriptor, ProbeResult } from "@tensorferry/core/backend/BackendDescriptor"
 import { lazyLayer } from "@tensorferry/core/backend/LazyLayer"
 import { optionsLayer } from "@tensorferry/core/backend/OptionsLayer"
 import * as Effect from "effect/Effect"
@@ -17,8 +13,12 @@ import { libraryNames, libraryVariable, searchedPaths } from "./libraries.ts"
 import { CudaOptions, optionNames } from "./options.ts"
 import type { DriverKind } from "./planning/route.ts"
 
+/** The contracts that this package was written for. */
+const apiVersion = 1
+
 /** Builds a layer from options that may come from anywhere. */
-const withOptions = (kind: DriverKind) => optionsLayer(CudaOptions, kind, `The options are ${optionNames.join(", ")}.`)
+const withOptions = (kind: DriverKind) =>
+  optionsLayer(CudaOptions, kind, `The options are ${optionNames.join(", ")}.`, apiVersion)
 
 const versionsOf = (addon: Addon, { opened, vendor }: Discovered): Record<string, string> => {
   const versions: Record<string, string> = { addon: String(addon.abiVersion), vendor }
@@ -66,7 +66,7 @@ const probe = (kind: DriverKind): Effect.Effect<ProbeResult> =>
 
 const descriptor = (kind: DriverKind): BackendDescriptor => ({
   name: kind,
-  apiVersion: backendApiVersion,
+  apiVersion,
   deviceFamilies: ["cuda", "rocm"],
   capabilities: { tensorEngine: tensorEngineCapabilities, copyDriver: copyDriverCapabilities },
   options: CudaOptions,

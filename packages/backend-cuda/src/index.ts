@@ -5,6 +5,7 @@
 export type { CudaCopyDriver } from "./CopyDriver.ts"
 export type { DeviceMemory } from "./DeviceMemory.ts"
 export { descriptors } from "./descriptor.ts"
+export { type ImportRequest, type MemoryImport, makeMemoryImport } from "./Import.ts"
 export type { CudaOptions } from "./options.ts"
 export type { RunTimes } from "./RunTimes.ts"
 export { deviceOf, type EngineDevice } from "./TensorEngine.ts"

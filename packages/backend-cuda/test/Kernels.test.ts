@@ -94,7 +94,7 @@ describe.skipIf(!isInstalled("nvcc"))("machine code of the kernels", () => {
         const kept = ["--keep", "--keep-dir", folder, "-o", join(folder, "kernels.fatbin")]
         const said = run("nvcc", "-fatbin", ...targets, ...options, ...kept, file)
         for (const architecture of ["sm_80", "sm_90"]) {
-          for (const kernel of ["tensorferry_move", "tensorferry_reduce", "tensorferry_compare", "tensorferry_spin"]) {
+          for (const kernel of ["move", "reduce", "quantize", "compare", "spin"].map((name) => `tensorferry_${name}`)) {
             const from = said.indexOf(`Compiling entry function '${kernel}' for '${architecture}'`)
             assert.isAtLeast(from, 0, `${kernel} for ${architecture}\n${said}`)
             const properties = said
@@ -130,6 +130,21 @@ describe.skipIf(!isInstalled("nvcc"))("machine code of the kernels", () => {
           const runs = accesses.filter((_, at) => four.every((access, k) => accesses[at + k] === access)).length
           assert.isAtLeast(runs, 2, `${name}: runs and pieces read four vectors before they write one`)
           assert.notMatch(move, /\.local|\.shared|bar\.|fma\.rn|\.ftz/, name)
+          const quantize = text.slice(text.indexOf(".entry tensorferry_quantize("))
+          // A team reads its share of 32 blocks, 64 or 128 bytes to a thread, before it looks at any of them.
+          const reads = quantize.match(/ld\.global\.cs\.v4|shfl\.sync|st\.global\.cs\.b(32|64)/g) ?? []
+          const longest = Math.max(
+            ...reads
+              .join(" ")
+              .split(/(?:shfl|st)\S*/)
+              .map((part) => part.trim().split(/ld/).length - 1)
+          )
+          assert.strictEqual(longest, 8, `${name}: wide loads under way at once`)
+          assert.strictEqual(
+            /cvt\.rn\.satfinite\.e4m3x2/.test(quantize),
+            name.includes("90"),
+            `${name}: converts by itself`
+          )
         }
       }),
     300_000

@@ -6,7 +6,9 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import type { Addon, NativeDevice, NativePin, NativeReplay, PreparedReplayCopy } from "../src/Addon.ts"
 import { loadAddon, replayAnswers } from "../src/Addon.ts"
+import { replayWay } from "../src/ReplayQueue.ts"
 import { allocate, openDevice, problem, run, simulated, start, value } from "./native.ts"
+import { waysOfReplay } from "./replay.ts"
 import { leaks, simulator, violations } from "./simulator.ts"
 
 const page = 4096
@@ -28,9 +30,12 @@ const addonNow = (): Addon => loaded ?? assert.fail("the addon is not loaded")
 
 const addressOf = (bytes: Uint8Array): bigint => value(addonNow().addressOf(bytes))
 
-const openReplay = (device: NativeDevice, slots = 2) =>
+const create = (device: NativeDevice, slots: number, { streams, copiesPerEvent, isTimed } = replayWay) =>
+  addonNow().createReplay(device, slots, streams, copiesPerEvent, isTimed)
+
+const openReplay = (device: NativeDevice, slots = 2, way = replayWay) =>
   Effect.acquireRelease(
-    Effect.sync(() => value(addonNow().createReplay(device, slots))),
+    Effect.sync(() => value(create(device, slots, way))),
     ({ replay }) => Effect.sync(() => void addonNow().closeReplay(replay))
   )
 
@@ -70,7 +75,7 @@ describe("a prepared copy", () => {
         yield* over(`seed=${seed} pace=0`, (addon, device) =>
           Effect.scoped(
             Effect.gen(function* () {
-              const { replay } = yield* openReplay(device)
+              const { replay } = yield* openReplay(device, 2, waysOfReplay[seed % waysOfReplay.length])
               const { address } = yield* allocate(addon, device, 3 * page)
               const source = hostBytes(3 * page, seed)
               yield* register(device, source)
@@ -86,7 +91,8 @@ describe("a prepared copy", () => {
                 yield* waitFor(copy)
                 assert.strictEqual(copy.query(), replayAnswers.ok)
                 assert.deepStrictEqual(simulator.read(address, 3 * page), Buffer.from(source))
-                assert.isAtLeast(copy.seconds(), 0)
+                const { isTimed } = waysOfReplay[seed % waysOfReplay.length]!
+                assert.strictEqual(copy.seconds() >= 0, isTimed, `${copy.seconds()}`)
               }
             })
           )
@@ -103,7 +109,7 @@ describe("a prepared copy", () => {
         yield* over(`seed=${seed}`, (addon, device) =>
           Effect.scoped(
             Effect.gen(function* () {
-              const { replay, stream } = yield* openReplay(device)
+              const { replay, stream } = yield* openReplay(device, 2, waysOfReplay[seed % waysOfReplay.length])
               const foreign = yield* Effect.acquireRelease(
                 Effect.sync(() => simulator.createStream(0)),
                 (handle) => Effect.sync(() => void simulator.destroyStream(handle))
@@ -134,6 +140,36 @@ describe("a prepared copy", () => {
       }
       assert.isAbove(stale, 0)
     })
+  )
+
+  it.live("of many shares an event with others only where the stream has enough to do", () =>
+    over("seed=3 pace=0 query=0", (addon, device) =>
+      Effect.scoped(
+        Effect.gen(function* () {
+          const { replay } = yield* openReplay(device, 8, { streams: 1, copiesPerEvent: 3, isTimed: true })
+          const { address } = yield* allocate(addon, device, 8 * page)
+          const source = hostBytes(page, 1)
+          yield* register(device, source)
+          const copies = Array.from({ length: 8 }, (_, slot) =>
+            prepare(replay, slot, address + BigInt(slot * page), source)
+          )
+          const events = () => simulator.report().calls.cudaEventRecord ?? 0
+          const before = events()
+          for (const copy of copies) assert.strictEqual(copy.start(), replayAnswers.ok)
+          // The beginning of the first; the ends of the first three; one of the next three.
+          assert.strictEqual(events() - before, 5)
+          // Whoever waits has an event recorded where there is none.
+          simulator.configure("query=50")
+          yield* waitFor(copies[7]!)
+          assert.strictEqual(events() - before, 6)
+          for (const [slot, copy] of copies.entries()) {
+            assert.strictEqual(copy.query(), replayAnswers.ok)
+            assert.isAtLeast(copy.seconds(), 0)
+            assert.deepStrictEqual(simulator.read(address + BigInt(slot * page), page), Buffer.from(source))
+          }
+        })
+      )
+    )
   )
 
   it.live("of pageable memory is made by a thread where it is long", () =>
@@ -274,7 +310,7 @@ describe("the end", () => {
     over("seed=4", (addon, device) =>
       Effect.scoped(
         Effect.gen(function* () {
-          const { replay } = value(addon.createReplay(device, 1))
+          const { replay } = value(create(device, 1))
           const { address } = yield* allocate(addon, device, 2 * page)
           const source = hostBytes(2 * page, 6)
           yield* register(device, source)
@@ -312,7 +348,7 @@ describe("the end", () => {
       yield* Effect.scoped(
         Effect.gen(function* () {
           const device = yield* openDevice(addon)
-          const { replay } = value(addon.createReplay(device, 1))
+          const { replay } = value(create(device, 1))
           const { address } = yield* allocate(addon, device, 2 * page)
           const source = hostBytes(2 * page, 6)
           yield* Effect.promise(() =>
@@ -356,8 +392,11 @@ describe("arguments", () => {
         Effect.gen(function* () {
           const { replay } = yield* openReplay(device, 2)
           for (const refused of [
-            addon.createReplay(device, 0),
-            addon.createReplay(device, 1e9),
+            create(device, 0),
+            create(device, 1e9),
+            create(device, 1, { ...replayWay, streams: 0 }),
+            create(device, 1, { ...replayWay, streams: 17 }),
+            create(device, 1, { ...replayWay, copiesPerEvent: 0 }),
             addon.prepareReplayCopy(replay, 2, 0n, 0n, 0),
             addon.prepareReplayCopy(replay, -1, 0n, 0n, 0),
             addon.prepareReplayCopy(replay, 0, 2n ** 64n - 1n, 0n, 8),
@@ -370,11 +409,7 @@ describe("arguments", () => {
             assert.strictEqual(problem(refused).code, "InvalidArgument")
           }
           const forged = {} as never
-          for (const refused of [
-            addon.createReplay(forged, 1),
-            addon.holdStream(forged, 1n),
-            addon.closeReplay(forged)
-          ]) {
+          for (const refused of [create(forged, 1), addon.holdStream(forged, 1n), addon.closeReplay(forged)]) {
             assert.strictEqual(problem(refused).code, "InvalidHandle")
           }
           // A copy of nothing is ready like any other.

@@ -9,6 +9,7 @@ import { ReplayTransferBackend, type ReplayTransferBackendShape } from "@tensorf
 import { replayTransferLayer } from "@tensorferry/core/service/ReplayTransferLayer"
 import { type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
 import * as Context from "effect/Context"
+import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Layer from "effect/Layer"
@@ -19,7 +20,7 @@ import { makeDeviceMemory } from "../src/DeviceMemory.ts"
 import { openGpu } from "../src/Gpu.ts"
 import type { CudaOptions } from "../src/options.ts"
 import { makeReplayDevice } from "../src/ReplayDevice.ts"
-import { openReplayQueue, type ReplayQueue } from "../src/ReplayQueue.ts"
+import { openReplayQueue, type ReplayQueue, type ReplayWay, replayWay } from "../src/ReplayQueue.ts"
 import { testOptions } from "./cluster.ts"
 import { makeRandom } from "./random.ts"
 import { simulator } from "./simulator.ts"
@@ -29,17 +30,29 @@ export interface OpenedReplay {
   readonly queue: ReplayQueue
 }
 
+/** Ways to queue copies, all of which must be right. */
+export const waysOfReplay: ReadonlyArray<ReplayWay> = [
+  replayWay,
+  { streams: 1, copiesPerEvent: 1, isTimed: true },
+  { streams: 1, copiesPerEvent: 3, isTimed: true },
+  { streams: 3, copiesPerEvent: 2, isTimed: false }
+]
+
+/** A wait that hangs is found after this. */
+const deadline = Duration.seconds(10)
+
 /** A backend over an addon that `change` may have spoilt. */
 export const openReplay = Effect.fnUntraced(function* (
   ringDepth: number,
   change: (addon: Addon) => Addon = (addon) => addon,
-  options: CudaOptions = {}
+  options: CudaOptions = {},
+  way?: ReplayWay
 ) {
   const all = { ...testOptions, device: 0, ...options }
   const gpu = yield* openGpu(change(yield* loadAddon), "test", all)
-  const queue = yield* openReplayQueue(gpu, ringDepth)
+  const queue = yield* openReplayQueue(gpu, ringDepth, way)
   const device = makeReplayDevice(queue, makeDeviceMemory(gpu, { arenaBytes: all.arenaBytes }))
-  const built = yield* Layer.build(replayTransferLayer(Effect.succeed(device), { ringDepth }))
+  const built = yield* Layer.build(replayTransferLayer(Effect.succeed(device), { ringDepth, deadline }))
   return { backend: Context.get(built, ReplayTransferBackend), queue }
 })
 
@@ -86,7 +99,7 @@ export const runTicks = Effect.fnUntraced(function* (
   const random = makeRandom(seed)
   const ringDepth = 1 + random.below(3)
   const byteLength = 1 + random.below(3 * 4096)
-  const { backend, queue } = yield* openReplay(ringDepth, change, options)
+  const { backend, queue } = yield* openReplay(ringDepth, change, options, waysOfReplay[seed % waysOfReplay.length])
   const foreign = yield* streamOn(0)
   const wrong: Array<string> = []
   const slots = Array.from({ length: ringDepth }, (_, slot) => slot)
@@ -158,6 +171,60 @@ export const runTicks = Effect.fnUntraced(function* (
     yield* backend.waitReady(slot)
   }
   yield* Scope.close(held, Exit.void)
+  return wrong
+}, Effect.scoped)
+
+/**
+ * What consumers read wrongly where many copies are under way and slots are submitted into and waited for in any order;
+ * empty where nothing is wrong.
+ */
+export const runDeepTicks = Effect.fnUntraced(function* (
+  seed: number,
+  ticks: number,
+  change?: (addon: Addon) => Addon
+) {
+  const random = makeRandom(seed)
+  const ringDepth = 8
+  const byteLength = 1 + random.below(2 * 4096)
+  const way = waysOfReplay[seed % waysOfReplay.length]!
+  const { backend, queue } = yield* openReplay(ringDepth, change, {}, way)
+  const wrong: Array<string> = []
+  const sources = yield* Effect.forEach(Array.from({ length: ringDepth }), () => hostSlot(byteLength))
+  if (random.below(4) > 0) yield* backend.registerHostSlots(sources)
+  const destinations = yield* backend.allocateDeviceSlots({ count: ringDepth, shape: [byteLength], dtype: "uint8" })
+  /** What each slot must hold once it is ready. */
+  const expected = new Map<number, Buffer>()
+  for (let tick = 0; tick < ticks; tick++) {
+    const slot = random.below(ringDepth)
+    const [source, destination] = [sources[slot]!, destinations[slot]!]
+    const bytes = expected.get(slot)
+    if (bytes === undefined) {
+      fillSlot(source, tick + seed)
+      expected.set(slot, Buffer.from(bytesOf(source)))
+      poison(destination)
+      yield* backend.clearReady(slot)
+      yield* backend.submitH2d({ slot, source, destination })
+      continue
+    }
+    const isFull = expected.size === ringDepth
+    const choice = random.below(isFull ? 3 : 4)
+    const say = (what: string) => wrong.push(`seed ${seed}, tick ${tick}, slot ${slot}: ${what}`)
+    if (choice === 0) {
+      yield* backend.waitCurrentStreamForReady(slot)
+      const address = destination.storage.address + BigInt(destination.byteOffset)
+      if (differs(simulator.readOnStream(queue.stream.handle, address, byteLength), bytes))
+        say("a stream read too early")
+    }
+    if (choice < 3) {
+      yield* backend.waitReady(slot)
+      if (differs(peek(destination), bytes)) say("not there after the wait")
+      // Copies that shared an event do not all know what they began behind.
+      const seconds = yield* backend.copySeconds(slot)
+      const isTold = seconds !== undefined && seconds >= 0
+      if (isTold ? !way.isTimed : way.isTimed && way.copiesPerEvent === 1) say(`its copy took ${seconds} s`)
+      expected.delete(slot)
+    } else if ((yield* backend.isReady(slot)) && differs(peek(destination), bytes)) say("called ready too early")
+  }
   return wrong
 }, Effect.scoped)
 

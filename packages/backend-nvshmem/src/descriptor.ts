@@ -5,11 +5,7 @@
 import { loadAddon as loadDeviceAddon } from "@tensorferry/backend-cuda/Addon"
 import { tensorEngineCapabilities } from "@tensorferry/backend-cuda/capabilities"
 import { discover } from "@tensorferry/backend-cuda/discover"
-import {
-  type BackendDescriptor,
-  backendApiVersion,
-  type ProbeResult
-} from "@tensorferry/core/backend/BackendDescriptor"
+import type { BackendDescriptor, ProbeResult } from "@tensorferry/core/backend/BackendDescriptor"
 import { lazyLayer } from "@tensorferry/core/backend/LazyLayer"
 import { optionsLayer } from "@tensorferry/core/backend/OptionsLayer"
 import * as Effect from "effect/Effect"
@@ -19,8 +15,11 @@ import { copyDriverCapabilities } from "./capabilities.ts"
 import { libraryNames, libraryVariable, searchedPaths } from "./libraries.ts"
 import { deviceOptions, NvshmemOptions, optionNames } from "./options.ts"
 
+/** The contracts that this package was written for. */
+const apiVersion = 1
+
 /** Builds a layer from options that may come from anywhere. */
-const withOptions = optionsLayer(NvshmemOptions, packageName, `The options are ${optionNames.join(", ")}.`)
+const withOptions = optionsLayer(NvshmemOptions, packageName, `The options are ${optionNames.join(", ")}.`, apiVersion)
 
 /** Opens the libraries and counts devices; joins no job. */
 const probe: Effect.Effect<ProbeResult> = Effect.gen(function* () {
@@ -57,7 +56,7 @@ const probe: Effect.Effect<ProbeResult> = Effect.gen(function* () {
 export const descriptors: ReadonlyArray<BackendDescriptor> = [
   {
     name: packageName,
-    apiVersion: backendApiVersion,
+    apiVersion,
     deviceFamilies: ["cuda"],
     capabilities: { tensorEngine: tensorEngineCapabilities, copyDriver: copyDriverCapabilities },
     options: NvshmemOptions,

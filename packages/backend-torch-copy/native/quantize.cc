@@ -17,13 +17,10 @@ namespace {
 
 /** Blocks of one unit of work, and of one piece within it. */
 constexpr uint64_t unitBlocks = 16 * 1024;
-constexpr uint64_t pieceBlocks = blockElements / mxBlock;
+constexpr size_t pieceBlocks = blockElements / mxBlock;
 
 /** Jobs that touch more than this leave nothing useful in the caches. */
 constexpr uint64_t streamingElements = 16u << 20;
-
-/** Bytes between what is read and what is asked for. */
-constexpr size_t fetchAhead = 2048;
 
 Status badTable(const char* detail) { return failure(Code::InvalidArgument, "quantize", detail); }
 
@@ -67,7 +64,7 @@ class QuantizeJob final : public Job {
 
   void run(size_t index) noexcept override {
     const uint64_t begin = index * unitBlocks, end = std::min(c_.blocks, begin + unitBlocks);
-    for (uint64_t at = begin; at < end && !shouldStop();) at += runPiece(at, end - at);
+    for (uint64_t at = begin; at < end && !shouldStop();) at += runPieces(at, end - at);
     finishStreaming();
     if (cancelToken.isCancelled()) fail(failure(Code::Cancelled, "quantize", "The conversion was cancelled."));
   }
@@ -83,18 +80,26 @@ class QuantizeJob final : public Job {
   }
 
   /** Converts the blocks from position `at` on, at most to the end of their innermost run. */
-  uint64_t runPiece(uint64_t at, uint64_t limit) noexcept {
-    const uint64_t run = c_.runs.back().length;
-    const auto blocks = static_cast<size_t>(std::min({limit, run - at % run, pieceBlocks}));
+  uint64_t runPieces(uint64_t at, uint64_t limit) noexcept {
+    const Run& run = c_.runs.back();
+    const uint64_t blocks = std::min(limit, run.length - at % run.length);
     uint8_t *plain = place(Plain, at), *data = place(Data, at), *scales = place(Scales, at);
-    const int64_t scaleStep = c_.runs.back().steps[Scales];
-    if (c_.isQuantization) {
-      quantize(plain, data, scales, scaleStep, blocks);
-    } else {
-      dequantize(plain, data, scales, scaleStep, blocks);
+    uint64_t done = 0;
+    while (done < blocks && !shouldStop()) {
+      const size_t piece = static_cast<size_t>(std::min<uint64_t>(blocks - done, pieceBlocks));
+      if (c_.isQuantization) {
+        quantize(plain, data, scales, run.steps[Scales], piece);
+      } else {
+        dequantize(plain, data, scales, run.steps[Scales], piece);
+      }
+      const auto step = static_cast<int64_t>(piece);
+      plain += step * run.steps[Plain];
+      data += step * run.steps[Data];
+      scales += step * run.steps[Scales];
+      done += piece;
     }
-    movedBytes.add(blocks * mxBlock * dtypeBytes[c_.dtype]);
-    return blocks;
+    movedBytes.add(done * mxBlock * dtypeBytes[c_.dtype]);
+    return done;
   }
 
   bool isDense(Side side) const noexcept { return c_.elementSteps[side] == (side == Plain ? dtypeBytes[c_.dtype] : 1); }
@@ -105,8 +110,6 @@ class QuantizeJob final : public Job {
     alignas(64) uint8_t converted[blockElements], factors[pieceBlocks];
     alignas(64) float wide[blockElements];
     if (isDense(Plain) && c_.dtype == static_cast<uint8_t>(DType::BFloat16)) {
-      const size_t bytes = elements * sizeof(uint16_t);
-      for (size_t line = 0; line < bytes; line += cacheLine) __builtin_prefetch(plain + fetchAhead + line);
       table.quantizeBFloat16s(converted, factors, plain, blocks, c_.rule);
     } else if (isDense(Plain) && c_.dtype == static_cast<uint8_t>(DType::Float32)) {
       table.quantizeFloats(converted, factors, plain, blocks, c_.rule);
@@ -121,7 +124,11 @@ class QuantizeJob final : public Job {
     } else {
       std::memcpy(data, converted, elements);
     }
-    for (size_t i = 0; i < blocks; i++) scales[static_cast<int64_t>(i) * scaleStep] = factors[i];
+    if (scaleStep == 1) {
+      std::memcpy(scales, factors, blocks);
+    } else {
+      for (size_t i = 0; i < blocks; i++) scales[static_cast<int64_t>(i) * scaleStep] = factors[i];
+    }
   }
 
   void dequantize(uint8_t* plain, const uint8_t* data, const uint8_t* scales, int64_t scaleStep,

@@ -1,11 +1,7 @@
 /**
  * What this package offers. Importing it loads no addon.
  */
-import {
-  type BackendDescriptor,
-  backendApiVersion,
-  type ProbeResult
-} from "@tensorferry/core/backend/BackendDescriptor"
+import type { BackendDescriptor, ProbeResult } from "@tensorferry/core/backend/BackendDescriptor"
 import { optionsLayer } from "@tensorferry/core/backend/OptionsLayer"
 import * as Effect from "effect/Effect"
 import { backendName, loadAddon, packageFolder } from "./Addon.ts"
@@ -15,11 +11,15 @@ import { TorchCopyOptions } from "./options.ts"
 import * as ReplayDevice from "./ReplayDevice.ts"
 import * as TensorEngine from "./TensorEngine.ts"
 
+/** The contracts that this package was written for. */
+const apiVersion = 1
+
 /** Builds a layer from options that may come from anywhere. */
 const withOptions = optionsLayer(
   TorchCopyOptions,
   backendName,
-  "The options are threads (1 to 64), forbid (a list of paths) and deferred (true or false)."
+  "The options are threads (1 to 64), forbid (a list of paths) and deferred (true or false).",
+  apiVersion
 )
 
 const tried = [`${packageFolder}build`, `${packageFolder}prebuilds`, "a memory file of one page"]
@@ -44,7 +44,7 @@ const probe: Effect.Effect<ProbeResult> = Effect.gen(function* () {
 /** The embedded default: every device family that no other backend claims, with the bytes moved by the host. */
 export const descriptor: BackendDescriptor = {
   name: backendName,
-  apiVersion: backendApiVersion,
+  apiVersion,
   deviceFamilies: ["*", "cpu"],
   capabilities: {
     tensorEngine: TensorEngine.capabilities,

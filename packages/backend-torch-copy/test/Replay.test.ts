@@ -193,6 +193,34 @@ describe("built from the registry", () => {
     )
   })
 
+  it.live("keeps the caller's thread free while it copies", () =>
+    built(
+      { device: "cpu", ringDepth: 1 },
+      Effect.fnUntraced(function* (backend) {
+        const byteLength = 2 ** 27
+        const { memory } = yield* makeEngine()
+        const source = Result.getOrThrow(tensorView(yield* memory.allocate(byteLength), "uint8", [byteLength]))
+        source.storage.bytes!.fill(5)
+        const [slot] = yield* backend.allocateDeviceSlots({ count: 1, shape: [byteLength], dtype: "uint8" })
+        slot!.storage.bytes!.fill(0xee)
+        const copying = yield* Effect.forkChild(backend.submitH2d({ slot: 0, destination: slot!, source }), {
+          startImmediately: true
+        })
+        // The last byte may be copied any time; that it is not there shows that the copy was not made in the call.
+        let turns = 0
+        let early = 0
+        while (copying.pollUnsafe() === undefined) {
+          if (slot!.storage.bytes![byteLength - 1] === 0xee) early += 1
+          turns += 1
+          yield* Effect.promise(() => new Promise(setImmediate))
+        }
+        assert.isAbove(turns, 3)
+        assert.isAbove(early, 0)
+        assert.isTrue(slot!.storage.bytes!.subarray(0, byteLength).every((byte) => byte === 5))
+      })
+    )
+  )
+
   it.live("copies what another process wrote into its memory", () =>
     built(
       { device: "cpu", ringDepth: 1 },

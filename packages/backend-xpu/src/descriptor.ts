@@ -1,11 +1,7 @@
 /**
  * What this package offers. Importing it loads no addon and opens no library.
  */
-import {
-  type BackendDescriptor,
-  backendApiVersion,
-  type ProbeResult
-} from "@tensorferry/core/backend/BackendDescriptor"
+import type { BackendDescriptor, ProbeResult } from "@tensorferry/core/backend/BackendDescriptor"
 import { optionsLayer } from "@tensorferry/core/backend/OptionsLayer"
 import * as Effect from "effect/Effect"
 import { backendName, loadAddon, packageFolder } from "./Addon.ts"
@@ -15,8 +11,11 @@ import * as ReplayDevice from "./ReplayDevice.ts"
 import * as TensorEngine from "./TensorEngine.ts"
 import { openXpu } from "./Xpu.ts"
 
+/** The contracts that this package was written for. */
+const apiVersion = 1
+
 /** Builds a layer from options that may come from anywhere. */
-const withOptions = optionsLayer(XpuOptions, backendName, `The options are ${optionNames.join(", ")}.`)
+const withOptions = optionsLayer(XpuOptions, backendName, `The options are ${optionNames.join(", ")}.`, apiVersion)
 
 const unavailable = (tried: ReadonlyArray<string>, cause: string, remedy: string): ProbeResult => ({
   _tag: "Unavailable",
@@ -52,7 +51,7 @@ const probe: Effect.Effect<ProbeResult> = Effect.gen(function* () {
 
 export const descriptor: BackendDescriptor = {
   name: backendName,
-  apiVersion: backendApiVersion,
+  apiVersion,
   deviceFamilies: [backendName],
   capabilities: { tensorEngine: TensorEngine.capabilities, replayTransfer: true },
   options: XpuOptions,

@@ -56,7 +56,7 @@ export const replaySubject = (
       return Context.make(TensorEngine, engine).pipe(
         Context.add(ReplaySubject, {
           build: ({ ringDepth, deadline }) =>
-            openReplay(options, ringDepth, Duration.fromInputUnsafe(deadline ?? "20 seconds")),
+            openReplay(options, ringDepth, Duration.fromInputUnsafe(deadline ?? "10 seconds")),
           allocateHost: (byteLength) =>
             Effect.acquireRelease(
               Effect.sync(() => {

@@ -34,7 +34,7 @@ export const failureOf = <A, E extends { readonly reason: unknown }, R>(
 export const openReplay = (
   options: XpuOptions,
   ringDepth = 2,
-  deadline = Duration.seconds(20)
+  deadline = Duration.seconds(10)
 ): Effect.Effect<ReplayTransferBackendShape, BackendError, EffectScope.Scope> =>
   Effect.map(
     Layer.build(

@@ -59,12 +59,21 @@ Napi::Value returnCount(const Napi::CallbackInfo& info) {
   });
 }
 
+Napi::Value removeCounts(const Napi::CallbackInfo& info) {
+  return guarded(info, "removeCudaCounts", [&]() -> Napi::Value {
+    if (info.Length() != 1 || !info[0].IsString()) return toJs(info.Env(), badArgument("removeCudaCounts", "(name)"));
+    removeCudaCounts(info[0].As<Napi::String>().Utf8Value());
+    return succeed(info.Env());
+  });
+}
+
 }  // namespace
 
 void bindTorch(Napi::Env env, Napi::Object exports) {
   exports.Set("openTorchMemory", Napi::Function::New(env, openTorchMemory));
   exports.Set("closeTorchMemory", Napi::Function::New(env, closeTorchMemory));
   exports.Set("returnCudaCount", Napi::Function::New(env, returnCount));
+  exports.Set("removeCudaCounts", Napi::Function::New(env, removeCounts));
 }
 
 }  // namespace tensorferry

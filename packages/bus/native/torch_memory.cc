@@ -61,13 +61,19 @@ void TorchMemory::close() noexcept {
 Status returnCudaCount(const std::string& name, uint64_t index) {
   auto file = openShared(name);
   if (!file.ok()) return file.status();
-  const uint64_t places = file.value().byteLength / sizeof(int64_t);
+  const uint64_t places = file.value().byteLength < headerBytes ? 0 : (file.value().byteLength - headerBytes) / sizeof(int64_t);
   if (index >= places) return failure(Code::InvalidHandle, "shm_open", name + " has " + std::to_string(places) + " counts.");
   auto mapping = Mapping::map(file.value().descriptor.get(), file.value().byteLength, PROT_READ | PROT_WRITE, MAP_SHARED);
   if (!mapping.ok()) return mapping.status();
-  std::atomic_ref<int64_t> count(static_cast<int64_t*>(mapping.value().address())[index]);
-  count.fetch_sub(1);
-  return Status{};
+  auto* counts = reinterpret_cast<int64_t*>(static_cast<char*>(mapping.value().address()) + headerBytes);
+  std::atomic_ref<int64_t> count(counts[index]);
+  // Below zero it would count for whatever gets this place next.
+  int64_t seen = count.load();
+  while (seen > 0 && !count.compare_exchange_weak(seen, seen - 1)) {
+  }
+  return seen > 0 ? Status{} : failure(Code::PeerGone, "shm_open", "The count in " + name + " was given back before.");
 }
+
+void removeCudaCounts(const std::string& name) noexcept { ::shm_unlink(name.c_str()); }
 
 }  // namespace tensorferry

@@ -33,7 +33,10 @@ class TorchMemory {
   Mapping mapping_;
 };
 
-/** Gives back one count of CUDA memory: a 64-bit number at place `index` of the file. */
+/** Gives back one count of CUDA memory: a 64-bit number at place `index` behind the file's header. */
 Status returnCudaCount(const std::string& name, uint64_t index);
+
+/** Removes a file of counts whose owner has died: PyTorch leaves it behind then. */
+void removeCudaCounts(const std::string& name) noexcept;
 
 }  // namespace tensorferry

@@ -95,7 +95,10 @@ export interface Addon extends AddonIdentity, JobControl, PoolControl {
     byteLength: number
   ) => NativeAnswer<{ readonly memory: NativeTorchMemory; readonly address: bigint; readonly buffer?: ArrayBuffer }>
   readonly closeTorchMemory: (memory: NativeTorchMemory, buffer: ArrayBuffer) => NativeAnswer<undefined>
+  /** Fails with PeerGone where the count was given back before. */
   readonly returnCudaCount: (name: string, index: number) => NativeAnswer<undefined>
+  /** Removes a file of counts that a dead process left. */
+  readonly removeCudaCounts: (name: string) => NativeAnswer<undefined>
 }
 
 /** The folder that holds `build` or `prebuilds`: one above both `src` and `dist`. */

@@ -6,7 +6,7 @@
 export * as PairGroups from "./agent/PairGroup.ts"
 export * as TensorBusAgents from "./agent/TensorBusAgent.ts"
 export { TensorBusAgent } from "./agent/TensorBusAgent.ts"
-export { TensorImporter } from "./agent/TensorImporter.ts"
+export { type DeviceImport, importerOver, TensorImporter } from "./agent/TensorImporter.ts"
 export { BusError, BusReason } from "./BusError.ts"
 export { type BusPlace, bootstrap, placeOf } from "./bootstrap.ts"
 export * as BatchHandlers from "./client/BatchHandler.ts"

@@ -5,7 +5,7 @@ import { join } from "node:path"
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as AgentStateLmdb from "../src/state/AgentStateLmdb.ts"
-import { hasLmdb, lmdbMissing, pythonLmdb, pythonLmdbMissing, scratch, uniqueFile } from "./support.ts"
+import { hasLmdb, lmdbMissing, plain, pythonLmdb, pythonLmdbMissing, scratch, uniqueFile } from "./support.ts"
 
 const bytes = (text: string) => new TextEncoder().encode(text)
 const text = (value: Uint8Array | undefined) => (value === undefined ? undefined : new TextDecoder().decode(value))
@@ -98,7 +98,7 @@ describe.skipIf(!hasLmdb)(`state${hasLmdb ? "" : ` (skipped: ${lmdbMissing})`}`,
           yield* state.put([["pair:p/state:match", bytes("matched")]])
           const program =
             "import lmdb,sys; e=lmdb.open(sys.argv[1],subdir=False,max_dbs=2,map_size=2**20); d=e.open_db(b'pair_state'); print(e.begin(db=d).get(b'pair:p/state:match'))"
-          const { stdout, stderr } = spawnSync(pythonLmdb!, ["-c", program, path], { encoding: "utf8" })
+          const { stdout, stderr } = spawnSync(pythonLmdb!, ["-c", program, path], { encoding: "utf8", env: plain })
           assert.strictEqual(stdout.trim(), "b'matched'", stderr)
         })
       )

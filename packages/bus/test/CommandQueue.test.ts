@@ -17,6 +17,7 @@ import {
   hasLmdb,
   isFull,
   lmdbMissing,
+  plain,
   pythonLmdb,
   pythonLmdbMissing,
   runPython,
@@ -133,7 +134,7 @@ describe.skipIf(!hasLmdb)(`in a file${hasLmdb ? "" : ` (skipped: ${lmdbMissing})
         const agent = yield* open(path)
         const start = 2 ** 32 - 3
         const script = `import lmdb,sys; e=lmdb.open(sys.argv[1],subdir=False,max_dbs=2,map_size=2**24); d=e.open_db(b'command_queue'); t=e.begin(write=True,db=d); [t.put(k,(${start}).to_bytes(8,sys.byteorder)) for k in (b'__head__',b'__tail__')]; t.commit()`
-        assert.strictEqual(spawnSync(pythonLmdb, ["-c", script, path]).status, 0)
+        assert.strictEqual(spawnSync(pythonLmdb, ["-c", script, path], { env: plain }).status, 0)
         const sent = names(9)
         yield* agent.enqueue(sent.map(command))
         assert.deepStrictEqual(yield* takeMany(agent, 9), sent)

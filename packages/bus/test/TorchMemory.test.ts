@@ -11,7 +11,7 @@ import * as Layer from "effect/Layer"
 import type { TensorImporterShape } from "../src/agent/TensorImporter.ts"
 import { RegisterTensors } from "../src/command/Command.ts"
 import type { RecordedPayloads } from "../src/testing/golden.ts"
-import { makeCluster } from "./cluster.ts"
+import { makeCluster, transport } from "./cluster.ts"
 import { faultOf, fill, makeTensor } from "./tensors.ts"
 
 const payloads = JSON.parse(
@@ -142,6 +142,22 @@ describe("host memory", () => {
   )
 })
 
+/** A file of counts as PyTorch makes it: a header with the number of its users, then 64-bit counts. */
+const writeCounts = (file: string, count: bigint): void => {
+  const content = Buffer.alloc(128)
+  content.writeInt32LE(1, 0)
+  content.writeBigInt64LE(count, 64)
+  content.writeBigInt64LE(7n, 72)
+  writeFileSync(file, content, { flag: "r+" })
+}
+
+/** The first count; nothing else of the file may have changed. */
+const countIn = (file: string): bigint => {
+  const content = readFileSync(file)
+  assert.deepStrictEqual([content.readInt32LE(0), content.readBigInt64LE(72)], [1, 7n])
+  return content.readBigInt64LE(64)
+}
+
 describe("CUDA memory", () => {
   it.live("is served through an importer; its count goes back when the batch ends", () =>
     Effect.scoped(
@@ -168,12 +184,7 @@ describe("CUDA memory", () => {
           yield* withMemory("cuda f32 contiguous", 64, 0),
           yield* withMemory("cuda f32 contiguous", 64, 0)
         ]
-        const countIn = (file: string) => readFileSync(file).readBigInt64LE(0)
-        for (const { file } of counters) {
-          const numbers = Buffer.alloc(128)
-          numbers.writeBigInt64LE(1n, 0)
-          writeFileSync(file, numbers, { flag: "r+" })
-        }
+        for (const { file } of counters) writeCounts(file, 1n)
         yield* all([
           a.client.send(register("b", counters[0]!.payload)),
           Effect.andThen(Effect.sleep("50 millis"), b.client.send(register("b", counters[1]!.payload)))
@@ -197,17 +208,66 @@ describe("CUDA memory", () => {
     )
   )
 
+  it.live("needs something that moves it, and the same kind of device on both sides", () =>
+    Effect.scoped(
+      Effect.gen(function* () {
+        const memory = Context.get(yield* Layer.build(HostMemoryLayers.layer), HostMemory)
+        // Memory of the host that says it is on a GPU: nothing is moved here.
+        const importer: TensorImporterShape = {
+          open: ({ dtype, shape }) =>
+            Effect.map(Effect.orDie(makeTensor(memory, dtype, shape)), (tensor) => ({
+              ...tensor,
+              device: { family: "cuda", index: 0 }
+            }))
+        }
+        const counter = yield* withMemory("cuda f32 contiguous", 64, 0)
+        writeCounts(counter.file, 1n)
+        const bare = yield* makePair({ importer })
+        const unmoved = yield* Effect.flip(bare.a.client.send(bare.register("b", counter.payload)))
+        assert.strictEqual(unmoved.reason._tag, "UnsupportedTensor")
+        assert.match(unmoved.message, /nothing that moves memory of cuda/)
+        assert.strictEqual(countIn(counter.file), 0n)
+
+        const { a, b, register } = yield* makePair({ importer, deviceTransports: { cuda: transport } })
+        const host = yield* withMemory("torch.float32 contiguous", 96, 2)
+        writeCounts(counter.file, 1n)
+        const mixed = new RegisterTensors({
+          batchId: "b",
+          tensors: [
+            ["p", counter.payload],
+            ["p", host.payload]
+          ]
+        })
+        const both = yield* Effect.flip(a.client.send(mixed))
+        assert.match(both.message, /tensors lie on cuda:0 and on cpu/)
+        assert.strictEqual(countIn(counter.file), 0n)
+        writeCounts(counter.file, 1n)
+        const [one, other] = yield* all([
+          Effect.flip(a.client.send(register("c", counter.payload))),
+          Effect.flip(b.client.send(register("c", host.payload)))
+        ])
+        for (const error of [one!, other!]) {
+          assert.strictEqual(error.reason._tag, "BatchMismatch", error.message)
+          assert.match(error.message, /on cuda on agent 0 and on cpu on agent 1/)
+        }
+        assert.strictEqual(countIn(counter.file), 0n)
+      })
+    )
+  )
+
   it.live("is refused without one, with a remedy, and its count goes back", () =>
     Effect.scoped(
       Effect.gen(function* () {
         const { a, register } = yield* onePair
         const counter = yield* withMemory("cuda f32 contiguous", 64, 0)
-        const numbers = Buffer.alloc(128)
-        numbers.writeBigInt64LE(1n, 0)
-        writeFileSync(counter.file, numbers, { flag: "r+" })
+        writeCounts(counter.file, 1n)
         const error = yield* Effect.flip(a.client.send(register("b", counter.payload)))
         assert.strictEqual(error.reason._tag, "UnsupportedTensor")
-        assert.strictEqual(readFileSync(counter.file).readBigInt64LE(0), 0n)
+        assert.strictEqual(countIn(counter.file), 0n)
+        // Given back already: the place may be somebody else's by now, and never counts below zero.
+        const again = yield* Effect.flip(a.client.send(register("b", counter.payload)))
+        assert.strictEqual(again.reason._tag, "UnsupportedTensor")
+        assert.strictEqual(countIn(counter.file), 0n)
       })
     )
   )

@@ -10,10 +10,15 @@ export const isFull = process.env.TENSORFERRY_TEST_FULL !== undefined
 
 const client = fileURLToPath(new URL("./fixtures/bus_client.py", import.meta.url))
 
-/** A Python that has these modules, or undefined. */
+/** For programs that are none of ours: what a sanitizer wants of this one is not their business. */
+export const plain = { ...process.env, LD_PRELOAD: undefined }
+
+const chosenPython = process.env.TENSORFERRY_PYTHON
+
+/** A Python that has these modules, or undefined. One that is chosen by TENSORFERRY_PYTHON comes first. */
 export const pythonWith = (...modules: ReadonlyArray<string>): string | undefined =>
-  ["python3", "/usr/bin/python3"].find(
-    (python) => spawnSync(python, ["-c", `import ${modules.join(", ")}`]).status === 0
+  [...(chosenPython === undefined ? [] : [chosenPython]), "python3", "/usr/bin/python3"].find(
+    (python) => spawnSync(python, ["-c", `import ${modules.join(", ")}`], { env: plain }).status === 0
   )
 
 export const hasLmdb = ["/usr/lib", "/usr/lib64", "/lib"].some(
@@ -27,7 +32,7 @@ export const pythonLmdb = hasLmdb ? pythonWith("lmdb") : undefined
 export const pythonLmdbMissing = "no Python with lmdb (apt-get install python3-lmdb)"
 
 export const runPython = (python: string, ...args: ReadonlyArray<string>): string => {
-  const ended = spawnSync(python, [client, ...args], { encoding: "utf8", timeout: 60_000 })
+  const ended = spawnSync(python, [client, ...args], { encoding: "utf8", timeout: 60_000, env: plain })
   return ended.status === 0 ? ended.stdout : `exit ${ended.status}: ${ended.stderr}`
 }
 

@@ -2,6 +2,7 @@
  * The command and its subcommands. The code of a subcommand is imported when it is called for; what the help of all of
  * them needs is here.
  */
+import { createRequire } from "node:module"
 import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
 import * as NodeServices from "@effect/platform-node/NodeServices"
 import * as CliError from "effect/cli/CliError"
@@ -36,6 +37,11 @@ const subcommands = await Promise.all([
     async () => (await import("./commands/plan.ts")).plan
   ),
   subcommand(
+    "report",
+    "Show a record of a run as one HTML page: traffic, timeline, memory, parameters",
+    async () => (await import("./commands/report.ts")).report
+  ),
+  subcommand(
     "verify",
     "Compare two models tensor by tensor, bit by bit or within a tolerance, whatever their layouts; exit code 1 where they differ",
     async () => (await import("./commands/verify.ts")).verify
@@ -46,8 +52,13 @@ const subcommands = await Promise.all([
     async () => (await import("./commands/replay.ts")).replay
   ),
   subcommand(
+    "bench",
+    "Measure what a backend moves between processes, beside plain copies in memory",
+    async () => (await import("./commands/bench.ts")).bench
+  ),
+  subcommand(
     "backends",
-    "List backends, whether they work on this machine, and what is missing",
+    "List backends, what they find or miss on this machine, and judge one by the conformance kit",
     async () => (await import("./commands/backends.ts")).backends
   ),
   subcommand(
@@ -67,7 +78,10 @@ const root = Command.make("tensorferry").pipe(
   Command.withSubcommands(subcommands)
 )
 
-const program = Command.runWith(root, { version: "0.1.0" })(given).pipe(
+/** One folder below the package's own, in the sources as in what is published. */
+const { version } = createRequire(import.meta.url)("../package.json") as { readonly version: string }
+
+const program = Command.runWith(root, { version })(given).pipe(
   Effect.catchIf(CliError.isCliError, (error) =>
     Effect.sync(() => {
       process.exitCode = error._tag === "ShowHelp" && error.errors.length === 0 ? 0 : 2

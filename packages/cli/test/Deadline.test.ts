@@ -67,7 +67,7 @@ describe("reports of ranks that a launcher started", () => {
       messages: 0,
       stagingBytes: 0,
       reusedProgram: false,
-      phases: { handshake: 0, prepare: 0, pack: 0, local: 0, transfer: 0, unpack: 0, outcome: 0 },
+      phases: { handshake: 0, prepare: 0, pack: 0, local: 0, transfer: 0, unpack: 0, writeback: 0, outcome: 0 },
       peers: []
     },
     backendReason: "",

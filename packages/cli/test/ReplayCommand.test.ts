@@ -67,6 +67,21 @@ describe("replay demo", () => {
   })
 })
 
+describe("replay to a device without bytes of its own", () => {
+  it("finds every row right, read back from the device", async ({ skip }) => {
+    const { stdout } = await run(["backends", "--json"])
+    const { backends } = JSON.parse(stdout) as {
+      readonly backends: ReadonlyArray<{ readonly name: string; readonly probe: { readonly _tag: string } }>
+    }
+    const isThere = backends.some(({ name, probe }) => name === "xpu" && probe._tag === "Available")
+    if (!isThere) skip("There is no device xpu:0.")
+    const ended = await run(["replay", "demo", ...small, "--device", "xpu:0", "--ring", "3", "--ticks", "12"])
+    assert.strictEqual(ended.code, 0, ended.stderr + ended.stdout)
+    const report = JSON.parse(ended.stdout) as ReplayJson
+    assert.deepStrictEqual([report.rowsVerified, report.attributes.h2dSubmitter], [14 * 50, "xpu_copy_stream"])
+  })
+})
+
 describe("replay bench", () => {
   it("prints a table for people, and a trace with both processes", async () => {
     using folder = scratch()

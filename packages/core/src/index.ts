@@ -44,15 +44,11 @@ export { agreeOnMeshPlan } from "./exec/MeshAgreement.ts"
 export { PlanCache } from "./exec/PlanCache.ts"
 export * as Refit from "./exec/Refit.ts"
 export { RefitError, type RefitReason } from "./exec/RefitError.ts"
-export {
-  type CommitResult,
-  makeRefitSession,
-  type Reading,
-  type RefitSession,
-  type RefitWarning
-} from "./exec/RefitSession.ts"
+export type { Reading } from "./exec/RefitReaders.ts"
+export { type CommitResult, makeRefitSession, type RefitSession } from "./exec/RefitSession.ts"
 export type { DerivedCache, KernelForm, RefitSpec, RefitTensor } from "./exec/RefitSpec.ts"
 export type { RefitState, RefitVersion } from "./exec/RefitState.ts"
+export type { RefitWarning } from "./exec/RefitUpdate.ts"
 export { portChannel, remotePackRequests, servePackRequests } from "./exec/ReplayPackChannel.ts"
 export * as ReplayPackRequests from "./exec/ReplayPackRequests.ts"
 export {
@@ -70,7 +66,9 @@ export { drawRows } from "./exec/ReplaySampling.ts"
 export * as ReplaySlots from "./exec/ReplaySlots.ts"
 export { ReshardError } from "./exec/ReshardError.ts"
 export { exchangeRosters } from "./exec/RosterExchange.ts"
-export { makeTrace, type Trace, traced } from "./exec/TraceFile.ts"
+export { type TraceDocument, type TraceEvent, traceDocument } from "./exec/TraceDocument.ts"
+export { makeTrace, type Trace, type TraceOptions, traced } from "./exec/TraceFile.ts"
+export { TraceRecord } from "./exec/TraceRecord.ts"
 export { makeUpdateMemory, type UpdateMemory } from "./exec/UpdateMemory.ts"
 export type { Writeback } from "./exec/Writeback.ts"
 // Plans between meshes, as data.
@@ -113,6 +111,7 @@ export {
   copyDriverError,
   type InFlight,
   type PeerPath,
+  type PeerTimes,
   type Program
 } from "./service/CopyDriver.ts"
 export {

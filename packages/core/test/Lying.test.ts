@@ -15,6 +15,14 @@ import * as ReferenceEngine from "../src/testing/ReferenceEngine.ts"
 import { type ClusterOf, runCopyCase, runCopyDriverCase } from "../src/testing/VirtualCluster.ts"
 
 describe("lies of a copy driver", () => {
+  it("are many, each of its own kind, each with a case that is there", () => {
+    const known = [...copyCases, ...copyDriverCases].map(({ name }) => name)
+    assert.strictEqual(new Set(known).size, known.length, "two cases have one name")
+    assert.strictEqual(new Set(driverLies.map(({ name }) => name)).size, driverLies.length)
+    assert.isAtLeast(driverLies.length, 30)
+    for (const { caughtBy } of driverLies) assert.include(known, caughtBy)
+  })
+
   for (const lie of driverLies) {
     it.live(`${lie.name}: caught by "${lie.caughtBy}"`, () =>
       Effect.gen(function* () {

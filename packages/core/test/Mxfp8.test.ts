@@ -360,6 +360,8 @@ describe("refused on every rank before anything moves", () => {
     Effect.gen(function* () {
       const foreign = [
         { ...mxfp8Recipe(), name: "auto" as "mxfp8" },
+        { ...mxfp8Recipe(), name: "qint8" as "mxfp8" },
+        { ...mxfp8Recipe(), name: "" as "mxfp8" },
         { ...mxfp8Recipe(), blockSize: 128 as 32 },
         { ...mxfp8Recipe(), layout: "packed" as "rowMajor" },
         { ...mxfp8Recipe(), rule: "" as "rceil" }

@@ -5,6 +5,7 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Deferred from "effect/Deferred"
+import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
@@ -26,6 +27,8 @@ import { replayLayout, rowsFrom, storageOf } from "./replaySupport.ts"
 const rows = 6
 const seed = 77
 const capacity = 8
+/** Milliseconds in which a batch that nothing holds back must come: a pipeline that hangs is found at once. */
+const patience = 1000
 
 /** Lets every fiber run that can. */
 const settle = Effect.repeat(Effect.yieldNow, { times: 30 })
@@ -69,14 +72,14 @@ const makeWorld = (depth: number, options: { readonly deadline?: number; readonl
     const held = makeHeldDevice()
     const services = yield* Layer.build(
       Layer.merge(
-        replayTransferLayer(Effect.succeed(held.device), { ringDepth: depth }),
+        replayTransferLayer(Effect.succeed(held.device), { ringDepth: depth, deadline: Duration.millis(patience) }),
         Layer.succeed(ReplayPackRequests, requests)
       )
     )
     const scope = yield* Scope.fork(yield* Effect.scope)
     const pipeline = yield* makeReplayPipeline({
       ...{ layout: replayLayout, rows, seed, hostSlots },
-      ...(options.deadline === undefined ? {} : { deadline: options.deadline })
+      deadline: options.deadline ?? patience
     }).pipe(Scope.provide(scope), Effect.provideContext(services))
     return { append, appended, asked, held, hostSlots, interrupted, pipeline, ring, scope, serve }
   })
@@ -119,7 +122,7 @@ describe("any interleaving", () => {
     isCopied: boolean
   }
 
-  it.effect.prop(
+  it.live.prop(
     "gives each tick the rows that its seed picks out of the snapshot",
     {
       depth: Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 5 })),
@@ -199,8 +202,8 @@ describe("any interleaving", () => {
   )
 })
 
-describe("a pipeline", () => {
-  it.effect("gives the same rows at every depth", () =>
+describe("a pipeline", { timeout: 20_000 }, () => {
+  it.live("gives the same rows at every depth", () =>
     Effect.gen(function* () {
       const all: Array<ReadonlyArray<Buffer>> = []
       for (const depth of [1, 2, 5]) {
@@ -224,7 +227,7 @@ describe("a pipeline", () => {
     })
   )
 
-  it.effect("writes a device slot anew only when the consumer is done with it", () =>
+  it.live("writes a device slot anew only when the consumer is done with it", () =>
     Effect.gen(function* () {
       const world = yield* makeWorld(1)
       const { held, pipeline, serve } = world
@@ -249,7 +252,7 @@ describe("a pipeline", () => {
     })
   )
 
-  it.effect("names views of the device slot", () =>
+  it.live("names views of the device slot", () =>
     Effect.gen(function* () {
       const batch = yield* runTick(yield* makeWorld(2), 0)
       assert.deepStrictEqual(Object.keys(batch.columns), ["row", "rest"])
@@ -259,8 +262,8 @@ describe("a pipeline", () => {
   )
 })
 
-describe("failures", () => {
-  it.effect("of a pack are told once, with tick and slot, and the tick can be prepared again", () =>
+describe("failures", { timeout: 20_000 }, () => {
+  it.live("of a pack are told once, with tick and slot, and the tick can be prepared again", () =>
     Effect.gen(function* () {
       const world = yield* makeWorld(2, { fill: 0 })
       const { append, pipeline, serve } = world
@@ -277,7 +280,7 @@ describe("failures", () => {
     })
   )
 
-  it.effect("of a damaged ring are told as such", () =>
+  it.live("of a damaged ring are told as such", () =>
     Effect.gen(function* () {
       const { pipeline, ring, serve } = yield* makeWorld(1)
       ring.words[24] = 100n
@@ -288,7 +291,7 @@ describe("failures", () => {
     })
   )
 
-  it.effect("of a copy are told by the wait, or by afterTick where the batch was hot already", () =>
+  it.live("of a copy are told by the wait, or by afterTick where the batch was hot already", () =>
     Effect.gen(function* () {
       const world = yield* makeWorld(2)
       const { held, pipeline, serve } = world
@@ -330,7 +333,7 @@ describe("failures", () => {
     })
   )
 
-  it.effect("of pipelines that are none are refused", () =>
+  it.live("of pipelines that are none are refused", () =>
     Effect.gen(function* () {
       const { hostSlots } = yield* makeWorld(1)
       const held = makeHeldDevice()
@@ -348,8 +351,8 @@ describe("failures", () => {
   )
 })
 
-describe("interruption and end", () => {
-  it.effect("of a wait changes nothing", () =>
+describe("interruption and end", { timeout: 20_000 }, () => {
+  it.live("of a wait changes nothing", () =>
     Effect.gen(function* () {
       const world = yield* makeWorld(2)
       const { held, pipeline, serve } = world
@@ -367,7 +370,7 @@ describe("interruption and end", () => {
     })
   )
 
-  it.effect("of the scope ends packs and copies before memory goes", () =>
+  it.live("of the scope ends packs and copies before memory goes", () =>
     Effect.gen(function* () {
       const world = yield* makeWorld(3)
       const { held, interrupted, pipeline, scope, serve } = world
@@ -388,7 +391,7 @@ describe("interruption and end", () => {
   )
 })
 
-describe("a trace", () => {
+describe("a trace", { timeout: 20_000 }, () => {
   it.live("has a span for pack, collector, submit, copy, wait and swap of each tick", () =>
     Effect.gen(function* () {
       const trace = makeTrace({ processName: "learner" })

@@ -6,7 +6,9 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
+import { traceDocument } from "../src/exec/TraceDocument.ts"
 import { makeTrace, type Trace, type TraceEvent, traced } from "../src/exec/TraceFile.ts"
+import { type SpanRecord, TraceRecord } from "../src/exec/TraceRecord.ts"
 
 const spanOf = (trace: Trace, name: string, start: number, end: number, attributes: Record<string, unknown> = {}) => {
   const span = trace.tracer.span({
@@ -90,4 +92,114 @@ describe("a trace file", () => {
     assert.strictEqual(complete(trace).length, 3)
     assert.strictEqual(trace.document().otherData.droppedSpans, 2)
   })
+})
+
+const span = (id: string, parent: string | null, start: number, end: number, more: Partial<SpanRecord> = {}) => ({
+  id,
+  parent,
+  name: id,
+  start,
+  duration: end - start,
+  attributes: {},
+  notes: [],
+  error: null,
+  ...more
+})
+
+const recordOf = (rank: number, monotonic: number, wall: number, spans: ReadonlyArray<SpanRecord>): TraceRecord => ({
+  pid: rank,
+  processName: `rank ${rank}`,
+  track: "phases",
+  host: "one",
+  wall: String(wall),
+  monotonic: String(monotonic),
+  spans,
+  droppedSpans: rank
+})
+
+const slices = (records: ReadonlyArray<TraceRecord>) =>
+  traceDocument(records).traceEvents.filter(({ ph }) => ph === "X")
+
+describe("traces of several processes", () => {
+  const work = (rank: number, bytesTo: number) => [
+    span("run", null, 0, 9_000),
+    span("wire", "run", 2_000, 8_000, {
+      attributes: { rank, run: 1, round: 0 },
+      notes: [{ name: "peer", attributes: { peer: 1 - rank, bytesSent: bytesTo, bytesReceived: 0 } }]
+    })
+  ]
+
+  it("of one host follow its monotonic clock, whatever their wall clocks say", () => {
+    const all = slices([recordOf(0, 5_000, 900_000, work(0, 0)), recordOf(1, 6_000, 100, work(1, 0))])
+    const begun = all.filter(({ name }) => name === "run").map(({ pid, ts }) => [pid, ts])
+    assert.deepStrictEqual(begun, [
+      [0, 0],
+      [1, 1]
+    ])
+  })
+
+  it("of several hosts follow their wall clocks", () => {
+    const other = { ...recordOf(1, 7, 907_000, work(1, 0)), host: "two" }
+    const runs = slices([recordOf(0, 5_000, 900_000, work(0, 0)), other]).filter(({ name }) => name === "run")
+    assert.deepStrictEqual(
+      runs.map(({ pid, ts }) => [pid, ts]),
+      [
+        [0, 0],
+        [1, 7]
+      ]
+    )
+  })
+
+  it("put phases under what they are part of, and what merely happens meanwhile on another row", () => {
+    const found = slices([
+      recordOf(0, 0, 0, [
+        span("run", null, 0, 10_000),
+        span("local", "run", 1_000, 9_000),
+        span("wire", "run", 2_000, 8_000),
+        span("part", "wire", 3_000, 4_000)
+      ])
+    ])
+    const rows = Object.fromEntries(found.map(({ name, tid }) => [name, tid]))
+    assert.strictEqual(rows.run, rows.local)
+    assert.notStrictEqual(rows.wire, rows.local, "wire is no part of local")
+    assert.strictEqual(rows.part, rows.wire)
+  })
+
+  it("lead arrows from who sends to who receives, forward in time", () => {
+    const receiver = [
+      span("run", null, 0, 9_000),
+      // Done before the sender's own part began: it fetched.
+      span("wire", "run", 500, 1_000, {
+        attributes: { rank: 1, run: 1, round: 0 },
+        notes: [{ name: "peer", attributes: { peer: 0, bytesSent: 0, bytesReceived: 64 } }]
+      })
+    ]
+    const document = traceDocument([recordOf(0, 0, 0, work(0, 64)), recordOf(1, 0, 0, receiver)])
+    const [begin, end] = document.traceEvents.filter(({ ph }) => ph === "s" || ph === "f")
+    assert.deepStrictEqual([begin!.ph, begin!.pid, end!.ph, end!.pid], ["s", 0, "f", 1])
+    assert.strictEqual(begin!.id, end!.id)
+    assert.deepStrictEqual(begin!.args, { bytes: 64 })
+    assert.isAtMost(begin!.ts!, end!.ts!)
+    const within = ({ pid, tid, ts }: TraceEvent) =>
+      document.traceEvents.some(
+        (one) => one.ph === "X" && one.pid === pid && one.tid === tid && one.ts! <= ts! && ts! <= one.ts! + one.dur!
+      )
+    assert.isTrue(within(begin!) && within(end!), "both ends are in a slice")
+    assert.strictEqual(document.otherData.droppedSpans, 1)
+  })
+
+  it.live("travel as they are", () =>
+    Effect.gen(function* () {
+      const trace = makeTrace({ processName: "rank 3", pid: 3, track: "phases", host: "here" })
+      const before = process.hrtime.bigint()
+      yield* Effect.void.pipe(Effect.withSpan("inner"), Effect.withSpan("outer"), traced(trace))
+      const record = yield* trace.record
+      const decoded = yield* Schema.decodeUnknownEffect(TraceRecord)(JSON.parse(JSON.stringify(record)))
+      assert.deepStrictEqual(decoded, record)
+      assert.isTrue(BigInt(record.monotonic) >= before && BigInt(record.monotonic) <= process.hrtime.bigint())
+      const [inner, outer] = record.spans
+      assert.strictEqual(inner!.parent, outer!.id)
+      assert.strictEqual(outer!.start, 0)
+    })
+  )
 })

@@ -60,11 +60,70 @@ template <typename T>
 TENSORFERRY_DEVICE void store(uint64_t address, T value) {
   *global<T>(address) = value;
 }
+
+/** As `load` and `store`, of a vector, or of 4 or 8 bytes, that nobody needs again soon: caches let go of it first. */
+#ifdef __CUDA_ARCH__
+template <typename T>
+TENSORFERRY_DEVICE T loadPassing(uint64_t address) {
+  T value;
+  if constexpr (sizeof(T) == 16) {
+    asm volatile("ld.global.cs.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+                 : "l"(address));
+  } else if constexpr (sizeof(T) == 8) {
+    asm volatile("ld.global.cs.b64 %0, [%1];" : "=l"(value) : "l"(address));
+  } else {
+    asm volatile("ld.global.cs.b32 %0, [%1];" : "=r"(value) : "l"(address));
+  }
+  return value;
+}
+template <typename T>
+TENSORFERRY_DEVICE void storePassing(uint64_t address, T value) {
+  if constexpr (sizeof(T) == 16) {
+    asm volatile("st.global.cs.v4.b32 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "l"(address), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
+                 : "memory");
+  } else if constexpr (sizeof(T) == 8) {
+    asm volatile("st.global.cs.b64 [%0], %1;" : : "l"(address), "l"(value) : "memory");
+  } else {
+    asm volatile("st.global.cs.b32 [%0], %1;" : : "l"(address), "r"(value) : "memory");
+  }
+}
+#else
+template <typename T>
+TENSORFERRY_DEVICE T loadPassing(uint64_t address) {
+  return load<T>(address);
+}
+template <typename T>
+TENSORFERRY_DEVICE void storePassing(uint64_t address, T value) {
+  store<T>(address, value);
+}
+#endif
+
 TENSORFERRY_DEVICE void addTo(uint64_t address, uint64_t value) {
   atomicAdd(reinterpret_cast<unsigned long long*>(address), static_cast<unsigned long long>(value));
 }
 TENSORFERRY_DEVICE void lower(uint64_t address, uint64_t value) {
   atomicMin(reinterpret_cast<unsigned long long*>(address), static_cast<unsigned long long>(value));
+}
+
+/**
+ * The largest of the numbers that `many` neighbouring threads have, for each of them. All threads of a team ask together.
+ * Plain C++ has no neighbours at work: there `numberOf` is asked what each has.
+ */
+template <uint32_t many, typename NumberOf>
+TENSORFERRY_DEVICE uint32_t largestAmong(uint32_t own, const NumberOf&) {
+  TENSORFERRY_UNROLL
+  for (uint32_t distance = 1; distance < many; distance *= 2) {
+#ifdef __HIP__
+    const uint32_t other = __shfl_xor(own, distance);
+#else
+    const uint32_t other = __shfl_xor_sync(0xffffffffu, own, distance);
+#endif
+    own = other > own ? other : own;
+  }
+  return own;
 }
 
 #else
@@ -91,9 +150,25 @@ void store(uint64_t address, T value) {
   expectMultiple(address, sizeof(T));
   std::memcpy(reinterpret_cast<void*>(address), &value, sizeof value);
 }
+template <typename T>
+T loadPassing(uint64_t address) {
+  return load<T>(address);
+}
+template <typename T>
+void storePassing(uint64_t address, T value) {
+  store<T>(address, value);
+}
 inline void addTo(uint64_t address, uint64_t value) { store<uint64_t>(address, load<uint64_t>(address) + value); }
 inline void lower(uint64_t address, uint64_t value) {
   if (value < load<uint64_t>(address)) store<uint64_t>(address, value);
+}
+template <uint32_t many, typename NumberOf>
+uint32_t largestAmong(uint32_t own, const NumberOf& numberOf) {
+  for (uint32_t neighbour = 0; neighbour < many; neighbour++) {
+    const uint32_t other = numberOf(neighbour);
+    own = other > own ? other : own;
+  }
+  return own;
 }
 
 #endif

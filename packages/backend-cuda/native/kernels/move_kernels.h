@@ -1,9 +1,9 @@
 /*
  * The kernels. One source: NVRTC and hipRTC compile it at run time, nvcc in tests, plain C++ for the simulated driver.
  *
- * Invariants: a kernel takes one struct by value, uses no shared memory and no barrier, and threads exchange nothing, so
- * that running one thread after the other is a legal execution. Any number of blocks gives the same result. Blocks have
- * `blockThreads` threads.
+ * Invariants: a kernel takes one struct by value, uses no shared memory and no barrier, and threads exchange nothing that
+ * they could not find out alone (`largestAmong`), so that running one thread after the other is a legal execution. Any number
+ * of blocks gives the same result. Blocks have `blockThreads` threads.
  */
 #pragma once
 

@@ -15,7 +15,10 @@ namespace tensorferry::gpu {
 /** Threads per block of `tensorferry_move`, `tensorferry_reduce` and `tensorferry_compare`: neither more nor fewer. */
 inline constexpr uint32_t blockThreads = 512;
 
-/** Threads that share a part of a run. They need not be a warp: nothing is exchanged between threads. */
+/**
+ * Neighbouring threads that share a part of a run, or a row of blocks. Only those that share a block exchange anything, so a
+ * team need not be a whole warp.
+ */
 inline constexpr uint32_t teamThreads = 32;
 
 /** Indices, and the lengths of dimensions, are at most this. */
@@ -143,27 +146,36 @@ struct ReduceParameter {
   uint32_t recordWords;
 };
 
-/** Block scaling of one tensor; followed by `dimensionCount` QuantizeDimensions, the innermost first. An index is a block. */
+/** Neighbouring blocks that one team converts together. */
+inline constexpr uint32_t blocksOfTeam = 32;
+
+/**
+ * Block scaling of one tensor; followed by `dimensionCount` QuantizeDimensions, the innermost first. An index is a block, or,
+ * where `lastBlocks` is not 0, `blocksOfTeam` neighbours of a dense row; the last index of a row has `lastBlocks` only.
+ */
 struct QuantizeRecord {
   uint64_t plain, data, scales;
   /** Bytes between the elements of a block. */
   int64_t plainStep, dataStep;
+  /** Rows: bytes between the scales of neighbours. */
+  int64_t scaleStep;
   uint32_t count;
   uint8_t isQuantization, rule, type, dimensionCount;
   /** Bytes that may be accessed at once. */
   uint8_t plainWidth, dataWidth;
-  uint8_t unused[6];
+  uint8_t lastBlocks;
+  uint8_t unused[5];
 };
 
 struct QuantizeDimension {
   uint32_t length;
   uint32_t unused;
   Divisor divisor;
-  /** Bytes between neighbouring blocks. */
+  /** Bytes between neighbouring indices. */
   int64_t plainStep, dataStep, scaleStep;
 };
 
-static_assert(sizeof(QuantizeRecord) == 56 && sizeof(QuantizeDimension) == 40, "shared layouts");
+static_assert(sizeof(QuantizeRecord) == 64 && sizeof(QuantizeDimension) == 40, "shared layouts");
 
 /** Parameter of `tensorferry_quantize`. Any number of blocks will do. */
 struct QuantizeParameter {

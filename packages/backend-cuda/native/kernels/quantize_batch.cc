@@ -1,5 +1,6 @@
 /*
- * See batch.h. Compiles block scaling: an index is a block; dimensions that are dense neighbours on all sides become one.
+ * See batch.h. Compiles block scaling: dimensions that are dense neighbours on all sides become one, and where blocks are dense
+ * and aligned and their rows not short, a team takes neighbours together.
  */
 #include <array>
 #include <cstring>
@@ -27,6 +28,8 @@ struct BlockDimension {
 struct Blocks {
   std::array<uint64_t, sideCount> addresses;
   std::vector<BlockDimension> dimensions;
+  /** As in QuantizeRecord. */
+  uint8_t lastBlocks = 0;
 
   uint64_t positions() const {
     uint64_t product = 1;
@@ -36,6 +39,8 @@ struct Blocks {
   Blocks part(size_t dimension, uint64_t from, uint64_t length) const {
     Blocks made = *this;
     made.dimensions[dimension].length = length;
+    const bool hasLast = from + length == dimensions[dimension].length;
+    if (lastBlocks > 0 && dimension == 0 && !hasLast) made.lastBlocks = blocksOfTeam;
     for (size_t side = 0; side < sideCount; side++) made.addresses[side] += from * dimensions[dimension].steps[side];
     return made;
   }
@@ -52,6 +57,17 @@ void append(std::vector<BlockDimension>& dimensions, const BlockDimension& next)
   } else {
     dimensions.push_back(next);
   }
+}
+
+/** Blocks of a dense row from which on a team is busy enough with it. */
+constexpr uint64_t leastRow = 8;
+
+/** From here on an index is as many neighbours as a team takes. */
+void gatherRows(Blocks& blocks) {
+  BlockDimension& row = blocks.dimensions.front();
+  blocks.lastBlocks = static_cast<uint8_t>((row.length - 1) % blocksOfTeam + 1);
+  row.length = (row.length + blocksOfTeam - 1) / blocksOfTeam;
+  for (uint64_t& step : row.steps) step *= blocksOfTeam;
 }
 
 template <typename Emit>
@@ -112,10 +128,19 @@ Result<Reduction> compileQuantize(const uint64_t* words, size_t count) {
       return refuse("A tensor has a negative stride or leaves the address space.");
   }
   if (blocks.dimensions.size() > 2 * maxDimensions) return refuse("More than 32 dimensions remain.");
+  const auto isDense = [&](Side side) { return elementSteps[side] == sizes[side]; };
   const auto widthOf = [&](Side side) {
-    const uint64_t within = elementSteps[side] == sizes[side] ? mxBlock * sizes[side] : elementSteps[side];
+    const uint64_t within = isDense(side) ? mxBlock * sizes[side] : elementSteps[side];
     return commonWidth({alignments[side], within});
   };
+  // What a thread of a team writes of data at once: its share of 16 bytes of the plain side.
+  const uint64_t shareOfData = 16 / sizes[Plain];
+  const bool isDenseRow = !blocks.dimensions.empty() && blocks.dimensions.front().length >= leastRow && isDense(Plain) &&
+                          isDense(Data) && blocks.dimensions.front().steps[Plain] == mxBlock * sizes[Plain] &&
+                          blocks.dimensions.front().steps[Data] == mxBlock;
+  const bool inTeams = isDenseRow && widthOf(Plain) == 16 && widthOf(Data) >= shareOfData;
+  const uint64_t scaleStep = inTeams ? blocks.dimensions.front().steps[Scales] : 0;
+  if (inTeams) gatherRows(blocks);
   Reduction made;
   constexpr size_t headWords = sizeof(QuantizeRecord) / 8, dimensionWords = sizeof(QuantizeDimension) / 8;
   made.recordWords = static_cast<uint32_t>((headWords + blocks.dimensions.size() * dimensionWords + 1) / 2 * 2);
@@ -131,6 +156,7 @@ Result<Reduction> compileQuantize(const uint64_t* words, size_t count) {
     record.scales = part.addresses[Scales];
     record.plainStep = static_cast<int64_t>(elementSteps[Plain]);
     record.dataStep = static_cast<int64_t>(elementSteps[Data]);
+    record.scaleStep = static_cast<int64_t>(scaleStep);
     record.count = static_cast<uint32_t>(positions);
     record.isQuantization = op == 0;
     record.rule = static_cast<uint8_t>(rule);
@@ -138,6 +164,7 @@ Result<Reduction> compileQuantize(const uint64_t* words, size_t count) {
     record.dimensionCount = static_cast<uint8_t>(part.dimensions.size());
     record.plainWidth = widthOf(Plain);
     record.dataWidth = widthOf(Data);
+    record.lastBlocks = part.lastBlocks;
     std::memcpy(made.table.data() + at, &record, sizeof record);
     for (size_t d = 0; d < part.dimensions.size(); d++) {
       const BlockDimension& from = part.dimensions[d];
@@ -148,7 +175,8 @@ Result<Reduction> compileQuantize(const uint64_t* words, size_t count) {
     }
     made.records++;
   });
-  made.usefulBlocks = static_cast<uint32_t>((most + blockThreads - 1) / blockThreads);
+  const uint64_t perBlock = inTeams ? blockThreads / teamThreads : blockThreads;
+  made.usefulBlocks = static_cast<uint32_t>((most + perBlock - 1) / perBlock);
   const uint64_t elements = bytes / sizes[Plain], quantized = elements + elements / mxBlock;
   made.bytesRead = op == 0 ? bytes : quantized;
   made.bytesWritten = op == 0 ? quantized : bytes;

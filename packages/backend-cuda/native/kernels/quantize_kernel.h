@@ -1,6 +1,5 @@
 /*
- * Block scaling: a thread takes one block of 32 elements from memory to data and a scale, or back. All of a block's loads
- * are under way before the first is used.
+ * Block scaling: dense rows by teams of threads (quantize_rows.h), all else by one thread for each block of 32 elements.
  *
  * Invariant: the bits are those of mxfp8.h and casts.h, as on hosts.
  */
@@ -12,19 +11,19 @@
 #include "elements_of_four.h"
 #include "locate.h"
 #include "parameters.h"
+#include "quantize_rows.h"
 
 namespace tensorferry::gpu {
 namespace {
 
-inline constexpr uint32_t blockWords = mxBlock / 4;
-
-/** Where a block's three parts lie. */
+/** Where the parts of an index lie, and its position in the innermost dimension. */
 struct BlockPlace {
   uint64_t plain, data, scale;
+  uint32_t position;
 };
 
 TENSORFERRY_DEVICE BlockPlace placeOfBlock(uint64_t record, const QuantizeRecord& head, uint32_t index) {
-  BlockPlace place{head.plain, head.data, head.scales};
+  BlockPlace place{head.plain, head.data, head.scales, 0};
   TENSORFERRY_KEEP_LOOP
   for (uint32_t d = 0; d < head.dimensionCount; d++) {
     const uint64_t at = record + sizeof(QuantizeRecord) + d * sizeof(QuantizeDimension);
@@ -33,6 +32,7 @@ TENSORFERRY_DEVICE BlockPlace placeOfBlock(uint64_t record, const QuantizeRecord
       index = divide(position, load<uint32_t>(at + 8), load<uint32_t>(at + 12));
       position -= index * load<uint32_t>(at);
     }
+    if (d == 0) place.position = position;
     place.plain += offsetOf(position, load<int64_t>(at + 16));
     place.data += offsetOf(position, load<int64_t>(at + 24));
     place.scale += offsetOf(position, load<int64_t>(at + 32));
@@ -40,111 +40,122 @@ TENSORFERRY_DEVICE BlockPlace placeOfBlock(uint64_t record, const QuantizeRecord
   return place;
 }
 
-/** Elements of 16 bits, two to a word, or of 32 bits. */
+/** Four elements from position `first` of a block on, wherever they lie. */
 template <uint32_t size>
-TENSORFERRY_DEVICE void loadBlock(uint32_t (&words)[mxBlock], uint64_t address, int64_t step, uint32_t width) {
-  constexpr uint32_t count = mxBlock * size / 4;
-  if (step == size && width == 16) {
-    TENSORFERRY_UNROLL
-    for (uint32_t i = 0; i < count; i += 4) {
-      const Vector vector = load<Vector>(address + 4 * i);
-      words[i] = vector.x;
-      words[i + 1] = vector.y;
-      words[i + 2] = vector.z;
-      words[i + 3] = vector.w;
-    }
-    return;
-  }
+TENSORFERRY_DEVICE void gatherFour(uint32_t (&words)[8], uint64_t block, uint32_t first, int64_t step, uint32_t width) {
+  const uint64_t address = block + offsetOf(first, step);
+  if (step == size) return loadFour<size>(words, address, width);
   TENSORFERRY_UNROLL
-  for (uint32_t i = 0; i < count; i++) {
-    constexpr uint32_t perWord = 4 / size;
-    uint32_t word = 0;
-    TENSORFERRY_UNROLL
-    for (uint32_t k = 0; k < perWord; k++)
-      word |= static_cast<uint32_t>(loadElement<size>(address + offsetOf(i * perWord + k, step), width)) << (8 * size * k % 32);
-    words[i] = word;
-  }
+  for (uint32_t k = 0; k < four; k++) setElement<size>(words, k, loadElement<size>(address + offsetOf(k, step), width));
 }
 
 template <uint32_t size>
-TENSORFERRY_DEVICE void storeBlock(uint64_t address, int64_t step, uint32_t width, const uint32_t (&words)[mxBlock]) {
-  constexpr uint32_t count = mxBlock * size / 4;
-  if (step == size && width == 16) {
-    TENSORFERRY_UNROLL
-    for (uint32_t i = 0; i < count; i += 4)
-      store<Vector>(address + 4 * i, {words[i], words[i + 1], words[i + 2], words[i + 3]});
-    return;
-  }
-  using Bits = typename BitsOfSize<size>::type;
+TENSORFERRY_DEVICE void scatterFour(const uint32_t (&words)[8], uint64_t block, uint32_t first, int64_t step, uint32_t width) {
+  const uint64_t address = block + offsetOf(first, step);
+  if (step == size) return storeFour<size>(address, width, words);
   TENSORFERRY_UNROLL
-  for (uint32_t i = 0; i < count; i++) {
-    constexpr uint32_t perWord = 4 / size;
-    TENSORFERRY_UNROLL
-    for (uint32_t k = 0; k < perWord; k++)
-      storeElement<size>(address + offsetOf(i * perWord + k, step), width, static_cast<Bits>(words[i] >> (8 * size * k % 32)));
-  }
+  for (uint32_t k = 0; k < four; k++) storeElement<size>(address + offsetOf(k, step), width, elementOf<size>(words, k));
 }
 
 template <DType type>
-TENSORFERRY_DEVICE float valueOf(const uint32_t (&words)[mxBlock], uint32_t i) {
+TENSORFERRY_DEVICE float valueOf(const uint32_t (&words)[8], uint32_t k) {
   if constexpr (type == DType::Float32) {
-    return floatOf(words[i]);
+    return floatOf(words[k]);
   } else {
-    return Element<type>::decode(static_cast<uint16_t>(words[i / 2] >> (16 * (i % 2))));
+    return Element<type>::decode(elementOf<2>(words, k));
   }
 }
 
+/** Reads a block twice, which is in the caches then, so that it need not be held. */
 template <DType type>
 TENSORFERRY_DEVICE void quantizeBlock(const QuantizeRecord& head, const BlockPlace& place) {
-  constexpr uint32_t size = type == DType::Float32 ? 4 : 2;
-  uint32_t words[mxBlock];
-  loadBlock<size>(words, place.plain, head.plainStep, head.plainWidth);
+  constexpr uint32_t size = Sharing<type>::size;
   const ScaleRule rule = static_cast<ScaleRule>(head.rule);
-  uint32_t largest = 0;
-  TENSORFERRY_UNROLL
-  for (uint32_t i = 0; i < mxBlock; i++) {
-    const uint32_t magnitude = bitsOf(valueOf<type>(words, i)) & 0x7fffffffu;
-    largest = magnitude > largest ? magnitude : largest;
+  uint32_t words[8], largest = 0;
+  TENSORFERRY_KEEP_LOOP
+  for (uint32_t first = 0; first < mxBlock; first += four) {
+    gatherFour<size>(words, place.plain, first, head.plainStep, head.plainWidth);
+    TENSORFERRY_UNROLL
+    for (uint32_t k = 0; k < four; k++) {
+      const uint32_t magnitude = bitsOf(valueOf<type>(words, k)) & 0x7fffffffu;
+      largest = magnitude > largest ? magnitude : largest;
+    }
   }
   const uint32_t scale = scaleOf(largest, rule);
   const float multiplier = scale == nanScale ? 1.0f : multiplierOf(scale, rule);
-  uint32_t data[mxBlock];
-  TENSORFERRY_UNROLL
-  for (uint32_t i = 0; i < blockWords; i++) {
-    data[i] = 0;
+  TENSORFERRY_KEEP_LOOP
+  for (uint32_t first = 0; first < mxBlock; first += four) {
+    gatherFour<size>(words, place.plain, first, head.plainStep, head.plainWidth);
+    uint32_t data[8] = {};
     TENSORFERRY_UNROLL
-    for (uint32_t k = 0; k < 4; k++) data[i] |= encodeFloat8E4M3(valueOf<type>(words, 4 * i + k) * multiplier) << (8 * k);
-    if (scale == nanScale) data[i] = 0x7f7f7f7fu;
+    for (uint32_t k = 0; k < four; k++) data[0] |= encodeFloat8E4M3(valueOf<type>(words, k) * multiplier) << (8 * k);
+    if (scale == nanScale) data[0] = 0x7f7f7f7fu;
+    scatterFour<1>(data, place.data, first, head.dataStep, head.dataWidth);
   }
-  storeBlock<1>(place.data, head.dataStep, head.dataWidth, data);
   store<uint8_t>(place.scale, static_cast<uint8_t>(scale));
 }
 
 template <DType type>
 TENSORFERRY_DEVICE void dequantizeBlock(const QuantizeRecord& head, const BlockPlace& place) {
-  constexpr uint32_t size = type == DType::Float32 ? 4 : 2;
-  uint32_t data[mxBlock], words[mxBlock];
-  loadBlock<1>(data, place.data, head.dataStep, head.dataWidth);
+  constexpr uint32_t size = Sharing<type>::size;
   const float factor = decodeFloat8E8M0(load<uint8_t>(place.scale));
-  TENSORFERRY_UNROLL
-  for (uint32_t i = 0; i < mxBlock; i++) {
-    const float value = quiet(scaledFloat8((data[i / 4] >> (8 * (i % 4))) & 0xffu, factor));
-    if constexpr (size == 4) {
-      words[i] = bitsOf(value);
-    } else {
-      const uint32_t bits = static_cast<uint32_t>(Element<type>::encode(value)) << (16 * (i % 2));
-      words[i / 2] = i % 2 == 0 ? bits : words[i / 2] | bits;
+  TENSORFERRY_KEEP_LOOP
+  for (uint32_t first = 0; first < mxBlock; first += four) {
+    uint32_t data[8], words[8];
+    gatherFour<1>(data, place.data, first, head.dataStep, head.dataWidth);
+    TENSORFERRY_UNROLL
+    for (uint32_t k = 0; k < four; k++) {
+      const float value = quiet(scaledFloat8((data[0] >> (8 * k)) & 0xffu, factor));
+      if constexpr (size == 4) {
+        words[k] = bitsOf(value);
+      } else {
+        setElement<2>(words, k, Element<type>::encode(value));
+      }
     }
+    scatterFour<size>(words, place.plain, first, head.plainStep, head.plainWidth);
   }
-  storeBlock<size>(place.plain, head.plainStep, head.plainWidth, words);
 }
 
 template <DType type>
-TENSORFERRY_DEVICE void scaleBlock(const QuantizeRecord& head, const BlockPlace& place) {
+TENSORFERRY_DEVICE void scaleOne(const QuantizeRecord& head, const BlockPlace& place) {
   if (head.isQuantization != 0) {
     quantizeBlock<type>(head, place);
   } else {
     dequantizeBlock<type>(head, place);
+  }
+}
+
+/** `thread` within its team. */
+template <DType type>
+TENSORFERRY_DEVICE void scaleRow(const QuantizeRecord& head, const BlockRow& row, uint32_t thread) {
+  if (head.isQuantization != 0) {
+    quantizeRow<type>(row, static_cast<ScaleRule>(head.rule), thread);
+  } else {
+    dequantizeRow<type>(row, thread);
+  }
+}
+
+#define TENSORFERRY_FOR_PLAIN_TYPE(TYPE, FUNCTION, ...) \
+  switch (static_cast<DType>(TYPE)) {                   \
+    case DType::BFloat16:                               \
+      FUNCTION<DType::BFloat16>(__VA_ARGS__);           \
+      break;                                            \
+    case DType::Float16:                                \
+      FUNCTION<DType::Float16>(__VA_ARGS__);            \
+      break;                                            \
+    default:                                            \
+      FUNCTION<DType::Float32>(__VA_ARGS__);            \
+  }
+
+TENSORFERRY_DEVICE void scaleRows(uint64_t record, const QuantizeRecord& head, const Place& place) {
+  constexpr uint32_t teams = blockThreads / teamThreads;
+  const uint32_t last = load<uint32_t>(record + sizeof(QuantizeRecord)) - 1;
+  TENSORFERRY_KEEP_LOOP
+  for (uint32_t at = place.block * teams + place.thread / teamThreads; at < head.count; at += place.blocks * teams) {
+    const BlockPlace begin = placeOfBlock(record, head, at);
+    const BlockRow row{begin.plain, begin.data, begin.scale, head.scaleStep,
+                       begin.position == last ? head.lastBlocks : blocksOfTeam};
+    TENSORFERRY_FOR_PLAIN_TYPE(head.type, scaleRow, head, row, place.thread % teamThreads)
   }
 }
 
@@ -153,20 +164,15 @@ TENSORFERRY_DEVICE void runQuantize(const QuantizeParameter& parameter, const Pl
   for (uint32_t r = 0; r < parameter.records; r++) {
     const uint64_t record = parameter.table + 8ull * r * parameter.recordWords;
     const QuantizeRecord& head = view<QuantizeRecord>(record);
+    if (head.lastBlocks > 0) {
+      scaleRows(record, head, place);
+      continue;
+    }
     TENSORFERRY_KEEP_LOOP
     for (uint64_t at = static_cast<uint64_t>(place.block) * blockThreads + place.thread; at < head.count;
          at += static_cast<uint64_t>(place.blocks) * blockThreads) {
       const BlockPlace block = placeOfBlock(record, head, static_cast<uint32_t>(at));
-      switch (static_cast<DType>(head.type)) {
-        case DType::BFloat16:
-          scaleBlock<DType::BFloat16>(head, block);
-          break;
-        case DType::Float16:
-          scaleBlock<DType::Float16>(head, block);
-          break;
-        default:
-          scaleBlock<DType::Float32>(head, block);
-      }
+      TENSORFERRY_FOR_PLAIN_TYPE(head.type, scaleOne, head, block)
     }
   }
 }

@@ -9,9 +9,7 @@ import { executeMeshPlan } from "@tensorferry/core/exec/executeMeshPlan"
 import type { MeshAgreement } from "@tensorferry/core/exec/MeshAgreement"
 import { agreeOnMeshPlan } from "@tensorferry/core/exec/MeshAgreement"
 import type { HostMemory } from "@tensorferry/core/service/HostMemory"
-import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
 import { type TensorDict, tensorDict } from "@tensorferry/core/tensor/TensorDict"
-import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
@@ -28,6 +26,7 @@ import {
   plansOf,
   statementCodec
 } from "./BatchPlan.ts"
+import { batchDevice, batchServices, type TransferServices } from "./BatchServices.ts"
 import { seenOwner } from "./liveness.ts"
 import { type OpenTensor, type Owner, openTensor } from "./openTensor.ts"
 import { checkName, type Pair, type PairSettings, storeFailed } from "./Pair.ts"
@@ -41,6 +40,7 @@ export interface Batch {
   readonly tensors: TensorDict
   readonly plans: BatchPlans
   readonly agreements: [MeshAgreement | undefined, MeshAgreement | undefined]
+  readonly services: Effect.Effect<TransferServices, BusError>
   /** Clients whose end is noticed. */
   readonly owners: ReadonlyArray<Owner>
   readonly scope: Scope.Closeable
@@ -201,8 +201,10 @@ const build = Effect.fnUntraced(function* (
   }
   const order = planOrder(names)
   const tensors = order.map((at) => opened[at]!.tensor)
+  const device = yield* Effect.fromResult(batchDevice(id, tensors, settings))
   const statement: BatchStatement = {
-    version: 1,
+    version: 2,
+    family: device.family,
     tensors: order.map((at, place) => ({
       pair: names[at]!,
       dtype: tensors[place]!.dtype,
@@ -214,7 +216,7 @@ const build = Effect.fnUntraced(function* (
     error._tag === "KeyValueError" ? storeFailed(op, error) : error
   )
   const membersOf = (name: string) => (pairs.get(name) ?? pair).members
-  const plans = yield* Effect.fromResult(plansOf(id, membersOf, statements, pair.rank))
+  const plans = yield* Effect.fromResult(plansOf(id, membersOf, statements, pair.rank, device))
   const owners = opened.flatMap(({ owner }) => seenOwner(owner) ?? [])
   return {
     id,
@@ -223,6 +225,7 @@ const build = Effect.fnUntraced(function* (
     tensors: tensorDict(plans.names.map((name, at) => [name, tensors[at]!] as const)),
     plans,
     agreements: [undefined, undefined],
+    services: batchServices(id, pair, settings.deviceTransports[device.family], scope),
     owners: [...new Map(owners.map((owner) => [owner.pid, owner])).values()],
     scope
   } satisfies Batch as Batch
@@ -329,22 +332,24 @@ export const transferBatch = (
   const leads = pair.rank === (pair.side === 0 ? 0 : pair.members.sides[0].agents.length)
   const signal = (value: string) =>
     Effect.mapError(settings.store.put(signalKey(batch), value), (error) => storeFailed("Transfer", error))
-  const services = Context.add(pair.services, ProcessGroup, pair.group)
   const move = Effect.gen(function* () {
     // The signal stands before any rank can be through: the transfer itself begins when both are done.
     yield* Effect.all([isSource && leads ? signal("1") : Effect.void, agreeOnIntent(batch, direction)], {
       concurrency: 2,
       discard: true
     })
-    const agreement = batch.agreements[direction] ?? (yield* agreeOnMeshPlan(plan))
-    batch.agreements[direction] = agreement
-    yield* executeMeshPlan(plan, isSource ? tensors : undefined, isSource ? undefined : tensors, { agreement })
+    const update = Effect.gen(function* () {
+      const agreement = batch.agreements[direction] ?? (yield* agreeOnMeshPlan(plan))
+      batch.agreements[direction] = agreement
+      yield* executeMeshPlan(plan, isSource ? tensors : undefined, isSource ? undefined : tensors, { agreement })
+    })
+    yield* Effect.provideContext(update, yield* batch.services)
     if (!isSource && leads) yield* signal("0")
   })
   return Semaphore.withPermits(
     pair.turn,
     1
-  )(Effect.provideContext(move, services)).pipe(
+  )(move).pipe(
     Effect.mapError((error) => (error._tag === "BusError" ? error : transferFailed(batch, error as Failure)))
   )
 }

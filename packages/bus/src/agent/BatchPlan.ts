@@ -12,6 +12,7 @@ import type { MeshLayout } from "@tensorferry/core/layout/Placement"
 import { localShard, splitsOf } from "@tensorferry/core/layout/ShardIntervals"
 import { indexLowering, lowerRank, type MeshTensorSpec } from "@tensorferry/core/planner/Lowering"
 import { planMesh } from "@tensorferry/core/planner/MeshPlanner"
+import type { Device } from "@tensorferry/core/tensor/Device"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { type BusError, busError } from "../BusError.ts"
@@ -24,7 +25,9 @@ export type BatchTensor = typeof BatchTensor.Type
 
 /** What one rank registered. */
 export const BatchStatement = Schema.Struct({
-  version: Schema.Literal(1),
+  version: Schema.Literal(2),
+  /** Family of the devices that all tensors of the rank lie on. */
+  family: Schema.String,
   /** In the order of the plan. */
   tensors: Schema.Array(BatchTensor),
   bucketBytes: Schema.NullOr(Natural)
@@ -137,15 +140,39 @@ const sideTensors = (
   return Result.succeed(found)
 }
 
+/** One backend moves a batch, so all ranks have it on one kind of device. */
+const familyFault = (
+  batch: string,
+  agents: ReadonlyArray<number>,
+  statements: ReadonlyArray<BatchStatement>
+): BusError | undefined => {
+  const { family } = statements[0]!
+  const odd = statements.findIndex((statement) => statement.family !== family)
+  return odd < 0
+    ? undefined
+    : mismatch(
+        batch,
+        `the tensors lie on ${family} on agent ${agents[0]} and on ${statements[odd]!.family} on agent ${agents[odd]}.`,
+        agents[odd]
+      )
+}
+
 const isPartial = (layout: MeshLayout): boolean => layout.placements.some(({ _tag }) => _tag === "Partial")
 
-/** The plans of one rank of the group, equal in what ranks must agree on. `statements` go by rank of the group. */
+/**
+ * The plans of one rank of the group, equal in what ranks must agree on. `statements` go by rank of the group; `device` is
+ * where this rank's tensors lie.
+ */
 export const plansOf = (
   batch: string,
   membersOf: (pair: string) => PairMembers,
   statements: ReadonlyArray<BatchStatement>,
-  rank: number
+  rank: number,
+  device: Device
 ): Result.Result<BatchPlans, BusError> => {
+  const { agents } = membersOf(statements[0]!.tensors[0]!.pair)
+  const odd = familyFault(batch, agents, statements)
+  if (odd !== undefined) return Result.fail(odd)
   const zero = sideTensors(batch, 0, membersOf, statements)
   if (Result.isFailure(zero)) return Result.fail(zero.failure)
   const one = sideTensors(batch, 1, membersOf, statements)
@@ -183,7 +210,7 @@ export const plansOf = (
       })
     }
     return Result.mapError(
-      Result.map(indexLowering(specs, options), (index) => lowerRank(index, rank)),
+      Result.map(indexLowering(specs, options), (index) => lowerRank(index, rank, { device })),
       (error) => mismatch(batch, error.message)
     )
   }

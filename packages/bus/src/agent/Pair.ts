@@ -35,6 +35,8 @@ import {
 /** How tensors move between the members of a group: any copy service with its engine. */
 export type Transport = Layer.Layer<CopyService | TensorEngine, unknown, ProcessGroup>
 
+export type DeviceTransports = { readonly [deviceFamily: string]: Transport }
+
 export interface Pair {
   readonly name: string
   readonly members: PairMembers
@@ -60,6 +62,8 @@ export interface PairSettings {
   readonly store: KeyValueStoreShape
   readonly makeGroup: MakePairGroup
   readonly transport: Transport
+  /** By device family, for batches that lie on devices. */
+  readonly deviceTransports: DeviceTransports
 }
 
 const op = "InitPair"
@@ -202,24 +206,25 @@ const build = Effect.fnUntraced(function* (
   } satisfies Pair as Pair
 })
 
-const pairFailed = (pair: string, error: unknown): BusError => {
+/** What kept a transport, or the group under it, from being made. */
+export const transportFailed = (commandOp: string, what: string, error: unknown): BusError => {
   if (typeof error === "object" && error !== null && "_tag" in error) {
     if (error._tag === "BusError") return error as BusError
-    if (error._tag === "KeyValueError") return storeFailed(op, error as KeyValueError)
+    if (error._tag === "KeyValueError") return storeFailed(commandOp, error as KeyValueError)
     if (error._tag === "ProcessGroupError") {
       const { reason } = error as ProcessGroupError
       const isLate = reason._tag === "DeadlineExceeded" || reason._tag === "RendezvousFailed"
       return busError(isLate ? "RemoteMissing" : "PairBroken", {
-        op,
-        detail: `Pair ${pair}: ${reason.detail}`,
+        op: commandOp,
+        detail: `${what}: ${reason.detail}`,
         remedy: reason.remedy,
         isRetryable: true
       })
     }
   }
   return busError("ServiceFailed", {
-    op,
-    detail: `Pair ${pair}: the transport could not be built: ${error instanceof Error ? error.message : String(error)}`,
+    op: commandOp,
+    detail: `${what}: the transport could not be built: ${error instanceof Error ? error.message : String(error)}`,
     remedy: "See what the backend needs with `tensorferry doctor`."
   })
 }
@@ -239,6 +244,6 @@ export const initPair = Effect.fnUntraced(function* (
         (exit) => (exit._tag === "Failure" ? Scope.close(scope, exit) : Effect.void)
       )
     })
-  ).pipe(Effect.mapError((error) => pairFailed(command.pairName, error)))
+  ).pipe(Effect.mapError((error) => transportFailed(op, `Pair ${command.pairName}`, error)))
   return { pair, registration }
 })

@@ -11,10 +11,7 @@
  */
 
 import { randomUUID } from "node:crypto"
-import type { CopyService } from "@tensorferry/core/service/CopyService"
 import { HostMemory } from "@tensorferry/core/service/HostMemory"
-import type { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
-import type { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
@@ -36,7 +33,16 @@ import { type Batch, registerBatch, signalKey, transferBatch } from "./Batch.ts"
 import { makeCompletions } from "./Completions.ts"
 import { makeLanes } from "./Lanes.ts"
 import { isAlive } from "./liveness.ts"
-import { initPair, isIntact, memberPrefix, type Pair, type PairSettings, storeFailed } from "./Pair.ts"
+import {
+  type DeviceTransports,
+  initPair,
+  isIntact,
+  memberPrefix,
+  type Pair,
+  type PairSettings,
+  storeFailed,
+  type Transport
+} from "./Pair.ts"
 import { type MakePairGroup, overTcp } from "./PairGroup.ts"
 import type { Registration } from "./Registration.ts"
 import { TensorImporter } from "./TensorImporter.ts"
@@ -44,8 +50,10 @@ import { TensorImporter } from "./TensorImporter.ts"
 export interface AgentOptions {
   /** Distinct among all agents that share a store. */
   readonly rank: number
-  /** How tensors move; any copy service. */
-  readonly transport: Layer.Layer<CopyService | TensorEngine, unknown, ProcessGroup>
+  /** How tensors of the host move; any copy service. */
+  readonly transport: Transport
+  /** How tensors on devices move, by family, as `cuda`; a `TensorImporter` opens them. */
+  readonly deviceTransports?: DeviceTransports
   /** How the agents of a pair find each other; over TCP on loopback by default. */
   readonly makeGroup?: MakePairGroup
   /** How long a command waits for other ranks; 60 seconds by default. */
@@ -104,7 +112,8 @@ export const make = Effect.fnUntraced(function* (options: AgentOptions) {
     deadline: Duration.fromInputUnsafe(options.deadline ?? "60 seconds"),
     store,
     makeGroup: options.makeGroup ?? overTcp(),
-    transport: options.transport
+    transport: options.transport,
+    deviceTransports: options.deviceTransports ?? {}
   }
   const pairs = new Map<string, Pair>()
   const registrations = new Map<string, Registration>()

@@ -20,6 +20,7 @@ import {
   type TorchCudaTensor,
   type TorchHostTensor
 } from "../payload/TensorPayload.ts"
+import { isAlive, seenOwner } from "./liveness.ts"
 import { TensorImporter } from "./TensorImporter.ts"
 
 /** A process, told from a later one with the same number where that is known. */
@@ -83,13 +84,20 @@ const openTorchHost = (addon: Addon, payload: TorchHostTensor): Effect.Effect<Te
     return yield* viewOf(storage, payload, byteOffsetOf(payload))
   })
 
+const torchOwner = (name: string): Owner => ({ pid: Number(name.split("_")[1]), processStart: undefined })
+
 const openTorchCuda = (addon: Addon, payload: TorchCudaTensor): Effect.Effect<Tensor, BusError, Scope.Scope> =>
   Effect.gen(function* () {
     const { memory } = payload
     if (memory !== null) {
+      const { counterFile, counterOffset } = memory
+      const client = seenOwner(torchOwner(counterFile))
       // Before anything that can fail: the payload carries a count whether the memory can be used or not.
       yield* Effect.addFinalizer(() =>
-        Effect.sync(() => addon.returnCudaCount(memory.counterFile, memory.counterOffset))
+        Effect.sync(() => {
+          addon.returnCudaCount(counterFile, counterOffset)
+          if (client !== undefined && !isAlive(client)) addon.removeCudaCounts(counterFile)
+        })
       )
     }
     const importer = yield* Effect.serviceOption(TensorImporter)
@@ -102,8 +110,6 @@ const openTorchCuda = (addon: Addon, payload: TorchCudaTensor): Effect.Effect<Te
     }
     return yield* importer.value.open(payload)
   })
-
-const torchOwner = (name: string): Owner => ({ pid: Number(name.split("_")[1]), processStart: undefined })
 
 const ownerOf = (payload: TensorPayload): Owner => {
   switch (payload._tag) {

@@ -165,10 +165,12 @@ const readField = (reader: Reader, { wire, type, isOptional }: Field): unknown =
   }
 }
 
+const latin1 = new TextDecoder("latin1")
+
 /** A key, as text that is at least equal to itself: keys that are not UTF-8 are no field's. */
 const readKey = (reader: Reader): string => {
   if (!expect(reader, "str", "A key")) return ""
-  return new TextDecoder("latin1").decode(reader.stringBytes())
+  return latin1.decode(reader.stringBytes())
 }
 
 /** The value of the tag, wherever it stands; the reader is where it was. */

@@ -89,6 +89,8 @@ export const make = Effect.fnUntraced(function* (options: LmdbQueueOptions) {
   const putPool = yield* Effect.mapError(acquirePool(addon, 1), fail)
   const takePool = yield* Effect.mapError(acquirePool(addon, 1), fail)
   let refused = 0
+  /** Taken out and told to nobody yet: a wait that is interrupted in its last moment has taken all the same. */
+  const taken: Array<Uint8Array> = []
 
   const open = runJob<NativeQueue>(
     addon,
@@ -133,6 +135,25 @@ export const make = Effect.fnUntraced(function* (options: LmdbQueueOptions) {
   }
   yield* use(() => Effect.void)
 
+  /** Waits for commands and adds them to those that were taken. */
+  const takeOut = (most: number): Effect.Effect<void, CommandQueueError> =>
+    use((queue) =>
+      runJob<NativeTaken>(
+        addon,
+        (done) =>
+          addon.startDequeue(takePool, queue, most, -1, (answer) => {
+            if (answer.code === "Ok") taken.push(...answer.value.messages)
+            done(answer)
+          }),
+        () => {}
+      )
+    ).pipe(
+      Effect.flatMap(({ skipped }) => {
+        refused += skipped
+        return skipped > 0 ? Effect.logWarning(`${skipped} entries of ${path} were missing.`) : Effect.void
+      })
+    )
+
   return {
     enqueue: (messages, deadline = defaultDeadline) =>
       Effect.flatMap(writeCommands(messages), (entries) =>
@@ -145,23 +166,17 @@ export const make = Effect.fnUntraced(function* (options: LmdbQueueOptions) {
         )
       ),
     dequeue: (most = defaultMost) =>
-      Effect.gen(function* () {
-        for (;;) {
-          const taken = yield* use((queue) =>
-            runJob<NativeTaken>(
-              addon,
-              (done) => addon.startDequeue(takePool, queue, most, -1, done),
-              () => {}
-            )
-          )
-          refused += taken.skipped
-          if (taken.skipped > 0) yield* Effect.logWarning(`${taken.skipped} entries of ${path} were missing.`)
-          const messages = yield* readCommands(taken.messages, (count) => {
-            refused += count
-          })
-          if (messages.length > 0) return messages
-        }
-      }),
+      Effect.uninterruptibleMask((restore) =>
+        Effect.gen(function* () {
+          for (;;) {
+            if (taken.length === 0) yield* restore(takeOut(most))
+            const messages = yield* readCommands(taken.splice(0, most), (count) => {
+              refused += count
+            })
+            if (messages.length > 0) return messages
+          }
+        })
+      ),
     status: Effect.map(
       use((queue) =>
         runJob<NativeQueueStatus>(

@@ -268,6 +268,21 @@ export class Writer {
     else this.#view.setUint32(at + 1, value)
   }
 
+  #ascii(value: string): boolean {
+    const { length } = value
+    const at = this.#reserve(1 + length)
+    this.#bytes[at] = 0xa0 | length
+    for (let index = 0; index < length; index++) {
+      const code = value.charCodeAt(index)
+      if (code >= 0x80) {
+        this.#length = at
+        return false
+      }
+      this.#bytes[at + 1 + index] = code
+    }
+    return true
+  }
+
   nil(): void {
     this.#byte(0xc0)
   }
@@ -307,6 +322,8 @@ export class Writer {
   }
 
   string(value: string): void {
+    // Most texts are names: short, and of one byte per character.
+    if (value.length < 32 && this.#ascii(value)) return
     const bytes = textEncoder.encode(value)
     if (bytes.length < 32) this.#byte(0xa0 | bytes.length)
     else this.#lengthHeader(0xd9, bytes.length)

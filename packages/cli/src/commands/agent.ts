@@ -9,7 +9,8 @@ import {
   KeyValueStoreEtcd,
   KeyValueStoreTcp,
   PairGroups,
-  TensorBusAgents
+  TensorBusAgents,
+  TensorImporter
 } from "@tensorferry/bus"
 import { copyService, hostMemory } from "@tensorferry/core/backend/BackendLayer"
 import * as Config from "effect/Config"
@@ -26,6 +27,7 @@ import { backendRegistry } from "../job/backends.ts"
 import { chooseDeadline, leastSeconds, mostSeconds } from "../job/deadline.ts"
 import { modelError } from "../model/ModelError.ts"
 import { withFailures } from "../output/CliFailure.ts"
+import { agentDevices, isForGpus } from "./agentDevices.ts"
 import { backend, backendPackages, json } from "./shared.ts"
 
 const defaultStore = "127.0.0.1:29650"
@@ -59,7 +61,16 @@ const flags = {
     Flag.withDescription("Seconds that a command waits for other ranks; TENSORFERRY_DEADLINE, or 60"),
     Flag.optional
   ),
-  backend,
+  backend: backend.pipe(
+    Flag.withDescription(
+      "Backend that moves the bytes; auto takes one for the host and, once GPU tensors come, one for them"
+    )
+  ),
+  device: Flag.Int("device").pipe(
+    Flag.withSchema(Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 65_535 }))),
+    Flag.withDescription("Number of the GPU that this agent's processes use; by default LOCAL_RANK and the like, or 0"),
+    Flag.optional
+  ),
   backendPackages,
   json
 }
@@ -103,20 +114,31 @@ export const agent = Command.make("agent", flags, (given) =>
         given.backendPackages,
         pathToFileURL(path.join(process.cwd(), "package.json")).href
       )
-      const transport = Layer.provide(copyService({ backend: given.backend, deadline }), registry)
+      const registered = yield* Layer.build(registry)
+      const hostBackend = (yield* Effect.provideContext(isForGpus(given.backend), registered)) ? "auto" : given.backend
+      const transport = Layer.provide(copyService({ backend: hostBackend, deadline }), Layer.succeedContext(registered))
+      const { deviceTransports, importer } = yield* Effect.provideContext(
+        agentDevices({
+          backend: hostBackend === given.backend ? "auto" : given.backend,
+          device: Option.getOrUndefined(given.device),
+          deadline
+        }),
+        registered
+      )
       const services = Layer.mergeAll(
         CommandQueueLmdb.layerLmdb({ path: place.commandPath, role: "agent" }),
         AgentStateLmdb.layerLmdb({ path: place.statePath, role: "agent" }),
         yield* storeLayer(given.store, given.serve, token),
-        Layer.provide(hostMemory(), registry)
+        Layer.provide(hostMemory(), Layer.succeedContext(registered))
       )
       const serve = Effect.gen(function* () {
         const made = yield* TensorBusAgents.make({
           rank: place.rank,
           transport,
+          deviceTransports,
           deadline,
           makeGroup: PairGroups.overTcp({ host: given.host, ...(token === undefined ? {} : { token }) })
-        })
+        }).pipe(Effect.provideService(TensorImporter, importer))
         yield* Console.log(
           given.json
             ? JSON.stringify({ ok: true, rank: place.rank, queue: place.commandPath, state: place.statePath })
@@ -125,7 +147,7 @@ export const agent = Command.make("agent", flags, (given) =>
         return yield* made.serve
       })
       return yield* Effect.provide(Effect.scoped(serve), services)
-    })
+    }).pipe(Effect.scoped)
   )
 ).pipe(
   Command.withExamples([

@@ -1,48 +1,146 @@
-/** `tensorferry backends`: which backends there are, which work here, and what the others need. */
+/** `tensorferry backends`: which backends there are, which work here, what the others need, and whether one keeps its contract. */
 import * as path from "node:path"
 import { pathToFileURL } from "node:url"
+import type { BackendDescriptor } from "@tensorferry/core/backend/BackendDescriptor"
 import { BackendRegistry } from "@tensorferry/core/backend/BackendRegistry"
 import * as Console from "effect/Console"
+import * as Argument from "effect/cli/Argument"
 import * as Command from "effect/cli/Command"
 import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
 import { backendRegistry } from "../job/backends.ts"
 import { withFailures } from "../output/CliFailure.ts"
 import { table } from "../output/Table.ts"
 import { backendPackages, json } from "./shared.ts"
 
+const probeOne = (descriptor: BackendDescriptor) =>
+  Effect.map(descriptor.probe, (probe) => ({
+    name: descriptor.name,
+    deviceFamilies: descriptor.deviceFamilies,
+    offers: (["tensorEngine", "copyDriver", "hostMemory", "replayTransfer"] as const).filter(
+      (service) => descriptor[service] !== undefined
+    ),
+    probe
+  }))
+
+type Probed = Effect.Success<ReturnType<typeof probeOne>>
+
 /** Probes every registered backend. */
 export const probeAll = Effect.gen(function* () {
   const registry = yield* BackendRegistry
-  return yield* Effect.forEach(registry.descriptors, (descriptor) =>
-    Effect.map(descriptor.probe, (probe) => ({
-      name: descriptor.name,
-      deviceFamilies: descriptor.deviceFamilies,
-      offers: (["tensorEngine", "copyDriver", "hostMemory", "replayTransfer"] as const).filter(
-        (service) => descriptor[service] !== undefined
-      ),
-      probe
-    }))
-  )
+  return yield* Effect.forEach(registry.descriptors, probeOne)
 })
 
-export const backends = Command.make("backends", { backendPackages, json }, (flags) =>
+interface Flags {
+  readonly backendPackages: ReadonlyArray<string>
+  readonly json: boolean
+}
+
+/** Runs `look` among the backends that the flags name; prints what it gives. */
+const withBackends = <A, E>(
+  flags: Flags,
+  look: Effect.Effect<A, E, BackendRegistry>,
+  print: (found: A) => Effect.Effect<void>
+) =>
   withFailures(
     flags.json,
     Effect.gen(function* () {
       const from = pathToFileURL(path.join(process.cwd(), "package.json")).href
-      const found = yield* Effect.provide(probeAll, backendRegistry(flags.backendPackages, from))
-      if (flags.json) {
-        yield* Console.log(JSON.stringify({ ok: true, backends: found }, null, 2))
-        return
-      }
-      const rows = found.map(({ name, deviceFamilies, offers, probe }) => [
-        name,
-        probe._tag === "Available" ? "available" : "unavailable",
-        deviceFamilies.join(", "),
-        offers.join(", ") || "nothing yet",
-        probe._tag === "Available" ? probe.detail : probe.cause
-      ])
-      yield* Console.log(table(["backend", "state", "devices", "offers", "detail"], rows))
+      yield* print(yield* Effect.provide(look, backendRegistry(flags.backendPackages, from)))
     })
   )
+
+const list = (flags: Flags) =>
+  withBackends(flags, probeAll, (found) => {
+    const rows = found.map(({ name, deviceFamilies, offers, probe }) => [
+      name,
+      probe._tag === "Available" ? "available" : "unavailable",
+      deviceFamilies.join(", "),
+      offers.join(", ") || "nothing yet",
+      probe._tag === "Available" ? probe.detail : probe.cause
+    ])
+    return Console.log(
+      flags.json
+        ? JSON.stringify({ ok: true, backends: found }, null, 2)
+        : table(["backend", "state", "devices", "offers", "detail"], rows)
+    )
+  })
+
+/** Everything that a probe says, with nothing shortened. */
+const describeProbe = ({ name, deviceFamilies, offers, probe }: Probed): string => {
+  const lines: ReadonlyArray<readonly [string, string]> = [
+    ["state", probe._tag === "Available" ? "available" : "unavailable"],
+    ["devices", deviceFamilies.join(", ")],
+    ["offers", offers.join(", ") || "nothing yet"],
+    ...(probe._tag === "Available"
+      ? [
+          ["detail", probe.detail] as const,
+          ...Object.entries(probe.versions).map(([what, version]) => [`version of ${what}`, version] as const)
+        ]
+      : [
+          ["cause", probe.cause] as const,
+          ...probe.tried.map((tried) => ["tried", tried] as const),
+          ["remedy", probe.remedy] as const
+        ])
+  ]
+  return table([name, ""], lines)
+}
+
+const listCommand = Command.make("list", { backendPackages, json }, list).pipe(
+  Command.withDescription("List backends, whether they work on this machine, and what is missing")
+)
+
+const probeCommand = Command.make(
+  "probe",
+  {
+    name: Argument.String("NAME").pipe(Argument.withDescription("One backend; all by default"), Argument.optional),
+    backendPackages,
+    json
+  },
+  (flags) => {
+    const chosen = Option.match(flags.name, {
+      onNone: () => probeAll,
+      onSome: (name) =>
+        Effect.gen(function* () {
+          const registry = yield* BackendRegistry
+          return [yield* probeOne(yield* registry.byName(name))]
+        })
+    })
+    return withBackends(flags, chosen, (found) =>
+      Effect.gen(function* () {
+        const isLacking = Option.isSome(flags.name) && found.some(({ probe }) => probe._tag === "Unavailable")
+        yield* Console.log(
+          flags.json
+            ? JSON.stringify({ ok: !isLacking, backends: found }, null, 2)
+            : found.map(describeProbe).join("\n\n")
+        )
+        if (!isLacking) return
+        yield* Effect.sync(() => {
+          process.exitCode = 1
+        })
+      })
+    )
+  }
+).pipe(
+  Command.withDescription(
+    "Everything that a backend finds or misses on this machine; exit code 1 where the named one cannot work"
+  )
+)
+
+/** The kit is large: it is imported when it is called for. */
+const isJudging = process.argv.some((arg) => arg === "conformance" || /^--(completions|wizard)/.test(arg))
+const described = Command.withDescription(
+  "Judge a backend by every case of the conformance kit; exit code 1 where one fails"
+)
+const conformance = isJudging
+  ? described((await import("./conformance.ts")).conformance)
+  : described(Command.make("conformance"))
+
+export const backends = Command.make("backends", { backendPackages, json }, list).pipe(
+  Command.withSubcommands([listCommand, probeCommand, conformance]),
+  Command.withExamples([
+    { command: "tensorferry backends", description: "The same as backends list" },
+    { command: "tensorferry backends probe cuda", description: "What one of them looked for, and where" },
+    { command: "tensorferry backends conformance torch-copy", description: "Whether one keeps the contract" }
+  ])
 )

@@ -33,6 +33,7 @@ import { modelError } from "../model/ModelError.ts"
 import { reportFailure, withFailures } from "../output/CliFailure.ts"
 import { makeProgressBar } from "../output/ProgressBar.ts"
 import { formatBytes, formatRate, formatSeconds, table } from "../output/Table.ts"
+import { checkTarget, type RunFiles, writeRunFiles } from "../report/runFiles.ts"
 import { chooseMeshes, type MeshFlags, meshConfig, statedFlags, usage } from "./meshFlags.ts"
 import { backend, backendPackages, checkpoint, chooseLayouts, json, type LayoutFlags, layoutConfig } from "./shared.ts"
 
@@ -79,14 +80,19 @@ const describeMesh = (reports: ReadonlyArray<RankReport>): ReadonlyArray<string>
   ]
 }
 
-const describeConversion = (spec: AnyJobSpec): string => {
+const conversionOf = (spec: AnyJobSpec): string => {
   if (isMeshJob(spec) || spec.conversion === undefined) return ""
   const { dtype, transform } = spec.conversion
   const parts = [
     ...(transform === null ? [] : [`mxfp8 by ${transform.rule}, quantized by the ${transform.side}`]),
     ...(dtype === null ? [] : [`${transform === null ? "" : "else "}${dtype}`])
   ]
-  return ` as ${parts.join(", ")}`
+  return parts.join(", ")
+}
+
+const describeConversion = (spec: AnyJobSpec): string => {
+  const text = conversionOf(spec)
+  return text === "" ? "" : ` as ${text}`
 }
 
 /** What happened, for people. */
@@ -101,12 +107,9 @@ const describe = (spec: AnyJobSpec, reports: ReadonlyArray<RankReport>): string 
         : sum(reports, (report) => report.destinationBytes)
     return [[phase, formatSeconds(slowest), formatBytes(bytes), formatRate(bytes, slowest)]]
   })
-  const steps = (["handshake", "prepare", "pack", "local", "transfer", "unpack", "outcome"] as const).map((step) => [
-    `  ${step}`,
-    formatSeconds(most(reports, (report) => report.copy.phases[step])),
-    "",
-    ""
-  ])
+  const steps = (["handshake", "prepare", "pack", "local", "transfer", "unpack", "writeback", "outcome"] as const).map(
+    (step) => [`  ${step}`, formatSeconds(most(reports, (report) => report.copy.phases[step])), "", ""]
+  )
   const at = phases.findIndex(([phase]) => phase === "copy") + 1
   phases.splice(at, 0, ...steps)
   const peers = reports.flatMap((report) => [
@@ -150,13 +153,37 @@ const asJson = (spec: AnyJobSpec, reports: ReadonlyArray<RankReport>) => ({
     local: sum(reports, (report) => report.copy.localBytes),
     remote: sum(reports, (report) => report.copy.remoteBytesReceived)
   },
-  reports
+  // What was noted for a trace or a record is in there.
+  reports: reports.map(({ observed: _, trace: __, ...report }) => report)
 })
 
 /** All failures, those that name their own cause before those that only heard of it. */
 const byWeight = (reason: string): number => (reason === "PeerGone" || reason === "DeadlineExceeded" ? 1 : 0)
 
-const runHere = Effect.fnUntraced(function* (spec: AnyJobSpec, size: number, isJson: boolean) {
+/** Leaves behind what was asked for, and tells what happened. */
+const conclude = (spec: AnyJobSpec, reports: ReadonlyArray<RankReport>, { files, isJson, begun }: Output) =>
+  Effect.gen(function* () {
+    const seconds = (performance.now() - begun) / 1000
+    yield* writeRunFiles(files, { spec, conversion: conversionOf(spec), seconds, reports })
+    const written = [
+      ...(files.trace === undefined ? [] : [`trace: ${files.trace} (open it in ui.perfetto.dev)`]),
+      ...(files.record === undefined ? [] : [`record: ${files.record} (tensorferry report shows it)`])
+    ]
+    yield* Console.log(
+      isJson ? JSON.stringify(asJson(spec, reports), null, 2) : [describe(spec, reports), ...written].join("\n")
+    )
+  })
+
+/** What becomes of a run's results. */
+interface Output {
+  readonly files: RunFiles
+  readonly isJson: boolean
+  /** By the clock of `performance`. */
+  readonly begun: number
+}
+
+const runHere = Effect.fnUntraced(function* (spec: AnyJobSpec, size: number, output: Output) {
+  const { isJson } = output
   const bar = makeProgressBar(size, process.stderr.isTTY === true && !isJson)
   const outcomes = yield* Effect.ensuring(Effect.scoped(runProcesses(spec, size, bar.update)), bar.clear)
   const failures = outcomes.flatMap((outcome) => (outcome._tag === "Failed" ? [outcome] : []))
@@ -166,11 +193,11 @@ const runHere = Effect.fnUntraced(function* (spec: AnyJobSpec, size: number, isJ
     return
   }
   const reports = outcomes.flatMap((outcome) => (outcome._tag === "Finished" ? [outcome.report] : []))
-  yield* Console.log(isJson ? JSON.stringify(asJson(spec, reports), null, 2) : describe(spec, reports))
+  yield* conclude(spec, reports, output)
 })
 
 /** One process among those that a launcher started: its rank's part of the job; rank 0 prints. */
-const runJoined = Effect.fnUntraced(function* (spec: AnyJobSpec, isJson: boolean) {
+const runJoined = Effect.fnUntraced(function* (spec: AnyJobSpec, output: Output) {
   const group = yield* Effect.updateService(fromEnvironment, ConfigProvider.ConfigProvider, (environment) =>
     ConfigProvider.orElse(
       ConfigProvider.fromEnvRecord({ TENSORFERRY_DEADLINE: String(spec.deadlineMillis / 1000) }),
@@ -196,7 +223,7 @@ const runJoined = Effect.fnUntraced(function* (spec: AnyJobSpec, isJson: boolean
   )
   const reports = yield* exchangeReports(group, report)
   if (group.rank !== 0) return
-  yield* Console.log(isJson ? JSON.stringify(asJson(joined, reports), null, 2) : describe(joined, reports))
+  yield* conclude(joined, reports, output)
 })
 
 interface ConversionFlags {
@@ -292,6 +319,14 @@ export const reshard = Command.make(
       Flag.withDescription("Compare every destination shard with the checkpoint (on by default; --no-verify skips it)"),
       Flag.withDefault(true)
     ),
+    trace: Flag.String("trace").pipe(
+      Flag.withDescription("File for a timeline of all ranks that Perfetto and Chrome show"),
+      Flag.optional
+    ),
+    record: Flag.String("record").pipe(
+      Flag.withDescription("File for a record of the run that tensorferry report shows"),
+      Flag.optional
+    ),
     deadline: Flag.Finite("deadline").pipe(
       Flag.withDescription("Seconds without progress after which a rank is given up (TENSORFERRY_DEADLINE, else 60)"),
       Flag.withSchema(Schema.Finite.check(Schema.isBetween({ minimum: leastSeconds, maximum: mostSeconds }))),
@@ -304,7 +339,13 @@ export const reshard = Command.make(
       flags.json,
       Effect.scoped(
         Effect.gen(function* () {
+          const begun = performance.now()
           const packagesFrom = pathToFileURL(path.join(process.cwd(), "package.json")).href
+          const target = (flag: Option.Option<string>) =>
+            Option.getOrUndefined(Option.map(flag, (file) => path.resolve(file)))
+          const files: RunFiles = { trace: target(flags.trace), record: target(flags.record) }
+          const targets = [files.trace, files.record].filter((file) => file !== undefined)
+          yield* Effect.forEach(targets, checkTarget, { discard: true })
           const { spec, size } = yield* Effect.scoped(
             chooseJob(flags, {
               checkpoint: resolveModel(flags.checkpoint),
@@ -312,16 +353,19 @@ export const reshard = Command.make(
               backendPackages: flags.backendPackages,
               packagesFrom,
               verify: flags.verify,
+              observe: targets.length > 0,
               deadlineMillis: yield* chooseDeadline(flags.deadline)
             })
           )
-          yield* Effect.provide(
-            chooseCopyBackend(flags.backend, "cpu"),
-            backendRegistry(flags.backendPackages, packagesFrom)
-          )
-          const environment = yield* readEnvironment
-          if (environment.launcher === "none") yield* runHere(spec, size, flags.json)
-          else yield* runJoined(spec, flags.json)
+          const registry = backendRegistry(flags.backendPackages, packagesFrom)
+          const output: Output = { files, isJson: flags.json, begun }
+          const run = Effect.gen(function* () {
+            yield* chooseCopyBackend(flags.backend, "cpu")
+            const environment = yield* readEnvironment
+            if (environment.launcher === "none") yield* runHere(spec, size, output)
+            else yield* runJoined(spec, output)
+          })
+          yield* Effect.provide(run, registry)
         })
       )
     )
@@ -348,6 +392,10 @@ export const reshard = Command.make(
     {
       command: "tensorferry reshard synthetic:shapes.json.gz --preset llama --from tp=2 --to tp=4",
       description: "Real shapes, made-up data"
+    },
+    {
+      command: "tensorferry reshard llama/ --to tp=4 --trace reshard.trace.json --record run.json",
+      description: "Keep a timeline for ui.perfetto.dev, and a record for tensorferry report"
     },
     {
       command: "tensorferry reshard model.safetensors --tensor lm_head.weight --from-mesh 2x2:S0,R --to-mesh 3@4:S1",

@@ -3,12 +3,14 @@
  */
 
 import { ReasonFields } from "@tensorferry/core/base/Reason"
+import { TraceRecord } from "@tensorferry/core/exec/TraceRecord"
 import { ParallelConfig } from "@tensorferry/core/layout/ModelLayout"
 import { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
 import { CopyReport } from "@tensorferry/core/service/CopyService"
 import * as Schema from "effect/Schema"
 import { Conversion } from "./conversion.ts"
 import { MeshChoice } from "./meshPlans.ts"
+import { Observed } from "./Observed.ts"
 
 const common = {
   checkpoint: Schema.String,
@@ -17,7 +19,9 @@ const common = {
   /** Where backend packages are looked up: a file URL of the caller. */
   packagesFrom: Schema.String,
   verify: Schema.Boolean,
-  deadlineMillis: Schema.Int
+  deadlineMillis: Schema.Int,
+  /** Ranks note what they do, for a trace or a record of the run. */
+  observe: Schema.optionalKey(Schema.Boolean)
 }
 
 /** All tensors of a checkpoint between parallel layouts. */
@@ -74,7 +78,10 @@ export const RankReport = Schema.Struct({
   planDigest: Schema.String,
   /** Of what all ranks' plans are made from: rosters, or meshes and tensors. */
   rosterDigest: Schema.String,
-  peakMemory: Schema.Int
+  peakMemory: Schema.Int,
+  /** Where the job is observed. */
+  observed: Schema.optionalKey(Observed),
+  trace: Schema.optionalKey(TraceRecord)
 })
 export type RankReport = typeof RankReport.Type
 

@@ -8,6 +8,7 @@ import type { Rank } from "@tensorferry/core/base/Ids"
 import { formatShape, type Interval, lengthOf, type Shape } from "@tensorferry/core/base/Region"
 import { agreeOnBucketBytes } from "@tensorferry/core/exec/BucketSize"
 import { executeMeshPlan } from "@tensorferry/core/exec/executeMeshPlan"
+import type { MeshPlan } from "@tensorferry/core/ir/MeshPlan"
 import type { MeshError } from "@tensorferry/core/layout/MeshError"
 import { formatMeshLayout } from "@tensorferry/core/layout/MeshText"
 import type { LocalTensor, ModelTensor, Piece } from "@tensorferry/core/layout/ModelLayout"
@@ -16,6 +17,7 @@ import { localShard } from "@tensorferry/core/layout/ShardIntervals"
 import type { PlanError } from "@tensorferry/core/planner/PlanError"
 import type { CopyReport } from "@tensorferry/core/service/CopyService"
 import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
+import { inSpan } from "@tensorferry/core/service/Spans"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import { tensorDict } from "@tensorferry/core/tensor/TensorDict"
 import * as Effect from "effect/Effect"
@@ -32,7 +34,9 @@ import {
   verifyTensors
 } from "./HeldTensors.ts"
 import type { MeshJobSpec, RankReport } from "./JobSpec.ts"
+import { makeMeshEstimator } from "./meshEstimate.ts"
 import { type MeshChoice, type MeshPlans, meshPlans } from "./meshPlans.ts"
+import { type ObservedTensor, observed } from "./Observed.ts"
 import { timedPhase, withJobServices } from "./services.ts"
 
 /** A shard of more pieces than this is not read from a file piece by piece. */
@@ -133,6 +137,14 @@ const tooManyPieces = (paramName: string, shape: Shape, count: number): Result.R
 const dictOf = (held: ReadonlyArray<HeldTensor>) =>
   held.length === 0 ? undefined : tensorDict(held.map(({ local, tensor }) => [local.name, tensor] as const))
 
+/** Device times of one peer, where the driver knows them. */
+const joinedSeconds = (waves: CopyReport["peers"]): Pick<CopyReport["peers"][number], "seconds"> => {
+  const known = waves.flatMap(({ seconds }) => (seconds === undefined ? [] : [seconds]))
+  if (known.length === 0) return {}
+  const sum = (part: "pack" | "wire" | "unpack") => known.reduce((total, seconds) => total + seconds[part], 0)
+  return { seconds: { pack: sum("pack"), wire: sum("wire"), unpack: sum("unpack") } }
+}
+
 /** The waves of one transfer as one. */
 const joined = (copies: ReadonlyArray<CopyReport>, localBytes: number): CopyReport => {
   const [first] = copies
@@ -159,20 +171,49 @@ const joined = (copies: ReadonlyArray<CopyReport>, localBytes: number): CopyRepo
       local: phase("local"),
       transfer: phase("transfer"),
       unpack: phase("unpack"),
+      writeback: phase("writeback"),
       outcome: phase("outcome")
     },
     peers: [...peers.values()].map((waves) => ({
       ...waves.at(-1)!,
       bytesSent: waves.reduce((total, wave) => total + wave.bytesSent, 0),
-      bytesReceived: waves.reduce((total, wave) => total + wave.bytesReceived, 0)
+      bytesReceived: waves.reduce((total, wave) => total + wave.bytesReceived, 0),
+      ...joinedSeconds(waves)
     }))
   }
 }
+
+/** What tensors and buffers of this rank need. */
+const estimateOf = (plan: MeshPlan): number => {
+  const estimator = makeMeshEstimator()
+  estimator.add(plan)
+  return estimator.finish().ranks[0]?.peakBytes ?? 0
+}
+
+/** What this rank ended up with, and where it came from: a job moves one tensor. */
+const observedTensors = (
+  { shape }: ModelTensor,
+  held: ReadonlyArray<HeldTensor>,
+  digests: ReadonlyMap<string, string>,
+  { rank, localBytes, peers }: CopyReport
+): ReadonlyArray<ObservedTensor> =>
+  held.map(({ local, bytes }) => ({
+    name: local.name,
+    dtype: local.dtype,
+    shape,
+    bytes: bytes.length,
+    digest: digests.get(local.name) ?? null,
+    from: [
+      ...(localBytes === 0 ? [] : [[rank, localBytes] as const]),
+      ...peers.flatMap(({ peer, bytesReceived }) => (bytesReceived === 0 ? [] : [[peer, bytesReceived] as const]))
+    ]
+  }))
 
 const runMeshJob = Effect.fnUntraced(function* (spec: MeshJobSpec, backendReason: string, progress: ReportProgress) {
   const group = yield* ProcessGroup
   const engine = yield* TensorEngine
   const seconds: { [phase: string]: number } = {}
+  const before = process.memoryUsage.rss()
   const model = yield* openModel(spec.checkpoint)
   // All ranks may be processes of one host, which share its memory.
   const freeBytes = process.availableMemory() / group.size
@@ -185,7 +226,10 @@ const runMeshJob = Effect.fnUntraced(function* (spec: MeshJobSpec, backendReason
       remedy: "Start as many processes as the largest rank of the meshes needs."
     })
   }
-  const plan = plans.planFor(group.rank)
+  const plan = yield* inSpan(
+    Effect.sync(() => plans.planFor(group.rank)),
+    "plan"
+  )
   const { source: from, target: to } = plans.map
   const source = yield* allocateTensors(yield* Effect.fromResult(heldOf(plans.tensor, from, group.rank)))
   yield* timedPhase(seconds, "load", loadTensors(model, group, source, progress))
@@ -205,20 +249,30 @@ const runMeshJob = Effect.fnUntraced(function* (spec: MeshJobSpec, backendReason
   yield* group.barrier("job done")
   yield* progress("finish", 1, 1)
   const { waves, bucketsSent, bucketsReceived, bufferBytes, launchesDeferred } = moved
-  return {
+  const copy = joined(moved.copies, moved.localBytes)
+  const report: RankReport = {
     rank: group.rank,
     sourceBytes: byteCount(source),
     destinationBytes: byteCount(destination),
     seconds,
-    copy: joined(moved.copies, moved.localBytes),
+    copy,
     mesh: { waves, bucketsSent, bucketsReceived, bufferBytes, launchesDeferred },
     backendReason,
     tensorsVerified: digests.size,
     bytesVerified: spec.verify ? byteCount(destination) : 0,
     planDigest: digestOf(plan),
     rosterDigest: plan.sharedDigest,
-    peakMemory: process.resourceUsage().maxRSS * 1024
-  } satisfies RankReport
+    peakMemory: process.resourceUsage().maxRSS * 1024,
+    ...(spec.observe === true
+      ? {
+          observed: observed(
+            { before, estimate: estimateOf(plan) },
+            observedTensors(plans.tensor, destination, digests, copy)
+          )
+        }
+      : {})
+  }
+  return report
 })
 
 /** Runs this rank of the job to its end. */

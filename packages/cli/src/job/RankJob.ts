@@ -13,14 +13,17 @@ import { syncFolder, systemCall, writeFully } from "@tensorferry/core/checkpoint
 import { openSafetensors } from "@tensorferry/core/checkpoint/Safetensors"
 import { stageFile, stageSafetensors, tensorSource } from "@tensorferry/core/checkpoint/SafetensorsWriter"
 import { executeReshardPlan } from "@tensorferry/core/exec/executeReshardPlan"
-import { planDigest } from "@tensorferry/core/ir/ReshardPlan"
+import { planDigest, type ReshardPlan } from "@tensorferry/core/ir/ReshardPlan"
 import type { LocalParameter, ModelLayout } from "@tensorferry/core/layout/ModelLayout"
+import { estimatePlans, hostLinkSpeeds } from "@tensorferry/core/planner/Estimate"
 import { ProcessGroup, type ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
+import { inSpan } from "@tensorferry/core/service/Spans"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import { mxfp8Recipe, type QuantizedTensor } from "@tensorferry/core/tensor/QuantizedTensor"
 import { sliceTensor, type Tensor } from "@tensorferry/core/tensor/Tensor"
 import { tensorDict } from "@tensorferry/core/tensor/TensorDict"
 import { mxfp8 } from "@tensorferry/core/transform/Mxfp8"
+import { mxfp8BufferBytes } from "@tensorferry/core/transform/Mxfp8Memory"
 import { scaleRegion } from "@tensorferry/core/transform/QuantizedRegion"
 import type { ReshardTransform } from "@tensorferry/core/transform/ReshardTransform"
 import * as Effect from "effect/Effect"
@@ -47,6 +50,7 @@ import {
 } from "./HeldTensors.ts"
 import type { JobSpec, RankReport } from "./JobSpec.ts"
 import { type JobLayouts, jobLayouts } from "./layouts.ts"
+import { type ObservedTensor, observed, originsOf } from "./Observed.ts"
 import { timedPhase, withJobServices } from "./services.ts"
 
 /** Other ranks may still be writing into the folder when it is removed. */
@@ -200,12 +204,46 @@ const publish = Effect.fnUntraced(function* (
   yield* group.barrier("output published")
 })
 
+/** What tensors and buffers of this rank need. */
+const estimateOf = ({ conversion }: JobSpec, plan: ReshardPlan, quantized: ReadonlySet<string>): number => {
+  const transform = conversion?.transform
+  const options =
+    transform == null ? {} : { transformBytes: mxfp8BufferBytes({ ...transform, parameters: [...quantized] }) }
+  return estimatePlans([plan], hostLinkSpeeds, options).ranks[0]!.peakBytes
+}
+
+/** What this rank ended up with, and where it came from. Scales come with the tensor that they belong to. */
+const observedTensors = (
+  plan: ReshardPlan,
+  layouts: JobLayouts,
+  rank: number,
+  held: ReadonlyArray<HeldTensor>,
+  digests: ReadonlyMap<string, string>
+): ReadonlyArray<ObservedTensor> => {
+  const names = new Map(layouts.destination.parametersOf(rank).map(({ metadata, tensor }) => [metadata.name, tensor]))
+  const origins = originsOf(plan, (paramName) => names.get(paramName) ?? paramName)
+  const shapes = new Map(layouts.result.tensors.map(({ name, shape }) => [name, shape]))
+  return held.map(({ local, bytes }) => ({
+    name: local.name,
+    dtype: local.dtype,
+    shape: shapes.get(local.storedAs) ?? local.shape,
+    bytes: bytes.length,
+    digest: digests.get(local.name) ?? null,
+    from: origins.get(local.name) ?? []
+  }))
+}
+
 const runJob = Effect.fnUntraced(function* (spec: JobSpec, backendReason: string, progress: ReportProgress) {
   const group = yield* ProcessGroup
   const engine = yield* TensorEngine
   const seconds: { [phase: string]: number } = {}
+  const before = process.memoryUsage.rss()
   const model = yield* openModel(spec.checkpoint)
-  const layouts = yield* Effect.fromResult(jobLayouts(model.tensors, spec))
+  const layouts = yield* timedPhase(
+    seconds,
+    "plan",
+    Effect.suspend(() => Effect.fromResult(jobLayouts(model.tensors, spec)))
+  )
   if (layouts.size !== group.size) {
     return yield* modelError("InvalidLayout", {
       rank: group.rank,
@@ -220,7 +258,10 @@ const runJob = Effect.fnUntraced(function* (spec: JobSpec, backendReason: string
       () => Effect.ignore(Effect.tryPromise(() => rm(temporary, removal)))
     )
   }
-  const plan = layouts.planFor(group.rank)
+  const plan = yield* inSpan(
+    Effect.sync(() => layouts.planFor(group.rank)),
+    "plan"
+  )
   const source = yield* allocateTensors(layouts.source.tensorsOf(group.rank))
   yield* timedPhase(seconds, "load", loadTensors(model, group, source, progress))
   const destination = yield* allocateTensors(layouts.result.tensorsOf(group.rank))
@@ -250,7 +291,7 @@ const runJob = Effect.fnUntraced(function* (spec: JobSpec, backendReason: string
         written.length > 0 || group.rank === layouts.destination.ranks[0]
           ? yield* writeTensors(out.temporary, layouts.result, model, group, written, digests, progress)
           : null
-      yield* publish(spec, out, layouts.result, model, group, shard)
+      yield* inSpan(publish(spec, out, layouts.result, model, group, shard), "job.commit")
     })
     yield* timedPhase(seconds, "write", write)
   }
@@ -267,7 +308,15 @@ const runJob = Effect.fnUntraced(function* (spec: JobSpec, backendReason: string
     bytesVerified: spec.verify ? byteCount(destination) : 0,
     planDigest: planDigest(plan),
     rosterDigest: plan.rosterDigest,
-    peakMemory: process.resourceUsage().maxRSS * 1024
+    peakMemory: process.resourceUsage().maxRSS * 1024,
+    ...(spec.observe === true
+      ? {
+          observed: observed(
+            { before, estimate: estimateOf(spec, plan, quantizedNames(spec, layouts, model)) },
+            observedTensors(plan, layouts, group.rank, destination, digests)
+          )
+        }
+      : {})
   }
   return report
 })

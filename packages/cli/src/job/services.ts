@@ -2,6 +2,7 @@
 import { chooseCopyBackend, copyService } from "@tensorferry/core/backend/BackendLayer"
 import type { BackendRegistry } from "@tensorferry/core/backend/BackendRegistry"
 import type { CopyService } from "@tensorferry/core/service/CopyService"
+import { inSpan } from "@tensorferry/core/service/Spans"
 import type { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import * as Clock from "effect/Clock"
 import * as Duration from "effect/Duration"
@@ -29,7 +30,7 @@ export const withJobServices = <A, E, R>(
     )
   )
 
-/** Notes how many seconds a phase took. */
+/** Notes how many seconds a phase took; a span where the job is observed. */
 export const timedPhase = <A, E, R>(
   seconds: { [phase: string]: number },
   phase: string,
@@ -37,7 +38,7 @@ export const timedPhase = <A, E, R>(
 ): Effect.Effect<A, E, R> =>
   Effect.gen(function* () {
     const start = yield* Clock.currentTimeNanos
-    const value = yield* effect
+    const value = yield* inSpan(effect, `job.${phase}`)
     seconds[phase] = Number((yield* Clock.currentTimeNanos) - start) / 1e9
     return value
   })

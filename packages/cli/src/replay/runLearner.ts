@@ -17,7 +17,7 @@ import { allocateHostSlots, shareHostSlots } from "@tensorferry/core/exec/Replay
 import { HostMemory } from "@tensorferry/core/service/HostMemory"
 import { type ReplayTransferAttributes, ReplayTransferBackend } from "@tensorferry/core/service/ReplayTransferBackend"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
-import { tensorBytes } from "@tensorferry/core/tensor/Tensor"
+import { tensorByteLength, tensorBytes, tensorView } from "@tensorferry/core/tensor/Tensor"
 import * as Clock from "effect/Clock"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -43,10 +43,11 @@ const verifyBatch = Effect.fnUntraced(function* (
   rowBytes: number,
   { packed, rows, slot, tick }: LargeBatch
 ) {
-  const engine = yield* TensorEngine
   let bytes = tensorBytes(rows)
   if (bytes === undefined) {
-    const host = yield* engine.allocate("uint8", rows.shape, { family: "cpu", index: 0 })
+    const engine = yield* TensorEngine
+    const storage = yield* (yield* HostMemory).allocate(tensorByteLength(rows))
+    const host = yield* Effect.orDie(Effect.fromResult(tensorView(storage, "uint8", rows.shape)))
     yield* engine.copy([{ dst: host, src: rows }])
     bytes = tensorBytes(host)!
   }

@@ -4,6 +4,7 @@
 import type * as Config from "effect/Config"
 import * as Effect from "effect/Effect"
 import type * as Layer from "effect/Layer"
+import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { describeReason, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
 import type { CopyDriver, CopyDriverCapabilities } from "../service/CopyDriver.ts"
@@ -12,8 +13,12 @@ import type { ProcessGroup } from "../service/ProcessGroup.ts"
 import type { ReplayTransferBackend } from "../service/ReplayTransferBackend.ts"
 import type { TensorEngine, TensorEngineCapabilities } from "../service/TensorEngine.ts"
 import type { Device } from "../tensor/Device.ts"
+import { schemaFaults } from "./SchemaFaults.ts"
 
-/** Version of the contracts between core and backends. A descriptor states the one it was written for. */
+/**
+ * Version of the contracts between core and backends. A descriptor states the one it was written for, as a number of its
+ * own: copied from here it would agree with any core.
+ */
 export const backendApiVersion = 1
 
 export const BackendReason = Schema.Union([
@@ -73,6 +78,8 @@ export interface BackendDescriptor {
   readonly options: Schema.Codec<BackendOptions, unknown>
   /** Looks for what the backend needs. Runs no other program; answers with a value, never by failing. */
   readonly probe: Effect.Effect<ProbeResult>
+  /** Conformance cases that the backend is known to differ in, each with the reason. */
+  readonly quirks?: { readonly [caseName: string]: string }
   readonly tensorEngine?: (options: BackendOptions) => Layer.Layer<TensorEngine, BackendError>
   readonly hostMemory?: (options: BackendOptions) => Layer.Layer<HostMemory, BackendError>
   readonly copyDriver?: (options: BackendOptions) => Layer.Layer<CopyDriver, BackendError, ProcessGroup | TensorEngine>
@@ -85,39 +92,114 @@ export interface BackendDescriptor {
   ) => Layer.Layer<ReplayTransferBackend, BackendError>
 }
 
-/** Checks that a descriptor's services and capabilities agree and that it speaks this version of the contracts. */
-export const validateDescriptor = (descriptor: BackendDescriptor): Effect.Effect<BackendDescriptor, BackendError> => {
+const Capabilities = Schema.Struct({
+  tensorEngine: Schema.optionalKey(
+    Schema.Struct({
+      cast: Schema.Boolean,
+      reduce: Schema.Boolean,
+      quantize: Schema.Array(Schema.String),
+      hostVisible: Schema.Boolean
+    })
+  ),
+  copyDriver: Schema.optionalKey(
+    Schema.Struct({
+      gather: Schema.Boolean,
+      requiresProcessGroupBarrier: Schema.Boolean,
+      requiresTaskId: Schema.Boolean,
+      deviceFamilies: Schema.Array(Schema.NonEmptyString),
+      maxMessageBytes: Schema.Finite.check(Schema.isGreaterThan(0))
+    })
+  ),
+  replayTransfer: Schema.optionalKey(Schema.Boolean)
+})
+
+const isFunction = (value: unknown): value is () => unknown => typeof value === "function"
+const Service = Schema.optionalKey(Schema.declare(isFunction, { expected: "a function" }))
+
+const kebab = /^[a-z][a-z0-9-]*$/
+
+/** The shape of a descriptor, for values that no type checker has seen. */
+const DescriptorShape = Schema.Struct({
+  name: Schema.String.check(Schema.isPattern(kebab, { expected: "a lower-case name such as my-backend" })),
+  apiVersion: Schema.Int,
+  deviceFamilies: Schema.Array(Schema.NonEmptyString),
+  capabilities: Capabilities,
+  options: Schema.declare(Schema.isSchema, { expected: "a schema of effect/Schema" }),
+  probe: Schema.declare((value: unknown): value is Effect.Effect<unknown> => Effect.isEffect(value), {
+    expected: "an Effect"
+  }),
+  quirks: Schema.optionalKey(Schema.Record(Schema.String, Schema.NonEmptyString)),
+  tensorEngine: Service,
+  hostMemory: Service,
+  copyDriver: Service,
+  replayTransfer: Service
+})
+const decodeShape = Schema.decodeUnknownResult(DescriptorShape, { onExcessProperty: "error", errors: "all" })
+
+/** Which side is too old, and what to do. */
+const versionError = (backend: string, writtenFor: number, core: number): BackendError =>
+  backendError("IncompatibleApiVersion", {
+    backend,
+    detail: `It was written for contract version ${writtenFor}; this core has version ${core}.`,
+    remedy:
+      writtenFor > core
+        ? `Upgrade @tensorferry/core to a version of contract ${writtenFor}.`
+        : `Upgrade the backend package to a version for contract ${core}.`
+  })
+
+/**
+ * The backend's side of the handshake: fails unless the core that it got is the one it was written for. `core` is this
+ * core's version; tests pass others.
+ */
+export const requireApiVersion = (
+  backend: string,
+  writtenFor: number,
+  core: number = backendApiVersion
+): Effect.Effect<void, BackendError> =>
+  writtenFor === core ? Effect.void : Effect.fail(versionError(backend, writtenFor, core))
+
+/**
+ * Checks what a package exports: its version of the contracts first, as another version may look different; then every
+ * field; then that services and capabilities agree. `where` is how the value is named in messages.
+ */
+export const checkDescriptor = (
+  value: unknown,
+  where: string,
+  core: number = backendApiVersion
+): Effect.Effect<BackendDescriptor, BackendError> => {
+  const { name, apiVersion } = Object(value) as { readonly name?: unknown; readonly apiVersion?: unknown }
+  const backend = typeof name === "string" ? name : where
   const wrong = (detail: string) =>
     Effect.fail(
       backendError("InvalidDescriptor", {
-        backend: descriptor.name,
-        detail,
-        remedy: "Correct the descriptor that the package exports."
+        backend,
+        detail: `In ${where}: ${detail}.`,
+        remedy: "Correct the descriptor that the package exports, or use a version of the package that does."
       })
     )
-  if (!/^[a-z][a-z0-9-]*$/.test(descriptor.name)) return wrong(`The name "${descriptor.name}" is not lower-case kebab.`)
-  if (descriptor.apiVersion !== backendApiVersion) {
-    return Effect.fail(
-      backendError("IncompatibleApiVersion", {
-        backend: descriptor.name,
-        detail: `It was written for contract version ${descriptor.apiVersion}; this core has version ${backendApiVersion}.`,
-        remedy:
-          descriptor.apiVersion > backendApiVersion ? "Upgrade @tensorferry/core." : "Upgrade the backend package."
-      })
-    )
+  if (typeof apiVersion === "number" && apiVersion !== core) {
+    return Effect.fail(versionError(backend, apiVersion, core))
   }
-  const pairs = [
-    ["tensorEngine", descriptor.tensorEngine, descriptor.capabilities.tensorEngine],
-    ["copyDriver", descriptor.copyDriver, descriptor.capabilities.copyDriver],
-    ["replayTransfer", descriptor.replayTransfer, descriptor.capabilities.replayTransfer]
-  ] as const
-  for (const [service, layer, capability] of pairs) {
-    if ((layer === undefined) !== (capability === undefined || capability === false)) {
-      return wrong(`Service ${service} and its capabilities must be stated together.`)
+  const decoded = decodeShape(value)
+  if (Result.isFailure(decoded)) return wrong(schemaFaults(decoded.failure, value, "the descriptor").join("; "))
+  const descriptor = value as BackendDescriptor
+  for (const service of ["tensorEngine", "copyDriver", "replayTransfer"] as const) {
+    const stated = descriptor.capabilities[service]
+    const isStated = stated !== undefined && stated !== false
+    if ((descriptor[service] !== undefined) !== isStated) {
+      return wrong(
+        isStated
+          ? `capabilities.${service} is stated, but ${service} is missing`
+          : `${service} is a function, but capabilities.${service} is not stated`
+      )
     }
   }
   return Effect.succeed(descriptor)
 }
+
+/** `checkDescriptor` of one that an application has at hand. */
+export const validateDescriptor = (descriptor: BackendDescriptor): Effect.Effect<BackendDescriptor, BackendError> =>
+  checkDescriptor(descriptor, "its descriptor")
 
 /** A value, or where to read it from. */
 export type OrConfig<A> = A | Config.Config<A>

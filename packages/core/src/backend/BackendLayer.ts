@@ -8,7 +8,6 @@ import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
-import * as Schema from "effect/Schema"
 import type { CopyService } from "../service/CopyService.ts"
 import { type CopyServiceOptions, copyServiceLayer } from "../service/CopyServiceLayer.ts"
 import type { HostMemory } from "../service/HostMemory.ts"
@@ -25,6 +24,7 @@ import {
   type OrConfig
 } from "./BackendDescriptor.ts"
 import { BackendRegistry, type BackendRegistryShape } from "./BackendRegistry.ts"
+import { decodeBackendOptions } from "./OptionsLayer.ts"
 
 const valueOf = <A>(value: OrConfig<A>): Effect.Effect<A, BackendError> =>
   Config.isConfig(value)
@@ -34,14 +34,11 @@ const valueOf = <A>(value: OrConfig<A>): Effect.Effect<A, BackendError> =>
     : Effect.succeed(value)
 
 const decodeOptions = (descriptor: BackendDescriptor, options: unknown): Effect.Effect<BackendOptions, BackendError> =>
-  Effect.mapError(
-    Schema.decodeUnknownEffect(descriptor.options, { onExcessProperty: "error", errors: "all" })(options),
-    (error) =>
-      backendError("InvalidOptions", {
-        backend: descriptor.name,
-        detail: error.message,
-        remedy: "Correct the option at this path; options that the backend does not know are refused."
-      })
+  decodeBackendOptions(
+    descriptor.options,
+    descriptor.name,
+    options,
+    "Correct the option at this path; options that the backend does not know are refused."
   )
 
 /** Fails with what was tried and the remedy unless the backend can work here. */
@@ -101,6 +98,7 @@ export const chooseCopyBackend = Effect.fn("chooseCopyBackend")(function* (
   })
 })
 
+/** Which backend copies, and its options. */
 export interface CopyServiceChoice extends CopyServiceOptions {
   /** A backend's name, or "auto". */
   readonly backend: OrConfig<string>
@@ -162,6 +160,7 @@ export const hostMemory = (
     })
   )
 
+/** Where replay batches go, and by which backend. */
 export interface ReplayTransferChoice {
   /** Where batches go, as `cuda:0`. */
   readonly device: OrConfig<string>

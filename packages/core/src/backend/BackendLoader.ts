@@ -2,7 +2,8 @@
  * Finds backend packages as the application would import them and reads their descriptors. No addon is opened.
  *
  * A package names its descriptors in package.json: `"tensorferry": { "descriptors": "./dist/index.js" }`, a file inside
- * the package that exports `descriptors`, an array. Importing runs that file: load only packages that you would import.
+ * the package that exports `descriptors`, an array. It may state `"apiVersion": 1` beside it, so that a core of another
+ * version refuses the package by that number and not by what its code misses. Importing runs that file: load only packages that you would import.
  */
 import { readFile } from "node:fs/promises"
 import { createRequire, findPackageJSON } from "node:module"
@@ -12,11 +13,22 @@ import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
-import { type BackendDescriptor, type BackendError, backendError, validateDescriptor } from "./BackendDescriptor.ts"
+import {
+  type BackendDescriptor,
+  type BackendError,
+  backendApiVersion,
+  backendError,
+  checkDescriptor,
+  requireApiVersion
+} from "./BackendDescriptor.ts"
 import { BackendRegistry, makeRegistry } from "./BackendRegistry.ts"
 
 const PackageJson = Schema.Struct({
-  tensorferry: Schema.Struct({ descriptors: Schema.NonEmptyString }),
+  tensorferry: Schema.Struct({
+    descriptors: Schema.NonEmptyString,
+    /** Version of the contracts, told without running code. */
+    apiVersion: Schema.optionalKey(Schema.Int)
+  }),
   publishConfig: Schema.optionalKey(Schema.Unknown)
 })
 
@@ -26,24 +38,23 @@ const loadFailed = (name: string, detail: string, remedy: string) =>
 /** A message of an unknown failure, for people. */
 const reasonText = (cause: unknown): string => (cause instanceof Error ? cause.message : String(cause))
 
-const looksLikeDescriptor = (value: unknown): value is BackendDescriptor =>
-  typeof value === "object" &&
-  value !== null &&
-  typeof (value as { name?: unknown }).name === "string" &&
-  typeof (value as { apiVersion?: unknown }).apiVersion === "number" &&
-  Array.isArray((value as { deviceFamilies?: unknown }).deviceFamilies) &&
-  typeof (value as { capabilities?: unknown }).capabilities === "object" &&
-  (value as { capabilities?: unknown }).capabilities !== null &&
-  Schema.isSchema((value as { options?: unknown }).options) &&
-  Effect.isEffect((value as { probe?: unknown }).probe)
+/** `./spool` or `/opt/spool`: a package by where it lies, which need not be installed. */
+const isFolder = (name: string): boolean => /^\.{0,2}\//.test(name)
 
-/** The descriptors of one package, found from `from` (a file URL of the application, as `import.meta.url`). */
-export const loadBackendPackage = Effect.fn("BackendLoader.load")(function* (
-  name: string,
-  from: string
-): Effect.fn.Return<ReadonlyArray<BackendDescriptor>, BackendError> {
-  const manifestPath = yield* Effect.try({
-    try: () => findPackageJSON(name, from) ?? createRequire(from).resolve(`${name}/package.json`),
+/** What an import that failed says about the core that the package was written for. */
+const importRemedy = (text: string): string => {
+  if (!text.includes("@tensorferry/core")) return "See the package's own requirements."
+  return /Cannot find package/.test(text)
+    ? "Install @tensorferry/core where the package finds it."
+    : `The package wants what this @tensorferry/core (contract version ${backendApiVersion}) does not have: upgrade @tensorferry/core, or take an older version of the package.`
+}
+
+/** The package.json of a package as `from` (a file URL) would import it, or of a folder relative to it. */
+export const findManifest = (name: string, from: string): Effect.Effect<string, BackendError> =>
+  Effect.try({
+    try: () =>
+      (isFolder(name) ? undefined : findPackageJSON(name, from)) ??
+      createRequire(from).resolve(`${name.replace(/\/$/, "")}/package.json`),
     catch: (cause) =>
       loadFailed(
         name,
@@ -51,6 +62,13 @@ export const loadBackendPackage = Effect.fn("BackendLoader.load")(function* (
         "Install it next to the application."
       )
   })
+
+/** The descriptors of one package, found from `from` (a file URL of the application, as `import.meta.url`). */
+export const loadBackendPackage = Effect.fn("BackendLoader.load")(function* (
+  name: string,
+  from: string
+): Effect.fn.Return<ReadonlyArray<BackendDescriptor>, BackendError> {
+  const manifestPath = yield* findManifest(name, from)
   const text = yield* Effect.tryPromise({
     try: () => readFile(manifestPath, "utf8"),
     catch: (cause) =>
@@ -64,6 +82,8 @@ export const loadBackendPackage = Effect.fn("BackendLoader.load")(function* (
       remedy: "Use a package that provides a backend."
     })
   }
+  const { apiVersion } = manifest.success.tensorferry
+  if (apiVersion !== undefined) yield* requireApiVersion(name, apiVersion)
   const folder = path.dirname(manifestPath)
   const file = path.resolve(folder, manifest.success.tensorferry.descriptors)
   if (!file.startsWith(folder + path.sep)) {
@@ -75,18 +95,22 @@ export const loadBackendPackage = Effect.fn("BackendLoader.load")(function* (
   }
   const module: unknown = yield* Effect.tryPromise({
     try: () => import(pathToFileURL(file).href),
-    catch: (cause) =>
-      loadFailed(name, `Importing its descriptors failed: ${reasonText(cause)}`, "See the package's own requirements.")
+    catch: (cause) => {
+      const text = reasonText(cause)
+      return loadFailed(name, `Importing its descriptors failed: ${text}`, importRemedy(text))
+    }
   })
   const exported: unknown = (module as { readonly descriptors?: unknown }).descriptors
-  if (!Array.isArray(exported) || exported.length === 0 || !exported.every(looksLikeDescriptor)) {
+  if (!Array.isArray(exported) || exported.length === 0) {
     return yield* backendError("InvalidDescriptor", {
       backend: name,
       detail: "It does not export `descriptors`, an array of backend descriptors.",
       remedy: "Use a version of the package made for this contract."
     })
   }
-  return yield* Effect.forEach(exported, validateDescriptor)
+  return yield* Effect.forEach(exported as ReadonlyArray<unknown>, (value, at) =>
+    checkDescriptor(value, `descriptors[${at}] of ${name}`)
+  )
 })
 
 /** A registry of the given descriptors and those of the named packages. */

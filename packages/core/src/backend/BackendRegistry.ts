@@ -95,6 +95,7 @@ export const makeRegistry = Effect.fnUntraced(function* (
   }
 })
 
+/** A registry of these backends. */
 export const registryLayer = (
   descriptors: ReadonlyArray<BackendDescriptor>
 ): Layer.Layer<BackendRegistry, BackendError> => Layer.effect(BackendRegistry, makeRegistry(descriptors))

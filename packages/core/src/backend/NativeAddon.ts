@@ -74,7 +74,7 @@ export const addonLoader = <A extends AddonIdentity>(input: {
       backend: input.backend,
       op: "load addon",
       detail,
-      remedy: "Run `pnpm run build:native` in the package (it needs CMake and a C++20 compiler), then try again.",
+      remedy: `Run \`npm run build:native\` in ${input.folder} (it needs CMake and a C++20 compiler), then try again.`,
       scope: "service"
     })
 

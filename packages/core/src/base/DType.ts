@@ -49,6 +49,7 @@ export const DType = Schema.Literals(dtypes as readonly [DType, ...Array<DType>]
 /** Width of one element in bits. */
 export const bitsOf = (dtype: DType): number => table[dtype].bits
 
+/** Whether a type is a float, an integer or a bool. */
 export const kindOf = (dtype: DType): DTypeKind => table[dtype].kind
 
 /** Spelling of the type in a safetensors header. */
@@ -56,6 +57,7 @@ export const safetensorsNameOf = (dtype: DType): string => table[dtype].safetens
 
 const bySafetensorsName: ReadonlyMap<string, DType> = new Map(dtypes.map((dtype) => [table[dtype].safetensors, dtype]))
 
+/** The type that a safetensors header names; undefined for names that are not known. */
 export const fromSafetensorsName = (name: string): DType | undefined => bySafetensorsName.get(name)
 
 /** True for types whose elements share bytes; they move only along whole bytes. */

@@ -22,4 +22,5 @@ const canonical = (value: unknown): string => {
 /** Text with sorted keys, the form that digests are taken over. */
 export const canonicalJson = canonical
 
+/** The digest of a value in canonical form: equal for equal values, whatever the order of their keys. */
 export const digestOf = (value: unknown): Digest => createHash("sha256").update(canonical(value)).digest("hex")

@@ -21,8 +21,10 @@ export type Region = ReadonlyArray<Interval>
 export const Shape = Schema.Array(Index)
 export type Shape = ReadonlyArray<number>
 
+/** Indices of a half-open interval. */
 export const lengthOf = (interval: Interval): number => interval[1] - interval[0]
 
+/** The common part of two half-open intervals; undefined where there is none. */
 export const intersectIntervals = (a: Interval, b: Interval): Interval | undefined => {
   const start = Math.max(a[0], b[0])
   const stop = Math.min(a[1], b[1])
@@ -32,6 +34,7 @@ export const intersectIntervals = (a: Interval, b: Interval): Interval | undefin
 /** The region that covers an array of this shape. */
 export const fullRegion = (shape: Shape): Region => shape.map((length) => [0, length] as const)
 
+/** The shape of the view that a region cuts out. */
 export const regionShape = (region: Region): Shape => region.map(lengthOf)
 
 /** Number of elements; 1 for a scalar. The caller checks shapes against `isRepresentable` first. */
@@ -49,12 +52,15 @@ export const isRepresentable = (shape: Shape, bitsPerElement: number): boolean =
   return true
 }
 
+/** Whether the region has no elements. */
 export const isEmptyRegion = (region: Region): boolean => region.some(([start, stop]) => start >= stop)
 
+/** Whether the region lies within a tensor of this shape. */
 export const isInside = (region: Region, shape: Shape): boolean =>
   region.length === shape.length &&
   region.every(([start, stop], dim) => start >= 0 && start <= stop && stop <= shape[dim]!)
 
+/** The elements of both; undefined where there are none. */
 export const intersect = (a: Region, b: Region): Region | undefined => {
   const out: Array<Interval> = []
   for (let dim = 0; dim < a.length; dim++) {
@@ -65,9 +71,11 @@ export const intersect = (a: Region, b: Region): Region | undefined => {
   return out
 }
 
+/** Whether both have the same lengths. */
 export const equalShapes = (a: Shape, b: Shape): boolean =>
   a.length === b.length && a.every((length, dim) => length === b[dim])
 
+/** Whether both name the same elements. */
 export const equalRegions = (a: Region, b: Region): boolean =>
   a.length === b.length && a.every(([start, stop], dim) => start === b[dim]![0] && stop === b[dim]![1])
 
@@ -91,7 +99,9 @@ export const chunkInterval = (length: number, parts: number, index: number): Int
   return [Math.min(length, index * size), Math.min(length, (index + 1) * size)]
 }
 
+/** As `[2,8]`. */
 export const formatShape = (shape: Shape): string => `[${shape.join(",")}]`
 
+/** As `[0:2, 4:8]`. */
 export const formatRegion = (region: Region): string =>
   region.length === 0 ? "[]" : `[${region.map(([start, stop]) => `${start}:${stop}`).join(", ")}]`

@@ -17,7 +17,9 @@ import type { SafetensorsFile } from "./Safetensors.ts"
 import type { TensorInfo } from "./SafetensorsHeader.ts"
 import { decodeUtf8, isJsonObject, parseJson } from "./StrictJson.ts"
 
+/** File of a checkpoint that is not cut into several. */
 export const singleFileName = "model.safetensors"
+/** File that says which file holds which tensor. */
 export const indexFileName = "model.safetensors.index.json"
 const fileSuffix = ".safetensors"
 const indexSuffix = ".safetensors.index.json"
@@ -28,11 +30,13 @@ const partName = /-\d{5}-of-(?!00001)\d{5}\.safetensors$/
 /** Files kept open; far below the usual limit of 1024 descriptors. */
 const openFileLimit = 64
 
+/** One tensor, and the file that holds it. */
 export interface CheckpointTensor extends Pick<TensorInfo, "name" | "dtype" | "shape" | "byteLength"> {
   /** Path of the file that holds it. */
   readonly file: string
 }
 
+/** An open checkpoint: its tensors by name, whatever file they are in. */
 export interface Checkpoint {
   /** What was opened. */
   readonly path: string

@@ -16,6 +16,7 @@ import { systemCall, writeFully } from "./FileAccess.ts"
 import type { TensorDescription } from "./SafetensorsHeader.ts"
 import { type StagedFile, stageFile, stageSafetensors, type TensorSource } from "./SafetensorsWriter.ts"
 
+/** How tensors are dealt to files, and what else goes into these. */
 export interface CheckpointOptions {
   /** Most bytes of tensor data in one file; a larger tensor has a file of its own. Unlimited by default. */
   readonly maxFileBytes?: number
@@ -23,6 +24,7 @@ export interface CheckpointOptions {
   readonly metadata?: ReadonlyMap<string, string>
 }
 
+/** The tensors of one file. */
 export interface FilePart<A> {
   readonly fileName: string
   readonly tensors: ReadonlyArray<A>
@@ -80,6 +82,7 @@ const prepareFolder = (folder: string): Effect.Effect<void, CheckpointError> =>
     })
   })
 
+/** A checkpoint under temporary names, which becomes visible as a whole or not at all. */
 export interface StagedCheckpoint {
   readonly files: ReadonlyArray<StagedFile>
   /** Names all files, the index last. A failure part of the way leaves a checkpoint without index, which does not open. */

@@ -29,6 +29,7 @@ const gapBytes = 64 * 1024
 /** Scratch memory of one read. */
 const blockBytes = 4 * 1024 * 1024
 
+/** An open file: its header, and reading of its tensors. */
 export interface SafetensorsFile {
   readonly path: string
   /** In the order of their data. */

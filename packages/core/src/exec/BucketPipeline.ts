@@ -11,6 +11,7 @@ import * as Fiber from "effect/Fiber"
 import type { Rank } from "../base/Ids.ts"
 import type { CopyReport } from "../service/CopyService.ts"
 import type { ProcessGroupShape } from "../service/ProcessGroup.ts"
+import { inSpan } from "../service/Spans.ts"
 import { type Move, tensorByteLength } from "../tensor/Tensor.ts"
 import type { MeshAgreement } from "./MeshAgreement.ts"
 import type { Parcel, Schedule, Wave } from "./MeshParcels.ts"
@@ -120,6 +121,15 @@ export const runPipeline = (
     )
   const each = (transferables: ReadonlyArray<Transferable>, step: "prepare" | "finalize") =>
     Effect.forEach(transferables, (transferable) => inOrder(transferable[step]), { discard: true })
+  /** Fills the buffers that a wave sends, or empties those that it received. */
+  const buffers = (name: "mesh.pack" | "mesh.unpack", wave: number, transferables: ReadonlyArray<Transferable>) =>
+    transferables.length === 0
+      ? Effect.void
+      : inSpan(each(transferables, name === "mesh.pack" ? "prepare" : "finalize"), name, () => ({
+          rank: plan.rank,
+          wave,
+          buckets: transferables.length
+        }))
 
   return Effect.gen(function* () {
     const copies: Array<CopyReport> = []
@@ -132,12 +142,12 @@ export const runPipeline = (
         yield* group.keepAlive(Deferred.await(transferable.bufferReadyEvent))
       }
     })
-    const local = yield* inBackground(copyLocal(context))
+    const local = yield* inBackground(inSpan(copyLocal(context), "mesh.local", () => ({ rank: plan.rank })))
     /** Empties the buffers of the wave before. */
     let emptying: Fiber.Fiber<void, MeshFailure> | undefined
     let stage = stageOf(context, waveAt(0))
-    yield* each(stage.sends, "prepare")
-    for (let at = 0; at < waves; at++) {
+    yield* buffers("mesh.pack", 0, stage.sends)
+    const runWave = Effect.fnUntraced(function* (at: number) {
       const isLast = at + 1 === waves
       const { sends, recvs, progress } = stage
       const emptyingBefore = emptying
@@ -145,14 +155,14 @@ export const runPipeline = (
       yield* each(recvs, "prepare")
       yield* Effect.forEach([...sends, ...recvs], launch, { discard: true })
       stage = stageOf(context, waveAt(at + 1))
-      yield* each(stage.sends, "prepare")
+      yield* buffers("mesh.pack", at + 1, stage.sends)
       // Part of the run, so that a rank which cannot write is not the only one that knows.
       let unwritten: MeshFailure | undefined
       const finish = Effect.gen(function* () {
         progress.hasArrived = true
         if (emptyingBefore !== undefined) yield* Fiber.join(emptyingBefore)
         if (!isLast) return
-        yield* each(recvs, "finalize")
+        yield* buffers("mesh.unpack", at, recvs)
         localBytes = yield* Fiber.join(local)
       }).pipe(
         Effect.mapError((error) => {
@@ -169,7 +179,16 @@ export const runPipeline = (
       movedBytes += report.remoteBytesReceived
       copies.push(report)
       yield* each(sends, "finalize")
-      if (!isLast) emptying = yield* inBackground(each(recvs, "finalize"))
+      if (!isLast) emptying = yield* inBackground(buffers("mesh.unpack", at, recvs))
+    })
+    for (let at = 0; at < waves; at++) {
+      const wave = waveAt(at)
+      yield* inSpan(runWave(at), "mesh.wave", () => ({
+        rank: plan.rank,
+        wave: at,
+        bucketsSent: wave?.sends.length ?? 0,
+        bucketsReceived: wave?.recvs.length ?? 0
+      }))
     }
     return {
       bucketsSent: count(({ sends }) => sends.map(({ to }) => to.length)),

@@ -10,6 +10,7 @@ import type { ReshardPlan } from "../ir/ReshardPlan.ts"
 import { type Roster, rosterDigest } from "../layout/Roster.ts"
 import type { PlanError } from "../planner/PlanError.ts"
 import { buildReshardPlan } from "../planner/RosterPlanner.ts"
+import { inSpan } from "../service/Spans.ts"
 
 export interface PlanCacheShape {
   /** The plan for these layouts, made at the first request. */
@@ -36,11 +37,15 @@ export class PlanCache extends Context.Service<PlanCache, PlanCacheShape>()("@te
               plans.set(key, known)
               return Effect.succeed(known)
             }
-            return Effect.map(Effect.fromResult(buildReshardPlan(source, destination, rank)), (plan) => {
-              plans.set(key, plan)
-              if (plans.size > capacity) plans.delete(plans.keys().next().value!)
-              return plan
-            })
+            const made = Effect.suspend(() => Effect.fromResult(buildReshardPlan(source, destination, rank)))
+            return Effect.map(
+              inSpan(made, "plan", () => ({ rank })),
+              (plan) => {
+                plans.set(key, plan)
+                if (plans.size > capacity) plans.delete(plans.keys().next().value!)
+                return plan
+              }
+            )
           })
       })
     })

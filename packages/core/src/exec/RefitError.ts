@@ -46,3 +46,13 @@ export class RefitError extends Schema.TaggedError<RefitError>()("RefitError", {
 
 export const refitError = (tag: RefitReason["_tag"], input: ReasonInput): RefitError =>
   new RefitError({ reason: reasonOf(tag, input) })
+
+/** A failure of something else, as one of the session. */
+export const causedBy =
+  (tag: RefitReason["_tag"], paramName?: string) =>
+  (error: { readonly message: string }): RefitError =>
+    refitError(tag, {
+      ...(paramName === undefined ? {} : { paramName }),
+      detail: error.message,
+      remedy: "Look at the failure behind it."
+    })

@@ -257,10 +257,10 @@ export const makeReplayPipeline = Effect.fnUntraced(function* (
         : Effect.succeed(batch)
     })
 
-  /** Takes a batch that failed out of the queue, once. */
+  /** Takes a batch that failed out of the queue, once. What still works on it keeps its slot. */
   const drop = (batch: Prepared): Effect.Effect<void> =>
     Effect.sync(() => {
-      if (prepared[0] !== batch) return
+      if (prepared[0] !== batch || !Deferred.isDoneUnsafe(batch.ended)) return
       prepared.shift()
       idle.push(batch.slot)
     })
@@ -291,8 +291,9 @@ export const makeReplayPipeline = Effect.fnUntraced(function* (
       )
     }).pipe(Effect.withSpan("replay.wait", attributesOf(batch)))
 
-  /** Ends when the preparation has, however it did. */
-  const quiet = (batch: Prepared): Effect.Effect<void> => Effect.ignore(Deferred.await(batch.ended))
+  /** Ends when the preparation has, however it did, and at the deadline. */
+  const quiet = (batch: Prepared): Effect.Effect<void> =>
+    Effect.ignore(Effect.timeoutOption(Deferred.await(batch.ended), deadline))
 
   const awaitCopied = (batch: Prepared): Effect.Effect<unknown, ReplayPipelineError> =>
     Effect.andThen(

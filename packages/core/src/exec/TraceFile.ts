@@ -1,122 +1,76 @@
 /**
- * Spans as a trace that Perfetto and Chrome show: a tracer that keeps what ends, and its JSON.
+ * A tracer that keeps the spans which end, as a trace that Perfetto and Chrome show, or as a record that is put together
+ * with those of other processes.
  *
- * Contract
- * - `traceEvents` are complete events (`X`) with microseconds since the trace began, and names for processes and tracks.
- *   A span's attributes are the event's `args`; a failed span has `error` there.
- * - Attributes decide where an event is shown: `process.pid` and `process.name` name another process, `track` a row of its
- *   own; by default a span is on the row of its name. Events of a row that overlap without one holding the other are
- *   spread over as many rows as that takes, because the format can show only nested ones.
- * - At most `limit` spans are kept, the first ones; the file tells how many more there were.
- *
- * Works for every span of the program, whoever makes it.
+ * Contract: works for every span of the program, whoever makes it. At most `limit` spans are kept, the first ones; trace and
+ * record tell how many more there were.
  */
+import * as Cause from "effect/Cause"
+import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import * as Option from "effect/Option"
 import * as Tracer from "effect/Tracer"
+import { type TraceDocument, traceDocument } from "./TraceDocument.ts"
+import { earliest, type SpanRecord, type TraceRecord } from "./TraceRecord.ts"
 
-export interface TraceEvent {
-  readonly name: string
-  readonly ph: "X" | "M"
-  readonly pid: number
-  readonly tid: number
-  readonly ts?: number
-  readonly dur?: number
-  readonly cat?: string
-  readonly args: Readonly<Record<string, unknown>>
+export type { TraceDocument, TraceEvent } from "./TraceDocument.ts"
+
+export interface TraceOptions {
+  readonly processName: string
+  /** By default this process's own. */
+  readonly pid?: number
+  /** The row of spans that name none, where phases stand under what they are part of; by default a row per name. */
+  readonly track?: string
+  /** Names the machine whose clocks are read, for records that are put together. */
+  readonly host?: string
+  readonly limit?: number
 }
 
-export interface TraceDocument {
-  readonly traceEvents: ReadonlyArray<TraceEvent>
-  readonly displayTimeUnit: "ms"
-  readonly otherData: { readonly droppedSpans: number }
-}
-
+/** Collects the spans of what runs with its tracer. */
 export interface Trace {
   readonly tracer: Tracer.Tracer
   readonly document: () => TraceDocument
   /** What goes into the file. */
   readonly json: () => string
+  /** What another process needs to put this trace together with its own. */
+  readonly record: Effect.Effect<TraceRecord>
 }
-
-const placing = new Set(["process.pid", "process.name", "track"])
 
 /** Values that JSON can carry. */
 const plain = (value: unknown): unknown =>
-  typeof value === "bigint"
-    ? String(value)
-    : value === null || ["string", "number", "boolean"].includes(typeof value)
-      ? value
-      : String(value)
+  value === null || typeof value === "string" || typeof value === "boolean" || Number.isFinite(value)
+    ? value
+    : String(value)
+
+const plainAttributes = (attributes: Iterable<readonly [string, unknown]>): Record<string, unknown> =>
+  Object.fromEntries([...attributes].map(([name, value]) => [name, plain(value)]))
 
 interface Ended {
-  readonly span: Tracer.Span
-  readonly start: bigint
+  readonly span: Tracer.NativeSpan
   readonly end: bigint
   readonly exit: Exit.Exit<unknown, unknown>
 }
 
-const microseconds = (nanos: bigint): number => Number(nanos) / 1000
-
-/** Rows for intervals, given by start and, where starts are equal, the longest first. */
-const laneOf = (lanes: Array<Array<bigint>>, { start, end }: Ended): number => {
-  for (const [lane, open] of lanes.entries()) {
-    while (open.length > 0 && open.at(-1)! <= start) open.pop()
-    if (open.length > 0 && open.at(-1)! < end) continue
-    open.push(end)
-    return lane
-  }
-  return lanes.push([end]) - 1
+const errorOf = (exit: Exit.Exit<unknown, unknown>): string | null => {
+  if (Exit.isSuccess(exit)) return null
+  if (Cause.hasInterruptsOnly(exit.cause)) return "Interrupt"
+  return exit.cause.reasons[0]?._tag ?? "failed"
 }
 
-const documentOf = (ended: ReadonlyArray<Ended>, dropped: number, processName: string): TraceDocument => {
-  const sorted = [...ended].sort((a, b) => (a.start === b.start ? Number(b.end - a.end) : a.start < b.start ? -1 : 1))
-  const begin = sorted[0]?.start ?? 0n
-  const events: Array<TraceEvent> = []
-  const processes = new Map<number, string>([[process.pid, processName]])
-  const tracks = new Map<string, { readonly first: number; readonly lanes: Array<Array<bigint>> }>()
-  const threads = new Map<number, { readonly pid: number; readonly name: string }>()
-  const lanes = new Map<string, number>()
-  for (const one of sorted) {
-    const { attributes, name } = one.span
-    const stated = attributes.get("process.pid")
-    const pid = typeof stated === "number" ? stated : process.pid
-    if (!processes.has(pid)) processes.set(pid, String(attributes.get("process.name") ?? `process ${pid}`))
-    const track = String(attributes.get("track") ?? name)
-    const key = `${pid} ${track}`
-    const known = tracks.get(key) ?? { first: tracks.size, lanes: [] }
-    tracks.set(key, known)
-    const lane = laneOf(known.lanes, one)
-    const laneKey = `${key} ${lane}`
-    const tid = lanes.get(laneKey) ?? lanes.size + 1
-    lanes.set(laneKey, tid)
-    threads.set(tid, { pid, name: lane === 0 ? track : `${track} (${lane + 1})` })
-    const args: Record<string, unknown> = {}
-    for (const [attribute, value] of attributes) if (!placing.has(attribute)) args[attribute] = plain(value)
-    if (Exit.isFailure(one.exit)) args.error = String(one.exit.cause.reasons[0]?._tag ?? "failed")
-    const ts = microseconds(one.start - begin)
-    events.push({ name, ph: "X", cat: name.split(".")[0]!, pid, tid, ts, dur: microseconds(one.end - one.start), args })
-  }
-  const named = (what: string, pid: number, tid: number, name: string): TraceEvent => ({
-    name: what,
-    ph: "M",
-    pid,
-    tid,
-    args: { name }
-  })
-  return {
-    traceEvents: [
-      ...[...processes].map(([pid, name]) => named("process_name", pid, 0, name)),
-      ...[...threads].map(([tid, { pid, name }]) => named("thread_name", pid, tid, name)),
-      ...events
-    ],
-    displayTimeUnit: "ms",
-    otherData: { droppedSpans: dropped }
-  }
-}
+const spanRecord = (begin: bigint, { span, end, exit }: Ended): SpanRecord => ({
+  id: span.spanId,
+  parent: Option.isSome(span.parent) ? span.parent.value.spanId : null,
+  name: span.name,
+  start: Number(span.startTime - begin),
+  duration: Number(end - span.startTime),
+  attributes: plainAttributes(span.attributes),
+  notes: span.events.map(([name, , attributes]) => ({ name, attributes: plainAttributes(Object.entries(attributes)) })),
+  error: errorOf(exit)
+})
 
 /** Collects spans of everything that runs with its tracer (`Effect.withTracer(trace.tracer)`). */
-export const makeTrace = (options: { readonly processName: string; readonly limit?: number }): Trace => {
+export const makeTrace = (options: TraceOptions): Trace => {
   const limit = options.limit ?? 1_000_000
   const ended: Array<Ended> = []
   let dropped = 0
@@ -124,15 +78,31 @@ export const makeTrace = (options: { readonly processName: string; readonly limi
     override end(endTime: bigint, exit: Exit.Exit<unknown, unknown>): void {
       if (this.status._tag === "Ended") return
       super.end(endTime, exit)
-      if (ended.length < limit) ended.push({ span: this, start: this.startTime, end: endTime, exit })
+      if (ended.length < limit) ended.push({ span: this, end: endTime, exit })
       else dropped += 1
     }
   }
-  const document = (): TraceDocument => documentOf(ended, dropped, options.processName)
+  /** `ahead`: how far the clock that spans are taken by is ahead of the machine's monotonic one. */
+  const recordOf = (ahead: bigint): TraceRecord => {
+    const begin = earliest(ended.map(({ span }) => span.startTime))
+    const monotonic = begin - ahead
+    return {
+      pid: options.pid ?? process.pid,
+      processName: options.processName,
+      track: options.track ?? null,
+      host: options.host ?? "",
+      wall: String(begin),
+      monotonic: String(monotonic < 0n ? 0n : monotonic),
+      spans: ended.map((one) => spanRecord(begin, one)),
+      droppedSpans: dropped
+    }
+  }
+  const document = (): TraceDocument => traceDocument([recordOf(0n)])
   return {
     tracer: Tracer.make({ span: (spanOptions) => new KeptSpan(spanOptions) }),
     document,
-    json: () => `${JSON.stringify(document())}\n`
+    json: () => `${JSON.stringify(document())}\n`,
+    record: Effect.map(Clock.currentTimeNanos, (now) => recordOf(now - process.hrtime.bigint()))
   }
 }
 

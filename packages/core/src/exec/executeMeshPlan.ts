@@ -15,6 +15,7 @@ import type { Rank } from "../base/Ids.ts"
 import type { MeshPlan } from "../ir/MeshPlan.ts"
 import { type CopyReport, CopyService } from "../service/CopyService.ts"
 import { ProcessGroup } from "../service/ProcessGroup.ts"
+import { annotatePhase, inSpan } from "../service/Spans.ts"
 import { type Fence, TensorEngine, type TensorEngineShape } from "../service/TensorEngine.ts"
 import type { TensorDict } from "../tensor/TensorDict.ts"
 import { runPipeline } from "./BucketPipeline.ts"
@@ -89,6 +90,7 @@ export const executeMeshPlan = Effect.fn("executeMeshPlan")(function* (
   const engine = yield* TensorEngine
   const group = yield* ProcessGroup
   const { rank } = service
+  yield* annotatePhase(() => ({ rank, tensors: plan.tensors.length }))
   const fit = Effect.gen(function* () {
     for (const fence of options.after ?? []) {
       yield* Effect.mapError(fence.await, (error) => engineFailed(rank, "after", error))
@@ -136,6 +138,8 @@ export const executeMeshPlan = Effect.fn("executeMeshPlan")(function* (
     } satisfies MeshReport
   })
   const report = yield* runs.guard(Effect.scoped(update))
-  if (destination !== undefined) yield* Effect.all(destination.refreshCaches, { discard: true })
+  if (destination !== undefined && destination.refreshCaches.length > 0) {
+    yield* inSpan(Effect.all(destination.refreshCaches, { discard: true }), "reshard.refresh")
+  }
   return report
 })

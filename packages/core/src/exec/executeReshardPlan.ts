@@ -13,6 +13,7 @@ import type { Rank } from "../base/Ids.ts"
 import { regionShape } from "../base/Region.ts"
 import type { ReshardPlan } from "../ir/ReshardPlan.ts"
 import { type CopyError, type CopyOp, type CopyReport, CopyService, copyError } from "../service/CopyService.ts"
+import { annotatePhase, inSpan } from "../service/Spans.ts"
 import { type Fence, TensorEngine } from "../service/TensorEngine.ts"
 import type { Move } from "../tensor/Tensor.ts"
 import { resolveTensor, type TensorDict } from "../tensor/TensorDict.ts"
@@ -24,6 +25,7 @@ import type { ReshardError } from "./ReshardError.ts"
 import type { UpdateMemory } from "./UpdateMemory.ts"
 import { engineFailed, finishWritebacks, makeWriteback, transformFailed, type Writeback } from "./Writeback.ts"
 
+/** Options of one update. */
 export interface ExecuteOptions {
   readonly transform?: ReshardTransform
   /** Work that fills the source; awaited before anything is read. */
@@ -33,6 +35,7 @@ export interface ExecuteOptions {
   readonly onProgress?: (movedBytes: number, totalBytes: number) => Effect.Effect<void>
 }
 
+/** What one update did on this rank. */
 export interface ReshardReport {
   readonly rank: Rank
   readonly copy: CopyReport
@@ -152,6 +155,7 @@ export const executeReshardPlan = Effect.fn("executeReshardPlan")(function* (
   const service = yield* CopyService
   const engine = yield* TensorEngine
   const { transform } = options
+  yield* annotatePhase(() => ({ rank: plan.rank, sends: plan.sendOps.length, receives: plan.recvOps.length }))
   const body = Effect.gen(function* () {
     for (const fence of options.after ?? []) {
       yield* Effect.mapError(fence.await, (error) => engineFailed(plan.rank, "after", error))
@@ -166,7 +170,8 @@ export const executeReshardPlan = Effect.fn("executeReshardPlan")(function* (
     const { sends, stagedSends } = yield* stageOverwritten(plan.rank, prepared, writebacks)
     if (sends.fills.length > 0) {
       const filled = Effect.flatMap(TensorEngine, (memory) => memory.copy(sends.fills))
-      yield* Effect.mapError(filled, (error) => engineFailed(plan.rank, "cast", error))
+      const casts = inSpan(filled, "reshard.cast", () => ({ rank: plan.rank, ops: sends.fills.length }))
+      yield* Effect.mapError(casts, (error) => engineFailed(plan.rank, "cast", error))
     }
     const update: Update = { writebacks, ops: opsOf(sends.outgoing, writebacks), counts: countsOf(writebacks) }
     const needsNoMemory = sends.fills.length === 0 && update.counts.direct === writebacks.length
@@ -200,7 +205,9 @@ export const executeReshardPlan = Effect.fn("executeReshardPlan")(function* (
     return { counts, copy, stagedSends }
   })
   const { counts, copy, stagedSends } = yield* Effect.scoped(updated)
-  if (destination !== undefined) yield* Effect.all(destination.refreshCaches, { discard: true })
+  if (destination !== undefined && destination.refreshCaches.length > 0) {
+    yield* inSpan(Effect.all(destination.refreshCaches, { discard: true }), "reshard.refresh")
+  }
   return {
     rank: service.rank,
     copy,

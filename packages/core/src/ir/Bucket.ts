@@ -10,6 +10,7 @@ import { Chunk } from "./Chunk.ts"
 
 const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }))
 
+/** A chunk at its place in a bucket: `offset` and `nbytes` in bytes. */
 export const BucketEntry = Schema.Struct({
   chunk: Chunk,
   /** In bytes from the start of the buffer; aligned for every element type. */

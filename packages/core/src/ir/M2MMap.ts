@@ -40,4 +40,5 @@ export const M2MMap = Schema.Struct({
 })
 export type M2MMap = typeof M2MMap.Type
 
+/** The digest of a map: equal on all ranks that planned alike. */
 export const m2mDigest = (map: M2MMap): Digest => digestOf(map)

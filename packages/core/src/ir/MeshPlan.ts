@@ -16,6 +16,7 @@ import { M2MMap } from "./M2MMap.ts"
 
 const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }))
 
+/** A tensor of a plan between meshes: its whole shape, its types, and what this rank holds of it. */
 export const MeshTensor = Schema.Struct({
   name: Schema.String,
   /** Of the whole tensor. */

@@ -7,6 +7,7 @@
 import type { Part, Rank, TaskId } from "../base/Ids.ts"
 import type { Tensor } from "../tensor/Tensor.ts"
 
+/** One region of a message. */
 export interface MessagePart {
   readonly taskId: TaskId
   readonly part: Part

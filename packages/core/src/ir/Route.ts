@@ -16,6 +16,7 @@ const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.
 export const RouteKind = Schema.Literals(["p2p", "broadcast", "local", "none"])
 export type RouteKind = typeof RouteKind.Type
 
+/** One cell of one rank's shard. */
 export const CellRef = Schema.Struct({
   rank: Rank,
   /** Index of the cell in the rank's local shard, per dimension. */

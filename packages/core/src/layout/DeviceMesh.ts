@@ -23,6 +23,7 @@ const mostRanks = 2 ** 22
 
 const largestRank = 2 ** 31 - 1
 
+/** What a mesh is made of; ranks count up from 0 where they are not stated. */
 export interface DeviceMeshInput {
   readonly shape: ReadonlyArray<number>
   /** Row-major; `firstRank`, `firstRank + 1`, ... by default. */

@@ -98,6 +98,7 @@ export const parseMeshLayout = (text: string, worldSize?: number): Result.Result
   return Result.flatMap(mesh, (made) => meshLayout(made, placements))
 }
 
+/** As `R`, `S0`, `SS(0,2)` or `P(sum)`. */
 export const formatPlacement = (placement: Placement): string => {
   switch (placement._tag) {
     case "Replicate":
@@ -122,6 +123,7 @@ const formatRanks = (ranks: ReadonlyArray<number>): string => {
   return `@${runs.map(([first, last]) => (first === last ? `${first}` : `${first}-${last}`)).join(",")}`
 }
 
+/** As `2x4@8`, or `dp=2xtp=4`. */
 export const formatMesh = (mesh: DeviceMesh): string =>
   mesh.shape
     .map((length, dim) => (mesh.dimNames === null ? `${length}` : `${mesh.dimNames[dim]}=${length}`))

@@ -29,6 +29,7 @@ export type ModelConfig = typeof ModelConfig.Type
 /** With more ranks than key-value heads: give each rank a whole head, or cut heads. */
 export type KvHeads = "replicate" | "rows"
 
+/** What the rules of a family are made from. */
 export interface PresetInput {
   readonly tensors: ReadonlyArray<ModelTensor>
   readonly config?: ModelConfig | undefined
@@ -36,6 +37,7 @@ export interface PresetInput {
   readonly kvHeads?: KvHeads | undefined
 }
 
+/** Makes the rules of a model family. */
 export type Preset = (input: PresetInput) => ShardingRules
 
 /** Column-parallel: weight and bias are cut by output row. */
@@ -221,6 +223,7 @@ export const presets: { readonly [name: string]: Preset } = {
   deepseek_v3: deepseekV3
 }
 
+/** All families whose rules are known. */
 export const presetNames: ReadonlyArray<string> = Object.keys(presets)
 
 /** The preset of this name, if there is one; names of object members as `constructor` are none. */

@@ -54,6 +54,7 @@ export interface ModelLayout {
   readonly roster: Roster
 }
 
+/** A model and how it is laid out. */
 export interface ModelLayoutInput {
   readonly tensors: ReadonlyArray<ModelTensor>
   readonly rules: ShardingRules

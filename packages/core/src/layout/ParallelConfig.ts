@@ -33,6 +33,7 @@ export const expertDegrees = (config: ParallelConfig): { readonly ep: number; re
   return { ep, etp: config.etp ?? (ep === 1 ? config.tp : 1) }
 }
 
+/** Ranks of a layout: `tp x pp x dp`. */
 export const worldSizeOf = (config: ParallelConfig): number => config.tp * config.pp * config.dp
 
 /** Most ranks of one layout. */

@@ -53,6 +53,7 @@ export type ParameterMetadata = typeof ParameterMetadata.Type
 export type ParameterMetadataInput = Pick<ParameterMetadata, "name" | "shape" | "dtype" | "ownerRank"> &
   Partial<ParameterMetadata>
 
+/** Completes what is stated; the rest describes a replicated parameter. */
 export const parameterMetadata = (input: ParameterMetadataInput): ParameterMetadata => ({
   isTp: false,
   partitionDim: 0,

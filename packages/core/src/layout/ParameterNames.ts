@@ -20,6 +20,7 @@ export const globalLayerName = (name: string, prefixes: LayerPrefixMap): string 
   return name
 }
 
+/** Where a rank stands among the experts of a model. */
 export interface ExpertPosition {
   /** Experts of the whole model. */
   readonly numExperts: number

@@ -16,6 +16,7 @@ export const Shard = Schema.TaggedStruct("Shard", { dim: TensorDim })
 /** Every rank holds all that is left. */
 export const Replicate = Schema.TaggedStruct("Replicate", {})
 
+/** How partial values make a whole one. */
 export const PartialOp = Schema.Literals(["sum", "avg", "max", "min", "product"])
 export type PartialOp = typeof PartialOp.Type
 
@@ -36,9 +37,13 @@ export const StridedShard = Schema.TaggedStruct("StridedShard", {
 export const Placement = Schema.Union([Shard, Replicate, Partial, StridedShard])
 export type Placement = typeof Placement.Type
 
+/** The ranks of the mesh dimension hold consecutive chunks along `dim`. */
 export const shard = (dim: number): Placement => ({ _tag: "Shard", dim })
+/** Every rank of the dimension holds all. */
 export const replicate: Placement = { _tag: "Replicate" }
+/** Every rank of the dimension holds a part of each value; sources only. */
 export const partial = (op: PartialOp): Placement => ({ _tag: "Partial", op })
+/** Like `shard`, of chunks that another mesh dimension has cut before. */
 export const stridedShard = (dim: number, splitFactor: number): Placement => ({
   _tag: "StridedShard",
   dim,
@@ -50,6 +55,7 @@ export const stridedShard = (dim: number, splitFactor: number): Placement => ({
 export const MeshLayout = Schema.Struct({ mesh: DeviceMesh, placements: Schema.Array(Placement) })
 export type MeshLayout = typeof MeshLayout.Type
 
+/** Whether the placement cuts a dimension of the tensor. */
 export const isSharding = (
   placement: Placement
 ): placement is Extract<Placement, { readonly _tag: "Shard" | "StridedShard" }> =>

@@ -54,6 +54,7 @@ export const GroupSet = Schema.Struct({
 })
 export type GroupSet = typeof GroupSet.Type
 
+/** One rank of a roster: its class and its groups. */
 export const RosterMember = Schema.Struct({
   rank: Rank,
   /** Index into `Roster.classes`. */
@@ -103,6 +104,7 @@ export const structureInterner = () => {
   }
 }
 
+/** A parameter as its class knows it, without what differs from rank to rank. */
 export const classParameter = (parameter: ParameterMetadata, structure: number, groupSlot: number): ClassParameter => ({
   name: parameter.name,
   resolvedName: parameter.resolvedName,

@@ -15,6 +15,7 @@ export const ShardChoice = Schema.Union([
 
 const Count = Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 2 ** 40 }))
 
+/** How the tensors whose names match are cut. */
 export const ShardingRule = Schema.Struct({
   /** Glob over the whole name: `*` stands for any run of characters, dots included; `?` for one. */
   match: Schema.NonEmptyString,
@@ -70,6 +71,7 @@ export const globMatches = (pattern: string, text: string): boolean => {
   return at === pattern.length
 }
 
+/** The first rule that matches a name. */
 export const findRule = (rules: ShardingRules, name: string): ShardingRule | undefined =>
   rules.rules.find((rule) => globMatches(rule.match, name)) ??
   (rules.default === undefined ? undefined : { match: "*", shard: rules.default })

@@ -20,6 +20,7 @@ export interface LinkSpeeds {
 /** What a host of one or two memory channels does; measured values should be passed instead. */
 export const hostLinkSpeeds: LinkSpeeds = { local: 8e9, remote: 4e9 }
 
+/** What one rank moves and needs, in bytes. */
 export interface RankEstimate {
   readonly rank: Rank
   readonly sourceBytes: number
@@ -38,6 +39,7 @@ export interface RankEstimate {
   readonly peakBytes: number
 }
 
+/** Bytes and operations that go from one rank to another. */
 export interface Traffic {
   readonly from: Rank
   readonly to: Rank
@@ -45,6 +47,7 @@ export interface Traffic {
   readonly ops: number
 }
 
+/** What all ranks of an update move and need, in bytes, and the predicted time in seconds. */
 export interface PlanEstimate {
   readonly ranks: ReadonlyArray<RankEstimate>
   /** Pairs that exchange something, local copies included, in order of rank. */
@@ -64,6 +67,7 @@ const castBytesOf = (ops: ReadonlyArray<TransferOp>, tensors: ReadonlyArray<Plan
 const tensorBytesOf = (tensors: ReadonlyArray<PlanTensor>): number =>
   tensors.reduce((sum, tensor) => sum + byteLengthOf(tensor.dtype, elementCount(tensor.shape)), 0)
 
+/** What plans alone do not tell. */
 export interface EstimateOptions {
   /** Bytes that a rank's transform allocates for its plan, such as `mxfp8BufferBytes` tells. */
   readonly transformBytes?: (plan: ReshardPlan) => number

@@ -32,6 +32,7 @@ export interface MeshTensorSpec {
   readonly map: M2MMap
 }
 
+/** How large buckets get, and where their buffers are. */
 export interface LowerOptions {
   /** Most bytes of a bucket with more than one chunk; all ranks state the same. 32 MiB by default. */
   readonly bucketBytes?: number

@@ -15,6 +15,7 @@ import { evenLength, lcm, shardCount } from "./MeshGrid.ts"
 import { type MeshIndex, pairsOfSource, shardIndices } from "./MeshIndex.ts"
 import { shipmentRule } from "./SourceShares.ts"
 
+/** How sources are chosen among replicas. */
 export interface MeshMapOptions {
   /** `balanced` by default. */
   readonly sourceChoice?: SourceChoice

@@ -16,6 +16,8 @@
  * - `cancel` stops touching the regions before it ends, whatever the peers do; where peers write to them, it waits for these
  *   too, unless one is frozen. Afterwards the driver either works as before or reports failures of scope "service", upon
  *   which the service rebuilds it before the next run.
+ * - A driver that knows how long its parts took may say so by peer (`peerTimes`, asked only after `await` has ended well);
+ *   the times go into the report as they are, and nothing depends on them.
  * - A driver without `gather` gets messages of exactly one dense part, in memory that its engine allocated.
  */
 import * as Context from "effect/Context"
@@ -42,6 +44,7 @@ export const CopyDriverReason = Schema.Union([
 ])
 export type CopyDriverReason = typeof CopyDriverReason.Type
 
+/** Why a driver could not prepare, start or finish a transfer. */
 export class CopyDriverError extends Schema.TaggedError<CopyDriverError>()("CopyDriverError", {
   reason: CopyDriverReason
 }) {
@@ -50,9 +53,11 @@ export class CopyDriverError extends Schema.TaggedError<CopyDriverError>()("Copy
   }
 }
 
+/** Makes the error; scope and retryability default to "op" and false. */
 export const copyDriverError = (tag: CopyDriverReason["_tag"], input: ReasonInput): CopyDriverError =>
   new CopyDriverError({ reason: reasonOf(tag, input) })
 
+/** What a driver takes and needs; the service adapts to it. */
 export interface CopyDriverCapabilities {
   /** Takes scattered, strided regions as they are; else each message is packed into one dense buffer. */
   readonly gather: boolean
@@ -73,18 +78,34 @@ export interface PeerPath {
   readonly reason: string
 }
 
+/** Messages that a driver has prepared to move, any number of times. */
 export interface Program {
   readonly messages: ReadonlyArray<Message>
   readonly paths: ReadonlyArray<PeerPath>
 }
 
+/** Seconds that the parts of one start took with one peer, by the device's own clock; parts may overlap. */
+export interface PeerTimes {
+  readonly peer: Rank
+  /** Into staging of the driver's own. */
+  readonly pack: number
+  /** To or from the peer. */
+  readonly wire: number
+  /** Out of staging of the driver's own. */
+  readonly unpack: number
+}
+
+/** A transfer that has been started. */
 export interface InFlight {
   readonly isComplete: Effect.Effect<boolean>
   readonly await: Effect.Effect<void, CopyDriverError>
   readonly cancel: Effect.Effect<void>
   readonly movedBytes: Effect.Effect<number>
+  /** Peers of the program that the driver has times for, each once. */
+  readonly peerTimes?: Effect.Effect<ReadonlyArray<PeerTimes>>
 }
 
+/** What a backend's author writes. */
 export interface CopyDriverShape {
   readonly name: string
   readonly rank: Rank

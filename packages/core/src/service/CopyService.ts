@@ -55,6 +55,7 @@ export const CopyReason = Schema.Union([
 ])
 export type CopyReason = typeof CopyReason.Type
 
+/** Why a run failed, and on which ranks. */
 export class CopyError extends Schema.TaggedError<CopyError>()("CopyError", {
   reason: CopyReason,
   /** The ranks that the failure is about. */
@@ -65,6 +66,7 @@ export class CopyError extends Schema.TaggedError<CopyError>()("CopyError", {
   }
 }
 
+/** Makes the error; `ranks` are those at fault. */
 export const copyError = (tag: CopyReason["_tag"], ranks: ReadonlyArray<Rank>, input: ReasonInput): CopyError =>
   new CopyError({ reason: reasonOf(tag, input), ranks: [...ranks] })
 
@@ -77,6 +79,7 @@ export interface SendOp {
   readonly part: Part
 }
 
+/** A submitted receive. */
 export interface RecvOp {
   readonly _tag: "RecvOp"
   readonly tensor: Tensor
@@ -88,6 +91,7 @@ export interface RecvOp {
 /** A half of a transfer with its local name, for error messages. */
 export type CopyOp = (SendOp | RecvOp) & { readonly paramName: string | undefined }
 
+/** Options of one submission. */
 export interface SubmitOptions {
   /** Which tensor of the task; 0 by default. */
   readonly part?: Part
@@ -116,6 +120,7 @@ export const CopyReport = Schema.Struct({
     local: Schema.Finite,
     transfer: Schema.Finite,
     unpack: Schema.Finite,
+    writeback: Schema.Finite,
     outcome: Schema.Finite
   }),
   peers: Schema.Array(
@@ -124,12 +129,15 @@ export const CopyReport = Schema.Struct({
       bytesSent: Schema.Int,
       bytesReceived: Schema.Int,
       path: Schema.String,
-      reason: Schema.String
+      reason: Schema.String,
+      /** Device times, where the driver knows them. */
+      seconds: Schema.optionalKey(Schema.Struct({ pack: Schema.Finite, wire: Schema.Finite, unpack: Schema.Finite }))
     })
   )
 })
 export type CopyReport = typeof CopyReport.Type
 
+/** Options of one run. */
 export interface RunOptions {
   /** Instead of running, make this failure of the caller known: `run` then fails with it on every rank. */
   readonly refuse?: CopyError
@@ -144,6 +152,7 @@ export interface RunOptions {
   readonly onProgress?: (movedBytes: number, totalBytes: number) => Effect.Effect<void>
 }
 
+/** What the copy service does. */
 export interface CopyServiceShape {
   readonly backend: string
   readonly rank: Rank

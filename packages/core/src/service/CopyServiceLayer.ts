@@ -23,6 +23,7 @@ import {
   type CopyDriverShape,
   type InFlight,
   type PeerPath,
+  type PeerTimes,
   type Program
 } from "./CopyDriver.ts"
 import {
@@ -55,10 +56,13 @@ import {
   resync
 } from "./internal/copyHandshake.ts"
 import { remembered } from "./internal/copyMessages.ts"
+import { addPeerTimes, makeCopyTelemetry, makeRunTimes, peerNotes, type RunTimes } from "./internal/copyTelemetry.ts"
 import { isSameView } from "./internal/memoryRange.ts"
 import { ProcessGroup, type ProcessGroupShape } from "./ProcessGroup.ts"
+import { annotatePhase, noteInPhase } from "./Spans.ts"
 import { type Fence, TensorEngine, type TensorEngineShape, type TensorError } from "./TensorEngine.ts"
 
+/** Staging and deadline of a copy service. */
 export interface CopyServiceOptions {
   /** Most bytes of staging buffers at once, for drivers without `gather`. 64 MiB by default. */
   readonly stagingBytes?: number
@@ -121,14 +125,6 @@ const nearerCause = (own: CopyError | undefined, group: CopyError): CopyError =>
   return isWaiting && group.reason._tag === "PeerGone" ? group : own
 }
 
-const seconds = (nanoseconds: bigint): number => Number(nanoseconds) / 1e9
-
-const timed = <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<readonly [A, number], E, R> =>
-  Effect.clockWith((clock) => {
-    const start = clock.currentTimeNanosUnsafe()
-    return Effect.map(effect, (value) => [value, seconds(clock.currentTimeNanosUnsafe() - start)] as const)
-  })
-
 /** An agreement that is on its way, which an interruption of the run does not take back. */
 interface Pending {
   readonly agreeing: Fiber.Fiber<Agreement, CopyError>
@@ -188,6 +184,9 @@ const make = <E>(
     let running: Running | undefined = yield* build
     const { driver: first } = running
     const { capabilities } = first
+    const telemetry = makeCopyTelemetry(first.name, group.rank)
+    /** Counts runs, the same on every rank, so that traces of ranks can be put together. */
+    let runs = 0
     let given: Array<ReadonlyArray<CopyOp>> = []
     let added: Array<CopyOp> = []
     const makeBatch = makeBatchMemory()
@@ -400,12 +399,15 @@ const make = <E>(
       return compiled
     })
 
-    /** Waits for a round, as long as it makes progress. */
+    const timesOf = ({ peerTimes }: InFlight): Effect.Effect<ReadonlyArray<PeerTimes>> =>
+      peerTimes ?? Effect.succeed([])
+
+    /** Waits for a round, as long as it makes progress; device times by peer, where the driver knows them. */
     const transfer = (
       driver: CopyDriverShape,
       round: Round,
       progress: (movedBytes: number) => Effect.Effect<void>
-    ): Effect.Effect<number, CopyError> =>
+    ): Effect.Effect<ReadonlyArray<PeerTimes>, CopyError> =>
       Effect.suspend(() => {
         // Kept as soon as the driver has started: an interruption of the wait for `start` must cancel it too.
         let started: InFlight | undefined
@@ -417,7 +419,7 @@ const make = <E>(
           const inFlight = yield* bounded("start", start)
           if (yield* inFlight.isComplete) {
             yield* Effect.mapError(inFlight.await, (error) => fromDriverError(rank, "run", error))
-            return yield* inFlight.movedBytes
+            return yield* timesOf(inFlight)
           }
           const interval = Duration.min(Duration.millis(200), Duration.times(deadline, 0.1))
           const watch = Effect.gen(function* () {
@@ -451,7 +453,7 @@ const make = <E>(
           })
           const wait = Effect.mapError(inFlight.await, (error) => fromDriverError(rank, "run", error))
           yield* Effect.raceFirst(wait, watch)
-          return yield* inFlight.movedBytes
+          return yield* timesOf(inFlight)
         })
         return Effect.onExit(body, (exit) => (Exit.isSuccess(exit) ? Effect.void : (started?.cancel ?? Effect.void)))
       })
@@ -471,13 +473,10 @@ const make = <E>(
       agreement: Agreement,
       reuse: Compiled | undefined,
       runOptions: RunOptions,
-      times: { [phase: string]: number }
+      times: RunTimes
     ) {
       const driver = yield* ready
-      const [program, prepare] = yield* timed(
-        reuse === undefined ? compile(run, driver, batch, agreement) : Effect.succeed(reuse)
-      )
-      times.prepare = prepare
+      const program = reuse ?? (yield* telemetry.phase(times, "prepare", compile(run, driver, batch, agreement)))
       const { localBytes, receivedBytes } = totalsOf(batch)
       const total = localBytes + receivedBytes
       let [copied, before] = [0, 0]
@@ -489,27 +488,38 @@ const make = <E>(
       if (localOf !== batch) local = localMoves(batch, local)
       localOf = batch
       const within = Effect.gen(function* () {
-        const [, copying] = yield* timed(tensorOp("local copy", local))
-        times.local = copying
+        if (local.length > 0) {
+          const about = () => ({ bytes: localBytes, ops: batch.local.length })
+          yield* telemetry.phase(times, "local", tensorOp("local copy", local), about)
+        }
         copied = localBytes
         yield* report(0)
       })
       const between = Effect.gen(function* () {
         for (const [at, round] of program.rounds.entries()) {
-          const packing = Effect.onInterrupt(tensorOp("pack", round.pack), () => abandon(driver, round))
-          const [, pack] = yield* timed(packing)
+          /** Moves between tensors and staging, which drivers with `gather` do not need. */
+          const stage = (phase: "pack" | "unpack", moves: ReadonlyArray<Move>, following: Round | undefined) => {
+            const about = () => ({ round: at, ops: moves.length })
+            const staged =
+              moves.length === 0 ? Effect.void : telemetry.phase(times, phase, tensorOp(phase, moves), about)
+            return Effect.onInterrupt(staged, () => abandon(driver, following))
+          }
+          yield* stage("pack", round.pack, round)
           const progress = (moved: number) => report(Math.min(moved, round.receivedBytes))
-          const [, moving] = yield* timed(transfer(driver, round, progress))
+          const moving = Effect.tap(transfer(driver, round, progress), (taken) => {
+            addPeerTimes(times, taken)
+            return noteInPhase("peer", () => peerNotes(round.program, taken))
+          })
+          yield* telemetry.phase(times, "transfer", moving, () => ({
+            run: runs,
+            round: at,
+            bytes: round.receivedBytes,
+            messages: round.program.messages.length
+          }))
           if (capabilities.requiresProcessGroupBarrier && at + 1 < program.rounds.length) {
             yield* Effect.mapError(group.barrier("copy round"), (error) => fromGroupError(rank, "run", error))
           }
-          const unpacking = Effect.onInterrupt(tensorOp("unpack", round.unpack), () =>
-            abandon(driver, program.rounds[at + 1])
-          )
-          const [, unpack] = yield* timed(unpacking)
-          times.pack = (times.pack ?? 0) + pack
-          times.transfer = (times.transfer ?? 0) + moving
-          times.unpack = (times.unpack ?? 0) + unpack
+          yield* stage("unpack", round.unpack, program.rounds[at + 1])
           before += round.receivedBytes
           yield* report(0)
         }
@@ -521,21 +531,17 @@ const make = <E>(
       })
       yield* Effect.fromResult(own)
       yield* Effect.fromResult(others)
-      if (runOptions.finish !== undefined) yield* group.keepAlive(runOptions.finish)
+      if (runOptions.finish !== undefined) {
+        yield* telemetry.phase(times, "writeback", group.keepAlive(runOptions.finish))
+      }
       return program
     })
 
-    const reportOf = (
-      batch: CopyBatch,
-      program: Compiled,
-      isReused: boolean,
-      times: { [phase: string]: number }
-    ): CopyReport => {
+    const reportOf = (batch: CopyBatch, program: Compiled, isReused: boolean, times: RunTimes): CopyReport => {
       const paths = new Map<Rank, PeerPath>(
         program.rounds.flatMap((round) => round.program.paths.map((path) => [path.peer, path] as const))
       )
       const totals = totalsOf(batch)
-      const phase = (name: string) => times[name] ?? 0
       return {
         backend: first.name,
         rank,
@@ -547,20 +553,17 @@ const make = <E>(
         messages: program.messages,
         stagingBytes: program.stagingBytes,
         reusedProgram: isReused,
-        phases: {
-          handshake: phase("handshake"),
-          prepare: phase("prepare"),
-          pack: phase("pack"),
-          local: phase("local"),
-          transfer: phase("transfer"),
-          unpack: phase("unpack"),
-          outcome: phase("outcome")
-        },
-        peers: totals.peers.map((moved) => ({
-          ...moved,
-          path: paths.get(moved.peer)?.path ?? first.name,
-          reason: paths.get(moved.peer)?.reason ?? "the only path of this backend"
-        }))
+        phases: times.seconds,
+        peers: totals.peers.map((moved) => {
+          const path = paths.get(moved.peer)
+          const taken = times.peers.get(moved.peer)
+          return {
+            ...moved,
+            path: path?.path ?? first.name,
+            reason: path?.reason ?? "the only path of this backend",
+            ...(taken === undefined ? {} : { seconds: { pack: taken.pack, wire: taken.wire, unpack: taken.unpack } })
+          }
+        })
       }
     }
 
@@ -573,11 +576,12 @@ const make = <E>(
             { discard: true }
           )
 
-    const runBatch = Effect.fn("CopyService.run")(function* (
+    const runBatch = Effect.fnUntraced(function* (
       taken: ReadonlyArray<CopyOp>,
       runOptions: RunOptions
     ): Effect.fn.Return<CopyReport, CopyError> {
-      const times: { [phase: string]: number } = {}
+      const times = makeRunTimes()
+      runs += 1
       const run: RunCollectives = { group, memory, isOver: false, mustRebuild: false }
       if (leaving !== undefined) yield* Fiber.await(leaving)
       leaving = undefined
@@ -606,22 +610,31 @@ const make = <E>(
         { startImmediately: true }
       )
       pending = { agreeing, compiled, driver: running?.driver }
-      const [agreement, handshake] = yield* timed(Fiber.join(agreeing))
+      const agreement = yield* telemetry.phase(times, "handshake", Fiber.join(agreeing))
       pending = undefined
-      times.handshake = handshake
       if (agreement.mustRebuild) yield* breakDriver
       const reuse = isReusable(compiled, agreement) ? compiled : undefined
       const executed = yield* Effect.result(execute(run, batch, agreement, reuse, runOptions, times))
       const settled = yield* Effect.result(
-        timed(run.isOver ? Effect.fromResult(executed) : settle(run, "copy outcome", executed))
+        run.isOver
+          ? Effect.fromResult(executed)
+          : telemetry.phase(times, "outcome", settle(run, "copy outcome", executed))
       )
       isUnderWay = false
       if (run.mustRebuild || (Result.isFailure(executed) && executed.failure.reason.scope === "service")) {
         yield* breakDriver
       } else if (Result.isFailure(settled)) yield* drop
-      const [program, outcome] = yield* Effect.fromResult(settled)
-      times.outcome = outcome
-      return reportOf(batch, program, reuse !== undefined, times)
+      const program = yield* Effect.fromResult(settled)
+      const report = reportOf(batch, program, reuse !== undefined, times)
+      yield* annotatePhase(() => ({
+        run: runs,
+        bytesSent: report.remoteBytesSent,
+        bytesReceived: report.remoteBytesReceived,
+        bytesLocal: report.localBytes,
+        messages: report.messages,
+        reusedProgram: report.reusedProgram
+      }))
+      return report
     })
 
     /**
@@ -716,7 +729,10 @@ const make = <E>(
           isRunning = true
           const taken = takeQueue()
           return Effect.ensuring(
-            Effect.onInterrupt(runBatch(taken, runOptions), () => Effect.andThen(drop, leave)),
+            Effect.onInterrupt(
+              telemetry.run(runBatch(taken, runOptions), () => ({ ops: taken.length })),
+              () => Effect.andThen(drop, leave)
+            ),
             Effect.sync(() => {
               isRunning = false
               isUnderWay = false

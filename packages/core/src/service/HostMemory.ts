@@ -15,6 +15,7 @@ import type * as EffectScope from "effect/Scope"
 import { describeReason, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
 import type { Storage } from "../tensor/Storage.ts"
 
+/** Kinds of `HostMemoryError`. */
 export const HostMemoryReason = Schema.Union([
   reason("OutOfMemory"),
   /** The handle does not lead to the memory that it describes. */
@@ -28,6 +29,7 @@ export const HostMemoryReason = Schema.Union([
 ])
 export type HostMemoryReason = typeof HostMemoryReason.Type
 
+/** Why memory could not be allocated, shared or opened. */
 export class HostMemoryError extends Schema.TaggedError<HostMemoryError>()("HostMemoryError", {
   reason: HostMemoryReason
 }) {
@@ -36,6 +38,7 @@ export class HostMemoryError extends Schema.TaggedError<HostMemoryError>()("Host
   }
 }
 
+/** Makes the error; scope and retryability default to "op" and false. */
 export const hostMemoryError = (tag: HostMemoryReason["_tag"], input: ReasonInput): HostMemoryError =>
   new HostMemoryError({ reason: reasonOf(tag, input) })
 
@@ -55,6 +58,7 @@ export const HostMemoryHandle = Schema.Struct({
 })
 export type HostMemoryHandle = typeof HostMemoryHandle.Type
 
+/** What a host memory does. */
 export interface HostMemoryShape {
   /** Zeroed memory, freed by the scope. A length of 0 is legal. */
   readonly allocate: (byteLength: number) => Effect.Effect<Storage, HostMemoryError, EffectScope.Scope>

@@ -35,6 +35,7 @@ export const ProcessGroupReason = Schema.Union([
 ])
 export type ProcessGroupReason = typeof ProcessGroupReason.Type
 
+/** Why ranks could not meet or agree, and the ranks that it is about. */
 export class ProcessGroupError extends Schema.TaggedError<ProcessGroupError>()("ProcessGroupError", {
   reason: ProcessGroupReason,
   /** The ranks (of the whole job) that the failure is about. */
@@ -51,6 +52,7 @@ export const processGroupError = (
   input: ReasonInput
 ): ProcessGroupError => new ProcessGroupError({ reason: reasonOf(tag, input), ranks: [...ranks] })
 
+/** One member's view of its group. */
 export interface ProcessGroupShape {
   /** This member's number, 0 to `size - 1`. */
   readonly rank: Rank

@@ -230,4 +230,5 @@ export const fromEnvironment: Effect.Effect<ProcessGroupShape, ProcessGroupError
   }
 )
 
+/** The group that the launcher's variables describe; one rank where there are none. */
 export const layer: Layer.Layer<ProcessGroup, ProcessGroupError> = Layer.effect(ProcessGroup, fromEnvironment)

@@ -16,11 +16,13 @@ import { type Endpoint, makeGroup } from "./internal/collectiveGroup.ts"
 import { type Delivery, makeHub } from "./internal/collectiveHub.ts"
 import { ProcessGroup, type ProcessGroupShape } from "./ProcessGroup.ts"
 
+/** Options of a group of fibers. */
 export interface InProcessOptions {
   /** No-progress deadline; 60 seconds by default. */
   readonly deadline?: Duration.Duration
 }
 
+/** A member of a group of fibers. */
 export interface InProcessGroup extends ProcessGroupShape {
   /** Makes the rank gone, as if its process had been killed. */
   readonly leave: Effect.Effect<void>
@@ -90,5 +92,6 @@ export const makeSingle = (
 ): Effect.Effect<ProcessGroupShape, never, EffectScope.Scope> =>
   Effect.map(makeInProcessGroups(1, options), (groups) => groups[0]!)
 
+/** A group of one rank. */
 export const layerSingle = (options: InProcessOptions = {}): Layer.Layer<ProcessGroup> =>
   Layer.effect(ProcessGroup, makeSingle(options))

@@ -22,6 +22,7 @@ import { serve } from "./internal/collectiveServer.ts"
 import { durationOf, type TcpSettings } from "./internal/collectiveSettings.ts"
 import { ProcessGroup, type ProcessGroupError, type ProcessGroupShape, processGroupError } from "./ProcessGroup.ts"
 
+/** Where the ranks of a group meet, and how long they wait. */
 export interface TcpOptions {
   readonly rank: Rank
   /** Number of processes of the job, equal on all ranks. */
@@ -94,5 +95,6 @@ export const make = Effect.fnUntraced(function* (
   return makeGroup(yield* rank === 0 ? serve(settings, options.onListening ?? (() => Effect.void)) : join(settings))
 })
 
+/** The group of processes that meet at an address. Rank 0 serves. */
 export const layer = (options: TcpOptions): Layer.Layer<ProcessGroup, ProcessGroupError> =>
   Layer.effect(ProcessGroup, make(options))

@@ -41,15 +41,18 @@ export const TensorReason = Schema.Union([
 ])
 export type TensorReason = typeof TensorReason.Type
 
+/** Why an engine refused a request or failed at it. */
 export class TensorError extends Schema.TaggedError<TensorError>()("TensorError", { reason: TensorReason }) {
   override get message(): string {
     return describeReason(this.reason)
   }
 }
 
+/** Makes the error; scope and retryability default to "op" and false. */
 export const tensorError = (tag: TensorReason["_tag"], input: ReasonInput): TensorError =>
   new TensorError({ reason: reasonOf(tag, input) })
 
+/** How operands are combined, element by element. */
 export const ReduceOp = Schema.Literals(["sum", "avg", "max", "min", "product"])
 export type ReduceOp = typeof ReduceOp.Type
 
@@ -58,6 +61,7 @@ export interface Fence {
   readonly await: Effect.Effect<void, TensorError>
 }
 
+/** What an engine does beyond copies of equal types. */
 export interface TensorEngineCapabilities {
   /** Casts between element types; equal types always copy. */
   readonly cast: boolean
@@ -67,6 +71,7 @@ export interface TensorEngineCapabilities {
   readonly hostVisible: boolean
 }
 
+/** What an engine does. */
 export interface TensorEngineShape {
   /** Name for reports. */
   readonly name: string

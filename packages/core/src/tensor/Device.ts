@@ -11,6 +11,7 @@ export interface Device {
   readonly index: number
 }
 
+/** The host. */
 export const cpu: Device = { family: "cpu", index: 0 }
 
 /** Parses `family` or `family:index`; `undefined` for anything else. */
@@ -19,7 +20,9 @@ export const parseDevice = (text: string): Device | undefined => {
   return match === null ? undefined : { family: match[1]!, index: Number(match[2] ?? 0) }
 }
 
+/** As `cuda:0`. */
 export const formatDevice = (device: Device): string =>
   device.index === 0 && device.family === "cpu" ? "cpu" : `${device.family}:${device.index}`
 
+/** Whether both name one device. */
 export const equalDevices = (a: Device, b: Device): boolean => a.family === b.family && a.index === b.index

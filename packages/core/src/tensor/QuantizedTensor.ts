@@ -10,6 +10,7 @@ export const mxBlockSize = 32
 
 /** How a block's scale follows from its largest magnitude. */
 export const scaleRules = ["ocp_floor", "rceil", "rceil_te"] as const
+/** One of `scaleRules`. */
 export type ScaleRule = (typeof scaleRules)[number]
 
 /**
@@ -18,6 +19,7 @@ export type ScaleRule = (typeof scaleRules)[number]
  * region of the tensor is a region of these, so they are never cut.
  */
 export const scaleLayouts = ["rowMajor", "swizzled"] as const
+/** One of `scaleLayouts`. */
 export type ScaleLayout = (typeof scaleLayouts)[number]
 
 /** Block scaling along the last dimension: `value = data * 2^(scale - 127)` for one scale byte per `blockSize` elements. */
@@ -41,8 +43,10 @@ export interface QuantizedTensor {
   readonly recipe: QuantizationRecipe
 }
 
+/** Tells the two kinds of tensors of a dictionary apart. */
 export const isQuantized = (value: Tensor | QuantizedTensor): value is QuantizedTensor => "_tag" in value
 
+/** The recipe of MXFP8: blocks of 32 along the last dimension. */
 export const mxfp8Recipe = (rule: ScaleRule = "rceil", layout: ScaleLayout = "rowMajor"): QuantizationRecipe => ({
   name: "mxfp8",
   blockSize: mxBlockSize,

@@ -38,6 +38,7 @@ export interface ViewFault {
 
 const fault = (detail: string): Result.Result<never, ViewFault> => Result.fail({ _tag: "ViewFault", detail })
 
+/** The product of the shape. */
 export const tensorElementCount = (tensor: Tensor): number => elementCount(tensor.shape)
 
 /** Bytes of the elements when densely packed. */
@@ -111,6 +112,7 @@ export const tensorBytes = (tensor: Tensor): Uint8Array | undefined => {
   return tensor.storage.bytes.subarray(tensor.byteOffset, tensor.byteOffset + tensorByteLength(tensor))
 }
 
+/** One copy: shapes are equal, strides and types may differ. */
 export interface Move {
   readonly dst: Tensor
   readonly src: Tensor

@@ -16,6 +16,7 @@ export interface TensorDict {
   readonly refreshCaches: ReadonlyArray<Effect.Effect<void>>
 }
 
+/** Completes what is stated; the rest is empty. */
 export const tensorDict = (
   tensors: Iterable<readonly [string, Tensor | QuantizedTensor]>,
   options: Partial<Omit<TensorDict, "tensors">> = {}

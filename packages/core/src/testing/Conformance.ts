@@ -22,9 +22,10 @@ import type {
   CopyDriverCaseServices,
   TensorEngineCase
 } from "./conformance/Case.ts"
-import { copyDriverCases } from "./conformance/copyDriverCases.ts"
+import { copyStartCases } from "./conformance/copyDriverCases.ts"
 import { copyLifecycleCases } from "./conformance/copyLifecycleCases.ts"
 import { copyMoveCases } from "./conformance/copyMoveCases.ts"
+import { copyProgramCases } from "./conformance/copyProgramCases.ts"
 import { copyRefusalCases } from "./conformance/copyRefusalCases.ts"
 import { engineCastCases } from "./conformance/engineCastCases.ts"
 import { engineMoveCases } from "./conformance/engineMoveCases.ts"
@@ -38,7 +39,6 @@ export {
   type CopyDriverCase,
   type TensorEngineCase
 } from "./conformance/Case.ts"
-export { copyDriverCases }
 
 export const tensorEngineCases: ReadonlyArray<TensorEngineCase> = [
   ...engineMoveCases,
@@ -47,6 +47,8 @@ export const tensorEngineCases: ReadonlyArray<TensorEngineCase> = [
   ...engineReduceCases,
   ...engineQuantizeCases
 ]
+
+export const copyDriverCases: ReadonlyArray<CopyDriverCase> = [...copyStartCases, ...copyProgramCases]
 
 export const copyCases: ReadonlyArray<CopyCase> = [...copyMoveCases, ...copyRefusalCases, ...copyLifecycleCases]
 

@@ -26,6 +26,8 @@ export interface RankRun<E> {
   readonly driver: Layer.Layer<CopyDriver, E, ProcessGroup | TensorEngine>
   /** How long one case may take before it counts as hanging. */
   readonly caseDeadline?: Duration.Input
+  /** Which cases to run; all by default. The same on every rank. */
+  readonly includes?: (caseName: string) => boolean
   /** Told how this rank's part of each case ended. */
   readonly onOutcome: (caseName: string, outcome: RankOutcome) => Effect.Effect<void>
 }
@@ -47,8 +49,9 @@ export const meetAfterCase = (
 
 /** Fails only where the group itself does; services that cannot be built fail the case. */
 export const runConformanceRank = <E>(run: RankRun<E>): Effect.Effect<void, ProcessGroupError> => {
-  const { group, engine, driver, onOutcome, caseDeadline = defaultCaseDeadline } = run
+  const { group, engine, driver, onOutcome, caseDeadline = defaultCaseDeadline, includes = () => true } = run
   const { rank, size } = group
+  const applies = (one: { readonly name: string; readonly size: number }) => one.size === size && includes(one.name)
   const judge = <S>(
     caseName: string,
     services: Layer.Layer<S, E, ProcessGroup>,
@@ -62,10 +65,10 @@ export const runConformanceRank = <E>(run: RankRun<E>): Effect.Effect<void, Proc
   const services = copyServiceLayer(driver).pipe(Layer.provideMerge(engine))
   const driverServices = Layer.provideMerge(driver, engine)
   return Effect.gen(function* () {
-    for (const one of copyCases.filter((each) => each.size === size)) {
+    for (const one of copyCases.filter(applies)) {
       yield* judge(one.name, services, Effect.scoped(runCopyCaseRank(one, rank, caseDeadline)))
     }
-    for (const one of copyDriverCases.filter((each) => each.size === size)) {
+    for (const one of copyDriverCases.filter(applies)) {
       yield* judge(one.name, driverServices, Effect.scoped(runCopyDriverCaseRank(one, rank, caseDeadline)))
     }
   })

@@ -23,10 +23,12 @@ export {
   withQuirks
 } from "./Conformance.ts"
 export { meetAfterCase, type RankRun, runConformanceRank } from "./ConformanceRank.ts"
+export { ConformanceReport, countCases, judgedServices, ServiceResults } from "./ConformanceReport.ts"
 export { elementCodec } from "./casts.ts"
 export { type ReplayStreams, ReplaySubject, type ReplaySubjectShape } from "./conformance/ReplaySubject.ts"
 export * as DelayedEngine from "./DelayedEngine.ts"
 export * as DelayedReplayDevice from "./DelayedReplayDevice.ts"
+export { engineOf, familyOf, replaySubject } from "./DescriptorSubject.ts"
 export { type Fault, type FaultAction, type FaultOptions, makeFault } from "./Faulty.ts"
 export {
   type FuzzOptions,

@@ -95,7 +95,8 @@ struct Entry<Answer(Values...)> {
   X(closeImport, int(void*), "cudaIpcCloseMemHandle", "hipIpcCloseMemHandle")
 
 #define TENSORFERRY_GPU_RUNTIME_OPTIONAL(X)                                                              \
-  X(getProperties, int(void*, int), "", "hipGetDevicePropertiesR0600")
+  X(getProperties, int(void*, int), "", "hipGetDevicePropertiesR0600")                                   \
+  X(importEvent, int(EventHandle*, IpcHandle), "cudaIpcOpenEventHandle", "hipIpcOpenEventHandle")
 
 #define TENSORFERRY_GPU_DRIVER(X)                                                                        \
   X(initialise, int(unsigned), "cuInit", "hipInit")                                                      \
@@ -115,6 +116,8 @@ struct Entry<Answer(Values...)> {
   X(contextState, int(int, unsigned*, int*), "cuDevicePrimaryCtxGetState", "hipDevicePrimaryCtxGetState") \
   X(driverErrorName, int(int, const char**), "cuGetErrorName", "hipDrvGetErrorName")                     \
   X(driverErrorText, int(int, const char**), "cuGetErrorString", "hipDrvGetErrorString")                 \
+  X(writeValue, int(StreamHandle, uint64_t, uint32_t, unsigned), "cuStreamWriteValue32_v2",              \
+    "hipStreamWriteValue32")                                                                             \
   X(occupancy, int(int*, FunctionHandle, int, size_t), "cuOccupancyMaxActiveBlocksPerMultiprocessor",    \
     "hipModuleOccupancyMaxActiveBlocksPerMultiprocessor")
 
@@ -227,6 +230,7 @@ inline constexpr unsigned mappedHostMemory = 2;
 inline constexpr unsigned lazyPeerAccess = 1;
 /** Direction of a copy, found by the addresses. */
 inline constexpr int inferredDirection = 4;
+inline constexpr int hostToDevice = 1;
 
 namespace pointer {
 inline constexpr int memoryType = 2;

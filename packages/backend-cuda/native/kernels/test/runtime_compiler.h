@@ -19,6 +19,8 @@ long long __double_as_longlong(double);
 double __longlong_as_double(long long);
 float fabsf(float);
 double fabs(double);
+unsigned __shfl_xor_sync(unsigned, unsigned, int);
+unsigned __shfl_xor(unsigned, int);
 unsigned __funnelshift_r(unsigned, unsigned, unsigned);
 unsigned long long atomicAdd(unsigned long long*, unsigned long long);
 unsigned long long atomicMin(unsigned long long*, unsigned long long);

@@ -128,6 +128,7 @@ void testCopies();
 void testLargeRegions();
 void testCasts();
 void testReductions();
+void testBlockScaling();
 void testComparisons();
 
 }  // namespace tensorferry::gpu::test

@@ -6,69 +6,16 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Option from "effect/Option"
 import * as Scope from "effect/Scope"
-import type { Rank } from "../../base/Ids.ts"
-import type { Message } from "../../ir/Message.ts"
 import { CopyDriver } from "../../service/CopyDriver.ts"
 import { ProcessGroup } from "../../service/ProcessGroup.ts"
 import { type CopyDriverCase, check, checkEqual } from "./Case.ts"
-import { expectElements, expectPoison, type Placed, patternBytes, place, setElements, setPoison } from "./memory.ts"
+import { contents, driverCase, fill, judge, meet, pairOf, transfer } from "./driverPair.ts"
+import { expectElements, expectPoison, setPoison } from "./memory.ts"
 
 /** How long a transfer that can never end is given before it is cancelled. */
 const patience = "300 millis"
 
-/** One rank's two messages with the other: dense, of one part, as every driver takes them. */
-interface Pair {
-  readonly out: Placed
-  readonly into: Placed
-  readonly messages: ReadonlyArray<Message>
-}
-
-const lengths = [1009, 70_001] as const
-
-const contents = (rank: Rank, round: number): Uint8Array => patternBytes(lengths[rank]!, rank * 11 + round)
-
-const pairOf = Effect.fnUntraced(function* (rank: Rank) {
-  const peer = 1 - rank
-  const out = yield* place("uint8", [lengths[rank]!])
-  const into = yield* place("uint8", [lengths[peer]!])
-  const message = (direction: "send" | "recv", { tensor }: Placed): Message => ({
-    peer,
-    direction,
-    index: 0,
-    parts: [{ taskId: direction === "send" ? rank : peer, part: 0, tensor }],
-    byteLength: tensor.shape[0]!
-  })
-  // In an order that both ranks share: rank 0 sends first.
-  const messages = [message("send", out), message("recv", into)]
-  const pair: Pair = { out, into, messages: rank === 0 ? messages : messages.reverse() }
-  return pair
-})
-
-const fill = (rank: Rank, { out, into }: Pair, round: number) =>
-  Effect.andThen(setElements(out, contents(rank, round)), setPoison(into))
-
-const meet = (label: string) => Effect.flatMap(ProcessGroup, (group) => group.barrier(`conformance ${label}`))
-
-const judge = (rank: Rank, { into }: Pair, round: number) =>
-  expectElements(`Round ${round} from rank ${1 - rank}`, into, contents(1 - rank, round))
-
-const driverCase = (name: string, program: CopyDriverCase["program"]): CopyDriverCase => ({
-  name,
-  size: 2,
-  program: (rank) => Effect.scoped(program(rank))
-})
-
-/** Starts, waits, meets the others: one honest transfer. */
-const transfer = Effect.fnUntraced(function* (program: Parameters<CopyDriver["Service"]["start"]>[0]) {
-  const driver = yield* CopyDriver
-  yield* meet("filled")
-  const inFlight = yield* driver.start(program)
-  yield* inFlight.await
-  yield* meet("done")
-  return inFlight
-})
-
-export const copyDriverCases: ReadonlyArray<CopyDriverCase> = [
+export const copyStartCases: ReadonlyArray<CopyDriverCase> = [
   driverCase("states its rank and world size", (rank) =>
     Effect.gen(function* () {
       const driver = yield* CopyDriver
@@ -136,6 +83,28 @@ export const copyDriverCases: ReadonlyArray<CopyDriverCase> = [
         Number.isInteger(before) && before >= 0 && before <= after && after > 0 && after <= total,
         () => `Moved bytes went from ${before} to ${after}; the messages have ${total} bytes.`
       )
+    })
+  ),
+  driverCase("device times are of the program's peers", (rank) =>
+    Effect.gen(function* () {
+      const pair = yield* pairOf(rank)
+      yield* fill(rank, pair, 6)
+      const driver = yield* CopyDriver
+      const inFlight = yield* transfer(yield* driver.prepare(pair.messages))
+      // A driver without a clock on its device has none to tell.
+      const times = yield* inFlight.peerTimes ?? Effect.succeed([])
+      const peers = times.map(({ peer }) => peer)
+      yield* check(
+        peers.every((peer, at) => peer === 1 - rank && peers.indexOf(peer) === at),
+        () => `There are times for ranks ${peers.join(", ")}; the program's only peer is ${1 - rank}.`
+      )
+      for (const { pack, wire, unpack } of times) {
+        // Longer than any deadline would be another unit than seconds.
+        yield* check(
+          [pack, wire, unpack].every((seconds) => seconds >= 0 && seconds < 60),
+          () => `The parts took ${pack}, ${wire} and ${unpack} seconds.`
+        )
+      }
     })
   ),
   driverCase("paths name the peers and why", (rank) =>

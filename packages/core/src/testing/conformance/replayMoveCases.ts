@@ -5,7 +5,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Scope from "effect/Scope"
 import { check, checkEqual } from "./Case.ts"
-import { patternBytes, setPoison, viewOf } from "./memory.ts"
+import { setPoison, viewOf } from "./memory.ts"
 import { ReplaySubject } from "./ReplaySubject.ts"
 import {
   build,
@@ -262,22 +262,25 @@ const freedSource = replayCase(
     const length = 40_000
     const [slot] = yield* deviceSlots(backend, 1, [length])
     const scope = yield* scopeOf
-    const source = yield* Scope.provide(hostSlot([length]), scope)
+    const whole = yield* Scope.provide(hostSlot([4 * length]), scope)
+    // A row in the middle: its address is not the one by which its memory is given back.
+    const source = yield* viewOf(whole.storage, "uint8", [length], { byteOffset: 2 * length })
     const bytes = yield* fillHost(source, 5)
     const held = yield* submitHeld(backend, 0, slot!.tensor, source)
     yield* Scope.close(scope, Exit.void)
     // Whoever gets memory now owns it alone.
-    const next = yield* hostSlot([length])
-    yield* fillHost(next, 9)
+    const next = yield* hostSlot([4 * length])
+    const own = yield* fillHost(next, 9)
     yield* held.release
     const outcome = yield* Effect.result(backend.waitReady(0))
     if (outcome._tag === "Success") yield* expectSlot("A copy that was told to be ready", slot!, bytes)
-    const kept = next.storage.bytes!.subarray(0, length)
-    yield* check(Buffer.from(kept).equals(patternBytes(length, 9)), () => "Memory that was allocated later changed.")
+    const kept = next.storage.bytes!.subarray(0, 4 * length)
+    yield* check(Buffer.from(kept).equals(own), () => "Memory that was allocated later changed.")
     yield* backend.clearReady(0)
     yield* setPoison(slot!)
-    const last = yield* fillHost(next, 10)
-    yield* backend.submitH2d({ slot: 0, destination: slot!.tensor, source: next })
+    const row = yield* viewOf(next.storage, "uint8", [length], { byteOffset: 2 * length })
+    const last = yield* fillHost(row, 10)
+    yield* backend.submitH2d({ slot: 0, destination: slot!.tensor, source: row })
     yield* backend.waitReady(0)
     yield* expectSlot("The next copy", slot!, last)
   }),

@@ -1,0 +1,167 @@
+/** The tarballs themselves: what is in them, what their manifests promise, and what a stranger's tools say of them. */
+import { readdirSync, readFileSync, realpathSync } from "node:fs"
+import * as path from "node:path"
+import { checkPackage, createPackageFromTarballData } from "@arethetypeswrong/core"
+import { publint } from "publint"
+import { formatMessage } from "publint/utils"
+import { assert, describe, it } from "vitest"
+import { exampleFolder, isFull, run, shown, stranger } from "./stranger.ts"
+
+const installed = (name: string): string => realpathSync(exampleFolder("node_modules", name))
+
+const manifestOf = (name: string) =>
+  JSON.parse(readFileSync(path.join(installed(name), "package.json"), "utf8")) as {
+    readonly version: string
+    readonly exports: { readonly [subpath: string]: unknown }
+    readonly scripts?: { readonly [name: string]: string }
+    readonly dependencies?: { readonly [name: string]: string }
+    readonly peerDependencies?: { readonly [name: string]: string }
+  }
+
+const tarball = (filename: string): ArrayBuffer => {
+  const bytes = readFileSync(filename)
+  return bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.byteLength) as ArrayBuffer
+}
+
+/** Packages with an addon, and its name. */
+const addons: { readonly [name: string]: string } = {
+  "@tensorferry/backend-torch-copy": "torch_copy",
+  "@tensorferry/backend-cuda": "cuda",
+  "@tensorferry/backend-nvshmem": "nvshmem",
+  "@tensorferry/backend-xpu": "xpu",
+  "@tensorferry/bus": "bus"
+}
+
+describe.each(stranger.packed)("$name", ({ name, filename, version, files }) => {
+  const paths = files.map((file) => file.path)
+
+  it("holds what runs, its sources and the licence, and no tests", () => {
+    assert.include(paths, "LICENSE")
+    assert.include(paths, "README.md")
+    assert.deepStrictEqual(
+      paths.filter((file) => /(^|\/)(test|simulator|build)\/|\.test\.|tsbuildinfo/.test(file)),
+      []
+    )
+    const addon = addons[name]
+    if (addon === undefined) return
+    assert.include(paths, `prebuilds/${process.platform}-${process.arch}/${addon}.napi.glibc.node`)
+    assert.include(paths, "CMakeLists.txt")
+    assert.isTrue(paths.some((file) => /^native\/.*\.cc$/.test(file)))
+  })
+
+  it("compiled files are those of the sources", () => {
+    const of = (folder: string, end: RegExp) =>
+      paths.filter((file) => file.startsWith(folder) && end.test(file)).map((file) => file.slice(4).replace(end, ""))
+    const compiled = of("dist", /\.js$/).map((file) => file.replace(/^\//, ""))
+    assert.deepStrictEqual(
+      compiled.sort(),
+      of("src/", /\.ts$/)
+        .map((file) => file.replace(/^\//, ""))
+        .sort()
+    )
+  })
+
+  it("asks for versions, for its own kind exactly, and runs nothing at installation", () => {
+    const { scripts, dependencies, peerDependencies } = manifestOf(name)
+    const wanted = Object.entries({ ...dependencies, ...peerDependencies })
+    for (const [other, range] of wanted) {
+      assert.notMatch(range, /^(workspace|catalog|link|file):/, other)
+      if (other.startsWith("@tensorferry/")) assert.strictEqual(range, version, other)
+    }
+    for (const script of ["preinstall", "install", "postinstall", "prepare"]) assert.notProperty(scripts ?? {}, script)
+  })
+
+  it("publint finds nothing", async () => {
+    const { messages, pkg } = await publint({ pack: { tarball: tarball(filename) }, strict: true })
+    assert.deepStrictEqual(
+      messages.map((message) => formatMessage(message, pkg)),
+      []
+    )
+  })
+
+  it("its types are right for importers", async () => {
+    const subpaths = Object.keys(manifestOf(name).exports).filter((subpath) => !subpath.includes("*"))
+    const entrypoints = subpaths.filter((subpath) => subpath !== "./package.json")
+    if (entrypoints.length === 0) return
+    const result = await checkPackage(createPackageFromTarballData(new Uint8Array(readFileSync(filename))), {
+      entrypoints
+    })
+    assert.notStrictEqual(result.types, false)
+    if (result.types === false) return
+    // Modules only: nobody requires these packages from a resolver that knows no exports.
+    const problems = result.problems.filter(
+      (problem) => !("resolutionKind" in problem) || !["node10", "node16-cjs"].includes(problem.resolutionKind)
+    )
+    assert.deepStrictEqual(problems, [])
+  })
+})
+
+describe("installed without scripts", () => {
+  it("every module that can be imported by a subpath is there, and internal ones are closed", async () => {
+    const script = `
+      await import("@tensorferry/core/planner/RosterPlanner")
+      await import("@tensorferry/core/testing/vitest").catch((error) => { if (!/vitest/i.test(String(error))) throw error })
+      const closed = await import("@tensorferry/core/service/internal/copyCheck").catch((error) => error.code)
+      console.log(closed)`
+    const ended = await run(process.execPath, ["--input-type=module", "-e", script])
+    assert.strictEqual(ended.stdout.trim(), "ERR_PACKAGE_PATH_NOT_EXPORTED", shown(ended))
+  })
+
+  it("every prebuilt addon loads", async () => {
+    const script = `
+      import * as Effect from "effect/Effect"
+      for (const name of ${JSON.stringify(Object.keys(addons))}) {
+        const addon = new URL("./node_modules/" + name + "/dist/Addon.js", "file://" + process.cwd() + "/")
+        const { loadAddon } = await import(addon.href)
+        console.log(name, (await Effect.runPromise(loadAddon)).abiVersion)
+      }`
+    const ended = await run(process.execPath, ["--input-type=module", "-e", script])
+    assert.strictEqual(ended.stdout.trim().split("\n").length, Object.keys(addons).length, shown(ended))
+    assert.strictEqual(ended.code, 0, shown(ended))
+  })
+
+  it("the command works, and says what a machine without a prebuilt addon can do", async () => {
+    const good = await run("tensorferry", ["backends", "--json"])
+    const state = (text: string) =>
+      (JSON.parse(text) as { backends: ReadonlyArray<{ name: string; probe: { _tag: string; remedy?: string } }> })
+        .backends[0]!
+    assert.deepInclude(state(good.stdout), { name: "torch-copy" }, shown(good))
+    assert.strictEqual(state(good.stdout).probe._tag, "Available", shown(good))
+    // node-gyp-build takes the machine's kind from this variable.
+    const other = await run("tensorferry", ["backends", "--json"], { env: { npm_config_arch: "riscv64" } })
+    const { probe } = state(other.stdout)
+    assert.strictEqual(probe._tag, "Unavailable", shown(other))
+    assert.include(probe.remedy, "npm run build:native")
+    assert.include(probe.remedy, "backend-torch-copy")
+  })
+
+  it("prebuilt addons ask for no newer system than is said", async () => {
+    for (const [name, addon] of Object.entries(addons)) {
+      const folder = path.join(installed(name), "prebuilds", `${process.platform}-${process.arch}`)
+      const file = path.join(folder, `${addon}.napi.glibc.node`)
+      assert.deepStrictEqual(readdirSync(folder), [path.basename(file)])
+      const ended = await run("objdump", ["-T", file])
+      const versions = [...ended.stdout.matchAll(/GLIBC_2\.(\d+)/g)].map(([, minor]) => Number(minor))
+      assert.isAbove(versions.length, 0, shown(ended))
+      assert.isAtMost(Math.max(...versions), 36, name)
+    }
+  })
+
+  it.runIf(isFull)("every addon builds from the sources in its package", { timeout: 900_000 }, async () => {
+    for (const [name, addon] of Object.entries(addons)) {
+      const built = await run("npm", ["run", "build:native"], { cwd: installed(name), deadline: 600_000 })
+      assert.strictEqual(built.code, 0, shown(built))
+      assert.deepStrictEqual(readdirSync(path.join(installed(name), "build/Release")), [`${addon}.node`])
+    }
+  })
+
+  it.runIf(isFull)("npm installs the tarballs too", { timeout: 300_000 }, async () => {
+    const folder = exampleFolder("with-npm")
+    const dependencies = stranger.packed.map(({ filename }) => `file:${filename}`)
+    const args = ["install", "--ignore-scripts", "--prefer-offline", "--no-audit", "--no-fund", "--prefix", folder]
+    const ended = await run("npm", [...args, ...dependencies, "effect@^4.1.0"], { deadline: 240_000 })
+    assert.strictEqual(ended.code, 0, shown(ended))
+    const listed = await run(path.join(folder, "node_modules/.bin/tensorferry"), ["backends"], { cwd: folder })
+    assert.include(listed.stdout, "torch-copy  available", shown(listed))
+  })
+})

@@ -1,0 +1,218 @@
+/**
+ * A copy driver whose messages are files: the sender writes one under a temporary name and renames it into the receiver's
+ * inbox, the receiver reads and removes it.
+ *
+ * Invariant: a file in an inbox is whole, because renaming is atomic. Names carry an identity that the ranks share when they
+ * prepare a program, and count its starts, so a file that an aborted run left behind is never taken for one of another run.
+ */
+import { watch } from "node:fs"
+import { mkdir, readdir, readFile, rename, rm, writeFile } from "node:fs/promises"
+import * as path from "node:path"
+import type { Rank } from "@tensorferry/core/base/Ids"
+import type { Message } from "@tensorferry/core/ir/Message"
+import {
+  type CopyDriverCapabilities,
+  type CopyDriverError,
+  type CopyDriverShape,
+  copyDriverError,
+  type InFlight,
+  type Program
+} from "@tensorferry/core/service/CopyDriver"
+import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
+import * as Deferred from "effect/Deferred"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
+import type * as Scope from "effect/Scope"
+
+export const capabilities: CopyDriverCapabilities = {
+  gather: false,
+  requiresProcessGroupBarrier: false,
+  requiresTaskId: false,
+  deviceFamilies: ["cpu"],
+  maxMessageBytes: 2 ** 26
+}
+
+/** Files that a rank reads or writes at a time, in either direction. */
+const concurrency = 4
+
+/**
+ * How long a receiver waits before it looks again by itself. The file system's own notice is faster, but file systems that
+ * are shared between hosts do not give it for what other hosts write.
+ */
+const lookAgain = "200 millis"
+
+const isAbsent = (cause: unknown): boolean => (cause as { readonly code?: unknown }).code === "ENOENT"
+
+/** One call of the file system. It ends before its fiber does, so that nothing touches a region afterwards. */
+const fileCall = <A>(op: string, file: string, call: () => Promise<A>): Effect.Effect<A, CopyDriverError> =>
+  Effect.uninterruptible(
+    Effect.tryPromise({
+      try: call,
+      catch: (cause) =>
+        copyDriverError("TransportFailed", {
+          backend: "spool",
+          op,
+          file,
+          detail: `${String(cause)}.`,
+          remedy: "See that all ranks can write to the folder, and that it has space."
+        })
+    })
+  )
+
+/** The bytes of a message. Without the capability `gather`, a message is one dense part. */
+const bytesOf = ({ parts: [part], byteLength, peer }: Message): Effect.Effect<Uint8Array, CopyDriverError> => {
+  const { storage, byteOffset } = part!.tensor
+  return storage.bytes === undefined || storage.isFreed()
+    ? Effect.fail(
+        copyDriverError("UnreachableMemory", {
+          backend: "spool",
+          peer,
+          detail: "The tensor's memory shows no bytes to the host, or was freed.",
+          remedy: "Give tensors of the host that live until the run has ended."
+        })
+      )
+    : Effect.succeed(storage.bytes.subarray(byteOffset, byteOffset + byteLength))
+}
+
+export const spoolDriver = (
+  folder: string
+): Effect.Effect<CopyDriverShape, CopyDriverError, ProcessGroup | Scope.Scope> =>
+  Effect.gen(function* () {
+    const group = yield* ProcessGroup
+    const scope = yield* Effect.scope
+    const { rank } = group
+    const inboxOf = (member: Rank): string => path.join(folder, `inbox-${member}`)
+    const inbox = inboxOf(rank)
+    yield* fileCall("open", inbox, () => mkdir(inbox, { recursive: true }))
+
+    /** Replaced at every notice; who waits holds the one from before it looked. */
+    let changed = Deferred.makeUnsafe<void>()
+    yield* Effect.acquireRelease(
+      Effect.sync(() =>
+        watch(inbox, () => {
+          const told = changed
+          changed = Deferred.makeUnsafe()
+          Deferred.doneUnsafe(told, Effect.void)
+        })
+      ),
+      (watcher) => Effect.sync(() => watcher.close())
+    )
+
+    const fileOf = (run: string, from: Rank, to: Rank, index: number): string =>
+      path.join(inboxOf(to), `${run}.${from}.${index}`)
+
+    const send = Effect.fnUntraced(function* (run: string, message: Message) {
+      const file = fileOf(run, rank, message.peer, message.index)
+      const bytes = yield* bytesOf(message)
+      yield* fileCall("send", file, async () => {
+        const unfinished = path.join(folder, `${run}.${rank}.${message.peer}.${message.index}.part`)
+        await mkdir(inboxOf(message.peer), { recursive: true })
+        await writeFile(unfinished, bytes)
+        await rename(unfinished, file)
+      })
+    })
+
+    /** Ends when the file is there. The service watches the deadline and interrupts. */
+    const take = (file: string): Effect.Effect<Uint8Array, CopyDriverError> =>
+      Effect.suspend(() => {
+        const nextChange = Deferred.await(changed)
+        const read = fileCall("receive", file, () =>
+          readFile(file).catch((cause: unknown) => (isAbsent(cause) ? undefined : Promise.reject(cause)))
+        )
+        return Effect.filterOrElse(
+          read,
+          (found): found is NonNullable<typeof found> => found !== undefined,
+          () => Effect.andThen(Effect.timeoutOption(nextChange, lookAgain), take(file))
+        )
+      })
+
+    const receive = Effect.fnUntraced(function* (run: string, message: Message) {
+      const file = fileOf(run, message.peer, rank, message.index)
+      const found = yield* take(file)
+      const bytes = yield* bytesOf(message)
+      if (found.byteLength !== bytes.byteLength) {
+        return yield* copyDriverError("TransportFailed", {
+          backend: "spool",
+          peer: message.peer,
+          op: "receive",
+          file,
+          detail: `It has ${found.byteLength} bytes instead of ${bytes.byteLength}.`,
+          remedy: "Use a folder that nothing else writes to."
+        })
+      }
+      bytes.set(found)
+      yield* fileCall("receive", file, () => rm(file, { force: true }))
+    })
+
+    /** Removes what runs that did not end well left in this rank's inbox. */
+    const sweep = (identity: string) =>
+      fileCall("sweep", inbox, async () => {
+        for (const name of await readdir(inbox)) {
+          if (name.startsWith(identity)) await rm(path.join(inbox, name), { force: true })
+        }
+      }).pipe(Effect.ignore)
+
+    /** An identity of rank 0's making, the same on all ranks. */
+    const shareIdentity = Effect.map(
+      group.broadcast("spool program", 0, new TextEncoder().encode(crypto.randomUUID())),
+      (bytes) => new TextDecoder().decode(bytes)
+    ).pipe(
+      Effect.mapError(({ reason }) =>
+        copyDriverError(reason._tag === "PeerGone" ? "PeerGone" : "TransportFailed", { ...reason, op: "prepare" })
+      )
+    )
+
+    const known = new WeakMap<Program, { readonly identity: string; starts: number }>()
+
+    return {
+      name: "spool",
+      rank,
+      worldSize: group.size,
+      capabilities,
+      prepare: (messages) =>
+        Effect.gen(function* () {
+          const identity = yield* Effect.acquireRelease(shareIdentity, sweep)
+          const peers = [...new Set(messages.map(({ peer }) => peer))]
+          const paths = peers.map((peer) => ({ peer, path: "files", reason: `inboxes in ${folder}` }))
+          const program: Program = { messages, paths }
+          known.set(program, { identity, starts: 0 })
+          return program
+        }),
+      start: (program) =>
+        Effect.gen(function* (): Effect.fn.Return<InFlight, CopyDriverError> {
+          const prepared = known.get(program)
+          if (prepared === undefined) {
+            return yield* copyDriverError("InvalidProgram", {
+              backend: "spool",
+              detail: "The program was prepared by another driver.",
+              remedy: "Start what this driver prepared."
+            })
+          }
+          const run = `${prepared.identity}-${++prepared.starts}`
+          let movedBytes = 0
+          const moving = (direction: Message["direction"], move: typeof send) =>
+            Effect.forEach(
+              program.messages.filter((message) => message.direction === direction),
+              (message) =>
+                Effect.tap(move(run, message), () =>
+                  Effect.sync(() => {
+                    movedBytes += message.byteLength
+                  })
+                ),
+              { concurrency, discard: true }
+            )
+          // A send waits for nobody, so any number of them may go before a receive.
+          const both = Effect.all([moving("send", send), moving("recv", receive)], { concurrency: 2, discard: true })
+          const fiber = yield* Effect.forkIn(both, scope)
+          return {
+            isComplete: Effect.sync(() => fiber.pollUnsafe() !== undefined),
+            await: Effect.flatMap(Fiber.await(fiber), (exit) =>
+              Exit.isSuccess(exit) ? Effect.void : Effect.failCause(exit.cause)
+            ),
+            cancel: Fiber.interrupt(fiber),
+            movedBytes: Effect.sync(() => movedBytes)
+          }
+        })
+    }
+  })

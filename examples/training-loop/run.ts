@@ -1,0 +1,41 @@
+/**
+ * Starts the three ranks of the example as a launcher would, and ends as they do.
+ *
+ * Usage: node run.ts
+ */
+import { spawn } from "node:child_process"
+import { createServer } from "node:net"
+import * as path from "node:path"
+
+const ranks = 3
+
+/** A port that is free now. The group meets at the one after MASTER_PORT, so TENSORFERRY_PORT says it outright. */
+const freePort = (): Promise<number> =>
+  new Promise((resolve) => {
+    const server = createServer().listen(0, "127.0.0.1", () => {
+      const address = server.address()
+      server.close(() => resolve(typeof address === "object" && address !== null ? address.port : 0))
+    })
+  })
+
+const port = await freePort()
+const file = path.join(import.meta.dirname, "rank.ts")
+const children = Array.from({ length: ranks }, (_, rank) =>
+  spawn(process.execPath, [file], {
+    stdio: "inherit",
+    env: {
+      ...process.env,
+      RANK: String(rank),
+      WORLD_SIZE: String(ranks),
+      LOCAL_RANK: String(rank),
+      LOCAL_WORLD_SIZE: String(ranks),
+      MASTER_ADDR: "127.0.0.1",
+      MASTER_PORT: String(port),
+      TENSORFERRY_PORT: String(port)
+    }
+  })
+)
+const codes = await Promise.all(
+  children.map((child) => new Promise<number>((resolve) => child.once("exit", (code) => resolve(code ?? 1))))
+)
+process.exitCode = Math.max(...codes)

@@ -1,0 +1,197 @@
+/*
+ * Block scaling of dense rows: 32 threads take 32 neighbouring blocks together, so that every access of theirs is to one
+ * range of memory. A thread holds 16 bytes of the plain side at a time, and those that share a block are neighbours; all that
+ * it reads of the 32 blocks is under way before the first is used.
+ *
+ * Invariants: the bits are those of mxfp8.h and casts.h, as on hosts. Plain rows lie at multiples of 16 bytes, data rows at
+ * multiples of what a thread writes of them. Threads exchange the largest magnitude of a block, and nothing else.
+ */
+#pragma once
+
+#include <tensorferry/elements.h>
+#include <tensorferry/mxfp8.h>
+
+#include "device.h"
+#include "elements_of_four.h"
+#include "locate.h"
+#include "parameters.h"
+
+namespace tensorferry::gpu {
+namespace {
+
+/** Where a row of blocks begins, and how many of them are there: 32, but for the end of a row. */
+struct BlockRow {
+  uint64_t plain, data, scales;
+  int64_t scaleStep;
+  uint32_t blocks;
+};
+
+/** How the threads of a team share blocks of one plain type. */
+template <DType type>
+struct Sharing {
+  static constexpr uint32_t size = type == DType::Float32 ? 4 : 2;
+  /** Elements that a thread holds at a time, and what their data are accessed as. */
+  static constexpr uint32_t held = sizeof(Vector) / size;
+  using Data = typename BitsOfSize<held>::type;
+  /** Threads that share a block. The team takes the 32 blocks in as many rounds. */
+  static constexpr uint32_t threads = mxBlock / held, rounds = threads, blocksOfRound = teamThreads / threads;
+  static_assert(rounds * blocksOfRound == blocksOfTeam, "every thread writes one scale");
+};
+
+/** Two float8_e4m3fn, the first in the low byte. Processors that convert by themselves give the same bits. */
+TENSORFERRY_DEVICE uint32_t encodePair(float first, float second) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  unsigned short pair;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(second), "f"(first));
+  return pair;
+#else
+  return encodeFloat8E4M3(first) | encodeFloat8E4M3(second) << 8;
+#endif
+}
+
+/** The values of the two float8_e4m3fn in the low bytes. */
+TENSORFERRY_DEVICE void decodePair(uint32_t pair, float& first, float& second) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  asm("{\n\t.reg .b32 both;\n\t.reg .b16 low, high;\n\t"
+      "cvt.rn.f16x2.e4m3x2 both, %2;\n\tmov.b32 {low, high}, both;\n\t"
+      "cvt.f32.f16 %0, low;\n\tcvt.f32.f16 %1, high;\n\t}"
+      : "=f"(first), "=f"(second)
+      : "h"(static_cast<unsigned short>(pair)));
+#else
+  first = decodeFloat8E4M3(pair & 0xffu);
+  second = decodeFloat8E4M3((pair >> 8) & 0xffu);
+#endif
+}
+
+/** The bits of the largest magnitude, as float32, or as two elements of 16 bits are compared: without converting any. */
+template <DType type>
+TENSORFERRY_DEVICE uint32_t largestOfVector(const Vector& vector) {
+  const uint32_t words[4] = {vector.x, vector.y, vector.z, vector.w};
+  uint32_t high = 0, low = 0;
+  TENSORFERRY_UNROLL
+  for (uint32_t i = 0; i < 4; i++) {
+    // The lower element only decides between equal upper ones here.
+    const uint32_t upper = words[i] & 0x7fffffffu, lower = words[i] << 17;
+    high = upper > high ? upper : high;
+    low = lower > low ? lower : low;
+  }
+  if constexpr (type == DType::Float32) return high;
+  high >>= 16;
+  low >>= 17;
+  return high > low ? high : low;
+}
+
+/** Of a NaN in 16 bits only that it is one is kept. */
+template <DType type>
+TENSORFERRY_DEVICE uint32_t bitsOfMagnitude(uint32_t magnitude) {
+  if constexpr (type == DType::Float32) return magnitude;
+  if constexpr (type == DType::BFloat16) return magnitude << 16;
+  return bitsOf(Float16::decode(magnitude));
+}
+
+/** The two values in a word of 16-bit elements. A NaN may come out as another one: no block with a NaN keeps its elements. */
+template <DType type>
+TENSORFERRY_DEVICE void valuesOfWord(uint32_t word, float& first, float& second) {
+  if constexpr (type == DType::BFloat16) {
+    first = floatOf(word << 16);
+    second = floatOf(word & 0xffff0000u);
+  } else {
+    first = Float16::decode(word & 0xffffu);
+    second = Float16::decode(word >> 16);
+  }
+}
+
+/** The first four elements as data, or the second four. */
+template <DType type>
+TENSORFERRY_DEVICE uint32_t encodeWord(const Vector& vector, uint32_t which, float multiplier) {
+  float values[4];
+  if constexpr (type == DType::Float32) {
+    values[0] = floatOf(vector.x);
+    values[1] = floatOf(vector.y);
+    values[2] = floatOf(vector.z);
+    values[3] = floatOf(vector.w);
+  } else {
+    valuesOfWord<type>(which == 0 ? vector.x : vector.z, values[0], values[1]);
+    valuesOfWord<type>(which == 0 ? vector.y : vector.w, values[2], values[3]);
+  }
+  return encodePair(values[0] * multiplier, values[1] * multiplier) |
+         encodePair(values[2] * multiplier, values[3] * multiplier) << 16;
+}
+
+template <DType type>
+TENSORFERRY_DEVICE void quantizeRow(const BlockRow& row, ScaleRule rule, uint32_t thread) {
+  using Share = Sharing<type>;
+  const uint32_t ownBlock = thread / Share::threads, ownPart = thread % Share::threads;
+  Vector held[Share::rounds];
+  TENSORFERRY_UNROLL
+  for (uint32_t round = 0; round < Share::rounds; round++) {
+    held[round] = Vector{0, 0, 0, 0};
+    if (round * Share::blocksOfRound + ownBlock < row.blocks)
+      held[round] = loadPassing<Vector>(row.plain + (round * teamThreads + thread) * sizeof(Vector));
+  }
+  uint32_t ownScale = 0;
+  TENSORFERRY_UNROLL
+  for (uint32_t round = 0; round < Share::rounds; round++) {
+    const uint32_t block = round * Share::blocksOfRound + ownBlock;
+    const auto partAt = [&](uint32_t part) {
+      return block < row.blocks
+                 ? largestOfVector<type>(load<Vector>(row.plain + block * mxBlock * Share::size + part * sizeof(Vector)))
+                 : 0;
+    };
+    const uint32_t largest = largestAmong<Share::threads>(largestOfVector<type>(held[round]), partAt);
+    const uint32_t scale = scaleOf(bitsOfMagnitude<type>(largest), rule);
+    const bool isNaN = scale == nanScale;
+    const float multiplier = isNaN ? 1.0f : multiplierOf(scale, rule);
+    ownScale = ownPart == round ? scale : ownScale;
+    typename Share::Data data = encodeWord<type>(held[round], 0, multiplier);
+    if constexpr (Share::held == 8) data |= static_cast<uint64_t>(encodeWord<type>(held[round], 1, multiplier)) << 32;
+    if (isNaN) data = static_cast<typename Share::Data>(0x7f7f7f7f7f7f7f7full);
+    if (block < row.blocks) storePassing(row.data + (round * teamThreads + thread) * Share::held, data);
+  }
+  // Every thread writes one scale: together they are neighbours.
+  const uint32_t block = ownPart * Share::blocksOfRound + ownBlock;
+  if (block < row.blocks) store<uint8_t>(row.scales + offsetOf(block, row.scaleStep), static_cast<uint8_t>(ownScale));
+}
+
+/** Two elements of 16 bits as a word, or one of 32 bits. */
+template <DType type>
+TENSORFERRY_DEVICE uint32_t plainWord(const float* values) {
+  if constexpr (type == DType::Float32) return bitsOf(quiet(values[0]));
+  return static_cast<uint32_t>(Element<type>::encode(values[0])) | static_cast<uint32_t>(Element<type>::encode(values[1])) << 16;
+}
+
+template <DType type>
+TENSORFERRY_DEVICE void dequantizeRow(const BlockRow& row, uint32_t thread) {
+  using Share = Sharing<type>;
+  const uint32_t ownBlock = thread / Share::threads;
+  typename Share::Data held[Share::rounds];
+  uint32_t scales[Share::rounds];
+  TENSORFERRY_UNROLL
+  for (uint32_t round = 0; round < Share::rounds; round++) {
+    const uint32_t block = round * Share::blocksOfRound + ownBlock;
+    held[round] = 0;
+    scales[round] = 0;
+    if (block >= row.blocks) continue;
+    held[round] = loadPassing<typename Share::Data>(row.data + (round * teamThreads + thread) * Share::held);
+    scales[round] = load<uint8_t>(row.scales + offsetOf(block, row.scaleStep));
+  }
+  TENSORFERRY_UNROLL
+  for (uint32_t round = 0; round < Share::rounds; round++) {
+    const float factor = decodeFloat8E8M0(scales[round]);
+    float values[Share::held];
+    TENSORFERRY_UNROLL
+    for (uint32_t i = 0; i < Share::held; i += 2) {
+      decodePair(static_cast<uint32_t>(held[round] >> (8 * i)), values[i], values[i + 1]);
+      values[i] *= factor;
+      values[i + 1] *= factor;
+    }
+    constexpr uint32_t perWord = 4 / Share::size;
+    const Vector vector{plainWord<type>(values), plainWord<type>(values + perWord), plainWord<type>(values + 2 * perWord),
+                        plainWord<type>(values + 3 * perWord)};
+    if (round * Share::blocksOfRound + ownBlock < row.blocks)
+      storePassing(row.plain + (round * teamThreads + thread) * sizeof(Vector), vector);
+  }
+}
+
+}  // namespace
+}  // namespace tensorferry::gpu

@@ -1,0 +1,9 @@
+/** Tests of the addon again, with one that finds misuse of memory (only in full runs). */
+import { describeSanitized } from "../../native/test/sanitized.ts"
+import { packageFolder } from "../src/Addon.ts"
+
+describeSanitized({
+  packageFolder,
+  prebuild: "@TENSORFERRY/BUS_PREBUILD",
+  files: ["CommandQueue", "AgentState", "TorchMemory", "QueueEnds"]
+})

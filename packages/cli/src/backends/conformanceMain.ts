@@ -1,0 +1,66 @@
+#!/usr/bin/env node
+/** One rank of a conformance run as a process of its own: judges the cases that it is told, with services of its own each. */
+import { BackendRegistry } from "@tensorferry/core/backend/BackendRegistry"
+import { decodeBackendOptions } from "@tensorferry/core/backend/OptionsLayer"
+import {
+  type CaseResult,
+  engineOf,
+  replayConformanceCases,
+  replaySubject,
+  runConformanceRank,
+  runReplayCase,
+  runTensorEngineCase,
+  tensorEngineCases
+} from "@tensorferry/core/testing"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import type * as Layer from "effect/Layer"
+import { backendRegistry } from "../job/backends.ts"
+import { ConformanceNews, ConformanceWork } from "./conformanceWork.ts"
+import { runRankProgram } from "./rankProgram.ts"
+
+runRankProgram({ work: ConformanceWork, news: ConformanceNews }, (work, group, tell) =>
+  Effect.gen(function* () {
+    const registry = yield* BackendRegistry
+    const descriptor = yield* registry.byName(work.backend)
+    const options = yield* decodeBackendOptions(descriptor.options, descriptor.name, work.options, "See its options.")
+    const deadline = Duration.millis(work.caseMillis)
+
+    /** Cases of one process; services that cannot be built fail the case. */
+    const judgeEach = <Case extends { readonly name: string }, S, E>(
+      known: ReadonlyArray<Case>,
+      services: Layer.Layer<S, E>,
+      run: (one: Case) => Effect.Effect<CaseResult, never, S>
+    ) =>
+      Effect.forEach(
+        known.filter(({ name }) => work.cases.includes(name)),
+        (one) =>
+          Effect.provide(run(one), services, { local: true }).pipe(
+            Effect.catch((error) =>
+              Effect.succeed<CaseResult>({ name: one.name, status: "failed", detail: String(error) })
+            ),
+            Effect.flatMap(({ name, status, detail }) => tell({ name, outcome: { rank: 0, status, detail } }))
+          ),
+        { discard: true }
+      )
+
+    if (work.kind === "tensorEngine") {
+      return yield* judgeEach(tensorEngineCases, engineOf(registry, descriptor, options), (one) =>
+        runTensorEngineCase(one, deadline)
+      )
+    }
+    if (work.kind === "replayTransfer") {
+      return yield* judgeEach(replayConformanceCases, replaySubject(registry, descriptor, options), (one) =>
+        runReplayCase(one, deadline)
+      )
+    }
+    yield* runConformanceRank({
+      group,
+      engine: engineOf(registry, descriptor, options),
+      driver: descriptor.copyDriver!(options),
+      caseDeadline: deadline,
+      includes: (name) => work.cases.includes(name),
+      onOutcome: (name, outcome) => tell({ name, outcome })
+    })
+  }).pipe(Effect.provide(backendRegistry(work.backendPackages, work.packagesFrom)))
+)

@@ -1,0 +1,27 @@
+/** What a process that judges a backend is told, and what it tells. Plain data. */
+import { RankOutcome } from "@tensorferry/core/testing"
+import * as Schema from "effect/Schema"
+
+/** Where a rank's process finds a backend. */
+export const backendPlace = {
+  backend: Schema.String,
+  backendPackages: Schema.Array(Schema.String),
+  /** Where backend packages are looked up: a file URL of the caller. */
+  packagesFrom: Schema.String,
+  /** As the user wrote them. */
+  options: Schema.Json
+}
+
+export const ConformanceWork = Schema.toCodecJson(
+  Schema.Struct({
+    ...backendPlace,
+    /** "copy": the cases of `CopyService` and `CopyDriver` for the group's size. */
+    kind: Schema.Literals(["tensorEngine", "copy", "replayTransfer"]),
+    cases: Schema.Array(Schema.String),
+    caseMillis: Schema.Int
+  })
+)
+export type ConformanceWork = typeof ConformanceWork.Type
+
+export const ConformanceNews = Schema.toCodecJson(Schema.Struct({ name: Schema.String, outcome: RankOutcome }))
+export type ConformanceNews = typeof ConformanceNews.Type

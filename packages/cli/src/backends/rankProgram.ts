@@ -1,0 +1,77 @@
+/**
+ * A rank's process, seen from inside: gets its work over the parent's channel, joins the group of the ranks, tells what it
+ * finds out, and ends with the parent.
+ */
+import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
+import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
+import { makeSingle } from "@tensorferry/core/service/ProcessGroupInProcess"
+import * as ProcessGroupTcp from "@tensorferry/core/service/ProcessGroupTcp"
+import * as Cause from "effect/Cause"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Option from "effect/Option"
+import * as Schema from "effect/Schema"
+import type * as Scope from "effect/Scope"
+import { toFailure } from "../job/JobSpec.ts"
+import { FromRank, ToRank } from "./rankProcesses.ts"
+
+const encode = Schema.encodeSync(FromRank)
+const decode = Schema.decodeUnknownOption(ToRank)
+
+/** Ends when the message has left; a closed channel means that nobody listens any more. */
+const send = (message: typeof FromRank.Type): Effect.Effect<void> =>
+  Effect.callback((resume) => {
+    if (process.send === undefined || !process.connected) return resume(Effect.void)
+    process.send(encode(message), undefined, undefined, () => resume(Effect.void))
+  })
+
+const received = Effect.callback<typeof ToRank.Type>((resume) => {
+  process.once("message", (message) => {
+    const decoded = decode(message)
+    if (Option.isSome(decoded)) resume(Effect.succeed(decoded.value))
+  })
+})
+
+const parentGone = Effect.callback<void>((resume) => {
+  process.once("disconnect", () => resume(Effect.void))
+  if (!process.connected) resume(Effect.void)
+})
+
+/** Runs `body` as this rank's part of the work, with its group. */
+export const runRankProgram = <Work, News, E>(
+  codecs: { readonly work: Schema.Codec<Work, Schema.Json>; readonly news: Schema.Codec<News, Schema.Json> },
+  body: (
+    work: Work,
+    group: ProcessGroupShape,
+    tell: (news: News) => Effect.Effect<void>
+  ) => Effect.Effect<void, E, Scope.Scope>
+): void => {
+  const tell = (news: News) => send({ _tag: "Told", news: Schema.encodeSync(codecs.news)(news) })
+  const part = Effect.gen(function* () {
+    const { rank, size, port, deadlineMillis, work } = yield* received
+    const deadline = Duration.millis(deadlineMillis)
+    const group =
+      size === 1
+        ? yield* makeSingle({ deadline })
+        : yield* ProcessGroupTcp.make({
+            rank,
+            size,
+            host: "127.0.0.1",
+            port,
+            deadline,
+            onListening: (bound) => send({ _tag: "Listening", port: bound })
+          })
+    yield* body(yield* Schema.decodeEffect(codecs.work)(work), group, tell)
+  })
+  const main = Effect.gen(function* () {
+    const exit = yield* Effect.exit(Effect.scoped(part))
+    if (Exit.isSuccess(exit)) return
+    yield* send({ _tag: "Failed", message: toFailure(Cause.squash(exit.cause)).message })
+    process.exitCode = 1
+  })
+  const leave = Effect.sync(() => {
+    if (process.connected) process.disconnect()
+  })
+  NodeRuntime.runMain(Effect.ensuring(Effect.raceFirst(main, parentGone), leave), { disableErrorReporting: true })
+}

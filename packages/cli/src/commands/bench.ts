@@ -1,0 +1,130 @@
+/** `tensorferry bench`: throughput and latency of a backend between processes, beside plain copies in memory. */
+import * as path from "node:path"
+import { pathToFileURL } from "node:url"
+import { chooseCopyBackend } from "@tensorferry/core/backend/BackendLayer"
+import { decodeBackendOptions } from "@tensorferry/core/backend/OptionsLayer"
+import * as Console from "effect/Console"
+import * as CliError from "effect/cli/CliError"
+import * as Command from "effect/cli/Command"
+import * as Flag from "effect/cli/Flag"
+import * as Effect from "effect/Effect"
+import * as Schema from "effect/Schema"
+import { makeCaseBar } from "../backends/caseBar.ts"
+import { backendOptions, readBackendOptions } from "../backends/optionsFlag.ts"
+import { type BenchCase, runBench } from "../backends/runBench.ts"
+import { backendRegistry } from "../job/backends.ts"
+import { withFailures } from "../output/CliFailure.ts"
+import { formatBytes, table } from "../output/Table.ts"
+import { backend, backendPackages, json } from "./shared.ts"
+
+const units: { readonly [unit: string]: number } = { "": 1, b: 1, kib: 2 ** 10, mib: 2 ** 20, gib: 2 ** 30 }
+const mostBytes = 2 ** 36
+const defaultLengths = [8, 4096, 2 ** 20, 64 * 2 ** 20]
+
+/** `4096`, `64KiB`; undefined for anything else. */
+const parseBytes = (text: string): number | undefined => {
+  const match = /^(\d{1,12}) ?(|b|kib|mib|gib)$/i.exec(text.trim())
+  const value = match === null ? 0 : Number(match[1]) * units[match[2]!.toLowerCase()]!
+  return value >= 1 && value <= mostBytes ? value : undefined
+}
+
+const flags = {
+  backend,
+  ranks: Flag.Int("ranks").pipe(
+    Flag.withSchema(Schema.Int.check(Schema.isBetween({ minimum: 2, maximum: 64 }))),
+    Flag.withDescription("Processes; each sends to the next one and receives from the one before"),
+    Flag.withDefault(2)
+  ),
+  bytes: Flag.mapEffect(Flag.between(Flag.String("bytes"), 0, 32), (texts) =>
+    Effect.forEach(texts, (text) => {
+      const value = parseBytes(text)
+      return value === undefined
+        ? Effect.fail(
+            new CliError.InvalidValue({
+              option: "bytes",
+              value: text,
+              expected: "bytes from 1 to 64GiB, such as 4096, 64KiB or 256MiB",
+              kind: "flag"
+            })
+          )
+        : Effect.succeed(value)
+    })
+  ).pipe(Flag.withDescription("Bytes of a message, as 4096, 64KiB, 256MiB (repeatable); by default 8 bytes to 64MiB")),
+  options: backendOptions,
+  backendPackages,
+  json
+}
+
+const formatTime = (seconds: number): string =>
+  seconds < 1e-3
+    ? `${(seconds * 1e6).toFixed(1)} us`
+    : seconds < 1
+      ? `${(seconds * 1e3).toFixed(2)} ms`
+      : `${seconds.toFixed(2)} s`
+
+const rate = (bytesPerSecond: number): string => (bytesPerSecond / 1e9).toFixed(bytesPerSecond < 1e9 ? 3 : 2)
+
+const describe = (name: string, ranks: number, cases: ReadonlyArray<BenchCase>): string => {
+  const rows = cases.map((one) => [
+    formatBytes(one.byteLength),
+    String(one.rounds),
+    formatTime(one.medianSeconds),
+    formatTime(one.fastestSeconds),
+    rate(one.bytesPerSecond),
+    formatTime(one.copyMedianSeconds),
+    rate(one.copyBytesPerSecond),
+    (one.copyMedianSeconds / one.medianSeconds).toFixed(3),
+    one.path
+  ])
+  const header = ["bytes", "rounds", "median", "fastest", "GB/s", "memory copy", "GB/s", "copy = 1", "path"]
+  return [
+    `${name}, ${ranks} processes: each sends to the next and receives from the one before, all at once`,
+    "",
+    table(header, rows, [...header.slice(0, -1).map(() => "right" as const), "left"]),
+    "",
+    "Times are of the slowest process, from submission until the bytes are there; rates are of one process in one direction.",
+    "The memory copy is of as many bytes within each process, in turns with the rounds of the same run."
+  ].join("\n")
+}
+
+export const bench = Command.make("bench", flags, (given) =>
+  withFailures(
+    given.json,
+    Effect.gen(function* () {
+      const from = pathToFileURL(path.join(process.cwd(), "package.json")).href
+      const { descriptor } = yield* Effect.provide(
+        chooseCopyBackend(given.backend, "cpu"),
+        backendRegistry(given.backendPackages, from)
+      )
+      const written = yield* readBackendOptions(given.options)
+      yield* decodeBackendOptions(descriptor.options, descriptor.name, written, "Correct --options.")
+      const bar = makeCaseBar(process.stderr.isTTY === true && !given.json)
+      const cases = yield* Effect.ensuring(
+        runBench({
+          work: {
+            backend: descriptor.name,
+            backendPackages: given.backendPackages,
+            packagesFrom: from,
+            options: written,
+            lengths: given.bytes.length === 0 ? defaultLengths : given.bytes
+          },
+          ranks: given.ranks,
+          deadlineMillis: 60_000,
+          onProgress: bar.update
+        }),
+        bar.clear
+      )
+      yield* Console.log(
+        given.json
+          ? JSON.stringify({ ok: true, backend: descriptor.name, ranks: given.ranks, cases }, null, 2)
+          : describe(descriptor.name, given.ranks, cases)
+      )
+    })
+  )
+).pipe(
+  Command.withDescription("Measure what a backend moves between processes, beside plain copies in memory"),
+  Command.withExamples([
+    { command: "tensorferry bench", description: "The backend that auto chooses, two processes" },
+    { command: "tensorferry bench --backend nccl --ranks 8 --bytes 1MiB --bytes 1GiB", description: "Eight devices" }
+  ])
+)

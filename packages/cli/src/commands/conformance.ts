@@ -1,0 +1,164 @@
+/** `tensorferry backends conformance`: the kit's cases on one backend, in processes, with a report. */
+import { writeFile } from "node:fs/promises"
+import * as path from "node:path"
+import { pathToFileURL } from "node:url"
+import { requireAvailable } from "@tensorferry/core/backend/BackendLayer"
+import { BackendRegistry } from "@tensorferry/core/backend/BackendRegistry"
+import { decodeBackendOptions } from "@tensorferry/core/backend/OptionsLayer"
+import { ConformanceReport, countCases } from "@tensorferry/core/testing"
+import * as Console from "effect/Console"
+import * as Argument from "effect/cli/Argument"
+import * as Command from "effect/cli/Command"
+import * as Flag from "effect/cli/Flag"
+import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
+import * as Schema from "effect/Schema"
+import { makeCaseBar } from "../backends/caseBar.ts"
+import { backendOptions, readBackendOptions } from "../backends/optionsFlag.ts"
+import { reportFacts } from "../backends/reportFacts.ts"
+import { describeReport } from "../backends/reportText.ts"
+import { runConformance } from "../backends/runConformance.ts"
+import { backendRegistry } from "../job/backends.ts"
+import { modelError } from "../model/ModelError.ts"
+import { readYamlFile } from "../model/YamlFile.ts"
+import { withFailures } from "../output/CliFailure.ts"
+import { backendPackages, json } from "./shared.ts"
+
+const mostRanks = 4
+
+const Quirks = Schema.Record(Schema.String, Schema.String)
+
+const readQuirks = (file: Option.Option<string>) =>
+  Option.match(file, {
+    onNone: () => Effect.succeed({}),
+    onSome: (name) =>
+      readYamlFile(name, Quirks, (detail) =>
+        modelError("InvalidUsage", {
+          file: name,
+          detail,
+          remedy: 'Write a map from case to reason, as {"moves one byte": "it moves words"}.'
+        })
+      )
+  })
+
+const flags = {
+  name: Argument.String("NAME").pipe(Argument.withDescription("The backend to judge")),
+  ranks: Flag.Int("ranks").pipe(
+    Flag.withSchema(Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: mostRanks }))),
+    Flag.withDescription(`Most processes of a case, 1 to ${mostRanks}; cases of more ranks are skipped`),
+    Flag.withDefault(mostRanks)
+  ),
+  filter: Flag.String("filter").pipe(
+    Flag.withDescription("Only cases with this in their service or name, as copyDriver or cancel"),
+    Flag.optional
+  ),
+  options: backendOptions,
+  quirks: Flag.String("quirks").pipe(
+    Flag.withDescription("YAML or JSON file of cases that are known to fail, each with the reason; they are not run"),
+    Flag.optional
+  ),
+  caseSeconds: Flag.Finite("case-seconds").pipe(
+    Flag.withSchema(Schema.Finite.check(Schema.isBetween({ minimum: 1, maximum: 3600 }))),
+    Flag.withDescription("Seconds after which a case counts as hanging"),
+    Flag.withDefault(60)
+  ),
+  report: Flag.String("report").pipe(Flag.withDescription("File to write the report to, as JSON"), Flag.optional),
+  note: Flag.String("note").pipe(
+    Flag.withDescription("A line for the report, such as that the devices are simulated"),
+    Flag.withDefault("")
+  ),
+  backendPackages,
+  json
+}
+
+const encodeReport = Schema.encodeSync(Schema.toCodecJson(ConformanceReport))
+
+const writeReport = (file: string, report: ConformanceReport) =>
+  Effect.tryPromise({
+    try: () => writeFile(file, `${JSON.stringify(encodeReport(report), null, 2)}\n`),
+    catch: (cause) =>
+      modelError("FileFailed", {
+        file,
+        detail: `It cannot be written: ${String(cause)}.`,
+        remedy: "Name another file."
+      })
+  })
+
+export const conformance = Command.make("conformance", flags, (given) =>
+  withFailures(
+    given.json,
+    Effect.gen(function* () {
+      const from = pathToFileURL(path.join(process.cwd(), "package.json")).href
+      const written = yield* readBackendOptions(given.options)
+      const { descriptor, probe } = yield* Effect.provide(
+        Effect.gen(function* () {
+          const found = yield* requireAvailable(yield* (yield* BackendRegistry).byName(given.name))
+          yield* decodeBackendOptions(found.options, found.name, written, "Correct --options.")
+          return { descriptor: found, probe: yield* found.probe }
+        }),
+        backendRegistry(given.backendPackages, from)
+      )
+      const filter = Option.getOrUndefined(given.filter)
+      const bar = makeCaseBar(process.stderr.isTTY === true && !given.json)
+      const services = yield* Effect.ensuring(
+        runConformance({
+          descriptor,
+          backendPackages: given.backendPackages,
+          packagesFrom: from,
+          options: written,
+          ranks: given.ranks,
+          filter,
+          quirks: { ...descriptor.quirks, ...(yield* readQuirks(given.quirks)) },
+          caseMillis: Math.round(given.caseSeconds * 1000),
+          onProgress: bar.update
+        }),
+        bar.clear
+      )
+      const all = services.flatMap(({ cases }) => cases)
+      if (all.length === 0) {
+        return yield* modelError("InvalidUsage", {
+          backend: given.name,
+          detail:
+            filter === undefined ? "It offers nothing that can be judged." : `No case has "${filter}" in its name.`,
+          remedy: filter === undefined ? "Judge another backend." : "Leave --filter out to see all names."
+        })
+      }
+      const report: ConformanceReport = {
+        format: "tensorferry-conformance-1",
+        ...(yield* reportFacts(descriptor, given.backendPackages, from)),
+        note: given.note,
+        probe:
+          probe._tag === "Available"
+            ? { detail: probe.detail, versions: probe.versions }
+            : { detail: probe.cause, versions: {} },
+        options: written,
+        ranks: given.ranks,
+        isFiltered: filter !== undefined,
+        services
+      }
+      if (Option.isSome(given.report)) yield* writeReport(given.report.value, report)
+      const { failed } = countCases(all)
+      yield* Console.log(
+        given.json
+          ? JSON.stringify({ ok: failed === 0, report: encodeReport(report) }, null, 2)
+          : describeReport(report)
+      )
+      if (failed === 0) return
+      yield* Effect.sync(() => {
+        process.exitCode = 1
+      })
+    })
+  )
+).pipe(
+  Command.withExamples([
+    { command: "tensorferry backends conformance torch-copy", description: "The host backend, up to four processes" },
+    {
+      command: "tensorferry backends conformance spool --backend-package ./spool --filter copyDriver",
+      description: "A backend of your own, its driver only"
+    },
+    {
+      command: "tensorferry backends conformance nccl --ranks 2 --report nccl.json",
+      description: "Two devices, with a report"
+    }
+  ])
+)

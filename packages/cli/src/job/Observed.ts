@@ -1,0 +1,94 @@
+/**
+ * What a rank notes of its work when a trace or a record is asked for: what it held and where that came from, memory, and
+ * the spans of its phases. Plain data.
+ */
+import * as os from "node:os"
+import { makeTrace } from "@tensorferry/core/exec/TraceFile"
+import type { TraceRecord } from "@tensorferry/core/exec/TraceRecord"
+import type { ReshardPlan } from "@tensorferry/core/ir/ReshardPlan"
+import { opByteLength } from "@tensorferry/core/planner/PlanCheck"
+import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
+import { inSpan } from "@tensorferry/core/service/Spans"
+import * as Effect from "effect/Effect"
+import * as Schema from "effect/Schema"
+import { systemFiles } from "../machine/SystemFiles.ts"
+
+/** A destination tensor of one rank. */
+export const ObservedTensor = Schema.Struct({
+  name: Schema.String,
+  dtype: Schema.String,
+  /** Of the whole tensor. */
+  shape: Schema.Array(Schema.Int),
+  /** Of the rank's shard. */
+  bytes: Schema.Int,
+  /** SHA-256 of the rank's shard; null where nobody asked for it. */
+  digest: Schema.NullOr(Schema.String),
+  /** Bytes by the rank that they came from. */
+  from: Schema.Array(Schema.Tuple([Schema.Int, Schema.Int]))
+})
+export type ObservedTensor = typeof ObservedTensor.Type
+
+/** Bytes. */
+export const ObservedMemory = Schema.Struct({
+  /** Resident when the job began: the program itself. */
+  before: Schema.Int,
+  /** What the plan says that tensors and buffers need on top. */
+  estimate: Schema.Int,
+  /** Most that was resident at once. */
+  peak: Schema.Int
+})
+export type ObservedMemory = typeof ObservedMemory.Type
+
+export const Observed = Schema.Struct({
+  hostName: Schema.String,
+  memory: ObservedMemory,
+  tensors: Schema.Array(ObservedTensor)
+})
+export type Observed = typeof Observed.Type
+
+/** Spans of one rank that are kept. */
+const spanLimit = 100_000
+
+/** Names the boot whose monotonic clock this process reads; processes of one host share it. */
+const clockName = (): string => systemFiles().read("/proc/sys/kernel/random/boot_id") ?? os.hostname()
+
+export const observed = (memory: Omit<ObservedMemory, "peak">, tensors: ReadonlyArray<ObservedTensor>): Observed => ({
+  hostName: os.hostname(),
+  memory: { ...memory, peak: process.resourceUsage().maxRSS * 1024 },
+  tensors
+})
+
+/** Bytes of each tensor by the rank that they come from; `tensorOf` names the tensor that a parameter is a view of. */
+export const originsOf = (
+  plan: ReshardPlan,
+  tensorOf: (paramName: string) => string
+): ReadonlyMap<string, ReadonlyArray<readonly [rank: number, bytes: number]>> => {
+  const origins = new Map<string, Map<number, number>>()
+  for (const op of plan.recvOps) {
+    const name = tensorOf(op.paramName)
+    const byRank = origins.get(name) ?? new Map<number, number>()
+    byRank.set(op.peerRank, (byRank.get(op.peerRank) ?? 0) + opByteLength(op))
+    origins.set(name, byRank)
+  }
+  return new Map([...origins].map(([name, byRank]) => [name, [...byRank].sort(([a], [b]) => a - b)]))
+}
+
+/** Runs a rank's job with a tracer and adds the spans to its report. */
+export const withTrace = <A, E, R>(
+  job: Effect.Effect<A, E, R>
+): Effect.Effect<A & { readonly trace: TraceRecord }, E, R | ProcessGroup> =>
+  Effect.gen(function* () {
+    const { rank } = yield* ProcessGroup
+    const trace = makeTrace({
+      processName: `rank ${rank}`,
+      pid: rank,
+      track: "phases",
+      host: clockName(),
+      limit: spanLimit
+    })
+    const done = yield* Effect.withTracer(
+      inSpan(job, "job", () => ({ rank })),
+      trace.tracer
+    )
+    return { ...done, trace: yield* trace.record }
+  })

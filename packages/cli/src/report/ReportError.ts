@@ -1,0 +1,24 @@
+/** Failures of records of runs: written, read, and shown. */
+import { describeReason, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
+import * as Schema from "effect/Schema"
+
+export const ReportReason = Schema.Union([
+  /** A file is not a record of a run; the detail names the field. */
+  reason("InvalidRecord"),
+  /** A record of a version that this one does not know. */
+  reason("UnknownVersion")
+])
+export type ReportReason = typeof ReportReason.Type
+
+export class ReportError extends Schema.TaggedError<ReportError>()("ReportError", {
+  reason: ReportReason,
+  /** The field that is wrong, as `ranks[2].memory.peak`; empty for the whole file. */
+  field: Schema.String
+}) {
+  override get message(): string {
+    return describeReason(this.reason)
+  }
+}
+
+export const reportError = (tag: ReportReason["_tag"], field: string, input: ReasonInput): ReportError =>
+  new ReportError({ reason: reasonOf(tag, input), field })

@@ -1,0 +1,16 @@
+/** Memory of every rank: what the program had, what the plan said that it would need, and the most that there was. */
+import { formatBytes } from "../output/Table.ts"
+import { fraction } from "./html.ts"
+import type { RunRecord } from "./RunRecord.ts"
+
+export const memoryChart = ({ ranks }: RunRecord): string => {
+  const most = ranks.reduce((largest, { memory }) => Math.max(largest, memory.peak, memory.before + memory.estimate), 1)
+  const rows = ranks.map(({ rank, memory: { before, estimate, peak } }) => {
+    const style = `--before:${fraction(before, most)};--estimate:${fraction(estimate, most)};--peak:${fraction(peak, most)}`
+    const growth = Math.max(0, peak - before)
+    return `<tr><th scope="row">rank ${rank}</th><td class="memoryCell"><div class="memory" style="${style}" aria-hidden="true"><i class="before"></i><i class="estimate"></i><i class="peak"></i></div></td><td>${formatBytes(before)}</td><td>${formatBytes(estimate)}</td><td>${formatBytes(growth)}</td><td>${formatBytes(peak)}</td></tr>`
+  })
+  return `<ul class="legend"><li><span class="swatch before"></span>program, when the job began</li><li><span class="swatch estimate"></span>estimate: tensors and buffers of the plan</li><li><span class="swatch peak"></span>peak, resident</li></ul>
+<div class="scroller" tabindex="0" role="region" aria-label="Memory by rank"><table class="plain memories"><thead><tr><th scope="col">rank</th><th scope="col"><span class="hidden">chart</span></th><th scope="col">program</th><th scope="col">estimate</th><th scope="col">peak above program</th><th scope="col">peak</th></tr></thead><tbody>
+${rows.join("\n")}</tbody></table></div>`
+}

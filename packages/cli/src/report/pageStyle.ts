@@ -1,0 +1,74 @@
+/** How the page of a run looks, in light and dark. */
+
+export const pageStyle = `
+:root { color-scheme: light dark;
+  --ground: light-dark(#f4f6f8, #0e1217); --surface: light-dark(#ffffff, #161c23); --line: light-dark(#dde3ea, #2a333e);
+  --text: light-dark(#17202a, #e4eaf1); --soft: light-dark(#566270, #9aa7b5); --accent: light-dark(#1b66c9, #5aa2ff);
+  --good: light-dark(#0d7a43, #45c585); --warn: light-dark(#96590a, #e3a748);
+  --wire: light-dark(#1b66c9, #5aa2ff); --local: light-dark(#12876a, #3ecfa6); --stage: light-dark(#0f8aa3, #45c6de);
+  --agree: light-dark(#b97a0b, #e9b549); --plan: light-dark(#7a4fd0, #ab8bf5); --file: light-dark(#66707c, #93a0ae);
+  --verify: light-dark(#c2417c, #f083b2); --frame: light-dark(#98a4b1, #566372); }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--ground); color: var(--text); font: 15px/1.5 system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
+main, header { max-width: 1240px; margin: 0 auto; padding: 0 24px; }
+header { padding-top: 32px; }
+h1 { font-size: 26px; line-height: 1.25; margin: 4px 0 2px; overflow-wrap: anywhere; letter-spacing: -0.01em; }
+h2 { font-size: 17px; margin: 0 0 4px; }
+section { background: var(--surface); border: 1px solid var(--line); border-radius: 12px; padding: 20px 22px; margin: 18px 0; }
+p { margin: 0 0 12px; } .quiet, .lead { color: var(--soft); } .lead { margin: 0; overflow-wrap: anywhere; }
+.brand { color: var(--soft); font-size: 13px; letter-spacing: .02em; display: flex; gap: 10px; align-items: center; }
+.badge { border-radius: 99px; padding: 1px 10px; border: 1px solid currentColor; font-weight: 600; }
+.badge.good { color: var(--good); } .badge.warn { color: var(--warn); }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(148px, 1fr)); gap: 12px; margin: 20px 0 0; padding: 0; }
+.figures div { background: var(--surface); border: 1px solid var(--line); border-radius: 12px; padding: 12px 16px; }
+.figures dt { color: var(--soft); font-size: 13px; } .figures dd { margin: 0; font-size: 20px; font-weight: 650; letter-spacing: -0.01em; font-variant-numeric: tabular-nums; }
+.figures dd, .figures small { overflow-wrap: anywhere; } .figures small { display: block; color: var(--soft); font-size: 12.5px; font-weight: 400; letter-spacing: 0; }
+.split { display: grid; grid-template-columns: minmax(0, auto) minmax(340px, 1fr); gap: 28px; align-items: start; }
+@media (max-width: 900px) { .split { grid-template-columns: minmax(0, 1fr); } main, header { padding-inline: 12px; } }
+.heat { max-width: 100%; height: auto; display: block; font: 12px system-ui, "DejaVu Sans", sans-serif; }
+.heat .grid { fill: color-mix(in oklab, var(--line) 45%, var(--surface)); }
+.heat text { fill: var(--soft); text-anchor: middle; font-variant-numeric: tabular-nums; } .heat .end { text-anchor: end; }
+.heat .axisName { fill: var(--text); font-weight: 600; } .heat .cellText { fill: var(--text); } .heat .onShade { fill: light-dark(#fff, #0b1016); }
+.heat .ownRank { stroke: var(--local); stroke-width: 2; stroke-dasharray: 4 3; }
+${[12, 24, 36, 48, 61, 74, 87, 100].map((part, at) => `.shade${at + 1} { fill: color-mix(in oklab, var(--accent) ${part}%, var(--surface)); background: color-mix(in oklab, var(--accent) ${part}%, var(--surface)); }`).join("\n")}
+.scale, .legend { list-style: none; display: flex; flex-wrap: wrap; gap: 4px 16px; padding: 0; margin: 10px 0 12px; font-size: 12.5px; color: var(--soft); }
+.scale { gap: 0; margin-left: 4px; flex-wrap: nowrap; max-width: 560px; } .scale li { flex: 1; min-width: 0; white-space: nowrap; } .scale .swatch { width: 100%; display: block; border-radius: 0; margin: 0; }
+.scale b { display: flex; justify-content: flex-end; font-weight: 400; }
+.swatch { display: inline-block; width: 12px; height: 12px; border-radius: 3px; margin-right: 6px; vertical-align: -1px; }
+${["wire", "local", "stage", "agree", "plan", "file", "verify", "frame"].map((kind) => `.swatch.${kind} { background: var(--${kind}); } .bar.${kind} { --c: var(--${kind}); }`).join("\n")}
+button { font: inherit; font-size: 13px; color: var(--text); background: var(--surface); border: 1px solid var(--line); border-radius: 8px; padding: 3px 11px; cursor: pointer; }
+button:hover { border-color: var(--accent); } button[aria-pressed="true"] { background: var(--accent); border-color: var(--accent); color: light-dark(#fff, #0b1016); }
+:focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
+.views { display: flex; flex-wrap: wrap; gap: 6px; margin-top: 8px; }
+.timeline { display: grid; grid-template-columns: 72px minmax(0, 1fr); max-height: 72vh; overflow-y: auto; border: 1px solid var(--line); border-radius: 8px; }
+.laneName { padding: 5px 10px; color: var(--soft); font-size: 13px; border-top: 1px solid var(--line); white-space: nowrap; }
+.lane { position: relative; height: calc(var(--rows) * 20px + 10px); border-top: 1px solid var(--line); border-left: 1px solid var(--line); overflow: hidden;
+  background: repeating-linear-gradient(90deg, var(--line) 0 1px, transparent 1px 20%); }
+.bar { position: absolute; top: calc(var(--r) * 20px + 5px); height: 18px; left: calc((var(--s) - var(--t0)) / var(--tn) * 100%); width: max(2px, calc(var(--d) / var(--tn) * 100%));
+  overflow: hidden; white-space: nowrap; font-size: 11.5px; line-height: 18px; text-indent: 6px; border-radius: 3px; color: var(--text);
+  background: color-mix(in oklab, var(--c) 32%, var(--surface)); box-shadow: inset 3px 0 0 var(--c); }
+.bar:hover { background: color-mix(in oklab, var(--c) 55%, var(--surface)); }
+.ticks { position: sticky; top: 0; z-index: 1; display: flex; justify-content: space-between; font-size: 12px; color: var(--soft); padding: 4px 6px; background: var(--surface); font-variant-numeric: tabular-nums; }
+.timeline > .laneName:first-child { border: 0; position: sticky; top: 0; background: var(--surface); z-index: 1; }
+.scroller { max-height: 60vh; overflow: auto; }
+table { border-collapse: collapse; width: 100%; font-size: 13.5px; font-variant-numeric: tabular-nums; }
+th { text-align: left; font-weight: 600; color: var(--soft); white-space: nowrap; } td, th { padding: 4px 10px; border-bottom: 1px solid var(--line); }
+thead th { position: sticky; top: 0; background: var(--surface); z-index: 1; }
+.plain td, .plain thead th:nth-child(n + 3) { text-align: right; white-space: nowrap; }
+.ranks thead th:nth-child(2) { text-align: right; } .part { border-left: 2px solid var(--line); }
+.memoryCell { width: 42%; } .memory { position: relative; height: 14px; background: color-mix(in oklab, var(--line) 45%, var(--surface)); border-radius: 4px; overflow: hidden; }
+.memory i { position: absolute; inset-block: 0; } .memory .before { left: 0; width: calc(var(--before) * 100%); }
+.memory .estimate { left: calc(var(--before) * 100%); width: max(2px, calc(var(--estimate) * 100%)); } .memory .peak { left: calc(var(--peak) * 100% - 3px); width: 3px; }
+.before { background: var(--frame); } .estimate { background: var(--accent); } .peak { background: var(--verify); }
+.data .tools { display: flex; gap: 12px; align-items: center; margin: 8px 0; flex-wrap: wrap; }
+input { font: inherit; font-size: 14px; color: var(--text); background: var(--ground); border: 1px solid var(--line); border-radius: 8px; padding: 4px 10px; min-width: min(320px, 100%); }
+.data .view { max-height: 460px; overflow: auto; border: 1px solid var(--line); border-radius: 8px; }
+.data table { table-layout: fixed; } .data td, .data th { height: 30px; padding: 0 10px; white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
+.data th { padding: 0; } .data th button { border: 0; border-radius: 0; width: 100%; height: 34px; text-align: inherit; font-weight: 600; color: var(--soft); overflow: hidden; text-overflow: ellipsis; }
+.data th[aria-sort] button { color: var(--text); } .data th[aria-sort="ascending"] button::after { content: " ↑"; } .data th[aria-sort="descending"] button::after { content: " ↓"; }
+.data tbody tr:hover td { background: color-mix(in oklab, var(--accent) 8%, var(--surface)); } .data .spacer td { padding: 0; border: 0; height: auto; }
+.data .number { text-align: right; } .data td.code { font-family: ui-monospace, "DejaVu Sans Mono", monospace; font-size: 12.5px; }
+.facts { display: grid; grid-template-columns: fit-content(40%) minmax(0, 1fr); gap: 2px 20px; margin: 10px 0 0; font-size: 14px; } .facts dt { color: var(--soft); overflow-wrap: anywhere; } .facts dd { margin: 0; overflow-wrap: anywhere; }
+.hidden { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
+footer { max-width: 1240px; margin: 0 auto; padding: 4px 24px 40px; color: var(--soft); font-size: 13px; }
+`

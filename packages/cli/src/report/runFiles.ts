@@ -1,0 +1,59 @@
+/** Writes what a run of `reshard` was asked to leave behind: its trace, its record. */
+import { access, constants, stat, writeFile } from "node:fs/promises"
+import * as path from "node:path"
+import { systemCall } from "@tensorferry/core/checkpoint/FileAccess"
+import { traceDocument } from "@tensorferry/core/exec/TraceDocument"
+import { formatMeshLayout } from "@tensorferry/core/layout/MeshText"
+import { formatParallelConfig } from "@tensorferry/core/layout/ModelLayout"
+import * as Effect from "effect/Effect"
+import { type AnyJobSpec, isMeshJob, type RankReport } from "../job/JobSpec.ts"
+import { modelError } from "../model/ModelError.ts"
+import { makeRunRecord, tracesOf } from "./makeRunRecord.ts"
+import { encodeRunRecord, type RunRecord } from "./RunRecord.ts"
+import { runFacts } from "./runFacts.ts"
+
+export interface RunFiles {
+  readonly trace: string | undefined
+  readonly record: string | undefined
+}
+
+/** Refuses a name where no file can be written, before the run and not after it. */
+export const checkTarget = (file: string) =>
+  Effect.gen(function* () {
+    const found = yield* Effect.option(Effect.tryPromise(() => stat(file)))
+    if (found._tag === "Some" && !found.value.isFile()) {
+      return yield* modelError("OutputExists", { file, detail: "It is not a file.", remedy: "Name a new file." })
+    }
+    const target = found._tag === "Some" ? file : path.dirname(file)
+    yield* systemCall("WriteFailed", file, "write the file", () => access(target, constants.W_OK))
+  })
+
+const write = (file: string, text: string) =>
+  systemCall("WriteFailed", file, "write the file", () => writeFile(file, text))
+
+const jobOf = (spec: AnyJobSpec, conversion: string, seconds: number): RunRecord["job"] => ({
+  checkpoint: spec.checkpoint,
+  from: isMeshJob(spec) ? formatMeshLayout(spec.mesh.from) : formatParallelConfig(spec.from),
+  to: isMeshJob(spec) ? formatMeshLayout(spec.mesh.to) : formatParallelConfig(spec.to),
+  ranks: isMeshJob(spec) ? `tensor ${spec.tensor}` : spec.ranks,
+  conversion,
+  out: spec.out?.folder ?? null,
+  verified: spec.verify,
+  seconds
+})
+
+export interface FinishedRun {
+  readonly spec: AnyJobSpec
+  readonly conversion: string
+  readonly seconds: number
+  readonly reports: ReadonlyArray<RankReport>
+}
+
+export const writeRunFiles = ({ trace, record }: RunFiles, { spec, conversion, seconds, reports }: FinishedRun) =>
+  Effect.gen(function* () {
+    if (trace !== undefined) yield* write(trace, `${JSON.stringify(traceDocument(tracesOf(reports)))}\n`)
+    if (record === undefined) return
+    const facts = yield* runFacts(spec.backend)
+    const job = jobOf(spec, conversion, seconds)
+    yield* write(record, encodeRunRecord(makeRunRecord({ job, facts, reports, created: new Date() })))
+  })

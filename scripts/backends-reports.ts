@@ -1,0 +1,69 @@
+/**
+ * Makes the reports in docs/backends: judges backends with `tensorferry backends conformance`, those of GPUs over the
+ * simulated driver of their package. Names as arguments; all by default. Afterwards run scripts/backends-doc.ts.
+ */
+import { spawnSync } from "node:child_process"
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs"
+import { tmpdir } from "node:os"
+import * as path from "node:path"
+
+const root = path.resolve(import.meta.dirname, "..")
+const folder = path.join(root, "docs/backends")
+const scratch = mkdtempSync(path.join(tmpdir(), "tensorferry-reports-"))
+
+interface Subject {
+  readonly note: string
+  readonly environment?: NodeJS.ProcessEnv
+  readonly options?: object
+}
+
+/** Every library of the vendor's is the simulator. */
+const simulated = (library: string): NodeJS.ProcessEnv => ({
+  TENSORFERRY_CUDA_RUNTIME: library,
+  TENSORFERRY_CUDA_DRIVER: library,
+  TENSORFERRY_CUDA_NVRTC: library,
+  TENSORFERRY_NCCL: library,
+  TENSORFERRY_NVSHMEM: library,
+  TENSORFERRY_GPU_SIMULATOR: "devices=4 pace=1 seed=1 name=Simulated-GPU",
+  XDG_CACHE_HOME: scratch
+})
+const gpu = simulated(path.join(root, "packages/backend-cuda/build/native/simulator/libtensorferry_gpu_simulator.so"))
+const shmem = simulated(
+  path.join(root, "packages/backend-nvshmem/build/native/simulator/libtensorferry_nvshmem_simulator.so")
+)
+/** So that little data passes through every way. */
+const small = { arenaBytes: 2 ** 20, copyEngineBytes: 2 ** 15 }
+const cuda: Subject = {
+  note: "Simulated: over the simulated GPU driver of the package, not on a GPU.",
+  environment: gpu,
+  options: { ...small, stagingBytes: 2 ** 18, directBytes: 2 ** 14 }
+}
+
+const subjects: { readonly [backend: string]: Subject } = {
+  "torch-copy": { note: "Real: processes of one host." },
+  cuda,
+  "cuda-ipc": cuda,
+  nccl: cuda,
+  nvshmem: { ...cuda, environment: shmem, options: { ...small, slotBytes: 2 ** 14, slots: 2 } },
+  xpu: { note: "On a processor: OpenCL by PoCL, not on an Intel GPU.", options: { driver: "opencl" } }
+}
+
+const named = process.argv.slice(2)
+for (const [name, { note, environment = {}, options = {} }] of Object.entries(subjects)) {
+  if (named.length > 0 && !named.includes(name)) continue
+  const file = path.join(folder, `${name}.json`)
+  const args = ["--options", JSON.stringify(options), "--note", note, "--report", file]
+  const { status, stdout } = spawnSync(
+    process.execPath,
+    [path.join(root, "packages/cli/src/main.ts"), "backends", "conformance", name, ...args],
+    { encoding: "utf8", env: { ...process.env, ...environment }, stdio: ["ignore", "pipe", "inherit"] }
+  )
+  const lines = stdout.trim().split("\n")
+  for (const line of lines) if (/ failed /.test(line)) console.log(line)
+  console.log(lines.at(-1))
+  if (status !== 0) process.exitCode = 1
+  // Where this checkout lies is nobody's business.
+  writeFileSync(file, readFileSync(file, "utf8").replaceAll(`${root}/`, ""))
+  spawnSync(path.join(root, "node_modules/.bin/biome"), ["format", "--write", file], { cwd: root, stdio: "ignore" })
+}
+rmSync(scratch, { recursive: true, force: true })

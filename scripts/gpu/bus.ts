@@ -1,0 +1,145 @@
+/**
+ * The tensor bus with PyTorch: agents as processes of their own, one per device, and two Python processes whose tensors they
+ * move between the devices. Without a GPU the same with tensors of the host, as a rehearsal.
+ */
+import { type ChildProcess, spawn, spawnSync } from "node:child_process"
+import { existsSync, mkdtempSync, rmSync } from "node:fs"
+import { tmpdir } from "node:os"
+import * as path from "node:path"
+import { createInterface } from "node:readline"
+import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
+import * as NodeServices from "@effect/platform-node/NodeServices"
+import * as Command from "effect/cli/Command"
+import * as Effect from "effect/Effect"
+import { agent } from "../../packages/cli/src/commands/agent.ts"
+
+/** `tensorferry agent` with these arguments. */
+export const agentMain = (args: ReadonlyArray<string>): void => {
+  const root = Command.make("tensorferry").pipe(Command.withSubcommands([agent]))
+  NodeRuntime.runMain(
+    Command.runWith(root, { version: "0.1.0" })(["agent", ...args]).pipe(Effect.provide(NodeServices.layer))
+  )
+}
+
+export interface BusCheck {
+  /** Starts this program again. */
+  readonly program: ReadonlyArray<string>
+  /** The Python files, and liblmdb. */
+  readonly data: string
+  readonly onGpu: boolean
+  readonly backends: ReadonlyArray<string>
+  readonly batches: number
+  /** Transfers of each batch. */
+  readonly rounds: number
+  /** Of the longest tensor. */
+  readonly megabytes: number
+}
+
+export interface BusResult {
+  readonly passed: boolean
+  readonly lines: ReadonlyArray<string>
+  readonly facts: ReadonlyArray<unknown>
+}
+
+const limitSeconds = 240
+
+const python = process.env.TENSORFERRY_PYTHON ?? "python3"
+
+/** Why the check cannot run, or undefined. */
+export const busProblem = (onGpu: boolean): string | undefined => {
+  const asked = onGpu ? "import torch; print(torch.cuda.device_count())" : "import torch; print(2)"
+  const found = spawnSync(python, ["-c", asked], { encoding: "utf8" })
+  if (found.error !== undefined) return `${python} cannot be run: ${found.error.message}`
+  if (found.status !== 0) return `${python} has no usable torch: ${found.stderr.trim().split("\n").at(-1)}`
+  return Number(found.stdout) >= 2 ? undefined : `torch sees ${found.stdout.trim()} GPUs; the check needs 2`
+}
+
+interface Started {
+  readonly child: ChildProcess
+  readonly lines: Array<string>
+  readonly errors: () => string
+  readonly firstLine: Promise<void>
+  readonly ended: Promise<number | NodeJS.Signals>
+}
+
+const startProcess = (command: string, args: ReadonlyArray<string>, env: NodeJS.ProcessEnv): Started => {
+  const child = spawn(command, args, { stdio: ["ignore", "pipe", "pipe"], env: { ...process.env, ...env } })
+  const lines: Array<string> = []
+  let errors = ""
+  child.stderr.on("data", (chunk) => {
+    errors = (errors + String(chunk)).slice(-4000)
+  })
+  const ended = new Promise<number | NodeJS.Signals>((resolve) => {
+    child.once("close", (code, signal) => resolve(signal ?? code ?? 0))
+  })
+  const firstLine = new Promise<void>((resolve) => {
+    createInterface({ input: child.stdout }).on("line", (line) => {
+      lines.push(line)
+      resolve()
+    })
+    void ended.then(() => resolve())
+  })
+  return { child, lines, errors: () => errors, firstLine, ended }
+}
+
+const runBackend = async (check: BusCheck, backend: string): Promise<BusResult> => {
+  const folder = mkdtempSync(path.join(tmpdir(), "tensorferry-bus-"))
+  const started: Array<Started> = []
+  const limit = setTimeout(() => {
+    for (const { child } of started) child.kill("SIGKILL")
+  }, limitSeconds * 1000)
+  try {
+    const libraries = existsSync(path.join(check.data, "liblmdb.so.0")) ? [check.data] : []
+    const env = { LD_LIBRARY_PATH: [...libraries, process.env.LD_LIBRARY_PATH ?? ""].filter(Boolean).join(":") }
+    const store = `127.0.0.1:${21_000 + (process.pid % 20_000)}`
+    const agents = [0, 1].map((rank) => {
+      const options = [
+        ...["--rank", String(rank), "--folder", folder, "--store", store, "--backend", backend, "--deadline", "60"],
+        ...(check.onGpu ? ["--device", String(rank)] : []),
+        ...(rank === 0 ? ["--serve"] : [])
+      ]
+      return startProcess(check.program[0]!, [...check.program.slice(1), "agent", ...options], env)
+    })
+    started.push(...agents)
+    await Promise.all(agents.map(({ firstLine }) => firstLine))
+    const clients = (["a", "b"] as const).map((side, rank) => {
+      const args = [
+        path.join(check.data, "bus_torch.py"),
+        path.join(folder, `agent_rank${rank}`),
+        ...[side, side === "a" ? "b" : "a", check.onGpu ? `cuda:${rank}` : "cpu"],
+        ...[check.batches, check.rounds, check.megabytes].map(String)
+      ]
+      return startProcess(python, args, env)
+    })
+    started.push(...clients)
+    const ends = await Promise.all(clients.map(({ ended }) => ended))
+    const lines = clients.flatMap((client, at) => [
+      ...client.lines,
+      ...(ends[at] === 0 ? [] : [`client ${at} ended with ${ends[at]}: ${client.errors().slice(-1500)}`])
+    ])
+    for (const { child, ended } of agents.toReversed()) {
+      child.kill("SIGTERM")
+      await ended
+    }
+    const isWrong = ends.some((end) => end !== 0)
+    if (isWrong) for (const each of agents) lines.push(`agent: ${each.errors().slice(-1500)}`)
+    return {
+      passed: !isWrong,
+      lines,
+      facts: clients.flatMap(({ lines: said }) =>
+        said.filter((line) => line.startsWith("{")).map((line) => JSON.parse(line))
+      )
+    }
+  } finally {
+    clearTimeout(limit)
+    for (const { child } of started) child.kill("SIGKILL")
+    rmSync(folder, { recursive: true, force: true })
+  }
+}
+
+/** By backend, in their order. */
+export const checkBus = async (check: BusCheck): Promise<ReadonlyArray<readonly [string, BusResult]>> => {
+  const results: Array<readonly [string, BusResult]> = []
+  for (const backend of check.backends) results.push([backend, await runBackend(check, backend)])
+  return results
+}
