@@ -24,7 +24,8 @@ export interface ReplayWay {
   readonly isTimed: boolean
 }
 
-export const replayWay: ReplayWay = { streams: 2, copiesPerEvent: 1, isTimed: true }
+/** An event that tells time keeps the link idle for longer than one that does not, so copies are timed only when asked. */
+export const replayWay: ReplayWay = { streams: 1, copiesPerEvent: 1, isTimed: false }
 
 /** Dense slots, one behind the other on either side, and how they are copied. */
 export interface RawSlots {

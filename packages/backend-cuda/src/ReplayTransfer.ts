@@ -4,7 +4,7 @@
 import { type BackendError, backendError } from "@tensorferry/core/backend/BackendDescriptor"
 import type { ReplayDevice } from "@tensorferry/core/service/ReplayDevice"
 import type { ReplayTransferBackend } from "@tensorferry/core/service/ReplayTransferBackend"
-import { replayTransferLayer } from "@tensorferry/core/service/ReplayTransferLayer"
+import { ReplayTransferTiming, replayTransferLayer } from "@tensorferry/core/service/ReplayTransferLayer"
 import { type Device, formatDevice } from "@tensorferry/core/tensor/Device"
 import * as Effect from "effect/Effect"
 import type * as Layer from "effect/Layer"
@@ -15,7 +15,7 @@ import { unavailableBecause } from "./failures.ts"
 import { openGpu } from "./Gpu.ts"
 import type { CudaOptions } from "./options.ts"
 import { makeReplayDevice } from "./ReplayDevice.ts"
-import { openReplayQueue, type ReplayQueue, type ReplayWay } from "./ReplayQueue.ts"
+import { openReplayQueue, type ReplayQueue, type ReplayWay, replayWay } from "./ReplayQueue.ts"
 
 export interface OpenReplay {
   readonly device: ReplayDevice
@@ -54,7 +54,8 @@ export const open = Effect.fnUntraced(function* (
 ): Effect.fn.Return<OpenReplay, BackendError, EffectScope.Scope> {
   const chosen = yield* optionsFor(device, options, backend)
   const gpu = yield* openGpu(yield* loadAddon, backend, chosen)
-  const queue = yield* Effect.mapError(openReplayQueue(gpu, slots, way), (failure) =>
+  const isTimed = options.timing ?? (yield* ReplayTransferTiming)
+  const queue = yield* Effect.mapError(openReplayQueue(gpu, slots, way ?? { ...replayWay, isTimed }), (failure) =>
     unavailableBecause(backend, failure)
   )
   const memory = makeDeviceMemory(gpu, { arenaBytes: options.arenaBytes })

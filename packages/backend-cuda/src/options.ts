@@ -36,6 +36,8 @@ const Fields = Schema.Struct({
   arenaBytes: Schema.optionalKey(Bytes(2 ** 16)),
   /** Which end moves bytes between memories of one host; see CopyDriver. */
   direction: Schema.optionalKey(Schema.Literals(directionPreferences)),
+  /** Keeps the device's own time of replay copies; by default what `ReplayTransferTiming` says. */
+  timing: Schema.optionalKey(Schema.Boolean),
   /** Folder for compiled kernels. */
   kernelCache: Schema.optionalKey(Schema.String.check(Schema.isMinLength(1))),
   /** Blocks of a kernel that moves; by default one for each of three quarters of the device's processors. */

@@ -12,6 +12,7 @@ import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
 import { type Addon, replayAnswers } from "../src/Addon.ts"
 import type { CudaOptions } from "../src/options.ts"
+import { replayWay } from "../src/ReplayQueue.ts"
 import { assertClean, makeEngine, resetSimulator } from "./cluster.ts"
 import { assertRegistered, bytesOf, hostSlot, openReplay, peek, poison, run, runDeepTicks, runTicks } from "./replay.ts"
 import { simulator, violations } from "./simulator.ts"
@@ -123,7 +124,7 @@ describe("host slots", () => {
     resetSimulator("seed=3")
     await run(
       Effect.gen(function* () {
-        const { backend } = yield* openReplay(3)
+        const { backend } = yield* openReplay(3, undefined, {}, { ...replayWay, isTimed: true })
         const storage = yield* (yield* HostMemory).allocate(12 * page)
         const byteLength = 3 * page + 77
         const slots = [0, 1, 2].map((slot) =>

@@ -33,7 +33,7 @@ export interface OpenedReplay {
 /** Ways to queue copies, all of which must be right. */
 export const waysOfReplay: ReadonlyArray<ReplayWay> = [
   replayWay,
-  { streams: 1, copiesPerEvent: 1, isTimed: true },
+  { streams: 2, copiesPerEvent: 1, isTimed: true },
   { streams: 1, copiesPerEvent: 3, isTimed: true },
   { streams: 3, copiesPerEvent: 2, isTimed: false }
 ]

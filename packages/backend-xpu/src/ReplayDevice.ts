@@ -18,7 +18,7 @@ import {
   type ReplayTransferError,
   replayTransferError
 } from "@tensorferry/core/service/ReplayTransferBackend"
-import { replayTransferLayer } from "@tensorferry/core/service/ReplayTransferLayer"
+import { ReplayTransferTiming, replayTransferLayer } from "@tensorferry/core/service/ReplayTransferLayer"
 import { type Device, formatDevice } from "@tensorferry/core/tensor/Device"
 import { type Tensor, tensorByteLength, tensorView } from "@tensorferry/core/tensor/Tensor"
 import * as Effect from "effect/Effect"
@@ -217,7 +217,8 @@ export const open = Effect.fnUntraced(function* (
   device: Device,
   options: XpuOptions
 ): Effect.fn.Return<ReplayDevice, BackendError, EffectScope.Scope> {
-  return make(yield* openXpu(yield* loadAddon, options, device.index), options.timing ?? false)
+  const isTimed = options.timing ?? (yield* ReplayTransferTiming)
+  return make(yield* openXpu(yield* loadAddon, options, device.index), isTimed)
 })
 
 export const layer = (

@@ -18,7 +18,7 @@ const Fields = Schema.Struct({
   libraries: Schema.optionalKey(
     Schema.Struct({ levelZero: Schema.optionalKey(Files), openCl: Schema.optionalKey(Files) })
   ),
-  /** Measures how long replay copies take on the device, where the driver can. */
+  /** Measures how long replay copies take on the device, where the driver can; by default what `ReplayTransferTiming` says. */
   timing: Schema.optionalKey(Schema.Boolean),
   /** Capabilities that must not be used although the driver has them. */
   forbid: Schema.optionalKey(Schema.Array(Schema.Literals(optionalCapabilities)))

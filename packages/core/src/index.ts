@@ -137,6 +137,7 @@ export * as ReplayTransferBackend from "./service/ReplayTransferBackend.ts"
 export {
   ReplayTransferDeadline,
   type ReplayTransferLayerOptions,
+  ReplayTransferTiming,
   replayTransferLayer
 } from "./service/ReplayTransferLayer.ts"
 export {

@@ -38,9 +38,15 @@ struct Sharing {
   static_assert(rounds * blocksOfRound == blocksOfTeam, "every thread writes one scale");
 };
 
+/** Compilers know the instructions for compute capability 8.9 since version 12.1 only. */
+#if defined(__CUDA_ARCH__) && \
+    (__CUDA_ARCH__ >= 900 || (__CUDA_ARCH__ >= 890 && __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1201))
+#define TENSORFERRY_CONVERTS_FLOAT8 1
+#endif
+
 /** Two float8_e4m3fn, the first in the low byte. Processors that convert by themselves give the same bits. */
 TENSORFERRY_DEVICE uint32_t encodePair(float first, float second) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+#ifdef TENSORFERRY_CONVERTS_FLOAT8
   unsigned short pair;
   asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(second), "f"(first));
   return pair;
@@ -51,7 +57,7 @@ TENSORFERRY_DEVICE uint32_t encodePair(float first, float second) {
 
 /** The values of the two float8_e4m3fn in the low bytes. */
 TENSORFERRY_DEVICE void decodePair(uint32_t pair, float& first, float& second) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+#ifdef TENSORFERRY_CONVERTS_FLOAT8
   asm("{\n\t.reg .b32 both;\n\t.reg .b16 low, high;\n\t"
       "cvt.rn.f16x2.e4m3x2 both, %2;\n\tmov.b32 {low, high}, both;\n\t"
       "cvt.f32.f16 %0, low;\n\tcvt.f32.f16 %1, high;\n\t}"

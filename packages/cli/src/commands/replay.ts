@@ -160,7 +160,12 @@ const body = (flags: Flags, verify: boolean) =>
     const family = parseDevice(job.device)!.family
     const services = Layer.mergeAll(
       hostMemory(),
-      replayTransfer({ device: job.device, ringDepth: job.ringDepth, deadline: Duration.millis(deadlineMillis) }),
+      replayTransfer({
+        device: job.device,
+        ringDepth: job.ringDepth,
+        deadline: Duration.millis(deadlineMillis),
+        timing: true
+      }),
       tensorEngine({ deviceFamily: family })
     )
     const from = pathToFileURL(path.join(process.cwd(), "package.json")).href

@@ -13,7 +13,12 @@ import { type CopyServiceOptions, copyServiceLayer } from "../service/CopyServic
 import type { HostMemory } from "../service/HostMemory.ts"
 import type { ProcessGroup } from "../service/ProcessGroup.ts"
 import type { ReplayTransferBackend } from "../service/ReplayTransferBackend.ts"
-import { isRingDepth, maxRingDepth, ReplayTransferDeadline } from "../service/ReplayTransferLayer.ts"
+import {
+  isRingDepth,
+  maxRingDepth,
+  ReplayTransferDeadline,
+  ReplayTransferTiming
+} from "../service/ReplayTransferLayer.ts"
 import type { TensorEngine } from "../service/TensorEngine.ts"
 import { parseDevice } from "../tensor/Device.ts"
 import {
@@ -168,6 +173,8 @@ export interface ReplayTransferChoice {
   readonly ringDepth: OrConfig<number>
   /** How long a wait may last in which nothing happens; 60 seconds by default. */
   readonly deadline?: Duration.Input
+  /** Keeps the device's own time of each copy where the backend can; false by default, as it costs a little of the link. */
+  readonly timing?: boolean
   readonly backend?: string
   readonly options?: unknown
 }
@@ -207,7 +214,8 @@ export const replayTransfer = (
       const options = yield* decodeOptions(descriptor, choice.options ?? {})
       const engine = familyEngine(registry, device.family)
       return descriptor.replayTransfer!(device, ringDepth, options, engine).pipe(
-        Layer.provide(Layer.succeed(ReplayTransferDeadline, deadline))
+        Layer.provide(Layer.succeed(ReplayTransferDeadline, deadline)),
+        Layer.provide(choice.timing === undefined ? Layer.empty : Layer.succeed(ReplayTransferTiming, choice.timing))
       )
     })
   )

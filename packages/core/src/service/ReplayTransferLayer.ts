@@ -67,6 +67,15 @@ export const ReplayTransferDeadline = Context.Reference<Duration.Duration>(
   { defaultValue: () => Duration.seconds(60) }
 )
 
+/**
+ * Whether devices keep the time of each copy, which costs a little of the link and of every submission; read when a backend
+ * is built, by backends that can.
+ */
+export const ReplayTransferTiming = Context.Reference<boolean>(
+  "@tensorferry/core/service/ReplayTransferLayer/ReplayTransferTiming",
+  { defaultValue: () => false }
+)
+
 /** Slots that a ring may have. */
 export const maxRingDepth = 65_536
 

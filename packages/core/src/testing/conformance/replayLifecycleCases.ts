@@ -33,12 +33,7 @@ const table: Record<
     readonly timing?: boolean
   }
 > = {
-  native_copy_stream: {
-    hostMemoryKind: "registered_pinned_shared",
-    supportsAsyncSubmit: true,
-    pins: true,
-    timing: true
-  },
+  native_copy_stream: { hostMemoryKind: "registered_pinned_shared", supportsAsyncSubmit: true, pins: true },
   xpu_copy_stream: { hostMemoryKind: "pageable_shared", supportsAsyncSubmit: true, pins: false },
   torch_copy: { hostMemoryKind: "pageable_shared", supportsAsyncSubmit: false, pins: false, timing: false },
   torch_copy_deferred: { hostMemoryKind: "pageable_shared", supportsAsyncSubmit: false, pins: false, timing: false }
