@@ -2,7 +2,7 @@
  * Makes one folder that runs on a machine with GPUs and nothing else: `node scripts/gpu/bundle.ts [FOLDER]`, `gpu-bundle` by
  * default. It holds this version of Node (compressed), the programs of this folder in one file each, the addons, and data.
  *
- * There: `bash FOLDER/run.sh [--out FOLDER] ...`. The simulated driver comes along, for a rehearsal without GPUs.
+ * There: `bash FOLDER/run.sh [--out FOLDER] ...` for the checks, `bash FOLDER/tensorferry ...` for the command. The simulated driver comes along, for a rehearsal without GPUs.
  */
 import { execFileSync } from "node:child_process"
 import {
@@ -11,6 +11,7 @@ import {
   existsSync,
   mkdirSync,
   readdirSync,
+  readFileSync,
   renameSync,
   rmSync,
   statSync,
@@ -23,25 +24,29 @@ import { type Plugin, rolldown } from "rolldown"
 
 const root = fileURLToPath(new URL("../..", import.meta.url))
 const folder = path.resolve(process.argv[2] ?? path.join(root, "gpu-bundle"))
+/** Of all packages alike. */
+const { version } = JSON.parse(readFileSync(path.join(root, "packages/cli/package.json"), "utf8")) as {
+  readonly version: string
+}
 const sizeLimit = 60 * 2 ** 20
 
 rmSync(folder, { recursive: true, force: true })
 mkdirSync(path.join(folder, "data"), { recursive: true })
 
-/** A package finds its addon from where its module lies; in one file, all modules lie at one place. */
-const addonFolders: Plugin = {
+/** A package finds its addon from where its module lies; bundled, all modules lie at one place, from which this is the way. */
+const addonFolders = (packages: string): Plugin => ({
   name: "addon-folders",
   transform: (code, id) => {
     const [, name] = /packages\/([^/]+)\/src\/Addon\.ts$/.exec(id) ?? []
     if (name === undefined) return null
-    return code.replaceAll("import.meta.url", `new URL("./packages/${name}/src/Addon.js", import.meta.url).href`)
+    return code.replaceAll("import.meta.url", `new URL("${packages}/${name}/src/Addon.js", import.meta.url).href`)
   }
-}
+})
 
 const build = await rolldown({
   input: path.join(root, "scripts/gpu/main.ts"),
   platform: "node",
-  plugins: [addonFolders]
+  plugins: [addonFolders("./packages")]
 })
 await build.write({
   file: path.join(folder, "main.js"),
@@ -49,6 +54,23 @@ await build.write({
   codeSplitting: false,
   minify: { mangle: false }
 })
+
+// The command and the processes that it starts, which it finds beside itself.
+const command = await rolldown({
+  input: Object.fromEntries(
+    [
+      "command",
+      "job/rankMain",
+      "machine/neighbourMain",
+      "replay/collectorMain",
+      "backends/benchMain",
+      "backends/conformanceMain"
+    ].map((file) => [path.basename(file), path.join(root, "packages/cli/src", `${file}.ts`)])
+  ),
+  platform: "node",
+  plugins: [addonFolders("../packages")]
+})
+await command.write({ dir: path.join(folder, "command"), format: "esm", minify: { mangle: false } })
 
 const addon = (name: string): void => {
   const from = path.join(root, "packages", name, "build/Release")
@@ -89,7 +111,7 @@ else copyFileSync(lmdb, path.join(busData, "liblmdb.so.0"))
 const required = createRequire(path.join(root, "packages/backend-cuda/package.json"))
 const finder = path.dirname(required.resolve("node-gyp-build/package.json"))
 cpSync(finder, path.join(folder, "node_modules/node-gyp-build"), { recursive: true, dereference: true })
-writeFileSync(path.join(folder, "package.json"), '{ "type": "module" }\n')
+writeFileSync(path.join(folder, "package.json"), `${JSON.stringify({ type: "module", version })}\n`)
 /** Compressing takes minutes, so it is done once per version. */
 const compressedNode = (): string => {
   const kept = path.join(root, "node_modules/.cache", `node-${process.version}.xz`)
@@ -113,10 +135,13 @@ if [ ! -x "$node" ]; then
   chmod 755 "$node.part"
   mv "$node.part" "$node"
 fi
+if [ "$(basename "$0")" = tensorferry ]; then exec "$node" "$here/command/command.js" "$@"; fi
 exec "$node" --expose-gc "$here/main.js" "$@"
 `,
   { mode: 0o755 }
 )
+// The same, for the command line: what is asked for is in the name.
+copyFileSync(path.join(folder, "run.sh"), path.join(folder, "tensorferry"))
 
 const sizeOf = (place: string): number =>
   readdirSync(place, { withFileTypes: true }).reduce((sum, entry) => {
