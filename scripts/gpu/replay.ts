@@ -215,9 +215,10 @@ const overlap = Effect.fnUntraced(function* ({ queue }: OpenReplay, length: numb
     yield* backend.waitReady(0)
     for (let tick = 0; tick < chunkTicks; tick++) {
       const begun = seconds()
-      yield* backend.submitH2d(ring[(tick + 1) % 2]!)
+      // The learner's kernels first: the next copy is queued while they run.
       yield* backend.waitCurrentStreamForReady(tick % 2)
       yield* queue.spin(computing)
+      yield* backend.submitH2d(ring[(tick + 1) % 2]!)
       yield* queue.consumed
       withCopies.push(seconds() - begun)
     }

@@ -32,6 +32,17 @@ ReplaySlot::Recorded recorded(ReplaySlot* slot) noexcept {
                          : ReplaySlot::Recorded{slot, slot->recordings.load(std::memory_order_acquire)};
 }
 
+/** The driver's own functions cost a submission less than the runtime's above them; answers are numbered alike. */
+int queueCopy(const GpuApi& api, uint64_t destination, uint64_t source, size_t bytes, StreamHandle stream) noexcept {
+  const void* from = reinterpret_cast<const void*>(source);
+  return api.queueToDevice ? api.queueToDevice(destination, from, bytes, stream)
+                           : api.copy(reinterpret_cast<void*>(destination), from, bytes, hostToDevice, stream);
+}
+
+int queueEvent(const GpuApi& api, EventHandle event, StreamHandle stream) noexcept {
+  return api.queueEvent ? api.queueEvent(event, stream) : api.recordEvent(event, stream);
+}
+
 /** Milliseconds between two events; negative where they do not tell. */
 float elapsedBetween(const GpuApi& api, EventHandle begin, EventHandle end) noexcept {
   float milliseconds = -1;
@@ -182,7 +193,7 @@ int ReplayCopy::begin(ReplayLane& lane) noexcept {
     return code::success;
   }
   slot_.before = {};
-  return api.recordEvent(slot_.begin.get(), lane.stream.get());
+  return queueEvent(api, slot_.begin.get(), lane.stream.get());
 }
 
 /** Records the slot's event behind all copies of its stream, for its own and, on the JS thread, for those without one. */
@@ -195,7 +206,7 @@ int ReplayCopy::recordMark(bool isForAll) noexcept {
   ReplaySlot* const follower = slot_.follower[count % 2].exchange(nullptr, std::memory_order_acq_rel);
   if (isForAll && follower != nullptr && follower->before == ReplaySlot::Recorded{&slot_, count - 2})
     follower->kept.store(follower->seconds(replay->api()), std::memory_order_release);
-  const int answer = replay->api().recordEvent(event, lane.stream.get());
+  const int answer = queueEvent(replay->api(), event, lane.stream.get());
   if (answer != code::success) return answer;
   slot_.recordings.store(count, std::memory_order_release);
   const auto assign = [&](ReplaySlot& slot, double share) {
@@ -221,8 +232,7 @@ int ReplayCopy::queue(bool isOnJsThread) noexcept {
   int answer = replay->way.isTimed ? begin(lane) : code::success;
   for (const HostRun& run : runs_.runs) {
     if (answer != code::success) return answer;
-    answer = api.copy(reinterpret_cast<void*>(destination_ + (run.start - source_)),
-                      reinterpret_cast<const void*>(run.start), run.bytes, hostToDevice, lane.stream.get());
+    answer = queueCopy(api, destination_ + (run.start - source_), run.start, run.bytes, lane.stream.get());
   }
   if (answer != code::success) return answer;
   // Counted only now: an event that another thread has recorded meanwhile does not stand behind this copy.
@@ -315,8 +325,9 @@ Status ReplayCopy::holdStream(StreamHandle stream) {
   CurrentDevice current(api, replay->device->ordinal());
   auto behind = mark();
   if (!behind.ok()) return behind.status();
-  return behind.value().event == nullptr ? Status{}
-                                         : callRuntime(api, api.waitEvent, stream, behind.value().event, 0u);
+  if (behind.value().event == nullptr) return {};
+  return api.queueWait ? callDriver(api, api.queueWait, stream, behind.value().event, 0u)
+                       : callRuntime(api, api.waitEvent, stream, behind.value().event, 0u);
 }
 
 Status waitForEvent(const GpuApi& api, EventHandle event, Waker& waker, const CancelToken& token, bool isPatient) {

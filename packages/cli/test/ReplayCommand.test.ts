@@ -2,6 +2,7 @@
 import { existsSync, readFileSync } from "node:fs"
 import { join } from "node:path"
 import { afterEach, assert, describe, it } from "@effect/vitest"
+import { packageFolder } from "@tensorferry/backend-cuda/Addon"
 import {
   assertNothingRuns,
   endAll,
@@ -79,6 +80,23 @@ describe("replay to a device without bytes of its own", () => {
     assert.strictEqual(ended.code, 0, ended.stderr + ended.stdout)
     const report = JSON.parse(ended.stdout) as ReplayJson
     assert.deepStrictEqual([report.rowsVerified, report.attributes.h2dSubmitter], [14 * 50, "xpu_copy_stream"])
+  })
+})
+
+describe("replay to a device family with several engines", () => {
+  it("takes the engine of the backend that copies: over the simulated driver", async () => {
+    const library = join(packageFolder, "build/native/simulator/libtensorferry_gpu_simulator.so")
+    const ended = await run(["replay", "demo", ...small, "--device", "cuda:0", "--ring", "2", "--ticks", "8"], {
+      env: {
+        TENSORFERRY_CUDA_RUNTIME: library,
+        TENSORFERRY_CUDA_DRIVER: library,
+        TENSORFERRY_CUDA_NVRTC: library
+      }
+    })
+    assert.strictEqual(ended.code, 0, ended.stderr + ended.stdout)
+    const report = JSON.parse(ended.stdout) as ReplayJson
+    assert.deepStrictEqual([report.rowsVerified, report.attributes.h2dSubmitter], [10 * 50, "native_copy_stream"])
+    assert.isAbove(report.copySeconds, 0)
   })
 })
 

@@ -210,6 +210,13 @@ TENSORFERRY_SIM_API int cudaStreamWaitEvent(void* streamHandle, void* handle, un
   });
 }
 
+/** The driver's forms. Counted, and made to fail, under the runtime's names. */
+TENSORFERRY_SIM_API int cuEventRecord(void* event, void* stream) { return cudaEventRecord(event, stream); }
+
+TENSORFERRY_SIM_API int cuStreamWaitEvent(void* stream, void* event, unsigned flags) {
+  return cudaStreamWaitEvent(stream, event, flags);
+}
+
 TENSORFERRY_SIM_API int cudaEventQuery(void* handle) {
   return runtimeCall("cudaEventQuery", [&](Call& call) -> int {
     const EventRef event = findEvent(call.world, handle, call.function);

@@ -3,6 +3,7 @@ import { writeFile } from "node:fs/promises"
 import * as path from "node:path"
 import { pathToFileURL } from "node:url"
 import { hostMemory, replayTransfer, tensorEngine } from "@tensorferry/core/backend/BackendLayer"
+import { BackendRegistry } from "@tensorferry/core/backend/BackendRegistry"
 import { makeTrace } from "@tensorferry/core/exec/TraceFile"
 import { parseDevice } from "@tensorferry/core/tensor/Device"
 import * as Console from "effect/Console"
@@ -137,6 +138,17 @@ const asJson = (job: ReplayJob, result: ReplayResult) => ({
   overlap: overlapOf(result)
 })
 
+/** Of several engines of a family, that of the backend which copies to it: it knows the memory of the slots. */
+const engineBeside = (family: string) =>
+  Layer.unwrap(
+    Effect.gen(function* () {
+      const registry = yield* BackendRegistry
+      const { name, deviceFamilies, tensorEngine: own } = yield* registry.forFamily(family, "replayTransfer")
+      const isOwner = own !== undefined && deviceFamilies.includes(family)
+      return tensorEngine({ deviceFamily: family, ...(isOwner ? { backend: name } : {}) })
+    })
+  )
+
 const body = (flags: Flags, verify: boolean) =>
   Effect.gen(function* () {
     const deadlineMillis = yield* chooseDeadline(flags.deadline)
@@ -166,7 +178,7 @@ const body = (flags: Flags, verify: boolean) =>
         deadline: Duration.millis(deadlineMillis),
         timing: true
       }),
-      tensorEngine({ deviceFamily: family })
+      engineBeside(family)
     )
     const from = pathToFileURL(path.join(process.cwd(), "package.json")).href
     const learner = runLearner(job, onTick).pipe(

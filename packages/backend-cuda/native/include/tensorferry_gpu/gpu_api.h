@@ -118,6 +118,9 @@ struct Entry<Answer(Values...)> {
   X(driverErrorText, int(int, const char**), "cuGetErrorString", "hipDrvGetErrorString")                 \
   X(writeValue, int(StreamHandle, uint64_t, uint32_t, unsigned), "cuStreamWriteValue32_v2",              \
     "hipStreamWriteValue32")                                                                             \
+  X(queueToDevice, int(uint64_t, const void*, size_t, StreamHandle), "cuMemcpyHtoDAsync_v2", "")          \
+  X(queueEvent, int(EventHandle, StreamHandle), "cuEventRecord", "")                                     \
+  X(queueWait, int(StreamHandle, EventHandle, unsigned), "cuStreamWaitEvent", "")                        \
   X(occupancy, int(int*, FunctionHandle, int, size_t), "cuOccupancyMaxActiveBlocksPerMultiprocessor",    \
     "hipModuleOccupancyMaxActiveBlocksPerMultiprocessor")
 
