@@ -12,6 +12,9 @@
 namespace tensorferry::gpu {
 namespace {
 
+/** Blocks of a launch in one dimension. */
+constexpr uint32_t mostBlocks = 0x7fffffff;
+
 /** Kilohertz of AMD's wall clock: the attribute's number and what it nearly always is. */
 constexpr int wallClockRate = 10017, usualClockRate = 100'000;
 
@@ -42,7 +45,8 @@ Status Kernels::load(const Libraries& libraries, int ordinal, const std::string&
   const auto count = static_cast<uint32_t>(std::max(1, processors));
   moveBlocks_ = blocks > 0 ? blocks : residentBlocks(move_, count);
   reduceBlocks_ = blocks > 0 ? blocks : residentBlocks(reduce_, count);
-  quantizeBlocks_ = blocks > 0 ? blocks : residentBlocks(quantize_, count);
+  // Blocks that come one after the other keep more of the memory busy than resident ones that go round.
+  quantizeBlocks_ = blocks > 0 ? blocks : mostBlocks;
   compareBlocks_ = blocks > 0 ? blocks : residentBlocks(compare_, count);
   if (api.vendor == Vendor::Rocm)
     clockRate_ = static_cast<uint64_t>(api.getAttribute(&rate, wallClockRate, ordinal) == code::success && rate > 0

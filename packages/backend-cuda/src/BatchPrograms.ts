@@ -5,7 +5,8 @@
  * Invariants: a program is used again only while its list holds the very same moves and none of their storages was freed;
  * moves and tensors are values that nobody changes. At most so many programs are kept, the latest used.
  */
-import type { Move } from "@tensorferry/core/tensor/Tensor"
+import type { QuantizedTensor } from "@tensorferry/core/tensor/QuantizedTensor"
+import type { Move, Tensor } from "@tensorferry/core/tensor/Tensor"
 import type { GpuProgram } from "./GpuProgram.ts"
 
 const mostPrograms = 32
@@ -22,6 +23,28 @@ const areSame = (known: ReadonlyArray<Move>, moves: ReadonlyArray<Move>): boolea
     if (move !== moves[i] || move.dst.storage.isFreed() || move.src.storage.isFreed()) return false
   }
   return true
+}
+
+/** Lists by which block scalings between the same tensors are known again. */
+export const makeScalingLists = () => {
+  const lists = { quantize: new WeakMap(), dequantize: new WeakMap() } satisfies Record<
+    string,
+    WeakMap<QuantizedTensor, WeakMap<Tensor, ReadonlyArray<Move>>>
+  >
+  return {
+    /** What is written and read, the same list every time. */
+    listOf: (op: keyof typeof lists, plain: Tensor, quantized: QuantizedTensor): ReadonlyArray<Move> => {
+      const ofQuantized: WeakMap<Tensor, ReadonlyArray<Move>> = lists[op].get(quantized) ?? new WeakMap()
+      lists[op].set(quantized, ofQuantized)
+      const known = ofQuantized.get(plain)
+      if (known !== undefined) return known
+      const list = [quantized.data, quantized.scale].map((half) =>
+        op === "quantize" ? { dst: half, src: plain } : { dst: plain, src: half }
+      )
+      ofQuantized.set(plain, list)
+      return list
+    }
+  }
 }
 
 export const makeBatchPrograms = () => {

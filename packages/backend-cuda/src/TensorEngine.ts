@@ -30,7 +30,7 @@ import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import type * as EffectScope from "effect/Scope"
 import { loadAddon, type NativePin, packageName } from "./Addon.ts"
-import { makeBatchPrograms } from "./BatchPrograms.ts"
+import { makeBatchPrograms, makeScalingLists } from "./BatchPrograms.ts"
 import { tensorEngineCapabilities } from "./capabilities.ts"
 import { type CheckedBatch, type HostRange, makeChecks } from "./checks.ts"
 import { type DeviceMemory, makeDeviceMemory } from "./DeviceMemory.ts"
@@ -175,15 +175,24 @@ export const make = Effect.fnUntraced(function* (
 
   const checkQuantize = makeQuantizeCheck(refusal, checks.checkMove)
 
+  const scalings = makeScalingLists()
+
   const blockScaling = (op: "quantize" | "dequantize", plain: Tensor, quantized: QuantizedTensor) =>
-    checkedWork(
-      () => checkQuantize(op, plain, quantized),
-      () => {
-        if (plain.shape.includes(0)) return Effect.void
-        const steps = kernelSteps((table) => table.quantize(kernels, encodeQuantize(op, plain, quantized, addressOf)))
-        return runSteps(op, steps, checks.pinsOf([plain, quantized.data, quantized.scale]))
-      }
-    )
+    Effect.suspend(() => {
+      const list = scalings.listOf(op, plain, quantized)
+      const known = batches.get(list)
+      if (known !== undefined) return work(op, known.run)
+      const checked = checkQuantize(op, plain, quantized)
+      if (Result.isFailure(checked)) return Effect.fail(checked.failure)
+      if (plain.shape.includes(0)) return Effect.void
+      const steps = kernelSteps((table) => table.quantize(kernels, encodeQuantize(op, plain, quantized, addressOf)))
+      const pins = checks.pinsOf([plain, quantized.data, quantized.scale])
+      if (pins.length > 0 || !batches.isWorthKeeping(list)) return runSteps(op, steps, pins)
+      const made = makeProgram(gpu, steps)
+      if (Result.isFailure(made)) return Effect.fail(tensorFailure(op, made.failure))
+      batches.keep(list, made.success)
+      return work(op, made.success.run)
+    })
 
   const engine: GpuEngine = {
     [device]: { gpu, memory },

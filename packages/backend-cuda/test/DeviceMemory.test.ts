@@ -7,6 +7,7 @@ import { fileURLToPath } from "node:url"
 import { assert, describe, it } from "@effect/vitest"
 import { makeInProcessGroups } from "@tensorferry/core/service/ProcessGroupInProcess"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
+import { mxfp8Recipe } from "@tensorferry/core/tensor/QuantizedTensor"
 import type { Storage } from "@tensorferry/core/tensor/Storage"
 import { tensorView } from "@tensorferry/core/tensor/Tensor"
 import * as Effect from "effect/Effect"
@@ -287,6 +288,39 @@ describe("engines", () => {
         yield* Effect.all([engine.copy(moves), engine.copy(moves), engine.copy(moves)], { concurrency: "unbounded" })
         yield* Scope.close(scope, Exit.void)
         const { reason } = yield* Effect.flip(engine.copy(moves))
+        assert.strictEqual(reason._tag, "FreedStorage")
+      })
+    )
+  )
+
+  it.live("scale the same blocks again by the program that was made of them, also where their contents change", () =>
+    clean(
+      "",
+      Effect.gen(function* () {
+        const { engine } = yield* makeEngine()
+        const scope = yield* Scope.make()
+        const plain = yield* engine.allocate("float32", [4, 64])
+        const data = yield* engine.allocate("float8_e4m3fn", [4, 64])
+        const scale = yield* Scope.provide(engine.allocate("float8_e8m0fnu", [4, 2]), scope)
+        const quantized = { _tag: "QuantizedTensor" as const, data, scale, recipe: mxfp8Recipe("rceil") }
+        const kept: Array<number> = []
+        for (let round = 1; round <= 6; round++) {
+          // Bytes 0x3f.. and 0x40..: values whose scales differ.
+          yield* engine.fill(plain, round % 2 === 0 ? 0x40 : 0x3f)
+          yield* engine.fill(data, 0xd7)
+          yield* engine.fill(scale, 0xd7)
+          yield* engine.quantize(plain, quantized)
+          const found = simulator.read(scale.storage.address, 8)
+          assert.isTrue(found.every((byte) => byte === found[0] && byte !== 0xd7))
+          kept.push(found[0]!)
+          yield* engine.fill(plain, 0xd7)
+          yield* engine.dequantize(quantized, plain)
+          assert.notStrictEqual(simulator.read(plain.storage.address, 4)[3], 0xd7)
+        }
+        assert.deepStrictEqual(kept.slice(0, 2), kept.slice(4))
+        assert.notStrictEqual(kept[0], kept[1])
+        yield* Scope.close(scope, Exit.void)
+        const { reason } = yield* Effect.flip(engine.quantize(plain, quantized))
         assert.strictEqual(reason._tag, "FreedStorage")
       })
     )
