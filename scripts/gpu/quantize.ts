@@ -97,7 +97,7 @@ export const measureQuantize = (
     for (const form of forms)
       for (const op of ["quantize", "dequantize"] as const)
         for (const dtype of ["bfloat16", "float32"] as const)
-          tell(yield* measure(engine, dtype, op, Math.max(1, Math.floor(65_536 / shrink)), form))
+          tell(yield* measure(engine, dtype, op, Math.max(1, Math.floor(262_144 / shrink)), form))
   }).pipe(Effect.provide(descriptor.tensorEngine!(options)))
 
 /** Faults of the recorded results on the device. `recorded` is the parsed file of `golden/mxfp8`. */
