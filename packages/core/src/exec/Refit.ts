@@ -20,6 +20,7 @@ import type { ReshardError } from "./ReshardError.ts"
 import { exchangeRosters } from "./RosterExchange.ts"
 import { makeUpdateMemory } from "./UpdateMemory.ts"
 
+/** A plan that all ranks agreed on, and how to carry it out again and again. */
 export interface PreparedRefit {
   readonly plan: ReshardPlan
   readonly swap: (

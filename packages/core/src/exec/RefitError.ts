@@ -2,6 +2,7 @@
 import * as Schema from "effect/Schema"
 import { describeReason, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
 
+/** Kinds of `RefitError`. */
 export const RefitReason = Schema.Union([
   /** The session's own description cannot work. */
   reason("InvalidSpec"),

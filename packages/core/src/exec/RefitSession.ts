@@ -51,6 +51,7 @@ export interface BeginOptions {
   readonly id?: string
 }
 
+/** What a commit took into use. */
 export interface CommitResult {
   readonly version: RefitVersion
   readonly previous: RefitVersion | undefined

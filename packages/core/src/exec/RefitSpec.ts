@@ -31,6 +31,7 @@ export interface KernelForm {
   readonly unpack?: (live: HeldTensor, wire: Tensor) => FormWork
 }
 
+/** One tensor of a session: what travels, and what is in use. */
 export interface RefitTensor {
   /** What travels. The tensor in use may have another type. */
   readonly dtype: DType
@@ -44,6 +45,7 @@ export interface RefitTensor {
   readonly form?: KernelForm
 }
 
+/** Something computed from weights, which a commit makes stale. */
 export interface DerivedCache {
   readonly name: string
   /** Run once per commit, when all data is there and before it is used. Leaving it out is an error, not a wish. */

@@ -23,6 +23,7 @@ import * as Result from "effect/Result"
 import type { Digest } from "../base/Digest.ts"
 import type { RefitReason } from "./RefitError.ts"
 
+/** One version of the weights, named by its content. */
 export interface RefitVersion {
   /** Digest of all tensors. */
   readonly id: Digest

@@ -10,6 +10,7 @@ import { describeMeeting, incomplete, RefitCoverage } from "./RefitCoverage.ts"
 import { type RefitError, refitError } from "./RefitError.ts"
 import { groupOf, type RefitSpec } from "./RefitSpec.ts"
 
+/** Something odd about an update that does not keep it from being committed. */
 export interface RefitWarning {
   readonly kind: "UnknownTensor" | "Repeated"
   readonly detail: string

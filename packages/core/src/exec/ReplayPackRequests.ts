@@ -22,6 +22,7 @@ import { batchError, type ReplayPipelineError, type ReplayPipelineReason } from 
 import type { ReplayRingError } from "./ReplayRingError.ts"
 import type { ReplayRing } from "./ReplayRingHeader.ts"
 
+/** Which rows to pack into which host slot. */
 export interface PackRequest {
   readonly tick: number
   readonly seed: number
@@ -29,6 +30,7 @@ export interface PackRequest {
   readonly slot: number
 }
 
+/** What a pack has put into a host slot. */
 export interface PackedBatch {
   readonly tick: number
   readonly slot: number
@@ -44,6 +46,7 @@ export interface PackedBatch {
   readonly endedAt: bigint
 }
 
+/** How a learner asks for packs, wherever they are made. */
 export interface ReplayPackRequestsShape {
   readonly pack: (request: PackRequest) => Effect.Effect<PackedBatch, ReplayPipelineError>
 }

@@ -44,6 +44,7 @@ import { batchError, type ReplayPipelineError, replayPipelineError } from "./Rep
 import { type ColumnViews, columnViews, type RowLayout } from "./ReplayRowLayout.ts"
 import { collectSpan } from "./ReplaySpans.ts"
 
+/** What a pipeline is made of. */
 export interface ReplayPipelineInput {
   readonly layout: RowLayout
   /** Of one batch. */
@@ -56,6 +57,7 @@ export interface ReplayPipelineInput {
   readonly deadline?: Duration.Input
 }
 
+/** A batch in its device slot, with views of its columns. */
 export interface LargeBatch {
   readonly tick: number
   readonly slot: number
@@ -67,6 +69,7 @@ export interface LargeBatch {
   readonly packed: PackedBatch
 }
 
+/** What a pipeline has done so far, in batches and seconds. */
 export interface ReplayPipelineReport {
   /** Sampled so far. */
   readonly batches: number

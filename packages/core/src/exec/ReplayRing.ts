@@ -22,6 +22,7 @@ import { isRunning, pidOf, processWord } from "./ReplayRingOwner.ts"
 
 export { createReplayRing, openReplayRing, type ReplayRing, replayRingBytes } from "./ReplayRingHeader.ts"
 
+/** The rows that are readable at one moment. */
 export interface ReplaySnapshot {
   /** Oldest row. */
   readonly first: bigint
@@ -43,6 +44,7 @@ const remedies: Partial<Record<ReplayRingReason["_tag"], string>> = {
   InvalidRequest: "Append whole rows; commit what was begun before more is begun."
 }
 
+/** Makes the error of a ring. */
 export const ringFailure = (tag: ReplayRingReason["_tag"], detail: string): ReplayRingError =>
   replayRingError(tag, { detail, remedy: remedies[tag] ?? "" })
 
@@ -74,6 +76,7 @@ export const ringPositions = (ring: ReplayRing): Result.Result<RingPositions, Re
   return Result.succeed({ reserved, written })
 }
 
+/** The rows that are readable where the ring has these positions. */
 export const snapshotAt = (ring: ReplayRing, { reserved, written }: RingPositions): ReplaySnapshot => {
   const oldest = reserved - BigInt(ring.capacity)
   const first = oldest > 0n ? oldest : 0n
@@ -84,6 +87,7 @@ export const snapshotAt = (ring: ReplayRing, { reserved, written }: RingPosition
 export const snapshotOf = (ring: ReplayRing): Effect.Effect<ReplaySnapshot, ReplayRingError> =>
   Effect.suspend(() => Effect.map(Effect.fromResult(ringPositions(ring)), (positions) => snapshotAt(ring, positions)))
 
+/** The one writer of a ring. */
 export interface ReplayWriter {
   /**
    * Room for so many rows (up to the capacity), in one piece or, where the ring wraps, in two. What lay there stops being

@@ -28,6 +28,7 @@ export const RowColumn = Schema.Struct({
 })
 export type RowColumn = typeof RowColumn.Type
 
+/** Columns of a row by name: type and shape of each. */
 export const RowColumns = Schema.Array(RowColumn).check(Schema.isMinLength(1), Schema.isMaxLength(256))
 
 export interface PlacedColumn extends RowColumn {
@@ -36,6 +37,7 @@ export interface PlacedColumn extends RowColumn {
   readonly byteLength: number
 }
 
+/** Where each column lies in a row, in bytes. */
 export interface RowLayout {
   readonly columns: ReadonlyArray<PlacedColumn>
   /** From one row to the next. */
@@ -129,4 +131,5 @@ export const fillColumn = (
 /** Bytes that a batch takes. */
 export const batchBytes = (layout: RowLayout, rows: number): number => rows * layout.rowBytes
 
+/** The shape of a batch of so many rows, as bytes. */
 export const batchShape = (layout: RowLayout, rows: number): Shape => [rows, layout.rowBytes]

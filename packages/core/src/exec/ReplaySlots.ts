@@ -53,6 +53,7 @@ export const allocateHostSlots = Effect.fnUntraced(function* (
   )
 })
 
+/** Shares host slots with the process that packs into them. */
 export const shareHostSlots = (
   slots: ReadonlyArray<Tensor>
 ): Effect.Effect<ReadonlyArray<ReplaySlotHandle>, HostMemoryError, HostMemory> =>

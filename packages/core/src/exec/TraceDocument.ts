@@ -11,6 +11,7 @@
  */
 import { offsetsOf, type SpanRecord, type TraceRecord } from "./TraceRecord.ts"
 
+/** One event of a trace file. */
 export interface TraceEvent {
   readonly name: string
   readonly ph: "X" | "M" | "s" | "f"

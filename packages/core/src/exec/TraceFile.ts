@@ -16,6 +16,7 @@ import { earliest, type SpanRecord, type TraceRecord } from "./TraceRecord.ts"
 
 export type { TraceDocument, TraceEvent } from "./TraceDocument.ts"
 
+/** Options of a trace. */
 export interface TraceOptions {
   readonly processName: string
   /** By default this process's own. */

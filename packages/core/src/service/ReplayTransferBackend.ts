@@ -30,6 +30,7 @@ import { describeReason, type ReasonInput, reason, reasonOf } from "../base/Reas
 import type { Device } from "../tensor/Device.ts"
 import type { Tensor } from "../tensor/Tensor.ts"
 
+/** Kinds of `ReplayTransferError`. */
 export const ReplayTransferReason = Schema.Union([
   reason("SlotOutOfRange"),
   reason("SlotBusy"),
@@ -44,6 +45,7 @@ export const ReplayTransferReason = Schema.Union([
 ])
 export type ReplayTransferReason = typeof ReplayTransferReason.Type
 
+/** Why a replay backend refused a request or failed at it. */
 export class ReplayTransferError extends Schema.TaggedError<ReplayTransferError>()("ReplayTransferError", {
   reason: ReplayTransferReason
 }) {
@@ -52,9 +54,11 @@ export class ReplayTransferError extends Schema.TaggedError<ReplayTransferError>
   }
 }
 
+/** Makes the error; scope and retryability default to "op" and false. */
 export const replayTransferError = (tag: ReplayTransferReason["_tag"], input: ReasonInput): ReplayTransferError =>
   new ReplayTransferError({ reason: reasonOf(tag, input) })
 
+/** The states of a slot. */
 export type SlotState = "idle" | "submitted" | "deferred" | "ready"
 
 /** A queue of device work that a consumer names when it wants to wait on it; the backend knows its own kind. */
@@ -63,6 +67,7 @@ export interface ReplayStream {
   readonly handle: bigint
 }
 
+/** One batch on its way from a host slot to a device slot. */
 export interface ReplaySubmission {
   /** Slot of the ring, 0 to its depth - 1. */
   readonly slot: number
@@ -72,6 +77,7 @@ export interface ReplaySubmission {
   readonly source: Tensor
 }
 
+/** What kind of backend it is, and what its memory is like. */
 export interface ReplayTransferAttributes {
   readonly device: Device
   readonly deviceFamily: string
@@ -83,6 +89,7 @@ export interface ReplayTransferAttributes {
   readonly supportsTimingEvents: boolean
 }
 
+/** What a replay backend does. */
 export interface ReplayTransferBackendShape {
   /** Read anew at each use: registration changes `hostPinned` and `directPinnedShared`. */
   readonly attributes: Effect.Effect<ReplayTransferAttributes>

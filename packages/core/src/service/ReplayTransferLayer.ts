@@ -43,6 +43,7 @@ import {
   type ReplayTransferError
 } from "./ReplayTransferBackend.ts"
 
+/** Ring and deadline of a replay backend. */
 export interface ReplayTransferLayerOptions {
   /** Slots, numbered from 0; 1 to `maxRingDepth`. Any other depth makes none: every use is SlotOutOfRange. */
   readonly ringDepth: number

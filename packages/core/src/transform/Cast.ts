@@ -11,6 +11,7 @@ import { TensorEngine } from "../service/TensorEngine.ts"
 import { fromTensorError, plainRegion, type ReshardTransform, type TransformOp } from "./ReshardTransform.ts"
 import { saturatingCast } from "./Saturation.ts"
 
+/** What is cast on the way, to what. */
 export interface CastOptions {
   readonly wireDtype: DType
   /** Globs over parameter names; all parameters by default. */
@@ -19,6 +20,7 @@ export interface CastOptions {
   readonly saturate?: boolean
 }
 
+/** Sends chosen parameters in another type. */
 export const cast = (options: CastOptions): ReshardTransform => {
   const buffer = Effect.fnUntraced(function* (op: TransformOp) {
     const view = yield* plainRegion(op)

@@ -47,6 +47,7 @@ import {
 } from "./ReshardTransform.ts"
 import { swizzleMoves, unswizzleMoves } from "./ScaleSwizzle.ts"
 
+/** Who quantizes, by which rule, and which parameters. */
 export interface Mxfp8Options {
   /** Who quantizes. `receiver` by default. */
   readonly side?: "sender" | "receiver"
@@ -71,6 +72,7 @@ interface Accumulator {
 
 type Work<A> = Effect.Effect<A, TransformError, TensorEngine | Scope.Scope>
 
+/** The transform of these options; options left out have the defaults named there. */
 export const mxfp8 = (options: Mxfp8Options = {}): ReshardTransform => {
   const isSender = options.side === "sender"
   const wire = options.wireDtype ?? "bfloat16"

@@ -39,6 +39,7 @@ export const TransformReason = Schema.Union([
 ])
 export type TransformReason = typeof TransformReason.Type
 
+/** Why a transform refused a tensor or failed at it. */
 export class TransformError extends Schema.TaggedError<TransformError>()("TransformError", {
   reason: TransformReason
 }) {
@@ -47,6 +48,7 @@ export class TransformError extends Schema.TaggedError<TransformError>()("Transf
   }
 }
 
+/** Makes the error; scope and retryability default to "op" and false. */
 export const transformError = (tag: TransformReason["_tag"], input: ReasonInput): TransformError =>
   new TransformError({ reason: reasonOf(tag, input) })
 
