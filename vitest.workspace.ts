@@ -16,8 +16,10 @@ const onlyInFull: { readonly [name: string]: Array<string> } = {
     "test/Output.test.ts",
     "test/BrokenFiles.test.ts",
     "test/Checkpoints.test.ts",
-    "test/Launcher.test.ts"
-  ]
+    "test/Launcher.test.ts",
+    "test/Observe.test.ts"
+  ],
+  examples: ["test/reference.test.ts", "test/tarballs.test.ts"]
 }
 
 /** One project per package; test files live in `packages/NAME/test`. */
@@ -44,6 +46,7 @@ export default defineConfig({
           name: "examples",
           root: "examples",
           include: ["test/**/*.test.ts"],
+          exclude: isFull ? [] : onlyInFull.examples!,
           globalSetup: ["test/setup.ts"],
           testTimeout: 300_000
         }

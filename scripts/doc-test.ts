@@ -1,16 +1,18 @@
 /**
- * Tries what pages say: the fenced blocks of README.md and docs/*.md, page by page, in order, in a folder of its own.
+ * Tries what pages say: every fenced block of README.md, docs, and the READMEs of examples and packages, by its mark
+ * (`pages/blocks.ts`). Fragments of TypeScript are checked behind the preludes of `pages/preludes.md`.
  *
- *   ```ts file=spool/index.ts   is written there; all such TypeScript of a page is checked by the compiler
- *   ```sh run                   runs in bash; `exit=1` where it must end so
- *   ```sh  or  ```ts parse      cannot run here (a device, a launcher): its syntax is checked
+ * Each page has a folder with `model/`, a small llama checkpoint, and the repository's `examples` and `bench`; above it
+ * are the packages and the command. Usage:
  *
- * The folder has the packages, the command `tensorferry`, and a small llama checkpoint `model/`. Usage:
- * node scripts/doc-test.ts [--parse] [FILE ...]; with --parse nothing runs.
+ *   node scripts/doc-test.ts [--parse | --quick] [FILE ...]
+ *
+ * With --parse nothing runs; with --quick no block that is marked `full`. Commands and types are checked always.
  */
 import { spawnSync } from "node:child_process"
 import {
-  chmodSync,
+  cpSync,
+  existsSync,
   mkdirSync,
   mkdtempSync,
   readdirSync,
@@ -19,167 +21,180 @@ import {
   symlinkSync,
   writeFileSync
 } from "node:fs"
-import { stripTypeScriptTypes } from "node:module"
 import { tmpdir } from "node:os"
 import * as path from "node:path"
-import { pathToFileURL } from "node:url"
+import { type Block, blocksOf, flagsOf, has, markFault, valueOf } from "./pages/blocks.ts"
+import { callFaults, isFlag } from "./pages/shellCalls.ts"
 
 const root = path.resolve(import.meta.dirname, "..")
 
-export interface Block {
-  readonly language: string
-  readonly marks: ReadonlyArray<string>
-  readonly text: string
-  /** Line of the page on which it begins. */
-  readonly line: number
+interface Page {
+  readonly file: string
+  readonly blocks: ReadonlyArray<Block>
+  readonly folder: string
 }
 
-export const blocksOf = (page: string): ReadonlyArray<Block> => {
-  const blocks: Array<Block> = []
-  let open:
-    | { readonly fence: string; readonly info: string; readonly line: number; readonly lines: Array<string> }
-    | undefined
-  for (const [at, line] of page.split("\n").entries()) {
-    const fence = /^(```+)(.*)$/.exec(line)
-    if (open === undefined) {
-      if (fence !== null) open = { fence: fence[1]!, info: fence[2]!.trim(), line: at + 1, lines: [] }
-    } else if (fence !== null && fence[1] === open.fence && fence[2]!.trim() === "") {
-      const [language = "", ...marks] = open.info.split(/\s+/)
-      blocks.push({ language, marks, text: `${open.lines.join("\n")}\n`, line: open.line })
-      open = undefined
-    } else open.lines.push(line)
-  }
-  return blocks
-}
+const where = ({ file }: Page, { line }: Block): string => `${path.relative(root, file)}:${line}`
 
-const valueOf = ({ marks }: Block, name: string): string | undefined =>
-  marks.find((mark) => mark.startsWith(`${name}=`))?.slice(name.length + 1)
-
-/** What is wrong with the syntax of a block; undefined for nothing, and for languages that are not known. */
-export const syntaxFault = ({ language, text, marks }: Block): string | undefined => {
-  if (language === "sh") {
-    const { status, stderr } = spawnSync("bash", ["-n"], { input: text, encoding: "utf8" })
-    return status === 0 ? undefined : stderr.trim()
-  }
-  const mustParse = marks.length > 0
-  if (!mustParse || (language !== "ts" && language !== "json")) return undefined
-  try {
-    if (language === "json") JSON.parse(text)
-    else stripTypeScriptTypes(text)
-    return undefined
-  } catch (cause) {
-    return String(cause)
-  }
-}
-
-/** A folder as the reader of a page has it. */
-const makeFolder = (): string => {
-  const folder = mkdtempSync(path.join(tmpdir(), "tensorferry-docs-"))
-  const modules = path.join(folder, "node_modules")
-  mkdirSync(path.join(modules, "@tensorferry"), { recursive: true })
-  for (const name of readdirSync(path.join(root, "packages"))) {
-    symlinkSync(path.join(root, "packages", name), path.join(modules, "@tensorferry", name))
-  }
-  for (const name of ["effect", "@effect", "@types"])
-    symlinkSync(path.join(root, "node_modules", name), path.join(modules, name))
-  mkdirSync(path.join(folder, "bin"))
-  const command = path.join(folder, "bin/tensorferry")
-  writeFileSync(
-    command,
-    `#!/bin/sh\nexec "${process.execPath}" "${path.join(root, "packages/cli/src/main.ts")}" "$@"\n`
-  )
-  chmodSync(command, 0o755)
-  writeFileSync(path.join(folder, "package.json"), '{ "private": true, "type": "module" }\n')
-  const made = spawnSync(process.execPath, [
-    path.join(root, "examples/llama-small/make.ts"),
-    path.join(folder, "model")
+const preludes = new Map(
+  blocksOf(readFileSync(path.join(root, "scripts/pages/preludes.md"), "utf8")).map((block) => [
+    valueOf(block, "prelude"),
+    block.text
   ])
+)
+
+const linkSources = (folder: string): void => {
+  for (const name of ["examples", "bench"]) symlinkSync(path.join(root, name), path.join(folder, name))
+}
+
+/** What the folders of all pages lie in: packages as they are found from there, and the command. */
+const makeTop = (): string => {
+  const top = mkdtempSync(path.join(tmpdir(), "tensorferry-docs-"))
+  const modules = path.join(top, "node_modules")
+  mkdirSync(path.join(modules, "@tensorferry"), { recursive: true })
+  for (const name of readdirSync(path.join(root, "packages")))
+    symlinkSync(path.join(root, "packages", name), path.join(modules, "@tensorferry", name))
+  for (const name of ["effect", "@effect", "@types", ".bin"])
+    symlinkSync(path.join(root, "node_modules", name), path.join(modules, name))
+  writeFileSync(path.join(top, "package.json"), '{ "private": true, "type": "module" }\n')
+  linkSources(top)
+  const made = spawnSync(process.execPath, [path.join(root, "examples/llama-small/make.ts"), path.join(top, "model")])
   if (made.status !== 0) throw new Error(`no model: ${String(made.stderr)}`)
+  return top
+}
+
+/** A fragment where its prelude says; imports stand on top of a file, wherever the fragment goes. */
+const behind = (prelude: string, fragment: string): string => {
+  const imports = fragment.match(/^import .*\n/gm) ?? []
+  const rest = fragment.replaceAll(/^import .*\n/gm, "")
+  return imports.join("") + prelude.replace(/^\/\/ block\n/m, () => rest)
+}
+
+/** A page's folder, with the files that the page writes and its fragments behind their preludes. */
+const makeFolder = (top: string, file: string, blocks: ReadonlyArray<Block>): string => {
+  const folder = path.join(top, path.relative(root, file).replaceAll(/[/.]+/g, "-"))
+  mkdirSync(folder, { recursive: true })
+  cpSync(path.join(top, "model"), path.join(folder, "model"), { recursive: true })
+  linkSources(folder)
+  for (const block of blocks) {
+    const prelude = preludes.get(valueOf(block, "prelude"))
+    const name = prelude === undefined ? valueOf(block, "file") : `fragments/line-${block.line}.ts`
+    if (name === undefined) continue
+    mkdirSync(path.dirname(path.join(folder, name)), { recursive: true })
+    writeFileSync(path.join(folder, name), prelude === undefined ? block.text : behind(prelude, block.text))
+  }
   return folder
 }
 
-/** The compiler's word on all TypeScript of a folder that a page wrote. */
-const typeFaults = (folder: string): string => {
+/** What is wrong with a page by itself: marks, commands, preludes. */
+const faultsOf = async (page: Page): Promise<ReadonlyArray<string>> => {
+  const faults: Array<string> = []
+  // The page may have gone into a folder of its own before.
+  const isOfPage = (name: string): boolean =>
+    existsSync(path.join(page.folder, name)) ||
+    page.blocks.some((block) => valueOf(block, "file")?.endsWith(`/${name}`))
+  for (const block of page.blocks) {
+    const found: Array<string> = []
+    const mark = markFault(block)
+    if (mark !== undefined) found.push(mark)
+    else if (block.language === "sh") found.push(...(await callFaults(block.text, isOfPage)))
+    const prelude = valueOf(block, "prelude")
+    if (prelude !== undefined && preludes.get(prelude)?.includes("\n// block\n") !== true)
+      found.push(`scripts/pages/preludes.md has no prelude "${prelude}" with a line "// block"`)
+    faults.push(...found.map((fault) => `${where(page, block)}: ${fault}`))
+  }
+  for (const { flag, line } of flagsOf(readFileSync(page.file, "utf8")))
+    if (!isFlag(flag)) faults.push(`${path.relative(root, page.file)}:${line}: nothing has a flag --${flag}`)
+  return faults
+}
+
+/** The compiler's word on the TypeScript of all pages; file names in it are those of pages, and of lines for fragments. */
+const typeFaults = (top: string): ReadonlyArray<string> => {
   const config = {
     extends: path.join(root, "tsconfig.lint.json"),
     compilerOptions: { types: ["node"], typeRoots: [path.join(root, "node_modules/@types")], plugins: [] },
-    include: ["**/*.ts"],
-    exclude: ["node_modules"]
+    include: ["*/**/*.ts"],
+    exclude: ["node_modules", "examples", "bench", "*/examples", "*/bench"]
   }
-  writeFileSync(path.join(folder, "tsconfig.json"), JSON.stringify(config))
-  const { status, stdout } = spawnSync(path.join(root, "node_modules/.bin/tsc"), ["-p", folder], { encoding: "utf8" })
-  return status === 0 ? "" : stdout
+  writeFileSync(path.join(top, "tsconfig.json"), JSON.stringify(config))
+  const tsc = path.join(root, "node_modules/.bin/tsc")
+  const { status, stdout } = spawnSync(tsc, ["-p", top, "--pretty", "false"], { cwd: top, encoding: "utf8" })
+  return status === 0 ? [] : [stdout]
 }
 
 const foreign = /^(RANK|WORLD_SIZE|LOCAL_|MASTER_|SLURM_|OMPI_|TENSORFERRY_)/
 
-const environment = (folder: string): NodeJS.ProcessEnv => ({
+const environment = (top: string): NodeJS.ProcessEnv => ({
   ...Object.fromEntries(Object.entries(process.env).filter(([name]) => !foreign.test(name) && name !== "NODE_OPTIONS")),
-  PATH: `${path.join(folder, "bin")}:${path.dirname(process.execPath)}:${process.env.PATH ?? ""}`
+  PATH: `${path.join(top, "node_modules/.bin")}:${path.dirname(process.execPath)}:${process.env.PATH ?? ""}`
 })
 
 /** Longest time of one block. */
 const blockMillis = 300_000
 
-/** What is wrong with a page; empty where all is right. */
-export const testPage = (
-  file: string,
-  { mustRun, tell = () => {} }: { readonly mustRun: boolean; readonly tell?: (line: string) => void }
-): ReadonlyArray<string> => {
-  const blocks = blocksOf(readFileSync(file, "utf8"))
-  const where = (block: Block): string => `${path.relative(root, file)}:${block.line}`
-  const faults = blocks.flatMap((block) => {
-    const fault = syntaxFault(block)
-    return fault === undefined ? [] : [`${where(block)}: ${fault}`]
-  })
-  const isTried = blocks.some((block) => block.marks.includes("run") || valueOf(block, "file") !== undefined)
-  if (faults.length > 0 || !mustRun || !isTried) return faults
-  const folder = makeFolder()
-  try {
-    for (const block of blocks) {
-      const name = valueOf(block, "file")
-      if (name === undefined) continue
-      mkdirSync(path.dirname(path.join(folder, name)), { recursive: true })
-      writeFileSync(path.join(folder, name), block.text)
-    }
-    const hasTypes = blocks.some((block) => valueOf(block, "file")?.endsWith(".ts"))
-    const wrong = hasTypes ? typeFaults(folder) : ""
-    if (wrong !== "") return [`${path.relative(root, file)}: ${wrong}`]
-    for (const block of blocks.filter(({ marks }) => marks.includes("run"))) {
-      const wanted = Number(valueOf(block, "exit") ?? 0)
-      tell(where(block))
-      const { status, stdout, stderr } = spawnSync("bash", ["-euo", "pipefail", "-c", block.text], {
-        cwd: folder,
+/** Runs a page's blocks in order, each where the one before has gone, to the first that does not end as it says. */
+const runFaults = (page: Page, top: string, isChosen: (block: Block) => boolean): ReadonlyArray<string> => {
+  let cwd = page.folder
+  const gone = path.join(top, "gone")
+  for (const block of page.blocks.filter(isChosen)) {
+    const wanted = Number(valueOf(block, "exit") ?? 0)
+    const begun = performance.now()
+    const { status, stdout, stderr } = spawnSync(
+      "bash",
+      ["-euo", "pipefail", "-c", `trap 'pwd >"$GONE"' EXIT\n${block.text}`],
+      {
+        cwd,
         encoding: "utf8",
-        env: environment(folder),
+        env: { ...environment(top), GONE: gone },
         timeout: blockMillis
-      })
-      if (status !== wanted) {
-        return [
-          `${where(block)}: ended with ${status} instead of ${wanted}\n${stdout.slice(-2000)}${stderr.slice(-2000)}`
-        ]
       }
+    )
+    console.log(`${where(page, block)}  ${((performance.now() - begun) / 1000).toFixed(1)} s`)
+    if (existsSync(gone)) cwd = readFileSync(gone, "utf8").trim()
+    if (status !== wanted) {
+      const said = `${stdout.slice(-2000)}${stderr.slice(-2000)}`
+      return [`${where(page, block)}: ended with ${status} instead of ${wanted}\n${said}`]
     }
-    return []
+  }
+  return []
+}
+
+const markdownOf = (folder: string): ReadonlyArray<string> =>
+  readdirSync(path.join(root, folder))
+    .filter((name) => name.endsWith(".md"))
+    .map((name) => path.join(root, folder, name))
+
+/** All pages; `docs/reference` is generated. */
+const allPages = (): ReadonlyArray<string> => [
+  path.join(root, "README.md"),
+  ...["docs", "docs/benchmarks", "docs/adr", "examples"].flatMap(markdownOf),
+  ...["examples", "packages"].flatMap((parent) =>
+    readdirSync(path.join(root, parent), { withFileTypes: true })
+      .filter((entry) => entry.isDirectory())
+      .flatMap(({ name }) => markdownOf(`${parent}/${name}`))
+  )
+]
+
+const main = async (): Promise<void> => {
+  const args = process.argv.slice(2)
+  const named = args.filter((arg) => !arg.startsWith("--")).map((name) => path.resolve(name))
+  const isChosen = (block: Block): boolean =>
+    has(block, "run") && !args.includes("--parse") && !(args.includes("--quick") && has(block, "full"))
+  const top = makeTop()
+  try {
+    const pages = (named.length > 0 ? named : allPages()).map((file): Page => {
+      const blocks = blocksOf(readFileSync(file, "utf8"))
+      return { file, blocks, folder: makeFolder(top, file, blocks) }
+    })
+    const faults: Array<string> = []
+    for (const page of pages) faults.push(...(await faultsOf(page)))
+    if (pages.some(({ blocks }) => blocks.some(({ language }) => language === "ts"))) faults.push(...typeFaults(top))
+    for (const page of pages) faults.push(...runFaults(page, top, isChosen))
+    console.log(faults.length === 0 ? "pages: no fault" : faults.join("\n"))
+    if (faults.length > 0) process.exitCode = 1
   } finally {
-    rmSync(folder, { recursive: true, force: true })
+    rmSync(top, { recursive: true, force: true })
   }
 }
 
-export const pages = (): ReadonlyArray<string> => [
-  path.join(root, "README.md"),
-  ...readdirSync(path.join(root, "docs"))
-    .filter((name) => name.endsWith(".md"))
-    .map((name) => path.join(root, "docs", name))
-]
-
-const main = (): void => {
-  const args = process.argv.slice(2)
-  const mustRun = !args.includes("--parse")
-  const named = args.filter((arg) => arg !== "--parse").map((name) => path.resolve(name))
-  const faults = (named.length > 0 ? named : pages()).flatMap((file) => testPage(file, { mustRun, tell: console.log }))
-  console.log(faults.length === 0 ? "pages: no fault" : faults.join("\n"))
-  if (faults.length > 0) process.exitCode = 1
-}
-
-if (process.argv[1] !== undefined && import.meta.url === pathToFileURL(process.argv[1]).href) main()
+await main()

@@ -1,0 +1,42 @@
+/** Whether `tensorferry` would take a command line: the command's own parser judges it, and nothing is carried out. */
+import * as NodeServices from "@effect/platform-node/NodeServices"
+import * as Console from "effect/Console"
+import type * as CliError from "effect/cli/CliError"
+import * as Command from "effect/cli/Command"
+import * as Effect from "effect/Effect"
+
+// As for completions: subcommands that are loaded only when they are named are all there.
+process.argv.push("--completions")
+const [{ agent }, { backends }, { bench }, { doctor }, { plan }, { replay }, { report }, { reshard }, { verify }] =
+  await Promise.all([
+    import("../../packages/cli/src/commands/agent.ts"),
+    import("../../packages/cli/src/commands/backends.ts"),
+    import("../../packages/cli/src/commands/bench.ts"),
+    import("../../packages/cli/src/commands/doctor.ts"),
+    import("../../packages/cli/src/commands/plan.ts"),
+    import("../../packages/cli/src/commands/replay.ts"),
+    import("../../packages/cli/src/commands/report.ts"),
+    import("../../packages/cli/src/commands/reshard.ts"),
+    import("../../packages/cli/src/commands/verify.ts")
+  ])
+process.argv.pop()
+
+/** The handler of the root stands for those of all subcommands. */
+const idle = Command.make("tensorferry").pipe(
+  Command.withSubcommands([reshard, plan, report, verify, replay, bench, backends, doctor, agent]),
+  Command.withHandler(() => Effect.void)
+)
+
+/** The help that goes with a refusal is not asked for. */
+const quiet: Console.Console = { ...globalThis.console, log: () => {}, error: () => {} }
+
+const textOf = (error: CliError.CliError): string =>
+  error._tag === "ShowHelp" ? error.errors.map(textOf).join("; ") || "names no subcommand" : error.message
+
+export const commandLineFault = (args: ReadonlyArray<string>): Promise<string | undefined> =>
+  Command.runWith(idle, { version: "", renderErrors: false })(args).pipe(
+    Effect.match({ onFailure: textOf, onSuccess: () => undefined }),
+    Effect.provideService(Console.Console, quiet),
+    Effect.provide(NodeServices.layer),
+    Effect.runPromise
+  )

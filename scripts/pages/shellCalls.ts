@@ -1,0 +1,124 @@
+/**
+ * What a block of shell calls, and whether that exists. Bash itself reads the block, loops and quotes included, in an
+ * empty folder and without a path: every command that it does not find is written down instead of being run.
+ */
+import { spawnSync } from "node:child_process"
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs"
+import { tmpdir } from "node:os"
+import * as path from "node:path"
+import { commandLineFault } from "./commandLine.ts"
+
+const root = path.resolve(import.meta.dirname, "../..")
+
+type Call = ReadonlyArray<string>
+
+/** Separators that no command line has. */
+const recorder = `
+exec 9>"$RECORD"
+cd() { :; }
+command_not_found_handle() { { printf '%s\\x1f' "$@"; printf '\\x1e'; } >&9; }
+`
+
+/** The calls of a block; a text where bash cannot read it. */
+const callsOf = (text: string): ReadonlyArray<Call> | string => {
+  const syntax = spawnSync("bash", ["-n"], { input: text, encoding: "utf8" })
+  if (syntax.status !== 0) return syntax.stderr.trim()
+  const folder = mkdtempSync(path.join(tmpdir(), "tensorferry-calls-"))
+  const record = path.join(folder, "record")
+  writeFileSync(path.join(folder, "block.sh"), recorder + text)
+  const { status, stderr } = spawnSync("/bin/bash", [path.join(folder, "block.sh")], {
+    cwd: folder,
+    encoding: "utf8",
+    env: { PATH: path.join(folder, "nothing"), HOME: folder, RECORD: record },
+    timeout: 30_000
+  })
+  const written = existsSync(record) ? readFileSync(record, "utf8") : ""
+  rmSync(folder, { recursive: true, force: true })
+  if (status !== 0 || stderr !== "") return `bash ended with ${status}: ${stderr.trim()}`
+  return written
+    .split("\x1e")
+    .slice(0, -1)
+    .map((call) => call.split("\x1f").slice(0, -1))
+}
+
+const read = (name: string): string => readFileSync(path.join(root, name), "utf8")
+
+const scripts = Object.keys((JSON.parse(read("package.json")) as { readonly scripts: object }).scripts)
+const ofPnpm = ["install", "pack"]
+const ofNpm = ["install", "publish"]
+
+const missing = (what: string, name: string | undefined, known: boolean): string | undefined =>
+  known ? undefined : `${what} "${name ?? ""}" does not exist`
+
+const isFile = (name: string | undefined): boolean => name !== undefined && existsSync(path.join(root, name))
+
+/** Flags that the checks for GPUs read, wherever they are started from. */
+const gpuFlagFault = (args: Call): string | undefined => {
+  const unknown = args
+    .filter((arg) => arg.startsWith("--"))
+    .find((arg) => !read("scripts/gpu/main.ts").includes(`flag("${arg.slice(2)}")`))
+  return unknown === undefined ? undefined : `${unknown} is no flag of scripts/gpu/main.ts`
+}
+
+const flagSources = ["packages/cli/src/commands", "scripts", "scripts/gpu", "examples/tensor-bus"].flatMap((folder) =>
+  readdirSync(path.join(root, folder))
+    .filter((name) => name.endsWith(".ts"))
+    .map((name) => `${folder}/${name}`)
+)
+
+/** Flags of npm, vitest and pnpm. */
+const foreignFlags = ["ignore-scripts", "project", "lockfile-only"]
+
+/** Whether any command of the repository has the flag: for what pages name in passing. */
+export const isFlag = (flag: string): boolean =>
+  foreignFlags.includes(flag) ||
+  flagSources.some((name) => read(name).includes(`("${flag}"`) || read(name).includes(`"--${flag}"`))
+
+/** A launcher's own flags are its affair; what it starts is ours. */
+const launched = (args: Call): Promise<string | undefined> | string => {
+  const at = args.indexOf("tensorferry")
+  return at < 0 ? "starts no tensorferry" : commandLineFault(args.slice(at + 1))
+}
+
+const judges: Readonly<
+  Record<string, (args: Call, isOfPage: (file: string) => boolean) => Promise<string | undefined> | string | undefined>
+> = {
+  tensorferry: (args) => commandLineFault(args),
+  torchrun: launched,
+  srun: launched,
+  mpirun: launched,
+  npx: launched,
+  pnpm: ([first, ...rest]) => {
+    const [name, ...args] = first === "run" ? rest : [first, ...rest]
+    const suite = args.find((arg) => arg !== undefined && !arg.startsWith("--"))
+    if (name === "bench" && suite !== undefined)
+      return missing("bench", suite, new RegExp(`^ +"?${suite}"?: async`, "m").test(read("bench/run.ts")))
+    return missing("script", name, [...scripts, ...ofPnpm].includes(name ?? ""))
+  },
+  npm: ([name, script]) =>
+    name === "run" || name === "test"
+      ? undefined
+      : missing("npm's command", name ?? script, ofNpm.includes(name ?? "")),
+  make: ([target]) => missing("target", target, new RegExp(`^${target}:`, "m").test(read("Makefile"))),
+  node: ([file, ...args], isOfPage) =>
+    file === "scripts/gpu/main.ts"
+      ? gpuFlagFault(args)
+      : missing("file", file, isFile(file) || (file !== undefined && isOfPage(file))),
+  bash: ([file, ...args]) => (file === "gpu-bundle/run.sh" ? gpuFlagFault(args) : missing("file", file, isFile(file))),
+  cat: () => undefined,
+  mkdir: () => undefined,
+  git: () => undefined
+}
+
+/** What is wrong with the commands of a block. `isOfPage` tells files that the page itself writes. */
+export const callFaults = async (text: string, isOfPage: (file: string) => boolean): Promise<ReadonlyArray<string>> => {
+  const calls = callsOf(text)
+  if (typeof calls === "string") return [calls]
+  const faults: Array<string> = []
+  for (const [name = "", ...args] of calls) {
+    const judge = judges[name]
+    const fault = judge === undefined ? "is no command that pages may call" : await judge(args, isOfPage)
+    if (fault !== undefined) faults.push(`${[name, ...args].join(" ")}: ${fault}`)
+  }
+  return faults
+}
