@@ -11,7 +11,7 @@ namespace tensorferry {
 namespace {
 
 /** Raised whenever a function exported here changes its meaning; TypeScript refuses another number. */
-constexpr int abiVersion = 1;
+constexpr int abiVersion = 2;
 
 Napi::Object initialise(Napi::Env env, Napi::Object exports) {
   if (Jobs::create(env, "tensorferry bus") == nullptr) return exports;
@@ -20,6 +20,7 @@ Napi::Object initialise(Napi::Env env, Napi::Object exports) {
   for (const char* name : dtypeNames) dtypes.Set(dtypes.Length(), name);
   exports.Set("dtypes", dtypes);
   bindJobs(env, exports);
+  bindCompletions(env, exports);
   bindFiles(env, exports);
   bindQueue(env, exports);
   bindTorch(env, exports);

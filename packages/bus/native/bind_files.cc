@@ -3,6 +3,7 @@
  */
 #include "bindings.h"
 #include "lmdb_file.h"
+#include "semaphores.h"
 
 namespace tensorferry {
 namespace {
@@ -12,11 +13,6 @@ struct FileHandle {
   static constexpr napi_type_tag typeTag{0xc8e2f95b1a0d4763, 0xa17b6c40d9e8325f};
   std::shared_ptr<LmdbFile> file;
 };
-
-std::shared_ptr<LmdbFile> fileOf(Napi::Value value) {
-  auto handle = unwrap<FileHandle>(value);
-  return handle == nullptr ? nullptr : handle->file;
-}
 
 class OpenJob final : public Job {
  public:
@@ -42,18 +38,34 @@ class OpenJob final : public Job {
 
 class PutJob final : public Job {
  public:
-  PutJob(std::shared_ptr<LmdbFile> file, std::vector<LmdbFile::Entry> entries, bool clear)
-      : file_(std::move(file)), entries_(std::move(entries)), clear_(clear) {}
+  PutJob(std::shared_ptr<LmdbFile> file, std::vector<LmdbFile::Entry> entries, std::optional<std::string> completed)
+      : file_(std::move(file)), entries_(std::move(entries)), completed_(std::move(completed)) {}
   void run(size_t) noexcept override {
     const auto file = std::move(file_);  // JavaScript may hold the job for long
-    Status status = caught("put", [&] { return clear_ ? file->clear() : file->put(entries_); });
+    Status status = caught("put", [&] {
+      const Status stored = file->put(entries_);
+      return stored.ok() && completed_ ? Semaphore::complete(*completed_) : stored;
+    });
     if (!status.ok()) fail(std::move(status));
   }
 
  private:
   std::shared_ptr<LmdbFile> file_;
   std::vector<LmdbFile::Entry> entries_;
-  bool clear_;
+  std::optional<std::string> completed_;
+};
+
+class ClearJob final : public Job {
+ public:
+  explicit ClearJob(std::shared_ptr<LmdbFile> file) : file_(std::move(file)) {}
+  void run(size_t) noexcept override {
+    const auto file = std::move(file_);
+    Status status = caught("clear", [&] { return file->clear(); });
+    if (!status.ok()) fail(std::move(status));
+  }
+
+ private:
+  std::shared_ptr<LmdbFile> file_;
 };
 
 class GetJob final : public Job {
@@ -97,14 +109,17 @@ Napi::Value startOpenFile(const Napi::CallbackInfo& info) {
   });
 }
 
-/** Values that are undefined remove their keys. */
+/** Values that are undefined remove their keys. Then the semaphore is posted, and its name removed, where one is given. */
 Napi::Value startPut(const Napi::CallbackInfo& info) {
   return guarded(info, "startPut", [&]() -> Napi::Value {
     std::vector<std::string> keys;
-    auto pool = info.Length() == 5 ? unwrap<JobPool>(info[0]) : nullptr;
-    auto file = info.Length() == 5 ? fileOf(info[1]) : nullptr;
-    const auto refuse = [&] { return toJs(info.Env(), badArgument("startPut", "(pool, open file, keys, values, callback)")); };
-    if (pool == nullptr || file == nullptr || !readByteArrays(info[2], keys) || !info[3].IsArray() || !info[4].IsFunction())
+    auto pool = info.Length() == 6 ? unwrap<JobPool>(info[0]) : nullptr;
+    auto file = info.Length() == 6 ? fileOf(info[1]) : nullptr;
+    const auto refuse = [&] {
+      return toJs(info.Env(), badArgument("startPut", "(pool, open file, keys, values, semaphore or undefined, callback)"));
+    };
+    if (pool == nullptr || file == nullptr || !readByteArrays(info[2], keys) || !info[3].IsArray() ||
+        !(info[4].IsString() || info[4].IsUndefined()) || !info[5].IsFunction())
       return refuse();
     const auto values = info[3].As<Napi::Array>();
     if (values.Length() != keys.size()) return refuse();
@@ -115,8 +130,10 @@ Napi::Value startPut(const Napi::CallbackInfo& info) {
       if (value.IsUndefined()) continue;
       if (!readBytes(value, entries[i].value.emplace())) return refuse();
     }
-    return Jobs::of(info.Env())->start(pool, std::make_shared<PutJob>(std::move(file), std::move(entries), false),
-                                       info[4].As<Napi::Function>());
+    std::optional<std::string> completed;
+    if (info[4].IsString()) completed = info[4].As<Napi::String>().Utf8Value();
+    auto job = std::make_shared<PutJob>(std::move(file), std::move(entries), std::move(completed));
+    return Jobs::of(info.Env())->start(pool, std::move(job), info[5].As<Napi::Function>());
   });
 }
 
@@ -126,8 +143,7 @@ Napi::Value startClear(const Napi::CallbackInfo& info) {
     auto file = info.Length() == 3 ? fileOf(info[1]) : nullptr;
     if (pool == nullptr || file == nullptr || !info[2].IsFunction())
       return toJs(info.Env(), badArgument("startClear", "(pool, open file, callback)"));
-    return Jobs::of(info.Env())->start(
-        pool, std::make_shared<PutJob>(std::move(file), std::vector<LmdbFile::Entry>{}, true), info[2].As<Napi::Function>());
+    return Jobs::of(info.Env())->start(pool, std::make_shared<ClearJob>(std::move(file)), info[2].As<Napi::Function>());
   });
 }
 
@@ -163,6 +179,11 @@ Napi::Value closeFile(const Napi::CallbackInfo& info) {
 }
 
 }  // namespace
+
+std::shared_ptr<LmdbFile> fileOf(Napi::Value value) {
+  auto handle = unwrap<FileHandle>(value);
+  return handle == nullptr ? nullptr : handle->file;
+}
 
 void bindFiles(Napi::Env env, Napi::Object exports) {
   exports.Set("startOpenFile", Napi::Function::New(env, startOpenFile));

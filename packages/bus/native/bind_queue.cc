@@ -73,10 +73,10 @@ class DequeueJob final : public Job {
   }
   Napi::Value value(Napi::Env env) override {
     Napi::Object object = Napi::Object::New(env);
-    Napi::Array messages = Napi::Array::New(env, taken_.messages.size());
-    for (size_t i = 0; i < taken_.messages.size(); i++)
-      messages.Set(static_cast<uint32_t>(i), toBytes(env, taken_.messages[i]));
-    object.Set("messages", messages);
+    Napi::Array lengths = Napi::Array::New(env, taken_.lengths.size());
+    for (size_t i = 0; i < taken_.lengths.size(); i++) lengths.Set(static_cast<uint32_t>(i), taken_.lengths[i]);
+    object.Set("bytes", toBytes(env, taken_.bytes));
+    object.Set("lengths", lengths);
     object.Set("skipped", static_cast<double>(taken_.skipped));
     return object;
   }

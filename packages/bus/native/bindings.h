@@ -3,6 +3,7 @@
  */
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -10,10 +11,16 @@
 
 namespace tensorferry {
 
+class LmdbFile;
+
+void bindCompletions(Napi::Env env, Napi::Object exports);
 void bindFiles(Napi::Env env, Napi::Object exports);
 void bindJobs(Napi::Env env, Napi::Object exports);
 void bindQueue(Napi::Env env, Napi::Object exports);
 void bindTorch(Napi::Env env, Napi::Object exports);
+
+/** The open file in JavaScript hands; nothing once it is closed. */
+std::shared_ptr<LmdbFile> fileOf(Napi::Value value);
 
 /** A whole number in a JavaScript number; `limit` is the largest allowed. */
 inline bool readNumber(Napi::Value value, uint64_t limit, uint64_t& out) {

@@ -56,11 +56,21 @@ std::string stemOf(const std::string& path) {
   return dot == std::string::npos || dot == 0 ? name : name.substr(0, dot);
 }
 
-std::string agentPathOf(const std::string& path) { return path + "-agent"; }
+/** Beside the file: one agent for it. */
+std::string fileLockOf(const std::string& path) { return path + "-agent"; }
+
+/** Where semaphores are: one agent for their names, which queues of equal names in several folders would share. */
+std::string nameLockOf(const std::string& path) { return "/dev/shm/cq_agent_" + stemOf(path); }
+
+/** What the holder of a lock wrote into it. */
+std::string holderOf(const Descriptor& lock) {
+  char text[4096];
+  const ssize_t length = ::pread(lock.get(), text, sizeof text, 0);
+  return length <= 0 ? "this queue" : std::string(text, static_cast<size_t>(length));
+}
 
 /** A file whose lock says that an agent serves the queue; freed by the kernel when the agent dies. */
-Result<Descriptor> lockAsAgent(const std::string& path) {
-  const std::string name = agentPathOf(path);
+Result<Descriptor> lockAsAgent(const std::string& name, const std::string& path) {
   for (int attempt = 0; attempt < 10; attempt++) {
     Descriptor file(::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (!file.isOpen()) return systemFailure("open", name);
@@ -68,11 +78,19 @@ Result<Descriptor> lockAsAgent(const std::string& path) {
     if (fstat(file.get(), &opened) != 0) return systemFailure("fstat", name);
     if (opened.st_uid != geteuid()) return failure(Code::PermissionDenied, "open", name + " belongs to another user.");
     if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
-      if (errno == EWOULDBLOCK) return failure(Code::AlreadyExists, "flock", "Another agent serves " + path + ".", EWOULDBLOCK);
+      if (errno == EWOULDBLOCK)
+        return failure(Code::AlreadyExists, "flock",
+                       "Another agent serves " + holderOf(file) +
+                           ". Queues of one name have the same semaphores, whatever their folder.",
+                       EWOULDBLOCK);
       return systemFailure("flock", name);
     }
     // The agent before may have removed the file between the two calls.
-    if (::lstat(name.c_str(), &named) == 0 && named.st_ino == opened.st_ino) return file;
+    if (::lstat(name.c_str(), &named) != 0 || named.st_ino != opened.st_ino) continue;
+    const std::string holder = path + ", process " + std::to_string(getpid());
+    if (::ftruncate(file.get(), 0) != 0 || ::pwrite(file.get(), holder.data(), holder.size(), 0) < 0)
+      return systemFailure("write", name);
+    return file;
   }
   return failure(Code::SystemFailure, "flock", name + " keeps being replaced.");
 }
@@ -134,30 +152,38 @@ Status CommandQueue::reconcile() {
 
 Result<std::shared_ptr<CommandQueue>> CommandQueue::serve(const QueueSettings& settings, const CancelToken& cancel) {
   std::shared_ptr<CommandQueue> queue(new CommandQueue(settings));
-  auto lock = lockAsAgent(settings.path);
-  if (!lock.ok()) return lock.status();
-  queue->agentLock_ = std::move(lock.value());
-  auto file = LmdbFile::open(settings.path, database, settings.mapBytes, true);
+  const Status status = queue->takeOver(cancel);
+  if (status.ok()) return queue;
+  queue->removeLocks();
+  return status;
+}
+
+Status CommandQueue::takeOver(const CancelToken& cancel) {
+  auto fileLock = lockAsAgent(fileLockOf(settings_.path), settings_.path);
+  if (!fileLock.ok()) return fileLock.status();
+  fileLock_ = std::move(fileLock.value());
+  auto nameLock = lockAsAgent(nameLockOf(settings_.path), settings_.path);
+  if (!nameLock.ok()) return nameLock.status();
+  nameLock_ = std::move(nameLock.value());
+  auto file = LmdbFile::open(settings_.path, database, settings_.mapBytes, true);
   if (!file.ok()) return file.status();
-  queue->file_ = file.value();
+  file_ = file.value();
   {
-    auto transaction = queue->file_->begin(false);
+    auto transaction = file_->begin(false);
     if (!transaction.ok()) return transaction.status();
     auto at = positions(transaction.value());
     if (!at.ok()) return at.status();
   }
-  const std::string readyName = queue->semaphoreName("ready_");
+  const std::string readyName = semaphoreName("ready_");
   auto ready = Semaphore::open(readyName);
   if (ready.ok()) {
     const auto waited = ready.value().wait(Deadline(makingMilliseconds), cancel);
     if (waited == Semaphore::Waited::cancelled) return cancelled("serve");
     if (waited == Semaphore::Waited::taken) {
       ready.value().post();
-      if (queue->openCounts().ok()) {
-        queue->ready_ = std::move(ready.value());
-        const Status status = queue->reconcile();
-        if (!status.ok()) return status;
-        return queue;
+      if (openCounts().ok()) {
+        ready_ = std::move(ready.value());
+        return reconcile();
       }
     }
     // Whoever began to make this queue died before its end.
@@ -167,14 +193,14 @@ Result<std::shared_ptr<CommandQueue>> CommandQueue::serve(const QueueSettings& s
   }
   auto made = Semaphore::create(readyName, 0);
   if (!made.ok()) return made.status();
-  queue->ready_ = std::move(made.value());
-  const Status status = queue->makeCounts();
+  ready_ = std::move(made.value());
+  const Status status = makeCounts();
   if (!status.ok()) {
     Semaphore::unlink(readyName);
     return status;
   }
-  queue->ready_.post();
-  return queue;
+  ready_.post();
+  return Status{};
 }
 
 Result<std::shared_ptr<CommandQueue>> CommandQueue::connect(const QueueSettings& settings, const Deadline& deadline,
@@ -266,11 +292,12 @@ Result<CommandQueue::Taken> CommandQueue::take(uint64_t most) {
   if (!at.ok()) return at.status();
   auto [head, tail] = at.value();
   const uint64_t begin = head;
-  while (head < tail && taken.messages.size() < most) {
+  while (head < tail && taken.lengths.size() < most) {
     const uint64_t key = head % settings_.capacity;
     auto stored = transaction.value().get(bytesOf(key));
     if (stored.ok()) {
-      taken.messages.emplace_back(stored.value());
+      taken.bytes.append(stored.value());
+      taken.lengths.push_back(static_cast<uint32_t>(stored.value().size()));
     } else if (stored.status().code == Code::NotFound) {
       taken.skipped++;
     } else {
@@ -316,7 +343,7 @@ Result<CommandQueue::Taken> CommandQueue::dequeue(uint64_t most, const Deadline&
     }
     if (isCounted || recount()) {
       auto taken = take(most);
-      if (!taken.ok() || !taken.value().messages.empty() || taken.value().skipped > 0) {
+      if (!taken.ok() || !taken.value().lengths.empty() || taken.value().skipped > 0) {
         if (!taken.ok() && isCounted) items_.post();
         return taken;
       }
@@ -337,13 +364,18 @@ Result<QueueStatus> CommandQueue::status() {
   return QueueStatus{at.value().head, at.value().tail, items_.value(), space_.value()};
 }
 
+void CommandQueue::removeLocks() noexcept {
+  if (nameLock_.isOpen()) ::unlink(nameLockOf(settings_.path).c_str());
+  if (fileLock_.isOpen()) ::unlink(fileLockOf(settings_.path).c_str());
+}
+
 void CommandQueue::destroy() noexcept {
   // What others made in the meantime stays.
   if (ready_.isCurrent()) Semaphore::unlink(semaphoreName("ready_"));
   if (items_.isCurrent()) Semaphore::unlink(semaphoreName(""));
   if (space_.isCurrent()) Semaphore::unlink(semaphoreName("space_"));
   if (file_ != nullptr) file_->unlink();
-  ::unlink(agentPathOf(settings_.path).c_str());
+  removeLocks();
 }
 
 }  // namespace tensorferry

@@ -42,7 +42,10 @@ class CommandQueue {
  public:
   static constexpr napi_type_tag typeTag{0x0f3c8d1e52b94a77, 0x8c61d2f0a94be35d};
 
-  /** Makes the queue or takes over the one left behind. Busy (AlreadyExists) where another agent has it. */
+  /**
+   * Makes the queue or takes over the one left behind. Busy (AlreadyExists) where another agent has it, or has one of this
+   * name in another folder.
+   */
   static Result<std::shared_ptr<CommandQueue>> serve(const QueueSettings& settings, const CancelToken& cancel);
   /** Opens a queue that an agent serves, and waits for it until the deadline. */
   static Result<std::shared_ptr<CommandQueue>> connect(const QueueSettings& settings, const Deadline& deadline,
@@ -53,7 +56,9 @@ class CommandQueue {
                  ProgressCounter& enqueued);
 
   struct Taken {
-    std::vector<std::string> messages;
+    /** The messages, one behind the other: one block is cheaper to hand on than many. */
+    std::string bytes;
+    std::vector<uint32_t> lengths;
     /** Entries that were not there. */
     uint64_t skipped = 0;
   };
@@ -68,6 +73,8 @@ class CommandQueue {
  private:
   explicit CommandQueue(QueueSettings settings) : settings_(std::move(settings)) {}
   std::string semaphoreName(const char* kind) const;
+  Status takeOver(const CancelToken& cancel);
+  void removeLocks() noexcept;
   Status openCounts();
   Status makeCounts();
   Status reconcile();
@@ -77,7 +84,7 @@ class CommandQueue {
   bool recount();
 
   QueueSettings settings_;
-  Descriptor agentLock_;
+  Descriptor nameLock_, fileLock_;
   std::shared_ptr<LmdbFile> file_;
   Semaphore items_, space_, ready_;
   uint64_t emptyAt_ = 0;

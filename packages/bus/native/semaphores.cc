@@ -69,6 +69,15 @@ Result<Semaphore> Semaphore::open(const std::string& name) {
   return semaphore;
 }
 
+Status Semaphore::complete(const std::string& name) {
+  sem_t* handle = ::sem_open(name.c_str(), 0);
+  if (handle == SEM_FAILED) return systemFailure("sem_open", "Semaphore " + name);
+  ::sem_post(handle);
+  ::sem_close(handle);
+  unlink(name);
+  return Status{};
+}
+
 Semaphore::Waited Semaphore::waitSlice(const Deadline& deadline) noexcept {
   if (tryTake()) return Waited::taken;
   // sem_timedwait reads the wall clock; slices keep a jump of that clock from mattering.

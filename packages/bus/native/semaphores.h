@@ -49,6 +49,8 @@ class Semaphore {
   static Result<Semaphore> create(const std::string& name, uint32_t initial);
   static Result<Semaphore> open(const std::string& name);
   static void unlink(const std::string& name) noexcept { ::sem_unlink(name.c_str()); }
+  /** Lets the one who waits go on and removes the name: what ends a command, of whatever client. */
+  static Status complete(const std::string& name);
 
   enum class Waited { taken, timedOut, cancelled };
   /** Takes one within the time. A slice of it passes before a cancellation is noticed. */

@@ -17,10 +17,13 @@ export const packageName = "bus"
 
 export type NativeQueue = NativeHandle<"queue">
 export type NativeFile = NativeHandle<"file">
+export type NativeCompletion = NativeHandle<"completion">
 export type NativeTorchMemory = NativeHandle<"torch memory">
 
 export interface NativeTaken {
-  readonly messages: ReadonlyArray<Uint8Array>
+  /** The messages, one behind the other. */
+  readonly bytes: Uint8Array
+  readonly lengths: ReadonlyArray<number>
   /** Entries that were not there; their places are free again. */
   readonly skipped: number
 }
@@ -72,12 +75,13 @@ export interface Addon extends AddonIdentity, JobControl, PoolControl {
     make: boolean,
     done: Done<NativeFile>
   ) => NativeAnswer<NativeJobHandle>
-  /** Undefined values remove their keys. All or none. */
+  /** Undefined values remove their keys. All or none. Once they are stored the semaphore is posted and its name removed. */
   readonly startPut: (
     pool: NativePool,
     file: NativeFile,
     keys: ReadonlyArray<Uint8Array>,
     values: ReadonlyArray<Uint8Array | undefined>,
+    semaphoreName: string | undefined,
     done: Done<undefined>
   ) => NativeAnswer<NativeJobHandle>
   readonly startClear: (pool: NativePool, file: NativeFile, done: Done<undefined>) => NativeAnswer<NativeJobHandle>
@@ -87,6 +91,21 @@ export interface Addon extends AddonIdentity, JobControl, PoolControl {
     keys: ReadonlyArray<Uint8Array>,
     done: Done<ReadonlyArray<Uint8Array | undefined>>
   ) => NativeAnswer<NativeJobHandle>
+  /** Makes a semaphore of value 0 for this user only. */
+  readonly openCompletion: (semaphoreName: string) => NativeAnswer<NativeCompletion>
+  /** Waits for the semaphore, then reads the key. */
+  readonly startAwaitCompletion: (
+    pool: NativePool,
+    completion: NativeCompletion,
+    file: NativeFile,
+    key: Uint8Array,
+    milliseconds: number,
+    done: Done<{ readonly isCompleted: boolean; readonly reply?: Uint8Array }>
+  ) => NativeAnswer<NativeJobHandle>
+  /** Posts the semaphore and removes its name. */
+  readonly completeWithoutReply: (semaphoreName: string) => NativeAnswer<undefined>
+  /** Removes the name. */
+  readonly closeCompletion: (completion: NativeCompletion) => NativeAnswer<undefined>
   readonly isFileCurrent: (file: NativeFile) => NativeAnswer<boolean>
   readonly closeFile: (file: NativeFile, destroy: boolean) => NativeAnswer<undefined>
   /** The bytes behind PyTorch's header. */
@@ -109,6 +128,6 @@ const require = createRequire(import.meta.url)
 export const { load: loadAddon, loadFrom: loadAddonFrom } = addonLoader<Addon>({
   backend: packageName,
   folder: packageFolder,
-  abiVersion: 1,
+  abiVersion: 2,
   open: (folder): unknown => require("node-gyp-build")(folder)
 })

@@ -315,6 +315,29 @@ describe("refusals", () => {
     )
   )
 
+  it.live("a batch of nothing: the same signals, refusals and waits as any other", () =>
+    Effect.scoped(
+      Effect.gen(function* () {
+        const { a, b, memory } = yield* onePair({ deadline: "700 millis" })
+        const [x, y] = [yield* makeTensor(memory, "float32", [0, 3]), yield* makeTensor(memory, "float32", [0, 3])]
+        yield* all([register(a.client, "empty", x), register(b.client, "empty", y)])
+        for (let round = 0; round < 2; round++) {
+          const sending = yield* Effect.forkChild(a.client.transfer("empty", "send"), { startImmediately: true })
+          while (!(yield* b.client.transferSignal("empty"))) yield* Effect.yieldNow
+          yield* b.client.transfer("empty", "recv")
+          yield* Fiber.join(sending)
+          assert.isFalse(yield* a.client.transferSignal("empty"))
+        }
+        const both = [a.client.transfer("empty", "send"), b.client.transfer("empty", "send")]
+        for (const error of yield* all(both.map((each) => Effect.flip(each)))) {
+          assert.strictEqual(error.reason._tag, "BatchMismatch", error.message)
+        }
+        const alone = yield* Effect.flip(a.client.transfer("empty", "send"))
+        assert.strictEqual(alone.reason._tag, "RemoteMissing", alone.message)
+      })
+    )
+  )
+
   it.live("ranks of a side that do not agree, and layouts that do not fit their tensors", () =>
     Effect.scoped(
       Effect.gen(function* () {

@@ -100,6 +100,18 @@ describe.skipIf(!hasLmdb)(`in a file${hasLmdb ? "" : ` (skipped: ${lmdbMissing})
         yield* Effect.scoped(Effect.flatMap(open(path), (queue) => queue.enqueue([command("a")])))
         assert.deepStrictEqual(readdirSync(folder), [])
         assert.deepStrictEqual(semaphoresOf(basename(folder)), [])
+        // Nor does an agent that could not begin.
+        const junk = uniqueFile(folder, "junk")
+        writeFileSync(junk, "x".repeat(20_000), { mode: 0o600 })
+        yield* Effect.flip(open(junk))
+        assert.deepStrictEqual(
+          readdirSync(folder).filter((name) => name.endsWith("-agent")),
+          []
+        )
+        assert.deepStrictEqual(
+          readdirSync("/dev/shm").filter((name) => name.includes(basename(folder))),
+          []
+        )
       })
     )
   )
@@ -153,6 +165,43 @@ describe.skipIf(!hasLmdb)(`in a file${hasLmdb ? "" : ` (skipped: ${lmdbMissing})
         yield* open(path)
         const busy = yield* Effect.flip(open(path))
         assert.strictEqual(busy.reason._tag, "Busy")
+      })
+    )
+  )
+
+  it.live("agents of one rank in two folders: the second hears who has it", () =>
+    withFile((path, folder) =>
+      Effect.gen(function* () {
+        const elsewhere = join(folder, "other")
+        mkdirSync(elsewhere)
+        const other = join(elsewhere, basename(path))
+        const agent = yield* open(path)
+        const busy = yield* Effect.flip(open(other))
+        assert.strictEqual(busy.reason._tag, "Busy")
+        assert.include(busy.message, `${path}, process ${process.pid}`)
+        assert.match(busy.reason.remedy, /another rank/)
+        // The first one is not disturbed, and nothing of the second is left.
+        assert.deepStrictEqual(readdirSync(elsewhere), [])
+        yield* agent.enqueue([command("a")])
+        assert.deepStrictEqual(yield* takeMany(agent, 1), ["a"])
+      })
+    )
+  )
+
+  it.live("an agent after one of its name that was killed elsewhere", () =>
+    withFile((path, folder) =>
+      Effect.gen(function* () {
+        const elsewhere = join(folder, "other")
+        mkdirSync(elsewhere)
+        const fixture = new URL("./fixtures/queue-agent.ts", import.meta.url).pathname
+        const killed = spawnSync(process.execPath, [fixture, join(elsewhere, basename(path))], {
+          encoding: "utf8",
+          timeout: 60_000
+        })
+        assert.strictEqual(killed.signal, "SIGKILL", killed.stderr)
+        const agent = yield* open(path)
+        yield* agent.enqueue([command("mine")])
+        assert.deepStrictEqual(yield* takeMany(agent, 1), ["mine"])
       })
     )
   )

@@ -4,11 +4,11 @@
  * agents with TENSORFERRY_TEST_FULL.
  */
 import { type ChildProcess, spawn } from "node:child_process"
-import { readdirSync, readFileSync } from "node:fs"
-import { basename } from "node:path"
+import { readdirSync, readFileSync, rmSync } from "node:fs"
+import { join } from "node:path"
 import { createInterface } from "node:readline"
 import { fileURLToPath } from "node:url"
-import { assert, describe, it } from "@effect/vitest"
+import { afterAll, assert, describe, it } from "@effect/vitest"
 import { HostMemory as HostMemoryLayers } from "@tensorferry/backend-torch-copy"
 import { partial, replicate, shard } from "@tensorferry/core/layout/Placement"
 import { HostMemory } from "@tensorferry/core/service/HostMemory"
@@ -74,9 +74,19 @@ const all = <A, E, R>(effects: ReadonlyArray<Effect.Effect<A, E, R>>) =>
 
 const memoryLayer = HostMemoryLayers.layer
 
+/** Agents of other test runs on this machine must not have the same ranks. */
+const firstRank = 100 * process.pid
+
+// What agents leave that are killed; the next one of their rank would take it over.
+afterAll(() => {
+  const own = Array.from({ length: 12 }, (_, at) => `agent_rank${firstRank + at}_command`)
+  for (const name of readdirSync("/dev/shm"))
+    if (own.some((each) => name.endsWith(each))) rmSync(join("/dev/shm", name))
+})
+
 /** Clients of these agents, within this process. */
-const clientOf = Effect.fnUntraced(function* (rank: number, folder: string, options: Clients.ClientOptions = {}) {
-  const place = placeOf(rank, folder)
+const clientOf = Effect.fnUntraced(function* (at: number, folder: string, options: Clients.ClientOptions = {}) {
+  const place = placeOf(firstRank + at, folder)
   const memory = yield* HostMemory
   const context = yield* Layer.build(
     Layer.mergeAll(
@@ -90,11 +100,13 @@ const clientOf = Effect.fnUntraced(function* (rank: number, folder: string, opti
   )
 })
 
-/** Agents from rank 0 on, the first of which serves the store, started side by side. */
+/** Agents from the first rank on, of which that one serves the store, started side by side. */
 const startAgents = Effect.fnUntraced(function* (count: number, folder: string, deadlineMillis: number) {
-  const first = yield* startAgent({ rank: 0, folder, port: 0, deadlineMillis })
+  const first = yield* startAgent({ rank: firstRank, folder, port: 0, deadlineMillis })
   const others = yield* all(
-    Array.from({ length: count - 1 }, (_, at) => startAgent({ rank: at + 1, folder, port: first.port, deadlineMillis }))
+    Array.from({ length: count - 1 }, (_, at) =>
+      startAgent({ rank: firstRank + at + 1, folder, port: first.port, deadlineMillis })
+    )
   )
   return { port: first.port, children: [first, ...others].map(({ child }) => child) }
 })
@@ -142,11 +154,11 @@ describe.skipIf(!hasLmdb)(`processes${hasLmdb ? "" : ` (skipped: ${lmdbMissing})
         yield* kill(children[1]!, "SIGKILL")
         const broken = yield* Fiber.join(sending)
         assert.strictEqual(broken.reason._tag, "PairBroken", broken.message)
-        assert.match(broken.message, /agent 1/)
+        assert.include(broken.message, `agent ${firstRank + 1}`)
         const gone = yield* Effect.flip(b.transfer("weights", "recv"))
         assert.strictEqual(gone.reason._tag, "AgentGone", gone.message)
 
-        const again = yield* startAgent({ rank: 1, folder, port, deadlineMillis: 10_000 })
+        const again = yield* startAgent({ rank: firstRank + 1, folder, port, deadlineMillis: 10_000 })
         yield* meet
         yield* register
         fill(x, values(7))
@@ -156,7 +168,7 @@ describe.skipIf(!hasLmdb)(`processes${hasLmdb ? "" : ` (skipped: ${lmdbMissing})
         for (const child of [again.child, children[0]!]) assert.strictEqual(yield* kill(child, "SIGTERM"), 0)
         assert.deepStrictEqual(readdirSync(folder), [])
         assert.deepStrictEqual(
-          readdirSync("/dev/shm").filter((name) => name.includes(basename(folder))),
+          readdirSync("/dev/shm").filter((name) => name.includes(`agent_rank${firstRank}`)),
           []
         )
       })
@@ -179,7 +191,7 @@ describe.skipIf(!hasLmdb)(`processes${hasLmdb ? "" : ` (skipped: ${lmdbMissing})
             times: 50
           })
         )
-        const dying = yield* run("dying-client.ts", ["0", folder, "p", "doomed"])
+        const dying = yield* run("dying-client.ts", [`${firstRank}`, folder, "p", "doomed"])
         yield* Fiber.join(registering)
         assert.isAbove(foreignMaps(children[0]!), before)
         yield* kill(dying.child, "SIGKILL")
@@ -211,7 +223,7 @@ describe.skipIf(!hasLmdb)(`processes${hasLmdb ? "" : ` (skipped: ${lmdbMissing})
       inScope((folder) =>
         Effect.gen(function* () {
           yield* startAgents(1, folder, 300)
-          const place = placeOf(0, folder)
+          const place = placeOf(firstRank, folder)
           const program = [
             "import sys; sys.path.insert(0, sys.argv[1])",
             "from bus_client import Client",

@@ -8,6 +8,7 @@
 import { executeMeshPlan } from "@tensorferry/core/exec/executeMeshPlan"
 import type { MeshAgreement } from "@tensorferry/core/exec/MeshAgreement"
 import { agreeOnMeshPlan } from "@tensorferry/core/exec/MeshAgreement"
+import type { MeshPlan } from "@tensorferry/core/ir/MeshPlan"
 import type { HostMemory } from "@tensorferry/core/service/HostMemory"
 import { type TensorDict, tensorDict } from "@tensorferry/core/tensor/TensorDict"
 import * as Effect from "effect/Effect"
@@ -309,6 +310,9 @@ const agreeOnIntent = Effect.fnUntraced(function* (batch: Batch, direction: Dire
   })
 })
 
+/** Whether no rank has anything to move. All ranks find the same: it follows from what all stated. */
+const movesNothing = ({ tensors }: MeshPlan): boolean => tensors.every(({ shape }) => shape.includes(0))
+
 /** Moves the batch; collective over the pair's agents. */
 export const transferBatch = (
   batch: Batch,
@@ -333,11 +337,16 @@ export const transferBatch = (
   const signal = (value: string) =>
     Effect.mapError(settings.store.put(signalKey(batch), value), (error) => storeFailed("Transfer", error))
   const move = Effect.gen(function* () {
-    // The signal stands before any rank can be through: the transfer itself begins when both are done.
-    yield* Effect.all([isSource && leads ? signal("1") : Effect.void, agreeOnIntent(batch, direction)], {
-      concurrency: 2,
-      discard: true
-    })
+    const announce = isSource && leads ? signal("1") : Effect.void
+    const agree = agreeOnIntent(batch, direction)
+    // The signal stands before any rank can be through. That is after the agreement where nothing follows it, else when
+    // the transfer itself begins.
+    if (movesNothing(plan)) {
+      yield* Effect.andThen(announce, agree)
+      if (!isSource && leads) yield* signal("0")
+      return
+    }
+    yield* Effect.all([announce, agree], { concurrency: 2, discard: true })
     const update = Effect.gen(function* () {
       const agreement = batch.agreements[direction] ?? (yield* agreeOnMeshPlan(plan))
       batch.agreements[direction] = agreement

@@ -4,7 +4,6 @@
  *
  * Invariant: replies go after their lifetime, and the oldest go first where there are too many, so the state never fills.
  */
-import { NamedSemaphore } from "@tensorferry/backend-torch-copy"
 import * as Clock from "effect/Clock"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -48,27 +47,20 @@ export const makeCompletions = (state: AgentStateShape, lifetime: Duration.Durat
     for (const key of keys) given.delete(key)
     return keys.map((key) => [key, undefined] as const)
   }
-  const put = Effect.fnUntraced(function* (name: string, error: BusError | undefined) {
+  const tell = Effect.fnUntraced(function* (name: string, error: BusError | undefined) {
     const key = replyKey(name)
     given.delete(key)
     given.set(key, yield* Clock.currentTimeMillis)
     const old = given.size > mostReplies ? removeFirst(given.size - mostReplies) : []
-    yield* state.put([...old, [key, encodeReply(replyOf(error))]])
-  })
-  const post = Effect.fnUntraced(function* (name: string) {
-    const semaphore = yield* NamedSemaphore.open(name)
-    yield* Effect.ensuring(semaphore.post, Effect.ignore(NamedSemaphore.unlink(name)))
+    yield* state.complete(name, [...old, [key, encodeReply(replyOf(error))]])
   })
   return {
     complete: (name, error) => {
       if (name === null) return Effect.void
       if (isReserved(name))
         return Effect.logWarning(`A command names the semaphore ${name} of a queue; nobody is told.`)
-      return Effect.andThen(
-        Effect.ignore(put(name, error), { log: true }),
-        Effect.catch(post(name), (failure) =>
-          Effect.logWarning(`Nobody could be told of a command's end: ${failure.message}`)
-        )
+      return Effect.catch(tell(name, error), (failure) =>
+        Effect.logWarning(`A client could not be told of its command's end: ${failure.message}`)
       )
     },
     expire: (now) =>

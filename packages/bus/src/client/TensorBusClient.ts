@@ -9,7 +9,6 @@
  */
 
 import { randomBytes } from "node:crypto"
-import { NamedSemaphore } from "@tensorferry/backend-torch-copy"
 import type { Placement } from "@tensorferry/core/layout/Placement"
 import { HostMemory } from "@tensorferry/core/service/HostMemory"
 import type { Tensor } from "@tensorferry/core/tensor/Tensor"
@@ -134,15 +133,16 @@ export const make = Effect.fnUntraced(function* (options: ClientOptions = {}) {
       Effect.gen(function* () {
         const op = message._tag
         const name = `${names}_${++count}`
-        const done = yield* Effect.mapError(NamedSemaphore.create(name), failed(op))
+        const completion = yield* Effect.mapError(state.expect(name), failed(op))
         const start = yield* Clock.currentTimeMillis
         const command = withSemaphore(message, name, start / 1000)
         yield* Effect.mapError(queue.enqueue([command], deadlineMillis), failed(op))
-        for (;;) {
+        let completed: { readonly reply: Uint8Array | undefined } | undefined
+        while (completed === undefined) {
           const left = deadlineMillis - ((yield* Clock.currentTimeMillis) - start)
-          const waited = yield* Effect.result(done.wait(Math.max(0, Math.min(left, sliceMillis))))
-          if (Result.isSuccess(waited)) break
-          if (waited.failure.reason._tag !== "DeadlineExceeded") return yield* failed(op)(waited.failure)
+          const slice = Math.max(0, Math.min(left, sliceMillis))
+          completed = yield* Effect.mapError(completion.wait(replyKey(name), slice), failed(op))
+          if (completed !== undefined) break
           if (left <= sliceMillis) {
             return yield* busError("DeadlineExceeded", {
               op,
@@ -153,7 +153,8 @@ export const make = Effect.fnUntraced(function* (options: ClientOptions = {}) {
           }
           yield* checkHeartbeat(op)
         }
-        const bytes = yield* Effect.mapError(state.get(replyKey(name)), failed(op))
+        // Where the agent made its state anew in the meantime, the wait looked into the old one.
+        const bytes = completed.reply ?? (yield* Effect.mapError(state.get(replyKey(name)), failed(op)))
         const reply = bytes === undefined ? undefined : decodeReply(bytes)
         if (reply === undefined) return yield* gone(op, "The command was completed without a reply.")
         if (reply.type === "Error") return yield* busErrorFrom(reply.tag, reply.fields)

@@ -165,12 +165,10 @@ const readField = (reader: Reader, { wire, type, isOptional }: Field): unknown =
   }
 }
 
-const latin1 = new TextDecoder("latin1")
-
-/** A key, as text that is at least equal to itself: keys that are not UTF-8 are no field's. */
+/** A key. One that is not UTF-8 is no field's. */
 const readKey = (reader: Reader): string => {
   if (!expect(reader, "str", "A key")) return ""
-  return latin1.decode(reader.stringBytes())
+  return reader.text() ?? ""
 }
 
 /** The value of the tag, wherever it stands; the reader is where it was. */

@@ -54,7 +54,7 @@ const remedies: Record<CommandQueueReason["_tag"], string> = {
   Full: "See whether the agent is alive, or wait longer.",
   TooLarge: "Register the tensors in several batches.",
   NotServed: "Start the agent of this rank, and give both the same path.",
-  Busy: "Stop the other agent, or give this one another rank or folder.",
+  Busy: "Stop the other agent, or give this one another rank, or a queue of another name (TENSOR_BUS_COMMAND_QUEUE_PATH).",
   Untrusted: "Use a folder of your own (TENSOR_BUS_DIRECTORY), and remove what lies at this path.",
   Damaged: "Remove the file while no agent and no client runs.",
   Unavailable: "Install LMDB 0.9 (Debian: apt-get install liblmdb0).",
@@ -77,6 +77,14 @@ const failureOf = (path: string, role: LmdbQueueOptions["role"], failure: Native
 
 const millisOf = (duration: Duration.Input): number =>
   Math.max(0, Duration.toMillis(Duration.fromInputUnsafe(duration)))
+
+const messagesOf = ({ bytes, lengths }: NativeTaken): ReadonlyArray<Uint8Array> => {
+  let end = 0
+  return lengths.map((length) => {
+    end += length
+    return bytes.subarray(end - length, end)
+  })
+}
 
 export const make = Effect.fnUntraced(function* (options: LmdbQueueOptions) {
   const { path, role } = options
@@ -105,10 +113,11 @@ export const make = Effect.fnUntraced(function* (options: LmdbQueueOptions) {
     })
   )
   const turn = yield* Semaphore.make(1)
-  /** The queue that is open; opened anew where the caller found `gone` to be replaced. */
-  const queueUnless = (gone: NativeQueue | undefined): Effect.Effect<NativeQueue, NativeFailure> =>
+  const isOpenBut = (gone: NativeQueue | undefined) => current !== undefined && current !== gone
+  /** One caller at a time, of whom only the first finds that there is something to do. */
+  const reopen = (gone: NativeQueue | undefined): Effect.Effect<NativeQueue, NativeFailure> =>
     Effect.suspend(() => {
-      if (current !== undefined && current !== gone) return Effect.succeed(current)
+      if (isOpenBut(gone)) return Effect.succeed(current!)
       if (current !== undefined) addon.closeQueue(current, false)
       current = undefined
       // The finalizer must know of it before anything can interrupt.
@@ -120,11 +129,14 @@ export const make = Effect.fnUntraced(function* (options: LmdbQueueOptions) {
         )
       )
     })
+  /** The queue that is open; opened anew where the caller found `gone` to be replaced. */
+  const queueUnless = (gone: NativeQueue | undefined) =>
+    Effect.suspend(() => (isOpenBut(gone) ? Effect.succeed(current!) : Semaphore.withPermits(turn, 1)(reopen(gone))))
   const use = <A>(
     work: (queue: NativeQueue) => Effect.Effect<A, NativeFailure>
   ): Effect.Effect<A, CommandQueueError> => {
     const attempt = (gone: NativeQueue | undefined): Effect.Effect<A, NativeFailure> =>
-      Effect.flatMap(Semaphore.withPermits(turn, 1)(queueUnless(gone)), (queue) =>
+      Effect.flatMap(queueUnless(gone), (queue) =>
         Effect.catchIf(
           work(queue),
           (failure) => failure.code === "PeerGone",
@@ -142,7 +154,7 @@ export const make = Effect.fnUntraced(function* (options: LmdbQueueOptions) {
         addon,
         (done) =>
           addon.startDequeue(takePool, queue, most, -1, (answer) => {
-            if (answer.code === "Ok") taken.push(...answer.value.messages)
+            if (answer.code === "Ok") taken.push(...messagesOf(answer.value))
             done(answer)
           }),
         () => {}

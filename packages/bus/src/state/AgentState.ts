@@ -3,11 +3,15 @@
  *
  * Contract: the agent writes, everybody reads; a write of several values is seen whole or not at all. Nothing here outlives
  * the agent for long: it begins with an empty state and keeps replies only until they expire.
+ *
+ * Completions of commands are here because a reply and the semaphore behind it go together: each side does both in one
+ * step, and a client that was let go on finds its reply.
  */
 import { describeReason, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
 import * as Context from "effect/Context"
 import type * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
+import type * as Scope from "effect/Scope"
 
 export const AgentStateReason = Schema.Union([
   /** A name or value that is too long, or no room for it. */
@@ -32,12 +36,26 @@ export class AgentStateError extends Schema.TaggedError<AgentStateError>()("Agen
 export const agentStateError = (tag: AgentStateReason["_tag"], input: ReasonInput): AgentStateError =>
   new AgentStateError({ reason: reasonOf(tag, input) })
 
+/** Undefined values remove their names. */
+export type StateEntries = ReadonlyArray<readonly [name: string, value: Uint8Array | undefined]>
+
+/** A semaphore on which a client waits for the end of one command. */
+export interface Completion {
+  /** Waits for the agent, and reads what stands under the name then. Undefined where the time was over first. */
+  readonly wait: (
+    name: string,
+    milliseconds: number
+  ) => Effect.Effect<{ readonly reply: Uint8Array | undefined } | undefined, AgentStateError>
+}
+
 export interface AgentStateShape {
-  /** Undefined values remove their names. All or none. */
-  readonly put: (
-    entries: ReadonlyArray<readonly [name: string, value: Uint8Array | undefined]>
-  ) => Effect.Effect<void, AgentStateError>
+  /** All or none. */
+  readonly put: (entries: StateEntries) => Effect.Effect<void, AgentStateError>
   readonly get: (name: string) => Effect.Effect<Uint8Array | undefined, AgentStateError>
+  /** Puts the entries, then lets the client go on that waits on the semaphore, even where nothing could be put. */
+  readonly complete: (semaphoreName: string, entries: StateEntries) => Effect.Effect<void, AgentStateError>
+  /** Makes the semaphore of a command; its name goes with the scope. */
+  readonly expect: (semaphoreName: string) => Effect.Effect<Completion, AgentStateError, Scope.Scope>
 }
 
 export class AgentState extends Context.Service<AgentState, AgentStateShape>()("@tensorferry/bus/state/AgentState") {}

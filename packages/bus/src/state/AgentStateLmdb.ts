@@ -1,18 +1,20 @@
 /** An agent's state in an LMDB file beside its command queue. An agent begins with an empty one and removes it at its end. */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
 import type { NativeFailure } from "@tensorferry/core/backend/NativeAddon"
-import { acquirePool, runJob } from "@tensorferry/core/backend/NativeJob"
+import { acquirePool, type NativePool, runJob } from "@tensorferry/core/backend/NativeJob"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Schedule from "effect/Schedule"
+import * as Scope from "effect/Scope"
 import * as Semaphore from "effect/Semaphore"
-import { loadAddon, type NativeFile } from "../Addon.ts"
+import { loadAddon, type NativeCompletion, type NativeFile } from "../Addon.ts"
 import {
   AgentState,
   type AgentStateError,
   type AgentStateReason,
   type AgentStateShape,
-  agentStateError
+  agentStateError,
+  type StateEntries
 } from "./AgentState.ts"
 
 export interface LmdbStateOptions {
@@ -48,7 +50,8 @@ const remedies: Record<AgentStateReason["_tag"], string> = {
 
 const failureOf = (path: string, failure: NativeFailure): AgentStateError => {
   const isLibrary = failure.op === "dlopen" || failure.op === "dlsym" || failure.op === "mdb_version"
-  const tag = isLibrary ? "Unavailable" : (tags[failure.code] ?? "SystemFailure")
+  const isSemaphore = failure.op === "sem_open"
+  const tag = isLibrary ? "Unavailable" : isSemaphore ? "SystemFailure" : (tags[failure.code] ?? "SystemFailure")
   return agentStateError(tag, {
     op: failure.op,
     file: path,
@@ -111,6 +114,59 @@ export const make = Effect.fnUntraced(function* (options: LmdbStateOptions) {
   const use = <A>(work: (file: NativeFile) => Effect.Effect<A, NativeFailure>) =>
     Effect.mapError(Effect.flatMap(file, work), fail)
 
+  const put = (entries: StateEntries, semaphoreName?: string) =>
+    use((opened) =>
+      runJob<undefined>(
+        addon,
+        (done) =>
+          addon.startPut(
+            pool,
+            opened,
+            entries.map(([name]) => textEncoder.encode(name)),
+            entries.map(([, value]) => value),
+            semaphoreName,
+            done
+          ),
+        () => {}
+      )
+    )
+
+  const scope = yield* Effect.scope
+  /** Pools of one thread that no wait has at the moment: a thread is made for a wait only where all are taken. */
+  const idle: Array<NativePool> = []
+  const withThread = <A>(work: (thread: NativePool) => Effect.Effect<A, NativeFailure>) =>
+    Effect.acquireUseRelease(
+      Effect.suspend(() => {
+        const thread = idle.pop()
+        return thread === undefined ? Scope.provide(acquirePool(addon, 1), scope) : Effect.succeed(thread)
+      }),
+      work,
+      (thread) => Effect.sync(() => idle.push(thread))
+    )
+
+  const expect = (semaphoreName: string) =>
+    Effect.acquireRelease(
+      Effect.suspend((): Effect.Effect<NativeCompletion, AgentStateError> => {
+        const opened = addon.openCompletion(semaphoreName)
+        return opened.code === "Ok" ? Effect.succeed(opened.value) : Effect.fail(fail(opened))
+      }),
+      (completion) => Effect.sync(() => addon.closeCompletion(completion))
+    ).pipe(
+      Effect.map((completion) => ({
+        wait: (name: string, milliseconds: number) =>
+          use((opened) =>
+            withThread((thread) =>
+              runJob<{ readonly isCompleted: boolean; readonly reply?: Uint8Array }>(
+                addon,
+                (done) =>
+                  addon.startAwaitCompletion(thread, completion, opened, textEncoder.encode(name), milliseconds, done),
+                () => {}
+              )
+            )
+          ).pipe(Effect.map(({ isCompleted, reply }) => (isCompleted ? { reply } : undefined)))
+      }))
+    )
+
   if (role === "agent") {
     yield* use((opened) =>
       runJob<undefined>(
@@ -122,21 +178,11 @@ export const make = Effect.fnUntraced(function* (options: LmdbStateOptions) {
   } else yield* use(() => Effect.void)
 
   return {
-    put: (entries) =>
-      use((opened) =>
-        runJob<undefined>(
-          addon,
-          (done) =>
-            addon.startPut(
-              pool,
-              opened,
-              entries.map(([name]) => textEncoder.encode(name)),
-              entries.map(([, value]) => value),
-              done
-            ),
-          () => {}
-        )
-      ),
+    put: (entries) => put(entries),
+    complete: (semaphoreName, entries) =>
+      // Where the post itself failed, or nobody waits any more, this does nothing.
+      Effect.tapError(put(entries, semaphoreName), () => Effect.sync(() => addon.completeWithoutReply(semaphoreName))),
+    expect,
     get: (name) =>
       Effect.map(
         use((opened) =>

@@ -1,19 +1,46 @@
-/** An agent's state within one process. */
+/** An agent's state within one process. Completions go by semaphores all the same: commands name nothing else. */
+import { NamedSemaphore } from "@tensorferry/backend-torch-copy"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
-import { AgentState, type AgentStateShape } from "./AgentState.ts"
+import { AgentState, type AgentStateShape, agentStateError, type StateEntries } from "./AgentState.ts"
+
+const failed = (error: { readonly message: string }) =>
+  agentStateError("SystemFailure", {
+    op: "semaphore",
+    detail: error.message,
+    remedy: "Look at the semaphores in /dev/shm."
+  })
 
 export const make = (): AgentStateShape => {
   const values = new Map<string, Uint8Array>()
+  const put = (entries: StateEntries) =>
+    Effect.sync(() => {
+      for (const [name, value] of entries) {
+        if (value === undefined) values.delete(name)
+        else values.set(name, value)
+      }
+    })
   return {
-    put: (entries) =>
-      Effect.sync(() => {
-        for (const [name, value] of entries) {
-          if (value === undefined) values.delete(name)
-          else values.set(name, value)
-        }
-      }),
-    get: (name) => Effect.sync(() => values.get(name))
+    put,
+    get: (name) => Effect.sync(() => values.get(name)),
+    complete: (semaphoreName, entries) =>
+      Effect.gen(function* () {
+        yield* put(entries)
+        const semaphore = yield* NamedSemaphore.open(semaphoreName)
+        yield* Effect.ensuring(semaphore.post, Effect.ignore(NamedSemaphore.unlink(semaphoreName)))
+      }).pipe(Effect.mapError(failed)),
+    expect: (semaphoreName) =>
+      Effect.map(Effect.mapError(NamedSemaphore.create(semaphoreName), failed), (semaphore) => ({
+        wait: (name, milliseconds) =>
+          semaphore.wait(milliseconds).pipe(
+            Effect.map(() => ({ reply: values.get(name) })),
+            Effect.catchIf(
+              (error) => error.reason._tag === "DeadlineExceeded",
+              () => Effect.succeed(undefined)
+            ),
+            Effect.mapError(failed)
+          )
+      }))
   }
 }
 

@@ -21,15 +21,24 @@ const deepest = 512
 const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true })
 const textEncoder = new TextEncoder()
 
-/** Strict UTF-8, or undefined. */
-export const decodeText = (bytes: Uint8Array): string | undefined => {
-  let ascii = ""
-  if (bytes.length < 64) {
-    for (let at = 0; at < bytes.length && bytes[at]! < 0x80; at++) ascii += String.fromCharCode(bytes[at]!)
-    if (ascii.length === bytes.length) return ascii
+/** Longest text for which a loop is quicker than a decoder. */
+const longestAscii = 64
+
+/** Most texts are names: of one byte per character. Undefined for others. */
+const decodeAscii = (bytes: Uint8Array, from: number, to: number): string | undefined => {
+  let text = ""
+  for (let at = from; at < to; at++) {
+    const byte = bytes[at]!
+    if (byte >= 0x80) return undefined
+    text += String.fromCharCode(byte)
   }
-  return Result.getOrUndefined(Result.try(() => utf8.decode(bytes)))
+  return text
 }
+
+/** Strict UTF-8, or undefined. */
+export const decodeText = (bytes: Uint8Array): string | undefined =>
+  (bytes.length < longestAscii ? decodeAscii(bytes, 0, bytes.length) : undefined) ??
+  Result.getOrUndefined(Result.try(() => utf8.decode(bytes)))
 
 const kindOfByte = (byte: number): Kind | undefined => {
   if (byte < 0x80 || byte >= 0xe0) return "int"
@@ -157,14 +166,26 @@ export class Reader {
     return isDouble ? this.#view.getFloat64(at) : this.#view.getFloat32(at)
   }
 
-  /** The bytes of a string, not yet decoded. */
-  stringBytes(): Uint8Array {
+  #stringLength(): number {
     const byte = this.#big(1)
-    return this.#take(byte < 0xc0 ? byte & 31 : this.#big(2 ** (byte - 0xd9)))
+    return byte < 0xc0 ? byte & 31 : this.#big(2 ** (byte - 0xd9))
+  }
+
+  /** A string, or undefined where it is not UTF-8. */
+  text(): string | undefined {
+    const length = this.#stringLength()
+    if (length < longestAscii && this.#has(length)) {
+      const text = decodeAscii(this.#bytes, this.#at, this.#at + length)
+      if (text !== undefined) {
+        this.#at += length
+        return text
+      }
+    }
+    return decodeText(this.#take(length))
   }
 
   string(): string {
-    const text = decodeText(this.stringBytes())
+    const text = this.text()
     if (text === undefined) this.malformed("A string is not UTF-8.")
     return text ?? ""
   }
@@ -206,7 +227,7 @@ export class Reader {
         this.float()
         return
       case "str":
-        this.stringBytes()
+        this.#take(this.#stringLength())
         return
       case "bytes":
         this.bytes()
@@ -232,21 +253,55 @@ export class Reader {
 
 const longestNative = 2n ** 64n
 
+/** What messages are written into, one behind the other: memory of its own for each small message costs more than writing it. */
+interface Block {
+  readonly bytes: Uint8Array<ArrayBuffer>
+  readonly view: DataView
+  used: number
+}
+
+const blockBytes = 16 * 1024
+const smallestRest = 256
+
+const makeBlock = (length: number): Block => {
+  const bytes = new Uint8Array(length)
+  return { bytes, view: new DataView(bytes.buffer), used: 0 }
+}
+
+/** The block that the next writer goes on with; a writer has it for itself until it is finished. */
+let spare: Block | undefined
+
 export class Writer {
-  #bytes = new Uint8Array(256)
-  #view = new DataView(this.#bytes.buffer)
-  #length = 0
+  #block: Block
+  #bytes: Uint8Array<ArrayBuffer>
+  #view: DataView
+  #start: number
+  #length: number
+
+  constructor() {
+    this.#block = spare ?? makeBlock(blockBytes)
+    spare = undefined
+    this.#bytes = this.#block.bytes
+    this.#view = this.#block.view
+    this.#start = this.#block.used
+    this.#length = this.#start
+  }
 
   #reserve(length: number): number {
+    if (this.#length + length > this.#bytes.length) this.#grow(length)
     const at = this.#length
     this.#length += length
-    if (this.#length > this.#bytes.length) {
-      const larger = new Uint8Array(2 * this.#length)
-      larger.set(this.#bytes)
-      this.#bytes = larger
-      this.#view = new DataView(larger.buffer)
-    }
     return at
+  }
+
+  #grow(length: number): void {
+    const written = this.#bytes.subarray(this.#start, this.#length)
+    this.#block = makeBlock(Math.max(blockBytes, 2 * (written.length + length)))
+    this.#bytes = this.#block.bytes
+    this.#view = this.#block.view
+    this.#bytes.set(written)
+    this.#start = 0
+    this.#length = written.length
   }
 
   #byte(value: number): void {
@@ -353,7 +408,11 @@ export class Writer {
     else this.#header(0xdf, length, 4)
   }
 
+  /** What was written; nothing more can be. */
   finish(): Uint8Array {
-    return this.#bytes.slice(0, this.#length)
+    const written = this.#bytes.subarray(this.#start, this.#length)
+    this.#block.used = this.#length
+    if (this.#bytes.length === blockBytes && blockBytes - this.#length >= smallestRest) spare = this.#block
+    return written
   }
 }
