@@ -6,7 +6,8 @@ const isFull = process.env.TENSORFERRY_TEST_FULL !== undefined
 
 /** What takes longer than a default run has time for. */
 const onlyInFull: { readonly [name: string]: Array<string> } = {
-  "backend-torch-copy": ["test/Baseline.test.ts"],
+  core: ["test/ProcessGroupTcp.test.ts"],
+  "backend-torch-copy": ["test/Baseline.test.ts", "test/Mesh.test.ts"],
   "backend-cuda": ["test/PlantedFaults.test.ts", "test/Pairs.test.ts", "test/Processes.test.ts", "test/Seeds.test.ts"],
   "backend-nvshmem": ["test/PlantedFaults.test.ts", "test/Seeds.test.ts"],
   cli: [
@@ -17,7 +18,10 @@ const onlyInFull: { readonly [name: string]: Array<string> } = {
     "test/BrokenFiles.test.ts",
     "test/Checkpoints.test.ts",
     "test/Launcher.test.ts",
-    "test/Observe.test.ts"
+    "test/Observe.test.ts",
+    "test/BackendsCommand.test.ts",
+    "test/ReplayCommand.test.ts",
+    "test/Fuzz.test.ts"
   ],
   examples: ["test/reference.test.ts", "test/tarballs.test.ts"]
 }

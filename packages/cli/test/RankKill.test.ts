@@ -45,7 +45,7 @@ describe("a rank that is killed", () => {
       const victim = Math.floor(random() * size)
       const command = start(args(out), { limit: 20_000 })
       const pid = await rankProcess(command, victim)
-      await pause(random() * typical * 0.9)
+      await pause(random() * typical * (isFull ? 0.9 : 0.4))
       const was = signal(pid, "SIGKILL")
       const ended = await command.ended
       const where = `round ${round}, rank ${victim}: ${ended.stdout} ${ended.stderr}`
@@ -68,7 +68,9 @@ describe("a rank that is killed", () => {
       if (existsSync(out)) await assertSameModel(out, mnist)
       else assert.strictEqual(ended.code, 1, where)
     }
-    assert.isAbove(ends.failed, rounds / 3, JSON.stringify(ends))
+    // A few moments may all come too late; many do not.
+    if (isFull) assert.isAbove(ends.failed, rounds / 3, JSON.stringify(ends))
+    else assert.isAbove(ends.failed, 0, JSON.stringify(ends))
     assert.isAtMost(readdirSync(folder.path).length, rounds + 2)
   })
 })
