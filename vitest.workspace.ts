@@ -6,8 +6,9 @@ const isFull = process.env.TENSORFERRY_TEST_FULL !== undefined
 
 /** What takes longer than a default run has time for. */
 const onlyInFull: { readonly [name: string]: Array<string> } = {
-  core: ["test/ProcessGroupTcp.test.ts"],
-  "backend-torch-copy": ["test/Baseline.test.ts", "test/Mesh.test.ts"],
+  core: ["test/Fuzz.test.ts", "test/ProcessGroupTcp.test.ts"],
+  "backend-torch-copy": ["test/Baseline.test.ts", "test/Mesh.test.ts", "test/Tcp.test.ts"],
+  bus: ["test/CudaProcesses.test.ts"],
   "backend-cuda": ["test/PlantedFaults.test.ts", "test/Pairs.test.ts", "test/Processes.test.ts", "test/Seeds.test.ts"],
   "backend-nvshmem": ["test/PlantedFaults.test.ts", "test/Seeds.test.ts"],
   cli: [
@@ -21,7 +22,8 @@ const onlyInFull: { readonly [name: string]: Array<string> } = {
     "test/Observe.test.ts",
     "test/BackendsCommand.test.ts",
     "test/ReplayCommand.test.ts",
-    "test/Fuzz.test.ts"
+    "test/Fuzz.test.ts",
+    "test/Conversion.test.ts"
   ],
   examples: ["test/reference.test.ts", "test/tarballs.test.ts"]
 }
