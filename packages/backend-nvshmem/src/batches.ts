@@ -4,7 +4,7 @@
 import type { Checked, DriverErrors } from "@tensorferry/backend-cuda/driverErrors"
 import type { Flow } from "@tensorferry/backend-cuda/flows"
 import { MoveTable } from "@tensorferry/core/backend/MoveTable"
-import { byteLengthOf } from "@tensorferry/core/base/DType"
+import { bitsOf, byteLengthOf } from "@tensorferry/core/base/DType"
 import type { Device } from "@tensorferry/core/tensor/Device"
 import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
 import {
@@ -95,6 +95,10 @@ export interface SlotMoves {
 
 /** Where the other end of a piece lies, as it can be reached here. */
 export type OtherEnd = (piece: Piece, offset: number) => Result.Result<Tensor, { readonly detail: string }>
+
+/** Whether pieces of the batch begin at whole bytes wherever they lie: only then can they be written to in place. */
+export const hasWholeElements = ({ items }: Batch<Piece>): boolean =>
+  items.every(({ item }) => bitsOf(item.tensor.dtype) % 8 === 0)
 
 /** Packed in the slot at an address. */
 export const inSlot = (device: Device, { byteLength }: Batch<Piece>, address: number): OtherEnd => {

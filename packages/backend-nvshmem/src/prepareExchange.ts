@@ -22,7 +22,7 @@ import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
 import type { Addon } from "./Addon.ts"
-import { batchesOf, batchMoves, inPlace, inSlot, type Piece, type SlotMoves } from "./batches.ts"
+import { batchesOf, batchMoves, hasWholeElements, inPlace, inSlot, type Piece, type SlotMoves } from "./batches.ts"
 import { exchangeSteps, putLimit, type ReceiveStep, type SendStep } from "./exchangeSteps.ts"
 import { receiveSlotAddress, sendSlotAddress } from "./layout.ts"
 import type { Member, Membership } from "./Membership.ts"
@@ -269,7 +269,10 @@ export const makePreparer = (parts: DriverParts) => {
         const batch = own[batches[send.batch]!.index]!
         const isDirect = distance !== undefined
         const mapped = symmetricThere.get(send.peer)
-        const isInPlace = mapped !== undefined && batch.items.every(({ item }) => mapped.has(item.theirs.memory))
+        const isInPlace =
+          mapped !== undefined &&
+          hasWholeElements(batch) &&
+          batch.items.every(({ item }) => mapped.has(item.theirs.memory))
         if (isInPlace) inPlacePeers.add(send.peer)
         const otherEnd = isInPlace
           ? inPlace((memory) => mapped.get(memory)!)
@@ -289,6 +292,7 @@ export const makePreparer = (parts: DriverParts) => {
         const batch = cutTo(receive.peer, true).batches[batches[receive.batch]!.index]!
         const isInPlace =
           listTo(shares, receive.peer, rank)!.isDirect &&
+          hasWholeElements(batch) &&
           batch.items.every(({ item }) => symmetric.has(item.tensor.storage))
         if (isInPlace) inPlacePeers.add(receive.peer)
         const slot = inSlot(gpu.device, batch, receiveSlotAddress(layout, receive.receiveSlot))

@@ -3,6 +3,7 @@
  * devices' work; mixed with memory of the engine, in several rounds with new contents.
  */
 import { assert, describe, it } from "@effect/vitest"
+import { byteLengthOf } from "@tensorferry/core/base/DType"
 import { CopyDriver, type CopyDriverShape } from "@tensorferry/core/service/CopyDriver"
 import { CopyService } from "@tensorferry/core/service/CopyService"
 import { copyServiceLayer } from "@tensorferry/core/service/CopyServiceLayer"
@@ -139,38 +140,46 @@ describe("symmetric destinations", () => {
     assert.isTrue(reasons.flat().every((reason) => reason.startsWith("put")))
   })
 
-  it("are known to the driver of a copy service, which is another one", { timeout: 60_000 }, async () => {
-    resetSimulator("seed=9")
-    const driver = driverOf({})
-    const layer = Layer.merge(copyServiceLayer(driver), driver).pipe(Layer.provideMerge(engines({})))
-    const exits = await Effect.runPromise(
-      runMembers(
-        { size: 2, groupDeadline: Duration.seconds(20) },
-        () => layer,
-        (rank) =>
-          Effect.gen(function* () {
-            const [service, engine] = [yield* CopyService, yield* Engine]
-            const theirs = yield* nvshmemOf(yield* CopyDriver)!.allocateSymmetric("float32", [32, 8])
-            const mine = yield* engine.allocate("float32", [32, 8])
-            yield* engine.fill(mine, 40 + rank)
-            yield* engine.fill(theirs, 0xee)
-            yield* service.submitSend(mine, 1 - rank, rank)
-            yield* service.submitRecv(theirs, 1 - rank, 1 - rank)
-            const { peers } = yield* service.run()
-            const bytes = new Uint8Array(32 * 8 * 4)
-            const storage = yield* engine.wrapHost(bytes)
-            yield* engine.copy([{ dst: { ...theirs, device: storage.device, storage, byteOffset: 0 }, src: theirs }])
-            assert.isTrue(bytes.every((byte) => byte === 41 - rank))
-            return peers.map(({ reason }) => reason).join()
-          })
+  it.each([
+    ["float32", "symmetric tensors"],
+    // Elements of half a byte may begin within one.
+    ["float4_e2m1fn", "slots"]
+  ] as const)(
+    "are known to the driver of a copy service, which is another one: %s by %s",
+    { timeout: 60_000 },
+    async (dtype, way) => {
+      resetSimulator("seed=9")
+      const driver = driverOf({})
+      const layer = Layer.merge(copyServiceLayer(driver), driver).pipe(Layer.provideMerge(engines({})))
+      const exits = await Effect.runPromise(
+        runMembers(
+          { size: 2, groupDeadline: Duration.seconds(20) },
+          () => layer,
+          (rank) =>
+            Effect.gen(function* () {
+              const [service, engine] = [yield* CopyService, yield* Engine]
+              const theirs = yield* nvshmemOf(yield* CopyDriver)!.allocateSymmetric(dtype, [32, 8])
+              const mine = yield* engine.allocate(dtype, [32, 8])
+              yield* engine.fill(mine, 40 + rank)
+              yield* engine.fill(theirs, 0xee)
+              yield* service.submitSend(mine, 1 - rank, rank)
+              yield* service.submitRecv(theirs, 1 - rank, 1 - rank)
+              const { peers } = yield* service.run()
+              const bytes = new Uint8Array(byteLengthOf(dtype, 32 * 8))
+              const storage = yield* engine.wrapHost(bytes)
+              yield* engine.copy([{ dst: { ...theirs, device: storage.device, storage, byteOffset: 0 }, src: theirs }])
+              assert.isTrue(bytes.every((byte) => byte === 41 - rank))
+              return peers.map(({ reason }) => reason).join()
+            })
+        )
       )
-    )
-    for (const exit of exits) {
-      assert.isTrue(Exit.isSuccess(exit), String(exit))
-      if (Exit.isSuccess(exit)) assert.include(exit.value, "symmetric tensors")
+      for (const exit of exits) {
+        assert.isTrue(Exit.isSuccess(exit), String(exit))
+        if (Exit.isSuccess(exit)) assert.include(exit.value, way)
+      }
+      assertClean()
     }
-    assertClean()
-  })
+  )
 
   it("of different lengths are refused on every rank, and the next ones are not", { timeout: 60_000 }, async () => {
     const details = await onRanks("seed=7", 2, {}, (rank) =>

@@ -5,14 +5,13 @@
  * by the deadline of their group, and processes that tell nothing for too long are killed. A process that dies takes
  * nothing with it but itself: how it ended is a value.
  */
-import { type ChildProcess, fork } from "node:child_process"
 import { fileURLToPath } from "node:url"
-import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Queue from "effect/Queue"
 import * as Schema from "effect/Schema"
+import { type RankEvent, startRanks } from "../job/RankProcess.ts"
 
 /** What a rank is told. The work itself is known to those who start it and to the program that does it. */
 export const ToRank = Schema.Struct({
@@ -30,12 +29,8 @@ export const FromRank = Schema.TaggedUnion({
 })
 
 const encode = Schema.encodeSync(ToRank)
-const decode = Schema.decodeUnknownOption(FromRank)
-
-/** Most output of a rank that is kept to explain its end. */
-const keptOutput = 4096
-/** Time in which a process that was asked to end may do so by itself. */
-const graceMillis = 2_000
+const decodeKnown = Schema.decodeUnknownOption(FromRank)
+const decode = (message: unknown) => Option.getOrUndefined(decodeKnown(message))
 
 /** The file of a program of this folder, as source or as it is published. */
 export const programFile = (name: string): string =>
@@ -59,68 +54,15 @@ export interface RankEnd {
   readonly cause: string | undefined
 }
 
-type Event =
-  | { readonly rank: number; readonly message: typeof FromRank.Type }
-  | { readonly rank: number; readonly code: number | null; readonly signal: string | null }
-
-interface Started {
-  readonly child: ChildProcess
-  readonly output: () => string
-  readonly ended: Deferred.Deferred<void>
-}
-
-const start = ({ file }: RankWork, rank: number, events: Queue.Queue<Event>): Started => {
-  const child = fork(file, ["rank", String(rank)], {
-    stdio: ["ignore", "pipe", "pipe", "ipc"],
-    execArgv: [],
-    // Backends choose the device of this number.
-    env: { ...process.env, LOCAL_RANK: String(rank) }
-  })
-  const ended = Deferred.makeUnsafe<void>()
-  let output = ""
-  const keep = (chunk: Buffer | string): void => {
-    output = (output + chunk.toString()).slice(-keptOutput)
-  }
-  child.stdout?.on("data", keep)
-  child.stderr?.on("data", keep)
-  child.on("message", (message) => {
-    const decoded = decode(message)
-    if (Option.isSome(decoded)) Queue.offerUnsafe(events, { rank, message: decoded.value })
-  })
-  const end = (code: number | null, signal: string | null): void => {
-    if (Deferred.isDoneUnsafe(ended)) return
-    Deferred.doneUnsafe(ended, Effect.void)
-    Queue.offerUnsafe(events, { rank, code, signal })
-  }
-  child.on("close", end)
-  child.on("error", (error) => {
-    keep(error.message)
-    if (child.pid === undefined) end(null, null)
-  })
-  return { child, output: () => output.trim(), ended }
-}
-
-const stop = ({ child, ended }: Started): Effect.Effect<void> =>
-  Effect.gen(function* () {
-    if (Deferred.isDoneUnsafe(ended)) return
-    child.kill("SIGTERM")
-    const gone = yield* Effect.timeoutOption(Deferred.await(ended), Duration.millis(graceMillis))
-    if (Option.isSome(gone)) return
-    child.kill("SIGKILL")
-    yield* Deferred.await(ended)
-  })
-
 /** Runs the work to its end on every rank; how each ended, by rank. */
 export const runRanks = Effect.fn("runRanks")(function* (given: RankWork): Effect.fn.Return<ReadonlyArray<RankEnd>> {
   const { size, deadlineMillis, quietMillis, work, onNews } = given
-  const events = yield* Queue.unbounded<Event>()
+  const events = yield* Queue.unbounded<RankEvent<typeof FromRank.Type>>()
   const ranks = Array.from({ length: size }, (_, rank) => rank)
-  const all = Effect.acquireRelease(
-    Effect.sync(() => ranks.map((rank) => start(given, rank, events))),
-    (processes) => Effect.forEach(processes, stop, { concurrency: "unbounded", discard: true })
-  )
+  // Backends choose the device of LOCAL_RANK.
+  const environment = (rank: number) => ({ ...process.env, LOCAL_RANK: String(rank) })
   const follow = Effect.gen(function* () {
-    const processes = yield* all
+    const processes = yield* startRanks({ file: given.file, events, decode, environment }, ranks)
     const causes = new Map<number, string>()
     const alive = new Set(ranks)
     const send = (rank: number, port: number): void => {
@@ -138,7 +80,7 @@ export const runRanks = Effect.fn("runRanks")(function* (given: RankWork): Effec
         continue
       }
       const event = next.value
-      if ("message" in event) {
+      if (event._tag === "Message") {
         const { rank, message } = event
         if (message._tag === "Listening") for (const other of ranks.slice(1)) send(other, message.port)
         else if (message._tag === "Failed") causes.set(rank, message.message)

@@ -5,19 +5,17 @@
  * with it. It ends: ranks watch each other by the group's deadline, and this process watches what the group cannot see,
  * which is ranks that have not joined yet and ranks that alone are left.
  */
-import { type ChildProcess, fork } from "node:child_process"
 import { rm } from "node:fs/promises"
 import { fileURLToPath } from "node:url"
 import type { Rank } from "@tensorferry/core/base/Ids"
-import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Queue from "effect/Queue"
-import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 import { type AnyJobSpec, FromRank, type Phase, type RankFailure, type RankReport, ToRank } from "./JobSpec.ts"
+import { graceMillis, type RankEvent, type RankExit, startRanks } from "./RankProcess.ts"
 
 export interface RankProgress {
   readonly rank: Rank
@@ -33,81 +31,18 @@ export type RankOutcome =
   /** Ended by the command because the job was lost; another rank has failed. */
   | { readonly _tag: "Stopped"; readonly rank: Rank }
 
-const decode = Schema.decodeUnknownResult(FromRank)
+const decodeKnown = Schema.decodeUnknownOption(FromRank)
+const decode = (message: unknown): FromRank | undefined => Option.getOrUndefined(decodeKnown(message))
 const encode = Schema.encodeSync(ToRank)
-
-/** How long a rank may take to end after it was asked to, or after the job was lost. */
-const graceMillis = 2_000
 
 /** Time for a rank's program to start on a machine that starts the others too; comes on top of the deadline. */
 const startMillis = 2_000
 
-type Event =
-  | { readonly _tag: "Message"; readonly rank: Rank; readonly message: FromRank }
-  | { readonly _tag: "Exit"; readonly rank: Rank; readonly code: number | null; readonly signal: string | null }
-
-interface RankProcess {
-  readonly rank: Rank
-  readonly child: ChildProcess
-  readonly output: () => string
-  readonly ended: Deferred.Deferred<void>
-}
+type Event = RankEvent<FromRank>
 
 const workerFile = fileURLToPath(
   new URL(`./rankMain${import.meta.url.endsWith(".ts") ? ".ts" : ".js"}`, import.meta.url)
 )
-
-/** Most output of a rank that is kept for an error message. */
-const keptOutput = 8_192
-
-const stop = (started: RankProcess): Effect.Effect<void> =>
-  Effect.gen(function* () {
-    if (Deferred.isDoneUnsafe(started.ended)) return
-    started.child.kill("SIGTERM")
-    const gone = yield* Effect.timeoutOption(Deferred.await(started.ended), Duration.millis(graceMillis))
-    if (gone._tag === "Some") return
-    started.child.kill("SIGKILL")
-    yield* Deferred.await(started.ended)
-  })
-
-const startRank = (rank: Rank, events: Queue.Queue<Event>): RankProcess => {
-  // The arguments are for people who look at a list of processes.
-  const child = fork(workerFile, ["rank", String(rank)], {
-    stdio: ["ignore", "pipe", "pipe", "ipc"],
-    execArgv: [],
-    serialization: "json"
-  })
-  const ended = Deferred.makeUnsafe<void>()
-  let output = ""
-  const keep = (chunk: Buffer | string): void => {
-    output = (output + chunk.toString()).slice(-keptOutput)
-  }
-  child.stdout?.on("data", keep)
-  child.stderr?.on("data", keep)
-  child.on("message", (message) => {
-    const decoded = decode(message)
-    if (Result.isSuccess(decoded)) Queue.offerUnsafe(events, { _tag: "Message", rank, message: decoded.success })
-  })
-  const end = (code: number | null, signal: string | null): void => {
-    if (!Deferred.isDoneUnsafe(ended)) {
-      Deferred.doneUnsafe(ended, Effect.void)
-      Queue.offerUnsafe(events, { _tag: "Exit", rank, code, signal })
-    }
-  }
-  child.on("close", end)
-  child.on("error", (error) => {
-    keep(error.message)
-    // A process that was never made does not close; other errors are of a channel whose process has an end of its own.
-    if (child.pid === undefined) end(null, null)
-  })
-  return { rank, child, output: () => output, ended }
-}
-
-const startRanks = (ranks: ReadonlyArray<Rank>, events: Queue.Queue<Event>) =>
-  Effect.acquireRelease(
-    Effect.sync(() => ranks.map((rank) => startRank(rank, events))),
-    (processes) => Effect.forEach(processes, stop, { concurrency: "unbounded", discard: true })
-  )
 
 const rankEnded = (rank: Rank, detail: string, remedy: string): RankOutcome => ({
   _tag: "Failed",
@@ -121,9 +56,9 @@ const rankEnded = (rank: Rank, detail: string, remedy: string): RankOutcome => (
   }
 })
 
-const endedWithoutResult = (rank: Rank, event: Event & { readonly _tag: "Exit" }, output: string): RankOutcome => {
+const endedWithoutResult = (rank: Rank, event: RankExit, output: string): RankOutcome => {
   const how = event.signal === null ? `ended with exit code ${event.code}` : `was ended by ${event.signal}`
-  const last = output.trim() === "" ? "" : ` Its last output: ${output.trim().split("\n").slice(-5).join(" | ")}`
+  const last = output === "" ? "" : ` Its last output: ${output.split("\n").slice(-5).join(" | ")}`
   return rankEnded(
     rank,
     `The process of rank ${rank} ${how} before it had a result.${last}`,
@@ -154,7 +89,7 @@ export const runProcesses = Effect.fn("runProcesses")(function* (
   }
   const events = yield* Queue.unbounded<Event>()
   const ranks = Array.from({ length: size }, (_, rank) => rank)
-  const processes = yield* startRanks(ranks, events)
+  const processes = yield* startRanks({ file: workerFile, events, decode }, ranks)
   const outcomes = new Map<Rank, RankOutcome>()
   const alive = new Set(ranks)
   const starting = new Set(ranks)
