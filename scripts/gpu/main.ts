@@ -237,7 +237,7 @@ const stages: { readonly [name: string]: () => Promise<void> } = {
   reshard: async () => {
     const cases = flag("cases")?.split(",").map(Number) ?? Array.from({ length: deviceCaseCount }, (_, at) => at)
     for (const backend of backends) {
-      const work = { kind: "reshard", cases, warmUps: 2, rounds } as const
+      const work = { kind: "reshard", cases, warmUps: 30, rounds } as const
       const job = await runJob(program, { size: 2, ...chosen(backend), shrink, work }, 300)
       const told = job.lines.map((lines) => lines.flatMap((line) => (line.event === "reshard" ? [line.times] : [])))
       report[`reshard ${backend}`] = told

@@ -33,6 +33,7 @@ import {
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
+import { median } from "./numbers.ts"
 import { deviceCase } from "./reshards.ts"
 import type { RankLine, RankSpec, Work } from "./work.ts"
 
@@ -213,8 +214,20 @@ const sampleFaults = Effect.fnUntraced(function* (plan: ReshardPlan, destination
   return faults
 })
 
-const sumPhases = (copy: CopyReport): { readonly [phase: string]: number } =>
-  Object.fromEntries(Object.entries(copy.phases).map(([phase, seconds]) => [phase, seconds * 1000]))
+/** What an update spends in each phase, and beside them, in milliseconds: medians over the rounds. */
+const medianPhases = (
+  rounds: ReadonlyArray<{ readonly copy: CopyReport; readonly own: number }>
+): { readonly [phase: string]: number } => {
+  const times = rounds.map(({ copy, own }) => {
+    const phases = Object.entries(copy.phases).map(([phase, seconds]) => [phase, seconds * 1000] as const)
+    const inside = phases.reduce((sum, [, milliseconds]) => sum + milliseconds, 0)
+    const device = copy.peers.map(({ seconds }) => 1000 * (seconds?.wire ?? 0))
+    return new Map([...phases, ["beside", own - inside], ["device", Math.max(0, ...device)]])
+  })
+  return Object.fromEntries(
+    [...(times[0]?.keys() ?? [])].map((phase) => [phase, median(times.map((each) => each.get(phase)!))])
+  )
+}
 
 const timedUpdate = Effect.fnUntraced(function* (
   plan: ReshardPlan,
@@ -228,7 +241,7 @@ const timedUpdate = Effect.fnUntraced(function* (
   const own = performance.now() - begun
   const told = yield* group.allGather("bench times", new Uint8Array(new Float64Array([own]).buffer))
   const milliseconds = Math.max(...told.map((bytes) => new Float64Array(bytes.slice().buffer)[0]!))
-  return { copy, milliseconds }
+  return { copy, own, milliseconds }
 })
 
 /** Processes that update weights do so again and again; JavaScript that ran a few times only is not compiled yet. */
@@ -256,13 +269,12 @@ const reshard = Effect.fnUntraced(function* (spec: RankSpec, work: Extract<Work,
         const plan = planRank(yield* Effect.fromResult(indexRosters(from, to)), rank)
         const source = yield* allocate(from, rank, (name) => byteOf(name, rank))
         const destination = yield* allocate(to, rank, () => poison, symmetric?.())
-        const rounds: Array<number> = []
-        let last: CopyReport | undefined
+        const rounds: Array<Effect.Success<ReturnType<typeof timedUpdate>>> = []
         for (let round = 0; round < work.warmUps + work.rounds; round++) {
-          const { copy, milliseconds } = yield* timedUpdate(plan, source, destination)
-          last = copy
-          if (round >= work.warmUps) rounds.push(milliseconds)
+          const update = yield* timedUpdate(plan, source, destination)
+          if (round >= work.warmUps) rounds.push(update)
         }
+        const { copy } = rounds.at(-1)!
         for (const tensor of destination?.tensors.values() ?? []) yield* engine.fill(tensor as Tensor, poison)
         yield* executeReshardPlan(plan, source, destination)
         const faults = yield* sampleFaults(plan, destination)
@@ -270,13 +282,13 @@ const reshard = Effect.fnUntraced(function* (spec: RankSpec, work: Extract<Work,
           event: "reshard",
           times: {
             case: one.name,
-            roundsMs: rounds,
+            roundsMs: rounds.map(({ milliseconds }) => milliseconds),
             operations: plan.recvOps.length,
-            localBytes: last!.localBytes,
-            sentBytes: last!.remoteBytesSent,
-            receivedBytes: last!.remoteBytesReceived,
-            phasesMs: sumPhases(last!),
-            paths: last!.peers.map(({ peer, path, reason }) => `${peer}: ${path} (${reason})`),
+            localBytes: copy.localBytes,
+            sentBytes: copy.remoteBytesSent,
+            receivedBytes: copy.remoteBytesReceived,
+            phasesMs: medianPhases(rounds),
+            paths: copy.peers.map(({ peer, path, reason }) => `${peer}: ${path} (${reason})`),
             faults: faults.slice(0, 5)
           }
         })

@@ -5,6 +5,7 @@
  * happens on one of them; staging never exceeds what the rank with the least allows.
  */
 
+import { availableParallelism } from "node:os"
 import * as Clock from "effect/Clock"
 import type * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
@@ -35,6 +36,7 @@ import {
   copyError,
   type RunOptions
 } from "./CopyService.ts"
+import { busyPoll, defaultBusyPollMillis } from "./internal/busyPolling.ts"
 import { type CopyBatch, memoryKey, totalsOf } from "./internal/copyBatch.ts"
 import { emptyBatch, makeBatchMemory } from "./internal/copyCheck.ts"
 import {
@@ -68,6 +70,11 @@ export interface CopyServiceOptions {
   readonly stagingBytes?: number
   /** Without progress for this long, a transfer fails. The group's own deadline by default. */
   readonly deadline?: Duration.Duration
+  /**
+   * For this long from its start, a run keeps the JavaScript thread awake, so that it goes on as soon as bytes or ranks
+   * arrive; this uses one core. 100 ms by default where the host has two cores for every rank of the group, else zero.
+   */
+  readonly busyPoll?: Duration.Duration
 }
 
 const defaultStagingBytes = 64 * 1024 * 1024
@@ -171,6 +178,10 @@ const make = <E>(
     const serviceScope = yield* Effect.scope
     const stagingBytes = options.stagingBytes ?? defaultStagingBytes
     const deadline = options.deadline ?? group.deadline
+    const busyPollMillis =
+      options.busyPoll === undefined
+        ? defaultBusyPollMillis(availableParallelism(), group.size)
+        : Duration.toMillis(options.busyPoll)
 
     const build: Effect.Effect<Running, E> = Effect.gen(function* () {
       const scope = yield* Scope.fork(serviceScope)
@@ -727,6 +738,7 @@ const make = <E>(
             )
           }
           isRunning = true
+          const stopPolling = busyPoll(busyPollMillis)
           const taken = takeQueue()
           return Effect.ensuring(
             Effect.onInterrupt(
@@ -734,6 +746,7 @@ const make = <E>(
               () => Effect.andThen(drop, leave)
             ),
             Effect.sync(() => {
+              stopPolling()
               isRunning = false
               isUnderWay = false
             })
