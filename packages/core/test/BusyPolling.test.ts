@@ -89,9 +89,9 @@ describe("busy polling", () => {
   )
 
   it("takes no core that a rank needs", () => {
-    assert.strictEqual(defaultBusyPollMillis(2, 2), 0)
-    assert.strictEqual(defaultBusyPollMillis(15, 8), 0)
-    assert.isAbove(defaultBusyPollMillis(16, 8), 0)
+    assert.strictEqual(defaultBusyPollMillis(2, 1), 0)
+    assert.strictEqual(defaultBusyPollMillis(31, 8), 0)
+    assert.isAbove(defaultBusyPollMillis(32, 8), 0)
     assert.isAbove(defaultBusyPollMillis(32, 2), 0)
   })
 })

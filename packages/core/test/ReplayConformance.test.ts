@@ -3,7 +3,10 @@
  * named for it.
  */
 import { assert, describe, it } from "@effect/vitest"
+import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import { ReplayTransferBusyPoll } from "../src/service/ReplayTransferLayer.ts"
 import { delayedReplaySubject, replayConformanceCases, runReplayCase } from "../src/testing/ReplayConformance.ts"
 import { describeReplayTransfer } from "../src/testing/vitest.ts"
 import { replayLies } from "./replayLies.ts"
@@ -15,6 +18,16 @@ for (const seed of seeds) {
   for (const mode of ["asynchronous", "synchronous", "deferred"] as const) {
     describeReplayTransfer(`delayed device, ${mode}, seed ${seed}`, delayedReplaySubject({ mode, seed }))
   }
+}
+// Short and long: copies end while the wait asks, and after it has begun to sleep.
+for (const busyPoll of [Duration.millis(1), Duration.minutes(1)]) {
+  describeReplayTransfer(
+    `delayed device, waits that poll for ${Duration.format(busyPoll)}`,
+    Layer.provideMerge(
+      delayedReplaySubject({ mode: "asynchronous", seed: 9 }),
+      Layer.succeed(ReplayTransferBusyPoll, busyPoll)
+    )
+  )
 }
 describeReplayTransfer(
   "delayed device of another family",

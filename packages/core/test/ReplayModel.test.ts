@@ -17,7 +17,7 @@ import {
   type ReplayTransferBackendShape,
   replayTransferError
 } from "../src/service/ReplayTransferBackend.ts"
-import { replayTransferLayer } from "../src/service/ReplayTransferLayer.ts"
+import { ReplayTransferBusyPoll, replayTransferLayer } from "../src/service/ReplayTransferLayer.ts"
 import { type Tensor, tensorView } from "../src/tensor/Tensor.ts"
 import { type DelayedReplayDevice, makeDelayedReplayDevice } from "../src/testing/DelayedReplayDevice.ts"
 import { type Mode, ReplayModel } from "./replayModel.ts"
@@ -56,11 +56,12 @@ const newSource = (device: DelayedReplayDevice): Source => {
   return { tensor: Result.getOrThrow(tensorView(storage, "uint8", [length])), scope }
 }
 
-const makeReal = async (mode: Mode): Promise<Real> => {
+const makeReal = async (mode: Mode, busyPoll: Duration.Duration): Promise<Real> => {
   const device = makeDelayedReplayDevice({ mode })
   const layerScope = run(Scope.make())
   const layer = replayTransferLayer(Effect.succeed(device), { ringDepth: depth, deadline: Duration.minutes(5) })
-  const context = await Effect.runPromise(Layer.buildWithScope(layer, layerScope))
+  const polling = Effect.provideService(Layer.buildWithScope(layer, layerScope), ReplayTransferBusyPoll, busyPoll)
+  const context = await Effect.runPromise(polling)
   const backend = Context.get(context, ReplayTransferBackend)
   const memory = run(Scope.make())
   const destinations = run(
@@ -242,13 +243,19 @@ const commands = fc.commands(
 const isFull = process.env.TENSORFERRY_TEST_FULL !== undefined
 
 describe("slots follow their model", () => {
-  for (const mode of ["asynchronous", "synchronous", "deferred"] as const) {
+  for (const [mode, busyPoll] of [
+    ["asynchronous", Duration.zero],
+    ["asynchronous", Duration.minutes(5)],
+    ["synchronous", Duration.zero],
+    ["deferred", Duration.zero],
+    ["deferred", Duration.minutes(5)]
+  ] as const) {
     it(
-      mode,
+      `${mode}, ${Duration.toMillis(busyPoll) > 0 ? "polled" : "not polled"}`,
       () =>
         fc.assert(
           fc.asyncProperty(commands, async (steps) => {
-            const real = await makeReal(mode)
+            const real = await makeReal(mode, busyPoll)
             await fc.asyncModelRun(() => ({ model: new ReplayModel(mode, depth, empty), real }), steps)
             for (const fiber of real.fibers.values()) fiber.interruptUnsafe()
           }),

@@ -3,7 +3,7 @@
  *
  * An unavailable choice is an error with its remedy. Only "auto" looks further, and reports why it passed others by.
  */
-import * as Config from "effect/Config"
+import type * as Config from "effect/Config"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
@@ -16,6 +16,7 @@ import type { ReplayTransferBackend } from "../service/ReplayTransferBackend.ts"
 import {
   isRingDepth,
   maxRingDepth,
+  ReplayTransferBusyPoll,
   ReplayTransferDeadline,
   ReplayTransferTiming
 } from "../service/ReplayTransferLayer.ts"
@@ -31,8 +32,11 @@ import {
 import { BackendRegistry, type BackendRegistryShape } from "./BackendRegistry.ts"
 import { decodeBackendOptions } from "./OptionsLayer.ts"
 
+/** Choices are never effects, settings are. Asking `effect/Config` itself would load streams and files with it. */
+const isConfig = <A>(value: OrConfig<A>): value is Config.Config<A> => Effect.isEffect(value)
+
 const valueOf = <A>(value: OrConfig<A>): Effect.Effect<A, BackendError> =>
-  Config.isConfig(value)
+  isConfig(value)
     ? Effect.mapError(value, (error) =>
         backendError("InvalidOptions", { detail: String(error), remedy: "Set the configuration value." })
       )
@@ -175,6 +179,8 @@ export interface ReplayTransferChoice {
   readonly deadline?: Duration.Input
   /** Keeps the device's own time of each copy where the backend can; false by default, as it costs a little of the link. */
   readonly timing?: boolean
+  /** For so long a wait asks the device without sleeping, which uses a core; see `ReplayTransferBusyPoll`. */
+  readonly busyPoll?: Duration.Input
   readonly backend?: string
   readonly options?: unknown
 }
@@ -209,13 +215,16 @@ export const replayTransfer = (
       if (deadline === undefined || Duration.toMillis(deadline) <= 0) {
         return yield* invalidChoice(`${String(choice.deadline)} is no deadline.`)
       }
+      const busyPoll = choice.busyPoll === undefined ? undefined : Option.getOrNull(Duration.fromInput(choice.busyPoll))
+      if (busyPoll === null) return yield* invalidChoice(`${String(choice.busyPoll)} is no time to poll.`)
       const descriptor = yield* registry.forFamily(device.family, "replayTransfer", choice.backend)
       yield* requireAvailable(descriptor)
       const options = yield* decodeOptions(descriptor, choice.options ?? {})
       const engine = familyEngine(registry, device.family)
       return descriptor.replayTransfer!(device, ringDepth, options, engine).pipe(
         Layer.provide(Layer.succeed(ReplayTransferDeadline, deadline)),
-        Layer.provide(choice.timing === undefined ? Layer.empty : Layer.succeed(ReplayTransferTiming, choice.timing))
+        Layer.provide(choice.timing === undefined ? Layer.empty : Layer.succeed(ReplayTransferTiming, choice.timing)),
+        Layer.provide(busyPoll === undefined ? Layer.empty : Layer.succeed(ReplayTransferBusyPoll, busyPoll))
       )
     })
   )

@@ -72,7 +72,7 @@ export interface CopyServiceOptions {
   readonly deadline?: Duration.Duration
   /**
    * For this long from its start, a run keeps the JavaScript thread awake, so that it goes on as soon as bytes or ranks
-   * arrive; this uses one core. 100 ms by default where the host has two cores for every rank of the group, else zero.
+   * arrive; this uses one core. 100 ms by default where the host has four cores for every rank of the group, else zero.
    */
   readonly busyPoll?: Duration.Duration
 }

@@ -12,7 +12,6 @@
  * Invariant: an environment that is half set or contradicts itself is an error that names the variable, never a guess. An
  * empty variable counts as unset.
  */
-import * as Config from "effect/Config"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
@@ -67,8 +66,10 @@ const invalid = (name: Name, detail: string, remedy: string): ProcessGroupError 
 /** Never part of a message, unlike the other values. */
 const secret: Name = "TENSORFERRY_TOKEN"
 
-const readValues: Effect.Effect<Values, ProcessGroupError> = Effect.map(
-  Effect.forEach(names, (name) =>
+const readValues: Effect.Effect<Values, ProcessGroupError> = Effect.gen(function* () {
+  // Imported where it is used: it brings streams and files along, which the import of core does without.
+  const Config = yield* Effect.promise(() => import("effect/Config"))
+  const entries = yield* Effect.forEach(names, (name) =>
     Effect.mapBoth(Config.option(Config.String(name)), {
       onFailure: (error) =>
         invalid(
@@ -79,9 +80,9 @@ const readValues: Effect.Effect<Values, ProcessGroupError> = Effect.map(
       onSuccess: (value) =>
         Option.match(value, { onNone: () => [], onSome: (text) => (text === "" ? [] : [[name, text]]) })
     })
-  ),
-  (entries) => Object.fromEntries(entries.flat()) as Values
-)
+  )
+  return Object.fromEntries(entries.flat()) as Values
+})
 
 const natural = Effect.fnUntraced(function* (
   values: Values,

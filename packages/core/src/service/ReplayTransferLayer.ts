@@ -6,6 +6,7 @@
  * Memory that the layer allocated or registered is released only behind the copies that use it, and the device is closed
  * only behind all copies, unless the device does not answer within the deadline.
  */
+import { availableParallelism } from "node:os"
 import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -17,6 +18,7 @@ import { formatShape, isRepresentable } from "../base/Region.ts"
 import { equalDevices, formatDevice } from "../tensor/Device.ts"
 import type { Storage } from "../tensor/Storage.ts"
 import type { Tensor } from "../tensor/Tensor.ts"
+import { defaultBusyPollMillis, pollUntil } from "./internal/busyPolling.ts"
 import { makeRefusals, makeReplayChecks } from "./internal/replayChecks.ts"
 import {
   begin,
@@ -77,6 +79,15 @@ export const ReplayTransferTiming = Context.Reference<boolean>(
   { defaultValue: () => false }
 )
 
+/**
+ * For so long a wait for a copy keeps asking the device on the JavaScript thread, which uses one core; after that, a thread
+ * of the backend waits. 100 ms by default where the host has eight cores, else zero. Read when a backend is built.
+ */
+export const ReplayTransferBusyPoll = Context.Reference<Duration.Duration>(
+  "@tensorferry/core/service/ReplayTransferLayer/ReplayTransferBusyPoll",
+  { defaultValue: () => Duration.millis(defaultBusyPollMillis(availableParallelism(), 2)) }
+)
+
 /** Slots that a ring may have. */
 export const maxRingDepth = 65_536
 
@@ -88,6 +99,7 @@ const makeBackend = Effect.fnUntraced(function* (
 ): Effect.fn.Return<ReplayTransferBackendShape, never, EffectScope.Scope> {
   const { ringDepth, backend } = options
   const deadline = options.deadline ?? (yield* ReplayTransferDeadline)
+  const pollMillis = Duration.toMillis(yield* ReplayTransferBusyPoll)
   const isDeferred = device.isDeferred ?? false
   const { device: target } = device.attributes()
   const depth = isRingDepth(ringDepth) ? ringDepth : 0
@@ -247,10 +259,21 @@ const makeBackend = Effect.fnUntraced(function* (
   const waitReady = (slot: ReplaySlot): Doing<void> => {
     const waiting: Doing<void> = awaitCopy("waitReady", slot, ({ copy }) => {
       const { run } = slot
-      const ended = Effect.matchEffect(copy.wait, {
+      const isOver = (): boolean => {
+        if (slot.run === run) settle(slot)
+        return slot.run !== run || slot.phase !== "running"
+      }
+      const slept = Effect.matchEffect(copy.wait, {
         onSuccess: () => Effect.sync(() => endRun(slot, run, undefined)),
         onFailure: (error) => Effect.sync(() => endRun(slot, run, error))
       })
+      const ended =
+        pollMillis > 0
+          ? Effect.andThen(
+              pollUntil(isOver, pollMillis),
+              Effect.suspend(() => (isOver() ? Effect.void : slept))
+            )
+          : slept
       return Effect.andThen(bounded("waitReady", slot, "The copy did not end into", ended), waiting)
     })
     return waiting

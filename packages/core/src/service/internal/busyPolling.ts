@@ -1,16 +1,17 @@
 /**
- * Keeps the JavaScript thread from falling asleep while a run is under way: it looks for events again and again, for at most
- * a limit per run.
+ * Keeps the JavaScript thread from falling asleep during a wait: it looks for events again and again, for at most a limit.
  *
  * A thread that sleeps is woken by the operating system, on a core that slept as well; of a run of 40 ms between two
  * processes this cost half a millisecond. Timers, messages and other work of the thread go on between two looks.
  */
+import * as Effect from "effect/Effect"
 
-/** Two cores per rank leave one for the work that the ranks wait for. */
-const coresPerRank = 2
+/** Enough for what the processes wait for, which may be threads of theirs. */
+const coresPerProcess = 4
 
-/** Milliseconds of every run; none where the ranks could take cores from each other. */
-export const defaultBusyPollMillis = (cores: number, ranks: number): number => (cores >= coresPerRank * ranks ? 100 : 0)
+/** Milliseconds of every wait; none where so many processes could take cores from their own work. */
+export const defaultBusyPollMillis = (cores: number, processes: number): number =>
+  cores >= coresPerProcess * processes ? 100 : 0
 
 /** Begins to poll; the answer ends it. Nothing of it is left behind afterwards, or when the limit has passed. */
 export const busyPoll = (limitMillis: number): (() => void) => {
@@ -26,3 +27,16 @@ export const busyPoll = (limitMillis: number): (() => void) => {
     next = undefined
   }
 }
+
+/** Asks again and again; ends when the answer is true or the limit has passed. */
+export const pollUntil = (isOver: () => boolean, limitMillis: number): Effect.Effect<void> =>
+  Effect.callback((resume) => {
+    const until = performance.now() + limitMillis
+    let next: NodeJS.Immediate | undefined
+    const look = (): void => {
+      if (isOver() || !(performance.now() < until)) resume(Effect.void)
+      else next = setImmediate(look)
+    }
+    look()
+    return Effect.sync(() => clearImmediate(next))
+  })

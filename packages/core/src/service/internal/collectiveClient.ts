@@ -56,7 +56,8 @@ const dial = ({ host, port }: TcpSettings): Effect.Effect<Connection, Connection
 
 const shakeHands = Effect.fnUntraced(function* (
   settings: TcpSettings,
-  connection: Connection
+  connection: Connection,
+  onAdmitted: () => void
 ): Effect.fn.Return<void, ConnectionClosed | ProcessGroupError> {
   const { rank, size, token } = settings
   const failed = (detail: string, remedy: string) => rendezvousFailed(rank, [0], detail, remedy)
@@ -94,6 +95,7 @@ const shakeHands = Effect.fnUntraced(function* (
     )
   }
   connection.setLimit(settings.maxFrameBytes)
+  onAdmitted()
   yield* expect(frameType.ready, () => Result.succeed(undefined))
 })
 
@@ -101,9 +103,12 @@ const shakeHands = Effect.fnUntraced(function* (
 const rendezvous = (settings: TcpSettings): Effect.Effect<Connection, ProcessGroupError> =>
   Effect.suspend(() => {
     let last = "no answer"
+    const admitted = () => {
+      last = "it was admitted, but not all others were; the output of rank 0 says which"
+    }
     const attempt = Effect.uninterruptibleMask((restore) =>
       Effect.flatMap(restore(dial(settings)), (connection) =>
-        restore(shakeHands(settings, connection)).pipe(
+        restore(shakeHands(settings, connection, admitted)).pipe(
           Effect.onError(() => Effect.sync(() => connection.destroy("the handshake failed"))),
           Effect.as(connection)
         )

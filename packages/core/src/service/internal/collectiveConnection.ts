@@ -21,6 +21,8 @@ export interface FrameSink {
 }
 
 export interface Connection {
+  /** The peer's address. */
+  readonly peer: string
   /** The next frame; one at a time, for handshakes. */
   readonly next: Effect.Effect<Frame, ConnectionClosed>
   /** Hands all frames from here on to the sink, those that wait at once. */
@@ -39,6 +41,8 @@ export interface Connection {
 
 /** Takes over a connected socket. */
 export const attach = (socket: Socket): Connection => {
+  // IPv4 as people write it, where the listener serves both families.
+  const peer = socket.remoteAddress?.replace(/^::ffff:/, "") ?? "an unknown address"
   const reader = makeFrameReader(handshakeLimit)
   const waiting: Array<Frame> = []
   let sink: FrameSink | undefined
@@ -122,6 +126,7 @@ export const attach = (socket: Socket): Connection => {
     }).pipe(Effect.timeoutOption(grace), Effect.andThen(Effect.sync(() => destroy("its connection was closed"))))
 
   return {
+    peer,
     next,
     listen,
     send,

@@ -4,7 +4,8 @@
  * Invariants
  * - Whatever arrives on a connection can end that connection only. An admitted rank whose connection ends is gone.
  * - Before the group is complete, a lost member may come again, and a peer that knows the token but disagrees about the
- *   job (size, rank) fails the rendezvous at once. Peers that do not know the token are turned away and only mentioned.
+ *   job (size, rank) fails the rendezvous at once. Peers that do not know the token are turned away, and people are told:
+ *   by a warning at once, and by the failure if the rendezvous fails. Ending for them would let any stranger end a job.
  * - Closing the scope tells the members, sends what is queued, and leaves no socket, server or timer.
  */
 import { createServer, type Server } from "node:net"
@@ -23,6 +24,7 @@ import { type Departure, formatMillis, formatRanks, rendezvousFailed } from "./c
 import type { Endpoint } from "./collectiveGroup.ts"
 import { equalProofs, freshNonce, proofOf, protocolName, protocolVersion } from "./collectiveHandshake.ts"
 import { type Delivery, makeHub } from "./collectiveHub.ts"
+import { makeRefusals, plainText } from "./collectiveRefusals.ts"
 import { addressOf, closeGrace, type TcpSettings } from "./collectiveSettings.ts"
 import { makeThrottle, ticking, tickMillisOf } from "./collectiveTicker.ts"
 import {
@@ -43,7 +45,7 @@ class Refused extends Data.TaggedError("Refused")<{ readonly error: ProcessGroup
 
 const unauthenticatedTime = "10 seconds"
 const maxConnections = (size: number): number => 2 * size + 64
-/** The refusals that a failed rendezvous mentions. */
+/** The losses that a failed rendezvous mentions. */
 const maxNotes = 8
 
 const listen = (server: Server, settings: TcpSettings): Effect.Effect<number, ProcessGroupError> =>
@@ -87,6 +89,7 @@ export const serve = Effect.fnUntraced(function* (
   const members = new Map<Rank, Connection>()
   const formed = yield* Deferred.make<void, ProcessGroupError>()
   const notes: Array<string> = []
+  const refusals = makeRefusals()
   let isClosing = false
   let now = 0
   /** Why rank 0 leaves, most likely: members that did not wait at the time learn it from the goodbye. */
@@ -209,10 +212,20 @@ export const serve = Effect.fnUntraced(function* (
   /** The rendezvous fails only after the peer was told: its failure ends all connections. */
   const refuse = (connection: Connection, { error, isFatal }: Refused) =>
     Effect.gen(function* () {
-      note(error.reason.detail)
       connection.send(frameType.reject, failureText.encode(error))
       yield* connection.close(grace)
       if (isFatal) yield* Deferred.fail(formed, error)
+    })
+
+  /** Whoever waits for the others learns at once that one of them may have been turned away. */
+  const warn = (address: string, { error, isFatal }: Refused): Effect.Effect<void> =>
+    Effect.suspend(() => {
+      const detail = plainText(error.reason.detail)
+      if (isFatal || !refusals.add(address, detail)) return Effect.void
+      const waits = Deferred.isDoneUnsafe(formed)
+        ? ""
+        : " Anyone can connect, so rank 0 waits on; end the job if that was one of its ranks."
+      return Effect.logWarning(`Rank 0 refused a connection from ${address}: ${detail} ${error.reason.remedy}${waits}`)
     })
 
   /** Passes a member's frames to the hub until its connection ends. */
@@ -246,7 +259,7 @@ export const serve = Effect.fnUntraced(function* (
       }),
       Effect.map((rank) => attend(connection, rank)),
       Effect.catchTags({
-        Refused: (refused) => refuse(connection, refused),
+        Refused: (refused) => Effect.andThen(warn(connection.peer, refused), refuse(connection, refused)),
         ConnectionClosed: () => Effect.void
       })
     )
@@ -308,7 +321,7 @@ export const serve = Effect.fnUntraced(function* (
           rendezvousFailed(
             0,
             missing(),
-            `Of a group of ${size}, ${formatRanks(missing())} did not join within ${formatMillis(Duration.toMillis(settings.connectDeadline))}.${notes.map((text) => ` ${text}`).join("")}`,
+            `Of a group of ${size}, ${formatRanks(missing())} did not join within ${formatMillis(Duration.toMillis(settings.connectDeadline))}.${notes.map((text) => ` ${text}`).join("")}${refusals.text()}`,
             "Start every rank, with the same MASTER_ADDR, TENSORFERRY_PORT and TENSORFERRY_TOKEN."
           )
         )

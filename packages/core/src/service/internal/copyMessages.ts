@@ -17,13 +17,21 @@ export interface Messages<A> {
 
 /** Messages of one kind, without memory. */
 export const makeMessages = <A, I>(schema: Schema.Codec<A, I>): Messages<A> => {
-  const codec = Schema.fromJsonString(Schema.toCodecJson(schema))
-  const write = Schema.encodeResult(codec)
-  const read = Schema.decodeResult(codec)
+  // Deriving a codec takes milliseconds: the first message pays them, not whoever imports this module.
+  const derive = () => {
+    const codec = Schema.fromJsonString(Schema.toCodecJson(schema))
+    return { write: Schema.encodeResult(codec), read: Schema.decodeResult(codec) }
+  }
+  let derived: ReturnType<typeof derive> | undefined
+  const coder = () => {
+    derived ??= derive()
+    return derived
+  }
   return {
     // Encoding fails only for a value that the type excludes; its receivers then cannot understand it.
-    encode: (value) => new TextEncoder().encode(Result.getOrElse(write(value), () => "")),
+    encode: (value) => new TextEncoder().encode(Result.getOrElse(coder().write(value), () => "")),
     decodeAll: (payloads) => {
+      const { read } = coder()
       const values: Array<A> = []
       for (const [rank, payload] of payloads.entries()) {
         const decoded = read(new TextDecoder().decode(payload))
