@@ -245,13 +245,13 @@ const timedUpdate = Effect.fnUntraced(function* (
 })
 
 /** Processes that update weights do so again and again; JavaScript that ran a few times only is not compiled yet. */
-const warmUp = Effect.fnUntraced(function* (rank: number) {
+const warmUp = Effect.fnUntraced(function* (rank: number, shrink = 1) {
   const small = deviceCase(repeatedCase, 64)
   const plan = planRank(yield* Effect.fromResult(indexRosters(small.source, small.destination)), rank)
   const update = Effect.gen(function* () {
     const source = yield* allocate(small.source, rank, () => 1)
     const destination = yield* allocate(small.destination, rank, () => poison)
-    for (let round = 0; round < 200; round++) yield* timedUpdate(plan, source, destination)
+    for (let round = 0; round < 2000 / shrink; round++) yield* timedUpdate(plan, source, destination)
   })
   yield* Effect.scoped(update)
 })
@@ -259,7 +259,7 @@ const warmUp = Effect.fnUntraced(function* (rank: number) {
 const reshard = Effect.fnUntraced(function* (spec: RankSpec, work: Extract<Work, { kind: "reshard" }>) {
   const { rank } = spec
   const engine = yield* TensorEngine
-  yield* warmUp(rank)
+  yield* warmUp(rank, spec.shrink)
   const symmetric = spec.symmetric === true ? yield* symmetricMemory(spec.size, work.cases, spec.shrink) : undefined
   for (const at of work.cases) {
     const one = deviceCase(at, spec.shrink)
