@@ -6,7 +6,6 @@
  */
 
 import { availableParallelism } from "node:os"
-import * as Clock from "effect/Clock"
 import type * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -16,17 +15,8 @@ import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
 import type { Rank } from "../base/Ids.ts"
-import { rowMajorStrides } from "../base/Region.ts"
 import { type Move, type Tensor, tensorByteLength } from "../tensor/Tensor.ts"
-import {
-  CopyDriver,
-  type CopyDriverError,
-  type CopyDriverShape,
-  type InFlight,
-  type PeerPath,
-  type PeerTimes,
-  type Program
-} from "./CopyDriver.ts"
+import { CopyDriver, type CopyDriverShape, type PeerPath } from "./CopyDriver.ts"
 import {
   type CopyError,
   type CopyOp,
@@ -39,15 +29,7 @@ import {
 import { busyPoll, defaultBusyPollMillis } from "./internal/busyPolling.ts"
 import { type CopyBatch, memoryKey, totalsOf } from "./internal/copyBatch.ts"
 import { emptyBatch, makeBatchMemory } from "./internal/copyCheck.ts"
-import {
-  type Draft,
-  draftMessages,
-  globalOrder,
-  isDirect,
-  messageOf,
-  partOf,
-  stagingKey
-} from "./internal/copyDrafts.ts"
+import { fromTensorError, nearerCause } from "./internal/copyFailures.ts"
 import {
   type Agreement,
   agree,
@@ -57,12 +39,12 @@ import {
   type RunCollectives,
   resync
 } from "./internal/copyHandshake.ts"
-import { remembered } from "./internal/copyMessages.ts"
+import { localMoves, makeRounds, type Round } from "./internal/copyRounds.ts"
 import { addPeerTimes, makeCopyTelemetry, makeRunTimes, peerNotes, type RunTimes } from "./internal/copyTelemetry.ts"
-import { isSameView } from "./internal/memoryRange.ts"
+import { makeDriverCalls } from "./internal/copyTransfer.ts"
 import { ProcessGroup, type ProcessGroupShape } from "./ProcessGroup.ts"
 import { annotatePhase, noteInPhase } from "./Spans.ts"
-import { type Fence, TensorEngine, type TensorEngineShape, type TensorError } from "./TensorEngine.ts"
+import { type Fence, TensorEngine, type TensorEngineShape } from "./TensorEngine.ts"
 
 /** Staging and deadline of a copy service. */
 export interface CopyServiceOptions {
@@ -78,16 +60,6 @@ export interface CopyServiceOptions {
 }
 
 const defaultStagingBytes = 64 * 1024 * 1024
-const leastMessageBytes = 64 * 1024
-
-/** One round of messages and how their staging is filled and emptied. */
-interface Round {
-  readonly program: Program
-  readonly pack: ReadonlyArray<Move>
-  readonly unpack: ReadonlyArray<Move>
-  /** Bytes that arrive for this rank's tensors; messages may be padded. */
-  readonly receivedBytes: number
-}
 
 interface Compiled {
   readonly memory: string
@@ -96,40 +68,6 @@ interface Compiled {
   readonly stagingBytes: number
   readonly messages: number
   readonly scope: Scope.Closeable
-}
-
-const fromTensorError = (rank: Rank, op: string, error: TensorError): CopyError =>
-  copyError("TransferFailed", [rank], {
-    ...error.reason,
-    rank,
-    op,
-    detail: `The tensor engine failed: ${error.message}`
-  })
-
-const fromDriverError = (rank: Rank, op: string, error: CopyDriverError): CopyError => {
-  const tag =
-    error.reason._tag === "PeerGone"
-      ? "PeerGone"
-      : error.reason._tag === "Unsupported"
-        ? "Unsupported"
-        : "TransferFailed"
-  const { _tag, ...fields } = error.reason
-  return copyError(tag, fields.peer === undefined ? [rank] : [fields.peer], {
-    ...fields,
-    rank,
-    op,
-    detail: tag === "TransferFailed" ? `${_tag}: ${fields.detail}` : fields.detail
-  })
-}
-
-/**
- * Of a rank's own failure and the group's: the own one, unless it only says that a peer was lost or waited for, and the
- * group knows which rank is gone.
- */
-const nearerCause = (own: CopyError | undefined, group: CopyError): CopyError => {
-  if (own === undefined) return group
-  const isWaiting = own.reason._tag === "PeerGone" || own.reason._tag === "DeadlineExceeded"
-  return isWaiting && group.reason._tag === "PeerGone" ? group : own
 }
 
 /** An agreement that is on its way, which an interruption of the run does not take back. */
@@ -142,27 +80,6 @@ interface Pending {
 interface Running {
   readonly driver: CopyDriverShape
   readonly scope: Scope.Closeable
-}
-
-/**
- * The moves of a rank within itself. What lies where it should already is left out. The list of the run before is given
- * back where it fits, since engines know a list again and need not check it twice.
- */
-const localMoves = (batch: CopyBatch, before: ReadonlyArray<Move>): ReadonlyArray<Move> => {
-  const moves = batch.local.flatMap(
-    ({ send, recv }): ReadonlyArray<Move> =>
-      isSameView(send.tensor, recv.tensor) ? [] : [{ src: send.tensor, dst: recv.tensor }]
-  )
-  const isKnown = ({ src, dst }: Move, at: number): boolean => {
-    const known = before[at]!
-    return (
-      known.src.storage === src.storage &&
-      known.dst.storage === dst.storage &&
-      isSameView(known.src, src) &&
-      isSameView(known.dst, dst)
-    )
-  }
-  return moves.length === before.length && moves.every(isKnown) ? before : moves
 }
 
 const make = <E>(
@@ -249,73 +166,11 @@ const make = <E>(
       )
     })
 
-    const messageLimit = capabilities.gather
-      ? capabilities.maxMessageBytes
-      : Math.min(
-          Math.max(leastMessageBytes, Math.floor(stagingBytes / Math.max(1, 2 * (group.size - 1)))),
-          capabilities.maxMessageBytes
-        )
+    const { draftBatch, roundsOf, allocateStaging, draftsOfRound, roundOf } = makeRounds(engine, first, stagingBytes)
+    const { bounded, transfer, abandon } = makeDriverCalls(first.name, group, deadline)
 
     const isReusable = (known: Compiled | undefined, agreement: Agreement): boolean =>
       !agreement.mustPrepare && known?.agreed === agreement.agreed
-
-    const draftBatch = (batch: CopyBatch): ReadonlyArray<Draft> =>
-      [
-        ...[...batch.sends].flatMap(([peer, ops]) => draftMessages(peer, "send", ops, messageLimit)),
-        ...[...batch.recvs].flatMap(([peer, ops]) => draftMessages(peer, "recv", ops, messageLimit))
-      ].sort(globalOrder(rank))
-
-    /** Rounds of messages that this rank needs. */
-    const roundsOf = remembered((batch: CopyBatch): number =>
-      capabilities.gather ? 1 : draftBatch(batch).reduce((most, draft) => Math.max(most, draft.index + 1), 0)
-    )
-
-    /** One buffer per peer and direction, large enough for its largest packed message. */
-    const allocateStaging = Effect.fnUntraced(function* (drafts: ReadonlyArray<Draft>) {
-      const largest = new Map<string, Draft>()
-      for (const draft of drafts) {
-        if (isDirect(draft)) continue
-        const known = largest.get(stagingKey(draft))
-        if (known === undefined || known.byteLength < draft.byteLength) largest.set(stagingKey(draft), draft)
-      }
-      const buffers = new Map<string, Tensor>()
-      for (const [key, draft] of largest) {
-        const buffer = engine.allocate("uint8", [draft.byteLength], draft.pieces[0]!.tensor.device)
-        buffers.set(key, yield* Effect.mapError(buffer, (error) => fromTensorError(rank, "staging", error)))
-      }
-      return buffers
-    })
-
-    /** The messages of one round with their memory, and the moves that fill and empty staging. */
-    const roundOf = (drafts: ReadonlyArray<Draft>, buffers: ReadonlyMap<string, Tensor>) => {
-      const pack: Array<Move> = []
-      const unpack: Array<Move> = []
-      const messages = drafts.map((draft) => {
-        const [first] = draft.pieces
-        if (capabilities.gather || isDirect(draft)) return messageOf(draft, draft.pieces.map(partOf))
-        const buffer = buffers.get(stagingKey(draft))!
-        for (const { tensor, byteOffset } of draft.pieces) {
-          const dense: Tensor = {
-            ...buffer,
-            dtype: tensor.dtype,
-            shape: tensor.shape,
-            strides: rowMajorStrides(tensor.shape),
-            byteOffset: buffer.byteOffset + byteOffset
-          }
-          if (draft.direction === "send") pack.push({ dst: dense, src: tensor })
-          else unpack.push({ dst: tensor, src: dense })
-        }
-        return messageOf(draft, [{ ...partOf(first!), tensor: { ...buffer, shape: [draft.byteLength] } }])
-      })
-      const receivedBytes = drafts.reduce(
-        (sum, draft) =>
-          draft.direction === "send"
-            ? sum
-            : draft.pieces.reduce((bytes, piece) => bytes + tensorByteLength(piece.tensor), sum),
-        0
-      )
-      return { messages, pack, unpack, receivedBytes }
-    }
 
     /** What a step gave here, unless it failed anywhere: then the failure that is behind it, the same on every rank. */
     const settle = <A>(
@@ -330,38 +185,6 @@ const make = <E>(
         if (told.success !== undefined) return yield* told.success
         return yield* Effect.fromResult(done)
       })
-
-    /**
-     * A driver's call that has no progress of its own to show. The bound is twice the deadline: a driver that waits for
-     * its peers through the group fails at the deadline itself, and its error names the rank that did not come.
-     */
-    const bounded = <A, R>(op: string, call: Effect.Effect<A, CopyDriverError, R>): Effect.Effect<A, CopyError, R> => {
-      const overdue = () =>
-        Effect.fail(
-          copyError("DeadlineExceeded", [rank], {
-            backend: first.name,
-            rank,
-            op,
-            scope: "service",
-            isRetryable: true,
-            detail: `The driver's ${op} did not end for ${Duration.format(Duration.times(deadline, 2))}.`,
-            remedy: "Look at the backend; raise the deadline if it is merely slow."
-          })
-        )
-      const named = Effect.mapError(call, (error) => fromDriverError(rank, op, error))
-      return Effect.uninterruptibleMask((restore) =>
-        Effect.flatMap(Effect.forkChild(named, { startImmediately: true }), (fiber) => {
-          // Most calls end at once, and need no timer.
-          const exit = fiber.pollUnsafe()
-          if (exit !== undefined) return exit
-          const wait = Effect.timeoutOrElse(Fiber.join(fiber), {
-            duration: Duration.times(deadline, 2),
-            orElse: () => Effect.andThen(Fiber.interrupt(fiber), overdue())
-          })
-          return Effect.onInterrupt(restore(wait), () => Fiber.interrupt(fiber))
-        })
-      )
-    }
 
     /** Gives messages memory and has the driver compile them; every step is agreed on before the next. */
     const compile = Effect.fnUntraced(function* (
@@ -386,10 +209,7 @@ const make = <E>(
         const prepared = Effect.gen(function* () {
           const rounds: Array<Round> = []
           for (let index = 0; index < agreement.rounds; index++) {
-            const round = roundOf(
-              capabilities.gather ? drafts : drafts.filter((draft) => draft.index === index),
-              buffers
-            )
+            const round = roundOf(draftsOfRound(drafts, index), buffers)
             rounds.push({ ...round, program: yield* bounded("prepare", driver.prepare(round.messages)) })
           }
           return rounds
@@ -409,74 +229,6 @@ const make = <E>(
       }
       return compiled
     })
-
-    const timesOf = ({ peerTimes }: InFlight): Effect.Effect<ReadonlyArray<PeerTimes>> =>
-      peerTimes ?? Effect.succeed([])
-
-    /** Waits for a round, as long as it makes progress; device times by peer, where the driver knows them. */
-    const transfer = (
-      driver: CopyDriverShape,
-      round: Round,
-      progress: (movedBytes: number) => Effect.Effect<void>
-    ): Effect.Effect<ReadonlyArray<PeerTimes>, CopyError> =>
-      Effect.suspend(() => {
-        // Kept as soon as the driver has started: an interruption of the wait for `start` must cancel it too.
-        let started: InFlight | undefined
-        const start = Effect.map(driver.start(round.program), (inFlight) => {
-          started = inFlight
-          return inFlight
-        })
-        const body = Effect.gen(function* () {
-          const inFlight = yield* bounded("start", start)
-          if (yield* inFlight.isComplete) {
-            yield* Effect.mapError(inFlight.await, (error) => fromDriverError(rank, "run", error))
-            return yield* timesOf(inFlight)
-          }
-          const interval = Duration.min(Duration.millis(200), Duration.times(deadline, 0.1))
-          const watch = Effect.gen(function* () {
-            let moved = yield* inFlight.movedBytes
-            let since = yield* Clock.currentTimeMillis
-            while (true) {
-              yield* Effect.sleep(interval)
-              const now = yield* Clock.currentTimeMillis
-              const current = yield* inFlight.movedBytes
-              if (current > moved) {
-                moved = current
-                since = now
-                yield* group.reportProgress
-                yield* progress(moved)
-              } else if (now - since >= Duration.toMillis(deadline)) {
-                const pending = [...new Set(round.program.messages.map((message) => message.peer))]
-                const [message] = round.program.messages
-                return yield* copyError("DeadlineExceeded", pending, {
-                  backend: driver.name,
-                  rank,
-                  op: "run",
-                  scope: "service",
-                  isRetryable: true,
-                  ...(pending[0] === undefined ? {} : { peer: pending[0] }),
-                  ...(message === undefined ? {} : { taskId: message.parts[0]!.taskId }),
-                  detail: `No byte moved for ${Duration.format(deadline)}; messages with rank ${pending.join(", ")} are not done.`,
-                  remedy: "Check that these ranks are alive; raise the deadline if they are merely slow."
-                })
-              }
-            }
-          })
-          const wait = Effect.mapError(inFlight.await, (error) => fromDriverError(rank, "run", error))
-          yield* Effect.raceFirst(wait, watch)
-          return yield* timesOf(inFlight)
-        })
-        return Effect.onExit(body, (exit) => (Exit.isSuccess(exit) ? Effect.void : (started?.cancel ?? Effect.void)))
-      })
-
-    /**
-     * For a round that this rank will not do although the others begin it: started and cancelled, so that peers that wait
-     * for this rank learn of it from the driver, as they do of a rank that stops in the middle.
-     */
-    const abandon = (driver: CopyDriverShape, round: Round | undefined): Effect.Effect<void> =>
-      round === undefined
-        ? Effect.void
-        : Effect.ignore(Effect.flatMap(bounded("start", driver.start(round.program)), (inFlight) => inFlight.cancel))
 
     const execute = Effect.fnUntraced(function* (
       run: RunCollectives,
