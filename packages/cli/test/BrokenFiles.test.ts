@@ -1,6 +1,6 @@
 /**
  * Checkpoints that are damaged, incomplete or untrue: an error that names the file or the tensor, before any process
- * starts where possible. (C12, C69-C76)
+ * starts where possible.
  */
 import { cpSync, mkdirSync, readdirSync, readFileSync, rmSync, truncateSync, writeFileSync } from "node:fs"
 import { join } from "node:path"

@@ -1,4 +1,4 @@
-/** Two ranks that were set up differently: both fail with an error that says how, and no byte moves. (C28-C30) */
+/** Two ranks that were set up differently: both fail with an error that says how, and no byte moves. */
 import { assert, describe, it } from "@effect/vitest"
 import type { CopyDriver } from "@tensorferry/core/service/CopyDriver"
 import { CopyService } from "@tensorferry/core/service/CopyService"

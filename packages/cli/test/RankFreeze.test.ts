@@ -1,5 +1,5 @@
 /**
- * A rank that is frozen: given up within the deadline with an error that names it, unless it goes on in time. (C31)
+ * A rank that is frozen: given up within the deadline with an error that names it, unless it goes on in time.
  */
 import { existsSync } from "node:fs"
 import { join } from "node:path"

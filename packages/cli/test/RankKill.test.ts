@@ -1,5 +1,5 @@
 /**
- * A rank that is killed, at any moment: the command ends soon, names the rank, and leaves nothing behind. (C31)
+ * A rank that is killed, at any moment: the command ends soon, names the rank, and leaves nothing behind.
  */
 import { existsSync, readdirSync } from "node:fs"
 import { join } from "node:path"

@@ -1,11 +1,11 @@
 /**
  * Failures that others in this field have reported, and faults of the systems that this one follows, each as its kind:
- * the test states what must happen instead. Names begin with the code of the collection they come from.
+ * the test states what must happen instead.
  *
  * Not here, because the kind cannot occur or is tested elsewhere:
- * - C11, second variant (replicas with different bytes): planners see layouts and no bytes; replicas are equal by contract.
- * - C12, the reader's side: whole and missing files are the checkpoint tests' business; here is the plan's side.
- * - C31, killed process: tested with processes; here a rank leaves its group.
+ * - replicas of a tied tensor with different bytes: planners see layouts and no bytes; replicas are equal by contract.
+ * - whole and missing files are the checkpoint tests' business; here is the plan's side of completeness.
+ * - a killed process is tested with processes; here a rank leaves its group.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Duration from "effect/Duration"
@@ -122,7 +122,7 @@ const onEveryTransport = (name: string) =>
   })
 
 describe("A1 layout arithmetic", () => {
-  it.live("C01 declared widths are kept, never guessed from the number of ranks", () =>
+  it.live("declared widths are kept, never guessed from the number of ranks", () =>
     Effect.gen(function* () {
       const offsets: ReadonlyArray<Interval> = [
         [0, 2],
@@ -155,7 +155,7 @@ describe("A1 layout arithmetic", () => {
     })
   )
 
-  it.live("C02 there and back neither grows nor changes a tensor", () =>
+  it.live("there and back neither grows nor changes a tensor", () =>
     Effect.gen(function* () {
       for (const world of [2, 3, 4]) {
         for (const length of range(2 * world + 2)) {
@@ -174,7 +174,7 @@ describe("A1 layout arithmetic", () => {
     })
   )
 
-  it("C04 an empty shard lies behind all others and shares no offset with one", () => {
+  it("an empty shard lies behind all others and shares no offset with one", () => {
     assert.deepStrictEqual(
       range(4).map((at) => chunkInterval(5, 4, at)),
       [
@@ -201,7 +201,7 @@ describe("A1 layout arithmetic", () => {
     )
   })
 
-  it.live("C05 a short shard has strides of its own", () =>
+  it.live("a short shard has strides of its own", () =>
     Effect.gen(function* () {
       const columns = (tp: number, firstRank = 0) =>
         layoutOf(tp, {
@@ -224,7 +224,7 @@ describe("A1 layout arithmetic", () => {
     })
   )
 
-  it.live("C06 fewer key and value heads than ranks: row intervals decide, not whole heads", () =>
+  it.live("fewer key and value heads than ranks: row intervals decide, not whole heads", () =>
     Effect.gen(function* () {
       // Two groups of 8 query, 2 key and 2 value rows, cut in eighths.
       const source = rows(
@@ -259,7 +259,7 @@ describe("A1 layout arithmetic", () => {
     })
   )
 
-  it.live("C07 a permutation of rows across the cut dimension gives the same for every degree", () =>
+  it.live("a permutation of rows across the cut dimension gives the same for every degree", () =>
     Effect.gen(function* () {
       const order = [0, 2, 1, 3, 4, 6, 5, 7]
       for (const degree of [1, 2, 4, 8]) {
@@ -284,7 +284,7 @@ describe("A1 layout arithmetic", () => {
     })
   )
 
-  it.live("C08 another placement of the same byte count is moved, or refused where it is not declared", () =>
+  it.live("another placement of the same byte count is moved, or refused where it is not declared", () =>
     Effect.gen(function* () {
       const byColumns = cutBy([0, 1], (at) => ({
         shape: [4, 2],
@@ -308,7 +308,7 @@ describe("A1 layout arithmetic", () => {
     })
   )
 
-  it("C09 every shape says whether it is local or global, so no degree is applied twice", () => {
+  it("every shape says whether it is local or global, so no degree is applied twice", () => {
     const layout = layoutOf(2, {
       tensors: [{ name: "embed", dtype: "float32", shape: [6, 2] }],
       rules: { rules: [{ match: "embed", shard: 0 }] }
@@ -328,7 +328,7 @@ describe("A1 layout arithmetic", () => {
     assert.strictEqual(error.paramName, "embed")
   })
 
-  it.live("C10 padding rows never travel", () =>
+  it.live("padding rows never travel", () =>
     Effect.gen(function* () {
       const source = rows(range(4), [[[0, 3]], [[3, 6]], [[6, 9]], [[9, 10]]], 1)
       const destination = rows([0, 1], [[[0, 5]], [[5, 10]]], 1)
@@ -373,7 +373,7 @@ describe("A1 layout arithmetic", () => {
     })
   )
 
-  it.live("C11 a tied tensor on two stages has one owner; elsewhere it is a declared alias", () =>
+  it.live("a tied tensor on two stages has one owner; elsewhere it is a declared alias", () =>
     Effect.gen(function* () {
       const tied = (pp: number, firstRank = 0) =>
         layoutOf(2, {
@@ -407,7 +407,7 @@ describe("A1 layout arithmetic", () => {
     })
   )
 
-  it("C12 completeness is counted by element, not by name", () => {
+  it("completeness is counted by element, not by name", () => {
     const source = rows(
       range(8),
       range(8).map((at) => [[at, at + 1]]),
@@ -434,7 +434,7 @@ describe("A1 layout arithmetic", () => {
     }
   })
 
-  it.live("C13 pairs move their payload and nothing for the largest pair's sake", () =>
+  it.live("pairs move their payload and nothing for the largest pair's sake", () =>
     Effect.gen(function* () {
       const sizes = (from: number, to: number) => (from === 1 && to === 2 ? 1 << 20 : 64)
       const transfers: ReadonlyArray<Transfer> = range(16).map((at) => {
@@ -450,7 +450,7 @@ describe("A1 layout arithmetic", () => {
     })
   )
 
-  it("C13 the estimate shows the bytes before the run", () => {
+  it("the estimate shows the bytes before the run", () => {
     const plans = plansOf(layoutOf(4).roster, layoutOf(3, { firstRank: 2 }).roster, 5)
     assert.deepStrictEqual(payloadLaw(plans), [])
     assert.strictEqual(
@@ -495,7 +495,7 @@ const experts = (
 }
 
 describe("A2 names and experts", () => {
-  it.live("C14 local expert numbers become global ones, each once", () =>
+  it.live("local expert numbers become global ones, each once", () =>
     Effect.gen(function* () {
       for (const style of ["list", "grouped"] as const) {
         const roster = experts(8, range(4), { style })
@@ -517,7 +517,7 @@ describe("A2 names and experts", () => {
     })
   )
 
-  it.live("C15 redundant experts: every slot is filled once from one map", () =>
+  it.live("redundant experts: every slot is filled once from one map", () =>
     Effect.gen(function* () {
       const map = [0, 1, 2, 3, 1]
       const slot = (rank: number, local: string, logical: number) =>
@@ -543,7 +543,7 @@ describe("A2 names and experts", () => {
     })
   )
 
-  it.live("C21 parts carry their identity, whatever the order in which each side lists them", () =>
+  it.live("parts carry their identity, whatever the order in which each side lists them", () =>
     Effect.gen(function* () {
       const transfers: ReadonlyArray<Transfer> = [
         { from: 0, to: 1, taskId: 30, dtype: "bfloat16", shape: [4] },
@@ -576,7 +576,7 @@ describe("A2 names and experts", () => {
     })
   )
 
-  it.live("C22 a cached plan finds buffers that were freed and allocated anew", () =>
+  it.live("a cached plan finds buffers that were freed and allocated anew", () =>
     Effect.gen(function* () {
       const model = oracleModel(layoutOf(2, { pp: 2 }).roster, layoutOf(2).roster)
       const plans = plansOf(model.source, model.destination, 4)
@@ -599,20 +599,20 @@ describe("A2 names and experts", () => {
 })
 
 describe("A3 ordering and rendezvous", () => {
-  it.live("C25 both ranks send first, over a transport without buffers", () =>
+  it.live("both ranks send first, over a transport without buffers", () =>
     onEveryTransport("both ranks send first")
   )
-  it.live("C28 a receiver shorter than its sender is refused", () =>
+  it.live("a receiver shorter than its sender is refused", () =>
     onEveryTransport("refuses a receiver shorter than the sender")
   )
-  it.live("C28 a receiver longer than its sender is refused", () =>
+  it.live("a receiver longer than its sender is refused", () =>
     onEveryTransport("refuses a receiver longer than the sender")
   )
-  it.live("C29 unpaired operations are listed and nothing starts", () =>
+  it.live("unpaired operations are listed and nothing starts", () =>
     onEveryTransport("lists every unpaired operation")
   )
 
-  it.live("C30 ranks that chose different backends or settings say so on both sides", () =>
+  it.live("ranks that chose different backends or settings say so on both sides", () =>
     Effect.gen(function* () {
       const network = makeLoopbackNetwork()
       const renamed = (name: string) =>
@@ -633,7 +633,7 @@ describe("A3 ordering and rendezvous", () => {
     })
   )
 
-  it.effect("C31 a rank that dies is named within the deadline, and the others go on without it", () =>
+  it.effect("a rank that dies is named within the deadline, and the others go on without it", () =>
     Effect.gen(function* () {
       for (const step of [0, 1, 2]) {
         const network = makeLoopbackNetwork()
@@ -677,7 +677,7 @@ describe("A3 ordering and rendezvous", () => {
     })
   )
 
-  it.live("C32 more senders than receivers", () =>
+  it.live("more senders than receivers", () =>
     Effect.gen(function* () {
       yield* onEveryTransport("more senders than receivers")
       yield* isClean(replicated(range(4), [7, 3]), replicated([4, 5], [7, 3]))
@@ -685,7 +685,7 @@ describe("A3 ordering and rendezvous", () => {
     })
   )
 
-  it("C34 sizes around 2^32 and far above are exact", () => {
+  it("sizes around 2^32 and far above are exact", () => {
     for (const bytes of [2 ** 32 - 1, 2 ** 32, 2 ** 32 + 1]) {
       assert.strictEqual(byteLengthOf("uint8", bytes), bytes)
       const storage = makeStorage({
@@ -725,11 +725,11 @@ describe("A3 ordering and rendezvous", () => {
 })
 
 describe("A6 views and empty tensors", () => {
-  it.live("C58 transposed views keep their logical order on every transport", () =>
+  it.live("transposed views keep their logical order on every transport", () =>
     onEveryTransport("transposed views and column slices arrive in logical order")
   )
 
-  it.live("C67 zero-size tensors and empty shards on every transport", () =>
+  it.live("zero-size tensors and empty shards on every transport", () =>
     Effect.gen(function* () {
       yield* onEveryTransport("zero-size tensors")
       yield* onEveryTransport("three rows over four ranks, one of them empty")

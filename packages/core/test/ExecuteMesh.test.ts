@@ -217,7 +217,7 @@ describe("element types", () => {
 })
 
 describe("reductions", () => {
-  it.live("C36 are in the plan's order to the bit, whatever the buckets, the waves and the transport", () =>
+  it.live("are in the plan's order to the bit, whatever the buckets, the waves and the transport", () =>
     Effect.gen(function* () {
       // Sums that depend on their order: large values that cancel, and small ones that get lost among them.
       const valuesOf: ValuesOf = (plan, at) => {
@@ -323,7 +323,7 @@ describe("memory that source and destination share", () => {
 })
 
 describe("memory of an update", () => {
-  it.live("C24 no rank holds a full copy that it does not keep", () =>
+  it.live("no rank holds a full copy that it does not keep", () =>
     Effect.gen(function* () {
       const tensors = Array.from({ length: 6 }, () => ({ shape: [64, 32], from: "bfloat16", to: "float32" }) as const)
       const wholeBytes = 6 * 64 * 32 * 4

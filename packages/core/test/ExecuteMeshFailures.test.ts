@@ -125,7 +125,7 @@ describe("plans that do not fit", () => {
     })
   )
 
-  it.live("C21 a rank that plans otherwise is named, with the tensor, before a byte moves", () =>
+  it.live("a rank that plans otherwise is named, with the tensor, before a byte moves", () =>
     Effect.gen(function* () {
       const others = (change: (name: string) => object) =>
         plansOf(

@@ -122,7 +122,7 @@ describe("mesh plans of generated layouts", () => {
   }
 
   it.effect(
-    "C25 lists in one shared order never wait for each other, without any buffering",
+    "lists in one shared order never wait for each other, without any buffering",
     () =>
       Effect.gen(function* () {
         const pairs = yield* Arbitrary.sampleEffect(meshPair({ isPartial: true }), { count: times(60), seed: "order" })
@@ -136,7 +136,7 @@ describe("mesh plans of generated layouts", () => {
   )
 
   it.effect(
-    "C02 there and back is identity",
+    "there and back is identity",
     () =>
       Effect.gen(function* () {
         const pairs = yield* Arbitrary.sampleEffect(meshPair(), { count: times(40), seed: "back" })
@@ -576,14 +576,14 @@ describe("plans", () => {
 })
 
 describe("cases", () => {
-  it("C02 five rows over four ranks come back as five rows", () => {
+  it("five rows over four ranks come back as five rows", () => {
     const specs = specsOf("4:S0", "4@4:R", [{ shape: [5, 10] }])
     const plans = plansOf(specs)
     assertMoves(specs, plans)
     assert.deepStrictEqual(plans[4]!.tensors[0]!.targetShape, [5, 10])
   })
 
-  it("C08 equal byte counts of other placements are other shapes", () => {
+  it("equal byte counts of other placements are other shapes", () => {
     const specs = specsOf("2:S1", "2:S0", [{ shape: [4, 4] }])
     const plans = plansOf(specs)
     assert.deepStrictEqual(
@@ -596,7 +596,7 @@ describe("cases", () => {
     assertMoves(specs, plans)
   })
 
-  it("C13 wire bytes are the payload, with no slots padded to the largest", () => {
+  it("wire bytes are the payload, with no slots padded to the largest", () => {
     // Of the last tensor rank 0 holds everything, and the others give nothing.
     const specs = specsOf("4:S0", "4@4:S1", [{ shape: [4, 1] }, { shape: [4, 4] }, { shape: [1, 262_144] }])
     const sent = plansOf(specs).map(sentBytesOf)
@@ -606,7 +606,7 @@ describe("cases", () => {
     )
   })
 
-  it("C24 both ends cut at the same places, whatever the size", () => {
+  it("both ends cut at the same places, whatever the size", () => {
     const tensors = Array.from({ length: 200 }, (_, at) => ({ shape: [1 + ((at * 37) % 97), 8] }))
     for (const bucketBytes of [1, 1000, 4096, 2 ** 24]) {
       const plans = plansOf(specsOf("2x2:S0,R", "4:S1", tensors), bucketBytes)
@@ -617,7 +617,7 @@ describe("cases", () => {
     }
   })
 
-  it("C27 every member contributes to the same reductions, in number and size", () => {
+  it("every member contributes to the same reductions, in number and size", () => {
     // Four members reduce eight cells, two of them for others.
     for (const bucketBytes of [32, 2 ** 20]) {
       const plans = plansOf(specsOf("4:P(sum)", "8@4:S0", [{ shape: [64] }]), bucketBytes)
@@ -633,7 +633,7 @@ describe("cases", () => {
     }
   })
 
-  it("C36 the result does not depend on bucket size", () => {
+  it("the result does not depend on bucket size", () => {
     const specs = specsOf("3x2:P(sum),S1", "4@2:S0", [
       { shape: [7, 5] },
       { shape: [4, 4], to: "bfloat16" },

@@ -88,7 +88,7 @@ describe("placements", () => {
     })
   )
 
-  it("C04 an empty shard begins where the dimension ends", () => {
+  it("an empty shard begins where the dimension ends", () => {
     const offsets = (length: number, ranks: number) =>
       Array.from({ length: ranks }, (_, rank) => {
         const held = Result.getOrThrow(localShard(parse(`${ranks}:S0`), [length], rank))
@@ -109,7 +109,7 @@ describe("placements", () => {
     assert.strictEqual(new Set(fine.map(([offset]) => offset)).size, 30)
   })
 
-  it("C05 the strides of a short shard are its own", () => {
+  it("the strides of a short shard are its own", () => {
     const held = Result.getOrThrow(localShard(parse("2:S1"), [3, 9], 1))
     assert.deepStrictEqual(held.shape, [3, 4])
     assert.deepStrictEqual(rowMajorStrides(held.shape), [4, 1])
