@@ -121,7 +121,7 @@ const onEveryTransport = (name: string) =>
     }
   })
 
-describe("A1 layout arithmetic", () => {
+describe("layout arithmetic", () => {
   it.live("declared widths are kept, never guessed from the number of ranks", () =>
     Effect.gen(function* () {
       const offsets: ReadonlyArray<Interval> = [
@@ -494,7 +494,7 @@ const experts = (
   )
 }
 
-describe("A2 names and experts", () => {
+describe("names and experts", () => {
   it.live("local expert numbers become global ones, each once", () =>
     Effect.gen(function* () {
       for (const style of ["list", "grouped"] as const) {
@@ -598,19 +598,15 @@ describe("A2 names and experts", () => {
   )
 })
 
-describe("A3 ordering and rendezvous", () => {
-  it.live("both ranks send first, over a transport without buffers", () =>
-    onEveryTransport("both ranks send first")
-  )
+describe("ordering and rendezvous", () => {
+  it.live("both ranks send first, over a transport without buffers", () => onEveryTransport("both ranks send first"))
   it.live("a receiver shorter than its sender is refused", () =>
     onEveryTransport("refuses a receiver shorter than the sender")
   )
   it.live("a receiver longer than its sender is refused", () =>
     onEveryTransport("refuses a receiver longer than the sender")
   )
-  it.live("unpaired operations are listed and nothing starts", () =>
-    onEveryTransport("lists every unpaired operation")
-  )
+  it.live("unpaired operations are listed and nothing starts", () => onEveryTransport("lists every unpaired operation"))
 
   it.live("ranks that chose different backends or settings say so on both sides", () =>
     Effect.gen(function* () {
@@ -724,7 +720,7 @@ describe("A3 ordering and rendezvous", () => {
   })
 })
 
-describe("A6 views and empty tensors", () => {
+describe("views and empty tensors", () => {
   it.live("transposed views keep their logical order on every transport", () =>
     onEveryTransport("transposed views and column slices arrive in logical order")
   )
