@@ -37,6 +37,7 @@ Napi::Object initialise(Napi::Env env, Napi::Object exports) {
   bindCommunicator(env, exports, shared);
   bindPrograms(env, exports, shared);
   bindReplay(env, exports, shared);
+  bindReplayMeasure(env, exports, shared);
   return exports;
 }
 

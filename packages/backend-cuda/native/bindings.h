@@ -48,5 +48,6 @@ void bindImport(Napi::Env env, Napi::Object exports, Shared* shared);
 void bindCommunicator(Napi::Env env, Napi::Object exports, Shared* shared);
 void bindPrograms(Napi::Env env, Napi::Object exports, Shared* shared);
 void bindReplay(Napi::Env env, Napi::Object exports, Shared* shared);
+void bindReplayMeasure(Napi::Env env, Napi::Object exports, Shared* shared);
 
 }  // namespace tensorferry::gpu

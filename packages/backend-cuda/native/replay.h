@@ -42,6 +42,9 @@ class CurrentDevice {
   std::optional<DeviceScope> scope_;
 };
 
+/** Slots of a replay object, and streams that they take turns on. */
+constexpr uint64_t slotLimit = 65'536, streamLimit = 16;
+
 /** How copies are queued. All ways keep the contract; they differ in what the link and the submitter pay for it. */
 struct ReplayWay {
   /** Slots take turns among so many streams: while one tells that its copy has ended, the link carries the next one's. */
