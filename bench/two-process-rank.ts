@@ -1,9 +1,11 @@
 /**
- * One rank of the two-process bench: rank 0 sends, rank 1 receives, the same batch again and again. Takes its place as
- * JSON; then one line per request, answered by one line.
+ * One rank of the two-process bench: rank 0 sends, rank 1 receives, the same batch again and again, with a tracer where
+ * the request says so, as `tensorferry reshard --trace` has it. Takes its place as JSON; then one line per request,
+ * answered by one line.
  */
 import { createInterface } from "node:readline"
 import { CopyDriver, TensorEngine as HostEngine } from "@tensorferry/backend-torch-copy"
+import { makeTrace } from "@tensorferry/core/exec/TraceFile"
 import { CopyService } from "@tensorferry/core/service/CopyService"
 import { copyServiceLayer } from "@tensorferry/core/service/CopyServiceLayer"
 import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
@@ -35,22 +37,36 @@ const program = Effect.gen(function* () {
   const members = yield* ProcessGroup
   const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]()
   let tensor: Tensor | undefined
+  const newTrace = () =>
+    makeTrace({ processName: `rank ${rank}`, pid: rank, track: "phases", host: "bench", limit: 1e6 })
+  let trace = newTrace()
   yield* print({ joined: rank })
   while (true) {
     const line = yield* Effect.promise(() => lines.next())
     if (line.done === true) return
-    const request = JSON.parse(line.value) as { readonly case?: number }
+    const request = JSON.parse(line.value) as {
+      readonly case?: number
+      readonly isTraced?: boolean
+      readonly countSpans?: boolean
+    }
     if (request.case !== undefined) {
       tensor = yield* engine.allocate("uint8", [request.case])
       yield* engine.fill(tensor, rank)
+      trace = newTrace()
       yield* print({ ready: request.case })
+      continue
+    }
+    if (request.countSpans === true) {
+      yield* print({ spans: (yield* trace.record).spans.length })
       continue
     }
     yield* members.barrier("bench")
     const begun = performance.now()
     yield* rank === 0 ? service.submitSend(tensor!, 1, 0) : service.submitRecv(tensor!, 0, 0)
-    const report = yield* service.run()
-    yield* print({ seconds: (performance.now() - begun) / 1000, path: report.peers[0]?.path, phases: report.phases })
+    const run = service.run()
+    const report = yield* request.isTraced === true ? Effect.withTracer(run, trace.tracer) : run
+    const seconds = (performance.now() - begun) / 1000
+    yield* print({ seconds, path: report.peers[0]?.path, phases: report.phases })
   }
 })
 

@@ -15,6 +15,8 @@ interface Subject {
   readonly note: string
   readonly environment?: NodeJS.ProcessEnv
   readonly options?: object
+  /** Where the simulated driver has means of its own to hold copies back. */
+  readonly hooks?: string
 }
 
 /** Every library of the vendor's is the simulator. */
@@ -41,7 +43,7 @@ const cuda: Subject = {
 
 const subjects: { readonly [backend: string]: Subject } = {
   "torch-copy": { note: "Real: processes of one host." },
-  cuda,
+  cuda: { ...cuda, hooks: "packages/backend-cuda/test/replayHooks.ts" },
   "cuda-ipc": cuda,
   nccl: cuda,
   nvshmem: { ...cuda, environment: shmem, options: { ...small, slotBytes: 2 ** 14, slots: 2 } },
@@ -49,10 +51,11 @@ const subjects: { readonly [backend: string]: Subject } = {
 }
 
 const named = process.argv.slice(2)
-for (const [name, { note, environment = {}, options = {} }] of Object.entries(subjects)) {
+for (const [name, { note, environment = {}, options = {}, hooks }] of Object.entries(subjects)) {
   if (named.length > 0 && !named.includes(name)) continue
   const file = path.join(folder, `${name}.json`)
   const args = ["--options", JSON.stringify(options), "--note", note, "--report", file]
+  if (hooks !== undefined) args.push("--hooks", path.join(root, hooks))
   const { status, stdout } = spawnSync(
     process.execPath,
     [path.join(root, "packages/cli/src/main.ts"), "backends", "conformance", name, ...args],

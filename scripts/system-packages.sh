@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that some tests run over: OpenCL on the processor and the Level Zero loader, which opens a
-# simulated driver (Intel devices); AMD's runtime, for its symbols; LMDB, its Python binding and etcd (tensor bus). Does
-# nothing where they are present, and never fails: without them, those tests are skipped and say which package is missing.
-# Only root installs, only where apt exists.
+# simulated driver (Intel devices); AMD's runtime, for its symbols; LMDB, its Python binding and etcd (tensor bus). With
+# --full also a browser, for the page of a run. Does nothing where they are present, and never fails: without them, those
+# tests are skipped and say which package is missing. Only root installs, only where apt exists.
 set -uo pipefail
 
 packages=(pocl-opencl-icd ocl-icd-libopencl1 libze1 libamdhip64-5 liblmdb0 python3-lmdb etcd-server)
+if [ "${1:-}" = --full ]; then packages+=(chromium); fi
 deadline=300
 
 is_installed() { dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null | grep -qx installed; }

@@ -8,6 +8,7 @@
  */
 import { type ChildProcess, spawn } from "node:child_process"
 import { mkdtempSync, rmSync } from "node:fs"
+import { createServer } from "node:net"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { fileURLToPath } from "node:url"
@@ -39,10 +40,22 @@ const ended = (child: ChildProcess): Promise<number | null> =>
     child.once("exit", (code) => resolve(code))
   })
 
-const startAgent = (rank: number, ...args: ReadonlyArray<string>) =>
-  start(process.execPath, [command, "agent", "--rank", String(rank), "--store", store, ...args])
+/** A port that is free now. */
+const freePort = (): Promise<number> =>
+  new Promise((resolve) => {
+    const server = createServer().listen(0, "127.0.0.1", () => {
+      const address = server.address()
+      server.close(() => resolve(typeof address === "object" && address !== null ? address.port : 0))
+    })
+  })
 
-const store = `127.0.0.1:${20_000 + (process.pid % 20_000)}`
+const store = `127.0.0.1:${await freePort()}`
+/** Queues of agents are named by rank, machine-wide: those of this process are not those of another run of the example. */
+const firstRank = 4 * process.pid
+
+const startAgent = (at: number, ...args: ReadonlyArray<string>) =>
+  start(process.execPath, [command, "agent", "--rank", String(firstRank + at), "--store", store, ...args])
+
 const python = process.env.TENSORFERRY_PYTHON ?? "python3"
 const isPython = process.argv.includes("--python")
 
@@ -50,8 +63,12 @@ try {
   const agents = [startAgent(0, "--serve"), startAgent(1), startAgent(2)]
   await Promise.all(agents.map(firstLine))
   const client = (job: string, rank: number, size: number, agent: number) =>
-    start(process.execPath, [here("client.ts"), job, String(rank), String(size)], { AGENT_RANK: String(agent) })
-  const inference = isPython ? start(python, [here("infer.py")], { AGENT_RANK: "2" }) : client("infer", 0, 1, 2)
+    start(process.execPath, [here("client.ts"), job, String(rank), String(size)], {
+      AGENT_RANK: String(firstRank + agent)
+    })
+  const inference = isPython
+    ? start(python, [here("infer.py")], { AGENT_RANK: String(firstRank + 2) })
+    : client("infer", 0, 1, 2)
   const clients = [client("train", 0, 2, 0), client("train", 1, 2, 1), inference]
   for (const child of clients) child.stdout!.on("data", (chunk) => process.stdout.write(chunk))
   const codes = await Promise.all(clients.map(ended))

@@ -1,5 +1,5 @@
 /**
- * Starts the three ranks of the example as a launcher would, and ends as they do.
+ * Starts the three ranks of the example as a launcher would, ends all when one fails, and ends as they do.
  *
  * Usage: node run.ts
  */
@@ -36,6 +36,15 @@ const children = Array.from({ length: ranks }, (_, rank) =>
   })
 )
 const codes = await Promise.all(
-  children.map((child) => new Promise<number>((resolve) => child.once("exit", (code) => resolve(code ?? 1))))
+  children.map(
+    (child) =>
+      new Promise<number>((resolve) =>
+        child.once("exit", (code) => {
+          // Without one of them the job cannot end well; a rank that never joined would be waited for in vain.
+          if (code !== 0) for (const other of children) other.kill()
+          resolve(code ?? 1)
+        })
+      )
+  )
 )
 process.exitCode = Math.max(...codes)

@@ -66,8 +66,8 @@ const flagSources = ["packages/cli/src/commands", "scripts", "scripts/gpu", "exa
     .map((name) => `${folder}/${name}`)
 )
 
-/** Flags of npm, vitest and pnpm. */
-const foreignFlags = ["ignore-scripts", "project", "lockfile-only"]
+/** Flags of npm, vitest and pnpm, and those that every command line of effect has. */
+const foreignFlags = ["ignore-scripts", "project", "lockfile-only", "help", "version"]
 
 /** Whether any command of the repository has the flag: for what pages name in passing. */
 export const isFlag = (flag: string): boolean =>

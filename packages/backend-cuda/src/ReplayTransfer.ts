@@ -24,7 +24,7 @@ export interface OpenReplay {
 }
 
 /** The options with the device that is asked for, unless they name another. */
-const optionsFor = (
+export const optionsFor = (
   device: Device,
   options: CudaOptions,
   backend: string

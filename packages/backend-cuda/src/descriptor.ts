@@ -100,6 +100,14 @@ const withReplay = (owner: BackendDescriptor): BackendDescriptor => ({
         () => import("./ReplayTransfer.ts"),
         ({ layer }) => layer(device, ringDepth, decoded)
       )
+    ),
+  replayTesting: (device, options) =>
+    withOptions("cuda")(options, (decoded) =>
+      lazyLayer(
+        owner.name,
+        () => import("./ReplayTesting.ts"),
+        ({ layer }) => layer(device, decoded, owner.name)
+      )
     )
 })
 

@@ -124,7 +124,7 @@ const unavailable = (detail: string, remedy: string): BackendError =>
   backendError("Unavailable", { backend: backendName, op: "replayTransfer", scope: "service", detail, remedy })
 
 /** The device, once its engine has proven that there is one. */
-const open = Effect.fnUntraced(function* (
+export const open = Effect.fnUntraced(function* (
   engineLayer: Layer.Layer<TensorEngine, BackendError>,
   device: Device,
   options: ReplayDeviceOptions
@@ -143,6 +143,16 @@ const open = Effect.fnUntraced(function* (
   return make(engine, device, options)
 })
 
+/** The engine that copies: this package's for host memory, the family's own for others. */
+export const engineFor = (
+  device: Device,
+  options: TorchCopyOptions,
+  familyEngine?: Layer.Layer<TensorEngine, BackendError>
+): Layer.Layer<TensorEngine, BackendError> => {
+  const hostEngine = HostEngine.layer(options.threads === undefined ? {} : { threads: options.threads })
+  return device.family === "cpu" ? hostEngine : (familyEngine ?? hostEngine)
+}
+
 /**
  * The portable replay backend. `familyEngine` copies for families other than `cpu`; without one they are unavailable.
  */
@@ -151,8 +161,8 @@ export const layer = (
   ringDepth: number,
   options: TorchCopyOptions = {},
   familyEngine?: Layer.Layer<TensorEngine, BackendError>
-): Layer.Layer<ReplayTransferBackend, BackendError> => {
-  const hostEngine = HostEngine.layer(options.threads === undefined ? {} : { threads: options.threads })
-  const engine = device.family === "cpu" ? hostEngine : (familyEngine ?? hostEngine)
-  return replayTransferLayer(open(engine, device, options), { ringDepth, backend: backendName })
-}
+): Layer.Layer<ReplayTransferBackend, BackendError> =>
+  replayTransferLayer(open(engineFor(device, options, familyEngine), device, options), {
+    ringDepth,
+    backend: backendName
+  })

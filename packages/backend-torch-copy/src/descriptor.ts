@@ -2,6 +2,7 @@
  * What this package offers. Importing it loads no addon.
  */
 import type { BackendDescriptor, ProbeResult } from "@tensorferry/core/backend/BackendDescriptor"
+import { lazyLayer } from "@tensorferry/core/backend/LazyLayer"
 import { optionsLayer } from "@tensorferry/core/backend/OptionsLayer"
 import * as Effect from "effect/Effect"
 import { backendName, loadAddon, packageFolder } from "./Addon.ts"
@@ -58,7 +59,15 @@ export const descriptor: BackendDescriptor = {
   hostMemory: (options) => withOptions(options, () => HostMemory.layer),
   copyDriver: (options) => withOptions(options, CopyDriver.layer),
   replayTransfer: (device, ringDepth, options, familyEngine) =>
-    withOptions(options, (decoded) => ReplayDevice.layer(device, ringDepth, decoded, familyEngine))
+    withOptions(options, (decoded) => ReplayDevice.layer(device, ringDepth, decoded, familyEngine)),
+  replayTesting: (device, options, familyEngine) =>
+    withOptions(options, (decoded) =>
+      lazyLayer(
+        backendName,
+        () => import("./ReplayTesting.ts"),
+        ({ layer }) => layer(device, decoded, familyEngine)
+      )
+    )
 }
 
 export const descriptors: ReadonlyArray<BackendDescriptor> = [descriptor]

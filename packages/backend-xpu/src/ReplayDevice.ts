@@ -192,7 +192,7 @@ export const make = (xpu: Xpu, timed: boolean): ReplayDevice => {
     prepare: (slot, destination, source) =>
       Effect.suspend(() => {
         const region = destination.storage.sharing
-        if (!(region instanceof DeviceRegion && region.xpu === xpu)) {
+        if (!(region instanceof DeviceRegion && region.xpu.native === native)) {
           return Effect.fail(mismatch(slot, destination, "its memory is not of this open device."))
         }
         const fault = hostFault(source.storage)

@@ -2,6 +2,7 @@
  * What this package offers. Importing it loads no addon and opens no library.
  */
 import type { BackendDescriptor, ProbeResult } from "@tensorferry/core/backend/BackendDescriptor"
+import { lazyLayer } from "@tensorferry/core/backend/LazyLayer"
 import { optionsLayer } from "@tensorferry/core/backend/OptionsLayer"
 import * as Effect from "effect/Effect"
 import { backendName, loadAddon, packageFolder } from "./Addon.ts"
@@ -58,7 +59,15 @@ export const descriptor: BackendDescriptor = {
   probe,
   tensorEngine: (options) => withOptions(options, TensorEngine.layer),
   replayTransfer: (device, ringDepth, options) =>
-    withOptions(options, (decoded) => ReplayDevice.layer(device, ringDepth, decoded))
+    withOptions(options, (decoded) => ReplayDevice.layer(device, ringDepth, decoded)),
+  replayTesting: (device, options) =>
+    withOptions(options, (decoded) =>
+      lazyLayer(
+        backendName,
+        () => import("./ReplayTesting.ts"),
+        ({ layer }) => layer(device, decoded)
+      )
+    )
 }
 
 export const descriptors: ReadonlyArray<BackendDescriptor> = [descriptor]

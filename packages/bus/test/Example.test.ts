@@ -26,11 +26,12 @@ const python = process.env.TENSORFERRY_PYTHON ?? "python3"
 const hasTorch = hasLmdb && pythonWith("torch") === python
 
 describe.skipIf(!hasLmdb)(`example${hasLmdb ? "" : ` (skipped: ${lmdbMissing})`}`, () => {
-  it("in TypeScript", async () => {
-    const { code, output } = await run()
-    assert.strictEqual(code, 0, output)
-    assert.match(output, /infer 0: 4 steps, 0 wrong values/)
-    assert.match(output, /train 1: 4 steps, 0 wrong values/)
+  it("in TypeScript, twice at once", async () => {
+    for (const { code, output } of await Promise.all([run(), run()])) {
+      assert.strictEqual(code, 0, output)
+      assert.match(output, /infer 0: 4 steps, 0 wrong values/)
+      assert.match(output, /train 1: 4 steps, 0 wrong values/)
+    }
   })
 
   it.skipIf(!hasTorch)(`with PyTorch${hasTorch ? "" : ` (skipped: ${python} has no torch)`}`, async () => {

@@ -165,10 +165,38 @@ describe.skipIf(!isFull)("backends conformance", () => {
       ["--options", "{"],
       ["--filter", "no such case"],
       ["--ranks", "9"],
-      ["--quirks", "nowhere.json"]
+      ["--quirks", "nowhere.json"],
+      ["--hooks", "nowhere.mjs"]
     ]) {
       assert.strictEqual((await judged(...more)).code, 2, more.join(" "))
     }
+  })
+})
+
+describe("hooks that are named", () => {
+  const judged = async (hooks: string) => {
+    using folder = scratch()
+    writeFileSync(join(folder.path, "hooks.mjs"), hooks)
+    const args = ["backends", "conformance", "torch-copy", "--filter", "waits for its consumer is busy"]
+    const ended = await run([...args, "--hooks", "hooks.mjs", "--json"], { cwd: folder.path })
+    const { report } = JSON.parse(ended.stdout) as { readonly report: ConformanceReport }
+    return { code: ended.code, result: report.services.flatMap(({ cases }) => cases)[0]! }
+  }
+
+  it("take the place of the descriptor's", async () => {
+    const host = new URL("../../backend-torch-copy/src/index.ts", import.meta.url).href
+    const { code, result } = await judged(`
+      import { descriptor } from "${host}"
+      export const replayTesting = (device, options) => descriptor.replayTesting(device, { ...options, deferred: true })
+    `)
+    assert.strictEqual(code, 0)
+    assert.strictEqual(result.status, "passed")
+  })
+
+  it("are refused where the module has none", async () => {
+    const { code, result } = await judged("export const replay = 1")
+    assert.strictEqual(code, 1)
+    assert.include(result.detail, "It exports no replayTesting.")
   })
 })
 

@@ -137,6 +137,34 @@ describe("ranks that a launcher starts", () => {
     })
   }
 
+  it("of which one has another token: it ends at once, and rank 0 says so at once", async () => {
+    const port = await freePort()
+    const [zero, one] = [0, 1].map((rank) =>
+      start(["reshard", mnist, "--from", "tp=2", "--to", "tp=1", "--rules", mnistRules, "--json"], {
+        env: { ...environment(rank, 2, port), TENSORFERRY_TOKEN: rank === 0 ? "right" : "wrong" },
+        limit: 60_000
+      })
+    )
+    let warned = ""
+    let printed = ""
+    zero!.child.stderr!.on("data", (chunk) => {
+      warned += String(chunk)
+    })
+    zero!.child.stdout!.on("data", (chunk) => {
+      printed += String(chunk)
+    })
+    const ended = await one!.ended
+    assert.strictEqual(ended.code, 1)
+    const [failure] = failuresOf(ended)
+    assert.strictEqual(failure!.reason, "RendezvousFailed")
+    assert.include(failure!.message, "Set the same TENSORFERRY_TOKEN on every rank.")
+    await eventually("the warning", 20_000, () => (warned.includes("waits on") ? true : undefined))
+    assert.include(warned, "refused a connection from 127.0.0.1: The tokens of rank 1 and rank 0 differ.")
+    assert.strictEqual(printed, "")
+    signal(zero!.pid, "SIGTERM")
+    assert.strictEqual((await zero!.ended).code, 130)
+  })
+
   it("of which one is killed: the others name it and take the temporary folder away", async () => {
     using folder = scratch()
     const out = join(folder.path, "out")

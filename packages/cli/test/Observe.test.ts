@@ -283,6 +283,23 @@ describe("the page", () => {
     assert.strictEqual(html.match(/<script /g)!.length, 2, "and its data")
   })
 
+  it("gives a row to ranks that send and a column to those that receive", () => {
+    const record = readRecord()
+    const [sent] = record.traffic
+    const html = reportPage({
+      ...record,
+      traffic: [
+        { ...sent!, from: 1, to: 0 },
+        { ...sent!, from: 1, to: 2 }
+      ]
+    })
+    const labels = (kind: string) =>
+      [...html.matchAll(new RegExp(`class="${kind}"[^>]*>(\\d+)<`, "g"))].map(([, rank]) => rank)
+    assert.deepStrictEqual(labels("axis end"), ["1"])
+    assert.deepStrictEqual(labels("axis"), ["0", "2"])
+    assert.include(html, "Ranks that send nothing have no row")
+  })
+
   const browser = findBrowser()
   describe.skipIf(browser === undefined)("in a browser", () => {
     let page: Page
@@ -357,6 +374,9 @@ describe("the page", () => {
           mobile: false
         })
         assert.isAtMost(Number(await page.ask("document.documentElement.scrollWidth")), width)
+        const cut =
+          "[...document.querySelectorAll('.data td.number')].filter((cell) => cell.scrollWidth > cell.clientWidth)"
+        assert.strictEqual(await page.ask(`${cut}.length`), 0, `numbers that are cut at ${width}`)
       }
     })
   })

@@ -18,11 +18,13 @@ import type * as Layer from "effect/Layer"
 import { backendRegistry } from "../job/backends.ts"
 import { ConformanceNews, ConformanceWork } from "./conformanceWork.ts"
 import { runRankProgram } from "./rankProgram.ts"
+import { readHooks } from "./readHooks.ts"
 
 runRankProgram({ work: ConformanceWork, news: ConformanceNews }, (work, group, tell) =>
   Effect.gen(function* () {
     const registry = yield* BackendRegistry
-    const descriptor = yield* registry.byName(work.backend)
+    const found = yield* registry.byName(work.backend)
+    const descriptor = work.hooks === null ? found : { ...found, replayTesting: yield* readHooks(work.hooks) }
     const options = yield* decodeBackendOptions(descriptor.options, descriptor.name, work.options, "See its options.")
     const deadline = Duration.millis(work.caseMillis)
 

@@ -17,6 +17,8 @@ export const ConformanceWork = Schema.toCodecJson(
     ...backendPlace,
     /** "copy": the cases of `CopyService` and `CopyDriver` for the group's size. */
     kind: Schema.Literals(["tensorEngine", "copy", "replayTransfer"]),
+    /** File URL of a module whose `replayTesting` takes the place of the descriptor's; null for none. */
+    hooks: Schema.NullOr(Schema.String),
     cases: Schema.Array(Schema.String),
     caseMillis: Schema.Int
   })

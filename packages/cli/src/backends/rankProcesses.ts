@@ -24,6 +24,8 @@ export const ToRank = Schema.Struct({
 
 export const FromRank = Schema.TaggedUnion({
   Listening: { port: Schema.Int },
+  /** The ranks have met. */
+  Joined: {},
   Told: { news: Schema.Json },
   Failed: { message: Schema.String }
 })
@@ -65,6 +67,7 @@ export const runRanks = Effect.fn("runRanks")(function* (given: RankWork): Effec
     const processes = yield* startRanks({ file: given.file, events, decode, environment }, ranks)
     const causes = new Map<number, string>()
     const alive = new Set(ranks)
+    const joined = new Set<number>()
     const send = (rank: number, port: number): void => {
       const { child } = processes[rank]!
       if (child.connected) child.send(encode({ rank, size, port, deadlineMillis, work }), () => undefined)
@@ -84,17 +87,23 @@ export const runRanks = Effect.fn("runRanks")(function* (given: RankWork): Effec
         const { rank, message } = event
         if (message._tag === "Listening") for (const other of ranks.slice(1)) send(other, message.port)
         else if (message._tag === "Failed") causes.set(rank, message.message)
+        else if (message._tag === "Joined") joined.add(rank)
         else yield* onNews(rank, message.news)
         continue
       }
       const { rank, code, signal } = event
       alive.delete(rank)
-      if (code === 0 || causes.has(rank)) continue
-      const last = processes[rank]!.output()
-      const how = signal === null ? `ended with exit code ${code}` : `was ended by ${signal}`
-      causes.set(rank, `the process ${how}${last === "" ? "" : `: ${last}`}`)
-      // Without it nobody gets a port.
-      if (rank === 0) for (const other of alive) processes[other]!.child.kill("SIGTERM")
+      if (code !== 0 && !causes.has(rank)) {
+        const last = processes[rank]!.output()
+        const how = signal === null ? `ended with exit code ${code}` : `was ended by ${signal}`
+        causes.set(rank, `the process ${how}${last === "" ? "" : `: ${last}`}`)
+      }
+      if (joined.has(rank)) continue
+      // Without it the ranks never meet; the others would wait for it in vain.
+      for (const other of alive) {
+        if (!causes.has(other)) causes.set(other, `the process was ended, as rank ${rank} never met the others`)
+        processes[other]!.child.kill("SIGTERM")
+      }
     }
     return ranks.map((rank) => ({ rank, cause: causes.get(rank) }))
   })

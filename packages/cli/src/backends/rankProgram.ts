@@ -10,14 +10,13 @@ import * as Cause from "effect/Cause"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
-import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 import { toFailure } from "../job/JobSpec.ts"
+import { receiveJob } from "../job/receiveJob.ts"
 import { FromRank, ToRank } from "./rankProcesses.ts"
 
 const encode = Schema.encodeSync(FromRank)
-const decode = Schema.decodeUnknownOption(ToRank)
 
 /** Ends when the message has left; a closed channel means that nobody listens any more. */
 const send = (message: typeof FromRank.Type): Effect.Effect<void> =>
@@ -25,13 +24,6 @@ const send = (message: typeof FromRank.Type): Effect.Effect<void> =>
     if (process.send === undefined || !process.connected) return resume(Effect.void)
     process.send(encode(message), undefined, undefined, () => resume(Effect.void))
   })
-
-const received = Effect.callback<typeof ToRank.Type>((resume) => {
-  process.once("message", (message) => {
-    const decoded = decode(message)
-    if (Option.isSome(decoded)) resume(Effect.succeed(decoded.value))
-  })
-})
 
 const parentGone = Effect.callback<void>((resume) => {
   process.once("disconnect", () => resume(Effect.void))
@@ -49,7 +41,7 @@ export const runRankProgram = <Work, News, E>(
 ): void => {
   const tell = (news: News) => send({ _tag: "Told", news: Schema.encodeSync(codecs.news)(news) })
   const part = Effect.gen(function* () {
-    const { rank, size, port, deadlineMillis, work } = yield* received
+    const { rank, size, port, deadlineMillis, work } = yield* receiveJob(ToRank)
     const deadline = Duration.millis(deadlineMillis)
     const group =
       size === 1
@@ -62,6 +54,7 @@ export const runRankProgram = <Work, News, E>(
             deadline,
             onListening: (bound) => send({ _tag: "Listening", port: bound })
           })
+    yield* send({ _tag: "Joined" })
     yield* body(yield* Schema.decodeEffect(codecs.work)(work), group, tell)
   })
   const main = Effect.gen(function* () {

@@ -28,7 +28,8 @@ import { programFile, runRanks } from "./rankProcesses.ts"
 type Service = (typeof judgedServices)[number]
 type JudgedCase = CaseResult & { readonly ranks: number }
 
-export interface ConformanceRequest extends Pick<ConformanceWork, "backendPackages" | "packagesFrom" | "options"> {
+export interface ConformanceRequest
+  extends Pick<ConformanceWork, "backendPackages" | "packagesFrom" | "options" | "hooks"> {
   readonly descriptor: BackendDescriptor
   /** Cases of more ranks are skipped. */
   readonly ranks: number
@@ -121,6 +122,7 @@ export const runConformance = Effect.fn("runConformance")(function* (
           packagesFrom: request.packagesFrom,
           options: request.options,
           kind,
+          hooks: request.hooks,
           cases: left.map(({ name }) => name),
           caseMillis
         }),

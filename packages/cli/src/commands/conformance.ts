@@ -1,5 +1,5 @@
 /** `tensorferry backends conformance`: the kit's cases on one backend, in processes, with a report. */
-import { writeFile } from "node:fs/promises"
+import { access, writeFile } from "node:fs/promises"
 import * as path from "node:path"
 import { pathToFileURL } from "node:url"
 import { requireAvailable } from "@tensorferry/core/backend/BackendLayer"
@@ -41,6 +41,22 @@ const readQuirks = (file: Option.Option<string>) =>
       )
   })
 
+/** The module is imported by the processes that judge; that it is there is known before. */
+const findHooks = (file: Option.Option<string>) =>
+  Option.match(file, {
+    onNone: () => Effect.succeed(null),
+    onSome: (name) =>
+      Effect.tryPromise({
+        try: () => access(name),
+        catch: () =>
+          modelError("InvalidUsage", {
+            file: name,
+            detail: "It cannot be read.",
+            remedy: "Name a module that exports replayTesting, as a descriptor has it."
+          })
+      }).pipe(Effect.as(pathToFileURL(path.resolve(name)).href))
+  })
+
 const flags = {
   name: Argument.String("NAME").pipe(Argument.withDescription("The backend to judge")),
   ranks: Flag.Int("ranks").pipe(
@@ -55,6 +71,12 @@ const flags = {
   options: backendOptions,
   quirks: Flag.String("quirks").pipe(
     Flag.withDescription("YAML or JSON file of cases that are known to fail, each with the reason; they are not run"),
+    Flag.optional
+  ),
+  hooks: Flag.String("hooks").pipe(
+    Flag.withDescription(
+      "JavaScript or TypeScript module whose replayTesting holds the device of a replay backend back; by default the descriptor's"
+    ),
     Flag.optional
   ),
   caseSeconds: Flag.Finite("case-seconds").pipe(
@@ -106,6 +128,7 @@ export const conformance = Command.make("conformance", flags, (given) =>
           backendPackages: given.backendPackages,
           packagesFrom: from,
           options: written,
+          hooks: yield* findHooks(given.hooks),
           ranks: given.ranks,
           filter,
           quirks: { ...descriptor.quirks, ...(yield* readQuirks(given.quirks)) },

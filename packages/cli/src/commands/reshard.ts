@@ -15,6 +15,7 @@ import * as Console from "effect/Console"
 import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
+import * as Logger from "effect/Logger"
 import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
@@ -363,7 +364,8 @@ export const reshard = Command.make(
             yield* chooseCopyBackend(flags.backend, "cpu")
             const environment = yield* readEnvironment
             if (environment.launcher === "none") yield* runHere(spec, size, output)
-            else yield* runJoined(spec, output)
+            // Standard output is for the result.
+            else yield* Effect.provideService(runJoined(spec, output), Logger.LogToStderr, true)
           })
           yield* Effect.provide(run, registry)
         })

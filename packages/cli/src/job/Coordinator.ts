@@ -75,11 +75,12 @@ const hung = (rank: Rank, what: string): RankOutcome =>
 
 const formatSeconds = (millis: number): string => `${millis / 1000} s`
 
-/** Runs the job on `size` new processes of this machine; each rank's outcome, by rank. */
+/** Runs the job on `size` new processes of this machine; each rank's outcome, by rank. `file` is the ranks' program. */
 export const runProcesses = Effect.fn("runProcesses")(function* (
   spec: AnyJobSpec,
   size: number,
-  onProgress: (progress: RankProgress) => Effect.Effect<void>
+  onProgress: (progress: RankProgress) => Effect.Effect<void>,
+  file: string = workerFile
 ): Effect.fn.Return<ReadonlyArray<RankOutcome>, never, Scope.Scope> {
   const { out, deadlineMillis } = spec
   if (out !== null) {
@@ -89,10 +90,11 @@ export const runProcesses = Effect.fn("runProcesses")(function* (
   }
   const events = yield* Queue.unbounded<Event>()
   const ranks = Array.from({ length: size }, (_, rank) => rank)
-  const processes = yield* startRanks({ file: workerFile, events, decode }, ranks)
+  const processes = yield* startRanks({ file, events, decode }, ranks)
   const outcomes = new Map<Rank, RankOutcome>()
   const alive = new Set(ranks)
   const starting = new Set(ranks)
+  const joined = new Set<Rank>()
   const send = (rank: Rank, port: number): void => {
     const { child } = processes[rank]!
     // A rank that just ended reports so by its exit.
@@ -159,11 +161,13 @@ export const runProcesses = Effect.fn("runProcesses")(function* (
         isMeeting = true
         for (const other of ranks.slice(1)) send(other, message.port)
       }
+      if (message._tag === "Joined") joined.add(rank)
       if (message._tag === "Progress") yield* onProgress({ rank, ...message })
       if (message._tag === "Finished") outcomes.set(rank, { _tag: "Finished", rank, report: message.report })
       if (message._tag === "Failed") outcomes.set(rank, { _tag: "Failed", rank, failure: message.failure })
-      // The others have the same to say within the deadline, or do not run any more.
-      if (outcomes.has(rank)) giveUpAfter(deadlineMillis + graceMillis, endAll)
+      // The others have the same to say within the deadline, or do not run any more. Without a rank that never met them
+      // they only wait for each other.
+      if (outcomes.has(rank)) giveUpAfter((joined.has(rank) ? deadlineMillis : 0) + graceMillis, endAll)
       continue
     }
     alive.delete(rank)

@@ -101,6 +101,8 @@ export const ToRank = Schema.TaggedUnion({
 export const FromRank = Schema.TaggedUnion({
   Started: {},
   Listening: { port: Schema.Int },
+  /** The ranks have met. */
+  Joined: {},
   Progress: { phase: Phase, done: Schema.Finite, total: Schema.Finite },
   Finished: { report: RankReport },
   Failed: { failure: RankFailure }

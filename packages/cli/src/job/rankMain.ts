@@ -10,27 +10,18 @@ import * as Cause from "effect/Cause"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
-import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { anyRankJob } from "./anyRankJob.ts"
 import { FromRank, ToRank, toFailure } from "./JobSpec.ts"
+import { receiveJob } from "./receiveJob.ts"
 
 const encode = Schema.encodeSync(FromRank)
-const decode = Schema.decodeUnknownResult(ToRank)
-
 /** Sends to the parent; ends when the message has left. A closed channel means that nobody listens any more. */
 const tell = (message: FromRank): Effect.Effect<void> =>
   Effect.callback((resume) => {
     if (process.send === undefined || !process.connected) return resume(Effect.void)
     process.send(encode(message), undefined, undefined, () => resume(Effect.void))
   })
-
-const receiveJob = Effect.callback<typeof ToRank.Type>((resume) => {
-  process.once("message", (message) => {
-    const decoded = decode(message)
-    if (Result.isSuccess(decoded)) resume(Effect.succeed(decoded.success))
-  })
-})
 
 /** Ends when the parent's channel closes: its process is gone, so nobody waits for this rank. */
 const parentGone = Effect.callback<void>((resume) => {
@@ -52,10 +43,9 @@ const makeProgress = () => {
     })
 }
 
-const main = Effect.gen(function* () {
-  yield* tell({ _tag: "Started" })
-  const { spec, rank, size, port } = yield* receiveJob
-  const group = ProcessGroupTcp.make({
+const job = Effect.gen(function* () {
+  const { spec, rank, size, port } = yield* receiveJob(ToRank)
+  const group = yield* ProcessGroupTcp.make({
     rank,
     size,
     host: "127.0.0.1",
@@ -65,12 +55,13 @@ const main = Effect.gen(function* () {
     connectDeadline: Duration.millis(Math.max(1_000, spec.deadlineMillis) + (rank === 0 ? 0 : 1_000)),
     onListening: (bound) => tell({ _tag: "Listening", port: bound })
   })
-  const job = Effect.scoped(
-    Effect.gen(function* () {
-      return yield* Effect.provideService(anyRankJob(spec, makeProgress()), ProcessGroup, yield* group)
-    })
-  )
-  const exit = yield* Effect.exit(job)
+  yield* tell({ _tag: "Joined" })
+  return yield* Effect.provideService(anyRankJob(spec, makeProgress()), ProcessGroup, group)
+})
+
+const main = Effect.gen(function* () {
+  yield* tell({ _tag: "Started" })
+  const exit = yield* Effect.exit(Effect.scoped(job))
   if (Exit.isSuccess(exit)) {
     yield* tell({ _tag: "Finished", report: exit.value })
     return

@@ -21,6 +21,8 @@ export const ModelReason = Schema.Union([
   reason("Unsupported"),
   /** A rank ended without a result. */
   reason("RankEnded"),
+  /** A rank was told a job that it cannot read. */
+  reason("InvalidJob"),
   /** A file of shapes is not one. */
   reason("InvalidShapes"),
   /** A saved plan is not one. */

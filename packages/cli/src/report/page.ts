@@ -58,11 +58,11 @@ const tensorTable = ({ tensors }: RunRecord): DataTable => ({
 const pairTable = ({ traffic }: RunRecord): DataTable => ({
   label: "Pairs of ranks",
   columns: [
-    { name: "from", kind: "number", width: "16%" },
-    { name: "to", kind: "number", width: "13%" },
-    { name: "bytes", kind: "number", width: "20%" },
+    { name: "from", kind: "number", width: "12%" },
+    { name: "to", kind: "number", width: "10%" },
+    { name: "bytes", kind: "number", width: "18%" },
     { name: "path", kind: "text", width: "22%" },
-    { name: "why", kind: "text", width: "29%" }
+    { name: "why", kind: "text", width: "38%" }
   ],
   rows: traffic.map(({ from, to, bytes: size, path: by, reason }) => [
     [String(from), from],
@@ -160,7 +160,7 @@ ${figuresOf(record)}</header><main>
 ${section(
   "traffic",
   "Traffic",
-  "Payload bytes from each rank to each rank; what a rank kept for itself is on the dashed diagonal.",
+  "Payload bytes from each rank to each rank; what a rank kept for itself is dashed.",
   `<div class="split"><div>${heatMap(record)}</div>${dataTable("pairs", pairTable(record))}</div>`
 )}
 ${section("phases", "Timeline", "What every rank did, from the moment the first one began its job. Point at a bar for its numbers.", timeline(record))}

@@ -63,7 +63,8 @@ thead th { position: sticky; top: 0; background: var(--surface); z-index: 1; }
 .data .tools { display: flex; gap: 12px; align-items: center; margin: 8px 0; flex-wrap: wrap; }
 input { font: inherit; font-size: 14px; color: var(--text); background: var(--ground); border: 1px solid var(--line); border-radius: 8px; padding: 4px 10px; min-width: min(320px, 100%); }
 .data .view { max-height: 460px; overflow: auto; border: 1px solid var(--line); border-radius: 8px; }
-.data table { table-layout: fixed; } .data td, .data th { height: 30px; padding: 0 10px; white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
+/* Narrow screens scroll within the table: a number that is cut is a wrong number. */
+.data table { table-layout: fixed; min-width: 460px; } .data:has(td.code) table { min-width: 760px; } .data td, .data th { height: 30px; padding: 0 10px; white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
 .data th { padding: 0; } .data th button { border: 0; border-radius: 0; width: 100%; height: 34px; text-align: inherit; font-weight: 600; color: var(--soft); overflow: hidden; text-overflow: ellipsis; }
 .data th[aria-sort] button { color: var(--text); } .data th[aria-sort="ascending"] button::after { content: " ↑"; } .data th[aria-sort="descending"] button::after { content: " ↓"; }
 .data tbody tr:hover td { background: color-mix(in oklab, var(--accent) 8%, var(--surface)); } .data .spacer td { padding: 0; border: 0; height: auto; }

@@ -10,6 +10,7 @@ import { describeReason, type ReasonInput, reason, reasonOf } from "../base/Reas
 import type { CopyDriver, CopyDriverCapabilities } from "../service/CopyDriver.ts"
 import type { HostMemory } from "../service/HostMemory.ts"
 import type { ProcessGroup } from "../service/ProcessGroup.ts"
+import type { ReplayTesting } from "../service/ReplayTesting.ts"
 import type { ReplayTransferBackend } from "../service/ReplayTransferBackend.ts"
 import type { TensorEngine, TensorEngineCapabilities } from "../service/TensorEngine.ts"
 import type { Device } from "../tensor/Device.ts"
@@ -90,6 +91,12 @@ export interface BackendDescriptor {
     options: BackendOptions,
     familyEngine?: Layer.Layer<TensorEngine, BackendError>
   ) => Layer.Layer<ReplayTransferBackend, BackendError>
+  /** For the conformance kit alone: the same backend with means to hold its device back. */
+  readonly replayTesting?: (
+    device: Device,
+    options: BackendOptions,
+    familyEngine?: Layer.Layer<TensorEngine, BackendError>
+  ) => Layer.Layer<ReplayTesting, BackendError>
 }
 
 const Capabilities = Schema.Struct({
@@ -132,7 +139,8 @@ const DescriptorShape = Schema.Struct({
   tensorEngine: Service,
   hostMemory: Service,
   copyDriver: Service,
-  replayTransfer: Service
+  replayTransfer: Service,
+  replayTesting: Service
 })
 const decodeShape = Schema.decodeUnknownResult(DescriptorShape, { onExcessProperty: "error", errors: "all" })
 

@@ -38,6 +38,7 @@ export {
   fuzz,
   fuzzMain
 } from "./fuzz.ts"
+export { type HeldCopies, makeHeldCopies } from "./HeldEngine.ts"
 export {
   type LoopbackNetwork,
   type LoopbackOptions,

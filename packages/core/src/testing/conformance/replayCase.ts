@@ -37,8 +37,13 @@ export const replayCase = (
   requires?: ReplayCase["requires"]
 ): ReplayCase => ({ name, program: Effect.scoped(program), ...(requires === undefined ? {} : { requires }) })
 
-export const needsHold: ReplayCase["requires"] = ({ hold }) =>
-  hold === undefined ? "the subject cannot hold copies back" : undefined
+/** The subject has the hook; otherwise its own reason, or this one. */
+export const needsHook =
+  (hook: "hold" | "streams" | "failRegistration" | "failCopy", otherwise: string): ReplayCase["requires"] =>
+  (subject) =>
+    subject[hook] === undefined ? (subject.lacks?.[hook] ?? otherwise) : undefined
+
+export const needsHold = needsHook("hold", "the subject cannot hold copies back")
 
 /** All of them must hold. */
 export const allOf =
@@ -54,8 +59,8 @@ export const allOf =
 export const isDeferred = ({ h2dSubmitter }: ReplayTransferAttributes): boolean =>
   h2dSubmitter === "torch_copy_deferred"
 
-export const needsDeferred: ReplayCase["requires"] = (_, attributes) =>
-  isDeferred(attributes) ? undefined : "submissions are not deferred"
+export const needsDeferred: ReplayCase["requires"] = ({ lacks }, attributes) =>
+  isDeferred(attributes) ? undefined : (lacks?.deferred ?? "submissions are not deferred")
 
 /** Bytes before and after a device slot that nobody may write. */
 const guardBytes = 64

@@ -18,6 +18,7 @@ import {
   hostSlot,
   needsDeferred,
   needsHold,
+  needsHook,
   outcomeOf,
   type ReplayCase,
   replayCase,
@@ -371,7 +372,7 @@ const streams = replayCase(
       }
     }
   }),
-  (subject) => (subject.streams === undefined ? "the subject offers no streams" : undefined)
+  needsHook("streams", "the subject offers no streams")
 )
 
 export const replayMoveCases: ReadonlyArray<ReplayCase> = [

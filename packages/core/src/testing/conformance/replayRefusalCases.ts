@@ -18,6 +18,7 @@ import {
   expectUntouched,
   fillHost,
   hostSlot,
+  needsHook,
   type ReplayCase,
   replayCase
 } from "./replayCase.ts"
@@ -222,7 +223,7 @@ const brokenRegistration = replayCase(
     yield* backend.waitReady(0)
     yield* expectSlot("A slot of the list", slot!, bytes)
   }),
-  (subject) => (subject.failRegistration === undefined ? "the subject cannot make a registration fail" : undefined)
+  needsHook("failRegistration", "the subject cannot make a registration fail")
 )
 
 export const replayRefusalCases: ReadonlyArray<ReplayCase> = [

@@ -18,7 +18,9 @@ import {
   fillHost,
   hostSlot,
   isDeferred,
+  needsDeferred,
   needsHold,
+  needsHook,
   outcomeOf,
   type ReplayCase,
   replayCase,
@@ -189,7 +191,7 @@ const recordedBusy = replayCase(
     yield* backend.waitReady(0)
     yield* expectSlot("The slot", slot!, bytes)
   }),
-  (_, attributes) => (isDeferred(attributes) ? undefined : "submissions are not deferred")
+  needsDeferred
 )
 
 const interruptedWait = replayCase(
@@ -292,7 +294,7 @@ const failures = replayCase(
     yield* backend.waitReady(1)
     yield* expectSlot("The next copy", slot!, bytes)
   }),
-  (subject) => (subject.failCopy === undefined ? "the subject cannot make a copy fail" : undefined)
+  needsHook("failCopy", "the subject cannot make a copy fail")
 )
 
 export const replayStateCases: ReadonlyArray<ReplayCase> = [
