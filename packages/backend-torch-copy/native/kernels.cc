@@ -3,6 +3,7 @@
  */
 #include "kernels.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -69,35 +70,6 @@ void convert(uint8_t* __restrict destination, const uint8_t* __restrict source, 
     write<To>(destination + i * sizeof(To), Element<to>::encode(Element<from>::decode(read<From>(source + i * sizeof(From)))));
 }
 
-/**
- * Reading is most of the work of a conversion to narrower elements, and one stream of reads per thread does not keep the
- * memory busy: lines are taken in turn from four places, which stay close enough to share the pages they lie in.
- */
-template <DType from, DType to>
-size_t convertPast(uint8_t* __restrict destination, const uint8_t* __restrict source, size_t count) {
-  using From = typename Element<from>::Stored;
-  using To = typename Element<to>::Stored;
-  constexpr size_t lineElements = cacheLine / sizeof(To), lineBytes = lineElements * sizeof(From);
-  constexpr size_t places = 4, turnLines = 4, placeLines = 512, blockCount = places * placeLines * lineElements;
-  constexpr size_t ahead = 512;  // bytes between what is read and what is asked for
-  size_t done = 0;
-  for (; done + blockCount <= count; done += blockCount) {
-    for (size_t turn = 0; turn < placeLines; turn += turnLines) {
-      for (size_t place = 0; place < places; place++) {
-        for (size_t line = turn; line < turn + turnLines; line++) {
-          const size_t at = done + (place * placeLines + line) * lineElements;
-          const uint8_t* in = source + at * sizeof(From);
-          for (size_t part = 0; part < lineBytes; part += cacheLine) __builtin_prefetch(in + ahead + part);
-          alignas(64) uint8_t converted[cacheLine];
-          convert<from, to>(converted, in, lineElements);
-          streamLine(destination + at * sizeof(To), converted);
-        }
-      }
-    }
-  }
-  return done;
-}
-
 /** In 16-bit lanes, twice as many as by way of float32. */
 template <>
 void convert<DType::BFloat16, DType::Float8E4M3>(uint8_t* __restrict destination, const uint8_t* __restrict source, size_t count) {
@@ -110,6 +82,82 @@ void convert<DType::BFloat16, DType::Float8E4M3>(uint8_t* __restrict destination
   std::memcpy(&rest, source + at * sizeof(uint16_t), (count - at) * sizeof(uint16_t));
   const ByteLanes bytes = bfloat16ToFloat8E4M3(rest);
   std::memcpy(destination + at, &bytes, count - at);
+}
+
+/**
+ * One stream of reads per thread does not keep the memory busy, and stores past the caches leave nothing else to do: a few
+ * lines at a time are taken in turn from eight places. Places have pages of their own, as processors look ahead by page;
+ * those of one run stay close enough to share a large page.
+ */
+constexpr size_t places = runsInTurn, turnBytes = 4 * cacheLine, placeBytes = 64 << 10, leastPlaceBytes = splitRun / places;
+
+/** Lines that each place gets where so many are left; 0 where they are too few for taking turns. */
+template <size_t lineBytes>
+constexpr size_t linesOfPlace(size_t linesLeft) {
+  const size_t lines = std::min(placeBytes / lineBytes, linesLeft / places);
+  return lines < leastPlaceBytes / lineBytes ? 0 : lines;
+}
+
+template <DType from, DType to>
+size_t convertPast(uint8_t* __restrict destination, const uint8_t* __restrict source, size_t count) {
+  using From = typename Element<from>::Stored;
+  using To = typename Element<to>::Stored;
+  constexpr size_t lineElements = cacheLine / sizeof(To), lineBytes = lineElements * sizeof(From);
+  constexpr size_t turnLines = turnBytes / std::max(lineBytes, cacheLine);
+  size_t done = 0;
+  while (const size_t lines = linesOfPlace<std::max(lineBytes, cacheLine)>((count - done) / lineElements) / turnLines * turnLines) {
+    for (size_t turn = 0; turn < lines; turn += turnLines) {
+      for (size_t place = 0; place < places; place++) {
+        const size_t at = done + (place * lines + turn) * lineElements;
+        alignas(cacheLine) uint8_t converted[turnLines * cacheLine];
+        convert<from, to>(converted, source + at * sizeof(From), turnLines * lineElements);
+        uint8_t* out = destination + at * sizeof(To);
+        for (size_t line = 0; line < sizeof converted; line += cacheLine) streamLine(out + line, converted + line);
+      }
+    }
+    done += places * lines * lineElements;
+  }
+  return done;
+}
+
+/** Copies so many lines of each place. */
+void copyInTurn(uint8_t* const* destinations, const uint8_t* const* sources, size_t lines) {
+  for (size_t turn = 0; turn < lines * cacheLine; turn += turnBytes) {
+    const size_t end = std::min(lines * cacheLine, turn + turnBytes);
+    for (size_t place = 0; place < places; place++)
+      for (size_t at = turn; at < end; at += cacheLine) streamLine(destinations[place] + at, sources[place] + at);
+  }
+}
+
+void copyRunPast(uint8_t* destination, const uint8_t* source, size_t length) {
+  size_t at = std::min(length, bytesToLine(destination));
+  std::memcpy(destination, source, at);
+  while (const size_t lines = linesOfPlace<cacheLine>((length - at) / cacheLine)) {
+    uint8_t* to[places];
+    const uint8_t* from[places];
+    for (size_t place = 0; place < places; place++, at += lines * cacheLine) {
+      to[place] = destination + at;
+      from[place] = source + at;
+    }
+    copyInTurn(to, from, lines);
+  }
+  streamBytes(destination + at, source + at, length - at);
+}
+
+void copyRunsPast(uint8_t* const* destinations, const uint8_t* const* sources, size_t length) {
+  uint8_t* to[places];
+  const uint8_t* from[places];
+  size_t heads[places], lines = length / cacheLine;
+  for (size_t place = 0; place < places; place++) {
+    const size_t head = heads[place] = std::min(length, bytesToLine(destinations[place]));
+    std::memcpy(destinations[place], sources[place], head);
+    to[place] = destinations[place] + head;
+    from[place] = sources[place] + head;
+    lines = std::min(lines, (length - head) / cacheLine);
+  }
+  copyInTurn(to, from, lines);
+  for (size_t place = 0; place < places; place++)
+    std::memcpy(to[place] + lines * cacheLine, from[place] + lines * cacheLine, length - heads[place] - lines * cacheLine);
 }
 
 /** Worth a loop of their own: where both steps are cheap, or one was written for the pair. */
@@ -164,6 +212,8 @@ constexpr Kernels makeTable(std::index_sequence<dtype...>) {
                  &store<D(dtype), Wide::UInt64>}...},
                {},
                {},
+               &copyRunPast,
+               &copyRunsPast,
                {},
                {&divide<Wide::Float32>, &divide<Wide::Float64>, &divide<Wide::Int64>, &divide<Wide::UInt64>},
                &quantizeFloats,
@@ -172,6 +222,9 @@ constexpr Kernels makeTable(std::index_sequence<dtype...>) {
   (fillConverters<dtype>(made, std::make_index_sequence<castableCount>{}), ...);
   fillConverterPast<DType::Float32, DType::BFloat16>(made);
   fillConverterPast<DType::Float32, DType::Float16>(made);
+  fillConverterPast<DType::BFloat16, DType::Float32>(made);
+  fillConverterPast<DType::Float16, DType::Float32>(made);
+  fillConverterPast<DType::BFloat16, DType::Float8E4M3>(made);
 #define ACCUMULATE(OP)                                                                                     \
   {                                                                                                        \
     auto& row = made.accumulate[static_cast<size_t>(ReduceOp::OP)];                                        \

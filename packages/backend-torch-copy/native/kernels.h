@@ -18,6 +18,9 @@ namespace tensorferry {
 /** Elements per block; the widest block takes 8 KiB. */
 inline constexpr size_t blockElements = 1024;
 
+/** Runs that are copied at the same time to keep the memory busy; one of `splitRun` bytes is as many by itself. */
+inline constexpr size_t runsInTurn = 8, splitRun = 64 << 10;
+
 struct Kernels {
   const char* name;
   /** Elements to a dense block of the type's wide form. */
@@ -34,6 +37,10 @@ struct Kernels {
    * that gain by it; null for others. The destination begins at a cache line; `finishStreaming` comes after.
    */
   size_t (*convertPast[castableCount][castableCount])(uint8_t* destination, const uint8_t* source, size_t count);
+  /** Copies dense bytes past the caches; `finishStreaming` comes after. */
+  void (*copyRunPast)(uint8_t* destination, const uint8_t* source, size_t length);
+  /** The same for `runsInTurn` runs of one length. */
+  void (*copyRunsPast)(uint8_t* const* destinations, const uint8_t* const* sources, size_t length);
   /** `accumulator = accumulator op block`; the average sums. */
   void (*accumulate[reduceOpCount][wideCount])(void* accumulator, const void* block, size_t count);
   void (*divide[wideCount])(void* accumulator, uint64_t divisor, size_t count);

@@ -74,6 +74,27 @@ void copyRun(uint8_t* destination, const uint8_t* source, uint64_t length, bool 
   }
 }
 
+/** Copies rows of dense bytes. */
+void copyRows(uint8_t* destination, const uint8_t* source, const Dimension& rows, uint64_t rowBytes, bool past) {
+  const auto to = [&](uint64_t row) { return destination + static_cast<int64_t>(row) * rows.destinationStep; };
+  const auto from = [&](uint64_t row) { return source + static_cast<int64_t>(row) * rows.sourceStep; };
+  const Kernels& table = kernels();
+  uint64_t row = 0;
+  if (past && rowBytes >= shortRun) {
+    for (; row + runsInTurn <= rows.length; row += runsInTurn) {
+      uint8_t* destinations[runsInTurn];
+      const uint8_t* sources[runsInTurn];
+      for (size_t i = 0; i < runsInTurn; i++) {
+        destinations[i] = to(row + i);
+        sources[i] = from(row + i);
+      }
+      table.copyRunsPast(destinations, sources, rowBytes);
+    }
+    for (; row < rows.length; row++) table.copyRunPast(to(row), from(row), rowBytes);
+  }
+  for (; row < rows.length; row++) std::memcpy(to(row), from(row), rowBytes);
+}
+
 /** Asks for memory that will be read soon. */
 void fetch(const uint8_t* from, size_t length) {
   for (size_t at = 0; at < length; at += cacheLine) __builtin_prefetch(from + at);
@@ -177,6 +198,14 @@ void fillRun(const Move& move, uint8_t* destination, const Dimension& columns) {
     std::memset(destination + static_cast<int64_t>(i) * columns.destinationStep, byte, move.destinationSize);
 }
 
+/** A copy of dense bytes within this process, from one place to another. */
+bool isRun(const Move& move) {
+  if (move.kind != MoveKind::Copy || move.pid != 0 || move.destinationType != move.sourceType) return false;
+  if (move.dimensionCount != 1 || move.destination == move.source) return false;
+  const Dimension& run = move.dimensions[0];
+  return run.destinationStep == move.destinationSize && run.sourceStep == move.sourceSize;
+}
+
 class MoveJob final : public Job {
  public:
   explicit MoveJob(MoveList items) : items_(std::move(items)) {
@@ -202,6 +231,11 @@ class MoveJob final : public Job {
     uint64_t moved = 0;
     for (size_t i = starts_[index]; i < end; i++) {
       if (shouldStop()) break;
+      if (past_ && i + runsInTurn <= end && copyTogether(i)) {
+        moved += runsInTurn * items_.bytesOf(i);
+        i += runsInTurn - 1;
+        continue;
+      }
       const Move move = items_.at(i);
       if (move.pid == 0) {
         runLocalMove(move, past_);
@@ -221,6 +255,23 @@ class MoveJob final : public Job {
   }
 
  private:
+  /** Copies `runsInTurn` items at once where they are runs of one length; false, and nothing copied, where they are not. */
+  bool copyTogether(size_t first) const noexcept {
+    const uint64_t bytes = items_.bytesOf(first);
+    if (bytes < shortRun || bytes >= splitRun) return false;
+    uint8_t* destinations[runsInTurn];
+    const uint8_t* sources[runsInTurn];
+    for (size_t i = 0; i < runsInTurn; i++) {
+      if (items_.bytesOf(first + i) != bytes) return false;
+      const Move move = items_.at(first + i);
+      if (!isRun(move)) return false;
+      destinations[i] = pointer(move.destination);
+      sources[i] = pointer(move.source);
+    }
+    kernels().copyRunsPast(destinations, sources, bytes);
+    return true;
+  }
+
   MoveList items_;
   std::vector<size_t> starts_;
   bool past_ = false;
@@ -257,16 +308,11 @@ void runLocalMove(const Move& move, bool past) noexcept {
       castMatrix(move, destination, source, rows, columns, past);
     } else if (move.kind == MoveKind::Copy && !dense) {
       copyElements(move, destination, source, rows, columns);
+    } else if (move.kind == MoveKind::Copy) {
+      copyRows(destination, source, rows, columns.length * move.destinationSize, past);
     } else {
-      for (uint64_t row = 0; row < rows.length; row++) {
-        uint8_t* to = destination + static_cast<int64_t>(row) * rows.destinationStep;
-        if (move.kind == MoveKind::Fill) {
-          fillRun(move, to, columns);
-          continue;
-        }
-        const uint8_t* from = source + static_cast<int64_t>(row) * rows.sourceStep;
-        copyRun(to, from, columns.length * move.destinationSize, past);
-      }
+      for (uint64_t row = 0; row < rows.length; row++)
+        fillRun(move, destination + static_cast<int64_t>(row) * rows.destinationStep, columns);
     }
     size_t dimension = outer;
     while (dimension > 0) {

@@ -13,7 +13,7 @@
 #include <cstring>
 
 #ifdef __SSE2__
-#include <emmintrin.h>
+#include <immintrin.h>
 #endif
 
 namespace tensorferry {
@@ -26,11 +26,19 @@ inline size_t bytesToLine(const uint8_t* at) { return (cacheLine - reinterpret_c
 
 #ifdef __SSE2__
 
-/** 64 bytes; the destination is a multiple of 16. */
+/** 64 bytes; the destination is a multiple of that. */
 inline void streamLine(uint8_t* destination, const uint8_t* source) {
+#if defined(__AVX512F__)
+  _mm512_stream_si512(reinterpret_cast<__m512i*>(destination), _mm512_loadu_si512(source));
+#elif defined(__AVX2__)
+  for (size_t at = 0; at < cacheLine; at += sizeof(__m256i))
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(destination + at),
+                        _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source + at)));
+#else
   for (size_t at = 0; at < cacheLine; at += sizeof(__m128i))
     _mm_stream_si128(reinterpret_cast<__m128i*>(destination + at),
                      _mm_loadu_si128(reinterpret_cast<const __m128i*>(source + at)));
+#endif
 }
 
 /** Copies dense bytes. */

@@ -4,6 +4,7 @@
  * Invariant: `free` gives the region back only when no native work that could touch it is left. Regions of one memory file
  * share a count of pins: a batch over thousands of tensors then pins a few files.
  */
+import type { Tensor } from "@tensorferry/core/tensor/Tensor"
 import { makePinCount, type PinCount } from "./PinCount.ts"
 
 /** Where other processes find the region: a memory file of this process. */
@@ -24,6 +25,10 @@ export class HostRegion {
   readonly isWritable: boolean
   readonly pins: PinCount
   readonly #release: () => void
+  /** A tensor that was found to lie in this memory, densely and whole, when so many regions had been freed. */
+  #dense: Tensor | undefined = undefined
+  #denseBytes = 0
+  #denseSince = 0
 
   constructor(
     address: bigint,
@@ -37,6 +42,17 @@ export class HostRegion {
     this.isWritable = isWritable
     this.pins = pins
     this.#release = release
+  }
+
+  /** The bytes of a tensor that is remembered, 0 for any other. */
+  denseBytesOf(tensor: Tensor): number {
+    return this.#dense === tensor && this.#denseSince === HostRegion.freed ? this.#denseBytes : 0
+  }
+
+  rememberDense(tensor: Tensor, bytes: number): void {
+    this.#dense = tensor
+    this.#denseBytes = bytes
+    this.#denseSince = HostRegion.freed
   }
 
   free(): void {

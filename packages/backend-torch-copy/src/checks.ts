@@ -40,6 +40,9 @@ const equalLengths = (a: ReadonlyArray<number>, b: ReadonlyArray<number>): boole
   return true
 }
 
+/** Moves whose regions are looked up together. */
+const lookAhead = 64
+
 /** The checks of one engine. Storages that proved to be memory of this process are remembered. */
 export const makeChecks = (addon: Addon) => {
   const proven = new WeakSet<Storage>()
@@ -96,7 +99,34 @@ export const makeChecks = (addon: Addon) => {
     if (isSubByte(dst.dtype) || dst.shape.length > maxDimensions || !equalLengths(dst.shape, src.shape)) return false
     dstScan.read(dst)
     srcScan.read(src)
-    return dstScan.isSound && srcScan.isSound && dstScan.elements > 0 && !dstScan.repeats
+    if (!(dstScan.isSound && srcScan.isSound && dstScan.elements > 0 && !dstScan.repeats)) return false
+    if (dstScan.isDense) to.rememberDense(dst, dstScan.byteSpan)
+    if (srcScan.isDense) from.rememberDense(src, srcScan.byteSpan)
+    return true
+  }
+
+  /**
+   * Bytes of a move between two tensors that were found plain and dense before; 0 for any other. Most tensors are copied
+   * again and again, in one list or another, and every part of a view lies in memory of its own: reading all of them once
+   * more would cost more than a small copy.
+   */
+  const knownRun = ({ dst, src }: Move, to: HostRegion, from: HostRegion): number => {
+    const bytes = to.isWritable ? to.denseBytesOf(dst) : 0
+    const isRun = bytes > 0 && bytes === from.denseBytesOf(src) && dst.dtype === src.dtype
+    return isRun && (dst.shape === src.shape || equalLengths(dst.shape, src.shape)) ? bytes : 0
+  }
+
+  /**
+   * The regions of the next moves, destination and source in turn. Each is found by way of objects that lie anywhere in
+   * memory; in a loop that does nothing else the processor reads those of many moves at once.
+   */
+  const findRegions = (moves: ReadonlyArray<Move>, first: number, regions: Array<unknown>): void => {
+    const count = Math.min(lookAhead, moves.length - first)
+    for (let i = 0; i < count; i++) {
+      const { dst, src } = moves[first + i]!
+      regions[2 * i] = dst.storage.sharing
+      regions[2 * i + 1] = src.storage.sharing
+    }
   }
 
   /** Checks all moves and encodes them on the way. */
@@ -112,9 +142,22 @@ export const makeChecks = (addon: Addon) => {
         pins.add(lastPins)
       }
     }
+    const regions: Array<unknown> = []
     for (let i = 0; i < moves.length; i++) {
       let move = moves[i]!
-      const [to, from] = [move.dst.storage.sharing, move.src.storage.sharing]
+      const at = 2 * (i % lookAhead)
+      if (at === 0) findRegions(moves, i, regions)
+      const to = regions[at]
+      const from = regions[at + 1]
+      if (to instanceof HostRegion && from instanceof HostRegion) {
+        const bytes = knownRun(move, to, from)
+        if (bytes > 0) {
+          table.addRun(to.address + move.dst.byteOffset, from.address + move.src.byteOffset, bytes)
+          pin(to)
+          pin(from)
+          continue
+        }
+      }
       if (!isPlain(move, to, from)) {
         const checked = checkMove(op, move)
         if (Result.isFailure(checked)) return Result.fail(checked.failure)
