@@ -1,6 +1,6 @@
 /**
- * Packs every public package into a tarball as it would be published: what was compiled just now, this machine's addons
- * prebuilt, versions instead of workspace references.
+ * Packs every public package into a tarball as it would be published: what was compiled just now, core's modules merged,
+ * this machine's addons prebuilt, versions instead of workspace references.
  *
  * Usage: node scripts/pack.ts FOLDER [PREBUILDS]
  * PREBUILDS is a folder with addons of other machines, as PACKAGE/prebuilds/linux-arm64/NAME.napi.glibc.node.
@@ -88,6 +88,7 @@ export const packAll = (folder: string, otherPrebuilds?: string): ReadonlyArray<
       removeStale(name)
       addPrebuilt(name)
     }
+    run(process.execPath, [path.join(root, "scripts/merge-core.ts")])
     const args = ["--recursive", "--filter", "./packages/*", "pack", "--json", "--pack-destination", folder]
     return JSON.parse(pnpm(args, root)) as ReadonlyArray<Packed>
   } finally {

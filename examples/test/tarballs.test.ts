@@ -49,15 +49,25 @@ describe.each(stranger.packed)("$name", ({ name, filename, version, files }) => 
     assert.isTrue(paths.some((file) => /^native\/.*\.cc$/.test(file)))
   })
 
-  it("compiled files are those of the sources", () => {
+  it("compiled files and their types are those of the sources", () => {
     const of = (folder: string, end: RegExp) =>
-      paths.filter((file) => file.startsWith(folder) && end.test(file)).map((file) => file.slice(4).replace(end, ""))
-    const compiled = of("dist", /\.js$/).map((file) => file.replace(/^\//, ""))
-    assert.deepStrictEqual(
-      compiled.sort(),
-      of("src/", /\.ts$/)
-        .map((file) => file.replace(/^\//, ""))
+      paths
+        .filter((file) => file.startsWith(`${folder}/`) && end.test(file))
+        .map((file) => file.slice(folder.length + 1).replace(end, ""))
         .sort()
+    const sources = of("src", /\.ts$/)
+    // Core's modules hand on what is in a merged file for each folder, but for the kit.
+    const compiled = name === "@tensorferry/core" ? "dist/merged/modules" : "dist"
+    assert.deepStrictEqual(of(compiled, /\.js$/), sources)
+    assert.deepStrictEqual(of("dist", /\.d\.ts$/), sources)
+    if (compiled === "dist") return
+    const folders = new Set(sources.filter((file) => file.includes("/")).map((file) => file.split("/")[0]!))
+    folders.delete("testing")
+    assert.includeMembers(of("dist/merged", /\.js$/), [...folders])
+    // What is merged is there once.
+    assert.deepStrictEqual(
+      of("dist", /\.js$/).filter((file) => !file.startsWith("merged/")),
+      []
     )
   })
 

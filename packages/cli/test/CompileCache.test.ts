@@ -18,7 +18,8 @@ const makeHome = (): string => {
 /** Starts the command with this home, and nothing else that says where to keep code. */
 const start = (environment: NodeJS.ProcessEnv) => {
   const { NODE_COMPILE_CACHE: _, XDG_CACHE_HOME: __, ...rest } = process.env
-  const ended = spawnSync(process.execPath, [main, "--version"], {
+  // Not one of the texts that are answered without loading the command.
+  const ended = spawnSync(process.execPath, [main, "--log-level", "none", "--version"], {
     env: { ...rest, ...environment },
     encoding: "utf8",
     timeout: 60_000

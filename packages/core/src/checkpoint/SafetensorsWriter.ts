@@ -10,7 +10,7 @@ import { dirname } from "node:path"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
-import * as Stream from "effect/Stream"
+import type * as Stream from "effect/Stream"
 import { byteLengthOf } from "../base/DType.ts"
 import { elementCount, formatShape } from "../base/Region.ts"
 import { isContiguous, type Tensor, tensorBytes } from "../tensor/Tensor.ts"
@@ -56,7 +56,11 @@ const writeTensor = <E, R>(
       return writeFully(path, handle, bytes, at)
     }
     if (tensor.data instanceof Uint8Array) yield* append(tensor.data)
-    else yield* Stream.runForEach(tensor.data, append)
+    else {
+      // Whoever gives a stream has loaded the module; whoever never does need not.
+      const { runForEach } = yield* Effect.promise(() => import("effect/Stream"))
+      yield* runForEach(tensor.data, append)
+    }
     if (written < byteLength) return yield* wrongByteCount(path, tensor, `only ${written}`)
     return position + byteLength
   })

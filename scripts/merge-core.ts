@@ -1,0 +1,56 @@
+/**
+ * Merges the modules of @tensorferry/core as they are published: one file for each folder of the sources, so that Node
+ * finds, reads and links a dozen files where there are 160. Every module keeps a file under its own name, in `modules`,
+ * which hands on what is in the merged one; a value is the same by whichever name it is imported.
+ *
+ * Other packages stay outside: an application has one `effect`, and core uses that one.
+ */
+import { readdirSync, rmSync } from "node:fs"
+import * as path from "node:path"
+import { rolldown } from "rolldown"
+
+const core = path.resolve(import.meta.dirname, "../packages/core")
+const sources = path.join(core, "src")
+
+/** In `dist`, beside the types of the single modules. */
+export const mergedFolder = path.join(core, "dist/merged")
+
+/**
+ * By rank (scripts/check-direction.ts): a folder imports from those before it, so merged files do too. The kit for authors,
+ * `testing`, stays apart module by module: parts of it import what an application need not have, such as vitest.
+ */
+const folders = ["base", "tensor", "layout", "checkpoint", "ir", "planner", "service", "transform", "exec", "backend"]
+
+export const mergeCore = async (folder = mergedFolder): Promise<void> => {
+  const modules = readdirSync(sources, { recursive: true, encoding: "utf8" })
+    .filter((file) => file.endsWith(".ts"))
+    .map((file) => [file.slice(0, -".ts".length), path.join(sources, file)] as const)
+  rmSync(folder, { recursive: true, force: true })
+  const bundle = await rolldown({
+    input: Object.fromEntries(modules),
+    external: /^[^./]/,
+    platform: "node",
+    preserveEntrySignatures: "strict"
+  })
+  await bundle.write({
+    dir: folder,
+    format: "esm",
+    // The sources are published beside them.
+    sourcemap: true,
+    sourcemapExcludeSources: true,
+    minifyInternalExports: false,
+    entryFileNames: "modules/[name].js",
+    chunkFileNames: "[name].js",
+    codeSplitting: {
+      // A folder also takes what it depends on; those before it have taken theirs.
+      groups: folders.map((name, rank) => ({
+        name,
+        test: (id) => id.startsWith(path.join(sources, name) + path.sep),
+        priority: folders.length - rank
+      }))
+    }
+  })
+  await bundle.close()
+}
+
+if (process.argv[1] === import.meta.filename) await mergeCore(process.argv[2])
