@@ -38,6 +38,7 @@ import type * as Fiber from "effect/Fiber"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
 import { type ReplayStream, ReplayTransferBackend, type ReplayTransferError } from "../service/ReplayTransferBackend.ts"
+import { inSpan } from "../service/Spans.ts"
 import type { Tensor } from "../tensor/Tensor.ts"
 import { type PackedBatch, ReplayPackRequests } from "./ReplayPackRequests.ts"
 import { batchError, type ReplayPipelineError, replayPipelineError } from "./ReplayPipelineError.ts"
@@ -176,9 +177,8 @@ export const makeReplayPipeline = Effect.fnUntraced(function* (
   )
 
   const now = Clock.currentTimeNanos
-  const attributesOf = ({ tick, slot }: Prepared) => ({
-    attributes: { tick, slot, rows, bytes: rows * layout.rowBytes }
-  })
+  const spanOf = <A, E>(effect: Effect.Effect<A, E>, name: string, { tick, slot }: Prepared): Effect.Effect<A, E> =>
+    inSpan(effect, name, () => ({ tick, slot, rows, bytes: rows * layout.rowBytes }))
   const transfer = <A>(batch: Prepared, effect: Effect.Effect<A, ReplayTransferError>) =>
     Effect.mapError(effect, (error) => transferFailed(batch, error))
 
@@ -205,18 +205,16 @@ export const makeReplayPipeline = Effect.fnUntraced(function* (
         })
       }
     }
-    const packed = yield* Effect.withSpan(pack(batch), "replay.pack", attributesOf(batch))
+    const packed = yield* spanOf(pack(batch), "replay.pack", batch)
     yield* consumed[slot]!
     const start = yield* now
     yield* transfer(batch, backend.clearReady(slot))
     const submission = { slot, destination: deviceSlots[slot]!, source: hostSlots[slot]! }
-    sums.submit += yield* transfer(batch, backend.submitH2d(submission)).pipe(
-      Effect.withSpan("replay.submit", attributesOf(batch))
-    )
+    sums.submit += yield* spanOf(transfer(batch, backend.submitH2d(submission)), "replay.submit", batch)
     yield* Deferred.succeed(batch.submitted, packed)
     // A deferred copy happens in the consumer's wait, which nobody may make in its place.
     if (isDeferred) return
-    yield* transfer(batch, backend.waitReady(slot)).pipe(Effect.withSpan("replay.copy", attributesOf(batch)))
+    yield* spanOf(transfer(batch, backend.waitReady(slot)), "replay.copy", batch)
     sums.copy += (yield* transfer(batch, backend.copySeconds(slot))) ?? secondsOf((yield* now) - start)
   })
 
@@ -268,23 +266,29 @@ export const makeReplayPipeline = Effect.fnUntraced(function* (
       idle.push(batch.slot)
     })
 
+  /** A batch whose preparation has ended is not waited for, unless the consumer's wait makes the copy: no timer is needed. */
+  const inDeadline = <A>(
+    batch: Prepared,
+    wait: Effect.Effect<A, ReplayPipelineError>,
+    late: () => ReplayPipelineError
+  ): Effect.Effect<A, ReplayPipelineError> =>
+    !isDeferred && Deferred.isDoneUnsafe(batch.ended)
+      ? wait
+      : Effect.timeoutOrElse(wait, { duration: deadline, orElse: () => Effect.fail(late()) })
+
   /** Waits at most until the deadline, keeps account of the stall, and drops the batch where it failed. */
-  const stalled = <A>(op: string, batch: Prepared, wait: Effect.Effect<A, ReplayPipelineError>) =>
-    Effect.gen(function* () {
+  const stalled = <A>(op: string, batch: Prepared, wait: Effect.Effect<A, ReplayPipelineError>) => {
+    const waiting = Effect.gen(function* () {
       const start = yield* now
-      const late = batchError("DeadlineExceeded", batch, {
-        op,
-        detail: `The batch was not ready within ${Duration.format(deadline)}.`,
-        remedy: "See whether the collector is frozen or the device slow, and wait again.",
-        isRetryable: true
-      })
       let isLate = false
-      const inTime = Effect.timeoutOrElse(wait, {
-        duration: deadline,
-        orElse: () => {
-          isLate = true
-          return Effect.fail(late)
-        }
+      const inTime = inDeadline(batch, wait, () => {
+        isLate = true
+        return batchError("DeadlineExceeded", batch, {
+          op,
+          detail: `The batch was not ready within ${Duration.format(deadline)}.`,
+          remedy: "See whether the collector is frozen or the device slow, and wait again.",
+          isRetryable: true
+        })
       })
       const told = Effect.tapError(inTime, () => (isLate ? Effect.void : Effect.andThen(quiet(batch), drop(batch))))
       return yield* Effect.onExit(told, () =>
@@ -292,7 +296,9 @@ export const makeReplayPipeline = Effect.fnUntraced(function* (
           sums.stall += end - start
         })
       )
-    }).pipe(Effect.withSpan("replay.wait", attributesOf(batch)))
+    })
+    return spanOf(waiting, "replay.wait", batch)
+  }
 
   /** Ends when the preparation has, however it did, and at the deadline. */
   const quiet = (batch: Prepared): Effect.Effect<void> =>
@@ -326,8 +332,8 @@ export const makeReplayPipeline = Effect.fnUntraced(function* (
       return hot?.large ?? (yield* sample(stream))
     })
 
-  const swap = (done: Effect.Effect<void>) =>
-    Effect.gen(function* () {
+  const swap = (done: Effect.Effect<void>) => {
+    const swapping = Effect.gen(function* () {
       const used = hot
       if (used === undefined) {
         return yield* wrongState("afterTick", "No batch is hot.", "Call sampleLargeBatch first.")
@@ -339,20 +345,19 @@ export const makeReplayPipeline = Effect.fnUntraced(function* (
         consumed[batch.slot] = done
         idle.push(batch.slot)
       })
-      const late = batchError("DeadlineExceeded", batch, {
-        op: "afterTick",
-        detail: `The copy did not end within ${Duration.format(deadline)}.`,
-        remedy: "See whether the device still works, and call afterTick again.",
-        isRetryable: true
-      })
-      const ended = Effect.timeoutOrElse(Effect.exit(Deferred.await(batch.ended)), {
-        duration: deadline,
-        orElse: () => Effect.fail(late)
-      })
-      const exit = yield* ended
+      const exit = yield* inDeadline(batch, Effect.exit(Deferred.await(batch.ended)), () =>
+        batchError("DeadlineExceeded", batch, {
+          op: "afterTick",
+          detail: `The copy did not end within ${Duration.format(deadline)}.`,
+          remedy: "See whether the device still works, and call afterTick again.",
+          isRetryable: true
+        })
+      )
       yield* release
       yield* exit
-    }).pipe(Effect.withSpan("replay.swap", { attributes: { tick: hot?.batch.tick } }))
+    })
+    return inSpan(swapping, "replay.swap", () => ({ tick: hot?.batch.tick }))
+  }
 
   return {
     startPrepare,
