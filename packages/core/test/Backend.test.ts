@@ -6,7 +6,7 @@ import { pathToFileURL } from "node:url"
 import { assert, describe, it } from "@effect/vitest"
 import * as Config from "effect/Config"
 import * as ConfigProvider from "effect/ConfigProvider"
-import type * as Duration from "effect/Duration"
+import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
@@ -33,7 +33,11 @@ import { BackendRegistry, makeRegistry, registryLayer } from "../src/backend/Bac
 import { CopyService } from "../src/service/CopyService.ts"
 import * as ProcessGroupInProcess from "../src/service/ProcessGroupInProcess.ts"
 import { ReplayTransferBackend } from "../src/service/ReplayTransferBackend.ts"
-import { replayTransferLayer } from "../src/service/ReplayTransferLayer.ts"
+import {
+  ReplayTransferBusyPoll,
+  ReplayTransferTiming,
+  replayTransferLayer
+} from "../src/service/ReplayTransferLayer.ts"
 import { TensorEngine } from "../src/service/TensorEngine.ts"
 import { type Device, formatDevice } from "../src/tensor/Device.ts"
 import { makeDelayedReplayDevice } from "../src/testing/DelayedReplayDevice.ts"
@@ -288,6 +292,7 @@ describe("other services", () => {
         for (const deadline of [0, -5, "soon" as "1 second"]) {
           assert.include(yield* refused("InvalidOptions", build({ deadline })), String(deadline))
         }
+        assert.include(yield* refused("InvalidOptions", build({ busyPoll: "soon" as "1 second" })), "soon")
         const unset = Config.Int("REPLAY_TEST_DEPTH_THAT_IS_NOT_SET")
         yield* refused("InvalidOptions", build({ ringDepth: unset }))
       }
@@ -313,6 +318,26 @@ describe("other services", () => {
         const lacking = yield* refused("Unavailable", provided(replayTransfer(choice), [absent]))
         for (const part of ["There is no device.", "/opt/one; /opt/two", "Put one in."]) assert.include(lacking, part)
       }
+    })
+  )
+
+  it.effect("how long waits poll, and whether copies are timed, reaches the backend", () =>
+    Effect.gen(function* () {
+      const told: Array<unknown> = []
+      const alpha = replaying("alpha", ["alpha"])
+      const listening: BackendDescriptor = {
+        ...alpha,
+        replayTransfer: (device, ringDepth) =>
+          Layer.unwrap(
+            Effect.gen(function* () {
+              told.push(Duration.toMillis(yield* ReplayTransferBusyPoll), yield* ReplayTransferTiming)
+              return alpha.replayTransfer(device, ringDepth, {})
+            })
+          )
+      }
+      const choice = { device: "alpha:0", ringDepth: 2, busyPoll: "7 millis", timing: true } as const
+      yield* provided(replayTransfer(choice), [listening])
+      assert.deepStrictEqual(told, [7, true])
     })
   )
 
