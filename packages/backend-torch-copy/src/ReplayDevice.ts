@@ -19,7 +19,8 @@ import {
   TensorEngine,
   type TensorEngineShape,
   type TensorError,
-  type TensorReason
+  type TensorReason,
+  tensorError
 } from "@tensorferry/core/service/TensorEngine"
 import { type Device, formatDevice } from "@tensorferry/core/tensor/Device"
 import { type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
@@ -77,6 +78,14 @@ export const make = (engine: TensorEngineShape, device: Device, options: ReplayD
         const wrapped = tensorView(storage, src.dtype, src.shape, { strides: src.strides, byteOffset: src.byteOffset })
         const view = yield* Effect.orDie(Effect.fromResult(wrapped))
         yield* engine.copy([{ dst, src: view }])
+        // The pin keeps the memory mapped. Where it is another storage's too, its owner may have given it to somebody else.
+        if (src.storage.isFreed()) {
+          return yield* tensorError("FreedStorage", {
+            op,
+            detail: "The storage of the host slot was freed during its copy.",
+            remedy: "Keep the scope that allocated the slot open until the slot is ready."
+          })
+        }
       })
       return Effect.acquireUseRelease(
         Effect.sync(() => pinAll(pinsOf([src]))),

@@ -63,8 +63,10 @@ const subjectLayer = ({ deferred, isMapped, seed, device = cpu }: Setting) =>
 const pretend = { family: "pretend", index: 0 }
 describeReplayTransfer("torch-copy, mapped slots", subjectLayer({ deferred: false, isMapped: true, seed: 1 }))
 describeReplayTransfer("torch-copy, deferred", subjectLayer({ deferred: true, isMapped: false, seed: 2 }))
-const foreign = subjectLayer({ deferred: false, isMapped: false, seed: 3, device: pretend })
-describeReplayTransfer("torch-copy, another family", foreign)
+for (const isMapped of [false, true]) {
+  const foreign = subjectLayer({ deferred: false, isMapped, seed: 3, device: pretend })
+  describeReplayTransfer(`torch-copy, another family${isMapped ? ", mapped slots" : ""}`, foreign)
+}
 if (isFull) {
   for (const seed of [4, 5, 6]) {
     for (const deferred of [false, true]) {
