@@ -155,6 +155,9 @@ const runFaults = (page: Page, top: string, isChosen: (block: Block) => boolean)
       const said = `${stdout.slice(-2000)}${stderr.slice(-2000)}`
       return [`${where(page, block)}: ended with ${status} instead of ${wanted}\n${said}`]
     }
+    const next = page.blocks[page.blocks.indexOf(block) + 1]
+    if (next !== undefined && has(next, "output") && !`${stdout}${stderr}`.includes(next.text))
+      return [`${where(page, next)}: this was not printed, but\n${stdout}${stderr}`]
   }
   return []
 }

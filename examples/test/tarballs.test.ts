@@ -5,6 +5,7 @@ import { checkPackage, createPackageFromTarballData } from "@arethetypeswrong/co
 import { publint } from "publint"
 import { formatMessage } from "publint/utils"
 import { assert, describe, it } from "vitest"
+import { blocksOf } from "../../scripts/pages/blocks.ts"
 import { exampleFolder, isFull, run, shown, stranger } from "./stranger.ts"
 
 const installed = (name: string): string => realpathSync(exampleFolder("node_modules", name))
@@ -165,13 +166,25 @@ describe("installed without scripts", () => {
     }
   })
 
-  it.runIf(isFull)("npm installs the tarballs too", { timeout: 300_000 }, async () => {
+  it.runIf(isFull)("npm installs the tarballs by the README's commands", { timeout: 300_000 }, async () => {
     const folder = exampleFolder("with-npm")
-    const dependencies = stranger.packed.map(({ filename }) => `file:${filename}`)
-    const args = ["install", "--ignore-scripts", "--prefer-offline", "--no-audit", "--no-fund", "--prefix", folder]
-    const ended = await run("npm", [...args, ...dependencies, "effect@^4.1.0"], { deadline: 240_000 })
+    const page = readFileSync(path.resolve(import.meta.dirname, "../../README.md"), "utf8")
+    const block = blocksOf(page).find(({ text }) => text.includes("npm install /path/to/tensorferry/release/"))
+    assert.isDefined(block)
+    const commands = block!.text
+      .replaceAll("/path/to/project", folder)
+      .replaceAll("/path/to/tensorferry/release", path.dirname(stranger.packed[0]!.filename))
+    const quiet = { npm_config_prefer_offline: "true", npm_config_audit: "false", npm_config_fund: "false" }
+    const ended = await run("bash", ["-euc", `${commands}\ncommand -v tensorferry`], { env: quiet, deadline: 240_000 })
     assert.strictEqual(ended.code, 0, shown(ended))
-    const listed = await run(path.join(folder, "node_modules/.bin/tensorferry"), ["backends"], { cwd: folder })
-    assert.include(listed.stdout, "torch-copy  available", shown(listed))
+    assert.include(ended.stdout, "torch-copy  available", shown(ended))
+    assert.include(ended.stdout, path.join(folder, "node_modules/.bin/tensorferry"), shown(ended))
+    // The project can import what it installed, and effect is one for all.
+    const script = `
+      import { CopyService } from "@tensorferry/core"
+      import * as Effect from "effect/Effect"
+      console.log(Effect.isEffect(CopyService))`
+    const imported = await run(process.execPath, ["--input-type=module", "-e", script], { cwd: folder })
+    assert.strictEqual(imported.stdout.trim(), "true", shown(imported))
   })
 })

@@ -6,7 +6,7 @@
  *   ```ts prelude=replay        a fragment: checked by the compiler where the prelude of that name says `// block`
  *   ```sh run                   runs in bash; `exit=1` where it must end so; with `full` only in full runs
  *   ```sh parse                 cannot run here (a device, a launcher, minutes): its commands and flags must exist
- *   ```text                     no code
+ *   ```text                     no code; with `output` it is in what the block that ran before it printed
  *
  * Anything else is a fault, so that no block goes untried by oversight.
  */
@@ -58,7 +58,7 @@ export const has = ({ marks }: Block, mark: string): boolean => marks.includes(m
 
 /** What each language may be marked with: one of these, and with it what is in brackets. */
 const allowed: Readonly<Record<string, ReadonlyArray<RegExp>>> = {
-  text: [/^$/],
+  text: [/^(output)?$/],
   sh: [/^run( full)?( exit=\d+)?$/, /^parse$/],
   ts: [/^file=\S+$/, /^prelude=\S+$/],
   json: [/^file=\S+$/],

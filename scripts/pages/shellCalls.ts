@@ -16,7 +16,8 @@ type Call = ReadonlyArray<string>
 const recorder = `
 exec 9>"$RECORD"
 cd() { :; }
-command_not_found_handle() { { printf '%s\\x1f' "$@"; printf '\\x1e'; } >&9; }
+# One write for each: calls in the background may come at the same time.
+command_not_found_handle() { local call; printf -v call '%s\\x1f' "$@"; printf '%s\\x1e' "$call" >&9; }
 `
 
 /** The calls of a block; a text where bash cannot read it. */
@@ -43,9 +44,10 @@ const callsOf = (text: string): ReadonlyArray<Call> | string => {
 
 const read = (name: string): string => readFileSync(path.join(root, name), "utf8")
 
-const scripts = Object.keys((JSON.parse(read("package.json")) as { readonly scripts: object }).scripts)
+const manifest = JSON.parse(read("package.json")) as { readonly packageManager: string; readonly scripts: object }
+const scripts = Object.keys(manifest.scripts)
 const ofPnpm = ["install", "pack"]
-const ofNpm = ["install", "publish"]
+const ofNpm = ["init", "install", "pkg", "publish"]
 
 const missing = (what: string, name: string | undefined, known: boolean): string | undefined =>
   known ? undefined : `${what} "${name ?? ""}" does not exist`
@@ -72,12 +74,28 @@ const foreignFlags = ["ignore-scripts", "project", "lockfile-only", "help", "ver
 /** Whether any command of the repository has the flag: for what pages name in passing. */
 export const isFlag = (flag: string): boolean =>
   foreignFlags.includes(flag) ||
-  flagSources.some((name) => read(name).includes(`("${flag}"`) || read(name).includes(`"--${flag}"`))
+  // A default may stand before the name.
+  flagSources.some((name) => new RegExp(`\\((\\w+, )?"${flag}"|"--${flag}"`).test(read(name)))
 
 /** A launcher's own flags are its affair; what it starts is ours. */
 const launched = (args: Call): Promise<string | undefined> | string => {
   const at = args.indexOf("tensorferry")
   return at < 0 ? "starts no tensorferry" : commandLineFault(args.slice(at + 1))
+}
+
+const pnpmFault = ([first, ...rest]: Call): string | undefined => {
+  const [name, ...args] = first === "run" ? rest : [first, ...rest]
+  const suite = args.find((arg) => arg !== undefined && !arg.startsWith("--"))
+  if (name === "bench" && suite !== undefined)
+    return missing("bench", suite, new RegExp(`^ +"?${suite}"?: async`, "m").test(read("bench/run.ts")))
+  return missing("script", name, [...scripts, ...ofPnpm].includes(name ?? ""))
+}
+
+/** `npx --yes pnpm@VERSION`, in the version that the repository pins, or a command of ours. */
+const npxFault = (args: Call): Promise<string | undefined> | string | undefined => {
+  const at = args.findIndex((arg) => arg.startsWith("pnpm@"))
+  if (at < 0) return launched(args)
+  return args[at] === manifest.packageManager ? pnpmFault(args.slice(at + 1)) : `it is ${manifest.packageManager} here`
 }
 
 const judges: Readonly<
@@ -87,14 +105,8 @@ const judges: Readonly<
   torchrun: launched,
   srun: launched,
   mpirun: launched,
-  npx: launched,
-  pnpm: ([first, ...rest]) => {
-    const [name, ...args] = first === "run" ? rest : [first, ...rest]
-    const suite = args.find((arg) => arg !== undefined && !arg.startsWith("--"))
-    if (name === "bench" && suite !== undefined)
-      return missing("bench", suite, new RegExp(`^ +"?${suite}"?: async`, "m").test(read("bench/run.ts")))
-    return missing("script", name, [...scripts, ...ofPnpm].includes(name ?? ""))
-  },
+  npx: npxFault,
+  pnpm: pnpmFault,
   npm: ([name, script]) =>
     name === "run" || name === "test"
       ? undefined
@@ -104,6 +116,8 @@ const judges: Readonly<
     file === "scripts/gpu/main.ts"
       ? gpuFlagFault(args)
       : missing("file", file, isFile(file) || (file !== undefined && isOfPage(file))),
+  vitest: ([run, file], isOfPage) =>
+    run === "run" ? missing("file", file, file !== undefined && isOfPage(file)) : "is to be called with run",
   bash: ([file, ...args]) => (file === "gpu-bundle/run.sh" ? gpuFlagFault(args) : missing("file", file, isFile(file))),
   cat: () => undefined,
   mkdir: () => undefined,

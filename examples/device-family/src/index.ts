@@ -1,14 +1,17 @@
 /** The backend that claims device family `thread`. It offers replay transfers and nothing else. */
-import { type BackendDescriptor, backendApiVersion } from "@tensorferry/core/backend/BackendDescriptor"
+import type { BackendDescriptor } from "@tensorferry/core/backend/BackendDescriptor"
 import { replayTransferLayer } from "@tensorferry/core/service/ReplayTransferLayer"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import { makeThreadDevice } from "./ThreadDevice.ts"
 
+/** Of the contracts. Core's own constant would agree with any core. */
+const apiVersion = 1
+
 export const descriptors: ReadonlyArray<BackendDescriptor> = [
   {
     name: "copy-thread",
-    apiVersion: backendApiVersion,
+    apiVersion,
     deviceFamilies: ["thread"],
     capabilities: { replayTransfer: true },
     options: Schema.Struct({}),

@@ -4,12 +4,7 @@
  */
 import { mkdir, rm } from "node:fs/promises"
 import * as path from "node:path"
-import {
-  type BackendDescriptor,
-  type BackendError,
-  backendApiVersion,
-  backendError
-} from "@tensorferry/core/backend/BackendDescriptor"
+import { type BackendDescriptor, type BackendError, backendError } from "@tensorferry/core/backend/BackendDescriptor"
 import { optionsLayer } from "@tensorferry/core/backend/OptionsLayer"
 import { CopyDriver } from "@tensorferry/core/service/CopyDriver"
 import * as Config from "effect/Config"
@@ -19,6 +14,9 @@ import * as Schema from "effect/Schema"
 import { capabilities, spoolDriver } from "./SpoolDriver.ts"
 
 export { spoolDriver }
+
+/** Of the contracts, as package.json says it. Core's own constant would agree with any core. */
+const apiVersion = 1
 
 const SpoolOptions = Schema.Struct({ folder: Schema.optionalKey(Schema.NonEmptyString) })
 
@@ -46,7 +44,7 @@ const tryFolder = (folder: string): Effect.Effect<void, BackendError> =>
 export const descriptors: ReadonlyArray<BackendDescriptor> = [
   {
     name: "spool",
-    apiVersion: backendApiVersion,
+    apiVersion,
     deviceFamilies: ["cpu"],
     capabilities: { copyDriver: capabilities },
     options: SpoolOptions,
@@ -66,7 +64,8 @@ export const descriptors: ReadonlyArray<BackendDescriptor> = [
       optionsLayer(
         SpoolOptions,
         "spool",
-        remedy
+        remedy,
+        apiVersion
       )(options, (decoded) =>
         Layer.effect(
           CopyDriver,
