@@ -98,7 +98,7 @@ export const packAll = (folder: string, otherPrebuilds?: string): ReadonlyArray<
 
 if (process.argv[1] === import.meta.filename) {
   const [folder, otherPrebuilds] = process.argv.slice(2)
-  if (folder === undefined) {
+  if (folder === undefined || folder.startsWith("-")) {
     console.error("usage: node scripts/pack.ts FOLDER [PREBUILDS]")
     process.exit(2)
   }
