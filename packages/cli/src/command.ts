@@ -8,6 +8,7 @@ import * as NodeServices from "@effect/platform-node/NodeServices"
 import * as CliError from "effect/cli/CliError"
 import * as Command from "effect/cli/Command"
 import * as Effect from "effect/Effect"
+import { presenterFor, withoutVainHelp } from "./usage.ts"
 
 const given = process.argv.slice(2)
 
@@ -81,13 +82,13 @@ const root = Command.make("tensorferry").pipe(
 /** One folder below the package's own, in the sources as in what is published. */
 const { version } = createRequire(import.meta.url)("../package.json") as { readonly version: string }
 
-const program = Command.runWith(root, { version })(given).pipe(
+const program = Command.runWith(root, { version })(withoutVainHelp(root, given)).pipe(
   Effect.catchIf(CliError.isCliError, (error) =>
     Effect.sync(() => {
       process.exitCode = error._tag === "ShowHelp" && error.errors.length === 0 ? 0 : 2
     })
   ),
-  Effect.provide(NodeServices.layer)
+  Effect.provide([NodeServices.layer, presenterFor(given)])
 )
 
 NodeRuntime.runMain(program)

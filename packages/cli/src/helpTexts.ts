@@ -195,8 +195,8 @@ export const helpTexts: Readonly<Record<string, string>> = {
   \u001b[36mtensorferry verify [flags] <A> <B>\u001b[0m
 
 \u001b[1mARGUMENTS\u001b[0m
-  \u001b[32mA\u001b[0m \u001b[2mstring\u001b[0m    
-  \u001b[32mB\u001b[0m \u001b[2mstring\u001b[0m    
+  \u001b[32mA\u001b[0m \u001b[2mstring\u001b[0m    A model in any form that reshard reads: a .safetensors file, a folder of them, shards
+  \u001b[32mB\u001b[0m \u001b[2mstring\u001b[0m    The model that it is compared with, in the same or another form
 
 \u001b[1mFLAGS\u001b[0m
   \u001b[32m--tolerance\u001b[0m \u001b[2mnumber\u001b[0m    Compare values, not bytes: types may differ, NAME with NAME_scale is dequantized, and values may differ by this part of the largest of their block of 32
@@ -238,19 +238,19 @@ export const helpTexts: Readonly<Record<string, string>> = {
   \u001b[36mtensorferry replay bench [flags]\u001b[0m
 
 \u001b[1mFLAGS\u001b[0m
-  \u001b[32m--device\u001b[0m \u001b[2mstring\u001b[0m             Where batches go: cpu, cuda:0, xpu:0
-  \u001b[32m--rows\u001b[0m \u001b[2minteger\u001b[0m              Rows of a batch
-  \u001b[32m--width\u001b[0m \u001b[2minteger\u001b[0m             Numbers (float32) in the observation of a row
-  \u001b[32m--ring\u001b[0m \u001b[2minteger\u001b[0m              Slots that batches rotate through: 1 without overlap, 2 hot and cold, more ahead
-  \u001b[32m--ticks\u001b[0m \u001b[2minteger\u001b[0m             Batches to take
+  \u001b[32m--device\u001b[0m \u001b[2mstring\u001b[0m             Where batches go: cpu, cuda:0, xpu:0 (cpu by default)
+  \u001b[32m--rows\u001b[0m \u001b[2minteger\u001b[0m              Rows of a batch (4096 by default)
+  \u001b[32m--width\u001b[0m \u001b[2minteger\u001b[0m             Numbers (float32) in the observation of a row (256 by default)
+  \u001b[32m--ring\u001b[0m \u001b[2minteger\u001b[0m              Slots that batches rotate through: 1 without overlap, 2 hot and cold, more ahead (2 by default)
   \u001b[32m--capacity\u001b[0m \u001b[2minteger\u001b[0m          Rows that the replay holds; by default four batches
   \u001b[32m--append\u001b[0m \u001b[2minteger\u001b[0m            New rows that the collector appends per batch; by default a quarter of it
-  \u001b[32m--seed\u001b[0m \u001b[2minteger\u001b[0m              Fixes which rows each batch holds
-  \u001b[32m--compute\u001b[0m \u001b[2mnumber\u001b[0m            Milliseconds that the learner works on each batch
+  \u001b[32m--seed\u001b[0m \u001b[2minteger\u001b[0m              Fixes which rows each batch holds (0 by default)
+  \u001b[32m--compute\u001b[0m \u001b[2mnumber\u001b[0m            Milliseconds that the learner works on each batch (20 by default)
   \u001b[32m--trace\u001b[0m \u001b[2mstring\u001b[0m              File for a trace of packs, copies and waits that Perfetto and Chrome show
   \u001b[32m--deadline\u001b[0m \u001b[2mnumber\u001b[0m           Seconds without progress after which the command fails
   \u001b[32m--backend-package\u001b[0m \u001b[2mstring\u001b[0m    Package to load more backends from (repeatable); it is imported from the current folder
   \u001b[32m--json\u001b[0m                      Print one JSON document on standard output instead of tables
+  \u001b[32m--ticks\u001b[0m \u001b[2minteger\u001b[0m             Batches to take (100 by default)
 
 \u001b[1mGLOBAL FLAGS\u001b[0m
   \u001b[32m--help\u001b[0m, \u001b[32m-h\u001b[0m                                                          Show help information
@@ -272,19 +272,19 @@ export const helpTexts: Readonly<Record<string, string>> = {
   \u001b[36mtensorferry replay demo [flags]\u001b[0m
 
 \u001b[1mFLAGS\u001b[0m
-  \u001b[32m--device\u001b[0m \u001b[2mstring\u001b[0m             Where batches go: cpu, cuda:0, xpu:0
-  \u001b[32m--rows\u001b[0m \u001b[2minteger\u001b[0m              Rows of a batch
-  \u001b[32m--width\u001b[0m \u001b[2minteger\u001b[0m             Numbers (float32) in the observation of a row
-  \u001b[32m--ring\u001b[0m \u001b[2minteger\u001b[0m              Slots that batches rotate through: 1 without overlap, 2 hot and cold, more ahead
-  \u001b[32m--ticks\u001b[0m \u001b[2minteger\u001b[0m             Batches to take
+  \u001b[32m--device\u001b[0m \u001b[2mstring\u001b[0m             Where batches go: cpu, cuda:0, xpu:0 (cpu by default)
+  \u001b[32m--rows\u001b[0m \u001b[2minteger\u001b[0m              Rows of a batch (4096 by default)
+  \u001b[32m--width\u001b[0m \u001b[2minteger\u001b[0m             Numbers (float32) in the observation of a row (256 by default)
+  \u001b[32m--ring\u001b[0m \u001b[2minteger\u001b[0m              Slots that batches rotate through: 1 without overlap, 2 hot and cold, more ahead (2 by default)
   \u001b[32m--capacity\u001b[0m \u001b[2minteger\u001b[0m          Rows that the replay holds; by default four batches
   \u001b[32m--append\u001b[0m \u001b[2minteger\u001b[0m            New rows that the collector appends per batch; by default a quarter of it
-  \u001b[32m--seed\u001b[0m \u001b[2minteger\u001b[0m              Fixes which rows each batch holds
-  \u001b[32m--compute\u001b[0m \u001b[2mnumber\u001b[0m            Milliseconds that the learner works on each batch
+  \u001b[32m--seed\u001b[0m \u001b[2minteger\u001b[0m              Fixes which rows each batch holds (0 by default)
+  \u001b[32m--compute\u001b[0m \u001b[2mnumber\u001b[0m            Milliseconds that the learner works on each batch (20 by default)
   \u001b[32m--trace\u001b[0m \u001b[2mstring\u001b[0m              File for a trace of packs, copies and waits that Perfetto and Chrome show
   \u001b[32m--deadline\u001b[0m \u001b[2mnumber\u001b[0m           Seconds without progress after which the command fails
   \u001b[32m--backend-package\u001b[0m \u001b[2mstring\u001b[0m    Package to load more backends from (repeatable); it is imported from the current folder
   \u001b[32m--json\u001b[0m                      Print one JSON document on standard output instead of tables
+  \u001b[32m--ticks\u001b[0m \u001b[2minteger\u001b[0m             Batches to take (20 by default)
 
 \u001b[1mGLOBAL FLAGS\u001b[0m
   \u001b[32m--help\u001b[0m, \u001b[32m-h\u001b[0m                                                          Show help information
@@ -304,7 +304,7 @@ export const helpTexts: Readonly<Record<string, string>> = {
 
 \u001b[1mFLAGS\u001b[0m
   \u001b[32m--backend\u001b[0m \u001b[2mstring\u001b[0m            Backend that moves the bytes, or auto
-  \u001b[32m--ranks\u001b[0m \u001b[2minteger\u001b[0m             Processes; each sends to the next one and receives from the one before
+  \u001b[32m--ranks\u001b[0m \u001b[2minteger\u001b[0m             Processes; each sends to the next one and receives from the one before (2 by default)
   \u001b[32m--bytes\u001b[0m \u001b[2mstring\u001b[0m              Bytes of a message, as 4096, 64KiB, 256MiB (repeatable); by default 8 bytes to 64MiB
   \u001b[32m--options\u001b[0m \u001b[2mstring\u001b[0m            The backend's own options as JSON, as {"threads": 2}
   \u001b[32m--backend-package\u001b[0m \u001b[2mstring\u001b[0m    Package to load more backends from (repeatable); it is imported from the current folder
@@ -398,12 +398,12 @@ export const helpTexts: Readonly<Record<string, string>> = {
   \u001b[32mNAME\u001b[0m \u001b[2mstring\u001b[0m    The backend to judge
 
 \u001b[1mFLAGS\u001b[0m
-  \u001b[32m--ranks\u001b[0m \u001b[2minteger\u001b[0m             Most processes of a case, 1 to 4; cases of more ranks are skipped
+  \u001b[32m--ranks\u001b[0m \u001b[2minteger\u001b[0m             Most processes of a case, 1 to 4; cases of more ranks are skipped (4 by default)
   \u001b[32m--filter\u001b[0m \u001b[2mstring\u001b[0m             Only cases with this in their service or name, as copyDriver or cancel
   \u001b[32m--options\u001b[0m \u001b[2mstring\u001b[0m            The backend's own options as JSON, as {"threads": 2}
   \u001b[32m--quirks\u001b[0m \u001b[2mstring\u001b[0m             YAML or JSON file of cases that are known to fail, each with the reason; they are not run
   \u001b[32m--hooks\u001b[0m \u001b[2mstring\u001b[0m              JavaScript or TypeScript module whose replayTesting holds the device of a replay backend back; by default the descriptor's
-  \u001b[32m--case-seconds\u001b[0m \u001b[2mnumber\u001b[0m       Seconds after which a case counts as hanging
+  \u001b[32m--case-seconds\u001b[0m \u001b[2mnumber\u001b[0m       Seconds after which a case counts as hanging (60 by default)
   \u001b[32m--report\u001b[0m \u001b[2mstring\u001b[0m             File to write the report to, as JSON
   \u001b[32m--note\u001b[0m \u001b[2mstring\u001b[0m               A line for the report, such as that the devices are simulated
   \u001b[32m--backend-package\u001b[0m \u001b[2mstring\u001b[0m    Package to load more backends from (repeatable); it is imported from the current folder

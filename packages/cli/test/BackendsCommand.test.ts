@@ -4,6 +4,7 @@ import { join } from "node:path"
 import { afterEach, assert, describe, it } from "@effect/vitest"
 import { ConformanceReport } from "@tensorferry/core/testing"
 import * as Schema from "effect/Schema"
+import { describeReport } from "../src/backends/reportText.ts"
 import { assertNothingRuns, endAll, failuresOf, isFull, run, runAll, scratch, start } from "./support/command.ts"
 import { type Change, writeSpool } from "./support/spool.ts"
 
@@ -22,7 +23,6 @@ const judge = async (filter: string, changes: ReadonlyArray<Change> = [], ...mor
   using folder = scratch()
   writeSpool(folder.path, changes)
   writeFileSync(join(folder.path, "quirks.json"), JSON.stringify({ "moves one byte": "it moves words" }))
-  writeFileSync(join(folder.path, "silent.json"), JSON.stringify({ "moves one byte": " ", "moves a house": "so what" }))
   const args = ["backends", "conformance", "spool", "--backend-package", "./spool", "--ranks", "2", "--json"]
   const filters = filter === "" ? [] : ["--filter", filter]
   const command = start([...args, ...filters, "--report", "report.json", ...more], { cwd: folder.path, limit: 110_000 })
@@ -51,6 +51,42 @@ describe("backends", () => {
     for (const part of ["unavailable", "tried", "libcuda.so.1", "remedy"]) assert.include(probe!.stdout, part)
     assert.strictEqual(nobody!.code, 1)
     assert.strictEqual(failuresOf(nobody!)[0]!.reason, "UnknownBackend")
+  })
+
+  it("goes on behind a probe that throws, and says whose it is", async () => {
+    using folder = scratch()
+    writeSpool(folder.path, [
+      [
+        "spool/index.ts",
+        'Effect.succeed({ _tag: "Available", detail: "Files in a folder.", versions: { spool: "1.0.0" } })',
+        'Effect.die(new Error("bad probe"))'
+      ]
+    ])
+    const named = ["--backend-package", "./spool"]
+    const options = { cwd: folder.path }
+    const list = await run(["backends", "--json", ...named], options)
+    assert.strictEqual(list.code, 0, list.stdout)
+    const { backends } = JSON.parse(list.stdout) as { readonly backends: ReadonlyArray<Record<string, unknown>> }
+    const spool = backends.find(({ name }) => name === "spool") ?? assert.fail("spool is not listed")
+    const { _tag, cause, remedy } = spool.probe as Record<string, string>
+    assert.strictEqual(_tag, "Unavailable")
+    assert.match(cause!, /bad probe \(at .*spool\/index\.ts:\d+:\d+\)/)
+    assert.include(remedy!, "package ./spool")
+    assert.isAbove(backends.length, 1)
+    for (const args of [["backends", "probe"], ["doctor"]]) {
+      const ended = await run([...args, ...named], options)
+      assert.strictEqual(ended.code, 0, ended.stderr)
+      for (const part of ["bad probe", "package ./spool", "torch-copy"]) assert.include(ended.stdout, part)
+    }
+  })
+
+  it("names file and line of a package that cannot be parsed", async () => {
+    using folder = scratch()
+    writeSpool(folder.path)
+    writeFileSync(join(folder.path, "spool/index.ts"), "export const descriptors = [{\n  name: 1 2\n}]\n")
+    const ended = await run(["backends", "--backend-package", "./spool", "--json"], { cwd: folder.path })
+    assert.strictEqual(ended.code, 1)
+    assert.match(failuresOf(ended)[0]!.message, /\(at .*spool\/index\.ts:2\)/)
   })
 
   it("judges a backend of somebody else: what passed, what does not apply here, who it was", async () => {
@@ -84,6 +120,50 @@ describe("backends", () => {
 })
 
 describe.skipIf(!isFull)("backends conformance", () => {
+  it("tells of a process that crashed first, by its message and the line of the driver", async () => {
+    const { code, report, resultOf } = await judge("programs without", [
+      [
+        "spool/driver.ts",
+        "let movedBytes = 0",
+        `if (group.rank === 1) {
+            setImmediate(() => Buffer.alloc(-1))
+            yield* Effect.never
+          }
+          let movedBytes = 0`
+      ]
+    ])
+    assert.strictEqual(code, 1)
+    const [first, ...rest] = resultOf("programs without messages start and end").detail.split("\n")
+    assert.match(
+      first!,
+      /^rank 1 crashed: the process ended with exit code \d+: RangeError \[ERR_OUT_OF_RANGE\]: .* \(at .*spool\/driver\.ts:\d+:\d+\)$/
+    )
+    for (const line of rest) assert.match(line, /^rank 0: /)
+    assert.include(describeReport(report), "rank 1 crashed: ")
+  })
+
+  it("tells of a layer that throws by its message and the line, in every case and in bench", async () => {
+    const change: Change = [
+      "spool/driver.ts",
+      "const group = yield* ProcessGroup\n",
+      'const group = yield* ProcessGroup\n    yield* Effect.die(new Error("boom"))\n'
+    ]
+    const { code, report } = await judge("moves one", [change])
+    assert.strictEqual(code, 1)
+    const cases = report.services.flatMap((service) => service.cases).filter(({ ranks }) => ranks === 2)
+    assert.isNotEmpty(cases)
+    for (const { detail } of cases) assert.match(detail, /^rank 0: boom \(at .*spool\/driver\.ts:\d+:\d+\)$/m)
+    const text = describeReport(report)
+    assert.include(text, "boom (at ")
+    assert.notInclude(text, "    at ")
+    using folder = scratch()
+    writeSpool(folder.path, [change])
+    const args = ["bench", "--backend", "spool", "--backend-package", "./spool", "--bytes", "8", "--json"]
+    const ended = await run(args, { cwd: folder.path, limit: 110_000 })
+    assert.strictEqual(ended.code, 1)
+    assert.match(failuresOf(ended)[0]!.message, /boom \(at .*spool\/driver\.ts:\d+:\d+\)/)
+  })
+
   it("goes on behind a case that takes its process with it", async () => {
     const { code, resultOf } = await judge("copyDriver", [
       [
@@ -144,13 +224,58 @@ describe.skipIf(!isFull)("backends conformance", () => {
       ["spool/index.ts", "options: Options,", 'options: Options,\n    quirks: { "moves one tensor": "it moves none" },']
     ])
     assert.deepInclude(stated.resultOf("moves one tensor"), { status: "skipped", detail: "Known quirk: it moves none" })
-    const silent = await judge("", [], "--quirks", "silent.json")
-    assert.strictEqual(silent.code, 1)
-    const failed = silent.report.services.flatMap(({ cases }) => cases.filter(({ status }) => status === "failed"))
-    assert.sameMembers(
-      failed.map(({ detail }) => detail),
-      ["The quirk gives no reason.", 'A quirk is stated for "moves a house", which is no case.']
+    const strange = await judge("moves one", [
+      [
+        "spool/index.ts",
+        "options: Options,",
+        'options: Options,\n    quirks: { "moves one tensors": "it moves none" },'
+      ]
+    ])
+    assert.strictEqual(strange.code, 1)
+    assert.strictEqual(
+      strange.resultOf("moves one tensors").detail,
+      'A quirk is stated for "moves one tensors", which is no case. Did you mean "moves one tensor"?'
     )
+  })
+
+  it("refuses a report that cannot be written before any case runs", async () => {
+    using folder = scratch()
+    writeSpool(folder.path, [
+      ["spool/driver.ts", "let movedBytes = 0", 'yield* Effect.die("it ran")\n          let movedBytes = 0']
+    ])
+    const args = ["backends", "conformance", "spool", "--backend-package", "./spool", "--json", "--filter", "moves one"]
+    const ended = await run([...args, "--report", join("nowhere", "report.json")], { cwd: folder.path })
+    assert.strictEqual(ended.code, 1)
+    assert.strictEqual(failuresOf(ended)[0]!.reason, "WriteFailed")
+    assert.notInclude(ended.stdout, "it ran")
+  })
+
+  it("refuses quirks of a file that say nothing, and names the entries, with a filter too", async () => {
+    using folder = scratch()
+    writeSpool(folder.path)
+    writeFileSync(
+      join(folder.path, "silent.json"),
+      JSON.stringify({ "moves one byte": " ", "moves one tnsor": "so what", "sings a song": "it is loud" })
+    )
+    const args = [
+      "backends",
+      "conformance",
+      "spool",
+      "--backend-package",
+      "./spool",
+      "--json",
+      "--quirks",
+      "silent.json"
+    ]
+    for (const more of [[], ["--filter", "moves one"]]) {
+      const ended = await run([...args, ...more], { cwd: folder.path })
+      assert.strictEqual(ended.code, 2)
+      const { message, fields } = failuresOf(ended)[0]!
+      assert.strictEqual(fields?.file, "silent.json")
+      assert.include(message, '"moves one byte": The quirk gives no reason.')
+      assert.include(message, '"moves one tnsor", which is no case. Did you mean "moves one tensor"?')
+      assert.include(message, 'A quirk is stated for "sings a song", which is no case. Write')
+    }
   })
 
   it("refuses wrong options with their path, and filters that choose nothing", async () => {
@@ -159,7 +284,7 @@ describe.skipIf(!isFull)("backends conformance", () => {
     const args = ["backends", "conformance", "spool", "--backend-package", "./spool", "--json"]
     const judged = (...more: ReadonlyArray<string>) => run([...args, ...more], { cwd: folder.path })
     const wrong = await judged("--options", '{"folder": 7}')
-    assert.strictEqual(wrong.code, 1)
+    assert.strictEqual(wrong.code, 2)
     assert.include(failuresOf(wrong)[0]!.message, "folder must be string, but is 7.")
     for (const more of [
       ["--options", "{"],

@@ -49,6 +49,49 @@ describe("wrong usage ends with 2", () => {
   })
 })
 
+describe("wrong usage", () => {
+  it("is told in a few lines on standard error, with the usage and where the help is", async () => {
+    const [flag, name, help, group] = await runAll([
+      ["plan", mnist, "--to", "tp=x"],
+      ["backends", "prob"],
+      ["nonsense", "--help"],
+      ["replay", "bensh", "-h"]
+    ])
+    for (const ended of [flag!, name!, help!, group!]) {
+      assert.strictEqual(ended.code, 2)
+      assert.strictEqual(ended.stdout, "")
+      assert.isAtMost(ended.stderr.trim().split("\n").length, 3, ended.stderr)
+    }
+    assert.match(flag!.stderr, /^error: .*--to.*tp=x.*\nusage: tensorferry plan .*\nSee tensorferry plan --help\.\n$/)
+    assert.match(name!.stderr, /prob.*Did you mean this\? probe\n/)
+    assert.match(help!.stderr, /^error: Unknown subcommand "nonsense"/)
+    assert.match(group!.stderr, /Unknown subcommand "bensh"/)
+  })
+
+  it("is a document on standard output with --json, and nothing else", async () => {
+    const ended = await runAll([
+      ["plan", mnist, "--to", "tp=x", "--json"],
+      ["reshard", "--json"],
+      ["nonsense", "--json"],
+      ["replay", "bench", "--json", "--rows", "0"]
+    ])
+    for (const [at, says] of [/tp=x/, /CHECKPOINT/, /nonsense/, /--rows/].entries()) {
+      assert.strictEqual(ended[at]!.code, 2)
+      assert.strictEqual(ended[at]!.stderr, "")
+      const failures = failuresOf(ended[at]!)
+      assert.lengthOf(failures, 1)
+      assert.strictEqual(failures[0]!.reason, "InvalidUsage")
+      assert.match(failures[0]!.message, says)
+    }
+  })
+
+  it("is not a help that was asked for behind a word that is an argument", async () => {
+    const ended = await run(["plan", "nonsense", "--help"])
+    assert.strictEqual(ended.code, 0, ended.stderr)
+    assert.include(ended.stdout, "CHECKPOINT")
+  })
+})
+
 describe("help and version", () => {
   it("name every command, and give examples", async () => {
     const [help, reshard, version] = (await runAll([["--help"], ["reshard", "--help"], ["--version"]])) as [
@@ -207,6 +250,12 @@ describe("reshard", () => {
     const unruled = await run(["reshard", mnist, "--to", "tp=2", "--json"])
     assert.strictEqual(failuresOf(unruled)[0]!.reason, "NoRule")
     assert.include(failuresOf(unruled)[0]!.message, "l1.weight")
+    assert.include(failuresOf(unruled)[0]!.message, "--default replicate")
+    for (const flag of ["--rules", "--layout"]) {
+      const absent = await run(["reshard", mnist, "--to", "tp=2", flag, at("nowhere.yaml"), "--json"])
+      assert.strictEqual(absent.code, 1)
+      assert.strictEqual(failuresOf(absent)[0]!.fields?.remedy, "Check the path.")
+    }
     for (const text of ["rules: 5", "rules: [{ match: x }]", "a: &a [*a, *a]", ": ["]) {
       writeFileSync(at("rules.yaml"), text)
       const refused = await run(["reshard", mnist, "--to", "tp=2", "--rules", at("rules.yaml"), "--json"])

@@ -3,8 +3,14 @@
  * would say.
  */
 import { type SpawnSyncReturns, spawnSync } from "node:child_process"
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs"
+import { stripTypeScriptTypes } from "node:module"
+import { tmpdir } from "node:os"
+import * as path from "node:path"
 import { fileURLToPath } from "node:url"
+import { stripVTControlCharacters } from "node:util"
 import { assert, describe, it } from "@effect/vitest"
+import { onTestFinished } from "vitest"
 import { helpTexts } from "../src/helpTexts.ts"
 
 const here = (file: string): string => fileURLToPath(new URL(file, import.meta.url))
@@ -50,8 +56,22 @@ describe("what the command says about itself", () => {
     const files = loadedBy(args).filter((url) => url.startsWith("file:"))
     assert.deepStrictEqual(
       files.map((url) => url.slice(url.lastIndexOf("/") + 1)).filter((name) => name !== "package.json"),
-      ["main.ts", "compileCache.ts", "help.ts", "helpTexts.ts"]
+      ["main.ts", "help.ts", "helpTexts.ts"]
     )
+  })
+
+  it("tells defaults, and what arguments are", () => {
+    const wanted: ReadonlyArray<readonly [name: string, lines: ReadonlyArray<RegExp>]> = [
+      ["replay bench", [/--rows .*4096/, /--width .*256/, /--ring .*2 by/, /--ticks .*100 by/, /--compute .*20 by/]],
+      ["replay demo", [/--ticks .*20 by/]],
+      ["bench", [/--ranks .*2 by/]],
+      ["backends conformance", [/--ranks .*4 by/, /--case-seconds .*60 by/]],
+      ["verify", [/A string.*\w\w/, /B string.*\w\w/]]
+    ]
+    for (const [name, lines] of wanted) {
+      const text = stripVTControlCharacters(helpTexts[name]!)
+      for (const line of lines) assert.match(text, line, name)
+    }
   })
 
   it("is what the command renders, for it and every subcommand", () => {
@@ -78,12 +98,61 @@ describe("what the command says about itself", () => {
   it.each([
     { args: ["--help", "plan"], code: 0 },
     { args: ["plan", "--json", "--help"], code: 0 },
-    { args: ["toString", "--help"], code: 0 },
-    { args: ["plan check", "--help"], code: 0 },
+    { args: ["toString", "--help"], code: 2 },
+    { args: ["plan check", "--help"], code: 2 },
     { args: ["plan", "no-such-file", "--no-such-flag"], code: 2 }
   ])("$args is left to the command", ({ args, code }) => {
     const [said, would] = [start([main, ...args]), start([command, ...args])]
     assert.strictEqual(would.status, code, would.stdout)
     assert.deepStrictEqual([said.status, said.stdout, said.stderr], [would.status, would.stdout, would.stderr])
+  })
+})
+
+/** Lets the command believe that another Node runs it. */
+const pretend = (node: string): string =>
+  `data:text/javascript,${encodeURIComponent(
+    `Object.defineProperty(process, "versions", { value: { ...process.versions, node: "${node}" } })`
+  )}`
+
+/** A Node of this machine that is too old, with its version; most have none. */
+const oldNode = (process.env.PATH ?? "")
+  .split(path.delimiter)
+  .map((folder) => path.join(folder, "node"))
+  .map((file) => ({
+    file,
+    version: spawnSync(file, ["--version"], { encoding: "utf8" }).stdout?.trim().slice(1) ?? ""
+  }))
+  .find(({ version }) => /^(1[4-9]|2[01])\./.test(version))
+
+const refusalBy = (version: string) =>
+  new RegExp(`^tensorferry needs Node 22\\.19 or newer; this is Node ${version} \\(.*\\)\\.\n$`)
+
+describe("on a Node that is too old", () => {
+  it.each([
+    { node: "20.11.1", args: ["--version"] },
+    { node: "22.18.0", args: [] },
+    { node: "21.7.3", args: ["plan", "--help"] },
+    { node: "18.20.0", args: ["doctor", "--json"] }
+  ])("$node, $args says in one line which one is needed", ({ node, args }) => {
+    const ended = start(["--import", pretend(node), main, ...args])
+    assert.strictEqual(ended.status, 1)
+    assert.strictEqual(ended.stdout, "")
+    assert.match(ended.stderr, refusalBy(node))
+  })
+
+  it("goes on with the first that it can work with", () => {
+    const ended = start(["--import", pretend("22.19.0"), main, "--version"])
+    assert.strictEqual(ended.status, 0, ended.stderr)
+  })
+
+  it.skipIf(oldNode === undefined)("reads the program far enough to say so", () => {
+    const folder = mkdtempSync(path.join(tmpdir(), "tensorferry-old-"))
+    onTestFinished(() => rmSync(folder, { recursive: true, force: true }))
+    // Alone: what it must not import is not there.
+    const program = path.join(folder, "main.mjs")
+    writeFileSync(program, stripTypeScriptTypes(readFileSync(main, "utf8")))
+    const ended = spawnSync(oldNode!.file, [program, "--version"], { encoding: "utf8", timeout: 60_000 })
+    assert.strictEqual(ended.status, 1)
+    assert.match(ended.stderr, refusalBy(oldNode!.version))
   })
 })

@@ -91,22 +91,41 @@ describe("ranks that a launcher starts", () => {
     assert.deepStrictEqual(readdirSync(folder.path), [])
   })
 
-  it("that disagree about the plan: an error on every rank, before any byte moves", async () => {
+  it("that were given different arguments: an error on every rank that names them, before anything is planned", async () => {
     using folder = scratch()
     const rules = join(folder.path, "rules.yaml")
     writeFileSync(rules, 'rules: [{ match: "*", shard: 1 }]')
     const out = join(folder.path, "out")
-    const commands = await launch(2, (rank) => [
-      ...["reshard", mnist, "--from", "tp=2", "--to", "tp=1", "--rules", rank === 0 ? mnistRules : rules],
-      ...["--out", out, "--json"]
-    ])
-    for (const command of commands) {
-      const ended = await command.ended
-      assert.strictEqual(ended.code, 1, ended.stdout)
-      const [failure] = failuresOf(ended)
-      assert.include(["Mismatch", "PartnerMissing", "Incompatible"], failure!.reason, ended.stdout)
-      assert.isNotEmpty(failure!.ranks)
-      assert.match(failure!.message, /l[12]\.weight|task|plan|roster/)
+    const all: ReadonlyArray<readonly [ReadonlyArray<string>, ReadonlyArray<string>, ReadonlyArray<RegExp>]> = [
+      [["--to", "tp=2"], ["--to", "pp=2"], [/--to: rank 0 has tp=2, rank 1 has pp=2\. Start/]],
+      [
+        ["--from", "tp=2", "--to", "tp=1", "--rules", mnistRules, "--out", out],
+        ["--from", "tp=2", "--to", "tp=1", "--rules", rules, "--out", `${out}2`, "--no-verify"],
+        [
+          /rules \(--rules, .*\): rank 0 has digest \w+, rank 1 has digest/,
+          /--out: rank 0 has .*out, /,
+          /--verify: rank 0 has on/
+        ]
+      ],
+      [
+        ["--tensor", "l1.weight", "--from-mesh", "2:S0", "--to-mesh", "2:S1"],
+        ["--to", "tp=2"],
+        [/--tensor: rank 0 has l1\.weight, rank 1 has not given/, /--to: rank 0 has not given, rank 1 has tp=2/]
+      ]
+    ]
+    for (const [first, second, says] of all) {
+      const stated = [first, second].map((own) =>
+        own.includes("--rules") || own.includes("--tensor") ? own : [...own, "--rules", mnistRules]
+      )
+      const commands = await launch(2, (rank) => ["reshard", mnist, ...stated[rank]!, "--json"])
+      for (const [rank, command] of commands.entries()) {
+        const ended = await command.ended
+        assert.strictEqual(ended.code, 2, ended.stdout)
+        const [failure] = failuresOf(ended)
+        assert.strictEqual(failure!.reason, "InvalidUsage", ended.stdout)
+        assert.include(failure!.message, `rank ${rank}`)
+        for (const pattern of says) assert.match(failure!.message, pattern)
+      }
     }
     assert.isFalse(existsSync(out))
     assert.deepStrictEqual(temporaryNames(folder.path), [])

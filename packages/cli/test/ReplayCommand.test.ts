@@ -1,5 +1,5 @@
 /** `replay` as a user runs it: rows that are right at every depth, its trace, its failures, and a collector that dies. */
-import { existsSync, readFileSync } from "node:fs"
+import { existsSync, mkdirSync, readFileSync, rmSync } from "node:fs"
 import { join } from "node:path"
 import { afterEach, assert, describe, it } from "@effect/vitest"
 import { packageFolder } from "@tensorferry/backend-cuda/Addon"
@@ -148,7 +148,7 @@ describe("a replay that cannot work", () => {
     const ended = await runAll([
       ...usages.map(([args]) => args),
       ["replay", "bench", ...small, "--device", "warp:0"],
-      ["replay", "bench", ...small, "--ticks", "1", "--trace", join(folder.path, "no", "trace.json")]
+      ["replay", "bench", ...small, "--trace", join(folder.path, "no", "trace.json"), "--ticks", "1000000"]
     ])
     for (const [at, [args, says]] of usages.entries()) {
       assert.strictEqual(ended[at]!.code, 2, args.join(" "))
@@ -159,7 +159,9 @@ describe("a replay that cannot work", () => {
     assert.strictEqual(failuresOf(trace!)[0]!.reason, "WriteFailed")
     assert.isFalse(existsSync(join(folder.path, "no")))
     assert.strictEqual(device!.code, 1)
-    assert.isNotEmpty(failuresOf(device!)[0]!.fields!.remedy)
+    const [failure] = failuresOf(device!)
+    assert.strictEqual(failure!.reason, "UnknownBackend")
+    assert.match(failure!.fields!.remedy, /^Choose one of cpu, cuda, rocm, xpu, or load a package/)
   })
 })
 
@@ -177,6 +179,27 @@ const servingCollector = async (command: Running): Promise<number> => {
     return existsSync(file) && readFileSync(file, "utf8").includes("memfd:tensorferry") ? pid : undefined
   })
 }
+
+describe("a trace that can no longer be written when the run ends", () => {
+  it.each([{ more: ["--json"] }, { more: [] }])("takes no figures along: $more", async ({ more }) => {
+    using folder = scratch()
+    const inside = join(folder.path, "inside")
+    mkdirSync(inside)
+    const args = ["replay", "bench", "--rows", "50", "--width", "7", "--ticks", "50", "--compute", "30"]
+    const command = start([...args, "--trace", join(inside, "trace.json"), ...more])
+    await servingCollector(command)
+    rmSync(inside, { recursive: true })
+    const ended = await command.ended
+    assert.strictEqual(ended.code, 1)
+    if (more.length > 0) {
+      assert.strictEqual(failuresOf(ended)[0]!.reason, "WriteFailed")
+      assert.strictEqual((JSON.parse(ended.stdout) as { readonly batches: number }).batches, 50)
+    } else {
+      assert.include(ended.stdout, "throughput")
+      assert.include(ended.stderr, "The trace cannot be written: ENOENT.")
+    }
+  })
+})
 
 const endless = ["replay", "bench", ...small, "--ticks", "1000000"]
 

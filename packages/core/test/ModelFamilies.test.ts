@@ -408,3 +408,15 @@ describe("presets", () => {
     assert.deepStrictEqual(last.map(({ name }) => name).filter((name) => name.startsWith("mtp.")).length, 4)
   })
 })
+
+describe("a tensor that no rule matches", () => {
+  it("is refused in the words of the library", () => {
+    const config = Result.getOrThrow(parseParallelConfig("tp=2"))
+    const tensors = [{ name: "weight", dtype: "float32", shape: [4, 4] }] as const
+    const refused = modelLayout({ tensors, rules: { rules: [] }, config })
+    if (Result.isSuccess(refused)) return assert.fail("it was laid out")
+    assert.strictEqual(refused.failure.kind, "NoRule")
+    assert.include(refused.failure.remedy, 'default: "replicate"')
+    assert.notInclude(refused.failure.message, "--")
+  })
+})

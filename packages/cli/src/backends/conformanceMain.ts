@@ -4,6 +4,7 @@ import { BackendRegistry } from "@tensorferry/core/backend/BackendRegistry"
 import { decodeBackendOptions } from "@tensorferry/core/backend/OptionsLayer"
 import {
   type CaseResult,
+  describeCause,
   engineOf,
   replayConformanceCases,
   replaySubject,
@@ -38,8 +39,8 @@ runRankProgram({ work: ConformanceWork, news: ConformanceNews }, (work, group, t
         known.filter(({ name }) => work.cases.includes(name)),
         (one) =>
           Effect.provide(run(one), services, { local: true }).pipe(
-            Effect.catch((error) =>
-              Effect.succeed<CaseResult>({ name: one.name, status: "failed", detail: String(error) })
+            Effect.catchCause((cause) =>
+              Effect.succeed<CaseResult>({ name: one.name, status: "failed", detail: describeCause(cause) })
             ),
             Effect.flatMap(({ name, status, detail }) => tell({ name, outcome: { rank: 0, status, detail } }))
           ),

@@ -6,6 +6,7 @@
  * nothing with it but itself: how it ended is a value.
  */
 import { fileURLToPath } from "node:url"
+import { describeCrash } from "@tensorferry/core/base/Thrown"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
@@ -27,7 +28,7 @@ export const FromRank = Schema.TaggedUnion({
   /** The ranks have met. */
   Joined: {},
   Told: { news: Schema.Json },
-  Failed: { message: Schema.String }
+  Failed: { message: Schema.String, reason: Schema.String }
 })
 
 const encode = Schema.encodeSync(ToRank)
@@ -54,7 +55,29 @@ export interface RankWork {
 export interface RankEnd {
   readonly rank: number
   readonly cause: string | undefined
+  /** How near it is to what went wrong: a process that ended by itself, one that says why, one that only heard of another. */
+  readonly kind: "crashed" | "failed" | "heard"
 }
+
+const order = ["crashed", "failed", "heard"]
+
+/** Those that ended badly, the one that took others along first. */
+export const badEnds = (
+  ends: ReadonlyArray<RankEnd>
+): ReadonlyArray<RankEnd & { readonly cause: string; readonly text: string }> =>
+  ends
+    .flatMap((end) => {
+      const { rank, cause, kind } = end
+      if (cause === undefined) return []
+      return [{ ...end, cause, text: kind === "crashed" ? `rank ${rank} crashed: ${cause}` : `rank ${rank}: ${cause}` }]
+    })
+    .sort((a, b) => order.indexOf(a.kind) - order.indexOf(b.kind))
+
+/** What a rank says of itself while another is the reason. */
+const heardOf = new Set(["PeerGone", "DeadlineExceeded", "CollectiveMismatch"])
+
+/** The stack's own words where there is a stack, else all that was printed. */
+const lastWords = (output: string): string => (output === "" ? "" : `: ${describeCrash(output) ?? output}`)
 
 /** Runs the work to its end on every rank; how each ended, by rank. */
 export const runRanks = Effect.fn("runRanks")(function* (given: RankWork): Effect.fn.Return<ReadonlyArray<RankEnd>> {
@@ -65,7 +88,10 @@ export const runRanks = Effect.fn("runRanks")(function* (given: RankWork): Effec
   const environment = (rank: number) => ({ ...process.env, LOCAL_RANK: String(rank) })
   const follow = Effect.gen(function* () {
     const processes = yield* startRanks({ file: given.file, events, decode, environment }, ranks)
-    const causes = new Map<number, string>()
+    const causes = new Map<number, Pick<RankEnd, "cause" | "kind">>()
+    const note = (rank: number, kind: RankEnd["kind"], cause: string): void => {
+      causes.set(rank, { cause, kind })
+    }
     const alive = new Set(ranks)
     const joined = new Set<number>()
     const send = (rank: number, port: number): void => {
@@ -77,7 +103,7 @@ export const runRanks = Effect.fn("runRanks")(function* (given: RankWork): Effec
       const next = yield* Effect.timeoutOption(Queue.take(events), Duration.millis(quietMillis))
       if (Option.isNone(next)) {
         for (const rank of alive) {
-          causes.set(rank, `the process told nothing for ${quietMillis / 1000} s and was killed`)
+          note(rank, "failed", `the process told nothing for ${quietMillis / 1000} s and was killed`)
           processes[rank]!.child.kill("SIGKILL")
         }
         continue
@@ -86,7 +112,8 @@ export const runRanks = Effect.fn("runRanks")(function* (given: RankWork): Effec
       if (event._tag === "Message") {
         const { rank, message } = event
         if (message._tag === "Listening") for (const other of ranks.slice(1)) send(other, message.port)
-        else if (message._tag === "Failed") causes.set(rank, message.message)
+        else if (message._tag === "Failed")
+          note(rank, heardOf.has(message.reason) ? "heard" : "failed", message.message)
         else if (message._tag === "Joined") joined.add(rank)
         else yield* onNews(rank, message.news)
         continue
@@ -94,18 +121,17 @@ export const runRanks = Effect.fn("runRanks")(function* (given: RankWork): Effec
       const { rank, code, signal } = event
       alive.delete(rank)
       if (code !== 0 && !causes.has(rank)) {
-        const last = processes[rank]!.output()
         const how = signal === null ? `ended with exit code ${code}` : `was ended by ${signal}`
-        causes.set(rank, `the process ${how}${last === "" ? "" : `: ${last}`}`)
+        note(rank, "crashed", `the process ${how}${lastWords(processes[rank]!.output())}`)
       }
       if (joined.has(rank)) continue
       // Without it the ranks never meet; the others would wait for it in vain.
       for (const other of alive) {
-        if (!causes.has(other)) causes.set(other, `the process was ended, as rank ${rank} never met the others`)
+        if (!causes.has(other)) note(other, "heard", `the process was ended, as rank ${rank} never met the others`)
         processes[other]!.child.kill("SIGTERM")
       }
     }
-    return ranks.map((rank) => ({ rank, cause: causes.get(rank) }))
+    return ranks.map((rank): RankEnd => ({ rank, cause: undefined, kind: "failed", ...causes.get(rank) }))
   })
   return yield* Effect.scoped(follow)
 })

@@ -3,6 +3,7 @@
  * finds out, and ends with the parent.
  */
 import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
+import { describeThrown } from "@tensorferry/core/base/Thrown"
 import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
 import { makeSingle } from "@tensorferry/core/service/ProcessGroupInProcess"
 import * as ProcessGroupTcp from "@tensorferry/core/service/ProcessGroupTcp"
@@ -60,7 +61,10 @@ export const runRankProgram = <Work, News, E>(
   const main = Effect.gen(function* () {
     const exit = yield* Effect.exit(Effect.scoped(part))
     if (Exit.isSuccess(exit)) return
-    yield* send({ _tag: "Failed", message: toFailure(Cause.squash(exit.cause)).message })
+    const { message, reason } = toFailure(Cause.squash(exit.cause))
+    // Only what nobody meant to fail with needs a place in the code.
+    const defect = exit.cause.reasons.find((one) => one._tag === "Die")?.defect
+    yield* send({ _tag: "Failed", reason, message: defect === undefined ? message : describeThrown(defect) })
     process.exitCode = 1
   })
   const leave = Effect.sync(() => {

@@ -2,8 +2,13 @@
 import { type ConformanceReport, countCases } from "@tensorferry/core/testing"
 import { table } from "../output/Table.ts"
 
-/** Failures are whole; a reason to skip is one line anyway. */
-const firstLines = (text: string): string => text.split("\n").slice(0, 4).join(" | ")
+/** What every rank says, without the stacks that the document has; a reason to skip is one line anyway. */
+const firstLines = (text: string): string =>
+  text
+    .split("\n")
+    .filter((line) => !/^\s+at /.test(line))
+    .slice(0, 4)
+    .join(" | ")
 
 const count = (number: number, what: string): string => `${number} ${what}`
 

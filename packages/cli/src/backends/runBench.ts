@@ -8,7 +8,7 @@ import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import { modelError } from "../model/ModelError.ts"
 import { BenchNews, BenchWork } from "./benchWork.ts"
-import { programFile, runRanks } from "./rankProcesses.ts"
+import { badEnds, programFile, runRanks } from "./rankProcesses.ts"
 
 export interface BenchCase {
   readonly byteLength: number
@@ -85,12 +85,12 @@ export const runBench = Effect.fn("runBench")(function* (request: {
         return onProgress(done, total, `${decoded.value.byteLength} bytes`)
       })
   })
-  const failed = ends.find(({ cause }) => cause !== undefined)
+  const [failed] = badEnds(ends)
   if (failed !== undefined) {
     return yield* modelError("RankEnded", {
       backend: work.backend,
       rank: failed.rank,
-      detail: failed.cause!,
+      detail: failed.kind === "crashed" ? `It crashed: ${failed.cause}` : failed.cause,
       remedy: "See that rank's own error."
     })
   }

@@ -23,7 +23,7 @@ import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import { ConformanceNews, ConformanceWork } from "./conformanceWork.ts"
-import { programFile, runRanks } from "./rankProcesses.ts"
+import { badEnds, programFile, runRanks } from "./rankProcesses.ts"
 
 type Service = (typeof judgedServices)[number]
 type JudgedCase = CaseResult & { readonly ranks: number }
@@ -52,6 +52,10 @@ const isOffered = (descriptor: BackendDescriptor, service: Service): boolean =>
   service === "copyService" || service === "copyDriver"
     ? descriptor.copyDriver !== undefined
     : descriptor[service] !== undefined
+
+/** Of all services that the backend offers, whatever a run leaves out. */
+export const everyCase = (descriptor: BackendDescriptor): ReadonlyArray<{ readonly name: string }> =>
+  judgedServices.filter((service) => isOffered(descriptor, service)).flatMap((service) => casesOf[service])
 
 interface PlannedCase {
   readonly service: Service
@@ -144,8 +148,8 @@ export const runConformance = Effect.fn("runConformance")(function* (
       left = left.filter((one) => !results.has(one))
       const [culprit, ...rest] = left
       if (culprit === undefined) return
-      const detail = ends
-        .flatMap(({ rank, cause }) => (cause === undefined ? [] : [`rank ${rank}: ${cause}`]))
+      const detail = badEnds(ends)
+        .map(({ text }) => text)
         .join("\n")
       const lost = (name: string): CaseResult => ({ name, status: "failed", detail: detail || "It gave no outcome." })
       yield* settle(culprit, lost(culprit.name))
@@ -174,7 +178,7 @@ export const runConformance = Effect.fn("runConformance")(function* (
     open.filter(({ service }) => service === "replayTransfer")
   )
 
-  const wrongQuirks = checkQuirks(planned, request.filter === undefined ? request.quirks : {})
+  const wrongQuirks = checkQuirks(everyCase(descriptor), request.quirks)
   return judgedServices.map((service): ServiceResults => {
     const own = planned.filter((one) => one.service === service)
     const isFirst = service === planned[0]?.service

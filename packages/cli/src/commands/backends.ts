@@ -3,6 +3,7 @@ import * as path from "node:path"
 import { pathToFileURL } from "node:url"
 import type { BackendDescriptor } from "@tensorferry/core/backend/BackendDescriptor"
 import { BackendRegistry } from "@tensorferry/core/backend/BackendRegistry"
+import { probeBackend } from "@tensorferry/core/backend/Probe"
 import * as Console from "effect/Console"
 import * as Argument from "effect/cli/Argument"
 import * as Command from "effect/cli/Command"
@@ -14,7 +15,7 @@ import { table } from "../output/Table.ts"
 import { backendPackages, json } from "./shared.ts"
 
 const probeOne = (descriptor: BackendDescriptor) =>
-  Effect.map(descriptor.probe, (probe) => ({
+  Effect.map(probeBackend(descriptor), (probe) => ({
     name: descriptor.name,
     deviceFamilies: descriptor.deviceFamilies,
     offers: (["tensorEngine", "copyDriver", "hostMemory", "replayTransfer"] as const).filter(

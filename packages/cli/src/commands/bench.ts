@@ -32,7 +32,7 @@ const flags = {
   backend,
   ranks: Flag.Int("ranks").pipe(
     Flag.withSchema(Schema.Int.check(Schema.isBetween({ minimum: 2, maximum: 64 }))),
-    Flag.withDescription("Processes; each sends to the next one and receives from the one before"),
+    Flag.withDescription("Processes; each sends to the next one and receives from the one before (2 by default)"),
     Flag.withDefault(2)
   ),
   bytes: Flag.mapEffect(Flag.between(Flag.String("bytes"), 0, 32), (texts) =>

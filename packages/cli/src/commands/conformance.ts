@@ -2,11 +2,12 @@
 import { access, writeFile } from "node:fs/promises"
 import * as path from "node:path"
 import { pathToFileURL } from "node:url"
+import type { BackendDescriptor } from "@tensorferry/core/backend/BackendDescriptor"
 import { requireAvailable } from "@tensorferry/core/backend/BackendLayer"
 import { BackendRegistry } from "@tensorferry/core/backend/BackendRegistry"
 import { decodeBackendOptions } from "@tensorferry/core/backend/OptionsLayer"
-import { ConformanceReport, countCases } from "@tensorferry/core/testing"
-import * as Console from "effect/Console"
+import { probeBackend } from "@tensorferry/core/backend/Probe"
+import { ConformanceReport, checkQuirks, countCases } from "@tensorferry/core/testing"
 import * as Argument from "effect/cli/Argument"
 import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
@@ -17,28 +18,36 @@ import { makeCaseBar } from "../backends/caseBar.ts"
 import { backendOptions, readBackendOptions } from "../backends/optionsFlag.ts"
 import { reportFacts } from "../backends/reportFacts.ts"
 import { describeReport } from "../backends/reportText.ts"
-import { runConformance } from "../backends/runConformance.ts"
+import { everyCase, runConformance } from "../backends/runConformance.ts"
 import { backendRegistry } from "../job/backends.ts"
 import { modelError } from "../model/ModelError.ts"
 import { readYamlFile } from "../model/YamlFile.ts"
-import { withFailures } from "../output/CliFailure.ts"
+import { printAround, withFailures } from "../output/CliFailure.ts"
+import { checkTarget } from "../report/runFiles.ts"
 import { backendPackages, json } from "./shared.ts"
 
 const mostRanks = 4
+const defaultCaseSeconds = 60
 
 const Quirks = Schema.Record(Schema.String, Schema.String)
 
-const readQuirks = (file: Option.Option<string>) =>
+const quirksRemedy = 'Write a map from case to reason, as {"moves one byte": "it moves words"}.'
+
+/** Entries that say nothing would be skipped without a word, so none of them is accepted. */
+const readQuirks = (file: Option.Option<string>, descriptor: BackendDescriptor) =>
   Option.match(file, {
     onNone: () => Effect.succeed({}),
     onSome: (name) =>
-      readYamlFile(name, Quirks, (detail) =>
-        modelError("InvalidUsage", {
-          file: name,
-          detail,
-          remedy: 'Write a map from case to reason, as {"moves one byte": "it moves words"}.'
-        })
-      )
+      Effect.gen(function* () {
+        const invalid = (detail: string, remedy = quirksRemedy) =>
+          modelError("InvalidUsage", { file: name, detail, remedy })
+        const quirks = yield* readYamlFile(name, Quirks, invalid)
+        const wrong = checkQuirks(everyCase(descriptor), quirks)
+        if (wrong.length === 0) return quirks
+        return yield* invalid(
+          wrong.map((one) => (quirks[one.name]!.trim() === "" ? `"${one.name}": ${one.detail}` : one.detail)).join(" ")
+        )
+      })
   })
 
 /** The module is imported by the processes that judge; that it is there is known before. */
@@ -61,7 +70,9 @@ const flags = {
   name: Argument.String("NAME").pipe(Argument.withDescription("The backend to judge")),
   ranks: Flag.Int("ranks").pipe(
     Flag.withSchema(Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: mostRanks }))),
-    Flag.withDescription(`Most processes of a case, 1 to ${mostRanks}; cases of more ranks are skipped`),
+    Flag.withDescription(
+      `Most processes of a case, 1 to ${mostRanks}; cases of more ranks are skipped (${mostRanks} by default)`
+    ),
     Flag.withDefault(mostRanks)
   ),
   filter: Flag.String("filter").pipe(
@@ -81,8 +92,8 @@ const flags = {
   ),
   caseSeconds: Flag.Finite("case-seconds").pipe(
     Flag.withSchema(Schema.Finite.check(Schema.isBetween({ minimum: 1, maximum: 3600 }))),
-    Flag.withDescription("Seconds after which a case counts as hanging"),
-    Flag.withDefault(60)
+    Flag.withDescription(`Seconds after which a case counts as hanging (${defaultCaseSeconds} by default)`),
+    Flag.withDefault(defaultCaseSeconds)
   ),
   report: Flag.String("report").pipe(Flag.withDescription("File to write the report to, as JSON"), Flag.optional),
   note: Flag.String("note").pipe(
@@ -110,16 +121,18 @@ export const conformance = Command.make("conformance", flags, (given) =>
   withFailures(
     given.json,
     Effect.gen(function* () {
+      if (Option.isSome(given.report)) yield* checkTarget(path.resolve(given.report.value))
       const from = pathToFileURL(path.join(process.cwd(), "package.json")).href
       const written = yield* readBackendOptions(given.options)
       const { descriptor, probe } = yield* Effect.provide(
         Effect.gen(function* () {
           const found = yield* requireAvailable(yield* (yield* BackendRegistry).byName(given.name))
           yield* decodeBackendOptions(found.options, found.name, written, "Correct --options.")
-          return { descriptor: found, probe: yield* found.probe }
+          return { descriptor: found, probe: yield* probeBackend(found) }
         }),
         backendRegistry(given.backendPackages, from)
       )
+      const stated = yield* readQuirks(given.quirks, descriptor)
       const filter = Option.getOrUndefined(given.filter)
       const bar = makeCaseBar(process.stderr.isTTY === true && !given.json)
       const services = yield* Effect.ensuring(
@@ -131,7 +144,7 @@ export const conformance = Command.make("conformance", flags, (given) =>
           hooks: yield* findHooks(given.hooks),
           ranks: given.ranks,
           filter,
-          quirks: { ...descriptor.quirks, ...(yield* readQuirks(given.quirks)) },
+          quirks: { ...descriptor.quirks, ...stated },
           caseMillis: Math.round(given.caseSeconds * 1000),
           onProgress: bar.update
         }),
@@ -142,7 +155,9 @@ export const conformance = Command.make("conformance", flags, (given) =>
         return yield* modelError("InvalidUsage", {
           backend: given.name,
           detail:
-            filter === undefined ? "It offers nothing that can be judged." : `No case has "${filter}" in its name.`,
+            filter === undefined
+              ? "It offers nothing that can be judged."
+              : `No case has "${filter}" in its service or name.`,
           remedy: filter === undefined ? "Judge another backend." : "Leave --filter out to see all names."
         })
       }
@@ -159,13 +174,12 @@ export const conformance = Command.make("conformance", flags, (given) =>
         isFiltered: filter !== undefined,
         services
       }
-      if (Option.isSome(given.report)) yield* writeReport(given.report.value, report)
       const { failed } = countCases(all)
-      yield* Console.log(
-        given.json
-          ? JSON.stringify({ ok: failed === 0, report: encodeReport(report) }, null, 2)
-          : describeReport(report)
-      )
+      const write = Option.isSome(given.report) ? writeReport(given.report.value, report) : Effect.void
+      yield* printAround(given.json, write, {
+        document: { ok: failed === 0, report: encodeReport(report) },
+        text: describeReport(report)
+      })
       if (failed === 0) return
       yield* Effect.sync(() => {
         process.exitCode = 1

@@ -21,6 +21,7 @@ import type { ModelError } from "../model/ModelError.ts"
 import { reportFailure, withFailures } from "../output/CliFailure.ts"
 import { describeExplanation, type Explanation, explainMeshPlan, explainReshardPlan } from "../output/Explanation.ts"
 import { describeEstimate, describeMeshEstimate } from "../output/PlanText.ts"
+import { checkTarget } from "../report/runFiles.ts"
 import { chooseMeshes, type MeshFlags, meshConfig, meshTensorConfig, statedFlags, usage } from "./meshFlags.ts"
 import { checkpoint, chooseLayouts, json, type LayoutFlags, layoutConfig } from "./shared.ts"
 
@@ -144,6 +145,7 @@ const planMeshes = Effect.fnUntraced(function* (flags: PlanFlags) {
 
 /** Exactly one of a checkpoint with parallel layouts, and meshes. */
 const choosePlan = Effect.fnUntraced(function* (flags: PlanFlags) {
+  if (Option.isSome(flags.save)) yield* checkTarget(path.resolve(flags.save.value))
   const meshes = statedFlags({ ...meshConfig, ...meshTensorConfig }, flags)
   const layouts = statedFlags(layoutConfig, flags)
   if (Option.isSome(flags.checkpoint)) {

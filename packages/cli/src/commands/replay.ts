@@ -2,11 +2,11 @@
 import { writeFile } from "node:fs/promises"
 import * as path from "node:path"
 import { pathToFileURL } from "node:url"
+import { backendError } from "@tensorferry/core/backend/BackendDescriptor"
 import { hostMemory, replayTransfer, tensorEngine } from "@tensorferry/core/backend/BackendLayer"
 import { BackendRegistry } from "@tensorferry/core/backend/BackendRegistry"
 import { makeTrace } from "@tensorferry/core/exec/TraceFile"
 import { parseDevice } from "@tensorferry/core/tensor/Device"
-import * as Console from "effect/Console"
 import * as CliError from "effect/cli/CliError"
 import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
@@ -17,12 +17,13 @@ import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import { backendRegistry } from "../job/backends.ts"
 import { chooseDeadline, leastSeconds, mostSeconds } from "../job/deadline.ts"
-import { withFailures } from "../output/CliFailure.ts"
+import { printAround, withFailures } from "../output/CliFailure.ts"
 import { makeProgressBar } from "../output/ProgressBar.ts"
 import { formatBytes, formatSeconds, table } from "../output/Table.ts"
 import { replayError } from "../replay/ReplayError.ts"
 import type { ReplayJob } from "../replay/ReplayJob.ts"
 import { type ReplayResult, runLearner } from "../replay/runLearner.ts"
+import { checkTarget } from "../report/runFiles.ts"
 import { backendPackages, json } from "./shared.ts"
 
 const count = (name: string, description: string, minimum: number, maximum: number) =>
@@ -30,6 +31,10 @@ const count = (name: string, description: string, minimum: number, maximum: numb
     Flag.withSchema(Schema.Int.check(Schema.isBetween({ minimum, maximum }))),
     Flag.withDescription(description)
   )
+
+/** The same with a value that the help tells. */
+const countOr = (byDefault: number, name: string, description: string, minimum: number, maximum: number) =>
+  count(name, `${description} (${byDefault} by default)`, minimum, maximum).pipe(Flag.withDefault(byDefault))
 
 const device = Flag.mapEffect(Flag.String("device"), (value) =>
   parseDevice(value) === undefined
@@ -42,24 +47,21 @@ const device = Flag.mapEffect(Flag.String("device"), (value) =>
         })
       )
     : Effect.succeed(value)
-).pipe(Flag.withDescription("Where batches go: cpu, cuda:0, xpu:0"), Flag.withDefault("cpu"))
+).pipe(Flag.withDescription("Where batches go: cpu, cuda:0, xpu:0 (cpu by default)"), Flag.withDefault("cpu"))
 
 const flags = {
   device,
-  rows: count("rows", "Rows of a batch", 1, 2 ** 24).pipe(Flag.withDefault(4096)),
-  width: count("width", "Numbers (float32) in the observation of a row", 1, 2 ** 20).pipe(Flag.withDefault(256)),
-  ring: count("ring", "Slots that batches rotate through: 1 without overlap, 2 hot and cold, more ahead", 1, 64).pipe(
-    Flag.withDefault(2)
-  ),
-  ticks: count("ticks", "Batches to take", 1, 10 ** 7),
+  rows: countOr(4096, "rows", "Rows of a batch", 1, 2 ** 24),
+  width: countOr(256, "width", "Numbers (float32) in the observation of a row", 1, 2 ** 20),
+  ring: countOr(2, "ring", "Slots that batches rotate through: 1 without overlap, 2 hot and cold, more ahead", 1, 64),
   capacity: count("capacity", "Rows that the replay holds; by default four batches", 1, 2 ** 31).pipe(Flag.optional),
   append: count("append", "New rows that the collector appends per batch; by default a quarter of it", 0, 2 ** 31).pipe(
     Flag.optional
   ),
-  seed: count("seed", "Fixes which rows each batch holds", 0, Number.MAX_SAFE_INTEGER).pipe(Flag.withDefault(0)),
+  seed: countOr(0, "seed", "Fixes which rows each batch holds", 0, Number.MAX_SAFE_INTEGER),
   compute: Flag.Finite("compute").pipe(
     Flag.withSchema(Schema.Finite.check(Schema.isBetween({ minimum: 0, maximum: 60_000 }))),
-    Flag.withDescription("Milliseconds that the learner works on each batch"),
+    Flag.withDescription("Milliseconds that the learner works on each batch (20 by default)"),
     Flag.withDefault(20)
   ),
   trace: Flag.String("trace").pipe(
@@ -133,6 +135,8 @@ const asJson = (job: ReplayJob, result: ReplayResult) => ({
   ok: true,
   ...job,
   ...result,
+  // Of all batches, where the job states those of one.
+  rowsPerBatch: job.rows,
   rowsPerSecond: result.rows / result.seconds,
   bytesPerSecond: result.bytes / result.seconds,
   overlap: overlapOf(result)
@@ -149,8 +153,22 @@ const engineBeside = (family: string) =>
     })
   )
 
+/** A family that no backend names has no engine; that is said with those that there are, before anything starts. */
+const requireFamily = (family: string) =>
+  Effect.gen(function* () {
+    const { descriptors } = yield* BackendRegistry
+    const known = new Set(descriptors.flatMap(({ deviceFamilies }) => deviceFamilies))
+    known.delete("*")
+    if (known.has(family)) return
+    return yield* backendError("UnknownBackend", {
+      detail: `No backend serves device family ${family}.`,
+      remedy: `Choose one of ${[...known].sort().join(", ")}, or load a package that serves it (--backend-package).`
+    })
+  })
+
 const body = (flags: Flags, verify: boolean) =>
   Effect.gen(function* () {
+    if (Option.isSome(flags.trace)) yield* checkTarget(path.resolve(flags.trace.value))
     const deadlineMillis = yield* chooseDeadline(flags.deadline)
     const capacity = Option.getOrElse(flags.capacity, () => 4 * flags.rows)
     const job: ReplayJob = {
@@ -181,29 +199,32 @@ const body = (flags: Flags, verify: boolean) =>
       engineBeside(family)
     )
     const from = pathToFileURL(path.join(process.cwd(), "package.json")).href
+    const registry = backendRegistry(flags.backendPackages, from)
+    yield* Effect.provide(requireFamily(family), registry)
     const learner = runLearner(job, onTick).pipe(
       Option.isSome(flags.trace) ? Effect.withTracer(trace.tracer) : (effect) => effect,
-      Effect.provide(Layer.provide(services, backendRegistry(flags.backendPackages, from))),
+      Effect.provide(Layer.provide(services, registry)),
       Effect.ensuring(bar.clear)
     )
     const result = yield* learner
-    if (Option.isSome(flags.trace)) {
-      const file = flags.trace.value
-      yield* Effect.tryPromise({
-        try: () => writeFile(file, trace.json()),
-        catch: (cause) =>
-          replayError("WriteFailed", {
-            file,
-            detail: `The trace cannot be written: ${(cause as NodeJS.ErrnoException).code ?? String(cause)}.`,
-            remedy: "Check the path, its owner and its permissions."
-          })
-      })
-    }
-    yield* Console.log(flags.json ? JSON.stringify(asJson(job, result), null, 2) : describe(job, result))
+    const write = Option.match(flags.trace, {
+      onNone: () => Effect.void,
+      onSome: (file) =>
+        Effect.tryPromise({
+          try: () => writeFile(file, trace.json()),
+          catch: (cause) =>
+            replayError("WriteFailed", {
+              file,
+              detail: `The trace cannot be written: ${(cause as NodeJS.ErrnoException).code ?? String(cause)}.`,
+              remedy: "Check the path, its owner and its permissions."
+            })
+        })
+    })
+    yield* printAround(flags.json, write, { document: asJson(job, result), text: describe(job, result) })
   })
 
 const subcommand = (name: string, ticks: number, verify: boolean) =>
-  Command.make(name, { ...flags, ticks: Flag.withDefault(flags.ticks, ticks) }, (stated) =>
+  Command.make(name, { ...flags, ticks: countOr(ticks, "ticks", "Batches to take", 1, 10 ** 7) }, (stated) =>
     withFailures(stated.json, body(stated, verify))
   )
 

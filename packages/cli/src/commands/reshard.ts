@@ -19,6 +19,7 @@ import * as Logger from "effect/Logger"
 import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
+import { agreeOnJob } from "../job/agreeOnJob.ts"
 import { anyRankJob } from "../job/anyRankJob.ts"
 import { backendRegistry } from "../job/backends.ts"
 import { runProcesses } from "../job/Coordinator.ts"
@@ -31,7 +32,7 @@ import { checkpointMeshPlans } from "../job/MeshJob.ts"
 import { formatMeshChoice } from "../job/meshPlans.ts"
 import { openModel, resolveModel } from "../model/Model.ts"
 import { modelError } from "../model/ModelError.ts"
-import { reportFailure, withFailures } from "../output/CliFailure.ts"
+import { printAround, reportFailure, withFailures } from "../output/CliFailure.ts"
 import { makeProgressBar } from "../output/ProgressBar.ts"
 import { formatBytes, formatRate, formatSeconds, table } from "../output/Table.ts"
 import { checkTarget, type RunFiles, writeRunFiles } from "../report/runFiles.ts"
@@ -165,14 +166,16 @@ const byWeight = (reason: string): number => (reason === "PeerGone" || reason ==
 const conclude = (spec: AnyJobSpec, reports: ReadonlyArray<RankReport>, { files, isJson, begun }: Output) =>
   Effect.gen(function* () {
     const seconds = (performance.now() - begun) / 1000
-    yield* writeRunFiles(files, { spec, conversion: conversionOf(spec), seconds, reports })
     const written = [
       ...(files.trace === undefined ? [] : [`trace: ${files.trace} (open it in ui.perfetto.dev)`]),
       ...(files.record === undefined ? [] : [`record: ${files.record} (tensorferry report shows it)`])
     ]
-    yield* Console.log(
-      isJson ? JSON.stringify(asJson(spec, reports), null, 2) : [describe(spec, reports), ...written].join("\n")
-    )
+    const write = writeRunFiles(files, { spec, conversion: conversionOf(spec), seconds, reports })
+    const isWritten = yield* printAround(isJson, write, {
+      document: asJson(spec, reports),
+      text: describe(spec, reports)
+    })
+    if (isWritten && !isJson && written.length > 0) yield* Console.log(written.join("\n"))
   })
 
 /** What becomes of a run's results. */
@@ -205,6 +208,7 @@ const runJoined = Effect.fnUntraced(function* (spec: AnyJobSpec, output: Output)
       environment
     )
   )
+  yield* agreeOnJob(group, spec)
   const joined: AnyJobSpec =
     spec.out === null
       ? spec

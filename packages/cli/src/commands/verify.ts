@@ -92,8 +92,12 @@ const compareValues = Effect.fnUntraced(function* (
 })
 
 const flags = {
-  a: Argument.String("A"),
-  b: Argument.String("B"),
+  a: Argument.String("A").pipe(
+    Argument.withDescription("A model in any form that reshard reads: a .safetensors file, a folder of them, shards")
+  ),
+  b: Argument.String("B").pipe(
+    Argument.withDescription("The model that it is compared with, in the same or another form")
+  ),
   tolerance: Flag.Finite("tolerance").pipe(
     Flag.withDescription(
       "Compare values, not bytes: types may differ, NAME with NAME_scale is dequantized, and values may differ by this part of the largest of their block of 32"

@@ -8,6 +8,7 @@
 import { rm } from "node:fs/promises"
 import { fileURLToPath } from "node:url"
 import type { Rank } from "@tensorferry/core/base/Ids"
+import { describeCrash } from "@tensorferry/core/base/Thrown"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
@@ -58,7 +59,13 @@ const rankEnded = (rank: Rank, detail: string, remedy: string): RankOutcome => (
 
 const endedWithoutResult = (rank: Rank, event: RankExit, output: string): RankOutcome => {
   const how = event.signal === null ? `ended with exit code ${event.code}` : `was ended by ${event.signal}`
-  const last = output === "" ? "" : ` Its last output: ${output.split("\n").slice(-5).join(" | ")}`
+  const crash = describeCrash(output)
+  const last =
+    output === ""
+      ? ""
+      : crash === undefined
+        ? ` Its last output: ${output.split("\n").slice(-5).join(" | ")}`
+        : ` It crashed: ${crash}.`
   return rankEnded(
     rank,
     `The process of rank ${rank} ${how} before it had a result.${last}`,

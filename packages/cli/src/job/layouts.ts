@@ -2,7 +2,7 @@
 import type { Rank } from "@tensorferry/core/base/Ids"
 import type { ReshardPlan } from "@tensorferry/core/ir/ReshardPlan"
 import {
-  type LayoutError,
+  LayoutError,
   type ModelLayout,
   type ModelTensor,
   modelLayout,
@@ -41,20 +41,33 @@ export const jobSize = (choice: LayoutChoice): number => {
   return choice.ranks === "disjoint" ? sizes[0] + sizes[1] : Math.max(...sizes)
 }
 
+/** The library's remedies, in the words of whoever typed a command. */
+const layoutOf = (stated: Parameters<typeof modelLayout>[0]): Result.Result<ModelLayout, LayoutError> =>
+  Result.mapError(modelLayout(stated), (error) =>
+    error.kind === "NoRule"
+      ? new LayoutError({
+          kind: error.kind,
+          paramNames: error.paramNames,
+          detail: error.detail,
+          remedy: "Pass rules for them (--rules FILE), a --preset, or --default replicate."
+        })
+      : error
+  )
+
 export const jobLayouts = (
   tensors: ReadonlyArray<ModelTensor>,
   choice: LayoutChoice
 ): Result.Result<JobLayouts, LayoutError | PlanError> => {
-  const source = modelLayout({ tensors, rules: choice.sourceRules ?? choice.rules, config: choice.from })
+  const source = layoutOf({ tensors, rules: choice.sourceRules ?? choice.rules, config: choice.from })
   if (Result.isFailure(source)) return Result.fail(source.failure)
   const firstRank = choice.ranks === "disjoint" ? worldSizeOf(choice.from) : 0
   const planned = plannedTensors(tensors, choice.conversion)
-  const destination = modelLayout({ tensors: planned, rules: choice.rules, config: choice.to, firstRank })
+  const destination = layoutOf({ tensors: planned, rules: choice.rules, config: choice.to, firstRank })
   if (Result.isFailure(destination)) return Result.fail(destination.failure)
   const result =
     choice.conversion === undefined
       ? destination
-      : modelLayout({
+      : layoutOf({
           tensors: convertedTensors(tensors, choice.conversion),
           rules: convertedRules(choice.rules, choice.conversion),
           config: choice.to,

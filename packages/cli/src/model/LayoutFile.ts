@@ -54,7 +54,7 @@ export type CutChoice = { readonly [Name in keyof typeof cutFields]?: LayoutFile
 const example = "Write a layout as YAML or JSON, as in: preset: llama, from: tp=2, to: {tp: 4, pp: 2}, ranks: disjoint."
 
 export const readLayoutFile = (file: string): Effect.Effect<LayoutFile, ModelError> =>
-  readYamlFile(file, LayoutFile, (detail) => modelError("InvalidLayout", { file, detail, remedy: example }))
+  readYamlFile(file, LayoutFile, (detail, remedy = example) => modelError("InvalidLayout", { file, detail, remedy }))
 
 /** One side: its degrees and what it says of its own cut. */
 export const sideOf = (

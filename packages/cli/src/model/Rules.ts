@@ -14,15 +14,11 @@ import type { Model } from "./Model.ts"
 import { type ModelError, modelError } from "./ModelError.ts"
 import { readYamlFile } from "./YamlFile.ts"
 
+const example = 'Write rules as YAML or JSON: rules: [{match: "l1.weight", shard: 0}, {match: "*", shard: replicate}].'
+
 /** Reads rules from YAML or JSON text. */
 export const readRules = (file: string): Effect.Effect<ShardingRules, ModelError> =>
-  readYamlFile(file, ShardingRules, (detail) =>
-    modelError("InvalidRules", {
-      file,
-      detail,
-      remedy: 'Write rules as YAML or JSON: rules: [{match: "l1.weight", shard: 0}, {match: "*", shard: replicate}].'
-    })
-  )
+  readYamlFile(file, ShardingRules, (detail, remedy = example) => modelError("InvalidRules", { file, detail, remedy }))
 
 const ConfigJson = Schema.fromJsonString(ModelConfig)
 

@@ -10,14 +10,17 @@ const maxAliasCount = 100
 /** The parser needs memory of many times the text. */
 const maxByteLength = 1_000_000
 
-/** Fails with what `invalid` makes of the reason; unknown keys are refused. */
+/**
+ * Fails with what `invalid` makes of the reason, and of a remedy where the file cannot be read at all; unknown keys are
+ * refused.
+ */
 export const readYamlFile = <A>(
   file: string,
   schema: Schema.Codec<A, unknown>,
-  invalid: (detail: string) => ModelError
+  invalid: (detail: string, remedy?: string) => ModelError
 ): Effect.Effect<A, ModelError> =>
   Effect.gen(function* () {
-    const bytes = yield* Effect.mapError(readSmallFile(file), (error) => invalid(error.reason.detail))
+    const bytes = yield* Effect.mapError(readSmallFile(file), ({ reason }) => invalid(reason.detail, reason.remedy))
     if (bytes.length > maxByteLength)
       return yield* invalid(`It has ${bytes.length} bytes; at most ${maxByteLength} are read.`)
     // Loaded only here: most commands need no YAML, and the parser takes long to load.

@@ -2,6 +2,7 @@
 import * as os from "node:os"
 import { fileURLToPath } from "node:url"
 import { chooseCopyBackend } from "@tensorferry/core/backend/BackendLayer"
+import { probeBackend } from "@tensorferry/core/backend/Probe"
 import * as Effect from "effect/Effect"
 import { findDevices } from "../machine/devices.ts"
 import { systemFiles } from "../machine/SystemFiles.ts"
@@ -17,7 +18,7 @@ const ownVersion = (): string => {
 export const runFacts = (backend: string) =>
   Effect.gen(function* () {
     const { descriptor } = yield* chooseCopyBackend(backend, "cpu")
-    const probe = yield* descriptor.probe
+    const probe = yield* probeBackend(descriptor)
     const [processor] = os.cpus()
     const facts: RunRecord["facts"] = [
       { name: "tensorferry", value: ownVersion() },

@@ -31,6 +31,7 @@ import {
 } from "./BackendDescriptor.ts"
 import { BackendRegistry, type BackendRegistryShape } from "./BackendRegistry.ts"
 import { decodeBackendOptions } from "./OptionsLayer.ts"
+import { probeBackend } from "./Probe.ts"
 
 /** Choices are never effects, settings are. Asking `effect/Config` itself would load streams and files with it. */
 const isConfig = <A>(value: OrConfig<A>): value is Config.Config<A> => Effect.isEffect(value)
@@ -52,7 +53,7 @@ const decodeOptions = (descriptor: BackendDescriptor, options: unknown): Effect.
 
 /** Fails with what was tried and the remedy unless the backend can work here. */
 export const requireAvailable = (descriptor: BackendDescriptor): Effect.Effect<BackendDescriptor, BackendError> =>
-  Effect.flatMap(descriptor.probe, (found) =>
+  Effect.flatMap(probeBackend(descriptor), (found) =>
     found._tag === "Available"
       ? Effect.succeed(descriptor)
       : Effect.fail(
@@ -94,7 +95,7 @@ export const chooseCopyBackend = Effect.fn("chooseCopyBackend")(function* (
   ]
   const passed: Array<string> = []
   for (const descriptor of ordered) {
-    const found = yield* descriptor.probe
+    const found = yield* probeBackend(descriptor)
     if (found._tag === "Available") {
       const reason = passed.length === 0 ? `serves device family ${family}` : `${passed.join("; ")}; next in order`
       return { descriptor, reason }

@@ -5,14 +5,15 @@
  * the package that exports `descriptors`, an array. It may state `"apiVersion": 1` beside it, so that a core of another
  * version refuses the package by that number and not by what its code misses. Importing runs that file: load only packages that you would import.
  */
-import { readFile } from "node:fs/promises"
+import { readFile, stat } from "node:fs/promises"
 import { createRequire, findPackageJSON } from "node:module"
 import * as path from "node:path"
-import { pathToFileURL } from "node:url"
+import { fileURLToPath, pathToFileURL } from "node:url"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
+import { messageOf, placeInStack } from "../base/Thrown.ts"
 import {
   type BackendDescriptor,
   type BackendError,
@@ -22,6 +23,7 @@ import {
   requireApiVersion
 } from "./BackendDescriptor.ts"
 import { BackendRegistry, makeRegistry } from "./BackendRegistry.ts"
+import { notePackage } from "./Probe.ts"
 
 const PackageJson = Schema.Struct({
   tensorferry: Schema.Struct({
@@ -32,11 +34,36 @@ const PackageJson = Schema.Struct({
   publishConfig: Schema.optionalKey(Schema.Unknown)
 })
 
-const loadFailed = (name: string, detail: string, remedy: string) =>
-  backendError("LoadFailed", { backend: name, detail, remedy })
+const decodeManifest = Schema.decodeUnknownResult(PackageJson)
+
+const loadFailed = (name: string, detail: string, remedy: string, file?: string) =>
+  backendError("LoadFailed", { backend: name, detail, remedy, ...(file === undefined ? {} : { file }) })
 
 /** A message of an unknown failure, for people. */
 const reasonText = (cause: unknown): string => (cause instanceof Error ? cause.message : String(cause))
+
+/** Where in its code an import failed, as far as Node tells. The last to stand in a stack is this file itself. */
+const placeOf = (cause: unknown): string | undefined => {
+  const place = cause instanceof Error ? placeInStack(cause.stack ?? "") : undefined
+  return place?.startsWith(fileURLToPath(import.meta.url)) ? undefined : place
+}
+
+/** What an import that failed says: the fault and its place. Of JavaScript that cannot be parsed Node tells no place. */
+const importFailed = (name: string, file: string, cause: unknown): BackendError => {
+  const text = messageOf(cause)
+  const place = placeOf(cause)
+  // A name that an imported module does not export is a SyntaxError too.
+  const isUnparsed = cause instanceof SyntaxError && !cause.message.startsWith("The requested module")
+  const where = place !== undefined ? ` (at ${place})` : isUnparsed ? ` (in ${file} or a file that it imports)` : ""
+  return loadFailed(
+    name,
+    `Importing its descriptors failed: ${text}${where}.`.replace(/\.\.$/, "."),
+    isUnparsed
+      ? `Correct the package's code${place === undefined ? `; node --check ${file} tells the line` : ""}.`
+      : importRemedy(text),
+    file
+  )
+}
 
 /** `./spool` or `/opt/spool`: a package by where it lies, which need not be installed. */
 const isFolder = (name: string): boolean => /^\.{0,2}\//.test(name)
@@ -74,7 +101,17 @@ export const loadBackendPackage = Effect.fn("BackendLoader.load")(function* (
     catch: (cause) =>
       loadFailed(name, `Its package.json cannot be read: ${reasonText(cause)}`, "Install the package again.")
   })
-  const manifest = Schema.decodeResult(Schema.fromJsonString(PackageJson))(text)
+  const json = yield* Effect.try({
+    try: (): unknown => JSON.parse(text),
+    catch: (cause) =>
+      loadFailed(
+        name,
+        `Its package.json is no JSON: ${reasonText(cause)}.`,
+        "Correct it at this place, or install the package again.",
+        manifestPath
+      )
+  })
+  const manifest = decodeManifest(json)
   if (Result.isFailure(manifest)) {
     return yield* backendError("InvalidDescriptor", {
       backend: name,
@@ -93,12 +130,23 @@ export const loadBackendPackage = Effect.fn("BackendLoader.load")(function* (
       remedy: "Name a file of the package."
     })
   }
+  const isThere = yield* Effect.promise(() =>
+    stat(file).then(
+      (found) => found.isFile(),
+      () => false
+    )
+  )
+  if (!isThere) {
+    return yield* loadFailed(
+      name,
+      `Its package.json names ${manifest.success.tensorferry.descriptors} as its descriptors, and the package has no such file.`,
+      "Build the package if that makes the file, or correct tensorferry.descriptors.",
+      file
+    )
+  }
   const module: unknown = yield* Effect.tryPromise({
     try: () => import(pathToFileURL(file).href),
-    catch: (cause) => {
-      const text = reasonText(cause)
-      return loadFailed(name, `Importing its descriptors failed: ${text}`, importRemedy(text))
-    }
+    catch: (cause) => importFailed(name, file, cause)
   })
   const exported: unknown = (module as { readonly descriptors?: unknown }).descriptors
   if (!Array.isArray(exported) || exported.length === 0) {
@@ -109,7 +157,9 @@ export const loadBackendPackage = Effect.fn("BackendLoader.load")(function* (
     })
   }
   return yield* Effect.forEach(exported as ReadonlyArray<unknown>, (value, at) =>
-    checkDescriptor(value, `descriptors[${at}] of ${name}`)
+    Effect.tap(checkDescriptor(value, `descriptors[${at}] of ${name}`), (descriptor) =>
+      Effect.sync(() => notePackage(descriptor, name))
+    )
   )
 })
 

@@ -31,6 +31,13 @@ export class BackendRegistry extends Context.Service<BackendRegistry, BackendReg
 const names = (descriptors: ReadonlyArray<BackendDescriptor>): string =>
   descriptors.map((descriptor) => descriptor.name).join(", ") || "none"
 
+/** Families that are claimed by name. */
+const familiesOf = (descriptors: ReadonlyArray<BackendDescriptor>): string =>
+  [...new Set(descriptors.flatMap(({ deviceFamilies }) => deviceFamilies))]
+    .filter((family) => family !== "*")
+    .sort()
+    .join(", ") || "no family"
+
 export const makeRegistry = Effect.fnUntraced(function* (
   descriptors: ReadonlyArray<BackendDescriptor>
 ): Effect.fn.Return<BackendRegistryShape, BackendError> {
@@ -80,7 +87,7 @@ export const makeRegistry = Effect.fnUntraced(function* (
         if (first === undefined) {
           return yield* backendError("UnknownBackend", {
             detail: `No registered backend offers ${service} for device family ${family}; registered: ${names(descriptors)}.`,
-            remedy: "Register a package that serves the family."
+            remedy: `Choose one of ${familiesOf(offering)}, or register a package that serves the family.`
           })
         }
         if (second !== undefined) {

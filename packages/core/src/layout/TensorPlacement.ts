@@ -102,7 +102,7 @@ export const placeTensors = (
       "NoRule",
       unmatched.map(({ tensor }) => tensor.name),
       "No rule says how to shard them.",
-      "Add rules, choose a preset, or pass --default replicate."
+      'Add rules that match them, make the rules by a preset, or give the rules default: "replicate".'
     )
   }
   const layerOf = all.map(({ tensor }) => layerNumber(rules, tensor.name))

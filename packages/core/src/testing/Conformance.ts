@@ -12,6 +12,8 @@ import * as Exit from "effect/Exit"
 import type * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
 import type { Rank } from "../base/Ids.ts"
+import { nearestName } from "../base/Nearest.ts"
+import { describeThrown } from "../base/Thrown.ts"
 import { CopyDriver } from "../service/CopyDriver.ts"
 import { CopyService } from "../service/CopyService.ts"
 import { TensorEngine } from "../service/TensorEngine.ts"
@@ -78,13 +80,19 @@ type Verdict = Pick<CaseResult, "status" | "detail">
 
 const passed: Verdict = { status: "passed", detail: "" }
 
-/** What failed, without the stack of the kit itself; defects keep theirs. */
-export const describeCause = (cause: Cause.Cause<{ readonly message: string }>): string =>
+const frames = (defect: unknown): string => {
+  const stack = defect instanceof Error ? (defect.stack ?? "") : ""
+  const at = stack.search(/^ {4}at /m)
+  return at < 0 ? "" : `\n${stack.slice(at)}`
+}
+
+/** What failed, without the stack of the kit itself; defects are told with their place first, and keep their stack below. */
+export const describeCause = (cause: Cause.Cause<unknown>): string =>
   cause.reasons
     .map((reason) => {
-      if (reason._tag === "Fail") return reason.error.message
+      if (reason._tag === "Fail") return reason.error instanceof Error ? reason.error.message : String(reason.error)
       if (reason._tag === "Interrupt") return "It was interrupted."
-      return reason.defect instanceof Error ? (reason.defect.stack ?? reason.defect.message) : String(reason.defect)
+      return `${describeThrown(reason.defect)}${frames(reason.defect)}`
     })
     .join("; ")
 
@@ -187,7 +195,12 @@ export const checkQuirks = (
 ): ReadonlyArray<CaseResult> =>
   Object.entries(quirks).flatMap(([name, reason]): ReadonlyArray<CaseResult> => {
     if (!cases.some((known) => known.name === name)) {
-      return [{ name, status: "failed", detail: `A quirk is stated for "${name}", which is no case.` }]
+      const near = nearestName(
+        name,
+        cases.map((known) => known.name)
+      )
+      const hint = near === undefined ? "" : ` Did you mean "${near}"?`
+      return [{ name, status: "failed", detail: `A quirk is stated for "${name}", which is no case.${hint}` }]
     }
     return reason.trim() === "" ? [{ name, status: "failed", detail: "The quirk gives no reason." }] : []
   })

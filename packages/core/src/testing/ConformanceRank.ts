@@ -15,6 +15,7 @@ import {
   copyCases,
   copyDriverCases,
   defaultCaseDeadline,
+  describeCause,
   type RankOutcome,
   runCopyCaseRank,
   runCopyDriverCaseRank
@@ -58,7 +59,9 @@ export const runConformanceRank = <E>(run: RankRun<E>): Effect.Effect<void, Proc
     part: Effect.Effect<RankOutcome, never, S | ProcessGroup>
   ) =>
     Effect.provide(part, Layer.provideMerge(services, Layer.succeed(ProcessGroup, group)), { local: true }).pipe(
-      Effect.catch((error) => Effect.succeed<RankOutcome>({ rank, status: "failed", detail: String(error) })),
+      Effect.catchCause((cause) =>
+        Effect.succeed<RankOutcome>({ rank, status: "failed", detail: describeCause(cause) })
+      ),
       Effect.flatMap((outcome) => onOutcome(caseName, outcome)),
       Effect.andThen(meetAfterCase(group, caseName))
     )

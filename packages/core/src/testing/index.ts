@@ -12,6 +12,7 @@ export {
   combineOutcomes,
   copyCases,
   copyDriverCases,
+  describeCause,
   type Quirks,
   RankOutcome,
   runCopyCaseRank,

@@ -1,0 +1,72 @@
+/**
+ * How wrong usage is told: for people in a few lines on standard error, for machines as the document that every failure is.
+ * Help that was asked for is printed as it is.
+ */
+import * as Console from "effect/Console"
+import type * as CliError from "effect/cli/CliError"
+import * as CliOutput from "effect/cli/CliOutput"
+
+/** Suggestions are lists over several lines. */
+const inOneLine = (text: string): string => text.replaceAll(/\s*\n\s*/g, " ").trim()
+
+/** Of a command that nobody knows no flag is known either. */
+const withoutConsequences = (
+  errors: ReadonlyArray<CliError.NonShowHelpErrors>
+): ReadonlyArray<CliError.NonShowHelpErrors> =>
+  errors.some(({ _tag }) => _tag === "UnknownSubcommand")
+    ? errors.filter(({ _tag }) => _tag !== "UnrecognizedOption")
+    : errors
+
+/** In the form of every other failure; the module that prints those loads what runs jobs. */
+const asFailure = (error: CliError.NonShowHelpErrors) => ({
+  tag: error._tag,
+  reason: "InvalidUsage",
+  message: inOneLine(error.message),
+  fields: null,
+  ranks: []
+})
+
+export const presenterFor = (given: ReadonlyArray<string>) => {
+  const isForMachines = given.some((arg) => /^--json(=true)?$/.test(arg))
+  return CliOutput.layerPresenter({
+    present: (event) => {
+      if (event._tag !== "InvalidInvocation") return CliOutput.defaultPresenter.present(event)
+      const { commandPath, helpDoc } = event
+      const errors = withoutConsequences(event.errors)
+      if (isForMachines) {
+        return Console.log(JSON.stringify({ ok: false, errors: errors.map(asFailure) }, null, 2))
+      }
+      const lines = [
+        ...errors.map(({ message }) => `error: ${inOneLine(message)}`),
+        `usage: ${helpDoc.usage}`,
+        `See ${commandPath.join(" ")} --help.`
+      ]
+      return Console.error(lines.join("\n"))
+    }
+  })
+}
+
+interface Named {
+  readonly name: string
+  readonly subcommands: ReadonlyArray<{ readonly commands: ReadonlyArray<Named> }>
+}
+
+/** Commands that do nothing by themselves or take no arguments: a word behind them is one of their subcommands. */
+const groups = new Set(["tensorferry", "backends", "replay"])
+
+const isHelp = (arg: string): boolean => arg === "--help" || arg === "-h"
+
+/**
+ * The arguments without a wish for help where a word among them is no command: that is then an error and not a help about
+ * something else.
+ */
+export const withoutVainHelp = (root: Named, given: ReadonlyArray<string>): ReadonlyArray<string> => {
+  let command = root
+  for (const word of given) {
+    if (word.startsWith("-") || !groups.has(command.name)) return given
+    const next = command.subcommands.flatMap(({ commands }) => commands).find(({ name }) => name === word)
+    if (next === undefined) return given.filter((arg) => !isHelp(arg))
+    command = next
+  }
+  return given
+}
