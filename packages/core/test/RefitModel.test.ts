@@ -15,10 +15,17 @@ import type { Tensor } from "../src/tensor/Tensor.ts"
 import { make } from "../src/testing/ReferenceEngine.ts"
 import { floats, smallWeights, valuesOf } from "./refitSupport.ts"
 
+interface Content {
+  readonly a: ReadonlyArray<number>
+  readonly b: ReadonlyArray<number>
+}
+
 interface Update {
   readonly id: string
   readonly label: string
   readonly kind: "full" | "patch"
+  /** What a patch was begun upon: it stays, in wire form, also where the weights in use are dropped meanwhile. */
+  readonly base: Content | undefined
   /** Elements of a and b as they would be, undefined where they did not come. */
   readonly a: Array<number | undefined>
   readonly b: Array<number | undefined>
@@ -26,7 +33,7 @@ interface Update {
 
 interface Model {
   /** Values in use, by content; undefined where nothing is usable. */
-  current: { readonly label: string; readonly a: ReadonlyArray<number>; readonly b: ReadonlyArray<number> } | undefined
+  current: (Content & { readonly label: string }) | undefined
   asleep: "no" | "kept" | "dropped"
   open: Update | undefined
   commits: number
@@ -89,7 +96,8 @@ const begin = (label: string, kind: "full" | "patch", isRightBase: boolean) =>
     if (kind === "patch" && !hasBase) return assert.strictEqual(tagOf(begun), "WrongBase")
     assert.strictEqual(tagOf(begun), "done")
     const id = Result.isSuccess(begun) ? begun.success.id : ""
-    model.open = { id, label, kind, a: Array(4).fill(undefined), b: Array(3).fill(undefined) }
+    const upon = kind === "patch" ? model.current : undefined
+    model.open = { id, label, kind, base: upon, a: Array(4).fill(undefined), b: Array(3).fill(undefined) }
   })
 
 const add = (name: "a" | "b", from: number, length: number, value: number) =>
@@ -123,8 +131,7 @@ const commit = (cachesWork: boolean) =>
     const came = [...open.a, ...open.b]
     if (came.every((element) => element === undefined)) return assert.strictEqual(tagOf(result), "EmptyUpdate")
     if (open.kind === "full" && came.includes(undefined)) return assert.strictEqual(tagOf(result), "IncompleteUpdate")
-    const base = open.kind === "patch" ? current : undefined
-    const next = { label: open.label, a: merged(open.a, base?.a), b: merged(open.b, base?.b) }
+    const next = { label: open.label, a: merged(open.a, open.base?.a), b: merged(open.b, open.base?.b) }
     model.open = undefined
     const isSame =
       current !== undefined &&
