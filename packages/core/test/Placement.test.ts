@@ -39,6 +39,7 @@ describe("device meshes", () => {
     refused(deviceMesh({ shape: [1.5] }), "EmptyMesh")
     refused(deviceMesh({ shape: [2, 4], worldSize: 7 }), "OutsideGroup", "[2,4]", "7 ranks")
     refused(deviceMesh({ shape: [2 ** 30, 2 ** 30] }), "OutsideGroup")
+    refused(deviceMesh({ shape: [2 ** 18 + 1] }), "OutsideGroup", "262144 ranks")
     refused(deviceMesh({ shape: [2], ranks: [0, 8], worldSize: 8 }), "OutsideGroup", "rank 8")
     refused(deviceMesh({ shape: [2], ranks: [0, -1] }), "OutsideGroup", "rank -1")
     refused(deviceMesh({ shape: [3], ranks: [0, 2, 2] }), "RepeatedRank", "rank 2")

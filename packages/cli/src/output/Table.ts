@@ -8,7 +8,8 @@ export const table = (
   align: ReadonlyArray<Align> = []
 ): string => {
   const all = [header, ...rows]
-  const widths = header.map((_, column) => Math.max(...all.map((row) => (row[column] ?? "").length)))
+  // Rows may be more than a call can have arguments.
+  const widths = header.map((_, column) => all.reduce((most, row) => Math.max(most, (row[column] ?? "").length), 0))
   const line = (row: ReadonlyArray<string>): string =>
     widths
       .map((width, column) => {

@@ -18,8 +18,8 @@ export const DeviceMesh = Schema.Struct({
 })
 export type DeviceMesh = typeof DeviceMesh.Type
 
-/** More ranks than any job has; keeps a mistyped shape from filling memory. */
-const mostRanks = 2 ** 22
+/** More ranks than any job has; keeps a mistyped shape from filling memory, which holds a plan of each. */
+const mostRanks = 2 ** 18
 
 const largestRank = 2 ** 31 - 1
 
