@@ -307,6 +307,24 @@ describe("tables", () => {
     )
   )
 
+  it.live("quantize rows that are each longer than an index", () =>
+    simulated(
+      "",
+      Effect.scoped(
+        Effect.gen(function* () {
+          const addon = yield* loadAddon
+          const device = yield* openDevice(addon)
+          const steps = new StepTable()
+          const [rows, elements] = [3, 2 ** 38 + 1024]
+          const [row, scaleRow] = [elements + 256, elements / 32 + 64]
+          steps.quantize(3, words(0, 0, 10, 2, 2 ** 50, 2 ** 54, 2 ** 56, rows, elements, row, 1, row, 1, scaleRow, 1))
+          const answer = addon.createProgram(device, steps.table, [], undefined)
+          assert.strictEqual(answer.code, "Ok")
+        })
+      )
+    )
+  )
+
   it.live("of any content get an answer", () =>
     simulated(
       "",

@@ -74,7 +74,9 @@ template <typename Emit>
 void emitParts(const Blocks& blocks, const Emit& emit) {
   const uint64_t positions = blocks.positions();
   if (positions <= maxIndex) return emit(blocks);
-  const size_t outermost = blocks.dimensions.size() - 1;
+  // The parts of one that was cut may be a single index long, and must be cut further in.
+  size_t outermost = blocks.dimensions.size() - 1;
+  while (blocks.dimensions[outermost].length == 1) outermost--;
   const uint64_t length = blocks.dimensions[outermost].length, inner = positions / length;
   const uint64_t chunk = std::max<uint64_t>(1, maxIndex / inner);
   for (uint64_t from = 0; from < length; from += chunk)

@@ -199,12 +199,34 @@ void longRow() {
   }
 }
 
+/** Several such rows: each is cut by itself, outside first, and the parts of all are there. */
+void longRows() {
+  constexpr uint64_t rows = 3, blocks = 1ull * maxIndex * blocksOfTeam + 33, elements = blocks * mxBlock;
+  constexpr uint64_t plainRow = elements + 8 * mxBlock, scaleRow = blocks + 64;
+  const uint64_t words[] = {0,        0, static_cast<uint64_t>(DType::BFloat16), 2, 1ull << 50, 1ull << 54, 1ull << 56, rows, elements,
+                            plainRow, 1, plainRow,                               1, scaleRow,   1};
+  auto compiled = compileQuantize(words, std::size(words));
+  if (!check(compiled.ok(), "long rows: compiles; " + why(compiled))) return;
+  const Reduction& made = compiled.value();
+  check(made.records == 2 * rows, "long rows: two parts each");
+  const Uploaded table(made.table);
+  for (uint64_t r = 0; r < made.records; r++) {
+    const auto& record = *reinterpret_cast<const QuantizeRecord*>(table.address() + 8 * r * made.recordWords);
+    const uint64_t row = r / 2, first = r % 2 * maxIndex * blocksOfTeam;
+    check(record.count == (r % 2 == 0 ? maxIndex : (33 + blocksOfTeam - 1) / blocksOfTeam), "long rows: indices");
+    check(record.plain == words[4] + 2 * (row * plainRow + first * mxBlock) &&
+              record.data == words[5] + row * plainRow + first * mxBlock && record.scales == words[6] + row * scaleRow + first,
+          "long rows: addresses");
+  }
+}
+
 }  // namespace
 
 void testBlockScaling() {
   for (uint64_t seed = 1; seed <= 3000; seed++) scalingOfRandomForm(seed);
   check(byTeams > 500 && byThreads > 500, "both ways are taken");
   longRow();
+  longRows();
 }
 
 }  // namespace tensorferry::gpu::test
