@@ -315,7 +315,7 @@ describe("tables", () => {
           const addon = yield* loadAddon
           const device = yield* openDevice(addon)
           const steps = new StepTable()
-          const [rows, elements] = [3, 2 ** 38 + 1024]
+          const [rows, elements] = [3, 2 ** 42 + 1024]
           const [row, scaleRow] = [elements + 256, elements / 32 + 64]
           steps.quantize(3, words(0, 0, 10, 2, 2 ** 50, 2 ** 54, 2 ** 56, rows, elements, row, 1, row, 1, scaleRow, 1))
           const answer = addon.createProgram(device, steps.table, [], undefined)
