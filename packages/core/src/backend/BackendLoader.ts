@@ -39,9 +39,6 @@ const decodeManifest = Schema.decodeUnknownResult(PackageJson)
 const loadFailed = (name: string, detail: string, remedy: string, file?: string) =>
   backendError("LoadFailed", { backend: name, detail, remedy, ...(file === undefined ? {} : { file }) })
 
-/** A message of an unknown failure, for people. */
-const reasonText = (cause: unknown): string => (cause instanceof Error ? cause.message : String(cause))
-
 /** Where in its code an import failed, as far as Node tells. The last to stand in a stack is this file itself. */
 const placeOf = (cause: unknown): string | undefined => {
   const place = cause instanceof Error ? placeInStack(cause.stack ?? "") : undefined
@@ -85,7 +82,7 @@ export const findManifest = (name: string, from: string): Effect.Effect<string, 
     catch: (cause) =>
       loadFailed(
         name,
-        `The package was not found from ${from}: ${reasonText(cause)}`,
+        `The package was not found from ${from}: ${messageOf(cause)}`,
         "Install it next to the application."
       )
   })
@@ -99,14 +96,14 @@ export const loadBackendPackage = Effect.fn("BackendLoader.load")(function* (
   const text = yield* Effect.tryPromise({
     try: () => readFile(manifestPath, "utf8"),
     catch: (cause) =>
-      loadFailed(name, `Its package.json cannot be read: ${reasonText(cause)}`, "Install the package again.")
+      loadFailed(name, `Its package.json cannot be read: ${messageOf(cause)}`, "Install the package again.")
   })
   const json = yield* Effect.try({
     try: (): unknown => JSON.parse(text),
     catch: (cause) =>
       loadFailed(
         name,
-        `Its package.json is no JSON: ${reasonText(cause)}.`,
+        `Its package.json is no JSON: ${messageOf(cause)}.`,
         "Correct it at this place, or install the package again.",
         manifestPath
       )

@@ -13,30 +13,26 @@ const coresPerProcess = 4
 export const defaultBusyPollMillis = (cores: number, processes: number): number =>
   cores >= coresPerProcess * processes ? 100 : 0
 
-/** Begins to poll; the answer ends it. Nothing of it is left behind afterwards, or when the limit has passed. */
-export const busyPoll = (limitMillis: number): (() => void) => {
-  if (!(limitMillis > 0)) return () => {}
+/** Looks in every turn of the event loop until it is over or the limit has passed, and then tells; the answer ends it. */
+const lookAgain = (limitMillis: number, isOver: () => boolean, ended: () => void): (() => void) => {
   const until = performance.now() + limitMillis
   let next: NodeJS.Immediate | undefined
   const look = (): void => {
-    next = performance.now() < until ? setImmediate(look) : undefined
+    if (isOver() || !(performance.now() < until)) ended()
+    else next = setImmediate(look)
   }
   look()
-  return () => {
-    clearImmediate(next)
-    next = undefined
-  }
+  return () => clearImmediate(next)
 }
+
+/** Begins to poll; the answer ends it. Nothing of it is left behind afterwards, or when the limit has passed. */
+export const busyPoll = (limitMillis: number): (() => void) =>
+  lookAgain(
+    limitMillis,
+    () => false,
+    () => {}
+  )
 
 /** Asks again and again; ends when the answer is true or the limit has passed. */
 export const pollUntil = (isOver: () => boolean, limitMillis: number): Effect.Effect<void> =>
-  Effect.callback((resume) => {
-    const until = performance.now() + limitMillis
-    let next: NodeJS.Immediate | undefined
-    const look = (): void => {
-      if (isOver() || !(performance.now() < until)) resume(Effect.void)
-      else next = setImmediate(look)
-    }
-    look()
-    return Effect.sync(() => clearImmediate(next))
-  })
+  Effect.callback((resume) => Effect.sync(lookAgain(limitMillis, isOver, () => resume(Effect.void))))
