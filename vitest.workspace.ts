@@ -6,7 +6,7 @@ const isFull = process.env.TENSORFERRY_TEST_FULL !== undefined
 
 /** What takes longer than a default run has time for. */
 const onlyInFull: { readonly [name: string]: Array<string> } = {
-  core: ["test/Fuzz.test.ts", "test/ProcessGroupTcp.test.ts"],
+  core: ["test/Fuzz.test.ts", "test/group/ProcessGroupTcp.test.ts"],
   "backend-torch-copy": ["test/Baseline.test.ts", "test/Mesh.test.ts", "test/Tcp.test.ts"],
   bus: ["test/CudaProcesses.test.ts"],
   "backend-cuda": ["test/PlantedFaults.test.ts", "test/Pairs.test.ts", "test/Processes.test.ts", "test/Seeds.test.ts"],

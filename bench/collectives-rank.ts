@@ -4,8 +4,8 @@
  */
 import { connect, createServer, type Socket } from "node:net"
 import { createInterface } from "node:readline"
+import * as ProcessGroupTcp from "@tensorferry/core/group/ProcessGroupTcp"
 import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
-import * as ProcessGroupTcp from "@tensorferry/core/service/ProcessGroupTcp"
 import * as Effect from "effect/Effect"
 
 interface Part {

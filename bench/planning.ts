@@ -7,12 +7,17 @@
 import { readFileSync } from "node:fs"
 import { gunzipSync } from "node:zlib"
 import type { DType } from "@tensorferry/core/base/DType"
-import { encodeContentsOf, encodeStatement, readRosters, readStatements } from "@tensorferry/core/exec/RosterMessages"
 import { presets } from "@tensorferry/core/layout/ModelFamilies"
 import { type ModelTensor, modelLayout, type ParallelConfig, worldSizeOf } from "@tensorferry/core/layout/ModelLayout"
 import { parametersOf, type Roster } from "@tensorferry/core/layout/Roster"
 import { clusterTraffic } from "@tensorferry/core/planner/Estimate"
 import { indexRosters, planRank } from "@tensorferry/core/planner/RosterPlanner"
+import {
+  encodeContentsOf,
+  encodeStatement,
+  readRosters,
+  readStatements
+} from "@tensorferry/core/reshard/RosterMessages"
 import * as Result from "effect/Result"
 import { type BenchResult, median, sample } from "./measure.ts"
 

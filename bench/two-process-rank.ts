@@ -5,13 +5,13 @@
  */
 import { createInterface } from "node:readline"
 import { CopyDriver, TensorEngine as HostEngine } from "@tensorferry/backend-torch-copy"
-import { makeTrace } from "@tensorferry/core/exec/TraceFile"
+import { copyServiceLayer } from "@tensorferry/core/copy/CopyServiceLayer"
+import * as ProcessGroupTcp from "@tensorferry/core/group/ProcessGroupTcp"
 import { CopyService } from "@tensorferry/core/service/CopyService"
-import { copyServiceLayer } from "@tensorferry/core/service/CopyServiceLayer"
 import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
-import * as ProcessGroupTcp from "@tensorferry/core/service/ProcessGroupTcp"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import type { Tensor } from "@tensorferry/core/tensor/Tensor"
+import { makeTrace } from "@tensorferry/core/trace/TraceFile"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 

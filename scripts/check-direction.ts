@@ -13,10 +13,16 @@ const ranks: Readonly<Record<string, number>> = {
   ir: 3,
   planner: 4,
   service: 5,
+  group: 6,
   transform: 6,
-  exec: 7,
-  backend: 8,
-  testing: 9
+  copy: 7,
+  trace: 7,
+  reshard: 8,
+  mesh: 9,
+  replay: 8,
+  refit: 10,
+  backend: 10,
+  testing: 11
 }
 const pure = new Set(["base", "layout", "ir", "planner"])
 const impure = /^effect\/(Effect|Layer|Context|Scope|Fiber|Deferred|Stream)$/

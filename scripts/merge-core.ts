@@ -1,5 +1,5 @@
 /**
- * Merges the modules of @tensorferry/core as they are published: one file for each folder of the sources, so that Node
+ * Merges the modules of @tensorferry/core as they are published: one file for a folder of the sources or a few, so that Node
  * finds, reads and links a dozen files where there are 160. Every module keeps a file under its own name, in `modules`,
  * which hands on what is in the merged one; a value is the same by whichever name it is imported.
  *
@@ -16,10 +16,22 @@ const sources = path.join(core, "src")
 export const mergedFolder = path.join(core, "dist/merged")
 
 /**
- * By rank (scripts/check-direction.ts): a folder imports from those before it, so merged files do too. The kit for authors,
- * `testing`, stays apart module by module: parts of it import what an application need not have, such as vitest.
+ * The files that are made, by rank (scripts/check-direction.ts): a folder imports from those before it, so merged files do
+ * too. Folders that an application always loads together share a file. The kit for authors, `testing`, stays apart module by
+ * module: parts of it import what an application need not have, such as vitest.
  */
-const folders = ["base", "tensor", "layout", "checkpoint", "ir", "planner", "service", "transform", "exec", "backend"]
+const files: Readonly<Record<string, ReadonlyArray<string>>> = {
+  base: ["base", "tensor"],
+  layout: ["layout"],
+  checkpoint: ["checkpoint"],
+  ir: ["ir"],
+  planner: ["planner"],
+  copy: ["service", "group", "copy"],
+  transform: ["transform"],
+  reshard: ["trace", "reshard", "mesh", "refit"],
+  replay: ["replay"],
+  backend: ["backend"]
+}
 
 export const mergeCore = async (folder = mergedFolder): Promise<void> => {
   const modules = readdirSync(sources, { recursive: true, encoding: "utf8" })
@@ -43,10 +55,10 @@ export const mergeCore = async (folder = mergedFolder): Promise<void> => {
     chunkFileNames: "[name].js",
     codeSplitting: {
       // A folder also takes what it depends on; those before it have taken theirs.
-      groups: folders.map((name, rank) => ({
+      groups: Object.entries(files).map(([name, folders], rank, { length }) => ({
         name,
-        test: (id) => id.startsWith(path.join(sources, name) + path.sep),
-        priority: folders.length - rank
+        test: (id) => folders.some((folder) => id.startsWith(path.join(sources, folder) + path.sep)),
+        priority: length - rank
       }))
     }
   })

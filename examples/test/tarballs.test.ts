@@ -112,7 +112,7 @@ describe("installed without scripts", () => {
     const script = `
       await import("@tensorferry/core/planner/RosterPlanner")
       await import("@tensorferry/core/testing/vitest").catch((error) => { if (!/vitest/i.test(String(error))) throw error })
-      const closed = await import("@tensorferry/core/service/internal/copyCheck").catch((error) => error.code)
+      const closed = await import("@tensorferry/core/copy/internal/check").catch((error) => error.code)
       console.log(closed)`
     const ended = await run(process.execPath, ["--input-type=module", "-e", script])
     assert.strictEqual(ended.stdout.trim(), "ERR_PACKAGE_PATH_NOT_EXPORTED", shown(ended))

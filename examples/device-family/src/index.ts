@@ -1,6 +1,6 @@
 /** The backend that claims device family `thread`. It offers replay transfers and nothing else. */
 import type { BackendDescriptor } from "@tensorferry/core/backend/BackendDescriptor"
-import { replayTransferLayer } from "@tensorferry/core/service/ReplayTransferLayer"
+import { replayTransferLayer } from "@tensorferry/core/replay/ReplayTransferLayer"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import { makeThreadDevice } from "./ThreadDevice.ts"

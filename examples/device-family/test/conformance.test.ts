@@ -1,7 +1,7 @@
 /** The kit's replay cases on the device. Its memory is of shared buffers, so the kit's own engine can look into it. */
 
+import { replayTransferLayer } from "@tensorferry/core/replay/ReplayTransferLayer"
 import { ReplayTransferBackend } from "@tensorferry/core/service/ReplayTransferBackend"
-import { replayTransferLayer } from "@tensorferry/core/service/ReplayTransferLayer"
 import { ReferenceEngine, ReplaySubject } from "@tensorferry/core/testing"
 import { describeReplayTransfer } from "@tensorferry/core/testing/vitest"
 import * as Context from "effect/Context"

@@ -6,6 +6,7 @@
  */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
 import type { NativeFailure } from "@tensorferry/core/backend/NativeAddon"
+import { replayTransferLayer } from "@tensorferry/core/replay/ReplayTransferLayer"
 import {
   type ReplayHooks,
   type ReplayStreams,
@@ -17,7 +18,6 @@ import {
   ReplayTransferBackend,
   type ReplayTransferBackendShape
 } from "@tensorferry/core/service/ReplayTransferBackend"
-import { replayTransferLayer } from "@tensorferry/core/service/ReplayTransferLayer"
 import { type TensorError, tensorError } from "@tensorferry/core/service/TensorEngine"
 import type { Device } from "@tensorferry/core/tensor/Device"
 import { type Tensor, tensorByteLength } from "@tensorferry/core/tensor/Tensor"

@@ -2,9 +2,9 @@
  * The replay backend of NVIDIA and AMD devices: opens the device that is asked for and serves core's slots with it.
  */
 import { type BackendError, backendError } from "@tensorferry/core/backend/BackendDescriptor"
+import { ReplayTransferTiming, replayTransferLayer } from "@tensorferry/core/replay/ReplayTransferLayer"
 import type { ReplayDevice } from "@tensorferry/core/service/ReplayDevice"
 import type { ReplayTransferBackend } from "@tensorferry/core/service/ReplayTransferBackend"
-import { ReplayTransferTiming, replayTransferLayer } from "@tensorferry/core/service/ReplayTransferLayer"
 import { type Device, formatDevice } from "@tensorferry/core/tensor/Device"
 import * as Effect from "effect/Effect"
 import type * as Layer from "effect/Layer"

@@ -3,8 +3,8 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import { validateDescriptor } from "@tensorferry/core/backend/BackendDescriptor"
+import { layerSingle } from "@tensorferry/core/group/ProcessGroupInProcess"
 import { CopyDriver } from "@tensorferry/core/service/CopyDriver"
-import { layerSingle } from "@tensorferry/core/service/ProcessGroupInProcess"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"

@@ -4,9 +4,9 @@
  */
 import { assert } from "@effect/vitest"
 import { descriptor as hostBackend } from "@tensorferry/backend-torch-copy"
+import { replayTransferLayer } from "@tensorferry/core/replay/ReplayTransferLayer"
 import { HostMemory } from "@tensorferry/core/service/HostMemory"
 import { ReplayTransferBackend, type ReplayTransferBackendShape } from "@tensorferry/core/service/ReplayTransferBackend"
-import { replayTransferLayer } from "@tensorferry/core/service/ReplayTransferLayer"
 import { type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
 import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"

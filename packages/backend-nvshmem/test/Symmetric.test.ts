@@ -4,9 +4,9 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import { byteLengthOf } from "@tensorferry/core/base/DType"
+import { copyServiceLayer } from "@tensorferry/core/copy/CopyServiceLayer"
 import { CopyDriver, type CopyDriverShape } from "@tensorferry/core/service/CopyDriver"
 import { CopyService } from "@tensorferry/core/service/CopyService"
-import { copyServiceLayer } from "@tensorferry/core/service/CopyServiceLayer"
 import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
 import { TensorEngine as Engine } from "@tensorferry/core/service/TensorEngine"
 import type { Tensor } from "@tensorferry/core/tensor/Tensor"

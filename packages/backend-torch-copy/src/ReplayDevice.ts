@@ -7,6 +7,7 @@
 import { type BackendError, backendError } from "@tensorferry/core/backend/BackendDescriptor"
 import type { DType } from "@tensorferry/core/base/DType"
 import type { Shape } from "@tensorferry/core/base/Region"
+import { replayTransferLayer } from "@tensorferry/core/replay/ReplayTransferLayer"
 import type { ReplayCopy, ReplayDevice } from "@tensorferry/core/service/ReplayDevice"
 import {
   type ReplayTransferBackend,
@@ -14,7 +15,6 @@ import {
   type ReplayTransferReason,
   replayTransferError
 } from "@tensorferry/core/service/ReplayTransferBackend"
-import { replayTransferLayer } from "@tensorferry/core/service/ReplayTransferLayer"
 import {
   TensorEngine,
   type TensorEngineShape,

@@ -2,9 +2,9 @@
  * The portable replay backend for the conformance kit: copies are the engine's, held back before it makes them.
  */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
+import { replayTransferLayer } from "@tensorferry/core/replay/ReplayTransferLayer"
 import { ReplayTesting } from "@tensorferry/core/service/ReplayTesting"
 import { ReplayTransferBackend } from "@tensorferry/core/service/ReplayTransferBackend"
-import { replayTransferLayer } from "@tensorferry/core/service/ReplayTransferLayer"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import type { Device } from "@tensorferry/core/tensor/Device"
 import { makeHeldCopies } from "@tensorferry/core/testing/HeldEngine"

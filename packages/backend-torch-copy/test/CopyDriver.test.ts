@@ -2,11 +2,11 @@
  * The driver within one process and between real ones, over both steps of its ladder, and against peers that lie.
  */
 import { assert, describe, it } from "@effect/vitest"
+import { makeInProcessGroups } from "@tensorferry/core/group/ProcessGroupInProcess"
+import * as ProcessGroupTcp from "@tensorferry/core/group/ProcessGroupTcp"
 import type { Message } from "@tensorferry/core/ir/Message"
 import type { CopyDriverShape } from "@tensorferry/core/service/CopyDriver"
 import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
-import { makeInProcessGroups } from "@tensorferry/core/service/ProcessGroupInProcess"
-import * as ProcessGroupTcp from "@tensorferry/core/service/ProcessGroupTcp"
 import { type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"

@@ -4,8 +4,8 @@
  */
 import { closeSync, openSync, readSync } from "node:fs"
 import { assert, describe, it } from "@effect/vitest"
-import { makeRefitSession } from "@tensorferry/core/exec/RefitSession"
-import type { RefitTensor } from "@tensorferry/core/exec/RefitSpec"
+import { makeRefitSession } from "@tensorferry/core/refit/RefitSession"
+import type { RefitTensor } from "@tensorferry/core/refit/RefitSpec"
 import { TensorEngine, type TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
 import { mxfp8Recipe, type QuantizedTensor } from "@tensorferry/core/tensor/QuantizedTensor"
 import { sliceTensor, type Tensor } from "@tensorferry/core/tensor/Tensor"

@@ -3,15 +3,15 @@
  * the same ring, and one that is killed in the middle of a row.
  */
 import { assert, describe, it } from "@effect/vitest"
-import { packRows } from "@tensorferry/core/exec/ReplayPack"
+import { packRows } from "@tensorferry/core/replay/ReplayPack"
 import {
   claimReplayWriter,
   createReplayRing,
   openReplayRing,
   replayRingBytes,
   snapshotOf
-} from "@tensorferry/core/exec/ReplayRing"
-import { makeRowLayout } from "@tensorferry/core/exec/ReplayRowLayout"
+} from "@tensorferry/core/replay/ReplayRing"
+import { makeRowLayout } from "@tensorferry/core/replay/ReplayRowLayout"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Result from "effect/Result"

@@ -10,6 +10,7 @@ import type { NativeFailure } from "@tensorferry/core/backend/NativeAddon"
 import { type NativeJob, startJob } from "@tensorferry/core/backend/NativeJob"
 import { byteLengthOf } from "@tensorferry/core/base/DType"
 import { elementCount } from "@tensorferry/core/base/Region"
+import { ReplayTransferTiming, replayTransferLayer } from "@tensorferry/core/replay/ReplayTransferLayer"
 import type { ReplayCopy, ReplayDevice } from "@tensorferry/core/service/ReplayDevice"
 import {
   type ReplayStream,
@@ -18,7 +19,6 @@ import {
   type ReplayTransferError,
   replayTransferError
 } from "@tensorferry/core/service/ReplayTransferBackend"
-import { ReplayTransferTiming, replayTransferLayer } from "@tensorferry/core/service/ReplayTransferLayer"
 import { type Device, formatDevice } from "@tensorferry/core/tensor/Device"
 import { type Tensor, tensorByteLength, tensorView } from "@tensorferry/core/tensor/Tensor"
 import * as Effect from "effect/Effect"

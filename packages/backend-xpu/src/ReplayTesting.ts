@@ -4,9 +4,9 @@
  */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
 import type { NativeFailure } from "@tensorferry/core/backend/NativeAddon"
+import { replayTransferLayer } from "@tensorferry/core/replay/ReplayTransferLayer"
 import { type ReplayStreams, ReplayTesting, type ReplayTestingShape } from "@tensorferry/core/service/ReplayTesting"
 import { ReplayTransferBackend } from "@tensorferry/core/service/ReplayTransferBackend"
-import { replayTransferLayer } from "@tensorferry/core/service/ReplayTransferLayer"
 import type { TensorError } from "@tensorferry/core/service/TensorEngine"
 import type { Device } from "@tensorferry/core/tensor/Device"
 import * as Context from "effect/Context"

@@ -1,8 +1,8 @@
 /** Pairs within a group that all agents share: subgroups of it move the tensors, and agents outside are refused. */
 import { assert, describe, it } from "@effect/vitest"
+import { makeInProcessGroups } from "@tensorferry/core/group/ProcessGroupInProcess"
 import { replicate, shard } from "@tensorferry/core/layout/Placement"
 import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
-import { makeInProcessGroups } from "@tensorferry/core/service/ProcessGroupInProcess"
 import * as Effect from "effect/Effect"
 import { type MakePairGroup, withinContext, withinGroup } from "../src/agent/PairGroup.ts"
 import { makeCluster } from "./cluster.ts"

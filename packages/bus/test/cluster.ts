@@ -1,6 +1,6 @@
 /** Agents and their clients within one process: queues and states in memory, groups over TCP, real shared memory. */
 import { CopyDriver, TensorEngine as Engine, HostMemory as HostMemoryLayers } from "@tensorferry/backend-torch-copy"
-import { copyServiceLayer } from "@tensorferry/core/service/CopyServiceLayer"
+import { copyServiceLayer } from "@tensorferry/core/copy/CopyServiceLayer"
 import { HostMemory } from "@tensorferry/core/service/HostMemory"
 import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"

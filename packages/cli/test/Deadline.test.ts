@@ -1,6 +1,6 @@
 /** Deadlines that users state, and reports that ranks exchange. */
 import { assert, describe, it } from "@effect/vitest"
-import { makeInProcessGroups } from "@tensorferry/core/service/ProcessGroupInProcess"
+import { makeInProcessGroups } from "@tensorferry/core/group/ProcessGroupInProcess"
 import * as ConfigProvider from "effect/ConfigProvider"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"

@@ -1,10 +1,10 @@
 /** Two ranks that were set up differently: both fail with an error that says how, and no byte moves. */
 import { assert, describe, it } from "@effect/vitest"
+import { type CopyServiceOptions, copyServiceLayer } from "@tensorferry/core/copy/CopyServiceLayer"
+import { makeInProcessGroups } from "@tensorferry/core/group/ProcessGroupInProcess"
 import type { CopyDriver } from "@tensorferry/core/service/CopyDriver"
 import { CopyService } from "@tensorferry/core/service/CopyService"
-import { type CopyServiceOptions, copyServiceLayer } from "@tensorferry/core/service/CopyServiceLayer"
 import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
-import { makeInProcessGroups } from "@tensorferry/core/service/ProcessGroupInProcess"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import { tensorBytes } from "@tensorferry/core/tensor/Tensor"
 import { loopbackLayer, makeLoopbackNetwork } from "@tensorferry/core/testing/Loopback"

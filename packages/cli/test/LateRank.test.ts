@@ -1,6 +1,6 @@
 /** A rank that is busy while others learn of a failure and leave: it is told the cause, not only that rank 0 has left. */
 import { assert, describe, it } from "@effect/vitest"
-import { make } from "@tensorferry/core/service/ProcessGroupTcp"
+import { make } from "@tensorferry/core/group/ProcessGroupTcp"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"

@@ -36,41 +36,11 @@ export * as Region from "./base/Region.ts"
 export * as CheckpointIndex from "./checkpoint/CheckpointIndex.ts"
 export * as CheckpointWriter from "./checkpoint/CheckpointWriter.ts"
 export * as Safetensors from "./checkpoint/Safetensors.ts"
-
-// Carrying plans out.
-export { executeMeshPlan, type MeshReport } from "./exec/executeMeshPlan.ts"
-export { type ExecuteOptions, executeReshardPlan, type ReshardReport } from "./exec/executeReshardPlan.ts"
-export { agreeOnMeshPlan } from "./exec/MeshAgreement.ts"
-export { PlanCache } from "./exec/PlanCache.ts"
-export * as Refit from "./exec/Refit.ts"
-export { RefitError, type RefitReason } from "./exec/RefitError.ts"
-export type { Reading } from "./exec/RefitReaders.ts"
-export { type CommitResult, makeRefitSession, type RefitSession } from "./exec/RefitSession.ts"
-export type { DerivedCache, KernelForm, RefitSpec, RefitTensor } from "./exec/RefitSpec.ts"
-export type { RefitState, RefitVersion } from "./exec/RefitState.ts"
-export type { RefitWarning } from "./exec/RefitUpdate.ts"
-export { portChannel, remotePackRequests, servePackRequests } from "./exec/ReplayPackChannel.ts"
-export * as ReplayPackRequests from "./exec/ReplayPackRequests.ts"
-export {
-  type LargeBatch,
-  makeReplayPipeline,
-  type ReplayPipeline,
-  type ReplayPipelineInput,
-  type ReplayPipelineReport
-} from "./exec/ReplayPipeline.ts"
-export { ReplayPipelineError } from "./exec/ReplayPipelineError.ts"
-export * as ReplayRing from "./exec/ReplayRing.ts"
-export { ReplayRingError } from "./exec/ReplayRingError.ts"
-export * as ReplayRowLayout from "./exec/ReplayRowLayout.ts"
-export { drawRows } from "./exec/ReplaySampling.ts"
-export * as ReplaySlots from "./exec/ReplaySlots.ts"
-export { ReshardError } from "./exec/ReshardError.ts"
-export { exchangeRosters } from "./exec/RosterExchange.ts"
-export { type TraceDocument, type TraceEvent, traceDocument } from "./exec/TraceDocument.ts"
-export { makeTrace, type Trace, type TraceOptions, traced } from "./exec/TraceFile.ts"
-export { TraceRecord } from "./exec/TraceRecord.ts"
-export { makeUpdateMemory, type UpdateMemory } from "./exec/UpdateMemory.ts"
-export type { Writeback } from "./exec/Writeback.ts"
+export { type CopyServiceOptions, copyServiceLayer } from "./copy/CopyServiceLayer.ts"
+export { matchLocalOpsByTaskId } from "./copy/matchLocalOps.ts"
+export * as ProcessGroupEnvironment from "./group/ProcessGroupEnvironment.ts"
+export * as ProcessGroupInProcess from "./group/ProcessGroupInProcess.ts"
+export * as ProcessGroupTcp from "./group/ProcessGroupTcp.ts"
 // Plans between meshes, as data.
 export * as Bucket from "./ir/Bucket.ts"
 export * as Chunk from "./ir/Chunk.ts"
@@ -81,7 +51,6 @@ export type { Message, MessagePart } from "./ir/Message.ts"
 export { PlanTensor, planDigest, ReshardPlan, ReshardPlanSet } from "./ir/ReshardPlan.ts"
 export * as Route from "./ir/Route.ts"
 export { TransferOp } from "./ir/TransferOp.ts"
-
 // Layouts.
 export * as DeviceMesh from "./layout/DeviceMesh.ts"
 export * as MeshText from "./layout/MeshText.ts"
@@ -92,7 +61,9 @@ export * as ParameterNames from "./layout/ParameterNames.ts"
 export * as Placement from "./layout/Placement.ts"
 export * as Roster from "./layout/Roster.ts"
 export * as ShardingRules from "./layout/ShardingRules.ts"
-
+// Carrying plans out.
+export { executeMeshPlan, type MeshReport } from "./mesh/executeMeshPlan.ts"
+export { agreeOnMeshPlan } from "./mesh/MeshAgreement.ts"
 // Planning.
 export * as Estimate from "./planner/Estimate.ts"
 export * as Lowering from "./planner/Lowering.ts"
@@ -101,7 +72,40 @@ export * as MeshPlanner from "./planner/MeshPlanner.ts"
 export * as PlanCheck from "./planner/PlanCheck.ts"
 export { PlanError } from "./planner/PlanError.ts"
 export * as RosterPlanner from "./planner/RosterPlanner.ts"
-
+export * as Refit from "./refit/Refit.ts"
+export { RefitError, type RefitReason } from "./refit/RefitError.ts"
+export type { Reading } from "./refit/RefitReaders.ts"
+export { type CommitResult, makeRefitSession, type RefitSession } from "./refit/RefitSession.ts"
+export type { DerivedCache, KernelForm, RefitSpec, RefitTensor } from "./refit/RefitSpec.ts"
+export type { RefitState, RefitVersion } from "./refit/RefitState.ts"
+export type { RefitWarning } from "./refit/RefitUpdate.ts"
+export { portChannel, remotePackRequests, servePackRequests } from "./replay/ReplayPackChannel.ts"
+export * as ReplayPackRequests from "./replay/ReplayPackRequests.ts"
+export {
+  type LargeBatch,
+  makeReplayPipeline,
+  type ReplayPipeline,
+  type ReplayPipelineInput,
+  type ReplayPipelineReport
+} from "./replay/ReplayPipeline.ts"
+export { ReplayPipelineError } from "./replay/ReplayPipelineError.ts"
+export * as ReplayRing from "./replay/ReplayRing.ts"
+export { ReplayRingError } from "./replay/ReplayRingError.ts"
+export * as ReplayRowLayout from "./replay/ReplayRowLayout.ts"
+export { drawRows } from "./replay/ReplaySampling.ts"
+export * as ReplaySlots from "./replay/ReplaySlots.ts"
+export {
+  ReplayTransferDeadline,
+  type ReplayTransferLayerOptions,
+  ReplayTransferTiming,
+  replayTransferLayer
+} from "./replay/ReplayTransferLayer.ts"
+export { type ExecuteOptions, executeReshardPlan, type ReshardReport } from "./reshard/executeReshardPlan.ts"
+export { PlanCache } from "./reshard/PlanCache.ts"
+export { ReshardError } from "./reshard/ReshardError.ts"
+export { exchangeRosters } from "./reshard/RosterExchange.ts"
+export { makeUpdateMemory, type UpdateMemory } from "./reshard/UpdateMemory.ts"
+export type { Writeback } from "./reshard/Writeback.ts"
 // Services.
 export {
   CopyDriver,
@@ -125,21 +129,10 @@ export {
   type SendOp,
   type SubmitOptions
 } from "./service/CopyService.ts"
-export { type CopyServiceOptions, copyServiceLayer } from "./service/CopyServiceLayer.ts"
 export * as HostMemory from "./service/HostMemory.ts"
-export { matchLocalOpsByTaskId } from "./service/matchLocalOps.ts"
 export { ProcessGroup, ProcessGroupError, type ProcessGroupShape } from "./service/ProcessGroup.ts"
-export * as ProcessGroupEnvironment from "./service/ProcessGroupEnvironment.ts"
-export * as ProcessGroupInProcess from "./service/ProcessGroupInProcess.ts"
-export * as ProcessGroupTcp from "./service/ProcessGroupTcp.ts"
 export type { ReplayCopy, ReplayDevice } from "./service/ReplayDevice.ts"
 export * as ReplayTransferBackend from "./service/ReplayTransferBackend.ts"
-export {
-  ReplayTransferDeadline,
-  type ReplayTransferLayerOptions,
-  ReplayTransferTiming,
-  replayTransferLayer
-} from "./service/ReplayTransferLayer.ts"
 export {
   type Fence,
   ReduceOp,
@@ -149,7 +142,6 @@ export {
   TensorError,
   tensorError
 } from "./service/TensorEngine.ts"
-
 // Tensors.
 export * as Device from "./tensor/Device.ts"
 export {
@@ -164,6 +156,9 @@ export {
 export { makeStorage, type Storage } from "./tensor/Storage.ts"
 export * as Tensor from "./tensor/Tensor.ts"
 export { resolveTensor, type TensorDict, tensorDict } from "./tensor/TensorDict.ts"
+export { type TraceDocument, type TraceEvent, traceDocument } from "./trace/TraceDocument.ts"
+export { makeTrace, type Trace, type TraceOptions, traced } from "./trace/TraceFile.ts"
+export { TraceRecord } from "./trace/TraceRecord.ts"
 
 // Transforms.
 export { type CastOptions, cast } from "./transform/Cast.ts"

@@ -62,7 +62,11 @@ describe("import of core", () => {
   it("planning by itself loads no service, no socket and no file access", () => {
     const loaded = loadedBy(path.join(sources, "planner/RosterPlanner.ts"))
     assert.deepStrictEqual(
-      loaded.filter((url) => /^node:(net|fs)|\/core\/src\/(service|exec|backend|checkpoint)\//.test(url)),
+      loaded.filter((url) =>
+        /^node:(net|fs)|\/core\/src\/(service|copy|group|reshard|mesh|replay|refit|trace|backend|checkpoint)\//.test(
+          url
+        )
+      ),
       []
     )
   })
@@ -81,13 +85,15 @@ describe("core as published", () => {
     assertLight(loaded)
     const own = loaded.filter((url) => url.includes("/merged-for-tests/"))
     assert.isAtMost(own.length, 12, own.join("\n"))
-    assert.isTrue(own.some((url) => url.endsWith("/merged-for-tests/exec.js")))
+    assert.isTrue(own.some((url) => url.endsWith("/merged-for-tests/reshard.js")))
   })
 
   it("planning by itself loads no service", () => {
     const loaded = loadedBy(module("planner/RosterPlanner"))
     assert.deepStrictEqual(
-      loaded.filter((url) => /^node:(net|fs)|\/merged-for-tests\/(service|exec|backend|checkpoint)\.js/.test(url)),
+      loaded.filter((url) =>
+        /^node:(net|fs)|\/merged-for-tests\/(copy|reshard|replay|backend|checkpoint)\.js/.test(url)
+      ),
       []
     )
   })

@@ -11,7 +11,7 @@ import { TensorEngine, type TensorError } from "../src/service/TensorEngine.ts"
 import { makeStorage } from "../src/tensor/Storage.ts"
 import { sliceTensor, type Tensor, tensorBytes, tensorView, transposeTensor } from "../src/tensor/Tensor.ts"
 import { layer, make } from "../src/testing/ReferenceEngine.ts"
-import { pattern } from "./checkpointSupport.ts"
+import { pattern } from "./checkpoint/checkpointSupport.ts"
 
 const engine = make()
 

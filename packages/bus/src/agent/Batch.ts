@@ -5,10 +5,10 @@
  * not matter. How often a name was used says which statements belong together after a batch was cleaned up.
  */
 
-import { executeMeshPlan } from "@tensorferry/core/exec/executeMeshPlan"
-import type { MeshAgreement } from "@tensorferry/core/exec/MeshAgreement"
-import { agreeOnMeshPlan } from "@tensorferry/core/exec/MeshAgreement"
 import type { MeshPlan } from "@tensorferry/core/ir/MeshPlan"
+import { executeMeshPlan } from "@tensorferry/core/mesh/executeMeshPlan"
+import type { MeshAgreement } from "@tensorferry/core/mesh/MeshAgreement"
+import { agreeOnMeshPlan } from "@tensorferry/core/mesh/MeshAgreement"
 import type { HostMemory } from "@tensorferry/core/service/HostMemory"
 import { type TensorDict, tensorDict } from "@tensorferry/core/tensor/TensorDict"
 import * as Effect from "effect/Effect"

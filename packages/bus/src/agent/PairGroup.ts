@@ -2,13 +2,14 @@
  * How the agents of a pair form the group in which they move tensors. Each pair has a group of its own, of its members
  * only: what breaks one pair leaves the others alone, and a pair with a restarted agent is simply made again.
  */
+
+import * as ProcessGroupTcp from "@tensorferry/core/group/ProcessGroupTcp"
 import {
   ProcessGroup,
   type ProcessGroupError,
   type ProcessGroupShape,
   processGroupError
 } from "@tensorferry/core/service/ProcessGroup"
-import * as ProcessGroupTcp from "@tensorferry/core/service/ProcessGroupTcp"
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"

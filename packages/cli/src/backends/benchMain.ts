@@ -5,8 +5,8 @@
  */
 import { BackendRegistry } from "@tensorferry/core/backend/BackendRegistry"
 import { decodeBackendOptions } from "@tensorferry/core/backend/OptionsLayer"
+import { copyServiceLayer } from "@tensorferry/core/copy/CopyServiceLayer"
 import { CopyService } from "@tensorferry/core/service/CopyService"
-import { copyServiceLayer } from "@tensorferry/core/service/CopyServiceLayer"
 import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import { type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"

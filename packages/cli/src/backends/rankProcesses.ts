@@ -6,7 +6,7 @@
  * nothing with it but itself: how it ended is a value.
  */
 import { fileURLToPath } from "node:url"
-import { describeCrash } from "@tensorferry/core/base/Thrown"
+import { describeCrash } from "@tensorferry/core/base/UnknownCause"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"

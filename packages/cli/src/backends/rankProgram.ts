@@ -3,10 +3,10 @@
  * finds out, and ends with the parent.
  */
 import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
-import { describeThrown } from "@tensorferry/core/base/Thrown"
+import { describeThrown } from "@tensorferry/core/base/UnknownCause"
+import { makeSingle } from "@tensorferry/core/group/ProcessGroupInProcess"
+import * as ProcessGroupTcp from "@tensorferry/core/group/ProcessGroupTcp"
 import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
-import { makeSingle } from "@tensorferry/core/service/ProcessGroupInProcess"
-import * as ProcessGroupTcp from "@tensorferry/core/service/ProcessGroupTcp"
 import * as Cause from "effect/Cause"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"

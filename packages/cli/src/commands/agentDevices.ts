@@ -10,7 +10,7 @@ import type { BackendDescriptor, BackendError } from "@tensorferry/core/backend/
 import { backendError } from "@tensorferry/core/backend/BackendDescriptor"
 import { chooseCopyBackend } from "@tensorferry/core/backend/BackendLayer"
 import { BackendRegistry } from "@tensorferry/core/backend/BackendRegistry"
-import { copyServiceLayer } from "@tensorferry/core/service/CopyServiceLayer"
+import { copyServiceLayer } from "@tensorferry/core/copy/CopyServiceLayer"
 import { TensorEngine, type TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"

@@ -8,7 +8,7 @@
 import { rm } from "node:fs/promises"
 import { fileURLToPath } from "node:url"
 import type { Rank } from "@tensorferry/core/base/Ids"
-import { describeCrash } from "@tensorferry/core/base/Thrown"
+import { describeCrash } from "@tensorferry/core/base/UnknownCause"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"

@@ -3,10 +3,10 @@
  */
 
 import { ReasonFields } from "@tensorferry/core/base/Reason"
-import { TraceRecord } from "@tensorferry/core/exec/TraceRecord"
 import { ParallelConfig } from "@tensorferry/core/layout/ModelLayout"
 import { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
 import { CopyReport } from "@tensorferry/core/service/CopyService"
+import { TraceRecord } from "@tensorferry/core/trace/TraceRecord"
 import * as Schema from "effect/Schema"
 import { Conversion } from "./conversion.ts"
 import { MeshChoice } from "./meshPlans.ts"

@@ -3,12 +3,12 @@
  * the spans of its phases. Plain data.
  */
 import * as os from "node:os"
-import { makeTrace } from "@tensorferry/core/exec/TraceFile"
-import type { TraceRecord } from "@tensorferry/core/exec/TraceRecord"
 import type { ReshardPlan } from "@tensorferry/core/ir/ReshardPlan"
 import { opByteLength } from "@tensorferry/core/planner/PlanCheck"
 import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
 import { inSpan } from "@tensorferry/core/service/Spans"
+import { makeTrace } from "@tensorferry/core/trace/TraceFile"
+import type { TraceRecord } from "@tensorferry/core/trace/TraceRecord"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import { systemFiles } from "../machine/SystemFiles.ts"

@@ -5,6 +5,8 @@
 import { byteLengthOf } from "@tensorferry/core/base/DType"
 import type { Rank } from "@tensorferry/core/base/Ids"
 import { elementCount, type Shape } from "@tensorferry/core/base/Region"
+import type { Chunk } from "@tensorferry/core/ir/Chunk"
+import type { MeshPlan } from "@tensorferry/core/ir/MeshPlan"
 import {
   bufferLimit,
   defaultInFlight,
@@ -13,9 +15,7 @@ import {
   reductionKey,
   type Schedule,
   scheduleOf
-} from "@tensorferry/core/exec/MeshParcels"
-import type { Chunk } from "@tensorferry/core/ir/Chunk"
-import type { MeshPlan } from "@tensorferry/core/ir/MeshPlan"
+} from "@tensorferry/core/mesh/MeshParcels"
 import { hostLinkSpeeds, type LinkSpeeds, type Traffic } from "@tensorferry/core/planner/Estimate"
 
 export interface MeshRankEstimate {

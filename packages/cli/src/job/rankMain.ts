@@ -4,8 +4,8 @@
  * failure. Ends when the parent goes away.
  */
 import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
+import * as ProcessGroupTcp from "@tensorferry/core/group/ProcessGroupTcp"
 import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
-import * as ProcessGroupTcp from "@tensorferry/core/service/ProcessGroupTcp"
 import * as Cause from "effect/Cause"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"

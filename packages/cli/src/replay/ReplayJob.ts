@@ -1,5 +1,5 @@
 /** What learner and collector of the `replay` commands agree on: the job, and the messages around the pack requests. */
-import { ReplaySlotHandle } from "@tensorferry/core/exec/ReplaySlots"
+import { ReplaySlotHandle } from "@tensorferry/core/replay/ReplaySlots"
 import { HostMemoryHandle } from "@tensorferry/core/service/HostMemory"
 import * as Schema from "effect/Schema"
 

@@ -3,15 +3,15 @@
  * asked for and appends new rows after each batch, as environments would. Ends when the learner goes away.
  */
 import { HostMemory as HostMemoryLayer } from "@tensorferry/backend-torch-copy"
-import { type MessagePort, portChannel, servePackRequests } from "@tensorferry/core/exec/ReplayPackChannel"
-import { packFromRing } from "@tensorferry/core/exec/ReplayPackRequests"
+import { type MessagePort, portChannel, servePackRequests } from "@tensorferry/core/replay/ReplayPackChannel"
+import { packFromRing } from "@tensorferry/core/replay/ReplayPackRequests"
 import {
   claimReplayWriter,
   openReplayRing,
   type ReplayRing,
   type ReplayWriter
-} from "@tensorferry/core/exec/ReplayRing"
-import { openHostSlots } from "@tensorferry/core/exec/ReplaySlots"
+} from "@tensorferry/core/replay/ReplayRing"
+import { openHostSlots } from "@tensorferry/core/replay/ReplaySlots"
 import { HostMemory } from "@tensorferry/core/service/HostMemory"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"

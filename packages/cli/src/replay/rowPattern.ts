@@ -3,8 +3,8 @@
  * which row it has, and that the row is whole.
  */
 
-import type { ReplayRingError } from "@tensorferry/core/exec/ReplayRingError"
-import { makeRowLayout, type RowLayout } from "@tensorferry/core/exec/ReplayRowLayout"
+import type { ReplayRingError } from "@tensorferry/core/replay/ReplayRingError"
+import { makeRowLayout, type RowLayout } from "@tensorferry/core/replay/ReplayRowLayout"
 import type * as Result from "effect/Result"
 
 /** A transition as learners store them. */

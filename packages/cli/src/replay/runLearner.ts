@@ -3,17 +3,17 @@
  *
  * Invariant: the first ticks, in which slots are touched for the first time and everything starts, are not counted.
  */
-import { remotePackRequests } from "@tensorferry/core/exec/ReplayPackChannel"
-import { ReplayPackRequests } from "@tensorferry/core/exec/ReplayPackRequests"
+import { remotePackRequests } from "@tensorferry/core/replay/ReplayPackChannel"
+import { ReplayPackRequests } from "@tensorferry/core/replay/ReplayPackRequests"
 import {
   type LargeBatch,
   makeReplayPipeline,
   type ReplayPipeline,
   type ReplayPipelineReport
-} from "@tensorferry/core/exec/ReplayPipeline"
-import { createReplayRing, replayRingBytes } from "@tensorferry/core/exec/ReplayRing"
-import { drawRows } from "@tensorferry/core/exec/ReplaySampling"
-import { allocateHostSlots, shareHostSlots } from "@tensorferry/core/exec/ReplaySlots"
+} from "@tensorferry/core/replay/ReplayPipeline"
+import { createReplayRing, replayRingBytes } from "@tensorferry/core/replay/ReplayRing"
+import { drawRows } from "@tensorferry/core/replay/ReplaySampling"
+import { allocateHostSlots, shareHostSlots } from "@tensorferry/core/replay/ReplaySlots"
 import { HostMemory } from "@tensorferry/core/service/HostMemory"
 import { type ReplayTransferAttributes, ReplayTransferBackend } from "@tensorferry/core/service/ReplayTransferBackend"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"

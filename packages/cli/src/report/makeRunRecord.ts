@@ -1,6 +1,6 @@
 /** Puts the reports of all ranks together as the record of a run. Pure, but for the time of day. */
 import { digestOf } from "@tensorferry/core/base/Digest"
-import { offsetsOf, type SpanRecord, type TraceRecord } from "@tensorferry/core/exec/TraceRecord"
+import { offsetsOf, type SpanRecord, type TraceRecord } from "@tensorferry/core/trace/TraceRecord"
 import type { RankReport } from "../job/JobSpec.ts"
 import type { ObservedTensor } from "../job/Observed.ts"
 import type { RecordedPhase, RecordedTensor, RecordedTraffic, RunRecord } from "./RunRecord.ts"

@@ -8,18 +8,18 @@ import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
-import type { CopyService } from "../service/CopyService.ts"
-import { type CopyServiceOptions, copyServiceLayer } from "../service/CopyServiceLayer.ts"
-import type { HostMemory } from "../service/HostMemory.ts"
-import type { ProcessGroup } from "../service/ProcessGroup.ts"
-import type { ReplayTransferBackend } from "../service/ReplayTransferBackend.ts"
+import { type CopyServiceOptions, copyServiceLayer } from "../copy/CopyServiceLayer.ts"
 import {
   isRingDepth,
   maxRingDepth,
   ReplayTransferBusyPoll,
   ReplayTransferDeadline,
   ReplayTransferTiming
-} from "../service/ReplayTransferLayer.ts"
+} from "../replay/ReplayTransferLayer.ts"
+import type { CopyService } from "../service/CopyService.ts"
+import type { HostMemory } from "../service/HostMemory.ts"
+import type { ProcessGroup } from "../service/ProcessGroup.ts"
+import type { ReplayTransferBackend } from "../service/ReplayTransferBackend.ts"
 import type { TensorEngine } from "../service/TensorEngine.ts"
 import { parseDevice } from "../tensor/Device.ts"
 import {

@@ -13,7 +13,7 @@ import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
-import { messageOf, placeInStack } from "../base/Thrown.ts"
+import { messageOf, placeInStack } from "../base/UnknownCause.ts"
 import {
   type BackendDescriptor,
   type BackendError,

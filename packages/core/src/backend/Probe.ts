@@ -5,7 +5,7 @@
 import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
-import { describeThrown } from "../base/Thrown.ts"
+import { describeThrown } from "../base/UnknownCause.ts"
 import { type BackendDescriptor, ProbeResult } from "./BackendDescriptor.ts"
 
 /** Packages of descriptors that were loaded by name; descriptors that an application has at hand have none. */

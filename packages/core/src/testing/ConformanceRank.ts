@@ -7,8 +7,8 @@
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
+import { copyServiceLayer } from "../copy/CopyServiceLayer.ts"
 import type { CopyDriver } from "../service/CopyDriver.ts"
-import { copyServiceLayer } from "../service/CopyServiceLayer.ts"
 import { ProcessGroup, type ProcessGroupError, type ProcessGroupShape } from "../service/ProcessGroup.ts"
 import type { TensorEngine } from "../service/TensorEngine.ts"
 import {

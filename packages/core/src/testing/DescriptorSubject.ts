@@ -13,10 +13,10 @@ import {
   backendError
 } from "../backend/BackendDescriptor.ts"
 import type { BackendRegistryShape } from "../backend/BackendRegistry.ts"
+import { ReplayTransferDeadline } from "../replay/ReplayTransferLayer.ts"
 import { HostMemory } from "../service/HostMemory.ts"
 import { type ReplayHooks, ReplayTesting } from "../service/ReplayTesting.ts"
 import { ReplayTransferBackend } from "../service/ReplayTransferBackend.ts"
-import { ReplayTransferDeadline } from "../service/ReplayTransferLayer.ts"
 import { TensorEngine } from "../service/TensorEngine.ts"
 import { cpu } from "../tensor/Device.ts"
 import { ReplaySubject, type ReplaySubjectShape } from "./conformance/ReplaySubject.ts"

@@ -12,11 +12,11 @@ import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
 import type * as Scope from "effect/Scope"
 import type { Rank } from "../base/Ids.ts"
+import { type CopyServiceOptions, copyServiceLayer } from "../copy/CopyServiceLayer.ts"
+import { type InProcessGroup, makeInProcessGroups } from "../group/ProcessGroupInProcess.ts"
 import type { CopyDriver } from "../service/CopyDriver.ts"
 import type { CopyService } from "../service/CopyService.ts"
-import { type CopyServiceOptions, copyServiceLayer } from "../service/CopyServiceLayer.ts"
 import { ProcessGroup } from "../service/ProcessGroup.ts"
-import { type InProcessGroup, makeInProcessGroups } from "../service/ProcessGroupInProcess.ts"
 import type { TensorEngine } from "../service/TensorEngine.ts"
 import {
   type CaseResult,

@@ -1,0 +1,39 @@
+/** What engines and drivers fail with, as errors of a copy service; and which of two failures says more. */
+import type { Rank } from "../base/Ids.ts"
+import type { CopyDriverError } from "../service/CopyDriver.ts"
+import { type CopyError, copyError } from "../service/CopyService.ts"
+import type { TensorError } from "../service/TensorEngine.ts"
+
+export const fromTensorError = (rank: Rank, op: string, error: TensorError): CopyError =>
+  copyError("TransferFailed", [rank], {
+    ...error.reason,
+    rank,
+    op,
+    detail: `The tensor engine failed: ${error.message}`
+  })
+
+export const fromDriverError = (rank: Rank, op: string, error: CopyDriverError): CopyError => {
+  const tag =
+    error.reason._tag === "PeerGone"
+      ? "PeerGone"
+      : error.reason._tag === "Unsupported"
+        ? "Unsupported"
+        : "TransferFailed"
+  const { _tag, ...fields } = error.reason
+  return copyError(tag, fields.peer === undefined ? [rank] : [fields.peer], {
+    ...fields,
+    rank,
+    op,
+    detail: tag === "TransferFailed" ? `${_tag}: ${fields.detail}` : fields.detail
+  })
+}
+
+/**
+ * Of a rank's own failure and the group's: the own one, unless it only says that a peer was lost or waited for, and the
+ * group knows which rank is gone.
+ */
+export const nearerCause = (own: CopyError | undefined, group: CopyError): CopyError => {
+  if (own === undefined) return group
+  const isWaiting = own.reason._tag === "PeerGone" || own.reason._tag === "DeadlineExceeded"
+  return isWaiting && group.reason._tag === "PeerGone" ? group : own
+}

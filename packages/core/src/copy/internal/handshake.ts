@@ -1,0 +1,311 @@
+/**
+ * How all ranks agree on a batch before any byte moves, and on the outcome afterwards.
+ *
+ * Round 1: every rank states its settings, the digest of its batch, the digest of the last batch that all had agreed on,
+ * and what is wrong on its side. Equal digests of an agreed batch end the handshake here. Round 2: digests per pair of
+ * ranks. Round 3, only after a disagreement: the operations of the pairs that differ, so that every rank can name them.
+ * All ranks see the same answers and therefore reach the same verdict.
+ *
+ * A rank that leaves a run early (interrupted, or failed where others go on) is out of step: its next collective meets
+ * others of another name. All ranks then meet in `resync`, however many collectives that takes, learn why, and count the
+ * run as over; a rank that had only begun its next run goes on with it.
+ */
+import * as Effect from "effect/Effect"
+import * as Result from "effect/Result"
+import * as Schema from "effect/Schema"
+import { type Digest, digestOf } from "../../base/Digest.ts"
+import { DType } from "../../base/DType.ts"
+import type { Rank } from "../../base/Ids.ts"
+import { Shape } from "../../base/Region.ts"
+import { CopyError, copyError } from "../../service/CopyService.ts"
+import type { ProcessGroupError, ProcessGroupShape } from "../../service/ProcessGroup.ts"
+import { batchDigest, type CopyBatch, comparePair, type OpSummary, pairDigest, summarize } from "./batch.ts"
+import { type Messages, makeMessages, remembered, remembering } from "./messages.ts"
+
+/** Version of the messages below. */
+const protocol = 1
+
+const Hello = Schema.Struct({
+  protocol: Schema.Int,
+  backend: Schema.String,
+  /** Staging bytes, equal on all ranks because they decide where messages are cut. */
+  stagingBytes: Schema.Int,
+  /** Rounds of messages that this rank needs. */
+  rounds: Schema.Int,
+  batch: Schema.String,
+  agreed: Schema.String,
+  /** This rank's program is not compiled for its memory. */
+  isStale: Schema.Boolean,
+  /** This rank's driver must be rebuilt. */
+  isBroken: Schema.Boolean,
+  fault: Schema.NullOr(CopyError)
+})
+
+const PeerDigests = Schema.Array(Schema.Tuple([Schema.Int, Schema.String]))
+const Digests = Schema.Struct({ sends: PeerDigests, recvs: PeerDigests })
+
+const Summary = Schema.Struct({
+  taskId: Schema.NullOr(Schema.Int),
+  part: Schema.Int,
+  sequence: Schema.Int,
+  shape: Shape,
+  dtype: DType,
+  paramName: Schema.NullOr(Schema.String)
+})
+const Details = Schema.Struct({
+  sends: Schema.Array(Schema.Tuple([Schema.Int, Schema.Array(Summary)])),
+  recvs: Schema.Array(Schema.Tuple([Schema.Int, Schema.Array(Summary)]))
+})
+
+const Outcome = Schema.Struct({ fault: Schema.NullOr(CopyError) })
+
+const hellos = makeMessages(Hello)
+const digests = makeMessages(Digests)
+const details = makeMessages(Details)
+const outcomes = makeMessages(Outcome)
+
+/** The messages of every run; a service keeps these from run to run. */
+export const makeHandshakeMemory = () => ({ hello: remembering(hellos), outcome: remembering(outcomes) })
+export type HandshakeMemory = ReturnType<typeof makeHandshakeMemory>
+
+/** Turns a failure of the group into the service's error, naming the same ranks. */
+export const fromGroupError = (rank: Rank, op: string, error: ProcessGroupError): CopyError =>
+  copyError(
+    error.reason._tag === "PeerGone"
+      ? "PeerGone"
+      : error.reason._tag === "DeadlineExceeded"
+        ? "DeadlineExceeded"
+        : "TransferFailed",
+    error.ranks,
+    {
+      rank,
+      ...(error.ranks[0] === undefined ? {} : { peer: error.ranks[0] }),
+      op,
+      scope: "peer",
+      isRetryable: true,
+      detail: error.reason.detail,
+      remedy: error.reason.remedy
+    }
+  )
+
+/** One run's place in the sequence of collectives of its group. */
+export interface RunCollectives {
+  readonly group: ProcessGroupShape
+  readonly memory: HandshakeMemory
+  /** The ranks met again after one of them had left the run: no further collective belongs to it. */
+  isOver: boolean
+  /** This rank's driver cannot be used again. */
+  mustRebuild: boolean
+}
+
+const Resync = Schema.Struct({
+  /** How often this rank has tried: the one that waits longest left first, and knows why. */
+  attempts: Schema.Int,
+  fault: Schema.NullOr(CopyError)
+})
+const resyncCodec = Schema.fromJsonString(Schema.toCodecJson(Resync))
+/** More than the collectives that a driver and a run can have left. */
+const resyncAttempts = 64
+
+/** Meets all ranks wherever they are; the failure of the one that left first. */
+export const resync = Effect.fnUntraced(function* (
+  group: ProcessGroupShape,
+  fault: CopyError | undefined
+): Effect.fn.Return<CopyError | undefined, CopyError> {
+  for (let attempts = 1; ; attempts++) {
+    const text = yield* Effect.orDie(Schema.encodeEffect(resyncCodec)({ attempts, fault: fault ?? null }))
+    const met = yield* Effect.result(group.allGather("copy resync", new TextEncoder().encode(text)))
+    if (Result.isFailure(met)) {
+      if (met.failure.reason._tag === "CollectiveMismatch" && attempts < resyncAttempts) continue
+      return yield* fromGroupError(group.rank, "copy resync", met.failure)
+    }
+    let first: typeof Resync.Type | undefined
+    for (const payload of met.success) {
+      const told = Schema.decodeResult(resyncCodec)(new TextDecoder().decode(payload))
+      if (Result.isFailure(told) || told.success.fault === null) continue
+      if (first === undefined || told.success.attempts > first.attempts) first = told.success
+    }
+    return first?.fault ?? undefined
+  }
+})
+
+interface Standing {
+  /** Nothing of the run has happened yet, so that it may begin again. */
+  readonly isFresh?: boolean
+  /** What is wrong on this rank. */
+  readonly fault?: CopyError | undefined
+}
+
+const exchange = <A>(
+  run: RunCollectives,
+  label: string,
+  messages: Messages<A>,
+  value: A,
+  standing: Standing = {}
+): Effect.Effect<ReadonlyArray<A>, CopyError> => {
+  const { group } = run
+  const meet = (payload: Uint8Array): Effect.Effect<ReadonlyArray<Uint8Array>, CopyError> =>
+    Effect.catch(group.allGather(label, payload), (error) =>
+      Effect.gen(function* () {
+        const failure = fromGroupError(group.rank, label, error)
+        if (error.reason._tag !== "CollectiveMismatch") return yield* failure
+        if (standing.isFresh !== true) run.isOver = true
+        const cause = yield* resync(group, standing.fault)
+        return standing.isFresh === true ? yield* meet(payload) : yield* cause ?? failure
+      })
+    )
+  return Effect.flatMap(meet(messages.encode(value)), (payloads) => {
+    const told = messages.decodeAll(payloads)
+    if (Result.isSuccess(told)) return Effect.succeed(told.success)
+    const rank = told.failure
+    return Effect.fail(
+      copyError("Incompatible", [rank], {
+        rank: group.rank,
+        peer: rank,
+        op: label,
+        detail: `Rank ${rank} sent a message that this version cannot read.`,
+        remedy: "Run the same version on all ranks."
+      })
+    )
+  })
+}
+
+export interface LocalState {
+  readonly backend: string
+  readonly stagingBytes: number
+  readonly rounds: number
+  readonly batch: CopyBatch
+  /** Digest of the batches of all ranks in the last successful handshake; empty at first. */
+  readonly agreed: Digest
+  readonly isStale: boolean
+  readonly isBroken: boolean
+  readonly fault: CopyError | undefined
+}
+
+export interface Agreement {
+  readonly agreed: Digest
+  readonly mustPrepare: boolean
+  readonly mustRebuild: boolean
+  /** Rounds that every rank walks through, so that collectives stay in step. */
+  readonly rounds: number
+}
+
+const describe = (rank: Rank, hello: typeof Hello.Type): string =>
+  `rank ${rank} runs backend ${hello.backend}, protocol ${hello.protocol}, ${hello.stagingBytes} staging bytes`
+
+const checkSettings = (hellos: ReadonlyArray<typeof Hello.Type>): CopyError | undefined => {
+  const [first] = hellos
+  const other = hellos.findIndex(
+    (hello) =>
+      hello.protocol !== first!.protocol ||
+      hello.backend !== first!.backend ||
+      hello.stagingBytes !== first!.stagingBytes
+  )
+  if (other < 0) return undefined
+  const theirs = hellos[other]!
+  return copyError("Incompatible", [0, other], {
+    rank: 0,
+    peer: other,
+    op: "run",
+    detail: `${describe(0, first!)}; ${describe(other, theirs)}.`,
+    remedy: "Choose the same backend, version and staging bytes on all ranks."
+  })
+}
+
+/** The first two ranks' views of their common operations that differ. */
+const differingPairs = (all: ReadonlyArray<typeof Digests.Type>): ReadonlyArray<readonly [from: Rank, to: Rank]> => {
+  const pairs: Array<readonly [Rank, Rank]> = []
+  const sends = all.map((digests) => new Map(digests.sends))
+  const recvs = all.map((digests) => new Map(digests.recvs))
+  for (const from of all.keys()) {
+    const peers = new Set([...sends[from]!.keys(), ...recvs.flatMap((list, to) => (list.has(from) ? [to] : []))])
+    for (const to of [...peers].sort((a, b) => a - b)) {
+      if (sends[from]!.get(to) !== recvs[to]?.get(from)) pairs.push([from, to])
+    }
+  }
+  return pairs
+}
+
+/** What follows from all ranks' first messages alone, unless it is what is wrong with them. */
+const verdictOf = remembered((hellos: ReadonlyArray<typeof Hello.Type>): Result.Result<Agreement, CopyError> => {
+  const fault = hellos.find((hello) => hello.fault !== null)?.fault ?? checkSettings(hellos)
+  if (fault != null) return Result.fail(fault)
+  return Result.succeed({
+    agreed: digestOf(hellos.map((hello) => hello.batch)),
+    mustPrepare: hellos.some((hello) => hello.isStale || hello.isBroken),
+    mustRebuild: hellos.some((hello) => hello.isBroken),
+    rounds: Math.max(...hellos.map((hello) => hello.rounds))
+  })
+})
+
+/** Agrees on the batch, or fails on every rank with the same error. */
+export const agree = Effect.fnUntraced(function* (
+  run: RunCollectives,
+  local: LocalState
+): Effect.fn.Return<Agreement, CopyError> {
+  const { group } = run
+  const digest = batchDigest(local.batch)
+  const hello: typeof Hello.Type = {
+    protocol,
+    backend: local.backend,
+    stagingBytes: local.stagingBytes,
+    rounds: local.rounds,
+    batch: digest,
+    agreed: local.agreed,
+    isStale: local.isStale,
+    isBroken: local.isBroken,
+    fault: local.fault ?? null
+  }
+  const told = yield* exchange(run, "copy handshake", run.memory.hello, hello, { isFresh: true })
+  const agreement = yield* Effect.fromResult(verdictOf(told))
+  if (told.every((hello) => hello.agreed === agreement.agreed)) return agreement
+  const toDigests = (ops: CopyBatch["sends"]) => [...ops].map(([peer, list]) => [peer, pairDigest(list)] as const)
+  const all = yield* exchange(run, "copy batch digests", digests, {
+    sends: toDigests(local.batch.sends),
+    recvs: toDigests(local.batch.recvs)
+  })
+  const pairs = differingPairs(all)
+  if (pairs.length === 0) return agreement
+  const mine = (ops: CopyBatch["sends"], concerns: (peer: Rank) => boolean) =>
+    [...ops].filter(([peer]) => concerns(peer)).map(([peer, list]) => [peer, list.map(summarize)] as const)
+  const listed = yield* exchange(run, "copy batch details", details, {
+    sends: mine(local.batch.sends, (peer) => pairs.some(([from, to]) => from === group.rank && to === peer)),
+    recvs: mine(local.batch.recvs, (peer) => pairs.some(([from, to]) => to === group.rank && from === peer))
+  })
+  for (const [from, to] of pairs) {
+    const sends: ReadonlyArray<OpSummary> = new Map(listed[from]!.sends).get(to) ?? []
+    const recvs: ReadonlyArray<OpSummary> = new Map(listed[to]?.recvs ?? []).get(from) ?? []
+    const error = comparePair(from, to, sends, recvs)
+    if (error !== undefined) return yield* error
+  }
+  return yield* copyError("Mismatch", pairs.flat(), {
+    op: "run",
+    detail: `Ranks ${pairs[0]![0]} and ${pairs[0]![1]} list their common operations in different ways.`,
+    remedy: "Run the same version on all ranks."
+  })
+})
+
+/**
+ * The failure behind the others: a rank that lost a peer or waited for it in vain is not the first one, where that peer
+ * tells of a failure of its own.
+ */
+const rootFault = (faults: ReadonlyArray<CopyError | null>): CopyError | undefined => {
+  const isSecondary = ({ reason }: CopyError): boolean =>
+    (reason._tag === "PeerGone" || reason._tag === "DeadlineExceeded") &&
+    reason.peer !== undefined &&
+    (faults[reason.peer] ?? null) !== null
+  const told = faults.filter((fault) => fault !== null)
+  return told.find((fault) => !isSecondary(fault)) ?? told[0]
+}
+
+const rootOf = remembered((outcomes: ReadonlyArray<typeof Outcome.Type>) =>
+  rootFault(outcomes.map((outcome) => outcome.fault))
+)
+
+/** Tells everybody how a step of the run ended here; the failure behind it where it failed on any rank. */
+export const agreeOnOutcome = (
+  run: RunCollectives,
+  label: "copy staging" | "copy prepare" | "copy outcome",
+  fault: CopyError | undefined
+): Effect.Effect<CopyError | undefined, CopyError> =>
+  Effect.map(exchange(run, label, run.memory.outcome, { fault: fault ?? null }, { fault }), rootOf)

@@ -1,0 +1,121 @@
+/**
+ * Calls into a driver, each with a bound: those that end at once by their time, transfers by their progress.
+ *
+ * Invariant: whatever was started and is left is cancelled, also where the wait for the start itself was interrupted.
+ */
+import * as Clock from "effect/Clock"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
+import type { CopyDriverError, CopyDriverShape, InFlight, PeerTimes } from "../../service/CopyDriver.ts"
+import { type CopyError, copyError } from "../../service/CopyService.ts"
+import type { ProcessGroupShape } from "../../service/ProcessGroup.ts"
+import { fromDriverError } from "../CopyFailures.ts"
+import type { Round } from "./rounds.ts"
+
+/** Calls into drivers of this name, for one rank. */
+export const makeDriverCalls = (backend: string, group: ProcessGroupShape, deadline: Duration.Duration) => {
+  const { rank } = group
+
+  /**
+   * A driver's call that has no progress of its own to show. The bound is twice the deadline: a driver that waits for
+   * its peers through the group fails at the deadline itself, and its error names the rank that did not come.
+   */
+  const bounded = <A, R>(op: string, call: Effect.Effect<A, CopyDriverError, R>): Effect.Effect<A, CopyError, R> => {
+    const overdue = () =>
+      Effect.fail(
+        copyError("DeadlineExceeded", [rank], {
+          backend: backend,
+          rank,
+          op,
+          scope: "service",
+          isRetryable: true,
+          detail: `The driver's ${op} did not end for ${Duration.format(Duration.times(deadline, 2))}.`,
+          remedy: "Look at the backend; raise the deadline if it is merely slow."
+        })
+      )
+    const named = Effect.mapError(call, (error) => fromDriverError(rank, op, error))
+    return Effect.uninterruptibleMask((restore) =>
+      Effect.flatMap(Effect.forkChild(named, { startImmediately: true }), (fiber) => {
+        // Most calls end at once, and need no timer.
+        const exit = fiber.pollUnsafe()
+        if (exit !== undefined) return exit
+        const wait = Effect.timeoutOrElse(Fiber.join(fiber), {
+          duration: Duration.times(deadline, 2),
+          orElse: () => Effect.andThen(Fiber.interrupt(fiber), overdue())
+        })
+        return Effect.onInterrupt(restore(wait), () => Fiber.interrupt(fiber))
+      })
+    )
+  }
+
+  const timesOf = ({ peerTimes }: InFlight): Effect.Effect<ReadonlyArray<PeerTimes>> => peerTimes ?? Effect.succeed([])
+
+  /** Waits for a round, as long as it makes progress; device times by peer, where the driver knows them. */
+  const transfer = (
+    driver: CopyDriverShape,
+    round: Round,
+    progress: (movedBytes: number) => Effect.Effect<void>
+  ): Effect.Effect<ReadonlyArray<PeerTimes>, CopyError> =>
+    Effect.suspend(() => {
+      // Kept as soon as the driver has started: an interruption of the wait for `start` must cancel it too.
+      let started: InFlight | undefined
+      const start = Effect.map(driver.start(round.program), (inFlight) => {
+        started = inFlight
+        return inFlight
+      })
+      const body = Effect.gen(function* () {
+        const inFlight = yield* bounded("start", start)
+        if (yield* inFlight.isComplete) {
+          yield* Effect.mapError(inFlight.await, (error) => fromDriverError(rank, "run", error))
+          return yield* timesOf(inFlight)
+        }
+        const interval = Duration.min(Duration.millis(200), Duration.times(deadline, 0.1))
+        const watch = Effect.gen(function* () {
+          let moved = yield* inFlight.movedBytes
+          let since = yield* Clock.currentTimeMillis
+          while (true) {
+            yield* Effect.sleep(interval)
+            const now = yield* Clock.currentTimeMillis
+            const current = yield* inFlight.movedBytes
+            if (current > moved) {
+              moved = current
+              since = now
+              yield* group.reportProgress
+              yield* progress(moved)
+            } else if (now - since >= Duration.toMillis(deadline)) {
+              const pending = [...new Set(round.program.messages.map((message) => message.peer))]
+              const [message] = round.program.messages
+              return yield* copyError("DeadlineExceeded", pending, {
+                backend: driver.name,
+                rank,
+                op: "run",
+                scope: "service",
+                isRetryable: true,
+                ...(pending[0] === undefined ? {} : { peer: pending[0] }),
+                ...(message === undefined ? {} : { taskId: message.parts[0]!.taskId }),
+                detail: `No byte moved for ${Duration.format(deadline)}; messages with rank ${pending.join(", ")} are not done.`,
+                remedy: "Check that these ranks are alive; raise the deadline if they are merely slow."
+              })
+            }
+          }
+        })
+        const wait = Effect.mapError(inFlight.await, (error) => fromDriverError(rank, "run", error))
+        yield* Effect.raceFirst(wait, watch)
+        return yield* timesOf(inFlight)
+      })
+      return Effect.onExit(body, (exit) => (Exit.isSuccess(exit) ? Effect.void : (started?.cancel ?? Effect.void)))
+    })
+
+  /**
+   * For a round that this rank will not do although the others begin it: started and cancelled, so that peers that wait
+   * for this rank learn of it from the driver, as they do of a rank that stops in the middle.
+   */
+  const abandon = (driver: CopyDriverShape, round: Round | undefined): Effect.Effect<void> =>
+    round === undefined
+      ? Effect.void
+      : Effect.ignore(Effect.flatMap(bounded("start", driver.start(round.program)), (inFlight) => inFlight.cancel))
+
+  return { bounded, transfer, abandon }
+}

@@ -1,0 +1,52 @@
+/**
+ * Plans by layout. A plan names tensors and regions, never memory, so it stays valid when buffers move; a layout that
+ * changes in any way has another digest and gets another plan.
+ */
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import type { Rank } from "../base/Ids.ts"
+import type { ReshardPlan } from "../ir/ReshardPlan.ts"
+import { type Roster, rosterDigest } from "../layout/Roster.ts"
+import type { PlanError } from "../planner/PlanError.ts"
+import { buildReshardPlan } from "../planner/RosterPlanner.ts"
+import { inSpan } from "../service/Spans.ts"
+
+export interface PlanCacheShape {
+  /** The plan for these layouts, made at the first request. */
+  readonly get: (source: Roster, destination: Roster, rank: Rank) => Effect.Effect<ReshardPlan, PlanError>
+  /** Requests answered without planning, for reports and tests. */
+  readonly hits: Effect.Effect<number>
+}
+
+export class PlanCache extends Context.Service<PlanCache, PlanCacheShape>()("@tensorferry/core/reshard/PlanCache") {
+  /** Keeps the plans used last. */
+  static readonly layer = (capacity = 16): Layer.Layer<PlanCache> =>
+    Layer.sync(PlanCache, () => {
+      const plans = new Map<string, ReshardPlan>()
+      let hits = 0
+      return PlanCache.of({
+        hits: Effect.sync(() => hits),
+        get: (source, destination, rank) =>
+          Effect.suspend(() => {
+            const key = `${rank}/${rosterDigest(source, destination)}`
+            const known = plans.get(key)
+            if (known !== undefined) {
+              hits += 1
+              plans.delete(key)
+              plans.set(key, known)
+              return Effect.succeed(known)
+            }
+            const made = Effect.suspend(() => Effect.fromResult(buildReshardPlan(source, destination, rank)))
+            return Effect.map(
+              inSpan(made, "plan", () => ({ rank })),
+              (plan) => {
+                plans.set(key, plan)
+                if (plans.size > capacity) plans.delete(plans.keys().next().value!)
+                return plan
+              }
+            )
+          })
+      })
+    })
+}

@@ -1,0 +1,56 @@
+/**
+ * The agreed size of buckets: one number on all ranks, from the rank that has least.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import { makeInProcessGroups } from "../../src/group/ProcessGroupInProcess.ts"
+import { agreeOnBucketBytes, type BucketMeans } from "../../src/mesh/BucketSize.ts"
+import { bucketBytesFor } from "../../src/planner/Bucketing.ts"
+import { ProcessGroup } from "../../src/service/ProcessGroup.ts"
+
+const agree = (means: ReadonlyArray<BucketMeans>) =>
+  Effect.gen(function* () {
+    const groups = yield* makeInProcessGroups(means.length, { deadline: Duration.seconds(5) })
+    const agreeing = groups.map((group, rank) =>
+      Effect.provideService(agreeOnBucketBytes(means[rank]!), ProcessGroup, group)
+    )
+    return yield* Effect.result(Effect.all(agreeing, { concurrency: "unbounded" }))
+  }).pipe(Effect.scoped)
+
+const plenty = { freeBytes: 2 ** 36, bytesPerSecond: 1e10, startSeconds: 0.001, maxInFlight: 2 }
+
+describe("the size of buckets", () => {
+  it.live("is that of the rank with least memory and of the slowest link, on every rank", () =>
+    Effect.gen(function* () {
+      const scarce = { ...plenty, freeBytes: 2 ** 25 }
+      const slow = { ...plenty, bytesPerSecond: 1e9 }
+      // Two channels to each of two others, three waves of two buckets.
+      const budget = { ...plenty, buffers: 4 * 3 * 2 }
+      for (const [means, wanted] of [
+        [[plenty, plenty, plenty], bucketBytesFor(budget)],
+        [[plenty, scarce, plenty], bucketBytesFor({ ...budget, freeBytes: 2 ** 25 })],
+        [[slow, plenty, plenty], bucketBytesFor({ ...budget, bytesPerSecond: 1e9 })],
+        [[plenty, plenty, { ...plenty, freeBytes: -1 }], bucketBytesFor({ ...budget, freeBytes: 0 })]
+      ] as const) {
+        const agreed = yield* agree(means)
+        assert.strictEqual(agreed._tag, "Success")
+        if (agreed._tag === "Success") assert.deepStrictEqual(agreed.success, [wanted, wanted, wanted])
+      }
+      const sizes = new Set([
+        bucketBytesFor(budget),
+        bucketBytesFor({ ...budget, freeBytes: 2 ** 25 }),
+        bucketBytesFor({ ...budget, bytesPerSecond: 1e9 })
+      ])
+      assert.strictEqual(sizes.size, 3)
+    })
+  )
+
+  it.live("fails on every rank where one states no number", () =>
+    Effect.gen(function* () {
+      const agreed = yield* agree([plenty, { ...plenty, freeBytes: Number.NaN }])
+      assert.strictEqual(agreed._tag, "Failure")
+      if (agreed._tag === "Failure") assert.deepStrictEqual(agreed.failure.ranks, [1])
+    })
+  )
+})

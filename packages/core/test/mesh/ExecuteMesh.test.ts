@@ -1,0 +1,439 @@
+/**
+ * Mesh plans carried out by all ranks with real bytes: recorded values, generated layouts, memory that both sides share,
+ * limits of memory, and ranks that cannot take part.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import * as Arbitrary from "effect/Arbitrary"
+import * as Effect from "effect/Effect"
+import * as Result from "effect/Result"
+import { canonicalJson } from "../../src/base/Digest.ts"
+import { bitsOf, type DType } from "../../src/base/DType.ts"
+import { elementCount, type Shape } from "../../src/base/Region.ts"
+import type { SourceChoice } from "../../src/ir/M2MMap.ts"
+import type { MeshPlan } from "../../src/ir/MeshPlan.ts"
+import { executeMeshPlan, type MeshOptions } from "../../src/mesh/executeMeshPlan.ts"
+import { agreeOnMeshPlan } from "../../src/mesh/MeshAgreement.ts"
+import type { MeshTensorSpec } from "../../src/planner/Lowering.ts"
+import { planMesh } from "../../src/planner/MeshPlanner.ts"
+import { makeUpdateMemory } from "../../src/reshard/UpdateMemory.ts"
+import { TensorEngine } from "../../src/service/TensorEngine.ts"
+import { type Tensor, tensorView } from "../../src/tensor/Tensor.ts"
+import { layoutOf } from "../../src/testing/golden/meshLayouts.ts"
+import type { RedistributeCase } from "../../src/testing/golden/meshTransfers.ts"
+import { loopbackLayer, makeLoopbackNetwork, strictLayer } from "../../src/testing/Loopback.ts"
+import { meshPair } from "../../src/testing/meshArbitraries.ts"
+import { isReducible } from "../../src/testing/meshLaws.ts"
+import { arrayOf, type MeshOutcome, poisonByte } from "../../src/testing/meshOracle.ts"
+import { runCluster } from "../../src/testing/VirtualCluster.ts"
+import { readGolden } from "../support.ts"
+import {
+  compact,
+  dictOf,
+  judge,
+  outcomeOf,
+  pairSpecs,
+  pairText,
+  plansOf,
+  runRounds,
+  setBytes,
+  shardValues,
+  sidesOf,
+  specsOf,
+  type ValuesOf,
+  worldOf
+} from "./meshSupport.ts"
+
+const isFull = process.env.TENSORFERRY_TEST_FULL !== undefined
+const times = (usual: number) => (isFull ? usual * 5 : usual)
+const timeout = isFull ? 900_000 : 60_000
+const choices: ReadonlyArray<SourceChoice> = ["balanced", "etha"]
+
+/** Transports by name; each call makes a network of its own. */
+const transports = {
+  gather: () => ({}),
+  packed: () => {
+    const network = makeLoopbackNetwork()
+    return { driver: () => loopbackLayer(network, { gather: false }), stagingBytes: 1024 }
+  },
+  strict: () => {
+    const network = makeLoopbackNetwork()
+    return { driver: () => strictLayer(network) }
+  },
+  "strict and packed": () => {
+    const network = makeLoopbackNetwork()
+    return { driver: () => strictLayer(network, { gather: false }), stagingBytes: 512 }
+  }
+} as const
+
+/** All ranks through these rounds; the faults of all of them. */
+const faultsOf = (
+  plans: ReadonlyArray<MeshPlan>,
+  outcomes: ReadonlyArray<MeshOutcome>,
+  transport: keyof typeof transports,
+  options: Parameters<typeof runRounds>[3] = {},
+  valuesOf?: ValuesOf
+) =>
+  Effect.map(
+    runCluster({ ...transports[transport](), size: plans.length }, (rank) =>
+      runRounds(plans, outcomes, rank, options, valuesOf)
+    ),
+    (ranks) => ranks.flatMap(({ faults }) => faults)
+  )
+
+describe("element values recorded with PyTorch DTensor", () => {
+  const { cases } = readGolden("redistribute_values") as { readonly cases: ReadonlyArray<RedistributeCase> }
+  /** Numbers the ranks anew: idle ones cost time in every run. */
+  const amongItsRanks = (recorded: RedistributeCase): RedistributeCase => {
+    const ranks = [...new Set([...recorded.source.mesh_ranks, ...recorded.target.mesh_ranks])].sort((a, b) => a - b)
+    const layout = (side: RedistributeCase["source"]) => ({
+      ...side,
+      mesh_ranks: side.mesh_ranks.map((rank) => ranks.indexOf(rank))
+    })
+    const locals = (held: RedistributeCase["source_locals"]) =>
+      Object.fromEntries(Object.entries(held).map(([rank, local]) => [ranks.indexOf(Number(rank)), local]))
+    return {
+      ...recorded,
+      source: layout(recorded.source),
+      target: layout(recorded.target),
+      source_locals: locals(recorded.source_locals),
+      target_locals: locals(recorded.target_locals)
+    }
+  }
+  /** Where the source is not replicated, both choices move the same. */
+  const hasNoChoice = (spec: MeshTensorSpec, plans: ReadonlyArray<MeshPlan>): boolean => {
+    const moves = (of: ReadonlyArray<MeshPlan>) => canonicalJson(of.map((plan) => [plan.localChunks, plan.buckets]))
+    return moves(plans) === moves(plansOf([{ ...spec, map: { ...spec.map, sourceChoice: "balanced" } }]))
+  }
+  const chosen = ["gather", "packed", "strict"] as const
+  for (const sourceChoice of choices) {
+    it.live(`arrive on every rank, ${sourceChoice}`, () =>
+      Effect.gen(function* () {
+        for (const [at, recorded] of cases.map(amongItsRanks).entries()) {
+          const { tensor_shape: shape, source_locals, target_locals } = recorded
+          const map = Result.getOrThrow(
+            planMesh(layoutOf(recorded.source), layoutOf(recorded.target), { sourceChoice, tensorRank: shape.length })
+          )
+          const spec = { name: "w", shape, sourceDtype: "int64", targetDtype: "int64", map } as const
+          const plans = plansOf([spec])
+          if (sourceChoice === "etha" && !isFull && hasNoChoice(spec, plans)) continue
+          const held = (locals: RedistributeCase["source_locals"], rank: number) => {
+            const local = locals[rank]
+            return local === undefined ? null : arrayOf("int64", local.shape, local.data.map(BigInt))
+          }
+          const outcome: MeshOutcome = {
+            targets: new Map(plans.map(({ rank }) => [rank, [held(target_locals, rank)]])),
+            faults: [],
+            wireBytes: 0,
+            contributedBytes: 0
+          }
+          const valuesOf: ValuesOf = ({ rank }) => held(source_locals, rank)!
+          // Every transport has its share of the cases; all of them where time allows.
+          const mine = isFull ? chosen : [chosen[(at + choices.indexOf(sourceChoice)) % 3]!]
+          for (const transport of mine) {
+            const faults = yield* faultsOf(plans, [outcome], transport, {}, valuesOf)
+            assert.deepStrictEqual(faults, [], `${recorded.id}, ${transport}`)
+          }
+        }
+      })
+    )
+  }
+})
+
+describe("generated layouts", () => {
+  for (const isPartial of [false, true]) {
+    it.live(
+      `${isPartial ? "contributions" : "whole values"}: the oracle's bytes in two rounds, on every transport`,
+      () =>
+        Effect.gen(function* () {
+          const seed = "mesh execution"
+          const sampled = yield* Arbitrary.sampleEffect(meshPair({ isPartial }), { count: times(60), seed })
+          // Every rank hears of every other one in each run, so large jobs are for when there is time.
+          const pairs = sampled.map(compact).filter((pair) => isReducible(pair) && (isFull || worldOf(pair) <= 12))
+          let moved = 0
+          for (const [at, pair] of pairs.entries()) {
+            const specs = pairSpecs(pair, choices[at % 2]!)
+            const plans = plansOf(specs, [64, 300, 2 ** 20][at % 3])
+            const outcomes = [outcomeOf(plans, 0), outcomeOf(plans, 1)]
+            moved += outcomes[0]!.wireBytes
+            const transport = (["gather", "packed", "strict", "strict and packed"] as const)[at % 4]!
+            const options = { maxInFlight: [2, 1, 3, 1000][at % 4]!, pieceBytes: [48, 2 ** 20, 100][at % 3]! }
+            const faults = yield* faultsOf(plans, outcomes, transport, options)
+            assert.deepStrictEqual(faults, [], `${transport}: ${pairText(pair)}`)
+          }
+          assert.isAbove(moved, 1000)
+        }),
+      timeout
+    )
+  }
+})
+
+/** Reports of all ranks after one round, whose bytes must be the oracle's. */
+const updated = (
+  specs: ReadonlyArray<MeshTensorSpec>,
+  options: MeshOptions & { readonly bucketBytes?: number; readonly transport?: keyof typeof transports } = {}
+) =>
+  Effect.gen(function* () {
+    const { bucketBytes, transport = "gather", ...mesh } = options
+    const plans = plansOf(specs, bucketBytes, 1)
+    const outcomes = [outcomeOf(plans)]
+    assert.deepStrictEqual(outcomes[0]!.faults, [])
+    const ranks = yield* runCluster({ ...transports[transport](), size: plans.length }, (rank) =>
+      runRounds(plans, outcomes, rank, mesh)
+    )
+    assert.deepStrictEqual(
+      ranks.flatMap(({ faults }) => faults),
+      []
+    )
+    return ranks.map(({ reports }) => reports[0]!)
+  })
+
+describe("element types", () => {
+  for (const transport of ["gather", "packed", "strict and packed"] as const) {
+    it.live(`fault 15: mixed types in one bucket, narrow on the wire and wide at the end, ${transport}`, () =>
+      Effect.gen(function* () {
+        const tensors = [
+          { shape: [7], from: "uint8" },
+          { shape: [5, 3], from: "bfloat16", to: "float32" },
+          { shape: [11], from: "float32", to: "bfloat16" },
+          { shape: [1], from: "bfloat16", to: "float16" },
+          { shape: [13], from: "int32", to: "float32" },
+          { shape: [3, 1], from: "int64" },
+          { shape: [], from: "float64", to: "float32" }
+        ] as const
+        for (const [from, to] of [
+          ["2:R", "3@2:R"],
+          ["2:S0", "3@1:R"]
+        ] as const) {
+          const specs = specsOf(from, to, from === "2:R" ? tensors : tensors.slice(0, 6))
+          const reports = yield* updated(specs, { transport })
+          assert.isAbove(reports[0]!.bytesSent, 0)
+          assert.isAbove(reports.at(-2)!.bufferBytes, 0)
+          // The last rank is in neither mesh.
+          assert.strictEqual(reports.at(-1)!.bucketsSent + reports.at(-1)!.bucketsReceived, 0)
+        }
+      })
+    )
+  }
+})
+
+describe("reductions", () => {
+  it.live("are in the plan's order to the bit, whatever the buckets, the waves and the transport", () =>
+    Effect.gen(function* () {
+      // Sums that depend on their order: large values that cancel, and small ones that get lost among them.
+      const valuesOf: ValuesOf = (plan, at) => {
+        const { sourceShape, sourceDtype } = plan.tensors[at]!
+        const large = [2 ** 25, 1, -(2 ** 25), 3][plan.rank]!
+        const count = elementCount(sourceShape!)
+        return arrayOf(
+          sourceDtype,
+          sourceShape!,
+          Array.from({ length: count }, (_, element) => large + (element % 5) / 8)
+        )
+      }
+      const tensors = [{ shape: [13, 3] }, { shape: [8, 2], from: "bfloat16", to: "float32" }] as const
+      const sums = new Set<string>()
+      for (const order of ["0-0,1-1,2-2,3-3", "3-3,1-1,0-0,2-2"]) {
+        for (const [at, bucketBytes] of [16, 100, 2 ** 20].entries()) {
+          const plans = plansOf(specsOf(`4@${order}:P(sum)`, "3@1:S0", tensors, choices[at % 2]), bucketBytes)
+          const outcome = outcomeOf(plans, 0, valuesOf)
+          const transport = bucketBytes === 100 ? "strict and packed" : "gather"
+          const options = { maxInFlight: 1, pieceBytes: bucketBytes }
+          assert.deepStrictEqual(yield* faultsOf(plans, [outcome], transport, options, valuesOf), [])
+          sums.add(
+            JSON.stringify([...outcome.targets.values()].map((held) => held.map((one) => one && [...one.bytes])))
+          )
+        }
+      }
+      // Members are reduced in ascending order, so neither the mesh's order nor anything else changes a bit.
+      assert.strictEqual(sums.size, 1)
+    })
+  )
+})
+
+describe("memory that source and destination share", () => {
+  /** Both sides of a rank in one memory, the destination some bytes further. */
+  const inPlace = (specs: ReadonlyArray<MeshTensorSpec>, shift: number, transport: keyof typeof transports) =>
+    Effect.gen(function* () {
+      const plans = plansOf(specs, 64)
+      const outcome = outcomeOf(plans)
+      return yield* runCluster({ ...transports[transport](), size: plans.length }, (rank) =>
+        Effect.gen(function* () {
+          const plan = plans[rank]!
+          const engine = yield* TensorEngine
+          const [sources, targets]: [Array<Tensor | null>, Array<Tensor | null>] = [[], []]
+          for (const { sourceShape, targetShape, sourceDtype, targetDtype } of plan.tensors) {
+            const bytes = (dtype: DType, shape: Shape | null) =>
+              shape === null ? 0 : (elementCount(shape) * bitsOf(dtype)) / 8
+            const length = bytes(sourceDtype, sourceShape) + bytes(targetDtype, targetShape) + shift
+            const { storage } = yield* engine.allocate("uint8", [length])
+            const view = (dtype: DType, shape: Shape | null, byteOffset: number) =>
+              shape === null ? null : Result.getOrThrow(tensorView(storage, dtype, shape, { byteOffset }))
+            sources.push(view(sourceDtype, sourceShape, 0))
+            targets.push(view(targetDtype, targetShape, shift))
+          }
+          setBytes(targets, () => poisonByte)
+          setBytes(sources, (at) => shardValues(plan, at, 0).bytes)
+          const report = yield* executeMeshPlan(plan, dictOf(plan, sources), dictOf(plan, targets), { maxInFlight: 1 })
+          assert.strictEqual(judge(outcome, rank, targets), undefined)
+          return report
+        })
+      )
+    })
+  const shape = [12, 10]
+  for (const transport of ["gather", "strict and packed"] as const) {
+    for (const shift of [0, 4]) {
+      it.live(`nothing is overwritten before it was read, ${shift} bytes apart, ${transport}`, () =>
+        Effect.gen(function* () {
+          let saved = 0
+          for (const [from, to] of [
+            ["4:S0", "4:S1"],
+            ["4:S0", "4@3-3,2-2,1-1,0-0:S0"],
+            ["2x2:S0,R", "3@1:S1"],
+            ["2x2:P(sum),S0", "3:S0"],
+            ["3:P(max)", "3:R"],
+            ["3:R", "3:S0"]
+          ] as const) {
+            for (const [fromType, toType] of [
+              ["float32", "float32"],
+              ["bfloat16", "float32"],
+              ["float32", "bfloat16"]
+            ] as const) {
+              const reports = yield* inPlace(
+                specsOf(from, to, [{ shape, from: fromType, to: toType }]),
+                shift,
+                transport
+              )
+              saved += reports.reduce((sum, { savedBytes }) => sum + savedBytes, 0)
+            }
+          }
+          assert.isAbove(saved, 0)
+        })
+      )
+    }
+  }
+
+  it.live("the same layout in the same memory: nothing moves at all", () =>
+    Effect.gen(function* () {
+      const reports = yield* inPlace(specsOf("2x2:S0,S1", "2x2:S0,S1", [{ shape }, { shape: [5, 7] }]), 0, "gather")
+      for (const report of reports) {
+        assert.strictEqual(report.savedBytes + report.localBytes + report.bytesSent + report.bufferBytes, 0)
+      }
+    })
+  )
+})
+
+describe("memory of an update", () => {
+  it.live("no rank holds a full copy that it does not keep", () =>
+    Effect.gen(function* () {
+      const tensors = Array.from({ length: 6 }, () => ({ shape: [64, 32], from: "bfloat16", to: "float32" }) as const)
+      const wholeBytes = 6 * 64 * 32 * 4
+      for (const transport of ["gather", "packed"] as const) {
+        for (const [from, to] of [
+          ["4:S0", "4@2:S1"],
+          ["4:R", "4@4:S0"],
+          ["2x2:P(sum),S0", "4:S1"]
+        ] as const) {
+          const options = { transport, bucketBytes: 512, pieceBytes: 512, maxInFlight: 2 }
+          const reports = yield* updated(specsOf(from, to, tensors), options)
+          for (const report of reports) {
+            assert.isAtMost(report.bufferBytes, report.bufferLimit)
+            // Two waves of two buckets for each of at most six peers, both ways.
+            assert.isAtMost(report.bufferLimit, 2 * 2 * 512 * 6 * 2)
+            assert.isAtMost(report.bufferBytes + report.reducedBytes + report.stagingBytes, wholeBytes / 2)
+            assert.strictEqual(report.savedBytes, 0)
+          }
+          assert.isAtLeast(Math.max(...reports.map(({ waves }) => waves)), 2)
+          assert.isAbove(Math.max(...reports.map(({ bufferBytes }) => bufferBytes)), 0)
+        }
+      }
+    })
+  )
+
+  it.live("a chunk longer than a buffer travels in pieces, contributions among them", () =>
+    Effect.gen(function* () {
+      for (const [from, to] of [
+        ["1:R", "1@1:R"],
+        ["3:P(sum)", "1@1:R"],
+        ["3:P(avg)", "2@3:R"]
+      ] as const) {
+        for (const length of [1, 127, 128, 129, 1009]) {
+          const tensors = [{ shape: [length, 2], from: "float32", to: "bfloat16" } as const]
+          const reports = yield* updated(specsOf(from, to, tensors), { bucketBytes: 2 ** 20, pieceBytes: 512 })
+          for (const report of reports) assert.isAtMost(report.bufferBytes, 4 * 2 * 512)
+        }
+      }
+    })
+  )
+
+  it.live("contributions whose partners come in later waves are kept, and counted", () =>
+    Effect.gen(function* () {
+      // Rank 3 contributes to both groups, so its parts come in later waves than those of ranks 1 and 2.
+      const both = ["0-0,1-1,3-3", "0-0,2-2,3-3"].flatMap((ranks, group) =>
+        specsOf(`3@${ranks}:P(sum)`, "1@4:R", Array(3).fill({ shape: [16] }), "etha").map((spec, at) => ({
+          ...spec,
+          name: `${group}.${at}`
+        }))
+      )
+      const [reducer] = yield* updated(both, { bucketBytes: 64, maxInFlight: 1 })
+      // Three channels, each with a wave under way and one being emptied, and a part that waits.
+      assert.strictEqual(reducer!.bufferLimit, (3 * 2 + 1) * 64)
+      assert.isAtMost(reducer!.bufferBytes, reducer!.bufferLimit)
+      assert.isAtLeast(reducer!.bufferBytes, 4 * 64)
+      assert.strictEqual(reducer!.waves, 6 + 6)
+    })
+  )
+
+  it.live("an update like the one before uses its memory and its compiled program again", () =>
+    Effect.gen(function* () {
+      const specs = specsOf("3:S0", "2@1:S1", [{ shape: [9, 8], from: "bfloat16", to: "float32" }])
+      const plans = plansOf(specs)
+      const outcomes = [0, 1, 2].map((round) => outcomeOf(plans, round))
+      const ranks = yield* runCluster({ size: plans.length }, (rank) =>
+        Effect.gen(function* () {
+          const agreement = yield* agreeOnMeshPlan(plans[rank]!)
+          return yield* runRounds(plans, outcomes, rank, { agreement, memory: yield* makeUpdateMemory })
+        })
+      )
+      for (const { faults, reports } of ranks) {
+        assert.deepStrictEqual(faults, [])
+        assert.deepStrictEqual(
+          reports.map(({ copies }) => copies.map(({ reusedProgram }) => reusedProgram)),
+          [[false], [true], [true]]
+        )
+      }
+    })
+  )
+})
+
+it.live("progress is told, hooks run once after the last byte, and work before is awaited", () =>
+  Effect.gen(function* () {
+    const plans = plansOf(specsOf("2:S0", "2@2:S1", [{ shape: [8, 8] }]), 64)
+    const outcome = outcomeOf(plans)
+    yield* runCluster({ size: plans.length }, (rank) =>
+      Effect.gen(function* () {
+        const plan = plans[rank]!
+        const { sources, targets } = yield* sidesOf(plan)
+        setBytes(targets, () => poisonByte)
+        const seen: Array<readonly [number, number]> = []
+        let refreshed = 0
+        const destination = {
+          ...dictOf(plan, targets),
+          refreshCaches: [
+            Effect.sync(() => {
+              refreshed += 1
+              assert.strictEqual(judge(outcome, rank, targets), undefined)
+            })
+          ]
+        }
+        yield* executeMeshPlan(plan, dictOf(plan, sources), destination, {
+          maxInFlight: 1,
+          after: [{ await: Effect.sync(() => setBytes(sources, (at) => shardValues(plan, at, 0).bytes)) }],
+          onProgress: (moved, total) => Effect.sync(() => void seen.push([moved, total]))
+        })
+        assert.strictEqual(refreshed, 1)
+        if (rank >= 2) assert.deepStrictEqual(seen.at(-1), [128, 128])
+        assert.isTrue(seen.every(([moved], at) => at === 0 || moved >= seen[at - 1]![0]))
+      })
+    )
+  })
+)
