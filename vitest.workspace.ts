@@ -1,6 +1,17 @@
 import { defineConfig } from "vitest/config"
 
-const packages = ["core", "backend-torch-copy", "backend-cuda", "backend-nvshmem", "backend-xpu", "bus", "cli"]
+/** Folder of each project, whose name it is. */
+const projects: { readonly [name: string]: string } = {
+  core: "packages/core",
+  testing: "packages/testing",
+  "backend-torch-copy": "packages/backend-torch-copy",
+  "backend-cuda": "packages/backend-cuda",
+  "backend-nvshmem": "packages/backend-nvshmem",
+  "backend-xpu": "packages/backend-xpu",
+  bus: "packages/bus",
+  cli: "packages/cli",
+  golden: "golden"
+}
 
 const isFull = process.env.TENSORFERRY_TEST_FULL !== undefined
 
@@ -28,17 +39,17 @@ const onlyInFull: { readonly [name: string]: Array<string> } = {
   examples: ["test/reference.test.ts", "test/tarballs.test.ts"]
 }
 
-/** One project per package; test files live in `packages/NAME/test`. */
+/** One project per package; test files live in its `test`. */
 export default defineConfig({
   test: {
     // Most tests wait for processes and deadlines; by default two processors would get a single worker.
     maxWorkers: 2,
     projects: [
-      ...packages.map((name) => ({
+      ...Object.entries(projects).map(([name, root]) => ({
         extends: true as const,
         test: {
           name,
-          root: `packages/${name}`,
+          root,
           include: ["test/**/*.test.ts"],
           exclude: isFull ? [] : (onlyInFull[name] ?? []),
           testTimeout: 120_000,

@@ -5,7 +5,7 @@
 import { readdirSync, readFileSync, writeFileSync } from "node:fs"
 import * as path from "node:path"
 import { pathToFileURL } from "node:url"
-import { ConformanceReport, countCases, type ServiceResults } from "@tensorferry/core/testing"
+import { ConformanceReport, countCases, type ServiceResults } from "@tensorferry/testing"
 import * as Schema from "effect/Schema"
 
 const docs = path.resolve(import.meta.dirname, "../docs")

@@ -21,8 +21,7 @@ const ranks: Readonly<Record<string, number>> = {
   mesh: 9,
   replay: 8,
   refit: 10,
-  backend: 10,
-  testing: 11
+  backend: 10
 }
 const pure = new Set(["base", "layout", "ir", "planner"])
 const impure = /^effect\/(Effect|Layer|Context|Scope|Fiber|Deferred|Stream)$/

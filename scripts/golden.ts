@@ -5,26 +5,26 @@
 import { readdirSync, readFileSync } from "node:fs"
 import * as path from "node:path"
 import { gunzipSync } from "node:zlib"
-import { checkScheduleCase, type ScheduleCase } from "@tensorferry/backend-nvshmem/testing/goldenSchedules"
 import { descriptor as torchCopy } from "@tensorferry/backend-torch-copy"
+import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import {
   checkCommands,
   checkPayloads,
   type RecordedCommands,
   type RecordedPayloads
-} from "@tensorferry/bus/testing/golden"
-import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
-import { checkCasts, RecordedCasts } from "@tensorferry/core/testing/golden/dtypeCasts"
-import { checkMegatronCase, type MegatronCase } from "@tensorferry/core/testing/golden/megatronPlans"
-import { checkDtensorCase, type DtensorCase } from "@tensorferry/core/testing/golden/meshLayouts"
+} from "@tensorferry/golden/busMessages"
+import { checkCasts, RecordedCasts } from "@tensorferry/golden/dtypeCasts"
+import { checkMegatronCase, type MegatronCase } from "@tensorferry/golden/megatronPlans"
+import { checkDtensorCase, type DtensorCase } from "@tensorferry/golden/meshLayouts"
 import {
   checkEthaCase,
   checkRedistributeCase,
   type EthaCase,
   type RedistributeCase
-} from "@tensorferry/core/testing/golden/meshTransfers"
-import { checkMxfp8, RecordedMxfp8 } from "@tensorferry/core/testing/golden/mxfp8"
-import * as ReferenceEngine from "@tensorferry/core/testing/ReferenceEngine"
+} from "@tensorferry/golden/meshTransfers"
+import { checkMxfp8, RecordedMxfp8 } from "@tensorferry/golden/mxfp8"
+import { checkScheduleCase, type ScheduleCase } from "@tensorferry/golden/nvshmemSchedules"
+import * as ReferenceEngine from "@tensorferry/testing/ReferenceEngine"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 

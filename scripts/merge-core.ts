@@ -17,9 +17,7 @@ export const mergedFolder = path.join(core, "dist/merged")
 
 /**
  * The files that are made, by rank (scripts/check-direction.ts): a folder imports from those before it, so merged files do
- * too. Folders that an application always loads together share a file. The kit for authors, `testing`, stays apart module by
- * module: parts of it import what an application need not have, such as vitest.
- */
+ * too. Folders that an application always loads together share a file. */
 const files: Readonly<Record<string, ReadonlyArray<string>>> = {
   base: ["base", "tensor"],
   layout: ["layout"],

@@ -41,6 +41,13 @@ export const pnpm = (args: ReadonlyArray<string>, cwd: string): string => {
   return run("npx", ["--yes", packageManager, ...args], cwd)
 }
 
+const isPublic = (name: string): boolean => {
+  const { private: isPrivate } = JSON.parse(readFileSync(path.join(packagesFolder, name, "package.json"), "utf8")) as {
+    readonly private?: boolean
+  }
+  return isPrivate !== true
+}
+
 const filesUnder = (folder: string): ReadonlyArray<string> =>
   existsSync(folder) ? readdirSync(folder, { recursive: true, encoding: "utf8" }) : []
 
@@ -71,7 +78,7 @@ const addPrebuilt = (name: string): void => {
 }
 
 export const packAll = (folder: string, otherPrebuilds?: string): ReadonlyArray<Packed> => {
-  const names = readdirSync(packagesFolder)
+  const names = readdirSync(packagesFolder).filter(isPublic)
   const projects = names
     .map((name) => path.join(packagesFolder, name, "tsconfig.src.json"))
     .filter((file) => existsSync(file))
@@ -89,7 +96,8 @@ export const packAll = (folder: string, otherPrebuilds?: string): ReadonlyArray<
       addPrebuilt(name)
     }
     run(process.execPath, [path.join(root, "scripts/merge-core.ts")])
-    const args = ["--recursive", "--filter", "./packages/*", "pack", "--json", "--pack-destination", folder]
+    const filters = names.flatMap((name) => ["--filter", `./packages/${name}`])
+    const args = ["--recursive", ...filters, "pack", "--json", "--pack-destination", folder]
     return JSON.parse(pnpm(args, root)) as ReadonlyArray<Packed>
   } finally {
     removePrebuilt()

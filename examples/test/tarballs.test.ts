@@ -111,7 +111,7 @@ describe("installed without scripts", () => {
   it("every module that can be imported by a subpath is there, and internal ones are closed", async () => {
     const script = `
       await import("@tensorferry/core/planner/RosterPlanner")
-      await import("@tensorferry/core/testing/vitest").catch((error) => { if (!/vitest/i.test(String(error))) throw error })
+      await import("@tensorferry/testing/vitest").catch((error) => { if (!/vitest/i.test(String(error))) throw error })
       const closed = await import("@tensorferry/core/copy/internal/check").catch((error) => error.code)
       console.log(closed)`
     const ended = await run(process.execPath, ["--input-type=module", "-e", script])

@@ -9,7 +9,7 @@ import type { BackendDescriptor, BackendOptions } from "@tensorferry/core/backen
 import { TensorEngine, type TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
 import { mxfp8Recipe, type QuantizedTensor, scaleShapeOf } from "@tensorferry/core/tensor/QuantizedTensor"
 import { sliceTensor } from "@tensorferry/core/tensor/Tensor"
-import { checkMxfp8, RecordedMxfp8 } from "@tensorferry/core/testing/golden/mxfp8"
+import { checkMxfp8, RecordedMxfp8 } from "@tensorferry/golden/mxfp8"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import { median } from "./numbers.ts"

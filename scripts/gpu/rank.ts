@@ -20,16 +20,9 @@ import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
 import { TensorEngine, type TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
 import { sliceTensor, type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
 import { type TensorDict, tensorDict } from "@tensorferry/core/tensor/TensorDict"
-import { type CaseResult, meetAfterCase, runConformanceRank } from "@tensorferry/core/testing"
-import { type MegatronCase, rostersOf } from "@tensorferry/core/testing/golden/megatronPlans"
-import {
-  allocateSide,
-  describeFault,
-  fillSide,
-  jobSize,
-  judgeSide,
-  oracleModel
-} from "@tensorferry/core/testing/oracle"
+import { type MegatronCase, rostersOf } from "@tensorferry/golden/megatronPlans"
+import { type CaseResult, meetAfterCase, runConformanceRank } from "@tensorferry/testing"
+import { allocateSide, describeFault, fillSide, jobSize, judgeSide, oracleModel } from "@tensorferry/testing/oracle"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"

@@ -15,7 +15,7 @@ import { replayTransferLayer } from "@tensorferry/core/replay/ReplayTransferLaye
 import { HostMemory } from "@tensorferry/core/service/HostMemory"
 import { type ReplaySubmission, ReplayTransferBackend } from "@tensorferry/core/service/ReplayTransferBackend"
 import { type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
-import { type CaseResult, runReplayCases } from "@tensorferry/core/testing"
+import { type CaseResult, runReplayCases } from "@tensorferry/testing"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"

@@ -1,7 +1,7 @@
 /**
  * What the programs of `scripts/gpu` tell each other: the work of a rank's process, and the lines that it prints. Data only.
  */
-import type { CaseResult, RankOutcome } from "@tensorferry/core/testing"
+import type { CaseResult, RankOutcome } from "@tensorferry/testing"
 
 export type Work =
   /** All cases of the kit for this number of ranks. */

@@ -2,8 +2,8 @@
 
 import { replayTransferLayer } from "@tensorferry/core/replay/ReplayTransferLayer"
 import { ReplayTransferBackend } from "@tensorferry/core/service/ReplayTransferBackend"
-import { ReferenceEngine, ReplaySubject } from "@tensorferry/core/testing"
-import { describeReplayTransfer } from "@tensorferry/core/testing/vitest"
+import { ReferenceEngine, ReplaySubject } from "@tensorferry/testing"
+import { describeReplayTransfer } from "@tensorferry/testing/vitest"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"

@@ -2,7 +2,7 @@
 import { afterEach, assert, beforeEach, describe, it } from "@effect/vitest"
 import { CopyService } from "@tensorferry/core/service/CopyService"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
-import { runCluster } from "@tensorferry/core/testing"
+import { runCluster } from "@tensorferry/testing"
 import * as Effect from "effect/Effect"
 import { assertClean, clusterOf, kinds, resetSimulator } from "./cluster.ts"
 

@@ -3,8 +3,8 @@
  * whole conformance kit.
  */
 import { assert } from "@effect/vitest"
-import { type CopyCase, type CopyDriverCase, combineOutcomes } from "@tensorferry/core/testing"
-import { describeCopyDriver, describeCopyService } from "@tensorferry/core/testing/vitest"
+import { type CopyCase, type CopyDriverCase, combineOutcomes } from "@tensorferry/testing"
+import { describeCopyDriver, describeCopyService } from "@tensorferry/testing/vitest"
 import * as Effect from "effect/Effect"
 import { afterAll, it } from "vitest"
 import { kinds } from "./cluster.ts"

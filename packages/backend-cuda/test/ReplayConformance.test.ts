@@ -4,7 +4,7 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import { ReplayTesting } from "@tensorferry/core/service/ReplayTesting"
-import { describeReplayTransfer } from "@tensorferry/core/testing/vitest"
+import { describeReplayTransfer } from "@tensorferry/testing/vitest"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"

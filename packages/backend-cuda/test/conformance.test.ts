@@ -2,8 +2,8 @@
  * This package against the whole conformance kit, over the simulated driver: its engine, and its three drivers between
  * ranks of one process.
  */
-import { runCopyCase, runCopyDriverCase } from "@tensorferry/core/testing"
-import { describeCopyDriver, describeCopyService, describeTensorEngine } from "@tensorferry/core/testing/vitest"
+import { runCopyCase, runCopyDriverCase } from "@tensorferry/testing"
+import { describeCopyDriver, describeCopyService, describeTensorEngine } from "@tensorferry/testing/vitest"
 import { afterEach, beforeEach } from "vitest"
 import * as TensorEngine from "../src/TensorEngine.ts"
 import { assertClean, clusterOf, kinds, resetSimulator, testOptions } from "./cluster.ts"

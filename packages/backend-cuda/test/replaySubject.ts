@@ -4,7 +4,7 @@
  */
 import { HostMemory } from "@tensorferry/core/service/HostMemory"
 import { ReplayTesting } from "@tensorferry/core/service/ReplayTesting"
-import { ReplaySubject, type ReplaySubjectShape } from "@tensorferry/core/testing/conformance/ReplaySubject"
+import { ReplaySubject, type ReplaySubjectShape } from "@tensorferry/testing/conformance/ReplaySubject"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"

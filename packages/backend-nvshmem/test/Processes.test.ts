@@ -3,8 +3,8 @@
  * the death of one of them.
  */
 import { assert, describe, it } from "@effect/vitest"
-import { type CopyCase, type CopyDriverCase, combineOutcomes } from "@tensorferry/core/testing"
-import { describeCopyDriver, describeCopyService } from "@tensorferry/core/testing/vitest"
+import { type CopyCase, type CopyDriverCase, combineOutcomes } from "@tensorferry/testing"
+import { describeCopyDriver, describeCopyService } from "@tensorferry/testing/vitest"
 import * as Effect from "effect/Effect"
 import { afterAll } from "vitest"
 import { paths } from "./cluster.ts"

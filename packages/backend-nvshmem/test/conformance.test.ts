@@ -2,8 +2,8 @@
  * The driver against the whole conformance kit, over the simulated library, between ranks of one process, on both paths.
  * The engine is backend-cuda's, which proves it there.
  */
-import { runCopyCase, runCopyDriverCase } from "@tensorferry/core/testing"
-import { describeCopyDriver, describeCopyService } from "@tensorferry/core/testing/vitest"
+import { runCopyCase, runCopyDriverCase } from "@tensorferry/testing"
+import { describeCopyDriver, describeCopyService } from "@tensorferry/testing/vitest"
 import { afterEach, beforeEach } from "vitest"
 import { assertClean, clusterOf, paths, resetSimulator } from "./cluster.ts"
 

@@ -2,20 +2,18 @@
  * Block scaling has the recorded bits and those of the reference, whatever the shapes, and leaves the JS thread free. Run
  * again with narrower kernels.
  */
-import { readFileSync } from "node:fs"
-import { gunzipSync } from "node:zlib"
 import { assert, describe, it } from "@effect/vitest"
 import type { TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
 import { mxBlockSize, mxfp8Recipe, type QuantizedTensor, scaleRules } from "@tensorferry/core/tensor/QuantizedTensor"
-import { checkMxfp8, RecordedMxfp8 } from "@tensorferry/core/testing/golden/mxfp8"
-import * as ReferenceEngine from "@tensorferry/core/testing/ReferenceEngine"
+import { checkMxfp8, RecordedMxfp8 } from "@tensorferry/golden/mxfp8"
+import { readGolden } from "@tensorferry/golden/readGolden"
+import * as ReferenceEngine from "@tensorferry/testing/ReferenceEngine"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Schema from "effect/Schema"
 import { makeEngine, makeRandom } from "./support.ts"
 
-const file = new URL("../../../golden/mxfp8/mxfp8.json.gz", import.meta.url)
-const recorded = Schema.decodeUnknownSync(RecordedMxfp8)(JSON.parse(gunzipSync(readFileSync(file)).toString()))
+const recorded = Schema.decodeUnknownSync(RecordedMxfp8)(readGolden("mxfp8"))
 
 const quantized = Effect.fnUntraced(function* (
   engine: TensorEngineShape,

@@ -4,7 +4,7 @@
 import { assert, describe, it } from "@effect/vitest"
 import type { BackendDescriptor } from "@tensorferry/core/backend/BackendDescriptor"
 import { BackendRegistry, registryLayer } from "@tensorferry/core/backend/BackendRegistry"
-import { replaySubject, runReplayCases } from "@tensorferry/core/testing"
+import { replaySubject, runReplayCases } from "@tensorferry/testing"
 import * as Effect from "effect/Effect"
 import { descriptor } from "../src/index.ts"
 

@@ -2,8 +2,8 @@
  * This backend against the whole conformance kit: its engine in this process, its copy service and driver between real
  * processes, over every path of its ladder.
  */
-import { type CopyCase, type CopyDriverCase, combineOutcomes } from "@tensorferry/core/testing"
-import { describeCopyDriver, describeCopyService, describeTensorEngine } from "@tensorferry/core/testing/vitest"
+import { type CopyCase, type CopyDriverCase, combineOutcomes } from "@tensorferry/testing"
+import { describeCopyDriver, describeCopyService, describeTensorEngine } from "@tensorferry/testing/vitest"
 import * as Effect from "effect/Effect"
 import { afterAll } from "vitest"
 import type { PathName } from "../src/reach.ts"

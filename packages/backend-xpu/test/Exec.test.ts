@@ -3,7 +3,7 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import { type ModelTensor, modelLayout } from "@tensorferry/core/layout/ModelLayout"
-import { oracle } from "@tensorferry/core/testing"
+import { oracle } from "@tensorferry/testing"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as TensorEngine from "../src/TensorEngine.ts"

@@ -2,7 +2,7 @@
  * Replay slots against all replay cases of the conformance kit: over the simulated Level Zero driver with another order of
  * work for each case, and over OpenCL on the processor.
  */
-import { describeReplayTransfer } from "@tensorferry/core/testing/vitest"
+import { describeReplayTransfer } from "@tensorferry/testing/vitest"
 import { afterEach, describe } from "vitest"
 import { replaySubject } from "./replaySubject.ts"
 import { assertClean, lackOf, subjects, titleOf } from "./simulator.ts"

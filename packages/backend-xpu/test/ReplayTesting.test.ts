@@ -4,7 +4,7 @@
 import { assert, describe, it } from "@effect/vitest"
 import { descriptor as hostBackend } from "@tensorferry/backend-torch-copy"
 import { BackendRegistry, registryLayer } from "@tensorferry/core/backend/BackendRegistry"
-import { replaySubject, runReplayCases } from "@tensorferry/core/testing"
+import { replaySubject, runReplayCases } from "@tensorferry/testing"
 import * as Effect from "effect/Effect"
 import { descriptor } from "../src/index.ts"
 import { lackOf, optionsOf, resetSimulator, subjects, titleOf } from "./simulator.ts"

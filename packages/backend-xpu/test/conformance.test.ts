@@ -2,7 +2,7 @@
  * This backend's engine against the whole conformance kit: over the simulated Level Zero driver, and over OpenCL on the
  * processor.
  */
-import { describeTensorEngine } from "@tensorferry/core/testing/vitest"
+import { describeTensorEngine } from "@tensorferry/testing/vitest"
 import { afterEach, beforeEach, describe } from "vitest"
 import * as TensorEngine from "../src/TensorEngine.ts"
 import { assertClean, lackOf, optionsOf, resetSimulator, subjects, titleOf } from "./simulator.ts"

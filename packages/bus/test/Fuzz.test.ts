@@ -4,7 +4,7 @@
  * TENSORFERRY_FUZZ_SEED=N runs the one case N again.
  */
 import { assert, describe, it } from "@effect/vitest"
-import { fuzz } from "@tensorferry/core/testing/fuzz"
+import { fuzz } from "@tensorferry/testing/fuzz"
 import * as Effect from "effect/Effect"
 
 const replayed = process.env.TENSORFERRY_FUZZ_SEED

@@ -1,22 +1,22 @@
 /** PyTorch's shared memory: used where it lies, its counts given back once, and removed by whoever is last. */
+
 import { closeSync, existsSync, openSync, readFileSync, rmSync, writeFileSync, writeSync } from "node:fs"
 import { assert, describe, it } from "@effect/vitest"
 import { HostMemory as HostMemoryLayers } from "@tensorferry/backend-torch-copy"
 import { replicate } from "@tensorferry/core/layout/Placement"
 import { HostMemory } from "@tensorferry/core/service/HostMemory"
 import type { Tensor } from "@tensorferry/core/tensor/Tensor"
+import type { RecordedPayloads } from "@tensorferry/golden/busMessages"
+import { goldenPath } from "@tensorferry/golden/readGolden"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import type { TensorImporterShape } from "../src/agent/TensorImporter.ts"
 import { RegisterTensors } from "../src/command/Command.ts"
-import type { RecordedPayloads } from "../src/testing/golden.ts"
 import { makeCluster, transport } from "./cluster.ts"
 import { faultOf, fill, makeTensor } from "./tensors.ts"
 
-const payloads = JSON.parse(
-  readFileSync(new URL("../../../golden/bus_payloads/payloads.json", import.meta.url), "utf8")
-) as RecordedPayloads
+const payloads = JSON.parse(readFileSync(goldenPath("bus_payloads/payloads.json"), "utf8")) as RecordedPayloads
 
 /** A recorded payload whose memory has another name of the same length, and the file of that name. */
 const withMemory = (recorded: string, length: number, count: number) =>

@@ -2,7 +2,7 @@
 import { readFileSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
 import { afterEach, assert, describe, it } from "@effect/vitest"
-import { ConformanceReport } from "@tensorferry/core/testing"
+import { ConformanceReport } from "@tensorferry/testing"
 import * as Schema from "effect/Schema"
 import { describeReport } from "../src/backends/reportText.ts"
 import { assertNothingRuns, endAll, failuresOf, isFull, run, runAll, scratch, start } from "./support/command.ts"

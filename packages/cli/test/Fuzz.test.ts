@@ -5,7 +5,7 @@
  */
 import { join } from "node:path"
 import { afterAll, assert, beforeAll, describe, it } from "@effect/vitest"
-import { fuzz } from "@tensorferry/core/testing/fuzz"
+import { fuzz } from "@tensorferry/testing/fuzz"
 import * as Effect from "effect/Effect"
 import { endAll, isFull, run, scratch } from "./support/command.ts"
 import { mnist, mnistRules } from "./support/models.ts"

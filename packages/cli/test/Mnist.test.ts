@@ -11,7 +11,7 @@ import { executeReshardPlan } from "@tensorferry/core/reshard/executeReshardPlan
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import { tensorBytes } from "@tensorferry/core/tensor/Tensor"
 import { tensorDict } from "@tensorferry/core/tensor/TensorDict"
-import { runCluster } from "@tensorferry/core/testing/VirtualCluster"
+import { runCluster } from "@tensorferry/testing/VirtualCluster"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import { openModel } from "../src/model/Model.ts"

@@ -10,7 +10,7 @@ import {
   copyDriverCases,
   replayConformanceCases,
   tensorEngineCases
-} from "@tensorferry/core/testing"
+} from "@tensorferry/testing"
 import * as Schema from "effect/Schema"
 import { isFull, scratch } from "./support/command.ts"
 

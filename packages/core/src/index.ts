@@ -3,7 +3,7 @@
  * best under the module's name are namespaces. Every module is also reachable by itself
  * (`@tensorferry/core/planner/RosterPlanner`), which loads less.
  *
- * Not here: the kit for authors of backends, at `@tensorferry/core/testing`.
+ * Not here: the kit for authors of backends, at `@tensorferry/testing`.
  */
 
 // Backends: what packages offer, and how an application chooses.

@@ -2,8 +2,8 @@
  * The free list against a list of bytes: parts never overlap, and everything comes back.
  */
 import { assert, it } from "@effect/vitest"
+import { makeRandom } from "@tensorferry/testing/mutate"
 import { makeFreeList } from "../src/backend/FreeList.ts"
-import { makeRandom } from "../src/testing/mutate.ts"
 
 const alignment = 64
 const byteLength = 64 * 100

@@ -4,9 +4,9 @@
  * TENSORFERRY_FUZZ_SEED=N runs the one case N again.
  */
 import { assert, describe, it } from "@effect/vitest"
+import { fuzz } from "@tensorferry/testing/fuzz"
+import { makeRandom, mutantByteLimit, mutateBytes, mutateEncoded, mutateJson } from "@tensorferry/testing/mutate"
 import * as Effect from "effect/Effect"
-import { fuzz } from "../src/testing/fuzz.ts"
-import { makeRandom, mutantByteLimit, mutateBytes, mutateEncoded, mutateJson } from "../src/testing/mutate.ts"
 import { targets } from "./fixtures/fuzzTargets.ts"
 
 const replayed = process.env.TENSORFERRY_FUZZ_SEED

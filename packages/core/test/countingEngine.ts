@@ -1,8 +1,9 @@
 /** A reference engine that tells what was asked of it. */
+
+import * as ReferenceEngine from "@tensorferry/testing/ReferenceEngine"
 import * as Layer from "effect/Layer"
 import { TensorEngine } from "../src/service/TensorEngine.ts"
 import type { Move } from "../src/tensor/Tensor.ts"
-import * as ReferenceEngine from "../src/testing/ReferenceEngine.ts"
 
 export interface EngineCalls {
   allocations: number

@@ -4,13 +4,13 @@
  * and again; in turns with a copy of as many bytes within its own memory. A round begins when all ranks have met.
  */
 import { BackendRegistry } from "@tensorferry/core/backend/BackendRegistry"
+import { engineOf } from "@tensorferry/core/backend/FamilyEngine"
 import { decodeBackendOptions } from "@tensorferry/core/backend/OptionsLayer"
 import { copyServiceLayer } from "@tensorferry/core/copy/CopyServiceLayer"
 import { CopyService } from "@tensorferry/core/service/CopyService"
 import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import { type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
-import { engineOf } from "@tensorferry/core/testing"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import { backendRegistry } from "../job/backends.ts"

@@ -1,18 +1,18 @@
 #!/usr/bin/env node
-/** One rank of a conformance run as a process of its own: judges the cases that it is told, with services of its own each. */
 import { BackendRegistry } from "@tensorferry/core/backend/BackendRegistry"
+/** One rank of a conformance run as a process of its own: judges the cases that it is told, with services of its own each. */
+import { engineOf } from "@tensorferry/core/backend/FamilyEngine"
 import { decodeBackendOptions } from "@tensorferry/core/backend/OptionsLayer"
 import {
   type CaseResult,
   describeCause,
-  engineOf,
   replayConformanceCases,
   replaySubject,
   runConformanceRank,
   runReplayCase,
   runTensorEngineCase,
   tensorEngineCases
-} from "@tensorferry/core/testing"
+} from "@tensorferry/testing"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import type * as Layer from "effect/Layer"

@@ -1,5 +1,5 @@
 /** What a process that judges a backend is told, and what it tells. Plain data. */
-import { RankOutcome } from "@tensorferry/core/testing"
+import { RankOutcome } from "@tensorferry/testing"
 import * as Schema from "effect/Schema"
 
 /** Where a rank's process finds a backend. */

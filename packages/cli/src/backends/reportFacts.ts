@@ -7,7 +7,7 @@ import { descriptors as xpu } from "@tensorferry/backend-xpu"
 import { type BackendDescriptor, backendApiVersion } from "@tensorferry/core/backend/BackendDescriptor"
 import { findManifest, loadBackendPackage } from "@tensorferry/core/backend/BackendLoader"
 import { readSmallFile } from "@tensorferry/core/checkpoint/FileAccess"
-import type { ConformanceReport } from "@tensorferry/core/testing"
+import type { ConformanceReport } from "@tensorferry/testing"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 

@@ -18,7 +18,7 @@ import {
   replayConformanceCases,
   type ServiceResults,
   tensorEngineCases
-} from "@tensorferry/core/testing"
+} from "@tensorferry/testing"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"

@@ -12,6 +12,7 @@ import * as Option from "effect/Option"
 import { backendRegistry } from "../job/backends.ts"
 import { withFailures } from "../output/CliFailure.ts"
 import { table } from "../output/Table.ts"
+import { conformance } from "./conformance.ts"
 import { backendPackages, json } from "./shared.ts"
 
 const probeOne = (descriptor: BackendDescriptor) =>
@@ -128,17 +129,14 @@ const probeCommand = Command.make(
   )
 )
 
-/** The kit is large: it is imported when it is called for. */
-const isJudging = process.argv.some((arg) => arg === "conformance" || /^--(completions|wizard)/.test(arg))
-const described = Command.withDescription(
-  "Judge a backend by every case of the conformance kit; exit code 1 where one fails"
-)
-const conformance = isJudging
-  ? described((await import("./conformance.ts")).conformance)
-  : described(Command.make("conformance"))
-
 export const backends = Command.make("backends", { backendPackages, json }, list).pipe(
-  Command.withSubcommands([listCommand, probeCommand, conformance]),
+  Command.withSubcommands([
+    listCommand,
+    probeCommand,
+    conformance.pipe(
+      Command.withDescription("Judge a backend by every case of the conformance kit; exit code 1 where one fails")
+    )
+  ]),
   Command.withExamples([
     { command: "tensorferry backends", description: "The same as backends list" },
     { command: "tensorferry backends probe cuda", description: "What one of them looked for, and where" },

@@ -1,70 +1,16 @@
 /** `tensorferry backends conformance`: the kit's cases on one backend, in processes, with a report. */
-import { access, writeFile } from "node:fs/promises"
-import * as path from "node:path"
-import { pathToFileURL } from "node:url"
-import type { BackendDescriptor } from "@tensorferry/core/backend/BackendDescriptor"
-import { requireAvailable } from "@tensorferry/core/backend/BackendLayer"
-import { BackendRegistry } from "@tensorferry/core/backend/BackendRegistry"
-import { decodeBackendOptions } from "@tensorferry/core/backend/OptionsLayer"
-import { probeBackend } from "@tensorferry/core/backend/Probe"
-import { ConformanceReport, checkQuirks, countCases } from "@tensorferry/core/testing"
 import * as Argument from "effect/cli/Argument"
 import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
-import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
-import { makeCaseBar } from "../backends/caseBar.ts"
-import { backendOptions, readBackendOptions } from "../backends/optionsFlag.ts"
-import { reportFacts } from "../backends/reportFacts.ts"
-import { describeReport } from "../backends/reportText.ts"
-import { everyCase, runConformance } from "../backends/runConformance.ts"
-import { backendRegistry } from "../job/backends.ts"
+import { backendOptions } from "../backends/optionsFlag.ts"
 import { modelError } from "../model/ModelError.ts"
-import { readYamlFile } from "../model/YamlFile.ts"
-import { printAround, withFailures } from "../output/CliFailure.ts"
-import { checkTarget } from "../report/runFiles.ts"
+import { withFailures } from "../output/CliFailure.ts"
 import { backendPackages, json } from "./shared.ts"
 
 const mostRanks = 4
 const defaultCaseSeconds = 60
-
-const Quirks = Schema.Record(Schema.String, Schema.String)
-
-const quirksRemedy = 'Write a map from case to reason, as {"moves one byte": "it moves words"}.'
-
-/** Entries that say nothing would be skipped without a word, so none of them is accepted. */
-const readQuirks = (file: Option.Option<string>, descriptor: BackendDescriptor) =>
-  Option.match(file, {
-    onNone: () => Effect.succeed({}),
-    onSome: (name) =>
-      Effect.gen(function* () {
-        const invalid = (detail: string, remedy = quirksRemedy) =>
-          modelError("InvalidUsage", { file: name, detail, remedy })
-        const quirks = yield* readYamlFile(name, Quirks, invalid)
-        const wrong = checkQuirks(everyCase(descriptor), quirks)
-        if (wrong.length === 0) return quirks
-        return yield* invalid(
-          wrong.map((one) => (quirks[one.name]!.trim() === "" ? `"${one.name}": ${one.detail}` : one.detail)).join(" ")
-        )
-      })
-  })
-
-/** The module is imported by the processes that judge; that it is there is known before. */
-const findHooks = (file: Option.Option<string>) =>
-  Option.match(file, {
-    onNone: () => Effect.succeed(null),
-    onSome: (name) =>
-      Effect.tryPromise({
-        try: () => access(name),
-        catch: () =>
-          modelError("InvalidUsage", {
-            file: name,
-            detail: "It cannot be read.",
-            remedy: "Name a module that exports replayTesting, as a descriptor has it."
-          })
-      }).pipe(Effect.as(pathToFileURL(path.resolve(name)).href))
-  })
 
 const flags = {
   name: Argument.String("NAME").pipe(Argument.withDescription("The backend to judge")),
@@ -104,87 +50,29 @@ const flags = {
   json
 }
 
-const encodeReport = Schema.encodeSync(Schema.toCodecJson(ConformanceReport))
+const isMissingKit = (cause: unknown): boolean =>
+  (cause as { readonly code?: unknown }).code === "ERR_MODULE_NOT_FOUND" &&
+  String(cause).includes("@tensorferry/testing")
 
-const writeReport = (file: string, report: ConformanceReport) =>
-  Effect.tryPromise({
-    try: () => writeFile(file, `${JSON.stringify(encodeReport(report), null, 2)}\n`),
-    catch: (cause) =>
-      modelError("FileFailed", {
-        file,
-        detail: `It cannot be written: ${String(cause)}.`,
-        remedy: "Name another file."
-      })
-  })
+/** The kit is a package that is installed by those who judge backends. */
+const loadJudge = Effect.tryPromise({
+  try: () => import("../backends/judge.ts"),
+  catch: (cause) =>
+    isMissingKit(cause)
+      ? modelError("MissingPackage", {
+          detail: "The conformance kit, @tensorferry/testing, is not installed.",
+          remedy: "Install it beside the command, in the same version: npm install @tensorferry/testing."
+        })
+      : modelError("MissingPackage", {
+          detail: `The conformance kit cannot be imported: ${String(cause)}.`,
+          remedy: "Install @tensorferry/testing again, in the version of the command."
+        })
+})
 
 export const conformance = Command.make("conformance", flags, (given) =>
   withFailures(
     given.json,
-    Effect.gen(function* () {
-      if (Option.isSome(given.report)) yield* checkTarget(path.resolve(given.report.value))
-      const from = pathToFileURL(path.join(process.cwd(), "package.json")).href
-      const written = yield* readBackendOptions(given.options)
-      const { descriptor, probe } = yield* Effect.provide(
-        Effect.gen(function* () {
-          const found = yield* requireAvailable(yield* (yield* BackendRegistry).byName(given.name))
-          yield* decodeBackendOptions(found.options, found.name, written, "Correct --options.")
-          return { descriptor: found, probe: yield* probeBackend(found) }
-        }),
-        backendRegistry(given.backendPackages, from)
-      )
-      const stated = yield* readQuirks(given.quirks, descriptor)
-      const filter = Option.getOrUndefined(given.filter)
-      const bar = makeCaseBar(process.stderr.isTTY === true && !given.json)
-      const services = yield* Effect.ensuring(
-        runConformance({
-          descriptor,
-          backendPackages: given.backendPackages,
-          packagesFrom: from,
-          options: written,
-          hooks: yield* findHooks(given.hooks),
-          ranks: given.ranks,
-          filter,
-          quirks: { ...descriptor.quirks, ...stated },
-          caseMillis: Math.round(given.caseSeconds * 1000),
-          onProgress: bar.update
-        }),
-        bar.clear
-      )
-      const all = services.flatMap(({ cases }) => cases)
-      if (all.length === 0) {
-        return yield* modelError("InvalidUsage", {
-          backend: given.name,
-          detail:
-            filter === undefined
-              ? "It offers nothing that can be judged."
-              : `No case has "${filter}" in its service or name.`,
-          remedy: filter === undefined ? "Judge another backend." : "Leave --filter out to see all names."
-        })
-      }
-      const report: ConformanceReport = {
-        format: "tensorferry-conformance-1",
-        ...(yield* reportFacts(descriptor, given.backendPackages, from)),
-        note: given.note,
-        probe:
-          probe._tag === "Available"
-            ? { detail: probe.detail, versions: probe.versions }
-            : { detail: probe.cause, versions: {} },
-        options: written,
-        ranks: given.ranks,
-        isFiltered: filter !== undefined,
-        services
-      }
-      const { failed } = countCases(all)
-      const write = Option.isSome(given.report) ? writeReport(given.report.value, report) : Effect.void
-      yield* printAround(given.json, write, {
-        document: { ok: failed === 0, report: encodeReport(report) },
-        text: describeReport(report)
-      })
-      if (failed === 0) return
-      yield* Effect.sync(() => {
-        process.exitCode = 1
-      })
-    })
+    Effect.flatMap(loadJudge, ({ judge }) => judge(given))
   )
 ).pipe(
   Command.withExamples([

@@ -26,7 +26,9 @@ export const ModelReason = Schema.Union([
   /** A file of shapes is not one. */
   reason("InvalidShapes"),
   /** A saved plan is not one. */
-  reason("InvalidPlan")
+  reason("InvalidPlan"),
+  /** A package that this subcommand needs is not installed. */
+  reason("MissingPackage")
 ])
 export type ModelReason = typeof ModelReason.Type
 

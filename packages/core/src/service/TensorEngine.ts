@@ -6,7 +6,7 @@
  *   types may differ where `isCastable` says so. Equal types are copied as bits (NaN payloads survive). A destination
  *   may be its own source; any other overlap of what a batch writes with what it reads or writes is the caller's error.
  *   A zero-size move does nothing.
- * - Casts give the bits of the reference engine in `@tensorferry/core/testing`: narrow floats go through float32, round to
+ * - Casts give the bits of the reference engine in `@tensorferry/testing`: narrow floats go through float32, round to
  *   nearest, ties to even; float16, bfloat16 and float8_e5m2 overflow to infinity; float8_e4m3fn saturates at 448,
  *   infinity included; float to integer truncates; integers wrap; bool means "not zero".
  * - `reduce` reads its operands in the order given and accumulates 16-bit floats in float32 with one rounding at the end,

@@ -1,5 +1,6 @@
 /** What is said of a descriptor or of options that are wrong: the path of the field, what it should be, what it is. */
 import { assert, describe, it } from "@effect/vitest"
+import * as ReferenceEngine from "@tensorferry/testing/ReferenceEngine"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
@@ -14,7 +15,6 @@ import { tensorEngine } from "../../src/backend/BackendLayer.ts"
 import { registryLayer } from "../../src/backend/BackendRegistry.ts"
 import { optionsLayer } from "../../src/backend/OptionsLayer.ts"
 import { TensorEngine } from "../../src/service/TensorEngine.ts"
-import * as ReferenceEngine from "../../src/testing/ReferenceEngine.ts"
 
 const right = {
   name: "spool",

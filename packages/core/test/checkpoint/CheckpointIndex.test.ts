@@ -1,8 +1,10 @@
 /** A checkpoint opens only where index and files agree, keeps few files open, and is written whole or not at all. */
+
 import { mkdir, readdir, readFile, rm, symlink, unlink } from "node:fs/promises"
 import { join } from "node:path"
 import { fileURLToPath } from "node:url"
 import { assert, describe, it } from "@effect/vitest"
+import { bytePattern as pattern } from "@tensorferry/testing/bytePattern"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
@@ -14,7 +16,7 @@ import { indexFileName, openCheckpoint, parseIndex, singleFileName } from "../..
 import { planFiles, stageCheckpoint, writeCheckpoint } from "../../src/checkpoint/CheckpointWriter.ts"
 import { makeFileCache } from "../../src/checkpoint/FileCache.ts"
 import { type TensorSource, writeSafetensors } from "../../src/checkpoint/SafetensorsWriter.ts"
-import { expectReason, list, pattern, put, scratchFolder } from "./checkpointSupport.ts"
+import { expectReason, list, put, scratchFolder } from "./checkpointSupport.ts"
 
 const source = (name: string, bytes: number, seed = bytes) =>
   ({ name, dtype: "uint8", shape: [bytes], data: pattern(bytes, seed) }) as const

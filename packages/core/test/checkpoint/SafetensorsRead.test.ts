@@ -1,4 +1,5 @@
 /** Reading regions gives the bytes that a naive slice gives, from real files and made-up ones, and refuses the rest. */
+
 import { execFileSync } from "node:child_process"
 import { createHash } from "node:crypto"
 import { readFileSync } from "node:fs"
@@ -6,6 +7,7 @@ import { open, symlink, truncate } from "node:fs/promises"
 import { join } from "node:path"
 import { fileURLToPath } from "node:url"
 import { assert, describe, it } from "@effect/vitest"
+import { bytePattern as pattern } from "@tensorferry/testing/bytePattern"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
@@ -21,7 +23,7 @@ import {
 } from "../../src/base/Region.ts"
 import { regionRuns } from "../../src/checkpoint/RegionRuns.ts"
 import { openSafetensors, readTensor } from "../../src/checkpoint/Safetensors.ts"
-import { expectReason, image, pattern, put, scratchFolder } from "./checkpointSupport.ts"
+import { expectReason, image, put, scratchFolder } from "./checkpointSupport.ts"
 
 const data = (name: string): string => fileURLToPath(new URL(`../data/${name}`, import.meta.url))
 

@@ -1,10 +1,12 @@
 /** What is written reads back as it was, and a file appears under its name complete or not at all. */
+
 import { spawnSync } from "node:child_process"
 import { readFileSync } from "node:fs"
 import { mkdir, readFile, stat } from "node:fs/promises"
 import { join } from "node:path"
 import { fileURLToPath } from "node:url"
 import { assert, describe, it } from "@effect/vitest"
+import { bytePattern as pattern } from "@tensorferry/testing/bytePattern"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
@@ -24,7 +26,7 @@ import {
 import { cpu } from "../../src/tensor/Device.ts"
 import { makeStorage } from "../../src/tensor/Storage.ts"
 import { type Tensor, tensorView, transposeTensor } from "../../src/tensor/Tensor.ts"
-import { expectReason, list, pattern, put, scratchFolder } from "./checkpointSupport.ts"
+import { expectReason, list, put, scratchFolder } from "./checkpointSupport.ts"
 
 const bytesOf = (tensor: { readonly dtype: DType; readonly shape: Shape }) =>
   byteLengthOf(tensor.dtype, elementCount(tensor.shape))

@@ -29,10 +29,6 @@ export const image = (header: string | Uint8Array, data: Uint8Array | number = 0
   return bytes
 }
 
-/** Bytes that differ from their neighbours and from zero and poison, different for each seed. */
-export const pattern = (length: number, seed: number): Uint8Array =>
-  Uint8Array.from({ length }, (_, at) => ((at + 1) * 167 + (at >> 8) * 31 + seed * 59) & 0xff)
-
 export const expectReason = (
   error: CheckpointError,
   tag: CheckpointError["reason"]["_tag"],

@@ -1,4 +1,7 @@
 import { assert, describe, it } from "@effect/vitest"
+import { loopbackLayer, makeLoopbackNetwork, strictLayer } from "@tensorferry/testing/Loopback"
+import * as ReferenceEngine from "@tensorferry/testing/ReferenceEngine"
+import { runCluster, runRanks, type VirtualClusterOptions } from "@tensorferry/testing/VirtualCluster"
 import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -12,9 +15,6 @@ import { type CopyOp, CopyService } from "../../src/service/CopyService.ts"
 import { ProcessGroup } from "../../src/service/ProcessGroup.ts"
 import { TensorEngine } from "../../src/service/TensorEngine.ts"
 import { sliceTensor, tensorBytes, tensorView, transposeTensor } from "../../src/tensor/Tensor.ts"
-import { loopbackLayer, makeLoopbackNetwork, strictLayer } from "../../src/testing/Loopback.ts"
-import * as ReferenceEngine from "../../src/testing/ReferenceEngine.ts"
-import { runCluster, runRanks, type VirtualClusterOptions } from "../../src/testing/VirtualCluster.ts"
 
 const drivers: ReadonlyArray<readonly [string, () => Partial<VirtualClusterOptions<never>>]> = [
   ["gather", () => ({})],

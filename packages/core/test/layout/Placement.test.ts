@@ -1,4 +1,6 @@
 import { assert, describe, it } from "@effect/vitest"
+import { meshPair } from "@tensorferry/testing/meshArbitraries"
+import { heldByRank } from "@tensorferry/testing/meshOracle"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
@@ -17,8 +19,6 @@ import {
 } from "../../src/layout/Placement.ts"
 import { localShard } from "../../src/layout/ShardIntervals.ts"
 import { ReduceOp } from "../../src/service/TensorEngine.ts"
-import { meshPair } from "../../src/testing/meshArbitraries.ts"
-import { heldByRank } from "../../src/testing/meshOracle.ts"
 import { parse } from "../mesh/meshSupport.ts"
 
 const refused = (

@@ -3,6 +3,12 @@
  * waits, and how much memory there is at a time.
  */
 import { assert, describe, it } from "@effect/vitest"
+import { delayedEngine, delayedLayer, makeDelays } from "@tensorferry/testing/DelayedEngine"
+import { loopbackLayer, makeLoopbackNetwork } from "@tensorferry/testing/Loopback"
+import { meshPair } from "@tensorferry/testing/meshArbitraries"
+import { isReducible } from "@tensorferry/testing/meshLaws"
+import * as ReferenceEngine from "@tensorferry/testing/ReferenceEngine"
+import { runCluster } from "@tensorferry/testing/VirtualCluster"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
@@ -28,12 +34,6 @@ import { reshardError } from "../../src/reshard/ReshardError.ts"
 import { CopyService, type CopyServiceShape } from "../../src/service/CopyService.ts"
 import { TensorEngine, type TensorEngineShape } from "../../src/service/TensorEngine.ts"
 import { cpu } from "../../src/tensor/Device.ts"
-import { delayedEngine, delayedLayer, makeDelays } from "../../src/testing/DelayedEngine.ts"
-import { loopbackLayer, makeLoopbackNetwork } from "../../src/testing/Loopback.ts"
-import { meshPair } from "../../src/testing/meshArbitraries.ts"
-import { isReducible } from "../../src/testing/meshLaws.ts"
-import * as ReferenceEngine from "../../src/testing/ReferenceEngine.ts"
-import { runCluster } from "../../src/testing/VirtualCluster.ts"
 import {
   compact,
   dictOf,

@@ -3,6 +3,14 @@
  * limits of memory, and ranks that cannot take part.
  */
 import { assert, describe, it } from "@effect/vitest"
+import { layoutOf } from "@tensorferry/golden/meshLayouts"
+import type { RedistributeCase } from "@tensorferry/golden/meshTransfers"
+import { readGolden } from "@tensorferry/golden/readGolden"
+import { loopbackLayer, makeLoopbackNetwork, strictLayer } from "@tensorferry/testing/Loopback"
+import { meshPair } from "@tensorferry/testing/meshArbitraries"
+import { isReducible } from "@tensorferry/testing/meshLaws"
+import { arrayOf, type MeshOutcome, poisonByte } from "@tensorferry/testing/meshOracle"
+import { runCluster } from "@tensorferry/testing/VirtualCluster"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
@@ -18,14 +26,6 @@ import { planMesh } from "../../src/planner/MeshPlanner.ts"
 import { makeUpdateMemory } from "../../src/reshard/UpdateMemory.ts"
 import { TensorEngine } from "../../src/service/TensorEngine.ts"
 import { type Tensor, tensorView } from "../../src/tensor/Tensor.ts"
-import { layoutOf } from "../../src/testing/golden/meshLayouts.ts"
-import type { RedistributeCase } from "../../src/testing/golden/meshTransfers.ts"
-import { loopbackLayer, makeLoopbackNetwork, strictLayer } from "../../src/testing/Loopback.ts"
-import { meshPair } from "../../src/testing/meshArbitraries.ts"
-import { isReducible } from "../../src/testing/meshLaws.ts"
-import { arrayOf, type MeshOutcome, poisonByte } from "../../src/testing/meshOracle.ts"
-import { runCluster } from "../../src/testing/VirtualCluster.ts"
-import { readGolden } from "../support.ts"
 import {
   compact,
   dictOf,

@@ -3,6 +3,11 @@
  * rank, never a wait without end, and the next update works.
  */
 import { assert, describe, it } from "@effect/vitest"
+import { delayedLayer, makeDelays } from "@tensorferry/testing/DelayedEngine"
+import { loopbackLayer, makeLoopbackNetwork } from "@tensorferry/testing/Loopback"
+import { poisonByte } from "@tensorferry/testing/meshOracle"
+import * as ReferenceEngine from "@tensorferry/testing/ReferenceEngine"
+import { type RankServices, runCluster, runRanks } from "@tensorferry/testing/VirtualCluster"
 import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -17,11 +22,6 @@ import type { MeshFailure } from "../../src/mesh/MeshRuns.ts"
 import { ProcessGroup } from "../../src/service/ProcessGroup.ts"
 import { TensorEngine, type TensorEngineShape, tensorError } from "../../src/service/TensorEngine.ts"
 import type { Tensor } from "../../src/tensor/Tensor.ts"
-import { delayedLayer, makeDelays } from "../../src/testing/DelayedEngine.ts"
-import { loopbackLayer, makeLoopbackNetwork } from "../../src/testing/Loopback.ts"
-import { poisonByte } from "../../src/testing/meshOracle.ts"
-import * as ReferenceEngine from "../../src/testing/ReferenceEngine.ts"
-import { type RankServices, runCluster, runRanks } from "../../src/testing/VirtualCluster.ts"
 import {
   dictOf,
   judge,

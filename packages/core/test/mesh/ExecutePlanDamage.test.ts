@@ -1,12 +1,12 @@
 /** Plans survive their JSON form, and every damage done to one is found and named. */
 import { assert, describe, it } from "@effect/vitest"
+import { coverageLaw, pairingLaw } from "@tensorferry/testing/laws"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { planDigest, ReshardPlan, ReshardPlanSet } from "../../src/ir/ReshardPlan.ts"
 import type { TransferOp } from "../../src/ir/TransferOp.ts"
 import { checkPlan, checkPlans } from "../../src/planner/PlanCheck.ts"
-import { coverageLaw, pairingLaw } from "../../src/testing/laws.ts"
 import { plansOf, rosterOf } from "../reshard/executeSupport.ts"
 
 const codec = Schema.fromJsonString(Schema.toCodecJson(ReshardPlanSet))

@@ -2,6 +2,10 @@
  * Shared by tests of mesh execution: plans of pairs of layouts, every rank's memory with real bytes, and the oracle's
  * verdict on them.
  */
+
+import type { ElementValue } from "@tensorferry/testing/casts"
+import type { MeshPair } from "@tensorferry/testing/meshArbitraries"
+import { arrayOf, type MeshArray, type MeshOutcome, poisonByte, runMeshPlans } from "@tensorferry/testing/meshOracle"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import { bitsOf, type DType } from "../../src/base/DType.ts"
@@ -18,9 +22,6 @@ import { planMesh } from "../../src/planner/MeshPlanner.ts"
 import { TensorEngine } from "../../src/service/TensorEngine.ts"
 import { type Tensor, tensorBytes } from "../../src/tensor/Tensor.ts"
 import { tensorDict } from "../../src/tensor/TensorDict.ts"
-import type { ElementValue } from "../../src/testing/casts.ts"
-import type { MeshPair } from "../../src/testing/meshArbitraries.ts"
-import { arrayOf, type MeshArray, type MeshOutcome, poisonByte, runMeshPlans } from "../../src/testing/meshOracle.ts"
 
 export const parse = (text: string): MeshLayout => Result.getOrThrow(parseMeshLayout(text))
 

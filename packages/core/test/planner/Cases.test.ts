@@ -8,6 +8,20 @@
  * - a killed process is tested with processes; here a rank leaves its group.
  */
 import { assert, describe, it } from "@effect/vitest"
+import { copyCases } from "@tensorferry/testing/Conformance"
+import { allToAll, runTransfers, type Transfer } from "@tensorferry/testing/conformance/transfers"
+import { makeFault } from "@tensorferry/testing/Faulty"
+import { loopbackLayer, makeLoopbackNetwork, strictLayer } from "@tensorferry/testing/Loopback"
+import { coverageLaw, payloadLaw } from "@tensorferry/testing/laws"
+import {
+  describeFault,
+  heldIndices,
+  judgeSide,
+  oracleModel,
+  runOracle,
+  runRoundTrip
+} from "@tensorferry/testing/oracle"
+import { type ClusterOf, runCluster, runCopyCase, runRanks } from "@tensorferry/testing/VirtualCluster"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -45,20 +59,6 @@ import { TensorEngine } from "../../src/service/TensorEngine.ts"
 import { makeStorage } from "../../src/tensor/Storage.ts"
 import { isContiguous, sliceTensor, tensorBytes, tensorView } from "../../src/tensor/Tensor.ts"
 import { tensorDict } from "../../src/tensor/TensorDict.ts"
-import { copyCases } from "../../src/testing/Conformance.ts"
-import { allToAll, runTransfers, type Transfer } from "../../src/testing/conformance/transfers.ts"
-import { makeFault } from "../../src/testing/Faulty.ts"
-import { loopbackLayer, makeLoopbackNetwork, strictLayer } from "../../src/testing/Loopback.ts"
-import { coverageLaw, payloadLaw } from "../../src/testing/laws.ts"
-import {
-  describeFault,
-  heldIndices,
-  judgeSide,
-  oracleModel,
-  runOracle,
-  runRoundTrip
-} from "../../src/testing/oracle.ts"
-import { type ClusterOf, runCluster, runCopyCase, runRanks } from "../../src/testing/VirtualCluster.ts"
 import { layoutOf, plansOf, sidesOf } from "../reshard/executeSupport.ts"
 
 const range = (count: number): ReadonlyArray<number> => Array.from({ length: count }, (_, at) => at)

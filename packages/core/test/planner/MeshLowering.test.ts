@@ -3,6 +3,11 @@
  * public cases by name. Seeds are fixed; TENSORFERRY_TEST_FULL runs many more.
  */
 import { assert, describe, it } from "@effect/vitest"
+import { between } from "@tensorferry/testing/arbitraries"
+import type { ElementValue } from "@tensorferry/testing/casts"
+import { type MeshPair, meshPair } from "@tensorferry/testing/meshArbitraries"
+import { isReducible, meshBalanceLaw, meshPlansOf, meshTransferLaw } from "@tensorferry/testing/meshLaws"
+import { arrayOf, heldElements, runMeshPlans, valuesOf } from "@tensorferry/testing/meshOracle"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
@@ -24,11 +29,6 @@ import { checkMeshPlan, checkMeshPlans, sentBytesOf } from "../../src/planner/Me
 import { planMesh } from "../../src/planner/MeshPlanner.ts"
 import type { PlanErrorKind } from "../../src/planner/PlanError.ts"
 import { indexRosters, planRank } from "../../src/planner/RosterPlanner.ts"
-import { between } from "../../src/testing/arbitraries.ts"
-import type { ElementValue } from "../../src/testing/casts.ts"
-import { type MeshPair, meshPair } from "../../src/testing/meshArbitraries.ts"
-import { isReducible, meshBalanceLaw, meshPlansOf, meshTransferLaw } from "../../src/testing/meshLaws.ts"
-import { arrayOf, heldElements, runMeshPlans, valuesOf } from "../../src/testing/meshOracle.ts"
 import { parse, specsOf, type TensorInput } from "../mesh/meshSupport.ts"
 
 const isFull = process.env.TENSORFERRY_TEST_FULL !== undefined

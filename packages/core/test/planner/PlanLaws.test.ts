@@ -3,6 +3,11 @@
  * fixed; TENSORFERRY_TEST_FULL runs many more.
  */
 import { assert, describe, it } from "@effect/vitest"
+import { expertPair, fusedPair, layoutsOf, type ModelPair, modelPair } from "@tensorferry/testing/arbitraries"
+import { loopbackLayer, makeLoopbackNetwork } from "@tensorferry/testing/Loopback"
+import { driverLies, lyingDriver } from "@tensorferry/testing/Lying"
+import { appendLaw, assemblyLaw, coverageLaw, estimateLaw, pairingLaw, payloadLaw } from "@tensorferry/testing/laws"
+import { describeFault, jobSize, runOracle, runRoundTrip } from "@tensorferry/testing/oracle"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
@@ -10,11 +15,6 @@ import type { ReshardPlan } from "../../src/ir/ReshardPlan.ts"
 import { parametersOf, type Roster } from "../../src/layout/Roster.ts"
 import { checkPlans } from "../../src/planner/PlanCheck.ts"
 import { indexRosters, planRank } from "../../src/planner/RosterPlanner.ts"
-import { expertPair, fusedPair, layoutsOf, type ModelPair, modelPair } from "../../src/testing/arbitraries.ts"
-import { loopbackLayer, makeLoopbackNetwork } from "../../src/testing/Loopback.ts"
-import { driverLies, lyingDriver } from "../../src/testing/Lying.ts"
-import { appendLaw, assemblyLaw, coverageLaw, estimateLaw, pairingLaw, payloadLaw } from "../../src/testing/laws.ts"
-import { describeFault, jobSize, runOracle, runRoundTrip } from "../../src/testing/oracle.ts"
 
 const isFull = process.env.TENSORFERRY_TEST_FULL !== undefined
 const times = (usual: number) => (isFull ? usual * 20 : usual)

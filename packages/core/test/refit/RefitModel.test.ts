@@ -3,6 +3,7 @@
  * it holds, and that a refusal changes nothing.
  */
 import { assert, describe, it } from "@effect/vitest"
+import { make } from "@tensorferry/testing/ReferenceEngine"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Result from "effect/Result"
@@ -12,7 +13,6 @@ import type { RefitError } from "../../src/refit/RefitError.ts"
 import { makeRefitSession, type RefitSession } from "../../src/refit/RefitSession.ts"
 import { TensorEngine, type TensorEngineShape, type TensorError } from "../../src/service/TensorEngine.ts"
 import type { Tensor } from "../../src/tensor/Tensor.ts"
-import { make } from "../../src/testing/ReferenceEngine.ts"
 import { floats, smallWeights, valuesOf } from "./refitSupport.ts"
 
 interface Content {

@@ -3,6 +3,8 @@
  * that updates of running models are known for.
  */
 import { assert, describe, it } from "@effect/vitest"
+import { make } from "@tensorferry/testing/ReferenceEngine"
+import { runCluster } from "@tensorferry/testing/VirtualCluster"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
@@ -15,8 +17,6 @@ import { TensorEngine, type TensorEngineShape, type TensorError, tensorError } f
 import { mxfp8Recipe, type QuantizedTensor } from "../../src/tensor/QuantizedTensor.ts"
 import type { Tensor } from "../../src/tensor/Tensor.ts"
 import { tensorDict } from "../../src/tensor/TensorDict.ts"
-import { make } from "../../src/testing/ReferenceEngine.ts"
-import { runCluster } from "../../src/testing/VirtualCluster.ts"
 import { plansOf, rosterOf } from "../reshard/executeSupport.ts"
 import { floats, setValues, smallWeights, valuesOf } from "./refitSupport.ts"
 

@@ -3,6 +3,7 @@
  * interruptions, frees and the end of the backend, for each way in which devices take submissions.
  */
 import { assert, describe, it } from "@effect/vitest"
+import { type DelayedReplayDevice, makeDelayedReplayDevice } from "@tensorferry/testing/DelayedReplayDevice"
 import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -19,7 +20,6 @@ import {
   replayTransferError
 } from "../../src/service/ReplayTransferBackend.ts"
 import { type Tensor, tensorView } from "../../src/tensor/Tensor.ts"
-import { type DelayedReplayDevice, makeDelayedReplayDevice } from "../../src/testing/DelayedReplayDevice.ts"
 import { type Mode, ReplayModel } from "./replayModel.ts"
 
 const depth = 2

@@ -3,6 +3,7 @@
  * deadlines, devices that take long or do not answer, and memory released behind copies.
  */
 import { assert, describe, it } from "@effect/vitest"
+import { type DelayedMode, makeDelayedReplayDevice } from "@tensorferry/testing/DelayedReplayDevice"
 import * as Cause from "effect/Cause"
 import * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
@@ -24,7 +25,6 @@ import {
   replayTransferError
 } from "../../src/service/ReplayTransferBackend.ts"
 import { tensorView } from "../../src/tensor/Tensor.ts"
-import { type DelayedMode, makeDelayedReplayDevice } from "../../src/testing/DelayedReplayDevice.ts"
 
 const deadline = Duration.seconds(10)
 

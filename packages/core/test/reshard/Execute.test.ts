@@ -2,6 +2,8 @@
  * `executeReshardPlan`: who takes part, casts, aliases, hooks, transforms, and tensors that do not fit their plan.
  */
 import { assert, describe, it } from "@effect/vitest"
+import { describeFault, judgeSide, oracleModel, runOracle } from "@tensorferry/testing/oracle"
+import { runCluster, runRanks } from "@tensorferry/testing/VirtualCluster"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -13,8 +15,6 @@ import { TensorEngine, tensorError } from "../../src/service/TensorEngine.ts"
 import type { Tensor } from "../../src/tensor/Tensor.ts"
 import { tensorBytes } from "../../src/tensor/Tensor.ts"
 import { tensorDict } from "../../src/tensor/TensorDict.ts"
-import { describeFault, judgeSide, oracleModel, runOracle } from "../../src/testing/oracle.ts"
-import { runCluster, runRanks } from "../../src/testing/VirtualCluster.ts"
 import { cast } from "../../src/transform/Cast.ts"
 import { identity } from "../../src/transform/Identity.ts"
 import { plainRegion, type ReshardTransform, transformError } from "../../src/transform/ReshardTransform.ts"

@@ -3,6 +3,7 @@
  * message of a peer refused by name where it is not what it should be.
  */
 import { assert, describe, it } from "@effect/vitest"
+import { between, layoutsOf, modelPair, oneOf } from "@tensorferry/testing/arbitraries"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -16,7 +17,6 @@ import { expandRuns, runsLength, runsOf } from "../../src/layout/RankRuns.ts"
 import { parametersOf, rosterFromParameters } from "../../src/layout/Roster.ts"
 import { exchangeRosters } from "../../src/reshard/RosterExchange.ts"
 import { encodeContentsOf, encodeStatement, readRosters, readStatements } from "../../src/reshard/RosterMessages.ts"
-import { between, layoutsOf, modelPair, oneOf } from "../../src/testing/arbitraries.ts"
 
 const range = (count: number): ReadonlyArray<number> => Array.from({ length: count }, (_, at) => at)
 

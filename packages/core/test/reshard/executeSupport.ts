@@ -1,4 +1,6 @@
 /** Shared by tests of execution: small layouts, and one rank's memory for both of its sides. */
+
+import { allocateSide, fillSide, type OracleModel } from "@tensorferry/testing/oracle"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type { DType } from "../../src/base/DType.ts"
@@ -8,7 +10,6 @@ import { type ModelTensor, modelLayout } from "../../src/layout/ModelLayout.ts"
 import type { Roster } from "../../src/layout/Roster.ts"
 import type { ShardingRules } from "../../src/layout/ShardingRules.ts"
 import { indexRosters, planRank } from "../../src/planner/RosterPlanner.ts"
-import { allocateSide, fillSide, type OracleModel } from "../../src/testing/oracle.ts"
 
 export const layoutOf = (
   tp: number,

@@ -1,12 +1,12 @@
 /** A run keeps its thread awake while it lasts, no longer than it was asked to, and leaves nothing behind. */
 import { assert, describe, it } from "@effect/vitest"
+import { runCluster } from "@tensorferry/testing/VirtualCluster"
 import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import { busyPoll, defaultBusyPollMillis } from "../../src/service/BusyPolling.ts"
 import { CopyService } from "../../src/service/CopyService.ts"
-import { runCluster } from "../../src/testing/VirtualCluster.ts"
 
 /** A few turns of the event loop. */
 const turns = Effect.callback<void>((resume) => {

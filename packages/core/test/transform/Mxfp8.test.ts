@@ -3,6 +3,8 @@
  * refused before anything moves.
  */
 import { assert, describe, it } from "@effect/vitest"
+import { make } from "@tensorferry/testing/ReferenceEngine"
+import { runCluster, runRanks } from "@tensorferry/testing/VirtualCluster"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import type * as Scope from "effect/Scope"
@@ -23,8 +25,6 @@ import {
 } from "../../src/tensor/QuantizedTensor.ts"
 import type { Tensor } from "../../src/tensor/Tensor.ts"
 import { type TensorDict, tensorDict } from "../../src/tensor/TensorDict.ts"
-import { make } from "../../src/testing/ReferenceEngine.ts"
-import { runCluster, runRanks } from "../../src/testing/VirtualCluster.ts"
 import { cast } from "../../src/transform/Cast.ts"
 import { compose, firstOf, forParameters } from "../../src/transform/Compose.ts"
 import { identity } from "../../src/transform/Identity.ts"

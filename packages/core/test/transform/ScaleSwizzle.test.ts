@@ -1,9 +1,9 @@
 /** Swizzled scales: the documented places, padding left alone, and the way back; for every edge of rows and columns. */
 import { assert, describe, it } from "@effect/vitest"
+import { make } from "@tensorferry/testing/ReferenceEngine"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
-import { make } from "../../src/testing/ReferenceEngine.ts"
 import {
   scaleMatrixOf,
   swizzledLength,

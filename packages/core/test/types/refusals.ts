@@ -5,6 +5,9 @@
 // @effect-diagnostics missingEffectContext:off
 // @effect-diagnostics missingEffectError:off
 // @effect-diagnostics provideLayerSucceedToProvideService:off
+
+import { loopbackLayer, makeLoopbackNetwork } from "@tensorferry/testing/Loopback"
+import * as ReferenceEngine from "@tensorferry/testing/ReferenceEngine"
 import * as Config from "effect/Config"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -21,8 +24,6 @@ import { executeReshardPlan } from "../../src/reshard/executeReshardPlan.ts"
 import { CopyService } from "../../src/service/CopyService.ts"
 import { ProcessGroup } from "../../src/service/ProcessGroup.ts"
 import { TensorEngine } from "../../src/service/TensorEngine.ts"
-import { loopbackLayer, makeLoopbackNetwork } from "../../src/testing/Loopback.ts"
-import * as ReferenceEngine from "../../src/testing/ReferenceEngine.ts"
 
 declare const plan: ReshardPlan
 

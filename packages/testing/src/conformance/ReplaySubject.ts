@@ -1,0 +1,37 @@
+/**
+ * What the replay cases judge: a backend that is built anew for each case, host memory for it, and the hooks that the
+ * author can offer. Cases that need a hook are skipped, with that reason, where it is missing.
+ *
+ * The `TensorEngine` next to it in the context reads and poisons the backend's device slots.
+ */
+
+import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
+import type { HostMemoryError } from "@tensorferry/core/service/HostMemory"
+import type { ReplayHooks, ReplayStreams } from "@tensorferry/core/service/ReplayTesting"
+import type { ReplayTransferBackendShape } from "@tensorferry/core/service/ReplayTransferBackend"
+import type { TensorError } from "@tensorferry/core/service/TensorEngine"
+import type { Storage } from "@tensorferry/core/tensor/Storage"
+import * as Context from "effect/Context"
+import type * as Duration from "effect/Duration"
+import type * as Effect from "effect/Effect"
+import type * as EffectScope from "effect/Scope"
+
+export type { ReplayStreams }
+
+export interface ReplaySubjectShape extends ReplayHooks {
+  /** A backend with so many slots, closed by the scope. Backends of one subject may be open together. */
+  readonly build: (options: {
+    readonly ringDepth: number
+    readonly deadline?: Duration.Duration
+  }) => Effect.Effect<ReplayTransferBackendShape, BackendError, EffectScope.Scope>
+  /** Memory of the host as the backend is meant to be used with, with bytes to see. */
+  readonly allocateHost: (
+    byteLength: number
+  ) => Effect.Effect<Storage, TensorError | HostMemoryError, EffectScope.Scope>
+  /** How many ticks "many ticks leave nothing behind" runs; 300 by default. */
+  readonly ticks?: number
+}
+
+export class ReplaySubject extends Context.Service<ReplaySubject, ReplaySubjectShape>()(
+  "@tensorferry/testing/conformance/ReplaySubject"
+) {}

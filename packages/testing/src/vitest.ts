@@ -1,0 +1,92 @@
+/**
+ * The conformance kit as vitest tests: one test per case, skips with their reasons. The only file of the kit that knows a
+ * test runner; vitest is the application's own.
+ */
+
+import type { TensorEngine } from "@tensorferry/core/service/TensorEngine"
+import * as Effect from "effect/Effect"
+import type * as Layer from "effect/Layer"
+import { describe, expect, it, type TestContext } from "vitest"
+import {
+  type CaseResult,
+  type CopyCase,
+  type CopyDriverCase,
+  checkQuirks,
+  copyCases,
+  copyDriverCases,
+  type Quirks,
+  runTensorEngineCase,
+  tensorEngineCases,
+  withQuirks
+} from "./Conformance.ts"
+import type { ReplaySubject } from "./conformance/ReplaySubject.ts"
+import { replayConformanceCases, runReplayCase } from "./ReplayConformance.ts"
+
+export interface DescribeOptions {
+  /** Case name to the reason why the subject differs; such cases are reported as skipped. */
+  readonly quirks?: Quirks
+  /** Milliseconds per test; the runner's own limit by default. */
+  readonly timeout?: number
+}
+
+const settle = (context: TestContext, result: CaseResult): void => {
+  if (result.status === "skipped") context.skip(result.detail)
+  if (result.status === "failed") expect.fail(`${result.name}: ${result.detail}`)
+}
+
+const describeCases = <Case extends { readonly name: string }>(
+  name: string,
+  cases: ReadonlyArray<Case>,
+  run: (oneCase: Case) => Effect.Effect<CaseResult>,
+  { quirks = {}, timeout }: DescribeOptions
+): void => {
+  describe(name, () => {
+    for (const wrong of checkQuirks(cases, quirks))
+      it(`states quirks: ${wrong.name}`, (context) => settle(context, wrong))
+    for (const oneCase of cases) {
+      it(oneCase.name, timeout === undefined ? {} : { timeout }, async (context) => {
+        settle(context, await Effect.runPromise(withQuirks(oneCase, quirks, run)))
+      })
+    }
+  })
+}
+
+/** Every engine case against a fresh engine. */
+export const describeTensorEngine = <E>(
+  name: string,
+  layer: Layer.Layer<TensorEngine, E>,
+  options: DescribeOptions = {}
+): void =>
+  describeCases(
+    `${name}: TensorEngine`,
+    tensorEngineCases,
+    (oneCase) => Effect.orDie(Effect.provide(runTensorEngineCase(oneCase), layer, { local: true })),
+    options
+  )
+
+/** Every copy case, by `run`: ranks as fibers (`runCopyCase` of the virtual cluster) or as whatever the author starts. */
+export const describeCopyService = (
+  name: string,
+  run: (copyCase: CopyCase) => Effect.Effect<CaseResult>,
+  options: DescribeOptions = {}
+): void => describeCases(`${name}: CopyService`, copyCases, run, options)
+
+/** Every driver case, by `run`. */
+export const describeCopyDriver = (
+  name: string,
+  run: (driverCase: CopyDriverCase) => Effect.Effect<CaseResult>,
+  options: DescribeOptions = {}
+): void => describeCases(`${name}: CopyDriver`, copyDriverCases, run, options)
+
+/** Every replay case against a fresh subject. */
+export const describeReplayTransfer = <E>(
+  name: string,
+  layer: Layer.Layer<ReplaySubject | TensorEngine, E>,
+  options: DescribeOptions = {}
+): void =>
+  describeCases(
+    `${name}: ReplayTransferBackend`,
+    replayConformanceCases,
+    (oneCase) => Effect.orDie(Effect.provide(runReplayCase(oneCase), layer, { local: true })),
+    options
+  )

@@ -1,0 +1,115 @@
+/** The kit can fail: every lie is caught by the case that is named for it, and the honest subject passes that case. */
+import { assert, describe, it } from "@effect/vitest"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import {
+  copyCases,
+  copyDriverCases,
+  runTensorEngineCase,
+  runTensorEngineCases,
+  tensorEngineCases
+} from "../src/Conformance.ts"
+import { loopbackLayer, makeLoopbackNetwork } from "../src/Loopback.ts"
+import { driverLies, engineLies, lyingDriver, lyingEngine } from "../src/Lying.ts"
+import * as ReferenceEngine from "../src/ReferenceEngine.ts"
+import { type ClusterOf, runCopyCase, runCopyDriverCase } from "../src/VirtualCluster.ts"
+
+describe("lies of a copy driver", () => {
+  it("are many, each of its own kind, each with a case that is there", () => {
+    const known = [...copyCases, ...copyDriverCases].map(({ name }) => name)
+    assert.strictEqual(new Set(known).size, known.length, "two cases have one name")
+    assert.strictEqual(new Set(driverLies.map(({ name }) => name)).size, driverLies.length)
+    assert.isAtLeast(driverLies.length, 30)
+    for (const { caughtBy } of driverLies) assert.include(known, caughtBy)
+  })
+
+  for (const lie of driverLies) {
+    it.live(`${lie.name}: caught by "${lie.caughtBy}"`, () =>
+      Effect.gen(function* () {
+        const clusterOf: ClusterOf<never> = () => {
+          const network = makeLoopbackNetwork()
+          return {
+            driver: () => lyingDriver(lie, loopbackLayer(network)),
+            groupDeadline: Duration.seconds(2)
+          }
+        }
+        const copyCase = copyCases.find(({ name }) => name === lie.caughtBy)
+        const driverCase = copyDriverCases.find(({ name }) => name === lie.caughtBy)
+        const result =
+          copyCase !== undefined
+            ? yield* runCopyCase(clusterOf)(copyCase)
+            : driverCase !== undefined
+              ? yield* runCopyDriverCase(clusterOf)(driverCase)
+              : undefined
+        assert.strictEqual(result?.status, "failed")
+        assert.isAbove(result?.detail.length ?? 0, 0)
+      })
+    )
+  }
+})
+
+describe("lies of a tensor engine", () => {
+  for (const lie of engineLies) {
+    it.live(`${lie.name}: caught by "${lie.caughtBy}"`, () =>
+      Effect.gen(function* () {
+        const oneCase = tensorEngineCases.find(({ name }) => name === lie.caughtBy)!
+        const engine = lyingEngine(lie, ReferenceEngine.layer())
+        const result = yield* Effect.provide(runTensorEngineCase(oneCase), engine)
+        assert.strictEqual(result.status, "failed")
+        assert.isAbove(result.detail.length, 0)
+      })
+    )
+  }
+})
+
+describe("quirks", () => {
+  const subject = lyingEngine(
+    engineLies.find(({ name }) => name === "reduces in reverse order")!,
+    ReferenceEngine.layer()
+  )
+  const cases = tensorEngineCases.filter(({ name }) => name.startsWith("reduces"))
+
+  it.live("are reported with their reason", () =>
+    Effect.gen(function* () {
+      const quirks = { "reduces in the order given": "sums from the last operand on" }
+      const results = yield* runTensorEngineCases(subject, { cases, quirks })
+      const skipped = results.filter(({ status }) => status === "skipped")
+      assert.deepStrictEqual(skipped, [
+        {
+          name: "reduces in the order given",
+          status: "skipped",
+          detail: "Known quirk: sums from the last operand on"
+        }
+      ])
+      assert.isTrue(results.every(({ status }) => status !== "failed"))
+    })
+  )
+
+  it.live("without a reason or a case are failures", () =>
+    Effect.gen(function* () {
+      const results = yield* runTensorEngineCases(subject, {
+        cases,
+        quirks: { "reduces in the order given": " ", "no such case": "because" }
+      })
+      const failed = results.filter(({ status }) => status === "failed").map(({ name }) => name)
+      assert.sameMembers(failed, ["reduces in the order given", "no such case"])
+    })
+  )
+
+  it.live("capabilities that are missing are reported as the reason", () =>
+    Effect.gen(function* () {
+      const plain = lyingEngine(
+        {
+          name: "",
+          caughtBy: "",
+          tell: (honest) => ({ ...honest, capabilities: { ...honest.capabilities, reduce: false } })
+        },
+        ReferenceEngine.layer()
+      )
+      const results = yield* runTensorEngineCases(plain, { cases })
+      assert.isAbove(results.length, 3)
+      for (const result of results)
+        assert.deepStrictEqual(result, { ...result, status: "skipped", detail: "the engine does not reduce" })
+    })
+  )
+})
