@@ -8,7 +8,7 @@ import type { SourceFile, Tree } from "./tree.ts"
 
 const runLines = 6
 /** Placeholders and keywords in a run of that length; a run with fewer is thin. */
-const leastWeight = 40
+const leastWeight = 30
 
 interface Read {
   readonly file: SourceFile
