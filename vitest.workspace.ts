@@ -3,6 +3,7 @@ import { defineConfig } from "vitest/config"
 /** Folder of each project, whose name it is. */
 const projects: { readonly [name: string]: string } = {
   core: "packages/core",
+  native: "packages/native",
   testing: "packages/testing",
   "backend-torch-copy": "packages/backend-torch-copy",
   "backend-cuda": "packages/backend-cuda",

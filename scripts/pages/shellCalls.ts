@@ -58,11 +58,11 @@ const isFile = (name: string | undefined): boolean => name !== undefined && exis
 const gpuFlagFault = (args: Call): string | undefined => {
   const unknown = args
     .filter((arg) => arg.startsWith("--"))
-    .find((arg) => !read("scripts/gpu/main.ts").includes(`flag("${arg.slice(2)}")`))
-  return unknown === undefined ? undefined : `${unknown} is no flag of scripts/gpu/main.ts`
+    .find((arg) => !read("bench/gpu/main.ts").includes(`flag("${arg.slice(2)}")`))
+  return unknown === undefined ? undefined : `${unknown} is no flag of bench/gpu/main.ts`
 }
 
-const flagSources = ["packages/cli/src/commands", "scripts", "scripts/gpu", "examples/tensor-bus"].flatMap((folder) =>
+const flagSources = ["packages/cli/src/commands", "scripts", "bench/gpu", "examples/tensor-bus"].flatMap((folder) =>
   readdirSync(path.join(root, folder))
     .filter((name) => name.endsWith(".ts"))
     .map((name) => `${folder}/${name}`)
@@ -113,7 +113,7 @@ const judges: Readonly<
       : missing("npm's command", name ?? script, ofNpm.includes(name ?? "")),
   make: ([target]) => missing("target", target, new RegExp(`^${target}:`, "m").test(read("Makefile"))),
   node: ([file, ...args], isOfPage) =>
-    file === "scripts/gpu/main.ts"
+    file === "bench/gpu/main.ts"
       ? gpuFlagFault(args)
       : missing("file", file, isFile(file) || (file !== undefined && isOfPage(file))),
   vitest: ([run, file], isOfPage) =>

@@ -10,8 +10,8 @@ import {
   type Done,
   type NativeAnswer,
   type NativeHandle
-} from "@tensorferry/core/backend/NativeAddon"
-import type { JobControl, NativeJobHandle } from "@tensorferry/core/backend/NativeJob"
+} from "@tensorferry/native/NativeAddon"
+import type { JobControl, NativeJobHandle } from "@tensorferry/native/NativeJob"
 
 /** Name of this package in errors of the addon; drivers use their own. */
 export const packageName = "cuda"

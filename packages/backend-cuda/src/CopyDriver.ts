@@ -11,7 +11,6 @@
  * memory that a rank frees after a run that did not get so far is not used again before the ranks have met once more.
  */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
-import type { NativeFailure } from "@tensorferry/core/backend/NativeAddon"
 import type { Message } from "@tensorferry/core/ir/Message"
 import {
   CopyDriver,
@@ -22,6 +21,7 @@ import {
 } from "@tensorferry/core/service/CopyDriver"
 import { ProcessGroup, type ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
 import { TensorEngine, type TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
+import type { NativeFailure } from "@tensorferry/native/NativeAddon"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"

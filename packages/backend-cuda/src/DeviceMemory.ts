@@ -4,10 +4,11 @@
  * Invariants: freed memory is used again only after the work that ran when it was freed; a block goes back to the driver
  * only when nothing lies in it and no other process may have it mapped. One empty block is kept for the next small tensor.
  */
-import { type FreeList, makeFreeList } from "@tensorferry/core/backend/FreeList"
+
 import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
 import { type TensorError, tensorError } from "@tensorferry/core/service/TensorEngine"
 import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
+import { type FreeList, makeFreeList } from "@tensorferry/native/FreeList"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type * as EffectScope from "effect/Scope"

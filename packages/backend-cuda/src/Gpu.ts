@@ -5,9 +5,9 @@
  * runs once, when all of it has ended. Closing cancels what runs and gives back everything made on the device.
  */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
-import type { NativeFailure } from "@tensorferry/core/backend/NativeAddon"
-import { type NativeJob, runJob, type Start, startJob } from "@tensorferry/core/backend/NativeJob"
 import type { Device } from "@tensorferry/core/tensor/Device"
+import type { NativeFailure } from "@tensorferry/native/NativeAddon"
+import { type NativeJob, runJob, type Start, startJob } from "@tensorferry/native/NativeJob"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type * as EffectScope from "effect/Scope"

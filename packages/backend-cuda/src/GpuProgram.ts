@@ -3,8 +3,8 @@
  *
  * Invariant: a program is closed once, and only after its last run has ended.
  */
-import type { NativeFailure } from "@tensorferry/core/backend/NativeAddon"
-import type { NativeJob } from "@tensorferry/core/backend/NativeJob"
+import type { NativeFailure } from "@tensorferry/native/NativeAddon"
+import type { NativeJob } from "@tensorferry/native/NativeJob"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type { NativeCommunicator, NativeStreamCalls, SpanTimes } from "./Addon.ts"

@@ -6,10 +6,11 @@
  * what runs then. Peers of a copy driver get the owner's own handle, since a mapping cannot be shared on; they reach the
  * memory as this process does.
  */
-import type { NativeFailure } from "@tensorferry/core/backend/NativeAddon"
+
 import type { TensorEngineShape, TensorError } from "@tensorferry/core/service/TensorEngine"
 import { tensorError } from "@tensorferry/core/service/TensorEngine"
 import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
+import type { NativeFailure } from "@tensorferry/native/NativeAddon"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"

@@ -5,14 +5,14 @@
  * thread. Host slots are unregistered only behind the copies that read them, and before their memory goes away.
  */
 
-import { runJob } from "@tensorferry/core/backend/NativeJob"
-import { ViewScan } from "@tensorferry/core/backend/ViewScan"
 import { bitsOf, byteLengthOf } from "@tensorferry/core/base/DType"
 import { elementCount, formatShape, isRepresentable } from "@tensorferry/core/base/Region"
 import type { ReplayCopy, ReplayDevice } from "@tensorferry/core/service/ReplayDevice"
 import type { ReplayTransferError } from "@tensorferry/core/service/ReplayTransferBackend"
 import { equalDevices, formatDevice } from "@tensorferry/core/tensor/Device"
 import { type Tensor, tensorByteLength, tensorView } from "@tensorferry/core/tensor/Tensor"
+import { runJob } from "@tensorferry/native/NativeJob"
+import { ViewScan } from "@tensorferry/native/ViewScan"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import type * as EffectScope from "effect/Scope"

@@ -4,9 +4,10 @@
  * Invariants: what was queued has ended before the streams go. As long as something is queued, memory of the device that
  * is freed meanwhile is not given back; see BackgroundWork.
  */
-import { type NativeFailure, resultOf } from "@tensorferry/core/backend/NativeAddon"
-import { runJob, type Start, startJob } from "@tensorferry/core/backend/NativeJob"
+
 import type { ReplayStream } from "@tensorferry/core/service/ReplayTransferBackend"
+import { type NativeFailure, resultOf } from "@tensorferry/native/NativeAddon"
+import { runJob, type Start, startJob } from "@tensorferry/native/NativeJob"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type * as EffectScope from "effect/Scope"

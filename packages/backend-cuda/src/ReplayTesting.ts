@@ -5,7 +5,6 @@
  * A hold lasts for a fixed time, which is longer than a case looks at what is held.
  */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
-import type { NativeFailure } from "@tensorferry/core/backend/NativeAddon"
 import { replayTransferLayer } from "@tensorferry/core/replay/ReplayTransferLayer"
 import {
   type ReplayHooks,
@@ -21,6 +20,7 @@ import {
 import { type TensorError, tensorError } from "@tensorferry/core/service/TensorEngine"
 import type { Device } from "@tensorferry/core/tensor/Device"
 import { type Tensor, tensorByteLength } from "@tensorferry/core/tensor/Tensor"
+import type { NativeFailure } from "@tensorferry/native/NativeAddon"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"

@@ -20,7 +20,7 @@
  *  13 call      words of a call to another addon follow, counted first
  *  14 quantize  words of a block scaling follow, counted first (see QuantizeTable.encodeQuantize)
  */
-import { TableWriter } from "@tensorferry/core/backend/MoveTable"
+import { TableWriter } from "@tensorferry/native/MoveTable"
 
 /** Streams of a device. Kernels, copy engine and collectives overlap; which stream does what is the program's business. */
 export const streamCount = 8

@@ -6,11 +6,6 @@
  * interrupted or frees it meanwhile. Memory of other devices of the process takes part where this one can reach it.
  */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
-import { type Checked, hostStorage, makeReduceCheck } from "@tensorferry/core/backend/MoveChecks"
-import { addressOf, encodeFill, encodeReduce } from "@tensorferry/core/backend/MoveTable"
-import { type NativeFailure, resultOf } from "@tensorferry/core/backend/NativeAddon"
-import { makeQuantizeCheck } from "@tensorferry/core/backend/QuantizeChecks"
-import { encodeQuantize } from "@tensorferry/core/backend/QuantizeTable"
 import { bitsOf, byteLengthOf, type DType } from "@tensorferry/core/base/DType"
 import { elementCount, formatShape, isRepresentable, type Shape } from "@tensorferry/core/base/Region"
 import {
@@ -23,6 +18,11 @@ import { type Device, equalDevices, formatDevice } from "@tensorferry/core/tenso
 import type { QuantizedTensor } from "@tensorferry/core/tensor/QuantizedTensor"
 import type { Storage } from "@tensorferry/core/tensor/Storage"
 import { type Move, type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
+import { type Checked, hostStorage, makeReduceCheck } from "@tensorferry/native/MoveChecks"
+import { addressOf, encodeFill, encodeReduce } from "@tensorferry/native/MoveTable"
+import { type NativeFailure, resultOf } from "@tensorferry/native/NativeAddon"
+import { makeQuantizeCheck } from "@tensorferry/native/QuantizeChecks"
+import { encodeQuantize } from "@tensorferry/native/QuantizeTable"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"

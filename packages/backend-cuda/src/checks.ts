@@ -4,14 +4,15 @@
  *
  * Invariant: an address reaches the addon only after its storage has proven to be memory of this process or mapped here.
  */
-import { type Checked, describeTensor, makeMoveChecks, maxDimensions } from "@tensorferry/core/backend/MoveChecks"
-import { addressOf, MoveTable } from "@tensorferry/core/backend/MoveTable"
-import { ViewScan } from "@tensorferry/core/backend/ViewScan"
+
 import { isCastable, isSubByte } from "@tensorferry/core/base/DType"
 import type { TensorError } from "@tensorferry/core/service/TensorEngine"
 import { formatDevice } from "@tensorferry/core/tensor/Device"
 import type { Storage } from "@tensorferry/core/tensor/Storage"
 import type { Move, Tensor } from "@tensorferry/core/tensor/Tensor"
+import { type Checked, describeTensor, makeMoveChecks, maxDimensions } from "@tensorferry/native/MoveChecks"
+import { addressOf, MoveTable } from "@tensorferry/native/MoveTable"
+import { ViewScan } from "@tensorferry/native/ViewScan"
 import * as Result from "effect/Result"
 import { DeviceRegion } from "./DeviceRegion.ts"
 import { refusal } from "./failures.ts"

@@ -5,10 +5,11 @@
  * Invariant: a move is compiled only where the peer's region lies inside the memory that it published; what a peer claims
  * can make the preparation fail, never reach outside.
  */
-import { MoveTable } from "@tensorferry/core/backend/MoveTable"
+
 import type { Device } from "@tensorferry/core/tensor/Device"
 import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
 import { byteMove, isContiguous, tensorByteLength, tensorView } from "@tensorferry/core/tensor/Tensor"
+import { MoveTable } from "@tensorferry/native/MoveTable"
 import * as Result from "effect/Result"
 import type { Checked, DriverErrors } from "./driverErrors.ts"
 import type { Flow } from "./flows.ts"

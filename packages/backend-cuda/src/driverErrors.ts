@@ -1,9 +1,10 @@
 /**
  * Errors of the copy drivers, with the remedies that go with their reasons.
  */
-import type { NativeFailure } from "@tensorferry/core/backend/NativeAddon"
+
 import { type CopyDriverError, type CopyDriverReason, copyDriverError } from "@tensorferry/core/service/CopyDriver"
 import type { ProcessGroupError } from "@tensorferry/core/service/ProcessGroup"
+import type { NativeFailure } from "@tensorferry/native/NativeAddon"
 import type * as Result from "effect/Result"
 import { describeFailure } from "./failures.ts"
 

@@ -2,9 +2,9 @@
  * What the addon and the vendor's libraries report, as the errors of the services: which thing failed and what to do.
  */
 import { type BackendError, backendError } from "@tensorferry/core/backend/BackendDescriptor"
-import { refusalOf } from "@tensorferry/core/backend/MoveChecks"
-import type { NativeFailure } from "@tensorferry/core/backend/NativeAddon"
 import { type TensorError, tensorError } from "@tensorferry/core/service/TensorEngine"
+import { refusalOf } from "@tensorferry/native/MoveChecks"
+import type { NativeFailure } from "@tensorferry/native/NativeAddon"
 import { packageName } from "./Addon.ts"
 
 export const refusal = refusalOf(packageName)

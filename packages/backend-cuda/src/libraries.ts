@@ -7,7 +7,7 @@
  */
 import { readdirSync, realpathSync, statSync } from "node:fs"
 import * as path from "node:path"
-import { findLibrary } from "@tensorferry/core/backend/LibrarySearch"
+import { findLibrary } from "@tensorferry/native/LibrarySearch"
 import * as Result from "effect/Result"
 import type { LibraryNames, Vendor } from "./Addon.ts"
 

@@ -4,7 +4,7 @@
  * Invariants: which pieces, windows and operations there are is a function of what both ends know; only addresses are this
  * rank's own. Window k uses slot k modulo 2, so that one is packed while the other is sent.
  */
-import { MoveTable } from "@tensorferry/core/backend/MoveTable"
+
 import { bitsOf, byteLengthOf } from "@tensorferry/core/base/DType"
 import { elementCount, fullRegion, regionShape } from "@tensorferry/core/base/Region"
 import type { Storage } from "@tensorferry/core/tensor/Storage"
@@ -16,6 +16,7 @@ import {
   tensorByteLength,
   tensorView
 } from "@tensorferry/core/tensor/Tensor"
+import { MoveTable } from "@tensorferry/native/MoveTable"
 import * as Result from "effect/Result"
 import type { Checked, DriverErrors } from "./driverErrors.ts"
 import type { Flow, Pair } from "./flows.ts"

@@ -1,13 +1,14 @@
 /**
  * What the addon and the engine's checks report about replay copies, as errors that name the slot and a remedy.
  */
-import type { NativeFailure } from "@tensorferry/core/backend/NativeAddon"
+
 import {
   type ReplayTransferError,
   type ReplayTransferReason,
   replayTransferError
 } from "@tensorferry/core/service/ReplayTransferBackend"
 import type { TensorError } from "@tensorferry/core/service/TensorEngine"
+import type { NativeFailure } from "@tensorferry/native/NativeAddon"
 import { packageName } from "./Addon.ts"
 import { describeFailure } from "./failures.ts"
 

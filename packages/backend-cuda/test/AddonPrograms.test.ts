@@ -7,7 +7,7 @@ import { mkdtempSync, rmSync, writeFileSync } from "node:fs"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { assert, describe, it } from "@effect/vitest"
-import type { NativeAnswer } from "@tensorferry/core/backend/NativeAddon"
+import type { NativeAnswer } from "@tensorferry/native/NativeAddon"
 import * as Effect from "effect/Effect"
 import {
   type Addon,

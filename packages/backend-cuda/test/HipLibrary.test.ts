@@ -3,7 +3,7 @@
  * calls under AMD's names is there, and a machine without a device is told so. Skipped elsewhere.
  */
 import { assert, describe, it } from "@effect/vitest"
-import { findLibrary } from "@tensorferry/core/backend/LibrarySearch"
+import { findLibrary } from "@tensorferry/native/LibrarySearch"
 import * as Effect from "effect/Effect"
 import { loadAddon } from "../src/Addon.ts"
 import { problem, value } from "./native.ts"

@@ -3,8 +3,8 @@
  * tables by hand.
  */
 import { assert } from "@effect/vitest"
-import type { Done, NativeAnswer, NativeFailure } from "@tensorferry/core/backend/NativeAddon"
-import type { NativeJobHandle } from "@tensorferry/core/backend/NativeJob"
+import type { Done, NativeAnswer, NativeFailure } from "@tensorferry/native/NativeAddon"
+import type { NativeJobHandle } from "@tensorferry/native/NativeJob"
 import * as Effect from "effect/Effect"
 import type {
   Addon,

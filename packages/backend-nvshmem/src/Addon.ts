@@ -11,8 +11,8 @@ import {
   type Done,
   type NativeAnswer,
   type NativeHandle
-} from "@tensorferry/core/backend/NativeAddon"
-import type { JobControl, NativeJobHandle } from "@tensorferry/core/backend/NativeJob"
+} from "@tensorferry/native/NativeAddon"
+import type { JobControl, NativeJobHandle } from "@tensorferry/native/NativeJob"
 
 /** Name of this package's backend, also in errors. */
 export const packageName = "nvshmem"

@@ -3,7 +3,6 @@
  */
 import type { Checked, DriverErrors } from "@tensorferry/backend-cuda/driverErrors"
 import type { Flow } from "@tensorferry/backend-cuda/flows"
-import { MoveTable } from "@tensorferry/core/backend/MoveTable"
 import { bitsOf, byteLengthOf } from "@tensorferry/core/base/DType"
 import type { Device } from "@tensorferry/core/tensor/Device"
 import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
@@ -15,6 +14,7 @@ import {
   tensorByteLength,
   tensorView
 } from "@tensorferry/core/tensor/Tensor"
+import { MoveTable } from "@tensorferry/native/MoveTable"
 import * as Result from "effect/Result"
 import { segmentTensor } from "./planning/TaskSegmenter.ts"
 import { type Batch, packWorkload } from "./planning/WorkloadPacker.ts"

@@ -5,7 +5,7 @@
 import { statSync } from "node:fs"
 import * as path from "node:path"
 import { type Environment, searchFolders } from "@tensorferry/backend-cuda/libraries"
-import { findLibrary } from "@tensorferry/core/backend/LibrarySearch"
+import { findLibrary } from "@tensorferry/native/LibrarySearch"
 
 export const libraryVariable = "TENSORFERRY_NVSHMEM"
 

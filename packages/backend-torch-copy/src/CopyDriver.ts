@@ -6,9 +6,6 @@
  * rank is the failure of all; what was fetched from is pinned or mapped until the native side has stopped.
  */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
-import { encodeMoves } from "@tensorferry/core/backend/MoveTable"
-import type { NativeFailure } from "@tensorferry/core/backend/NativeAddon"
-import { acquirePool, startJob } from "@tensorferry/core/backend/NativeJob"
 import type { Message } from "@tensorferry/core/ir/Message"
 import {
   CopyDriver,
@@ -21,6 +18,9 @@ import {
   type Program
 } from "@tensorferry/core/service/CopyDriver"
 import { ProcessGroup, type ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
+import { encodeMoves } from "@tensorferry/native/MoveTable"
+import type { NativeFailure } from "@tensorferry/native/NativeAddon"
+import { acquirePool, startJob } from "@tensorferry/native/NativeJob"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"

@@ -6,9 +6,6 @@
  * unless it is opened to be written together.
  */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
-import { type FreeList, makeFreeList } from "@tensorferry/core/backend/FreeList"
-import type { NativeFailure } from "@tensorferry/core/backend/NativeAddon"
-import { acquirePool, runJob } from "@tensorferry/core/backend/NativeJob"
 import {
   HostMemory,
   type HostMemoryError,
@@ -19,6 +16,9 @@ import {
 } from "@tensorferry/core/service/HostMemory"
 import { cpu } from "@tensorferry/core/tensor/Device"
 import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
+import { type FreeList, makeFreeList } from "@tensorferry/native/FreeList"
+import type { NativeFailure } from "@tensorferry/native/NativeAddon"
+import { acquirePool, runJob } from "@tensorferry/native/NativeJob"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"

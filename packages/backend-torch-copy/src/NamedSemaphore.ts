@@ -5,9 +5,9 @@
  * the JavaScript thread, keeps its deadline by the monotonic clock, and stops within 20 ms of an interruption.
  */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
-import type { NativeCode, NativeFailure } from "@tensorferry/core/backend/NativeAddon"
-import { runJob } from "@tensorferry/core/backend/NativeJob"
 import { describeReason, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
+import type { NativeCode, NativeFailure } from "@tensorferry/native/NativeAddon"
+import { runJob } from "@tensorferry/native/NativeJob"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"

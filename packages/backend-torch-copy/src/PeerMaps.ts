@@ -5,7 +5,7 @@
  * latest is unmapped, so that memory which its owner gave up is not kept for ever.
  */
 
-import type { NativeFailure } from "@tensorferry/core/backend/NativeAddon"
+import type { NativeFailure } from "@tensorferry/native/NativeAddon"
 import * as Result from "effect/Result"
 import type { Addon, NativeMemory } from "./Addon.ts"
 import type { PublishedFile, PublishedProcess } from "./Publication.ts"

@@ -6,7 +6,6 @@
  * it published; what a peer claims can make the preparation fail, never reach outside.
  */
 
-import type { TableMove } from "@tensorferry/core/backend/MoveTable"
 import { equalShapes, formatShape } from "@tensorferry/core/base/Region"
 import type { Message, MessagePart } from "@tensorferry/core/ir/Message"
 import {
@@ -16,6 +15,7 @@ import {
   type PeerPath
 } from "@tensorferry/core/service/CopyDriver"
 import { byteMove, type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
+import type { TableMove } from "@tensorferry/native/MoveTable"
 import * as Result from "effect/Result"
 import { backendName } from "./Addon.ts"
 import type { PeerMap } from "./PeerMaps.ts"

@@ -2,7 +2,7 @@
  * The failure of a layer whose native side could not be set up.
  */
 import { type BackendError, backendError } from "@tensorferry/core/backend/BackendDescriptor"
-import type { NativeFailure } from "@tensorferry/core/backend/NativeAddon"
+import type { NativeFailure } from "@tensorferry/native/NativeAddon"
 import { backendName } from "./Addon.ts"
 
 export const unavailableBecause = (failure: NativeFailure): BackendError =>

@@ -11,8 +11,8 @@ import {
   type NativeAnswer,
   type NativeFailure,
   type NativeHandle
-} from "@tensorferry/core/backend/NativeAddon"
-import type { JobControl, NativeJobHandle } from "@tensorferry/core/backend/NativeJob"
+} from "@tensorferry/native/NativeAddon"
+import type { JobControl, NativeJobHandle } from "@tensorferry/native/NativeJob"
 
 /** Name of this backend in errors and reports. */
 export const backendName = "xpu"

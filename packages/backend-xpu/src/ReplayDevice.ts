@@ -6,8 +6,6 @@
  * of one context means nothing to another.
  */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
-import type { NativeFailure } from "@tensorferry/core/backend/NativeAddon"
-import { type NativeJob, startJob } from "@tensorferry/core/backend/NativeJob"
 import { byteLengthOf } from "@tensorferry/core/base/DType"
 import { elementCount } from "@tensorferry/core/base/Region"
 import { ReplayTransferTiming, replayTransferLayer } from "@tensorferry/core/replay/ReplayTransferLayer"
@@ -21,6 +19,8 @@ import {
 } from "@tensorferry/core/service/ReplayTransferBackend"
 import { type Device, formatDevice } from "@tensorferry/core/tensor/Device"
 import { type Tensor, tensorByteLength, tensorView } from "@tensorferry/core/tensor/Tensor"
+import type { NativeFailure } from "@tensorferry/native/NativeAddon"
+import { type NativeJob, startJob } from "@tensorferry/native/NativeJob"
 import * as Effect from "effect/Effect"
 import type * as Layer from "effect/Layer"
 import * as Result from "effect/Result"

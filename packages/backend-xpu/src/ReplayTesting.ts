@@ -3,12 +3,12 @@
  * copy fails because the event before it does. Consumers' streams are the queue of the engine, and waits of the host.
  */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
-import type { NativeFailure } from "@tensorferry/core/backend/NativeAddon"
 import { replayTransferLayer } from "@tensorferry/core/replay/ReplayTransferLayer"
 import { type ReplayStreams, ReplayTesting, type ReplayTestingShape } from "@tensorferry/core/service/ReplayTesting"
 import { ReplayTransferBackend } from "@tensorferry/core/service/ReplayTransferBackend"
 import type { TensorError } from "@tensorferry/core/service/TensorEngine"
 import type { Device } from "@tensorferry/core/tensor/Device"
+import type { NativeFailure } from "@tensorferry/native/NativeAddon"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"

@@ -5,9 +5,6 @@
  * caller is interrupted or frees it meanwhile. Rows that no copy command takes, and casts, pass through host memory.
  */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
-import { type Checked, hostStorage } from "@tensorferry/core/backend/MoveChecks"
-import { encodeFill } from "@tensorferry/core/backend/MoveTable"
-import { resultOf } from "@tensorferry/core/backend/NativeAddon"
 import { bitsOf, byteLengthOf, type DType } from "@tensorferry/core/base/DType"
 import { elementCount, formatShape, isRepresentable, type Shape } from "@tensorferry/core/base/Region"
 import {
@@ -20,6 +17,9 @@ import {
 import { type Device, equalDevices, formatDevice } from "@tensorferry/core/tensor/Device"
 import type { Storage } from "@tensorferry/core/tensor/Storage"
 import { type Move, tensorView } from "@tensorferry/core/tensor/Tensor"
+import { type Checked, hostStorage } from "@tensorferry/native/MoveChecks"
+import { encodeFill } from "@tensorferry/native/MoveTable"
+import { resultOf } from "@tensorferry/native/NativeAddon"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"

@@ -4,13 +4,14 @@
  *
  * Invariant: an address reaches the addon only after its storage has proven to be memory of the device or of this process.
  */
-import { type Checked, describeTensor, makeMoveChecks } from "@tensorferry/core/backend/MoveChecks"
-import { addressOf, MoveTable } from "@tensorferry/core/backend/MoveTable"
-import { ViewScan } from "@tensorferry/core/backend/ViewScan"
+
 import type { TensorError } from "@tensorferry/core/service/TensorEngine"
 import { formatDevice } from "@tensorferry/core/tensor/Device"
 import type { Storage } from "@tensorferry/core/tensor/Storage"
 import type { Move, Tensor } from "@tensorferry/core/tensor/Tensor"
+import { type Checked, describeTensor, makeMoveChecks } from "@tensorferry/native/MoveChecks"
+import { addressOf, MoveTable } from "@tensorferry/native/MoveTable"
+import { ViewScan } from "@tensorferry/native/ViewScan"
 import * as Result from "effect/Result"
 import type { Addon } from "./Addon.ts"
 import { backendName } from "./Addon.ts"

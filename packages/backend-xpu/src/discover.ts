@@ -4,7 +4,7 @@
  * Invariant: says what was tried, what was missing and what helps, whichever step ends it; and of a choice among the two,
  * why it was made. Nothing on a device is touched.
  */
-import { runJob } from "@tensorferry/core/backend/NativeJob"
+import { runJob } from "@tensorferry/native/NativeJob"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type { Addon, DeviceFacts, DriverName, NativePlatform, OpenedDriver } from "./Addon.ts"

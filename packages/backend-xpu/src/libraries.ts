@@ -2,7 +2,7 @@
  * Where the two libraries are looked for: the option, the environment variable, what the loader finds by itself. An explicit
  * choice is the only one tried. Nothing is opened here.
  */
-import { findLibrary } from "@tensorferry/core/backend/LibrarySearch"
+import { findLibrary } from "@tensorferry/native/LibrarySearch"
 import type { DriverName } from "./Addon.ts"
 import type { Environment, XpuOptions } from "./options.ts"
 

@@ -5,7 +5,7 @@
 import { fileURLToPath } from "node:url"
 import { Worker } from "node:worker_threads"
 import { assert, describe, it } from "@effect/vitest"
-import type { NativeAnswer } from "@tensorferry/core/backend/NativeAddon"
+import type { NativeAnswer } from "@tensorferry/native/NativeAddon"
 import * as Effect from "effect/Effect"
 import { type Addon, loadAddon } from "../src/Addon.ts"
 import { openXpu, type Xpu } from "../src/Xpu.ts"

@@ -6,7 +6,7 @@ import { existsSync } from "node:fs"
 import { createRequire } from "node:module"
 import { join } from "node:path"
 import { assert } from "@effect/vitest"
-import { findLibrary } from "@tensorferry/core/backend/LibrarySearch"
+import { findLibrary } from "@tensorferry/native/LibrarySearch"
 import { packageFolder } from "../src/Addon.ts"
 import type { XpuOptions } from "../src/options.ts"
 

@@ -4,11 +4,11 @@
  */
 import { assert } from "@effect/vitest"
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
-import type { NativeAnswer } from "@tensorferry/core/backend/NativeAddon"
 import { replayTransferLayer } from "@tensorferry/core/replay/ReplayTransferLayer"
 import { ReplayTransferBackend, type ReplayTransferBackendShape } from "@tensorferry/core/service/ReplayTransferBackend"
 import type { TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
 import { type Tensor, tensorByteLength, tensorView } from "@tensorferry/core/tensor/Tensor"
+import type { NativeAnswer } from "@tensorferry/native/NativeAddon"
 import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"

@@ -9,8 +9,8 @@ import {
   type Done,
   type NativeAnswer,
   type NativeHandle
-} from "@tensorferry/core/backend/NativeAddon"
-import type { JobControl, NativeJobHandle, NativePool, PoolControl } from "@tensorferry/core/backend/NativeJob"
+} from "@tensorferry/native/NativeAddon"
+import type { JobControl, NativeJobHandle, NativePool, PoolControl } from "@tensorferry/native/NativeJob"
 
 /** Name of this package in errors. */
 export const packageName = "bus"

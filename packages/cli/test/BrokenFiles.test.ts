@@ -6,8 +6,8 @@ import { cpSync, mkdirSync, readdirSync, readFileSync, rmSync, truncateSync, wri
 import { join } from "node:path"
 import { afterEach, assert, describe, it } from "@effect/vitest"
 import { fullRegion } from "@tensorferry/core/base/Region"
+import { openModel } from "@tensorferry/model/openModel"
 import * as Effect from "effect/Effect"
-import { openModel } from "../src/model/Model.ts"
 import {
   assertNothingRuns,
   endAll,

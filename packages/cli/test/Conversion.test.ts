@@ -3,11 +3,11 @@ import { writeFileSync } from "node:fs"
 import { join } from "node:path"
 import { assert, describe, it } from "@effect/vitest"
 import { writeSafetensors } from "@tensorferry/core/checkpoint/SafetensorsWriter"
+import { distanceOf } from "@tensorferry/model/compareValues"
+import { parseTransform } from "@tensorferry/model/conversion"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import { afterAll } from "vitest"
-import { parseTransform } from "../src/job/conversion.ts"
-import { distanceOf } from "../src/model/compareValues.ts"
 import { endAll, isFull, run, scratch } from "./support/command.ts"
 
 afterAll(endAll)

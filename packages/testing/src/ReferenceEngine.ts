@@ -5,7 +5,6 @@
  * overlap are refused, addresses are unique and never reused.
  */
 
-import { quantizedFault } from "@tensorferry/core/backend/QuantizeChecks"
 import { bitsOf, byteLengthOf, isCastable } from "@tensorferry/core/base/DType"
 import { elementCount, equalShapes, formatShape, isRepresentable } from "@tensorferry/core/base/Region"
 import {
@@ -19,6 +18,7 @@ import { type Device, equalDevices, formatDevice } from "@tensorferry/core/tenso
 import { mxBlockSize, type QuantizedTensor } from "@tensorferry/core/tensor/QuantizedTensor"
 import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
 import { byteMove, type Move, type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
+import { quantizedFault } from "@tensorferry/native/QuantizeChecks"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"

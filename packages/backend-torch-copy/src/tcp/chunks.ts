@@ -5,12 +5,12 @@
  * Invariant: where chunks begin and end is a function of shapes and types alone, which both ends know alike.
  */
 
-import { encodeMoves } from "@tensorferry/core/backend/MoveTable"
 import { rowMajorStrides } from "@tensorferry/core/base/Region"
 import { packParts, splitPart } from "@tensorferry/core/planner/Bucketing"
 import { cpu } from "@tensorferry/core/tensor/Device"
 import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
 import { byteMove, type Move, sliceTensor, type Tensor, tensorByteLength } from "@tensorferry/core/tensor/Tensor"
+import { encodeMoves } from "@tensorferry/native/MoveTable"
 import * as Result from "effect/Result"
 import type { Addon } from "../Addon.ts"
 

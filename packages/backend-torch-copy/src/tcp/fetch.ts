@@ -5,8 +5,8 @@
  * stands; it has stopped touching memory before it ends.
  */
 
-import type { NativePool } from "@tensorferry/core/backend/NativeJob"
-import { runJob } from "@tensorferry/core/backend/NativeJob"
+import type { NativePool } from "@tensorferry/native/NativeJob"
+import { runJob } from "@tensorferry/native/NativeJob"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Scope from "effect/Scope"

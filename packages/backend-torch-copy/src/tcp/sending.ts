@@ -6,9 +6,9 @@
  * failure.
  */
 
-import type { NativePool } from "@tensorferry/core/backend/NativeJob"
 import type { Message } from "@tensorferry/core/ir/Message"
 import type { CopyDriverError, PeerPath } from "@tensorferry/core/service/CopyDriver"
+import type { NativePool } from "@tensorferry/native/NativeJob"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"

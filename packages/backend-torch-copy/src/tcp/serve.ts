@@ -5,8 +5,8 @@
  * pinned while it is read; a storage that is freed ends the connection, never the process.
  */
 import { createServer, type Socket } from "node:net"
-import type { NativePool } from "@tensorferry/core/backend/NativeJob"
-import { runJob } from "@tensorferry/core/backend/NativeJob"
+import type { NativePool } from "@tensorferry/native/NativeJob"
+import { runJob } from "@tensorferry/native/NativeJob"
 import * as Effect from "effect/Effect"
 import * as Queue from "effect/Queue"
 import type * as EffectScope from "effect/Scope"

@@ -7,8 +7,8 @@
  * old one open go over to the new one.
  */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
-import type { NativeFailure } from "@tensorferry/core/backend/NativeAddon"
-import { acquirePool, runJob } from "@tensorferry/core/backend/NativeJob"
+import type { NativeFailure } from "@tensorferry/native/NativeAddon"
+import { acquirePool, runJob } from "@tensorferry/native/NativeJob"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"

@@ -1,7 +1,7 @@
 /** An agent's state in an LMDB file beside its command queue. An agent begins with an empty one and removes it at its end. */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
-import type { NativeFailure } from "@tensorferry/core/backend/NativeAddon"
-import { acquirePool, type NativePool, runJob } from "@tensorferry/core/backend/NativeJob"
+import type { NativeFailure } from "@tensorferry/native/NativeAddon"
+import { acquirePool, type NativePool, runJob } from "@tensorferry/native/NativeJob"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Schedule from "effect/Schedule"

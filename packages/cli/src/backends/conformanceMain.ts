@@ -1,6 +1,6 @@
 #!/usr/bin/env node
-import { BackendRegistry } from "@tensorferry/core/backend/BackendRegistry"
 /** One rank of a conformance run as a process of its own: judges the cases that it is told, with services of its own each. */
+import { BackendRegistry } from "@tensorferry/core/backend/BackendRegistry"
 import { engineOf } from "@tensorferry/core/backend/FamilyEngine"
 import { decodeBackendOptions } from "@tensorferry/core/backend/OptionsLayer"
 import {

@@ -1,9 +1,10 @@
 /** `--options`: what a user writes for a backend, as JSON. What it means is the backend's business. */
+
+import { modelError } from "@tensorferry/model/ModelError"
 import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
-import { modelError } from "../model/ModelError.ts"
 
 export const backendOptions = Flag.String("options").pipe(
   Flag.withDescription('The backend\'s own options as JSON, as {"threads": 2}'),

@@ -1,8 +1,8 @@
 /** A module that stands in for the `replayTesting` of a descriptor, given to the kit by name. */
 import { fileURLToPath } from "node:url"
 import type { BackendDescriptor } from "@tensorferry/core/backend/BackendDescriptor"
+import { type ModelError, modelError } from "@tensorferry/model/ModelError"
 import * as Effect from "effect/Effect"
-import { type ModelError, modelError } from "../model/ModelError.ts"
 
 type ReplayTesting = NonNullable<BackendDescriptor["replayTesting"]>
 

@@ -3,10 +3,11 @@
  *
  * A round is as long as on the slowest rank. What is told is the median over the rounds, of both in the same run.
  */
+
+import { modelError } from "@tensorferry/model/ModelError"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
-import { modelError } from "../model/ModelError.ts"
 import { BenchNews, BenchWork } from "./benchWork.ts"
 import { badEnds, programFile, runRanks } from "./rankProcesses.ts"
 

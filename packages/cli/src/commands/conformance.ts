@@ -1,11 +1,12 @@
 /** `tensorferry backends conformance`: the kit's cases on one backend, in processes, with a report. */
+
+import { modelError } from "@tensorferry/model/ModelError"
 import * as Argument from "effect/cli/Argument"
 import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import { backendOptions } from "../backends/optionsFlag.ts"
-import { modelError } from "../model/ModelError.ts"
 import { withFailures } from "../output/CliFailure.ts"
 import { backendPackages, json } from "./shared.ts"
 

@@ -7,6 +7,7 @@ import { DType, dtypes } from "@tensorferry/core/base/DType"
 import { SourceChoice } from "@tensorferry/core/ir/M2MMap"
 import { parseMeshLayout } from "@tensorferry/core/layout/MeshText"
 import type { MeshLayout } from "@tensorferry/core/layout/Placement"
+import { modelError } from "@tensorferry/model/ModelError"
 import * as CliError from "effect/cli/CliError"
 import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
@@ -14,7 +15,6 @@ import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import type { MeshChoice } from "../job/meshPlans.ts"
-import { modelError } from "../model/ModelError.ts"
 
 const meshFlag = (name: string) =>
   Flag.mapEffect(Flag.String(name), (value) =>

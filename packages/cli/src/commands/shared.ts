@@ -2,16 +2,16 @@
 
 import { type KvHeads, presetNames } from "@tensorferry/core/layout/ModelFamilies"
 import { formatParallelConfig, type ParallelConfig, parseParallelConfig } from "@tensorferry/core/layout/ModelLayout"
+import type { LayoutChoice } from "@tensorferry/model/layouts"
+import type { Model } from "@tensorferry/model/Model"
+import { modelError } from "@tensorferry/model/ModelError"
 import * as Argument from "effect/cli/Argument"
 import * as CliError from "effect/cli/CliError"
 import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Result from "effect/Result"
-import type { LayoutChoice } from "../job/layouts.ts"
 import { readLayoutFile, sideOf } from "../model/LayoutFile.ts"
-import type { Model } from "../model/Model.ts"
-import { modelError } from "../model/ModelError.ts"
 import { chooseRules } from "../model/Rules.ts"
 
 export const json = Flag.Boolean("json").pipe(

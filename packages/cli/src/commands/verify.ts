@@ -3,6 +3,11 @@ import { createHash } from "node:crypto"
 import { TensorEngine as HostEngine } from "@tensorferry/backend-torch-copy"
 import { equalShapes, formatShape, fullRegion } from "@tensorferry/core/base/Region"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
+import { boundedRegions } from "@tensorferry/model/BoundedRegions"
+import { distanceOf } from "@tensorferry/model/compareValues"
+import { type LogicalTensor, logicalTensors } from "@tensorferry/model/LogicalTensors"
+import type { Model } from "@tensorferry/model/Model"
+import { openModel, resolveModel } from "@tensorferry/model/openModel"
 import * as Console from "effect/Console"
 import * as Argument from "effect/cli/Argument"
 import * as Command from "effect/cli/Command"
@@ -10,10 +15,6 @@ import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
-import { distanceOf } from "../model/compareValues.ts"
-import { type LogicalTensor, logicalTensors } from "../model/LogicalTensors.ts"
-import { type Model, openModel, resolveModel } from "../model/Model.ts"
-import { piecesOf } from "../model/pieces.ts"
 import { withFailures } from "../output/CliFailure.ts"
 import { formatBytes, table } from "../output/Table.ts"
 import { json } from "./shared.ts"
@@ -43,7 +44,7 @@ const compareTensor = Effect.fnUntraced(function* (
   }
   const hash = createHash("sha256")
   let bytes = 0
-  for (const piece of piecesOf(left.dtype, fullRegion(left.shape))) {
+  for (const piece of boundedRegions(left.dtype, fullRegion(left.shape))) {
     const [one, two] = [new Uint8Array(piece.end - piece.start), new Uint8Array(piece.end - piece.start)]
     yield* a.readRegion(name, piece.region, one)
     yield* b.readRegion(name, piece.region, two)
@@ -76,7 +77,7 @@ const compareValues = Effect.fnUntraced(function* (
     return different(`values of ${left.form} and ${right.form} are not compared; leave --tolerance out`)
   }
   let [farthest, bytes] = [0, 0]
-  for (const piece of piecesOf("float32", fullRegion(left.shape))) {
+  for (const piece of boundedRegions("float32", fullRegion(left.shape))) {
     const [one, two] = [yield* left.read(piece.region), yield* right.read(piece.region)]
     const row = piece.region.length === 0 ? 1 : piece.region.at(-1)![1] - piece.region.at(-1)![0]
     const { relative, at } = distanceOf(one, two, row)

@@ -7,8 +7,9 @@ import { ParallelConfig } from "@tensorferry/core/layout/ModelLayout"
 import { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
 import { CopyReport } from "@tensorferry/core/service/CopyService"
 import { TraceRecord } from "@tensorferry/core/trace/TraceRecord"
+import { Conversion } from "@tensorferry/model/conversion"
+import { Phase } from "@tensorferry/model/Phase"
 import * as Schema from "effect/Schema"
-import { Conversion } from "./conversion.ts"
 import { MeshChoice } from "./meshPlans.ts"
 import { Observed } from "./Observed.ts"
 
@@ -49,10 +50,6 @@ export const AnyJobSpec = Schema.Union([JobSpec, MeshJobSpec])
 export type AnyJobSpec = typeof AnyJobSpec.Type
 
 export const isMeshJob = (spec: AnyJobSpec): spec is MeshJobSpec => "mesh" in spec
-
-/** Steps of a rank's work, in order. */
-export const Phase = Schema.Literals(["start", "load", "copy", "verify", "write", "finish"])
-export type Phase = typeof Phase.Type
 
 /** What only a transfer between meshes has. Bytes; numbers of this rank. */
 export const MeshFigures = Schema.Struct({

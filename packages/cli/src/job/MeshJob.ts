@@ -20,10 +20,6 @@ import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
 import { inSpan } from "@tensorferry/core/service/Spans"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import { tensorDict } from "@tensorferry/core/tensor/TensorDict"
-import * as Effect from "effect/Effect"
-import * as Result from "effect/Result"
-import { type Model, openModel } from "../model/Model.ts"
-import { type ModelError, modelError } from "../model/ModelError.ts"
 import {
   allocateTensors,
   byteCount,
@@ -32,7 +28,12 @@ import {
   poison,
   type ReportProgress,
   verifyTensors
-} from "./HeldTensors.ts"
+} from "@tensorferry/model/HeldTensors"
+import type { Model } from "@tensorferry/model/Model"
+import { type ModelError, modelError } from "@tensorferry/model/ModelError"
+import { openModel } from "@tensorferry/model/openModel"
+import * as Effect from "effect/Effect"
+import * as Result from "effect/Result"
 import type { MeshJobSpec, RankReport } from "./JobSpec.ts"
 import { makeMeshEstimator } from "./meshEstimate.ts"
 import { type MeshChoice, type MeshPlans, meshPlans } from "./meshPlans.ts"

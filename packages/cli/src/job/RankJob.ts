@@ -26,15 +26,9 @@ import { mxfp8 } from "@tensorferry/core/transform/Mxfp8"
 import { mxfp8BufferBytes } from "@tensorferry/core/transform/Mxfp8Memory"
 import { scaleRegion } from "@tensorferry/core/transform/QuantizedRegion"
 import type { ReshardTransform } from "@tensorferry/core/transform/ReshardTransform"
-import * as Effect from "effect/Effect"
-import * as Result from "effect/Result"
-import * as Schema from "effect/Schema"
-import { encodeManifest, manifestFileName, ShardFile, type ShardTensor } from "../model/Manifest.ts"
-import { type Model, openModel } from "../model/Model.ts"
-import { modelError } from "../model/ModelError.ts"
-import { piecesOf } from "../model/pieces.ts"
-import { convertedModel } from "./ConvertedModel.ts"
-import { type Conversion, convertedRules, isQuantized, scaleNameOf } from "./conversion.ts"
+import { boundedRegions } from "@tensorferry/model/BoundedRegions"
+import { convertedModel } from "@tensorferry/model/ConvertedModel"
+import { type Conversion, convertedRules, isQuantized, scaleNameOf } from "@tensorferry/model/conversion"
 import {
   allocateTensors,
   byteCount,
@@ -47,9 +41,16 @@ import {
   type ReportProgress,
   verifyTensors,
   viewFault
-} from "./HeldTensors.ts"
+} from "@tensorferry/model/HeldTensors"
+import { type JobLayouts, jobLayouts } from "@tensorferry/model/layouts"
+import { encodeManifest, manifestFileName, ShardFile, type ShardTensor } from "@tensorferry/model/Manifest"
+import type { Model } from "@tensorferry/model/Model"
+import { modelError } from "@tensorferry/model/ModelError"
+import { openModel } from "@tensorferry/model/openModel"
+import * as Effect from "effect/Effect"
+import * as Result from "effect/Result"
+import * as Schema from "effect/Schema"
 import type { JobSpec, RankReport } from "./JobSpec.ts"
-import { type JobLayouts, jobLayouts } from "./layouts.ts"
 import { type ObservedTensor, observed, originsOf } from "./Observed.ts"
 import { timedPhase, withJobServices } from "./services.ts"
 
@@ -138,7 +139,7 @@ const writeTensors = Effect.fnUntraced(function* (
   for (const { local, bytes } of held) {
     const digest = verified.get(local.name) ?? (yield* digestOf(group, bytes))
     const hash = createHash("sha256")
-    for (const portion of piecesOf(local.dtype, fullRegion(local.shape))) {
+    for (const portion of boundedRegions(local.dtype, fullRegion(local.shape))) {
       const back = scratch(portion.end - portion.start)
       yield* written.readRegion(local.name, portion.region, back)
       hash.update(back)

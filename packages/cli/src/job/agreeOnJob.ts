@@ -7,10 +7,10 @@
 import { canonicalJson, digestOf } from "@tensorferry/core/base/Digest"
 import { formatParallelConfig } from "@tensorferry/core/layout/ModelLayout"
 import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
+import { modelError } from "@tensorferry/model/ModelError"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
-import { modelError } from "../model/ModelError.ts"
 import { type AnyJobSpec, isMeshJob } from "./JobSpec.ts"
 import { formatMeshChoice } from "./meshPlans.ts"
 

@@ -1,7 +1,7 @@
 /** This rank's part of a job of either kind, watched where the job says so. */
 import type { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
+import type { ReportProgress } from "@tensorferry/model/HeldTensors"
 import * as Effect from "effect/Effect"
-import type { ReportProgress } from "./HeldTensors.ts"
 import { type AnyJobSpec, isMeshJob, type RankReport } from "./JobSpec.ts"
 import { meshRankJob } from "./MeshJob.ts"
 import { withTrace } from "./Observed.ts"

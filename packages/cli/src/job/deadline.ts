@@ -3,12 +3,13 @@
  *
  * Invariant: whole milliseconds between a tenth of a second and a day, which every message and timer can carry.
  */
+
+import { type ModelError, modelError } from "@tensorferry/model/ModelError"
 import * as Config from "effect/Config"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Result from "effect/Result"
-import { type ModelError, modelError } from "../model/ModelError.ts"
 
 export const leastSeconds = 0.1
 export const mostSeconds = 86_400

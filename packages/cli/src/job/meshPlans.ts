@@ -13,9 +13,9 @@ import { MeshLayout } from "@tensorferry/core/layout/Placement"
 import { indexLowering, lowerRank } from "@tensorferry/core/planner/Lowering"
 import { planMesh } from "@tensorferry/core/planner/MeshPlanner"
 import type { PlanError } from "@tensorferry/core/planner/PlanError"
+import { type ModelError, modelError } from "@tensorferry/model/ModelError"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
-import { type ModelError, modelError } from "../model/ModelError.ts"
 
 export const MeshChoice = Schema.Struct({
   from: MeshLayout,

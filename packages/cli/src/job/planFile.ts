@@ -11,10 +11,10 @@ import { ReshardPlanSet } from "@tensorferry/core/ir/ReshardPlan"
 import { checkMeshPlans } from "@tensorferry/core/planner/MeshCheck"
 import { checkPlans } from "@tensorferry/core/planner/PlanCheck"
 import { type PlanError, planError } from "@tensorferry/core/planner/PlanError"
+import { type ModelError, modelError } from "@tensorferry/model/ModelError"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
-import { type ModelError, modelError } from "../model/ModelError.ts"
 
 /** The plans of all ranks that take part in a transfer between meshes. */
 export const MeshPlanSet = Schema.Struct({

@@ -2,9 +2,10 @@
  * The first message that a rank's program gets over its parent's channel: what it is to do. One that cannot be read ends
  * the rank with an error, since nothing else would come.
  */
+
+import { type ModelError, modelError } from "@tensorferry/model/ModelError"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
-import { type ModelError, modelError } from "../model/ModelError.ts"
 
 export const receiveJob = <A, I>(schema: Schema.Codec<A, I>): Effect.Effect<A, ModelError> =>
   Effect.callback<unknown>((resume) => {

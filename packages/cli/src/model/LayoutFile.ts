@@ -9,10 +9,10 @@
  */
 import { checkConfig, ParallelConfig, parseParallelConfig } from "@tensorferry/core/layout/ParallelConfig"
 import { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
+import { type ModelError, modelError } from "@tensorferry/model/ModelError"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
-import { type ModelError, modelError } from "./ModelError.ts"
 import { readYamlFile } from "./YamlFile.ts"
 
 const { default: defaultRule, ...structure } = ShardingRules.fields

@@ -1,9 +1,9 @@
 /** Reads small files of YAML or JSON whose content a schema describes. */
 import { readSmallFile } from "@tensorferry/core/checkpoint/FileAccess"
+import type { ModelError } from "@tensorferry/model/ModelError"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
-import type { ModelError } from "./ModelError.ts"
 
 /** Aliases of YAML can make a small file enormous; rules and layouts need few. */
 const maxAliasCount = 100

@@ -1,9 +1,10 @@
 /**
  * A progress bar on standard error for long work; nothing where standard error is not a terminal.
  */
+
+import type { Phase } from "@tensorferry/model/Phase"
 import * as Effect from "effect/Effect"
 import type { RankProgress } from "../job/Coordinator.ts"
-import type { Phase } from "../job/JobSpec.ts"
 
 const order: ReadonlyArray<Phase> = ["start", "load", "copy", "verify", "write", "finish"]
 const labels: Readonly<Record<Phase, string>> = {

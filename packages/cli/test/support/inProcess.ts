@@ -9,11 +9,11 @@ import { makeInProcessGroups } from "@tensorferry/core/group/ProcessGroupInProce
 import { modelLayout, parseParallelConfig } from "@tensorferry/core/layout/ModelLayout"
 import type { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
 import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
+import { jobSize } from "@tensorferry/model/layouts"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Result from "effect/Result"
 import type { JobSpec, RankReport } from "../../src/job/JobSpec.ts"
-import { jobSize } from "../../src/job/layouts.ts"
 import { rankJob } from "../../src/job/RankJob.ts"
 
 export const engine = descriptor.tensorEngine!({})

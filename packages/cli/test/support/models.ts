@@ -6,8 +6,8 @@ import { assert } from "@effect/vitest"
 import { byteLengthOf, type DType } from "@tensorferry/core/base/DType"
 import { elementCount, fullRegion, type Shape } from "@tensorferry/core/base/Region"
 import { writeSafetensors } from "@tensorferry/core/checkpoint/SafetensorsWriter"
+import { openModel } from "@tensorferry/model/openModel"
 import * as Effect from "effect/Effect"
-import { openModel } from "../../src/model/Model.ts"
 
 const example = (name: string): string => fileURLToPath(new URL(`../../../../examples/mnist/${name}`, import.meta.url))
 

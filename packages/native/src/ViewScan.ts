@@ -4,8 +4,8 @@
  * Invariant: nothing is allocated, one scan serves all tensors of a batch in turn; for a small copy, making an object
  * would cost as much as the copy. `isSound` promises that every element lies inside the storage.
  */
-import { bitsOf } from "../base/DType.ts"
-import type { Tensor } from "../tensor/Tensor.ts"
+import { bitsOf } from "@tensorferry/core/base/DType"
+import type { Tensor } from "@tensorferry/core/tensor/Tensor"
 
 export class ViewScan {
   /** Number of elements; 0 for an empty view, whose other facts mean nothing. */

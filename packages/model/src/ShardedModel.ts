@@ -22,10 +22,10 @@ import type { Piece } from "@tensorferry/core/layout/ModelLayout"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
+import { boundedRegions } from "./BoundedRegions.ts"
 import { checkShardFile, type Manifest, type ShardTensor } from "./Manifest.ts"
 import type { Model } from "./Model.ts"
 import { type ModelError, modelError } from "./ModelError.ts"
-import { piecesOf } from "./pieces.ts"
 import { asOneRun, scatter } from "./regionBytes.ts"
 
 /** Files that are open at a time. */
@@ -125,7 +125,7 @@ export const openSharded = (
 
     const checkHeld = Effect.fnUntraced(function* (name: string, { file, entry }: Held) {
       const hash = createHash("sha256")
-      for (const part of piecesOf(dtypes.get(name)!, fullRegion(entry.shape))) {
+      for (const part of boundedRegions(dtypes.get(name)!, fullRegion(entry.shape))) {
         const bytes = new Uint8Array(part.end - part.start)
         yield* cache.use(file, (open) => open.readRegion(name, part.region, bytes))
         hash.update(bytes)

@@ -3,7 +3,7 @@
  */
 import { assert, it } from "@effect/vitest"
 import { makeRandom } from "@tensorferry/testing/mutate"
-import { makeFreeList } from "../src/backend/FreeList.ts"
+import { makeFreeList } from "../src/FreeList.ts"
 
 const alignment = 64
 const byteLength = 64 * 100

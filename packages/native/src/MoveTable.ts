@@ -4,9 +4,9 @@
  * Invariant: only checked views are encoded. Words are written as two 32-bit halves, because a bigint per word would cost
  * more than a small copy itself; every value is an integer below 2^53.
  */
-import { type DType, dtypes } from "../base/DType.ts"
-import type { ReduceOp } from "../service/TensorEngine.ts"
-import type { Tensor } from "../tensor/Tensor.ts"
+import { type DType, dtypes } from "@tensorferry/core/base/DType"
+import type { ReduceOp } from "@tensorferry/core/service/TensorEngine"
+import type { Tensor } from "@tensorferry/core/tensor/Tensor"
 
 const numberOf: ReadonlyMap<DType, number> = new Map(dtypes.map((dtype, index) => [dtype, index]))
 

@@ -7,7 +7,7 @@ import { elementCount, type Region, regionShape } from "@tensorferry/core/base/R
 import { splitPart } from "@tensorferry/core/planner/Bucketing"
 
 /** Bytes of one piece: large enough to keep a disk busy, small enough to report progress several times a second. */
-export const pieceBytes = 16 * 1024 * 1024
+export const boundedBytes = 16 * 1024 * 1024
 
 export interface Piece {
   /** Region of the whole tensor. */
@@ -17,7 +17,7 @@ export interface Piece {
   readonly end: number
 }
 
-export const piecesOf = (dtype: DType, region: Region, limit = pieceBytes): ReadonlyArray<Piece> => {
+export const boundedRegions = (dtype: DType, region: Region, limit = boundedBytes): ReadonlyArray<Piece> => {
   const shape = regionShape(region)
   if (shape.includes(0)) return []
   let start = 0

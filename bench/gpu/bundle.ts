@@ -1,5 +1,5 @@
 /**
- * Makes one folder that runs on a machine with GPUs and nothing else: `node scripts/gpu/bundle.ts [FOLDER]`, `gpu-bundle` by
+ * Makes one folder that runs on a machine with GPUs and nothing else: `node bench/gpu/bundle.ts [FOLDER]`, `gpu-bundle` by
  * default. It holds this version of Node (compressed), the programs of this folder in one file each, the addons, and data.
  *
  * There: `bash FOLDER/run.sh [--out FOLDER] ...` for the checks, `bash FOLDER/tensorferry ...` for the command. The simulated driver comes along, for a rehearsal without GPUs.
@@ -44,7 +44,7 @@ const addonFolders = (packages: string): Plugin => ({
 })
 
 const build = await rolldown({
-  input: path.join(root, "scripts/gpu/main.ts"),
+  input: path.join(root, "bench/gpu/main.ts"),
   platform: "node",
   plugins: [addonFolders("./packages")]
 })
@@ -98,7 +98,7 @@ for (const set of ["megatron_plans", "dtype_casts", "mxfp8"]) {
 // The Python side of the bus, and the library that its queues need, which machines with GPUs seldom have.
 const busData = path.join(folder, "data/bus")
 mkdirSync(busData)
-copyFileSync(path.join(root, "scripts/gpu/bus_torch.py"), path.join(busData, "bus_torch.py"))
+copyFileSync(path.join(root, "bench/gpu/bus_torch.py"), path.join(busData, "bus_torch.py"))
 for (const file of ["bus_client.py", "lmdb_fallback.py"]) {
   copyFileSync(path.join(root, "packages/bus/test/fixtures", file), path.join(busData, file))
 }

@@ -14,12 +14,12 @@ import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import { sliceTensor, type Tensor, tensorByteLength, tensorBytes } from "@tensorferry/core/tensor/Tensor"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
-import type { Model } from "../model/Model.ts"
-import { modelError } from "../model/ModelError.ts"
-import { pieceBytes, piecesOf } from "../model/pieces.ts"
-import { asOneRun, gather, scatter } from "../model/regionBytes.ts"
-import { checkDigest, moveRegion } from "../model/ShardedModel.ts"
-import type { Phase } from "./JobSpec.ts"
+import { boundedBytes, boundedRegions } from "./BoundedRegions.ts"
+import type { Model } from "./Model.ts"
+import { modelError } from "./ModelError.ts"
+import type { Phase } from "./Phase.ts"
+import { asOneRun, gather, scatter } from "./regionBytes.ts"
+import { checkDigest, moveRegion } from "./ShardedModel.ts"
 
 export type ReportProgress = (phase: Phase, done: number, total: number) => Effect.Effect<void>
 
@@ -83,7 +83,7 @@ const eachPortion = Effect.fnUntraced(function* <E, R>(
   visit: (region: Region, runs: RegionRuns, byteLength: number) => Effect.Effect<void, E, R>
 ) {
   for (const piece of local.pieces) {
-    for (const portion of piecesOf(local.dtype, piece.global)) {
+    for (const portion of boundedRegions(local.dtype, piece.global)) {
       const place = moveRegion(portion.region, piece.global, piece.local)
       const runs = regionRuns(local.shape, place, bitsOf(local.dtype))
       if (Result.isFailure(runs)) return yield* viewFault(group.rank, local.name, runs.failure)
@@ -103,8 +103,8 @@ export const makeScratch = (): ((byteLength: number) => Uint8Array) => {
 
 export const digestOf = Effect.fnUntraced(function* (group: ProcessGroupShape, bytes: Uint8Array) {
   const hash = createHash("sha256")
-  for (let start = 0; start < bytes.length; start += pieceBytes) {
-    hash.update(bytes.subarray(start, start + pieceBytes))
+  for (let start = 0; start < bytes.length; start += boundedBytes) {
+    hash.update(bytes.subarray(start, start + boundedBytes))
     yield* group.reportProgress
   }
   return hash.digest("hex")

@@ -2,13 +2,14 @@
  * What must hold of moves, reductions and host bytes before any byte moves, whatever device they are on: tensors alive,
  * inside their storage, of fitting shapes and types. An engine adds which memory it takes.
  */
+
+import { isCastable, isSubByte, kindOf } from "@tensorferry/core/base/DType"
+import { equalShapes, formatShape } from "@tensorferry/core/base/Region"
+import { type ReduceOp, type TensorError, type TensorReason, tensorError } from "@tensorferry/core/service/TensorEngine"
+import { cpu } from "@tensorferry/core/tensor/Device"
+import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
+import { byteMove, type Move, type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
 import * as Result from "effect/Result"
-import { isCastable, isSubByte, kindOf } from "../base/DType.ts"
-import { equalShapes, formatShape } from "../base/Region.ts"
-import { type ReduceOp, type TensorError, type TensorReason, tensorError } from "../service/TensorEngine.ts"
-import { cpu } from "../tensor/Device.ts"
-import { makeStorage, type Storage } from "../tensor/Storage.ts"
-import { byteMove, type Move, type Tensor, tensorView } from "../tensor/Tensor.ts"
 
 export type Checked<A> = Result.Result<A, TensorError>
 

@@ -4,9 +4,9 @@
  * Words: 0 to quantize or 1 to dequantize, rule, plain type, dimensions; addresses of the plain tensor, of data and of
  * scales; the shape; the three tensors' strides in elements. Only checked tensors are encoded.
  */
-import { dtypes } from "../base/DType.ts"
-import { type QuantizedTensor, scaleRules } from "../tensor/QuantizedTensor.ts"
-import type { Tensor } from "../tensor/Tensor.ts"
+import { dtypes } from "@tensorferry/core/base/DType"
+import { type QuantizedTensor, scaleRules } from "@tensorferry/core/tensor/QuantizedTensor"
+import type { Tensor } from "@tensorferry/core/tensor/Tensor"
 import { TableWriter } from "./MoveTable.ts"
 
 export const encodeQuantize = (

@@ -2,13 +2,20 @@
  * What must hold of a conversion to or from block-scaled types before any byte moves, whatever device it is on: a known
  * recipe, fitting shapes and types, whole blocks, and no overlap of what is written with anything else.
  */
+
+import type { DType } from "@tensorferry/core/base/DType"
+import { bitsOf } from "@tensorferry/core/base/DType"
+import { equalShapes } from "@tensorferry/core/base/Region"
+import type { TensorError } from "@tensorferry/core/service/TensorEngine"
+import {
+  layoutOf,
+  mxBlockSize,
+  type QuantizedTensor,
+  recipeFault,
+  scaleShapeOf
+} from "@tensorferry/core/tensor/QuantizedTensor"
+import type { Move, Tensor } from "@tensorferry/core/tensor/Tensor"
 import * as Result from "effect/Result"
-import type { DType } from "../base/DType.ts"
-import { bitsOf } from "../base/DType.ts"
-import { equalShapes } from "../base/Region.ts"
-import type { TensorError } from "../service/TensorEngine.ts"
-import { layoutOf, mxBlockSize, type QuantizedTensor, recipeFault, scaleShapeOf } from "../tensor/QuantizedTensor.ts"
-import type { Move, Tensor } from "../tensor/Tensor.ts"
 import { type Checked, describeTensor, type Refusal } from "./MoveChecks.ts"
 
 /** Types that block scaling converts from and to. */

@@ -12,7 +12,7 @@ import { tensorView } from "@tensorferry/core/tensor/Tensor"
 import { blockHull, scaleRegion } from "@tensorferry/core/transform/QuantizedRegion"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
-import { scaleNameOf } from "../job/conversion.ts"
+import { scaleNameOf } from "./conversion.ts"
 import type { Model } from "./Model.ts"
 import type { ModelError } from "./ModelError.ts"
 

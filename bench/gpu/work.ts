@@ -1,5 +1,5 @@
 /**
- * What the programs of `scripts/gpu` tell each other: the work of a rank's process, and the lines that it prints. Data only.
+ * What the programs of `bench/gpu` tell each other: the work of a rank's process, and the lines that it prints. Data only.
  */
 import type { CaseResult, RankOutcome } from "@tensorferry/testing"
 

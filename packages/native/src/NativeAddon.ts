@@ -4,10 +4,11 @@
  * Invariant: native functions never throw; they answer `Ok` with a value, or a code with what failed. A missing, foreign
  * or outdated addon is a `BackendError` "Unavailable".
  */
+
+import { type BackendError, backendError } from "@tensorferry/core/backend/BackendDescriptor"
+import { dtypes } from "@tensorferry/core/base/DType"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
-import { dtypes } from "../base/DType.ts"
-import { type BackendError, backendError } from "./BackendDescriptor.ts"
 
 export type NativeCode =
   | "InvalidArgument"

@@ -9,9 +9,9 @@ import * as path from "node:path"
 import { createInterface } from "node:readline"
 import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
 import * as NodeServices from "@effect/platform-node/NodeServices"
+import { agent } from "@tensorferry/cli/commands/agent"
 import * as Command from "effect/cli/Command"
 import * as Effect from "effect/Effect"
-import { agent } from "../../packages/cli/src/commands/agent.ts"
 
 /** `tensorferry agent` with these arguments. */
 export const agentMain = (args: ReadonlyArray<string>): void => {

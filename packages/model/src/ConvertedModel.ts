@@ -11,9 +11,9 @@ import { sliceTensor, type Tensor, tensorBytes, tensorView } from "@tensorferry/
 import { blockHull, scaleRegion } from "@tensorferry/core/transform/QuantizedRegion"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
-import type { Model } from "../model/Model.ts"
-import { modelError } from "../model/ModelError.ts"
 import { type Conversion, convertedTensors, isQuantized, scaleNameOf } from "./conversion.ts"
+import type { Model } from "./Model.ts"
+import { modelError } from "./ModelError.ts"
 
 const within = (region: Region, hull: Region): Region =>
   region.map(([start, end], dim) => [start - hull[dim]![0], end - hull[dim]![0]] as const)

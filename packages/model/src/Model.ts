@@ -1,0 +1,32 @@
+/**
+ * A model, whole or in shards: names, types, shapes, and reads of any region. What holds it does not matter to those who
+ * read it.
+ */
+import type { Region, Shape } from "@tensorferry/core/base/Region"
+import type { CheckpointError } from "@tensorferry/core/checkpoint/CheckpointError"
+import type { ModelConfig } from "@tensorferry/core/layout/ModelFamilies"
+import type { ModelTensor, ParallelConfig, Piece } from "@tensorferry/core/layout/ModelLayout"
+import type { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
+import type * as Effect from "effect/Effect"
+import type { ModelError } from "./ModelError.ts"
+
+/** An open model. Reads fail with what is wrong with its files. */
+export interface Model {
+  readonly path: string
+  readonly tensors: ReadonlyArray<ModelTensor>
+  readonly metadata: ReadonlyMap<string, string>
+  /** How the files are sharded, where a manifest says so. */
+  readonly sharded: { readonly layout: ParallelConfig; readonly rules: ShardingRules } | undefined
+  /** The model's configuration where it comes with the tensors, not in a file beside them. */
+  readonly config: ModelConfig | undefined
+  /** SHA-256 that a manifest states of exactly these pieces in exactly this shape. */
+  readonly digestOf: (name: string, shape: Shape, pieces: ReadonlyArray<Piece>) => string | undefined
+  /** Compares every file of a sharded model with its digests, replicas too; fails with the first that was changed. */
+  readonly checkFiles: Effect.Effect<void, CheckpointError | ModelError>
+  /** Fills `into` with the dense row-major bytes of a region of the whole tensor. */
+  readonly readRegion: (
+    name: string,
+    region: Region,
+    into: Uint8Array
+  ) => Effect.Effect<void, CheckpointError | ModelError>
+}

@@ -1,0 +1,8 @@
+/**
+ * The steps of a rank's work on a model.
+ */
+import * as Schema from "effect/Schema"
+
+/** Steps of a rank's work, in order. */
+export const Phase = Schema.Literals(["start", "load", "copy", "verify", "write", "finish"])
+export type Phase = typeof Phase.Type
