@@ -6,6 +6,8 @@ const projects: { readonly [name: string]: string } = {
   native: "packages/native",
   testing: "packages/testing",
   "backend-torch-copy": "packages/backend-torch-copy",
+  gpu: "packages/gpu",
+  simulators: "packages/simulators",
   "backend-cuda": "packages/backend-cuda",
   "backend-nvshmem": "packages/backend-nvshmem",
   "backend-xpu": "packages/backend-xpu",

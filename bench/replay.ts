@@ -2,20 +2,17 @@
  * The cost of a warm replay submission: around the Effect of `submitH2d`, with its native call, over the simulated driver.
  * Its time per call is part of the figure; a real driver's is some 2.5 us. Real devices: `bench/gpu`.
  */
-import { fileURLToPath } from "node:url"
 import { descriptors } from "@tensorferry/backend-cuda"
 import { descriptor as hostBackend } from "@tensorferry/backend-torch-copy"
 import { HostMemory } from "@tensorferry/core/service/HostMemory"
 import { ReplayTransferBackend } from "@tensorferry/core/service/ReplayTransferBackend"
 import { tensorView } from "@tensorferry/core/tensor/Tensor"
+import { gpuSimulator } from "@tensorferry/simulators/libraries"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import { type BenchResult, median } from "./measure.ts"
 
-const simulator = fileURLToPath(
-  new URL("../packages/backend-cuda/build/native/simulator/libtensorferry_gpu_simulator.so", import.meta.url)
-)
-const libraries = { runtime: simulator, driver: simulator, compiler: simulator, collectives: simulator }
+const libraries = { runtime: gpuSimulator, driver: gpuSimulator, compiler: gpuSimulator, collectives: gpuSimulator }
 
 const byteLength = 4096
 const submissions = 20_000

@@ -6,6 +6,7 @@ import { spawnSync } from "node:child_process"
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs"
 import { tmpdir } from "node:os"
 import * as path from "node:path"
+import { gpuSimulator, nvshmemSimulator } from "@tensorferry/simulators/libraries"
 
 const root = path.resolve(import.meta.dirname, "..")
 const folder = path.join(root, "docs/backends")
@@ -29,10 +30,8 @@ const simulated = (library: string): NodeJS.ProcessEnv => ({
   TENSORFERRY_GPU_SIMULATOR: "devices=4 pace=1 seed=1 name=Simulated-GPU",
   XDG_CACHE_HOME: scratch
 })
-const gpu = simulated(path.join(root, "packages/backend-cuda/build/native/simulator/libtensorferry_gpu_simulator.so"))
-const shmem = simulated(
-  path.join(root, "packages/backend-nvshmem/build/native/simulator/libtensorferry_nvshmem_simulator.so")
-)
+const gpu = simulated(gpuSimulator)
+const shmem = simulated(nvshmemSimulator)
 /** So that little data passes through every way. */
 const small = { arenaBytes: 2 ** 20, copyEngineBytes: 2 ** 15 }
 const cuda: Subject = {

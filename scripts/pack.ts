@@ -97,7 +97,7 @@ export const packAll = (folder: string, otherPrebuilds?: string): ReadonlyArray<
     }
     run(process.execPath, [path.join(root, "scripts/merge-core.ts")])
     const filters = names.flatMap((name) => ["--filter", `./packages/${name}`])
-    const args = ["--recursive", ...filters, "pack", "--json", "--pack-destination", folder]
+    const args = ["--recursive", "--no-sort", ...filters, "pack", "--json", "--pack-destination", folder]
     return JSON.parse(pnpm(args, root)) as ReadonlyArray<Packed>
   } finally {
     removePrebuilt()

@@ -20,6 +20,7 @@ import {
 import { createRequire } from "node:module"
 import * as path from "node:path"
 import { fileURLToPath } from "node:url"
+import { gpuSimulator, nvshmemSimulator } from "@tensorferry/simulators/libraries"
 import { type Plugin, rolldown } from "rolldown"
 
 const root = fileURLToPath(new URL("../..", import.meta.url))
@@ -61,7 +62,7 @@ const command = await rolldown({
     [
       "command",
       "job/rankMain",
-      "machine/neighbourMain",
+      "machine/processProbeMain",
       "replay/collectorMain",
       "backends/benchMain",
       "backends/conformanceMain"
@@ -83,14 +84,11 @@ const addon = (name: string): void => {
   }
 }
 addon("backend-torch-copy")
-addon("backend-cuda")
+addon("gpu")
 addon("backend-nvshmem")
 addon("bus")
-for (const [name, library] of [
-  ["backend-cuda", "libtensorferry_gpu_simulator.so"],
-  ["backend-nvshmem", "libtensorferry_nvshmem_simulator.so"]
-] as const) {
-  copyFileSync(path.join(root, "packages", name, "build/native/simulator", library), path.join(folder, library))
+for (const library of [gpuSimulator, nvshmemSimulator]) {
+  copyFileSync(library, path.join(folder, path.basename(library)))
 }
 for (const set of ["megatron_plans", "dtype_casts", "mxfp8"]) {
   copyFileSync(path.join(root, "golden", set, `${set}.json.gz`), path.join(folder, "data", `${set}.json.gz`))
@@ -108,7 +106,7 @@ const lmdb = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/l
 if (lmdb === undefined) console.warn("liblmdb.so.0 is not installed here, so the bundle has none for the bus.")
 else copyFileSync(lmdb, path.join(busData, "liblmdb.so.0"))
 // Addons are found by a package that looks for files, and so cannot become part of the program.
-const required = createRequire(path.join(root, "packages/backend-cuda/package.json"))
+const required = createRequire(path.join(root, "packages/gpu/package.json"))
 const finder = path.dirname(required.resolve("node-gyp-build/package.json"))
 cpSync(finder, path.join(folder, "node_modules/node-gyp-build"), { recursive: true, dereference: true })
 writeFileSync(path.join(folder, "package.json"), `${JSON.stringify({ type: "module", version })}\n`)

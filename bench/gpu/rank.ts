@@ -22,7 +22,14 @@ import { sliceTensor, type Tensor, tensorView } from "@tensorferry/core/tensor/T
 import { type TensorDict, tensorDict } from "@tensorferry/core/tensor/TensorDict"
 import { type MegatronCase, rostersOf } from "@tensorferry/golden/megatronPlans"
 import { type CaseResult, meetAfterCase, runConformanceRank } from "@tensorferry/testing"
-import { allocateSide, describeFault, fillSide, jobSize, judgeSide, oracleModel } from "@tensorferry/testing/oracle"
+import {
+  allocateSide,
+  describeFault,
+  fillSide,
+  jobSize,
+  judgeSide,
+  oracleModel
+} from "@tensorferry/testing/planning/oracle"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"

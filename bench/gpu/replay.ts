@@ -6,15 +6,15 @@
  * slots, copy behind copy, without events or JavaScript in between.
  */
 import type { CudaOptions } from "@tensorferry/backend-cuda"
-import type { AllocatedMemory } from "@tensorferry/backend-cuda/Addon"
 import type { ReplayQueue } from "@tensorferry/backend-cuda/ReplayQueue"
 import { type OpenReplay, open } from "@tensorferry/backend-cuda/ReplayTransfer"
-import * as TensorEngineLayer from "@tensorferry/backend-cuda/TensorEngine"
 import { descriptor as hostBackend } from "@tensorferry/backend-torch-copy"
 import { replayTransferLayer } from "@tensorferry/core/replay/ReplayTransferLayer"
 import { HostMemory } from "@tensorferry/core/service/HostMemory"
 import { type ReplaySubmission, ReplayTransferBackend } from "@tensorferry/core/service/ReplayTransferBackend"
 import { type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
+import type { AllocatedMemory } from "@tensorferry/gpu/Addon"
+import * as TensorEngineLayer from "@tensorferry/gpu/TensorEngine"
 import { type CaseResult, runReplayCases } from "@tensorferry/testing"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"

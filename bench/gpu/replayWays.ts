@@ -2,7 +2,7 @@
  * Ways to queue replay copies side by side: what the link carries and what a submission costs, of this package's ways and of
  * a native loop of the vendor's functions with the same signals. All are measured in turns, on one device, in one process.
  */
-import { makeDeviceMemory } from "@tensorferry/backend-cuda/DeviceMemory"
+
 import { makeReplayDevice } from "@tensorferry/backend-cuda/ReplayDevice"
 import { openReplayQueue, type RawSlots, type ReplayWay, replayWay } from "@tensorferry/backend-cuda/ReplayQueue"
 import { type OpenReplay, open } from "@tensorferry/backend-cuda/ReplayTransfer"
@@ -10,6 +10,7 @@ import { descriptor as hostBackend } from "@tensorferry/backend-torch-copy"
 import { replayTransferLayer } from "@tensorferry/core/replay/ReplayTransferLayer"
 import { type ReplaySubmission, ReplayTransferBackend } from "@tensorferry/core/service/ReplayTransferBackend"
 import type { Tensor } from "@tensorferry/core/tensor/Tensor"
+import { makeDeviceMemory } from "@tensorferry/gpu/DeviceMemory"
 import type { NativeFailure } from "@tensorferry/native/NativeAddon"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"

@@ -14,7 +14,7 @@ import { indexLowering, lowerRank } from "@tensorferry/core/planner/Lowering"
 import { checkMeshPlans } from "@tensorferry/core/planner/MeshCheck"
 import { indexMap } from "@tensorferry/core/planner/MeshIndex"
 import { planMesh, routesOf } from "@tensorferry/core/planner/MeshPlanner"
-import { arrayOf, runMeshPlans, valuesOf } from "@tensorferry/testing/meshOracle"
+import { arrayOf, runMeshPlans, valuesOf } from "@tensorferry/testing/planning/meshOracle"
 import * as Result from "effect/Result"
 import { layoutOf, type RecordedLayout } from "./meshLayouts.ts"
 

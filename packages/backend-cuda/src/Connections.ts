@@ -6,11 +6,11 @@
  */
 import type { CopyDriverError } from "@tensorferry/core/service/CopyDriver"
 import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
+import type { NativeCommunicator } from "@tensorferry/gpu/Addon"
+import type { Gpu } from "@tensorferry/gpu/Gpu"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
-import type { NativeCommunicator } from "./Addon.ts"
 import type { DriverErrors } from "./driverErrors.ts"
-import type { Gpu } from "./Gpu.ts"
 
 export interface Connection {
   readonly number: number

@@ -4,9 +4,10 @@
  * Invariants: a block is opened once and closed once, when its owner revokes it or the driver closes, and after what runs
  * then. A closed mapping never opens again: who still holds it must ask for a new one.
  */
+
+import { describeFailure } from "@tensorferry/gpu/failures"
+import type { Gpu } from "@tensorferry/gpu/Gpu"
 import * as Result from "effect/Result"
-import { describeFailure } from "./failures.ts"
-import type { Gpu } from "./Gpu.ts"
 import { type ProcessIdentity, processKey } from "./identity.ts"
 import type { PublishedBlock } from "./Publication.ts"
 

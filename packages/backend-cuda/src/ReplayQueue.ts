@@ -6,14 +6,14 @@
  */
 
 import type { ReplayStream } from "@tensorferry/core/service/ReplayTransferBackend"
+import { type NativeReplay, type RawTimes, rawSignals, replayAnswers } from "@tensorferry/gpu/Addon"
+import { addBackground, idle } from "@tensorferry/gpu/BackgroundWork"
+import type { Gpu } from "@tensorferry/gpu/Gpu"
 import { type NativeFailure, resultOf } from "@tensorferry/native/NativeAddon"
 import { runJob, type Start, startJob } from "@tensorferry/native/NativeJob"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type * as EffectScope from "effect/Scope"
-import { type NativeReplay, type RawTimes, rawSignals, replayAnswers } from "./Addon.ts"
-import { addBackground, idle } from "./BackgroundWork.ts"
-import type { Gpu } from "./Gpu.ts"
 
 /** How copies are queued. Every way keeps the contract; they differ in what the link and the submitter pay. */
 export interface ReplayWay {

@@ -4,12 +4,13 @@
 import type { BackendDescriptor, ProbeResult } from "@tensorferry/core/backend/BackendDescriptor"
 import { lazyLayer } from "@tensorferry/core/backend/LazyLayer"
 import { optionsLayer } from "@tensorferry/core/backend/OptionsLayer"
+import { type Addon, loadAddon, packageFolder } from "@tensorferry/gpu/Addon"
+import { tensorEngineCapabilities } from "@tensorferry/gpu/capabilities"
+import { type Discovered, discover } from "@tensorferry/gpu/discover"
+import { libraryNames, libraryVariable, searchedPaths } from "@tensorferry/gpu/libraries"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
-import { type Addon, loadAddon, packageFolder } from "./Addon.ts"
-import { copyDriverCapabilities, tensorEngineCapabilities } from "./capabilities.ts"
-import { type Discovered, discover } from "./discover.ts"
-import { libraryNames, libraryVariable, searchedPaths } from "./libraries.ts"
+import { copyDriverCapabilities } from "./capabilities.ts"
 import { CudaOptions, optionNames } from "./options.ts"
 import type { DriverKind } from "./planning/route.ts"
 
@@ -75,7 +76,7 @@ const descriptor = (kind: DriverKind): BackendDescriptor => ({
     withOptions(kind)(options, (decoded) =>
       lazyLayer(
         kind,
-        () => import("./TensorEngine.ts"),
+        () => import("@tensorferry/gpu/TensorEngine"),
         ({ layer }) => layer(decoded, kind)
       )
     ),

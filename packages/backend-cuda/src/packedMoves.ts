@@ -16,11 +16,11 @@ import {
   tensorByteLength,
   tensorView
 } from "@tensorferry/core/tensor/Tensor"
+import { cutShape } from "@tensorferry/gpu/stagingBoxes"
 import { MoveTable } from "@tensorferry/native/MoveTable"
 import * as Result from "effect/Result"
 import type { Checked, DriverErrors } from "./driverErrors.ts"
 import type { Flow, Pair } from "./flows.ts"
-import { cutShape } from "./planning/pieces.ts"
 import {
   alignUp,
   cutWindows,

@@ -3,9 +3,10 @@
  *
  * Invariant: what cannot work is told in words before it is tried, and nothing is opened that the flow does not need.
  */
+
+import type { Gpu } from "@tensorferry/gpu/Gpu"
 import * as Result from "effect/Result"
 import type { Flow } from "./flows.ts"
-import type { Gpu } from "./Gpu.ts"
 import { isSameHost, isSameProcess } from "./identity.ts"
 import type { Mapping, Mappings } from "./Mappings.ts"
 import type { PeerList, PublishedBlock, PublishedSettings } from "./Publication.ts"

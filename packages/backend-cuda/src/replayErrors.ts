@@ -8,9 +8,9 @@ import {
   replayTransferError
 } from "@tensorferry/core/service/ReplayTransferBackend"
 import type { TensorError } from "@tensorferry/core/service/TensorEngine"
+import { packageName } from "@tensorferry/gpu/Addon"
+import { describeFailure } from "@tensorferry/gpu/failures"
 import type { NativeFailure } from "@tensorferry/native/NativeAddon"
-import { packageName } from "./Addon.ts"
-import { describeFailure } from "./failures.ts"
 
 const remedies: Partial<Record<ReplayTransferReason["_tag"], string>> = {
   ShapeMismatch: "Give dense tensors: copy the slice into a slot of its own first.",

@@ -4,11 +4,12 @@
  * Invariants: staging is written only after what used it before: a window is packed when the group two before it has sent
  * the slot, and a group receives into a slot when the window two before it is unpacked. Everything else overlaps.
  */
+
+import type { Span } from "@tensorferry/gpu/RunTimes"
+import { eventLimit, StepTable, type StreamNumber } from "@tensorferry/gpu/StepTable"
 import type { DirectMoves, Run } from "./directMoves.ts"
 import type { GroupWindow, WindowShare } from "./packedMoves.ts"
 import { spreadProgress } from "./planning/windows.ts"
-import type { Span } from "./RunTimes.ts"
-import { eventLimit, StepTable, type StreamNumber } from "./StepTable.ts"
 
 const packing: StreamNumber = 0
 const wire: StreamNumber = 1

@@ -6,7 +6,17 @@ import { assert, describe, it } from "@effect/vitest"
 import { CopyDriver } from "@tensorferry/core/service/CopyDriver"
 import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
+import { deviceOf } from "@tensorferry/gpu/TensorEngine"
+import { assertClean, resetSimulator, simulatedLibraries, simulator } from "@tensorferry/simulators/gpu"
 import { runMembers } from "@tensorferry/testing"
+import {
+  fillShare,
+  judgeShare,
+  makeShare,
+  makeTransfers,
+  randomTransfer,
+  type Transfer
+} from "@tensorferry/testing/transfers/randomTransfers"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -15,10 +25,7 @@ import * as Result from "effect/Result"
 import type { Scope } from "effect/Scope"
 import type { CudaOptions } from "../src/options.ts"
 import type { DriverKind } from "../src/planning/route.ts"
-import { deviceOf } from "../src/TensorEngine.ts"
-import { assertClean, driverOf, engines, kinds, resetSimulator } from "./cluster.ts"
-import { fillShare, judgeShare, makeShare, makeTransfers, randomTransfer, type Transfer } from "./random.ts"
-import { simulatedLibraries, simulator } from "./simulator.ts"
+import { driverOf, engines, kinds } from "./cluster.ts"
 
 type Services = CopyDriver | TensorEngine | ProcessGroup | Scope
 

@@ -3,8 +3,8 @@
  * a mapping that is closed twice looks like.
  */
 import { assert, describe, it } from "@effect/vitest"
+import type { Addon } from "@tensorferry/gpu/Addon"
 import type { NativeAnswer } from "@tensorferry/native/NativeAddon"
-import type { Addon } from "../src/Addon.ts"
 import type { DriverKind } from "../src/planning/route.ts"
 import { type PairInput, type RankResult, runPair } from "./fixtures/pair.ts"
 

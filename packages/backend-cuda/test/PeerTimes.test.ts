@@ -1,10 +1,12 @@
 /** Reports of the copy service carry what the device measured, by peer, over the simulated driver. */
+
 import { afterEach, assert, beforeEach, describe, it } from "@effect/vitest"
 import { CopyService } from "@tensorferry/core/service/CopyService"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
+import { assertClean, resetSimulator } from "@tensorferry/simulators/gpu"
 import { runCluster } from "@tensorferry/testing"
 import * as Effect from "effect/Effect"
-import { assertClean, clusterOf, kinds, resetSimulator } from "./cluster.ts"
+import { clusterOf, kinds } from "./cluster.ts"
 
 beforeEach(() => resetSimulator("seed=9"))
 afterEach(() => assertClean())

@@ -4,16 +4,16 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
+import { type Addon, loadAddon } from "@tensorferry/gpu/Addon"
+import { makeDeviceMemory } from "@tensorferry/gpu/DeviceMemory"
+import { openGpu } from "@tensorferry/gpu/Gpu"
+import * as CudaEngine from "@tensorferry/gpu/TensorEngine"
+import { assertClean, resetSimulator, violations } from "@tensorferry/simulators/gpu"
+import { runBatch } from "@tensorferry/testing/transfers/randomBatches"
+import { randomTransfer } from "@tensorferry/testing/transfers/randomTransfers"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
-import { type Addon, loadAddon } from "../src/Addon.ts"
-import { makeDeviceMemory } from "../src/DeviceMemory.ts"
-import { openGpu } from "../src/Gpu.ts"
-import * as CudaEngine from "../src/TensorEngine.ts"
-import { runBatch } from "./batches.ts"
-import { assertClean, driverOf, resetSimulator, testOptions } from "./cluster.ts"
-import { randomTransfer } from "./random.ts"
-import { violations } from "./simulator.ts"
+import { driverOf, testOptions } from "./cluster.ts"
 
 /** Words of a step behind the first, by kind; see StepTable. */
 const wordsOf = [0, 3, 1, 1, 1, 1, 0, 3, 3, 0, 2, 1, 1]

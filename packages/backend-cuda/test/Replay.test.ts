@@ -2,20 +2,21 @@
  * The replay backend over the simulated driver: right under many orders of the device's work, whatever is freed, closed or
  * refused meanwhile, and wrong as soon as one of its waits is left out.
  */
+
 import { assert, describe, it } from "@effect/vitest"
 import { HostMemory } from "@tensorferry/core/service/HostMemory"
 import { tensorView } from "@tensorferry/core/tensor/Tensor"
+import { type Addon, replayAnswers } from "@tensorferry/gpu/Addon"
+import { assertClean, resetSimulator, simulator, violations } from "@tensorferry/simulators/gpu"
+import { makeEngine } from "@tensorferry/simulators/gpuEngine"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
-import { type Addon, replayAnswers } from "../src/Addon.ts"
 import type { CudaOptions } from "../src/options.ts"
 import { replayWay } from "../src/ReplayQueue.ts"
-import { assertClean, makeEngine, resetSimulator } from "./cluster.ts"
 import { assertRegistered, bytesOf, hostSlot, openReplay, peek, poison, run, runDeepTicks, runTicks } from "./replay.ts"
-import { simulator, violations } from "./simulator.ts"
 
 const isFull = process.env.TENSORFERRY_TEST_FULL !== undefined
 const seeds = isFull ? 1000 : 20

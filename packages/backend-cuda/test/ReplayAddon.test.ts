@@ -3,13 +3,13 @@
  * passed or freed at a bad moment is refused or waited for.
  */
 import { assert, describe, it } from "@effect/vitest"
+import type { Addon, NativeDevice, NativePin, NativeReplay, PreparedReplayCopy } from "@tensorferry/gpu/Addon"
+import { loadAddon, replayAnswers } from "@tensorferry/gpu/Addon"
+import { leaks, simulator, violations } from "@tensorferry/simulators/gpu"
+import { allocate, openDevice, problem, run, simulated, start, value } from "@tensorferry/simulators/gpuAddon"
 import * as Effect from "effect/Effect"
-import type { Addon, NativeDevice, NativePin, NativeReplay, PreparedReplayCopy } from "../src/Addon.ts"
-import { loadAddon, replayAnswers } from "../src/Addon.ts"
 import { replayWay } from "../src/ReplayQueue.ts"
-import { allocate, openDevice, problem, run, simulated, start, value } from "./native.ts"
 import { waysOfReplay } from "./replay.ts"
-import { leaks, simulator, violations } from "./simulator.ts"
 
 const page = 4096
 

@@ -4,18 +4,18 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import { ReplayTesting } from "@tensorferry/core/service/ReplayTesting"
+import * as TensorEngine from "@tensorferry/gpu/TensorEngine"
+import { assertClean, resetSimulator, simulator } from "@tensorferry/simulators/gpu"
 import { describeReplayTransfer } from "@tensorferry/testing/vitest"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import { afterEach, beforeEach } from "vitest"
 import { layer } from "../src/ReplayTesting.ts"
-import * as TensorEngine from "../src/TensorEngine.ts"
-import { assertClean, resetSimulator, testOptions } from "./cluster.ts"
+import { testOptions } from "./cluster.ts"
 import { hostMemoryLayer } from "./replay.ts"
 import { hold } from "./replayHooks.ts"
 import { replaySubjectLayer, type SubjectHooks } from "./replaySubject.ts"
-import { simulator } from "./simulator.ts"
 
 const isFull = process.env.TENSORFERRY_TEST_FULL !== undefined
 

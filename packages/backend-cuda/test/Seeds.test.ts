@@ -2,11 +2,13 @@
  * Random batches over every driver under many orders of the simulated device's work: poisoned destinations, three rounds,
  * new contents and new memory, and at the end nothing objected to and nothing left.
  */
+
 import { assert, describe, it } from "@effect/vitest"
+import { assertClean, resetSimulator } from "@tensorferry/simulators/gpu"
+import { runBatch } from "@tensorferry/testing/transfers/randomBatches"
+import { makeRandom, makeTransfers } from "@tensorferry/testing/transfers/randomTransfers"
 import * as Layer from "effect/Layer"
-import { runBatch } from "./batches.ts"
-import { assertClean, driverOf, engines, kinds, resetSimulator } from "./cluster.ts"
-import { makeRandom, makeTransfers } from "./random.ts"
+import { driverOf, engines, kinds } from "./cluster.ts"
 
 const seeds = process.env.TENSORFERRY_TEST_FULL === undefined ? 20 : 1000
 

@@ -2,11 +2,13 @@
  * This package against the whole conformance kit, over the simulated driver: its engine, and its three drivers between
  * ranks of one process.
  */
+
+import * as TensorEngine from "@tensorferry/gpu/TensorEngine"
+import { assertClean, resetSimulator } from "@tensorferry/simulators/gpu"
 import { runCopyCase, runCopyDriverCase } from "@tensorferry/testing"
 import { describeCopyDriver, describeCopyService, describeTensorEngine } from "@tensorferry/testing/vitest"
 import { afterEach, beforeEach } from "vitest"
-import * as TensorEngine from "../src/TensorEngine.ts"
-import { assertClean, clusterOf, kinds, resetSimulator, testOptions } from "./cluster.ts"
+import { clusterOf, kinds, testOptions } from "./cluster.ts"
 
 let seed = 1
 beforeEach(() => resetSimulator(`seed=${seed++}`))

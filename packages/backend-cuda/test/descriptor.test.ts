@@ -1,16 +1,18 @@
 /**
  * What the package says about itself, with and without devices, and that its layers are what it says.
  */
+
 import { assert, describe, it } from "@effect/vitest"
 import { validateDescriptor } from "@tensorferry/core/backend/BackendDescriptor"
 import { layerSingle } from "@tensorferry/core/group/ProcessGroupInProcess"
 import { CopyDriver } from "@tensorferry/core/service/CopyDriver"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
+import { assertClean, resetSimulator } from "@tensorferry/simulators/gpu"
+import { gpuSimulator } from "@tensorferry/simulators/libraries"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import { descriptors } from "../src/index.ts"
-import { assertClean, resetSimulator, testOptions } from "./cluster.ts"
-import { simulatorPath } from "./simulator.ts"
+import { testOptions } from "./cluster.ts"
 
 const variables = ["TENSORFERRY_CUDA_RUNTIME", "TENSORFERRY_CUDA_DRIVER", "TENSORFERRY_CUDA_NVRTC", "TENSORFERRY_NCCL"]
 
@@ -32,7 +34,7 @@ const probed = (name: string, libraries: Record<string, string>) =>
       })
   )
 
-const simulated = Object.fromEntries(variables.map((variable) => [variable, simulatorPath]))
+const simulated = Object.fromEntries(variables.map((variable) => [variable, gpuSimulator]))
 
 describe("descriptors", () => {
   it.live("are valid", () =>

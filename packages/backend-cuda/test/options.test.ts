@@ -1,8 +1,9 @@
 /** Options: what is known, what is refused by its path, and what the environment fills in. */
 import { assert, describe, it } from "@effect/vitest"
+import { chooseOrdinal, kernelCacheFolder } from "@tensorferry/gpu/options"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
-import { CudaOptions, chooseOrdinal, kernelCacheFolder } from "../src/options.ts"
+import { CudaOptions } from "../src/options.ts"
 
 const decode = Schema.decodeUnknownResult(CudaOptions)
 

@@ -4,10 +4,10 @@
  */
 import type { BackendDescriptor } from "@tensorferry/core/backend/BackendDescriptor"
 import { optionsLayer } from "@tensorferry/core/backend/OptionsLayer"
+import { simulator } from "@tensorferry/simulators/gpu"
 import * as Effect from "effect/Effect"
 import { CudaOptions } from "../src/options.ts"
 import { layer } from "../src/ReplayTesting.ts"
-import { simulator } from "./simulator.ts"
 
 const withOptions = optionsLayer(CudaOptions, "cuda", "See the options of the backend.")
 

@@ -4,11 +4,11 @@
  */
 import { HostMemory } from "@tensorferry/core/service/HostMemory"
 import { ReplayTesting } from "@tensorferry/core/service/ReplayTesting"
+import { packageName } from "@tensorferry/gpu/Addon"
 import { ReplaySubject, type ReplaySubjectShape } from "@tensorferry/testing/conformance/ReplaySubject"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
-import { packageName } from "../src/Addon.ts"
 import type { CudaOptions } from "../src/options.ts"
 import { type HoldQueues, layer } from "../src/ReplayTesting.ts"
 

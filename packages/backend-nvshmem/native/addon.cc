@@ -6,7 +6,7 @@
 #include <tensorferry/dtype.h>
 #include <tensorferry/napi_jobs.h>
 
-#include "arguments.h"
+#include <tensorferry_gpu/arguments.h>
 #include "exchange.h"
 
 namespace tensorferry::nvshmem {

@@ -4,7 +4,7 @@
  */
 import { createRequire } from "node:module"
 import { fileURLToPath } from "node:url"
-import type { NativeStreamCalls } from "@tensorferry/backend-cuda/Addon"
+import type { NativeStreamCalls } from "@tensorferry/gpu/Addon"
 import {
   type AddonIdentity,
   addonLoader,

@@ -12,10 +12,7 @@
  */
 import { makeAgreement } from "@tensorferry/backend-cuda/agreement"
 import { driverErrors } from "@tensorferry/backend-cuda/driverErrors"
-import { unavailable, unavailableBecause } from "@tensorferry/backend-cuda/failures"
 import { mayBeAlive, processIdentity } from "@tensorferry/backend-cuda/identity"
-import { peerTimesOf, type RunTimes, runTimes } from "@tensorferry/backend-cuda/RunTimes"
-import { deviceOf, open } from "@tensorferry/backend-cuda/TensorEngine"
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
 import { byteLengthOf, type DType } from "@tensorferry/core/base/DType"
 import { elementCount, type Shape } from "@tensorferry/core/base/Region"
@@ -31,6 +28,9 @@ import { ProcessGroup, type ProcessGroupShape } from "@tensorferry/core/service/
 import { TensorEngine, type TensorEngineShape, type TensorError } from "@tensorferry/core/service/TensorEngine"
 import type { Storage } from "@tensorferry/core/tensor/Storage"
 import { type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
+import { unavailable, unavailableBecause } from "@tensorferry/gpu/failures"
+import { peerTimesOf, type RunTimes, runTimes } from "@tensorferry/gpu/RunTimes"
+import { deviceOf, open } from "@tensorferry/gpu/TensorEngine"
 import type { NativeFailure } from "@tensorferry/native/NativeAddon"
 import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
@@ -41,11 +41,11 @@ import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
 import { type Addon, loadAddon, packageName } from "./Addon.ts"
 import { copyDriverCapabilities } from "./capabilities.ts"
+import { markUnusable } from "./LibraryState.ts"
 import { libraryNames, libraryVariable, searchedPaths } from "./libraries.ts"
 import { type Member, type Membership, makeMembership } from "./Membership.ts"
 import { deviceOptions, type NvshmemOptions } from "./options.ts"
 import { decodeByteLength } from "./Publication.ts"
-import { poison } from "./poison.ts"
 import { makePreparer, type PreparedExchange } from "./prepareExchange.ts"
 import { addSymmetric } from "./symmetricTensors.ts"
 
@@ -228,7 +228,7 @@ export const make = Effect.fnUntraced(function* (
           const gone = job.isComplete() ? undefined : firstGone(entry)
           if (gone === undefined) continue
           member.mustReset = true
-          yield* poison(gpu.ordinal, `The process of PE ${gone} ended during a run.`)
+          yield* markUnusable(gpu.ordinal, `The process of PE ${gone} ended during a run.`)
           yield* job.cancel
           yield* Deferred.fail(death, peerGone(gone))
         }
@@ -250,7 +250,7 @@ export const make = Effect.fnUntraced(function* (
         return gone === undefined
           ? Effect.fail(error)
           : Effect.andThen(
-              poison(gpu.ordinal, `The process of PE ${gone} ended during a run.`),
+              markUnusable(gpu.ordinal, `The process of PE ${gone} ended during a run.`),
               Effect.fail(peerGone(gone))
             )
       })

@@ -3,18 +3,18 @@
  * programs share; left when the drivers of all ranks are closed.
  *
  * Invariants: every step that waits for other PEs has the group's deadline; where it passes, or a PE is gone, the process's
- * NVSHMEM is poisoned and never finalised. Words are zero and runs counted alike on all ranks when `ensure` has ended.
+ * NVSHMEM is marked unusable and never finalised. Words are zero and runs counted alike on all ranks when `ensure` has ended.
  */
 import { createHash } from "node:crypto"
-import type { NativeStreamCalls } from "@tensorferry/backend-cuda/Addon"
 import type { makeAgreement } from "@tensorferry/backend-cuda/agreement"
 import type { DriverErrors } from "@tensorferry/backend-cuda/driverErrors"
-import { describeFailure } from "@tensorferry/backend-cuda/failures"
-import type { Gpu } from "@tensorferry/backend-cuda/Gpu"
-import { libraryNames as deviceLibraryNames } from "@tensorferry/backend-cuda/libraries"
 import { decodeDone } from "@tensorferry/backend-cuda/Publication"
 import type { CopyDriverError } from "@tensorferry/core/service/CopyDriver"
 import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
+import type { NativeStreamCalls } from "@tensorferry/gpu/Addon"
+import { describeFailure } from "@tensorferry/gpu/failures"
+import type { Gpu } from "@tensorferry/gpu/Gpu"
+import { libraryNames as deviceLibraryNames } from "@tensorferry/gpu/libraries"
 import type { NativeFailure } from "@tensorferry/native/NativeAddon"
 import { runJob, type Start } from "@tensorferry/native/NativeJob"
 import * as Duration from "effect/Duration"
@@ -23,10 +23,10 @@ import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Result from "effect/Result"
 import type { Addon, NativeExchange, NativeLibrary, NativeSession } from "./Addon.ts"
+import { departureOf, markUnusable, reasonUnusable, setDeparture } from "./LibraryState.ts"
 import { type BlockLayout, blockBytes, wholeSlot } from "./layout.ts"
 import { deviceOptions, type NvshmemOptions, sendSlots } from "./options.ts"
 import type { Told } from "./Publication.ts"
-import { partingOf, poison, poisonOf, setParting } from "./poison.ts"
 
 /** A job that this rank has joined. */
 export interface Member {
@@ -72,7 +72,7 @@ export const makeMembership = (parts: MembershipParts) => {
         orElse: () => {
           const detail = `Not all PEs came to the step "${op}" within ${Duration.format(group.deadline)}.`
           return Effect.andThen(
-            poison(ordinal, detail),
+            markUnusable(ordinal, detail),
             Effect.fail(errors.fail("TransportFailed", detail, { op, scope: "service" }))
           )
         }
@@ -106,13 +106,13 @@ export const makeMembership = (parts: MembershipParts) => {
 
   const leave = (session: NativeSession): Effect.Effect<void> =>
     step("leave", (done) => addon.startLeave(session, done)).pipe(
-      Effect.catch(({ reason }) => poison(ordinal, reason.detail)),
+      Effect.catch(({ reason }) => markUnusable(ordinal, reason.detail)),
       Effect.asVoid
     )
 
   const abandon = (session: NativeSession, why: string): Effect.Effect<void> =>
     Effect.andThen(
-      poison(ordinal, why),
+      markUnusable(ordinal, why),
       Effect.sync(() => addon.abandon(session))
     )
 
@@ -155,7 +155,7 @@ export const makeMembership = (parts: MembershipParts) => {
 
   const join = (told: ReadonlyArray<Told>): Effect.Effect<Member, CopyDriverError> =>
     Effect.gen(function* () {
-      yield* Effect.timeoutOption(group.keepAlive(partingOf(ordinal)), group.deadline)
+      yield* Effect.timeoutOption(group.keepAlive(departureOf(ordinal)), group.deadline)
       const identity = yield* shareIdentity
       const files = deviceLibraryNames("cuda", deviceOptions(options).libraries)
       const joined = yield* Effect.result(
@@ -175,7 +175,7 @@ export const makeMembership = (parts: MembershipParts) => {
           const made = member
           member = undefined
           if (made !== undefined) addon.closeExchange(made.exchange)
-          return poisonOf(ordinal) === undefined ? leave(session) : Effect.sync(() => addon.abandon(session))
+          return reasonUnusable(ordinal) === undefined ? leave(session) : Effect.sync(() => addon.abandon(session))
         })
       )
     })
@@ -194,7 +194,7 @@ export const makeMembership = (parts: MembershipParts) => {
   /** Leaves the job in order, if all others do; says so where that cannot be. */
   const part = (known: Member): Effect.Effect<void> =>
     Effect.gen(function* () {
-      const why = poisonOf(ordinal)
+      const why = reasonUnusable(ordinal)
       if (why !== undefined) {
         addon.abandon(known.session)
         return
@@ -258,7 +258,7 @@ export const makeMembership = (parts: MembershipParts) => {
       return Effect.gen(function* () {
         const fiber = yield* Effect.forkDetach(part(known), { startImmediately: true })
         const ended = Effect.asVoid(Fiber.await(fiber))
-        setParting(ordinal, ended)
+        setDeparture(ordinal, ended)
         yield* Effect.timeoutOption(ended, patience)
       })
     })

@@ -2,12 +2,13 @@
  * What this package offers: the backend `nvshmem` over backend-cuda's engine. Importing it loads no addon and opens no
  * library.
  */
-import { loadAddon as loadDeviceAddon } from "@tensorferry/backend-cuda/Addon"
-import { tensorEngineCapabilities } from "@tensorferry/backend-cuda/capabilities"
-import { discover } from "@tensorferry/backend-cuda/discover"
+
 import type { BackendDescriptor, ProbeResult } from "@tensorferry/core/backend/BackendDescriptor"
 import { lazyLayer } from "@tensorferry/core/backend/LazyLayer"
 import { optionsLayer } from "@tensorferry/core/backend/OptionsLayer"
+import { loadAddon as loadDeviceAddon } from "@tensorferry/gpu/Addon"
+import { tensorEngineCapabilities } from "@tensorferry/gpu/capabilities"
+import { discover } from "@tensorferry/gpu/discover"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import { loadAddon, packageFolder, packageName } from "./Addon.ts"
@@ -65,7 +66,7 @@ export const descriptors: ReadonlyArray<BackendDescriptor> = [
       withOptions(options, (decoded) =>
         lazyLayer(
           packageName,
-          () => import("@tensorferry/backend-cuda/TensorEngine"),
+          () => import("@tensorferry/gpu/TensorEngine"),
           ({ layer }) => layer(deviceOptions(decoded), packageName)
         )
       ),

@@ -5,8 +5,8 @@
  * Invariants: a slot is written only with its owner's leave, which is given when it is unpacked; a slot for packing is
  * packed anew when its put has read it. What waits for an iteration waits only for earlier ones.
  */
-import type { Span } from "@tensorferry/backend-cuda/RunTimes"
-import { eventLimit, StepTable, type StreamNumber } from "@tensorferry/backend-cuda/StepTable"
+import type { Span } from "@tensorferry/gpu/RunTimes"
+import { eventLimit, StepTable, type StreamNumber } from "@tensorferry/gpu/StepTable"
 import { callKinds } from "./Addon.ts"
 import type { SlotMoves } from "./batches.ts"
 import { arrivedWord, type BlockLayout, leaveWord, receiveSlotAddress, sendSlotAddress } from "./layout.ts"

@@ -4,7 +4,7 @@
  */
 import { statSync } from "node:fs"
 import * as path from "node:path"
-import { type Environment, searchFolders } from "@tensorferry/backend-cuda/libraries"
+import { type Environment, searchFolders } from "@tensorferry/gpu/libraries"
 import { findLibrary } from "@tensorferry/native/LibrarySearch"
 
 export const libraryVariable = "TENSORFERRY_NVSHMEM"

@@ -2,21 +2,16 @@
  * The options that users write for this backend. Unknown names are refused with their path: an option that does nothing is
  * an error.
  */
-import type { CudaOptions } from "@tensorferry/backend-cuda/options"
+import { Bytes, defaultCopyEngineBytes, Files, type GpuOptions, gpuFields } from "@tensorferry/gpu/options"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import * as SchemaTransformation from "effect/SchemaTransformation"
-
-const Bytes = (minimum: number) => Schema.Int.check(Schema.isBetween({ minimum, maximum: Number.MAX_SAFE_INTEGER }))
-
-const Files = Schema.Union([Schema.String, Schema.Array(Schema.String)])
 
 export const pathPreferences = ["auto", "put", "direct"] as const
 export type PathPreference = (typeof pathPreferences)[number]
 
 const Fields = Schema.Struct({
-  /** Number of the device; by default the rank on this machine, counted around. */
-  device: Schema.optionalKey(Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 65_535 }))),
+  ...gpuFields,
   /** Files of libraries, each the only one tried. */
   libraries: Schema.optionalKey(
     Schema.Struct({
@@ -34,15 +29,7 @@ const Fields = Schema.Struct({
   /** Bytes of a slot; 64 MiB by default, less where the device has little memory left. The smallest of all ranks counts. */
   slotBytes: Schema.optionalKey(Bytes(4096)),
   /** Batches that may arrive at a time; 4 by default. The smallest of all ranks counts. */
-  slots: Schema.optionalKey(Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 64 }))),
-  /** Regions from this length on are left to the copy engine where they go directly; 8 MiB by default. */
-  copyEngineBytes: Schema.optionalKey(Bytes(1)),
-  /** Device memory that small tensors share at a time; 64 MiB by default. */
-  arenaBytes: Schema.optionalKey(Bytes(2 ** 16)),
-  /** Folder for compiled kernels. */
-  kernelCache: Schema.optionalKey(Schema.String.check(Schema.isMinLength(1))),
-  /** Blocks of a kernel that moves; by default one for each of three quarters of the device's processors. */
-  blocks: Schema.optionalKey(Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 65_535 })))
+  slots: Schema.optionalKey(Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 64 })))
 })
 
 export type NvshmemOptions = typeof Fields.Type
@@ -70,14 +57,13 @@ export const deviceOptions = ({
   slots: _slots,
   libraries = {},
   ...rest
-}: NvshmemOptions): CudaOptions => {
+}: NvshmemOptions): GpuOptions => {
   const { nvshmem: _nvshmem, ...files } = libraries
   return { ...rest, vendor: "cuda", libraries: { ...files, collectives: [] } }
 }
 
 const defaultSlotBytes = 64 * 2 ** 20
 const defaultSlots = 4
-const defaultCopyEngineBytes = 8 * 2 ** 20
 /** Slots in which batches are packed before they are put. */
 export const sendSlots = 2
 

@@ -8,22 +8,23 @@
 import type { makeAgreement } from "@tensorferry/backend-cuda/agreement"
 import type { Checked, DriverErrors } from "@tensorferry/backend-cuda/driverErrors"
 import { type Flow, flowsOf } from "@tensorferry/backend-cuda/flows"
-import type { Gpu } from "@tensorferry/backend-cuda/Gpu"
-import { type GpuProgram, makeProgram } from "@tensorferry/backend-cuda/GpuProgram"
 import { type ProcessIdentity, processIdentity } from "@tensorferry/backend-cuda/identity"
 import { decodeDone, decodePeerList, encodePeerList, type PeerList } from "@tensorferry/backend-cuda/Publication"
 import { checkMessage, publishedLists } from "@tensorferry/backend-cuda/publish"
-import type { Span } from "@tensorferry/backend-cuda/RunTimes"
 import type { Message } from "@tensorferry/core/ir/Message"
 import type { CopyDriverError, PeerPath } from "@tensorferry/core/service/CopyDriver"
 import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
 import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
+import type { Gpu } from "@tensorferry/gpu/Gpu"
+import { type GpuProgram, makeProgram } from "@tensorferry/gpu/GpuProgram"
+import type { Span } from "@tensorferry/gpu/RunTimes"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
 import type { Addon } from "./Addon.ts"
 import { batchesOf, batchMoves, hasWholeElements, inPlace, inSlot, type Piece, type SlotMoves } from "./batches.ts"
 import { exchangeSteps, putLimit, type ReceiveStep, type SendStep } from "./exchangeSteps.ts"
+import { reasonUnusable } from "./LibraryState.ts"
 import { receiveSlotAddress, sendSlotAddress } from "./layout.ts"
 import type { Member, Membership } from "./Membership.ts"
 import { exchangeSizes, type NvshmemOptions } from "./options.ts"
@@ -31,7 +32,6 @@ import { decodeShare, decodeTold, type SentBatches, type Share, type Told } from
 import { type Schedule, type ScheduledBatch, scheduleBatches } from "./planning/CommunicationScheduler.ts"
 import { executionPlan } from "./planning/ExecutionPlan.ts"
 import type { Batch } from "./planning/WorkloadPacker.ts"
-import { poisonOf } from "./poison.ts"
 import { isSymmetric } from "./symmetricTensors.ts"
 
 /** What the parts of one driver share. */
@@ -86,7 +86,7 @@ export const makePreparer = (parts: DriverParts) => {
   const ownLists = (messages: ReadonlyArray<Message>) => publishedLists(messages, undefined)
 
   const publication = (messages: ReadonlyArray<Message>): Checked<Told> => {
-    const why = poisonOf(gpu.ordinal)
+    const why = reasonUnusable(gpu.ordinal)
     if (why !== undefined) {
       const detail = `NVSHMEM of the process of rank ${rank} cannot be used any more: ${why} Start the process again.`
       return Result.fail(errors.fail("Broken", detail, { op: "prepare", scope: "service" }))

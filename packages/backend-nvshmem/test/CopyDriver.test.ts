@@ -7,11 +7,6 @@ import { CopyDriver } from "@tensorferry/core/service/CopyDriver"
 import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
 import { TensorEngine as Engine } from "@tensorferry/core/service/TensorEngine"
 import { runMembers } from "@tensorferry/testing"
-import * as Duration from "effect/Duration"
-import * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
-import * as Layer from "effect/Layer"
-import type { Scope } from "effect/Scope"
 import {
   fillShare,
   judgeShare,
@@ -19,7 +14,12 @@ import {
   makeTransfers,
   randomTransfer,
   type Transfer
-} from "../../backend-cuda/test/random.ts"
+} from "@tensorferry/testing/transfers/randomTransfers"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Layer from "effect/Layer"
+import type { Scope } from "effect/Scope"
 import type { NvshmemOptions } from "../src/options.ts"
 import { assertClean, driverOf, engines, resetSimulator, testOptions } from "./cluster.ts"
 import { simulator } from "./simulator.ts"

@@ -1,10 +1,10 @@
 /** The other tests again, with an addon and a simulated driver that find misuse of memory (only in full runs). */
-import { describeSanitized } from "../../native/test/sanitized.ts"
+import { describeSanitized } from "@tensorferry/simulators/sanitized"
 import { packageFolder } from "../src/Addon.ts"
 
 describeSanitized({
   packageFolder,
   prebuild: "@TENSORFERRY/BACKEND_NVSHMEM_PREBUILD",
-  testBuild: "TENSORFERRY_NVSHMEM_TEST_BUILD",
-  files: ["CopyDriver", "Symmetric", "conformance", "descriptor"]
+  files: ["CopyDriver", "Symmetric", "conformance", "descriptor"],
+  isSimulated: true
 })

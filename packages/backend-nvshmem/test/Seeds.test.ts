@@ -3,9 +3,9 @@
  * destinations, three rounds, new contents and new memory, and at the end nothing objected to and nothing left.
  */
 import { assert, describe, it } from "@effect/vitest"
+import { runBatch } from "@tensorferry/testing/transfers/randomBatches"
+import { makeRandom, makeTransfers } from "@tensorferry/testing/transfers/randomTransfers"
 import * as Layer from "effect/Layer"
-import { runBatch } from "../../backend-cuda/test/batches.ts"
-import { makeRandom, makeTransfers } from "../../backend-cuda/test/random.ts"
 import { assertClean, driverOf, engines, paths, resetSimulator } from "./cluster.ts"
 
 const seeds = process.env.TENSORFERRY_TEST_FULL === undefined ? 20 : 1000

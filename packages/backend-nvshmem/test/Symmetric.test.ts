@@ -11,11 +11,6 @@ import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
 import { TensorEngine as Engine } from "@tensorferry/core/service/TensorEngine"
 import type { Tensor } from "@tensorferry/core/tensor/Tensor"
 import { runMembers } from "@tensorferry/testing"
-import * as Duration from "effect/Duration"
-import * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
-import * as Layer from "effect/Layer"
-import type { Scope } from "effect/Scope"
 import {
   fillShare,
   judgeShare,
@@ -24,7 +19,12 @@ import {
   makeTransfers,
   randomTransfer,
   type Transfer
-} from "../../backend-cuda/test/random.ts"
+} from "@tensorferry/testing/transfers/randomTransfers"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Layer from "effect/Layer"
+import type { Scope } from "effect/Scope"
 import { nvshmemOf } from "../src/CopyDriver.ts"
 import type { NvshmemOptions } from "../src/options.ts"
 import { assertClean, driverOf, engines, resetSimulator } from "./cluster.ts"

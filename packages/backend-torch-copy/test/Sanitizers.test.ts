@@ -1,5 +1,5 @@
 /** The other tests again, with an addon that finds misuse of memory and races between threads (only in full runs). */
-import { describeSanitized } from "../../native/test/sanitized.ts"
+import { describeSanitized } from "@tensorferry/simulators/sanitized"
 import { packageFolder } from "../src/Addon.ts"
 
 describeSanitized({

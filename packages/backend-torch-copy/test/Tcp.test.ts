@@ -14,8 +14,8 @@ import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
 import { chunksOf } from "../src/tcp/chunks.ts"
 import { makeFetcher } from "../src/tcp/fetch.ts"
+import { encodeHello, encodeRequest, halfBytes } from "../src/tcp/greeting.ts"
 import { serve } from "../src/tcp/serve.ts"
-import { encodeHello, encodeRequest, halfBytes } from "../src/tcp/wire.ts"
 import { bytesOf, filled, makeEngine, makeRandom } from "./support.ts"
 
 const makeEnds = Effect.gen(function* () {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "driver.h"
-#include "level_zero_api.h"
+#include <tensorferry_xpu/level_zero_api.h>
 
 namespace tensorferry::xpu {
 

@@ -1,11 +1,11 @@
 /** The other tests again, with an addon and a simulated driver that find misuse of memory (only in full runs). */
-import { describeSanitized } from "../../native/test/sanitized.ts"
+import { describeSanitized } from "@tensorferry/simulators/sanitized"
 import { packageFolder } from "../src/Addon.ts"
 
 describeSanitized({
   packageFolder,
   prebuild: "@TENSORFERRY/BACKEND_XPU_PREBUILD",
-  testBuild: "TENSORFERRY_XPU_TEST_BUILD",
+  isSimulated: true,
   files: ["Addon", "ReplayDevice", "ReplayConformance", "conformance", "Faults", "InOrder"],
   leaking: ["libpocl", "libOpenCL", "libLLVM", "libze_"]
 })

@@ -3,19 +3,15 @@
  * OpenCL on the processor. Where their packages are not installed, tests are skipped with the package's name.
  */
 import { existsSync } from "node:fs"
-import { createRequire } from "node:module"
-import { join } from "node:path"
 import { assert } from "@effect/vitest"
 import { findLibrary } from "@tensorferry/native/LibrarySearch"
-import { packageFolder } from "../src/Addon.ts"
+import { levelZeroSimulator, loadControl } from "@tensorferry/simulators/libraries"
 import type { XpuOptions } from "../src/options.ts"
 
-const buildFolder = process.env.TENSORFERRY_XPU_TEST_BUILD ?? join(packageFolder, "build")
-
 /** The library that the loader opens as a driver. */
-export const simulatorPath = join(buildFolder, "native/simulator/libtensorferry_level_zero_simulator.so")
+export const simulatorPath = levelZeroSimulator
 
-/** See native/simulator/simulator_control.h. */
+/** See simulators/level-zero/simulator_control.h. */
 export interface SimulatorReport {
   readonly violations: ReadonlyArray<{ readonly name: string; readonly detail: string }>
   readonly pending: number
@@ -35,8 +31,7 @@ interface Control {
   readonly setEnvironment: (name: string, text: string) => void
 }
 
-const require = createRequire(import.meta.url)
-const control: Control = require(join(buildFolder, "test/simulator_control.node"))
+const control = loadControl("level_zero") as Control
 const opened = control.openSimulator(simulatorPath)
 
 export const { readMemory, writeMemory, setEnvironment } = control

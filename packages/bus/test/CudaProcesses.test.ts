@@ -8,6 +8,7 @@ import { join } from "node:path"
 import { createInterface } from "node:readline"
 import { fileURLToPath } from "node:url"
 import { assert, describe, it } from "@effect/vitest"
+import { gpuSimulator } from "@tensorferry/simulators/libraries"
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
 import { hasLmdb, isFull, lmdbMissing, pythonLmdb, pythonLmdbMissing, scratch } from "./support.ts"
@@ -16,7 +17,7 @@ const here = (name: string) => fileURLToPath(new URL(name, import.meta.url))
 const command = here("../../cli/src/main.ts")
 const client = here("./fixtures/cuda_client.py")
 const compiled = here("../node_modules/.cache/compiled")
-const library = here("../../backend-cuda/build/native/simulator/libtensorferry_gpu_simulator.so")
+const library = gpuSimulator
 
 const canRun = pythonLmdb !== undefined && existsSync(library)
 const reason = canRun

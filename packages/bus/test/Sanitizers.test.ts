@@ -1,5 +1,5 @@
 /** Tests of the addon again, with one that finds misuse of memory (only in full runs). */
-import { describeSanitized } from "../../native/test/sanitized.ts"
+import { describeSanitized } from "@tensorferry/simulators/sanitized"
 import { packageFolder } from "../src/Addon.ts"
 
 describeSanitized({

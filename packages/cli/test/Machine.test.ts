@@ -10,8 +10,8 @@ import { addressOfLocation, deviceFacts, findDevices, parseNvidiaVersion } from 
 import type { Fact } from "../src/machine/Fact.ts"
 import { findLibraries, libraryVersion, searchedFolders } from "../src/machine/libraries.ts"
 import { groupLimit, memoryFacts, memoryGroup } from "../src/machine/memoryLimits.ts"
-import { inspectNeighbour, neighbourFacts } from "../src/machine/neighbour.ts"
 import { limitFacts, parseLimits } from "../src/machine/processLimits.ts"
+import { inspectProcessAccess, processProbeFacts } from "../src/machine/processProbe.ts"
 import { countList, type SystemFiles, systemFiles } from "../src/machine/SystemFiles.ts"
 import { containerOf, sharingFacts } from "../src/machine/sharing.ts"
 import { numaNodes, topologyFacts } from "../src/machine/topology.ts"
@@ -217,7 +217,7 @@ describe("what processes may do to each other", () => {
 
   it.live("a second process maps this one's memory file, or the fact says why not", () =>
     Effect.gen(function* () {
-      const facts = yield* inspectNeighbour
+      const facts = yield* inspectProcessAccess
       assert.isTrue(named(facts, "memory files").data.works)
       assert.isTrue(named(facts, "shared map").data.works, named(facts, "shared map").summary)
       const reads = named(facts, "memory reads")
@@ -226,7 +226,7 @@ describe("what processes may do to each other", () => {
   )
 
   it("what does not work has a remedy", () => {
-    const facts = neighbourFacts({ mapped: "", read: "the system refuses it (EACCES)" })
+    const facts = processProbeFacts({ mapped: "", read: "the system refuses it (EACCES)" })
     assert.isUndefined(named(facts, "shared map").remedy)
     assert.include(named(facts, "memory reads").summary, "EACCES")
     assert.include(named(facts, "memory reads").remedy, "ptrace")

@@ -2,7 +2,7 @@
 import { existsSync, mkdirSync, readFileSync, rmSync } from "node:fs"
 import { join } from "node:path"
 import { afterEach, assert, describe, it } from "@effect/vitest"
-import { packageFolder } from "@tensorferry/backend-cuda/Addon"
+import { gpuSimulator } from "@tensorferry/simulators/libraries"
 import {
   assertNothingRuns,
   endAll,
@@ -85,7 +85,7 @@ describe("replay to a device without bytes of its own", () => {
 
 describe("replay to a device family with several engines", () => {
   it("takes the engine of the backend that copies: over the simulated driver", async () => {
-    const library = join(packageFolder, "build/native/simulator/libtensorferry_gpu_simulator.so")
+    const library = gpuSimulator
     const ended = await run(["replay", "demo", ...small, "--device", "cuda:0", "--ring", "2", "--ticks", "8"], {
       env: {
         TENSORFERRY_CUDA_RUNTIME: library,

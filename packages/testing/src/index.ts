@@ -2,7 +2,7 @@
  * The kit for authors of backends and planners: conformance cases, virtual clusters, deliberate faults and lies, generators,
  * laws and the oracle. No test runner in it; `@tensorferry/testing/vitest` has the adapter for one.
  */
-export * as arbitraries from "./arbitraries.ts"
+
 export {
   CaseFailure,
   CaseResult,
@@ -48,12 +48,13 @@ export {
   strictLayer
 } from "./Loopback.ts"
 export { type DriverLie, driverLies, type EngineLie, engineLies, lyingDriver, lyingEngine } from "./Lying.ts"
-export * as laws from "./laws.ts"
-export * as meshArbitraries from "./meshArbitraries.ts"
-export * as meshLaws from "./meshLaws.ts"
-export * as meshOracle from "./meshOracle.ts"
 export * as mutate from "./mutate.ts"
-export * as oracle from "./oracle.ts"
+export * as arbitraries from "./planning/arbitraries.ts"
+export * as laws from "./planning/laws.ts"
+export * as meshArbitraries from "./planning/meshArbitraries.ts"
+export * as meshLaws from "./planning/meshLaws.ts"
+export * as meshOracle from "./planning/meshOracle.ts"
+export * as oracle from "./planning/oracle.ts"
 export * as ReferenceEngine from "./ReferenceEngine.ts"
 export {
   delayedReplaySubject,

@@ -4,9 +4,10 @@
  * Invariants: segments cover their task exactly once and in order, none is longer than the limit, and both ends cut alike,
  * since only sizes and the limit count.
  */
-import { cutShape } from "@tensorferry/backend-cuda/planning/pieces"
+
 import { bitsOf, byteLengthOf, type DType } from "@tensorferry/core/base/DType"
 import { elementCount, fullRegion, type Region, regionShape, type Shape } from "@tensorferry/core/base/Region"
+import { cutShape } from "@tensorferry/gpu/stagingBoxes"
 import * as Result from "effect/Result"
 
 /** A region of a tensor that fits a slot. */

@@ -14,8 +14,8 @@ import type { Addon } from "../Addon.ts"
 import { pinsOf } from "../checks.ts"
 import { pinAll } from "../PinCount.ts"
 import type { Chunked } from "./chunks.ts"
+import { type Endpoint, encodeHello, encodeRequest, equalBytes, halfBytes, yes } from "./greeting.ts"
 import { dial, type StreamSocket } from "./StreamSocket.ts"
-import { type Endpoint, encodeHello, encodeRequest, equalBytes, halfBytes, yes } from "./wire.ts"
 
 type Address = Pick<Endpoint, "port" | "secret">
 

@@ -17,8 +17,8 @@ import type { Addon } from "../Addon.ts"
 import { type CompiledMoves, ordered } from "../compile.ts"
 import { type Chunked, chunksOf } from "./chunks.ts"
 import { type Fetcher, makeFetcher } from "./fetch.ts"
+import { Endpoint } from "./greeting.ts"
 import { type Server, serve } from "./serve.ts"
-import { Endpoint } from "./wire.ts"
 
 /** What a peer sends with a program, and how it calls that. */
 export interface Fetch {

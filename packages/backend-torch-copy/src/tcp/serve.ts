@@ -14,8 +14,8 @@ import type { Addon } from "../Addon.ts"
 import { pinsOf } from "../checks.ts"
 import { pinAll } from "../PinCount.ts"
 import type { Chunked } from "./chunks.ts"
+import { type Endpoint, equalBytes, halfBytes, helloBytes, makeSecret, requestBytes, yes } from "./greeting.ts"
 import { adopt } from "./StreamSocket.ts"
-import { type Endpoint, equalBytes, halfBytes, helloBytes, makeSecret, requestBytes, yes } from "./wire.ts"
 
 /** What one peer may fetch with one program. */
 export interface Offer extends Chunked {

@@ -12,8 +12,6 @@ import { createServer, type Server, type Socket } from "node:net"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import { isLoopback } from "./addresses.ts"
-import { KeyValueMap } from "./KeyValueMap.ts"
-import { type KeyValueError, keyValueError } from "./KeyValueStore.ts"
 import {
   clientCodec,
   type FromClient,
@@ -23,7 +21,9 @@ import {
   proofOf,
   readFrames,
   serverCodec
-} from "./storeWire.ts"
+} from "./frames.ts"
+import { KeyValueMap } from "./KeyValueMap.ts"
+import { type KeyValueError, keyValueError } from "./KeyValueStore.ts"
 
 export interface ServerOptions {
   /** 127.0.0.1 by default. */

@@ -9,7 +9,6 @@ import { connect, type Socket } from "node:net"
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
-import { type KeyValueError, keyValueError } from "./KeyValueStore.ts"
 import {
   clientCodec,
   type FromClient,
@@ -19,7 +18,8 @@ import {
   proofOf,
   readFrames,
   serverCodec
-} from "./storeWire.ts"
+} from "./frames.ts"
+import { type KeyValueError, keyValueError } from "./KeyValueStore.ts"
 
 export interface ConnectOptions {
   readonly host: string

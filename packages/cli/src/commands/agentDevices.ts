@@ -2,7 +2,7 @@
  * What an agent needs for tensors on GPUs: an engine on its device, the transport over it, and the importer of clients'
  * memory. With "auto" nothing is opened before the first such tensor comes.
  */
-import { makeMemoryImport } from "@tensorferry/backend-cuda/Import"
+
 import { type DeviceImport, importerOver, type TensorImporter } from "@tensorferry/bus"
 import type { DeviceTransports } from "@tensorferry/bus/agent/Pair"
 import { type BusError, busError } from "@tensorferry/bus/BusError"
@@ -12,6 +12,7 @@ import { chooseCopyBackend } from "@tensorferry/core/backend/BackendLayer"
 import { BackendRegistry } from "@tensorferry/core/backend/BackendRegistry"
 import { copyServiceLayer } from "@tensorferry/core/copy/CopyServiceLayer"
 import { TensorEngine, type TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
+import { makeMemoryImport } from "@tensorferry/gpu/Import"
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"

@@ -4,8 +4,8 @@ import * as Effect from "effect/Effect"
 import { deviceFacts, findDevices } from "./devices.ts"
 import type { Fact } from "./Fact.ts"
 import { memoryFacts } from "./memoryLimits.ts"
-import { inspectNeighbour } from "./neighbour.ts"
 import { limitFacts } from "./processLimits.ts"
+import { inspectProcessAccess } from "./processProbe.ts"
 import type { SystemFiles } from "./SystemFiles.ts"
 import { sharingFacts } from "./sharing.ts"
 import { topologyFacts } from "./topology.ts"
@@ -36,7 +36,7 @@ export const inspectMachine = (files: SystemFiles): Effect.Effect<MachineFinding
           found.some(({ family }) => family !== undefined)
         )
       ],
-      sharing: [...(yield* inspectNeighbour), ...sharingFacts(files)],
+      sharing: [...(yield* inspectProcessAccess), ...sharingFacts(files)],
       devices: deviceFacts(found)
     }
   })

@@ -1,6 +1,6 @@
 import { assert, describe, it } from "@effect/vitest"
-import { meshPair } from "@tensorferry/testing/meshArbitraries"
-import { heldByRank } from "@tensorferry/testing/meshOracle"
+import { meshPair } from "@tensorferry/testing/planning/meshArbitraries"
+import { heldByRank } from "@tensorferry/testing/planning/meshOracle"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"

@@ -5,7 +5,7 @@
 import { assert, describe, it } from "@effect/vitest"
 import { delayedLayer, makeDelays } from "@tensorferry/testing/DelayedEngine"
 import { loopbackLayer, makeLoopbackNetwork } from "@tensorferry/testing/Loopback"
-import { poisonByte } from "@tensorferry/testing/meshOracle"
+import { poisonByte } from "@tensorferry/testing/planning/meshOracle"
 import * as ReferenceEngine from "@tensorferry/testing/ReferenceEngine"
 import { type RankServices, runCluster, runRanks } from "@tensorferry/testing/VirtualCluster"
 import * as Deferred from "effect/Deferred"

@@ -1,6 +1,6 @@
 /** Plans survive their JSON form, and every damage done to one is found and named. */
 import { assert, describe, it } from "@effect/vitest"
-import { coverageLaw, pairingLaw } from "@tensorferry/testing/laws"
+import { coverageLaw, pairingLaw } from "@tensorferry/testing/planning/laws"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"

@@ -4,8 +4,14 @@
  */
 
 import type { ElementValue } from "@tensorferry/testing/casts"
-import type { MeshPair } from "@tensorferry/testing/meshArbitraries"
-import { arrayOf, type MeshArray, type MeshOutcome, poisonByte, runMeshPlans } from "@tensorferry/testing/meshOracle"
+import type { MeshPair } from "@tensorferry/testing/planning/meshArbitraries"
+import {
+  arrayOf,
+  type MeshArray,
+  type MeshOutcome,
+  poisonByte,
+  runMeshPlans
+} from "@tensorferry/testing/planning/meshOracle"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import { bitsOf, type DType } from "../../src/base/DType.ts"

@@ -12,7 +12,7 @@ import { copyCases } from "@tensorferry/testing/Conformance"
 import { allToAll, runTransfers, type Transfer } from "@tensorferry/testing/conformance/transfers"
 import { makeFault } from "@tensorferry/testing/Faulty"
 import { loopbackLayer, makeLoopbackNetwork, strictLayer } from "@tensorferry/testing/Loopback"
-import { coverageLaw, payloadLaw } from "@tensorferry/testing/laws"
+import { coverageLaw, payloadLaw } from "@tensorferry/testing/planning/laws"
 import {
   describeFault,
   heldIndices,
@@ -20,7 +20,7 @@ import {
   oracleModel,
   runOracle,
   runRoundTrip
-} from "@tensorferry/testing/oracle"
+} from "@tensorferry/testing/planning/oracle"
 import { type ClusterOf, runCluster, runCopyCase, runRanks } from "@tensorferry/testing/VirtualCluster"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"

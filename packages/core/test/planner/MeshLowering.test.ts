@@ -3,11 +3,11 @@
  * public cases by name. Seeds are fixed; TENSORFERRY_TEST_FULL runs many more.
  */
 import { assert, describe, it } from "@effect/vitest"
-import { between } from "@tensorferry/testing/arbitraries"
 import type { ElementValue } from "@tensorferry/testing/casts"
-import { type MeshPair, meshPair } from "@tensorferry/testing/meshArbitraries"
-import { isReducible, meshBalanceLaw, meshPlansOf, meshTransferLaw } from "@tensorferry/testing/meshLaws"
-import { arrayOf, heldElements, runMeshPlans, valuesOf } from "@tensorferry/testing/meshOracle"
+import { between } from "@tensorferry/testing/planning/arbitraries"
+import { type MeshPair, meshPair } from "@tensorferry/testing/planning/meshArbitraries"
+import { isReducible, meshBalanceLaw, meshPlansOf, meshTransferLaw } from "@tensorferry/testing/planning/meshLaws"
+import { arrayOf, heldElements, runMeshPlans, valuesOf } from "@tensorferry/testing/planning/meshOracle"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"

@@ -3,11 +3,18 @@
  * fixed; TENSORFERRY_TEST_FULL runs many more.
  */
 import { assert, describe, it } from "@effect/vitest"
-import { expertPair, fusedPair, layoutsOf, type ModelPair, modelPair } from "@tensorferry/testing/arbitraries"
 import { loopbackLayer, makeLoopbackNetwork } from "@tensorferry/testing/Loopback"
 import { driverLies, lyingDriver } from "@tensorferry/testing/Lying"
-import { appendLaw, assemblyLaw, coverageLaw, estimateLaw, pairingLaw, payloadLaw } from "@tensorferry/testing/laws"
-import { describeFault, jobSize, runOracle, runRoundTrip } from "@tensorferry/testing/oracle"
+import { expertPair, fusedPair, layoutsOf, type ModelPair, modelPair } from "@tensorferry/testing/planning/arbitraries"
+import {
+  appendLaw,
+  assemblyLaw,
+  coverageLaw,
+  estimateLaw,
+  pairingLaw,
+  payloadLaw
+} from "@tensorferry/testing/planning/laws"
+import { describeFault, jobSize, runOracle, runRoundTrip } from "@tensorferry/testing/planning/oracle"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"

@@ -1,6 +1,6 @@
 /** `Refit`: prepared once, swapped many times, with buffers that move in between; and the cache of plans. */
 import { assert, describe, it } from "@effect/vitest"
-import { describeFault, fillSide, judgeSide, type OracleModel, oracleModel } from "@tensorferry/testing/oracle"
+import { describeFault, fillSide, judgeSide, type OracleModel, oracleModel } from "@tensorferry/testing/planning/oracle"
 import { runCluster, runRanks } from "@tensorferry/testing/VirtualCluster"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"

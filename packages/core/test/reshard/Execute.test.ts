@@ -2,7 +2,7 @@
  * `executeReshardPlan`: who takes part, casts, aliases, hooks, transforms, and tensors that do not fit their plan.
  */
 import { assert, describe, it } from "@effect/vitest"
-import { describeFault, judgeSide, oracleModel, runOracle } from "@tensorferry/testing/oracle"
+import { describeFault, judgeSide, oracleModel, runOracle } from "@tensorferry/testing/planning/oracle"
 import { runCluster, runRanks } from "@tensorferry/testing/VirtualCluster"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"

@@ -1,7 +1,7 @@
 /** Updates whose source and destination lie in the same memory: every byte as if they lay apart. */
 import { assert, describe, it } from "@effect/vitest"
 import { loopbackLayer, makeLoopbackNetwork } from "@tensorferry/testing/Loopback"
-import { describeFault, fillSide, judgeSide, oracleModel } from "@tensorferry/testing/oracle"
+import { describeFault, fillSide, judgeSide, oracleModel } from "@tensorferry/testing/planning/oracle"
 import { runCluster } from "@tensorferry/testing/VirtualCluster"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"

@@ -3,7 +3,7 @@
  * message of a peer refused by name where it is not what it should be.
  */
 import { assert, describe, it } from "@effect/vitest"
-import { between, layoutsOf, modelPair, oneOf } from "@tensorferry/testing/arbitraries"
+import { between, layoutsOf, modelPair, oneOf } from "@tensorferry/testing/planning/arbitraries"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"

@@ -1,6 +1,6 @@
 /** Buffers of updates: kept while they fit, one borrower each, freed with their scope; and the lists of local moves. */
 import { assert, describe, it } from "@effect/vitest"
-import { fillSide, judgeSide, oracleModel } from "@tensorferry/testing/oracle"
+import { fillSide, judgeSide, oracleModel } from "@tensorferry/testing/planning/oracle"
 import * as ReferenceEngine from "@tensorferry/testing/ReferenceEngine"
 import { runCluster } from "@tensorferry/testing/VirtualCluster"
 import * as Effect from "effect/Effect"

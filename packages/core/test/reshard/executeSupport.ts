@@ -1,6 +1,6 @@
 /** Shared by tests of execution: small layouts, and one rank's memory for both of its sides. */
 
-import { allocateSide, fillSide, type OracleModel } from "@tensorferry/testing/oracle"
+import { allocateSide, fillSide, type OracleModel } from "@tensorferry/testing/planning/oracle"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type { DType } from "../../src/base/DType.ts"

@@ -1,0 +1,329 @@
+/**
+ * Memory of one device: small tensors share blocks, large ones have one each; memory that others allocated takes part too.
+ *
+ * Invariants: freed memory is used again only after the work that ran when it was freed; a block goes back to the driver
+ * only when nothing lies in it and no other process may have it mapped. One empty block is kept for the next small tensor.
+ */
+
+import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
+import { type TensorError, tensorError } from "@tensorferry/core/service/TensorEngine"
+import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
+import { type FreeList, makeFreeList } from "@tensorferry/native/FreeList"
+import * as Effect from "effect/Effect"
+import * as Result from "effect/Result"
+import type * as EffectScope from "effect/Scope"
+import * as Semaphore from "effect/Semaphore"
+import type { AllocatedMemory, ExportedMemory } from "./Addon.ts"
+import { packageName } from "./Addon.ts"
+import { type Block, nextBlockNumber } from "./Block.ts"
+import { DeviceRegion } from "./DeviceRegion.ts"
+import { describeFailure, refusal, tensorFailure } from "./failures.ts"
+import type { Gpu } from "./Gpu.ts"
+import { makeSharing, type Sharing } from "./Sharing.ts"
+import { type Farewells, makeFarewells } from "./ShutdownBarrier.ts"
+
+/** Storages start at multiples of this, as the vendors' own allocators give. */
+export const alignment = 256
+
+const defaultArenaBytes = 64 * 2 ** 20
+
+export interface DeviceMemoryOptions {
+  /** Bytes that small tensors share at a time; those from a quarter of it on have a block of their own. */
+  readonly arenaBytes?: number | undefined
+}
+
+export interface DeviceMemory {
+  /** Memory with unspecified contents, freed by the scope. */
+  readonly allocate: (byteLength: number) => Effect.Effect<Storage, TensorError, EffectScope.Scope>
+  /**
+   * Memory that somebody else allocated in this process, on any of its devices, and keeps until the scope is closed and
+   * the next preparation of a job that used it is over. Never freed here.
+   */
+  readonly foreignStorage: (
+    address: bigint,
+    byteLength: number
+  ) => Effect.Effect<Storage, TensorError, EffectScope.Scope>
+  /** Memory of another process, by the 64 bytes that it exported; mapped until the scope ends. */
+  readonly importStorage: (
+    handle: Uint8Array,
+    byteOffset: number,
+    byteLength: number
+  ) => Effect.Effect<Storage, TensorError, EffectScope.Scope>
+  /** What the ranks of a group may know of this memory by drivers of this name; outlives drivers that are built anew. */
+  readonly sharingWith: (group: ProcessGroupShape, driver: string) => Sharing
+  /** How ranks part that may have this memory mapped. */
+  readonly farewells: Farewells
+  /** What is held at present, for tests and reports. */
+  readonly blocks: () => { readonly count: number; readonly byteLength: number }
+}
+
+/** A block that this package allocated. */
+interface OwnBlock extends Block {
+  readonly free: FreeList
+  readonly isDedicated: boolean
+}
+
+/** An allocation of somebody else, and how many storages lie in it. */
+interface BorrowedBlock {
+  readonly block: Block
+  users: number
+}
+
+/** What a handle for a block would be, asked once. */
+const exporter = (gpu: Gpu, address: bigint) => {
+  let known: Result.Result<ExportedMemory, string> | undefined
+  return () => {
+    const answer = known === undefined ? gpu.addon.exportMemory(gpu.native, address) : undefined
+    if (answer !== undefined) {
+      known = answer.code === "Ok" ? Result.succeed(answer.value) : Result.fail(describeFailure(answer))
+    }
+    return known!
+  }
+}
+
+export const makeDeviceMemory = (gpu: Gpu, options: DeviceMemoryOptions = {}): DeviceMemory => {
+  const { addon, native, device } = gpu
+  const arenaBytes = Math.ceil((options.arenaBytes ?? defaultArenaBytes) / alignment) * alignment
+  const dedicatedBytes = arenaBytes / 4
+  const blocks = new Set<OwnBlock>()
+  /** Blocks of others by the start of their allocation, while anything lies in them. */
+  const foreign = new Map<bigint, BorrowedBlock>()
+  const sharings = new WeakMap<ProcessGroupShape, Map<string, Sharing>>()
+  const growing = Semaphore.makeUnsafe(1)
+
+  const makeBlock = ({ memory, address }: AllocatedMemory, byteLength: number, isDedicated: boolean): OwnBlock => {
+    const free = makeFreeList(byteLength, alignment)
+    let isRetired = false
+    const block: OwnBlock = {
+      number: nextBlockNumber(),
+      address: Number(address),
+      byteLength,
+      free,
+      isDedicated,
+      sharings: new Set(),
+      exported: exporter(gpu, address),
+      isEmpty: free.isEmpty,
+      isSpare: () =>
+        !isDedicated && !isRetired && ![...blocks].some((other) => other !== block && isIdle(other, false)),
+      retire: () => {
+        isRetired = true
+        blocks.delete(block)
+      },
+      reclaim: () => {
+        if (!free.isEmpty() || block.sharings.size > 0 || block.isSpare()) return
+        block.retire()
+        if (!gpu.isClosed()) addon.freeMemory(memory)
+      }
+    }
+    blocks.add(block)
+    return block
+  }
+
+  const isIdle = (block: OwnBlock, isDedicated: boolean): boolean =>
+    block.isDedicated === isDedicated && block.free.isEmpty()
+
+  const sliceOf = (block: OwnBlock, byteLength: number): Storage | undefined => {
+    const byteOffset = block.free.take(byteLength)
+    if (byteOffset === undefined) return undefined
+    const address = BigInt(block.address + byteOffset)
+    return makeStorage({
+      device,
+      address,
+      byteLength,
+      sharing: new DeviceRegion(address, gpu.vendor, gpu.ordinal, block),
+      // What runs now may still use the memory.
+      release: () =>
+        gpu.whenDone(() => {
+          block.free.give(byteOffset, byteLength)
+          block.reclaim()
+        })
+    })
+  }
+
+  const outOfMemory = (byteLength: number, detail: string): TensorError => {
+    const kept = [...blocks].filter((block) => block.free.isEmpty()).reduce((sum, block) => sum + block.byteLength, 0)
+    return tensorError("OutOfMemory", {
+      backend: packageName,
+      op: "allocate",
+      detail:
+        `${byteLength} bytes: ${detail}` +
+        (kept === 0 ? "" : ` ${kept} bytes are empty and kept because other ranks may have them mapped.`),
+      remedy: "Free tensors, or ask for less; another process may use the device too."
+    })
+  }
+
+  const grow = (byteLength: number, isDedicated: boolean): Effect.Effect<OwnBlock, TensorError> =>
+    gpu
+      .run<AllocatedMemory>((done) => addon.startAllocate(native, byteLength, done))
+      .pipe(
+        Effect.mapBoth({
+          onFailure: (failure) =>
+            failure.code === "OutOfMemory"
+              ? outOfMemory(byteLength, describeFailure(failure))
+              : tensorFailure("allocate", failure),
+          onSuccess: (allocated) => makeBlock(allocated, byteLength, isDedicated)
+        })
+      )
+
+  /** The smallest block that was left empty because peers may know it, if it is not much too large. */
+  const idleFor = (byteLength: number): OwnBlock | undefined => {
+    let best: OwnBlock | undefined
+    for (const block of blocks) {
+      const fits = isIdle(block, true) && block.byteLength >= byteLength && block.byteLength <= byteLength * 1.25
+      if (fits && block.byteLength < (best?.byteLength ?? Number.POSITIVE_INFINITY)) best = block
+    }
+    return best
+  }
+
+  const sliceOfShared = (byteLength: number): Storage | undefined => {
+    for (const block of blocks) {
+      const storage = block.isDedicated ? undefined : sliceOf(block, byteLength)
+      if (storage !== undefined) return storage
+    }
+    return undefined
+  }
+
+  const allocateStorage = (byteLength: number): Effect.Effect<Storage, TensorError> => {
+    if (!Number.isSafeInteger(byteLength) || byteLength < 0 || byteLength > Number.MAX_SAFE_INTEGER - alignment) {
+      return Effect.fail(outOfMemory(byteLength, "not a number of bytes up to 2^53."))
+    }
+    return Effect.suspend(() => {
+      if (byteLength >= dedicatedBytes) {
+        const idle = idleFor(byteLength)
+        if (idle !== undefined) return Effect.succeed(sliceOf(idle, byteLength)!)
+        const wanted = Math.ceil(byteLength / alignment) * alignment
+        return Effect.map(grow(wanted, true), (block) => sliceOf(block, byteLength)!)
+      }
+      const storage = sliceOfShared(byteLength)
+      if (storage !== undefined) return Effect.succeed(storage)
+      // One at a time: whoever waited may find room in the block that the other made.
+      return growing.withPermits(1)(
+        Effect.suspend(() => {
+          const found = sliceOfShared(byteLength)
+          if (found !== undefined) return Effect.succeed(found)
+          return Effect.map(grow(arenaBytes, false), (block) => sliceOf(block, byteLength)!)
+        })
+      )
+    })
+  }
+
+  /** A block that is not ours to free; empty when its last user left. */
+  const borrow = (
+    address: bigint,
+    byteLength: number,
+    exported: Result.Result<ExportedMemory, string>
+  ): BorrowedBlock => {
+    const borrowed: BorrowedBlock = {
+      block: {
+        number: nextBlockNumber(),
+        address: Number(address),
+        byteLength,
+        sharings: new Set<Sharing>(),
+        exported: () => exported,
+        isEmpty: () => borrowed.users === 0,
+        isSpare: () => false,
+        retire: () => {},
+        reclaim: () => {}
+      },
+      users: 0
+    }
+    return borrowed
+  }
+
+  const foreignBlock = (address: bigint, byteLength: number): { readonly block: Block; readonly leave: () => void } => {
+    const asked = addon.exportMemory(native, address)
+    const exported = asked.code === "Ok" ? Result.succeed(asked.value) : Result.fail(describeFailure(asked))
+    const base = asked.code === "Ok" ? asked.value.base : undefined
+    const known = base === undefined ? undefined : foreign.get(base)
+    const borrowed =
+      known ??
+      (asked.code === "Ok"
+        ? borrow(asked.value.base, asked.value.byteLength, exported)
+        : borrow(address, byteLength, exported))
+    borrowed.users += 1
+    if (base !== undefined) foreign.set(base, borrowed)
+    return {
+      block: borrowed.block,
+      leave: () => {
+        borrowed.users -= 1
+        // The owner may free the memory now; what comes to lie there later is another block.
+        if (borrowed.users === 0 && base !== undefined) foreign.delete(base)
+      }
+    }
+  }
+
+  const wrapForeign = (address: bigint, byteLength: number): Result.Result<Storage, TensorError> => {
+    const op = "foreign storage"
+    const isNumber = address >= 0n && address + BigInt(Math.max(0, byteLength)) <= BigInt(Number.MAX_SAFE_INTEGER)
+    if (!Number.isSafeInteger(byteLength) || byteLength < 0 || !isNumber) {
+      return Result.fail(refusal("InvalidRequest", op, `${byteLength} bytes at ${address} are no piece of memory.`))
+    }
+    const on = addon.deviceOfAddress(native, address)
+    if (on.code !== "Ok") return Result.fail(tensorFailure(op, on))
+    const { block, leave } = foreignBlock(address, byteLength)
+    const end = address + BigInt(byteLength)
+    if (end > BigInt(block.address) + BigInt(block.byteLength)) {
+      leave()
+      return Result.fail(refusal("InvalidRequest", op, `${byteLength} bytes at ${address} leave their allocation.`))
+    }
+    return Result.succeed(
+      makeStorage({
+        device: { family: gpu.vendor, index: on.value },
+        address,
+        byteLength,
+        sharing: new DeviceRegion(address, gpu.vendor, on.value, block),
+        release: leave
+      })
+    )
+  }
+
+  const openImport = (handle: Uint8Array, byteOffset: number, byteLength: number) => {
+    const op = "import storage"
+    const isPiece = [byteOffset, byteLength, byteOffset + byteLength].every((n) => Number.isSafeInteger(n) && n >= 0)
+    if (!isPiece) {
+      return Result.fail(refusal("InvalidRequest", op, `${byteLength} bytes at ${byteOffset} are no piece of memory.`))
+    }
+    const opened = addon.importMemory(native, handle)
+    if (opened.code !== "Ok") return Result.fail(tensorFailure(op, opened))
+    const { mapping } = opened.value
+    const address = opened.value.address + BigInt(byteOffset)
+    const borrowed = borrow(address, byteLength, Result.fail("memory of another process cannot be handed on"))
+    borrowed.users = 1
+    return Result.succeed(
+      makeStorage({
+        device,
+        address,
+        byteLength,
+        sharing: new DeviceRegion(address, gpu.vendor, gpu.ordinal, borrowed.block),
+        release: () => {
+          borrowed.users = 0
+          gpu.whenDone(() => {
+            if (!gpu.isClosed()) addon.closeImport(mapping)
+          })
+        }
+      })
+    )
+  }
+
+  const scoped = (storage: Effect.Effect<Storage, TensorError>) =>
+    Effect.acquireRelease(storage, (acquired) => Effect.sync(acquired.free))
+
+  return {
+    allocate: (byteLength) => scoped(allocateStorage(byteLength)),
+    foreignStorage: (address, byteLength) =>
+      scoped(Effect.suspend(() => Effect.fromResult(wrapForeign(address, byteLength)))),
+    importStorage: (handle, byteOffset, byteLength) =>
+      scoped(Effect.suspend(() => Effect.fromResult(openImport(handle, byteOffset, byteLength)))),
+    sharingWith: (group, driver) => {
+      const ofGroup = sharings.get(group) ?? new Map<string, Sharing>()
+      const sharing = ofGroup.get(driver) ?? makeSharing()
+      sharings.set(group, ofGroup.set(driver, sharing))
+      return sharing
+    },
+    farewells: makeFarewells(),
+    blocks: () => ({
+      count: blocks.size,
+      byteLength: [...blocks].reduce((sum, block) => sum + block.byteLength, 0)
+    })
+  }
+}

@@ -1,0 +1,254 @@
+/**
+ * `TensorEngine` for memory of one device: a batch is one program of one kernel, and copies by the copy engines between
+ * device and host.
+ *
+ * Invariants: everything is checked before any byte moves; memory stays while work on it runs, also when the caller is
+ * interrupted or frees it meanwhile. Memory of other devices of the process takes part where this one can reach it.
+ */
+import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
+import { bitsOf, byteLengthOf, type DType } from "@tensorferry/core/base/DType"
+import { elementCount, formatShape, isRepresentable, type Shape } from "@tensorferry/core/base/Region"
+import {
+  type Fence,
+  TensorEngine,
+  type TensorEngineShape,
+  type TensorError
+} from "@tensorferry/core/service/TensorEngine"
+import { type Device, equalDevices, formatDevice } from "@tensorferry/core/tensor/Device"
+import type { QuantizedTensor } from "@tensorferry/core/tensor/QuantizedTensor"
+import type { Storage } from "@tensorferry/core/tensor/Storage"
+import { type Move, type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
+import { type Checked, hostStorage, makeReduceCheck } from "@tensorferry/native/MoveChecks"
+import { addressOf, encodeFill, encodeReduce } from "@tensorferry/native/MoveTable"
+import { type NativeFailure, resultOf } from "@tensorferry/native/NativeAddon"
+import { makeQuantizeCheck } from "@tensorferry/native/QuantizeChecks"
+import { encodeQuantize } from "@tensorferry/native/QuantizeTable"
+import * as Deferred from "effect/Deferred"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Layer from "effect/Layer"
+import * as Result from "effect/Result"
+import type * as EffectScope from "effect/Scope"
+import { loadAddon, type NativePin, packageName } from "./Addon.ts"
+import { makeBatchPrograms, makeScalingLists } from "./BatchPrograms.ts"
+import { tensorEngineCapabilities } from "./capabilities.ts"
+import { type CheckedBatch, type HostRange, makeChecks } from "./checks.ts"
+import { type DeviceMemory, makeDeviceMemory } from "./DeviceMemory.ts"
+import { refusal, tensorFailure } from "./failures.ts"
+import { type Gpu, openGpu } from "./Gpu.ts"
+import { makeProgram, type ProgramSteps, runOnce } from "./GpuProgram.ts"
+import type { GpuOptions } from "./options.ts"
+import { StepTable } from "./StepTable.ts"
+
+/** The device that an engine works on, and its memory. */
+export interface EngineDevice {
+  readonly gpu: Gpu
+  readonly memory: DeviceMemory
+}
+
+const device: unique symbol = Symbol("@tensorferry/backend-cuda/EngineDevice")
+
+interface GpuEngine extends TensorEngineShape {
+  readonly [device]: EngineDevice
+}
+
+/** The device behind an engine of this package, also through wrappers that spread it; undefined for other engines. */
+export const deviceOf = (engine: TensorEngineShape): EngineDevice | undefined => (engine as Partial<GpuEngine>)[device]
+
+/** Kernels, copies to the device and copies from it each have a stream. */
+const kernels = 0
+const toDevice = 1
+const fromDevice = 2
+
+const stepsOf = ({ table, copies }: CheckedBatch): ProgramSteps => {
+  const steps = new StepTable()
+  if (table.length > 0) steps.moves(kernels, 0)
+  for (const { isToDevice, destination, source, byteLength } of copies) {
+    steps.copy(isToDevice ? toDevice : fromDevice, destination, source, byteLength)
+  }
+  return { steps: steps.table, moves: table.length > 0 ? [table] : [] }
+}
+
+const kernelSteps = (add: (steps: StepTable) => void, moves: ReadonlyArray<BigUint64Array> = []): ProgramSteps => {
+  const steps = new StepTable()
+  add(steps)
+  return { steps: steps.table, moves }
+}
+
+/** An engine on an open device. */
+export const make = Effect.fnUntraced(function* (
+  gpu: Gpu,
+  memory: DeviceMemory
+): Effect.fn.Return<TensorEngineShape, never, EffectScope.Scope> {
+  const { addon } = gpu
+  /** Work that has begun and not ended, for fences. */
+  const working = new Set<Deferred.Deferred<void, TensorError>>()
+  const checks = makeChecks(gpu)
+  const batches = makeBatchPrograms()
+  yield* Effect.addFinalizer(() => Effect.andThen(Effect.sync(batches.closeAll), memory.farewells.wait))
+
+  const work = <A>(op: string, run: Effect.Effect<A, NativeFailure>): Effect.Effect<void, TensorError> =>
+    Effect.suspend(() => {
+      const ended = Deferred.makeUnsafe<void, TensorError>()
+      working.add(ended)
+      return Effect.onExit(Effect.asVoid(Effect.mapError(run, (failure) => tensorFailure(op, failure))), (exit) =>
+        Effect.suspend(() => {
+          working.delete(ended)
+          const isInterrupted = Exit.isFailure(exit) && Exit.hasInterrupts(exit)
+          return isInterrupted
+            ? Deferred.fail(ended, refusal("DeviceFailure", op, "The work was interrupted."))
+            : Deferred.done(ended, exit)
+        })
+      )
+    })
+
+  const pinAll = (ranges: ReadonlyArray<HostRange>): Result.Result<() => void, NativeFailure> => {
+    const pins: Array<NativePin> = []
+    const unpin = () => {
+      for (const pin of pins) addon.unpinHost(pin)
+    }
+    for (const { address, byteLength } of ranges) {
+      const pinned = addon.pinHost(gpu.native, BigInt(address), byteLength)
+      if (pinned.code !== "Ok") {
+        unpin()
+        return Result.fail(pinned)
+      }
+      pins.push(pinned.value)
+    }
+    return Result.succeed(unpin)
+  }
+
+  /** Runs steps once over host memory that stays pinned until they have ended. */
+  const runSteps = (
+    op: string,
+    steps: ProgramSteps,
+    pins: ReadonlyArray<HostRange>
+  ): Effect.Effect<void, TensorError> =>
+    Effect.suspend(() => {
+      const pinned = pinAll(pins)
+      if (Result.isFailure(pinned)) return Effect.fail(tensorFailure(op, pinned.failure))
+      return work(op, runOnce(gpu, steps, pinned.success))
+    })
+
+  const checkedWork = <A>(
+    checked: () => Checked<A>,
+    then: (value: A) => Effect.Effect<void, TensorError>
+  ): Effect.Effect<void, TensorError> => Effect.suspend(() => Effect.flatMap(Effect.fromResult(checked()), then))
+
+  const copy = (moves: ReadonlyArray<Move>): Effect.Effect<void, TensorError> =>
+    Effect.suspend(() => {
+      const known = batches.get(moves)
+      if (known !== undefined) return work("copy", known.run)
+      const checked = checks.checkBatch("copy", moves)
+      if (Result.isFailure(checked)) return Effect.fail(checked.failure)
+      const batch = checked.success
+      if (batch.table.length === 0 && batch.copies.length === 0) return Effect.void
+      const steps = stepsOf(batch)
+      if (!batch.isOfDevices || !batches.isWorthKeeping(moves)) return runSteps("copy", steps, batch.pins)
+      const made = makeProgram(gpu, steps)
+      if (Result.isFailure(made)) return Effect.fail(tensorFailure("copy", made.failure))
+      batches.keep(moves, made.success)
+      return work("copy", made.success.run)
+    })
+
+  const allocate = (dtype: DType, shape: Shape, on: Device = gpu.device) =>
+    Effect.gen(function* () {
+      if (!equalDevices(on, gpu.device)) {
+        const [wanted, here] = [formatDevice(on), formatDevice(gpu.device)]
+        return yield* refusal("Unsupported", "allocate", `There is no device ${wanted} here, only ${here}.`)
+      }
+      if (!isRepresentable(shape, bitsOf(dtype))) {
+        return yield* refusal("InvalidRequest", "allocate", `${dtype}${formatShape(shape)} exceeds 2^53 bits.`)
+      }
+      const storage = yield* memory.allocate(byteLengthOf(dtype, elementCount(shape)))
+      const view = tensorView(storage, dtype, shape)
+      return yield* Result.isSuccess(view)
+        ? Effect.succeed(view.success)
+        : refusal("InvalidRequest", "allocate", `${view.failure.detail}.`)
+    })
+
+  const addressOfBytes = (bytes: Uint8Array): Checked<bigint> =>
+    Result.mapError(resultOf(addon.addressOf(bytes)), (failure) => tensorFailure("wrapHost", failure))
+  const wrap = (bytes: Uint8Array): Checked<Storage> => hostStorage(refusal, bytes, addressOfBytes)
+
+  const checkReduce = makeReduceCheck(refusal, checks.checkApart)
+
+  const checkQuantize = makeQuantizeCheck(refusal, checks.checkMove)
+
+  const scalings = makeScalingLists()
+
+  const blockScaling = (op: "quantize" | "dequantize", plain: Tensor, quantized: QuantizedTensor) =>
+    Effect.suspend(() => {
+      const list = scalings.listOf(op, plain, quantized)
+      const known = batches.get(list)
+      if (known !== undefined) return work(op, known.run)
+      const checked = checkQuantize(op, plain, quantized)
+      if (Result.isFailure(checked)) return Effect.fail(checked.failure)
+      if (plain.shape.includes(0)) return Effect.void
+      const steps = kernelSteps((table) => table.quantize(kernels, encodeQuantize(op, plain, quantized, addressOf)))
+      const pins = checks.pinsOf([plain, quantized.data, quantized.scale])
+      if (pins.length > 0 || !batches.isWorthKeeping(list)) return runSteps(op, steps, pins)
+      const made = makeProgram(gpu, steps)
+      if (Result.isFailure(made)) return Effect.fail(tensorFailure(op, made.failure))
+      batches.keep(list, made.success)
+      return work(op, made.success.run)
+    })
+
+  const engine: GpuEngine = {
+    [device]: { gpu, memory },
+    name: `${packageName} on ${gpu.facts.name}`,
+    deviceFamilies: [gpu.vendor],
+    capabilities: tensorEngineCapabilities,
+    allocate,
+    wrapHost: (bytes) =>
+      Effect.acquireRelease(
+        Effect.suspend(() => Effect.fromResult(wrap(bytes))),
+        (storage) => Effect.sync(storage.free)
+      ),
+    copy,
+    reduce: (dst, sources, op) =>
+      checkedWork(
+        () => checkReduce(dst, sources, op),
+        () => {
+          if (dst.shape.includes(0)) return Effect.void
+          const steps = kernelSteps((table) => table.reduce(kernels, encodeReduce(dst, sources, op)))
+          return runSteps(`reduce ${op}`, steps, checks.pinsOf([dst, ...sources]))
+        }
+      ),
+    fill: (tensor, byte) =>
+      checkedWork(
+        () =>
+          Number.isInteger(byte) && byte >= 0 && byte <= 255
+            ? checks.checkMove("fill", { dst: tensor, src: tensor })
+            : Result.fail(refusal("InvalidRequest", "fill", `${byte} is not a byte.`)),
+        ({ dst }) => {
+          if (dst.shape.includes(0)) return Effect.void
+          return runSteps(
+            "fill",
+            kernelSteps((table) => table.moves(kernels, 0), [encodeFill(dst, byte)]),
+            checks.pinsOf([dst])
+          )
+        }
+      ),
+    quantize: (source, destination) => blockScaling("quantize", source, destination),
+    dequantize: (source, destination) => blockScaling("dequantize", destination, source),
+    fence: Effect.sync((): Fence => {
+      const submitted = [...working]
+      return { await: Effect.forEach(submitted, Deferred.await, { discard: true }) }
+    })
+  }
+  return engine
+})
+
+/** An engine on a device of its own. */
+export const open = Effect.fnUntraced(function* (
+  options: GpuOptions,
+  backend: string = packageName
+): Effect.fn.Return<TensorEngineShape, BackendError, EffectScope.Scope> {
+  const gpu = yield* openGpu(yield* loadAddon, backend, options)
+  return yield* make(gpu, makeDeviceMemory(gpu, { arenaBytes: options.arenaBytes }))
+})
+
+/** Fails with "Unavailable" where there is no device, or nothing to reach it with. */
+export const layer = (options: GpuOptions = {}, backend?: string): Layer.Layer<TensorEngine, BackendError> =>
+  Layer.effect(TensorEngine, open(options, backend))

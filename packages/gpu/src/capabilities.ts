@@ -1,0 +1,9 @@
+/** What the engine can do, apart from it so that descriptors need not import it. */
+import type { TensorEngineCapabilities } from "@tensorferry/core/service/TensorEngine"
+
+export const tensorEngineCapabilities: TensorEngineCapabilities = {
+  cast: true,
+  reduce: true,
+  quantize: ["mxfp8"],
+  hostVisible: false
+}

@@ -1,0 +1,109 @@
+/**
+ * A package's tests run again by a test of its own, with an addon and a simulated driver that find misuse: built anew, so
+ * only in full runs.
+ */
+import { spawnSync } from "node:child_process"
+import { chmodSync, mkdtempSync, rmSync, writeFileSync } from "node:fs"
+import { createRequire } from "node:module"
+import { tmpdir } from "node:os"
+import { dirname, join } from "node:path"
+import { assert, describe, it } from "@effect/vitest"
+import { packageFolder as simulatorsFolder } from "./libraries.ts"
+
+export interface SanitizedTests {
+  readonly packageFolder: string
+  /** Variable by which the package finds the addon that was built. */
+  readonly prebuild: string
+  /** Files of its `test` folder, without their ending. */
+  readonly files: ReadonlyArray<string>
+  /** Tests of a package above that run over this addon too: its folder, its files. */
+  readonly above?: readonly [packageFolder: string, files: ReadonlyArray<string>]
+  /** Whether tests run over a simulated driver, which is then built in the same way. */
+  readonly isSimulated?: boolean
+  readonly sanitizers?: ReadonlyArray<keyof typeof sanitizers>
+  /** Libraries, or functions, that never free what they have. */
+  readonly leaking?: ReadonlyArray<string>
+  readonly environment?: NodeJS.ProcessEnv
+}
+
+/** What Node and the test runner themselves never free. */
+const alwaysLeaking = ["ossl_load_builtin_compressions", "node::contextify::ContextifyScript::New", "rolldown"]
+
+const sanitizers = {
+  address: {
+    library: "libasan.so",
+    report: /ERROR: (Address|Leak)Sanitizer:/,
+    environment: (suppressions: string) => ({
+      // Some tests ask for more memory than there is; that is no misuse.
+      ASAN_OPTIONS: "exitcode=77:allocator_may_return_null=1",
+      LSAN_OPTIONS: `suppressions=${suppressions}`
+    })
+  },
+  thread: {
+    library: "libtsan.so",
+    report: /WARNING: ThreadSanitizer:/,
+    // Node itself is not built for it: only what the addon does is judged.
+    environment: () => ({ TSAN_OPTIONS: "exitcode=66 ignore_noninstrumented_modules=1" })
+  }
+}
+
+/** Defines the test, which is skipped in default runs. */
+export const describeSanitized = (subject: SanitizedTests): void => {
+  const { packageFolder, prebuild, files, above, isSimulated = false, leaking = [] } = subject
+  const run = (folder: string, command: string, values: ReadonlyArray<string>, environment: NodeJS.ProcessEnv = {}) =>
+    spawnSync(command, values, {
+      cwd: folder,
+      env: { ...process.env, ...environment },
+      encoding: "utf8",
+      maxBuffer: 2 ** 26
+    })
+
+  const buildWith = (name: keyof typeof sanitizers, source: string, build: string): void => {
+    const settings = ["-S", ".", "-B", build, "-DCMAKE_BUILD_TYPE=Release", `-DSANITIZE=${name}`]
+    const configured = run(source, "cmake", settings)
+    assert.strictEqual(configured.status, 0, configured.stderr)
+    const built = run(source, "cmake", ["--build", build, "-j2"])
+    assert.strictEqual(built.status, 0, built.stdout + built.stderr)
+  }
+
+  const runWith = (name: keyof typeof sanitizers, folder: string): void => {
+    const { library, report, environment } = sanitizers[name]
+    buildWith(name, packageFolder, join(folder, "build"))
+    const simulators = join(folder, "simulators")
+    if (isSimulated) buildWith(name, simulatorsFolder, simulators)
+    const suppressions = join(folder, "suppressions")
+    writeFileSync(suppressions, [...alwaysLeaking, ...leaking].map((each) => `leak:${each}`).join("\n"))
+    const runner = join(dirname(createRequire(import.meta.url).resolve("vitest/package.json")), "vitest.mjs")
+    for (const [tested, names] of [[packageFolder, files] as const, ...(above === undefined ? [] : [above])]) {
+      const ended = run(
+        tested,
+        process.execPath,
+        [runner, "run", "--pool=forks", "--testTimeout=600000", ...names.map((file) => `test/${file}.test.ts`)],
+        {
+          [prebuild]: folder,
+          ...(isSimulated ? { TENSORFERRY_SIMULATORS_BUILD: simulators } : {}),
+          LD_PRELOAD: run(tested, "c++", [`-print-file-name=${library}`]).stdout.trim(),
+          ...environment(suppressions),
+          ...subject.environment,
+          TENSORFERRY_TEST_FULL: undefined
+        }
+      )
+      assert.strictEqual(ended.status, 0, ended.stdout.slice(-20_000) + ended.stderr.slice(-20_000))
+      assert.notMatch(ended.stderr, report)
+    }
+  }
+
+  describe.skipIf(process.env.TENSORFERRY_TEST_FULL === undefined || process.platform !== "linux")("sanitizers", () => {
+    for (const name of subject.sanitizers ?? (["address"] as const)) {
+      it(`find no misuse: ${name}`, { timeout: 2_400_000 }, () => {
+        const folder = mkdtempSync(join(tmpdir(), "tensorferry-sanitize-"))
+        try {
+          chmodSync(folder, 0o755) // some tests run processes of another user
+          runWith(name, folder)
+        } finally {
+          rmSync(folder, { recursive: true, force: true })
+        }
+      })
+    }
+  })
+}
