@@ -1,9 +1,14 @@
-# The two commands of the README. Node 24 and pnpm come from the npm registry; only npm and a C++ compiler with CMake are needed.
+# The two commands of the README, and what CI runs behind them. Node 24 and pnpm come from the npm registry; only npm and a
+# C++ compiler with CMake are needed.
 PNPM ?= npx --yes $(shell sed -n 's/.*"packageManager": *"\(pnpm@[^"+]*\).*/\1/p' package.json)
-.PHONY: setup demo test
+.PHONY: setup demo test test-full test-counts
 setup:
 	$(PNPM) install --frozen-lockfile
 demo: setup
 	$(PNPM) demo
 test: setup
 	$(PNPM) test
+test-full: setup
+	$(PNPM) test:full
+test-counts: setup
+	$(PNPM) test:counts

@@ -1,75 +1,51 @@
+import { existsSync, readdirSync } from "node:fs"
+import * as path from "node:path"
 import { defineConfig } from "vitest/config"
 
-/** Folder of each project, whose name it is. */
-const projects: { readonly [name: string]: string } = {
-  core: "packages/core",
-  native: "packages/native",
-  testing: "packages/testing",
-  "backend-torch-copy": "packages/backend-torch-copy",
-  gpu: "packages/gpu",
-  simulators: "packages/simulators",
-  "backend-cuda": "packages/backend-cuda",
-  "backend-nvshmem": "packages/backend-nvshmem",
-  "backend-xpu": "packages/backend-xpu",
-  bus: "packages/bus",
-  cli: "packages/cli",
-  golden: "golden"
+const root = import.meta.dirname
+
+/** Which files a run takes, by their names; see CONTRIBUTING. */
+const kinds = {
+  /** What `make test` has time for. */
+  usual: { include: ["test/**/*.test.ts"], exclude: ["**/*.full.test.ts", "**/*.soak.test.ts"] },
+  /** What takes minutes: CI runs it behind the usual ones. */
+  full: { include: ["test/**/*.full.test.ts"], exclude: [] },
+  /** Everything, with the counts and seeds of hours. */
+  soak: { include: ["test/**/*.test.ts"], exclude: [] }
 }
 
-const isFull = process.env.TENSORFERRY_TEST_FULL !== undefined
-
-/** What takes longer than a default run has time for. */
-const onlyInFull: { readonly [name: string]: Array<string> } = {
-  core: ["test/Fuzz.test.ts", "test/group/ProcessGroupTcp.test.ts"],
-  "backend-torch-copy": ["test/Baseline.test.ts", "test/Mesh.test.ts", "test/Tcp.test.ts"],
-  bus: ["test/CudaProcesses.test.ts"],
-  "backend-cuda": ["test/PlantedFaults.test.ts", "test/Pairs.test.ts", "test/Processes.test.ts", "test/Seeds.test.ts"],
-  "backend-nvshmem": ["test/PlantedFaults.test.ts", "test/Seeds.test.ts"],
-  cli: [
-    "test/Families.test.ts",
-    "test/MeshCommand.test.ts",
-    "test/RankFreeze.test.ts",
-    "test/Output.test.ts",
-    "test/BrokenFiles.test.ts",
-    "test/Checkpoints.test.ts",
-    "test/Launcher.test.ts",
-    "test/Observe.test.ts",
-    "test/BackendsCommand.test.ts",
-    "test/ReplayCommand.test.ts",
-    "test/Fuzz.test.ts",
-    "test/Conversion.test.ts"
-  ],
-  examples: ["test/reference.test.ts", "test/tarballs.test.ts"]
+const kindOf = (name: string): keyof typeof kinds => {
+  if (name === "usual" || name === "full" || name === "soak") return name
+  throw new Error(`TENSORFERRY_TESTS is "${name}"; it may be usual, full or soak`)
 }
+
+const kind = kindOf(process.env.TENSORFERRY_TESTS ?? "usual")
+const files = kinds[kind]
+
+/** A folder in which to leave `usual.json`, `full.json` or `soak.json`, for scripts/test-counts.ts. */
+const results = process.env.TENSORFERRY_TEST_RESULTS
+
+/** Every folder that has a package and tests. */
+const projects = ["golden", ...readdirSync(path.join(root, "packages")).map((name) => `packages/${name}`)].filter(
+  (folder) => existsSync(path.join(root, folder, "package.json")) && existsSync(path.join(root, folder, "test"))
+)
 
 /** One project per package; test files live in its `test`. */
 export default defineConfig({
   test: {
     // Most tests wait for processes and deadlines; by default two processors would get a single worker.
     maxWorkers: 2,
+    reporters:
+      results === undefined ? ["default"] : ["default", ["json", { outputFile: path.join(results, `${kind}.json`) }]],
     projects: [
-      ...Object.entries(projects).map(([name, root]) => ({
+      ...projects.map((folder) => ({
         extends: true as const,
-        test: {
-          name,
-          root,
-          include: ["test/**/*.test.ts"],
-          exclude: isFull ? [] : (onlyInFull[name] ?? []),
-          testTimeout: 120_000,
-          hookTimeout: 120_000
-        }
+        test: { name: path.basename(folder), root: folder, ...files, testTimeout: 120_000, hookTimeout: 120_000 }
       })),
       // Examples run on the packed packages, as strangers install them.
       {
         extends: true as const,
-        test: {
-          name: "examples",
-          root: "examples",
-          include: ["test/**/*.test.ts"],
-          exclude: isFull ? [] : onlyInFull.examples!,
-          globalSetup: ["test/setup.ts"],
-          testTimeout: 300_000
-        }
+        test: { name: "examples", root: "examples", ...files, globalSetup: ["test/setup.ts"], testTimeout: 300_000 }
       }
     ]
   }

@@ -20,7 +20,7 @@ declare module "vitest" {
 
 export const stranger = inject("stranger")
 
-export const isFull = process.env.TENSORFERRY_TEST_FULL !== undefined
+export { isSoak } from "@tensorferry/testing/testLevel"
 
 /** The folder of an example. */
 export const exampleFolder = (...names: ReadonlyArray<string>): string => path.join(stranger.folder, ...names)

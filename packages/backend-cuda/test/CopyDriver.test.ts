@@ -2,6 +2,7 @@
  * The drivers between ranks of one process, where things go wrong: failures of one rank in a preparation, aborted
  * communicators, cancelled transfers, bounds of groups and staging.
  */
+
 import { assert, describe, it } from "@effect/vitest"
 import { CopyDriver } from "@tensorferry/core/service/CopyDriver"
 import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
@@ -9,6 +10,7 @@ import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import { deviceOf } from "@tensorferry/gpu/TensorEngine"
 import { assertClean, resetSimulator, simulatedLibraries, simulator } from "@tensorferry/simulators/gpu"
 import { runMembers } from "@tensorferry/testing"
+import { isSoak } from "@tensorferry/testing/testLevel"
 import {
   fillShare,
   judgeShare,
@@ -155,7 +157,7 @@ describe("a preparation", () => {
 })
 
 describe("preparations, again and again", () => {
-  const cycles = process.env.TENSORFERRY_TEST_FULL === undefined ? 150 : 10_000
+  const cycles = isSoak ? 10_000 : 150
 
   it.each(kinds)(
     `of %s leave nothing, whether they work or the peer's part is refused: ${cycles} times`,

@@ -9,6 +9,7 @@ import { tensorView } from "@tensorferry/core/tensor/Tensor"
 import { type Addon, replayAnswers } from "@tensorferry/gpu/Addon"
 import { assertClean, resetSimulator, simulator, violations } from "@tensorferry/simulators/gpu"
 import { makeEngine } from "@tensorferry/simulators/gpuEngine"
+import { isSoak } from "@tensorferry/testing/testLevel"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
@@ -18,8 +19,7 @@ import type { CudaOptions } from "../src/options.ts"
 import { replayWay } from "../src/ReplayQueue.ts"
 import { assertRegistered, bytesOf, hostSlot, openReplay, peek, poison, run, runDeepTicks, runTicks } from "./replay.ts"
 
-const isFull = process.env.TENSORFERRY_TEST_FULL !== undefined
-const seeds = isFull ? 1000 : 20
+const seeds = isSoak ? 1000 : 20
 const page = 4096
 
 const vendors: ReadonlyArray<readonly [string, CudaOptions]> = [
@@ -324,7 +324,7 @@ describe("the end", () => {
 })
 
 describe("many ticks", () => {
-  const ticks = isFull ? 10_000 : 300
+  const ticks = isSoak ? 10_000 : 300
   it(`(${ticks}) leave nothing behind`, { timeout: 120_000 }, async () => {
     resetSimulator("seed=11 query=80")
     await run(

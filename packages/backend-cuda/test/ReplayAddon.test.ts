@@ -2,11 +2,13 @@
  * Replay copies of the addon itself: what is queued and in which order, how host slots are registered, and that whatever is
  * passed or freed at a bad moment is refused or waited for.
  */
+
 import { assert, describe, it } from "@effect/vitest"
 import type { Addon, NativeDevice, NativePin, NativeReplay, PreparedReplayCopy } from "@tensorferry/gpu/Addon"
 import { loadAddon, replayAnswers } from "@tensorferry/gpu/Addon"
 import { leaks, simulator, violations } from "@tensorferry/simulators/gpu"
 import { allocate, openDevice, problem, run, simulated, start, value } from "@tensorferry/simulators/gpuAddon"
+import { isSoak } from "@tensorferry/testing/testLevel"
 import * as Effect from "effect/Effect"
 import { replayWay } from "../src/ReplayQueue.ts"
 import { waysOfReplay } from "./replay.ts"
@@ -65,7 +67,7 @@ const over = <A, E>(settings: string, body: (addon: Addon, device: NativeDevice)
     )
   )
 
-const seeds = process.env.TENSORFERRY_TEST_FULL === undefined ? 20 : 1000
+const seeds = isSoak ? 1000 : 20
 
 describe("a prepared copy", () => {
   it.live("is done when its event says so, and not before", () =>

@@ -2,10 +2,12 @@
  * This package against the replay cases of the kit, over the simulated driver under both vendors' names, with copies that
  * can be held back and made to fail.
  */
+
 import { assert, describe, it } from "@effect/vitest"
 import { ReplayTesting } from "@tensorferry/core/service/ReplayTesting"
 import * as TensorEngine from "@tensorferry/gpu/TensorEngine"
 import { assertClean, resetSimulator, simulator } from "@tensorferry/simulators/gpu"
+import { isSoak } from "@tensorferry/testing/testLevel"
 import { describeReplayTransfer } from "@tensorferry/testing/vitest"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
@@ -17,14 +19,12 @@ import { hostMemoryLayer } from "./replay.ts"
 import { hold } from "./replayHooks.ts"
 import { replaySubjectLayer, type SubjectHooks } from "./replaySubject.ts"
 
-const isFull = process.env.TENSORFERRY_TEST_FULL !== undefined
-
 /** What the simulated driver itself knows and does. */
 const hooks: SubjectHooks = {
   hold: () => hold,
   registered: () => simulator.report().live.hostRegistrations ?? 0,
   failRegistration: (nth) => Effect.sync(() => void simulator.configure(`fail=cudaHostRegister:${nth + 1}:2`)),
-  ticks: isFull ? 10_000 : 60
+  ticks: isSoak ? 10_000 : 60
 }
 
 let seed = 1
@@ -32,7 +32,7 @@ beforeEach(() => resetSimulator(`seed=${seed++}`))
 afterEach(() => assertClean())
 
 // AMD's names lead to the same code, which random ticks run under them too.
-for (const vendor of isFull ? (["cuda", "rocm"] as const) : (["cuda"] as const)) {
+for (const vendor of isSoak ? (["cuda", "rocm"] as const) : (["cuda"] as const)) {
   const options = { ...testOptions, vendor, device: 0 }
   const subject = Layer.provide(replaySubjectLayer(options, hooks), hostMemoryLayer)
   describeReplayTransfer(vendor, Layer.merge(subject, TensorEngine.layer(options)), { timeout: 120_000 })

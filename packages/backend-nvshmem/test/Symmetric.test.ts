@@ -2,6 +2,7 @@
  * Destinations in the symmetric heap: peers write into them without a slot between, whatever the order of the simulated
  * devices' work; mixed with memory of the engine, in several rounds with new contents.
  */
+
 import { assert, describe, it } from "@effect/vitest"
 import { byteLengthOf } from "@tensorferry/core/base/DType"
 import { copyServiceLayer } from "@tensorferry/core/copy/CopyServiceLayer"
@@ -11,6 +12,7 @@ import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
 import { TensorEngine as Engine } from "@tensorferry/core/service/TensorEngine"
 import type { Tensor } from "@tensorferry/core/tensor/Tensor"
 import { runMembers } from "@tensorferry/testing"
+import { isSoak } from "@tensorferry/testing/testLevel"
 import {
   fillShare,
   judgeShare,
@@ -86,7 +88,7 @@ const symmetricFor = (
     return memory
   })
 
-const seeds = process.env.TENSORFERRY_TEST_FULL === undefined ? 12 : 300
+const seeds = isSoak ? 300 : 12
 
 describe("symmetric destinations", () => {
   it(`hold what was sent, among others, in ${seeds} random batches`, { timeout: 60_000 + seeds * 3000 }, async () => {

@@ -1,12 +1,14 @@
 /**
  * Loading the addon, what it refuses, and how it dies with its thread.
  */
+
 import { tmpdir } from "node:os"
 import { fileURLToPath } from "node:url"
 import { Worker } from "node:worker_threads"
 import { assert, describe, it } from "@effect/vitest"
 import { dtypes } from "@tensorferry/core/base/DType"
 import type { NativeAnswer, NativeHandle } from "@tensorferry/native/NativeAddon"
+import { isSoak } from "@tensorferry/testing/testLevel"
 import * as Effect from "effect/Effect"
 import { type Addon, loadAddon, loadAddonFrom } from "../src/Addon.ts"
 import { openMemoryFiles } from "./support.ts"
@@ -110,7 +112,7 @@ describe("native functions", () => {
 })
 
 describe("worker threads", () => {
-  const rounds = process.env.TENSORFERRY_TEST_FULL === undefined ? 6 : 20
+  const rounds = isSoak ? 20 : 6
 
   it.live("load, use and leave the addon in the middle of everything, again and again", () =>
     Effect.gen(function* () {

@@ -2,6 +2,7 @@
  * The portable replay backend against the whole replay kit, in both modes, over memory of its own and memory that another
  * mapping of the same file shows; for host memory and for a device family with an engine of its own.
  */
+
 import { assert, describe, it } from "@effect/vitest"
 import { buildReplayTransferBackend } from "@tensorferry/core/backend/BackendLayer"
 import { registryLayer } from "@tensorferry/core/backend/BackendRegistry"
@@ -13,6 +14,7 @@ import { cpu, type Device } from "@tensorferry/core/tensor/Device"
 import { tensorView } from "@tensorferry/core/tensor/Tensor"
 import { makeHeldCopies, ReplaySubject, type ReplaySubjectShape } from "@tensorferry/testing"
 import * as ReferenceEngine from "@tensorferry/testing/ReferenceEngine"
+import { isSoak } from "@tensorferry/testing/testLevel"
 import { describeReplayTransfer } from "@tensorferry/testing/vitest"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
@@ -22,8 +24,6 @@ import * as Scope from "effect/Scope"
 import { descriptor } from "../src/index.ts"
 import * as ReplayDevice from "../src/ReplayDevice.ts"
 import { makeEngine, startPeer } from "./support.ts"
-
-const isFull = process.env.TENSORFERRY_TEST_FULL !== undefined
 
 interface Setting {
   readonly deferred: boolean
@@ -54,7 +54,7 @@ const subjectLayer = ({ deferred, isMapped, seed, device = cpu }: Setting) =>
         hold: held.hold,
         failCopy: held.failCopy,
         registered: () => 0,
-        ticks: isFull ? 10_000 : 300
+        ticks: isSoak ? 10_000 : 300
       }
       return Context.make(ReplaySubject, subject).pipe(Context.add(TensorEngine, engine))
     })
@@ -67,7 +67,7 @@ for (const isMapped of [false, true]) {
   const foreign = subjectLayer({ deferred: false, isMapped, seed: 3, device: pretend })
   describeReplayTransfer(`torch-copy, another family${isMapped ? ", mapped slots" : ""}`, foreign)
 }
-if (isFull) {
+if (isSoak) {
   for (const seed of [4, 5, 6]) {
     for (const deferred of [false, true]) {
       for (const isMapped of [false, true]) {

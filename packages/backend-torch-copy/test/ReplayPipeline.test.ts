@@ -2,6 +2,7 @@
  * Replay pipelines over this package's replay backend and real shared memory: the right rows at every tick, copied at once
  * and in the consumer's wait, and a heap that does not grow with the ticks.
  */
+
 import { getHeapStatistics, setFlagsFromString } from "node:v8"
 import { runInNewContext } from "node:vm"
 import { assert, describe, it } from "@effect/vitest"
@@ -15,6 +16,7 @@ import { ReplayTransferDeadline } from "@tensorferry/core/replay/ReplayTransferL
 import { HostMemory as HostMemoryService } from "@tensorferry/core/service/HostMemory"
 import { cpu } from "@tensorferry/core/tensor/Device"
 import { tensorBytes } from "@tensorferry/core/tensor/Tensor"
+import { isSoak } from "@tensorferry/testing/testLevel"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
@@ -33,7 +35,7 @@ const heapBytes = (): number => {
   return getHeapStatistics().used_heap_size
 }
 
-const ticks = process.env.TENSORFERRY_TEST_FULL === undefined ? 300 : 10_000
+const ticks = isSoak ? 10_000 : 300
 /** A pipeline that hangs is found after this. */
 const patience = Duration.seconds(5)
 const rows = 37

@@ -2,6 +2,7 @@
  * Replay rings in real shared memory: a writer in another process that overwrites as fast as it can, several that want
  * the same ring, and one that is killed in the middle of a row.
  */
+
 import { assert, describe, it } from "@effect/vitest"
 import { packRows } from "@tensorferry/core/replay/ReplayPack"
 import {
@@ -12,6 +13,7 @@ import {
   snapshotOf
 } from "@tensorferry/core/replay/ReplayRing"
 import { makeRowLayout } from "@tensorferry/core/replay/ReplayRowLayout"
+import { isSoak } from "@tensorferry/testing/testLevel"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Result from "effect/Result"
@@ -19,7 +21,7 @@ import type { Question } from "./fixtures/replay-writer.ts"
 import { makeEngine, startPeer } from "./support.ts"
 
 /** Batches to look at while the writer writes. */
-const wanted = process.env.TENSORFERRY_TEST_FULL === undefined ? 50 : 10_000
+const wanted = isSoak ? 10_000 : 50
 const capacity = 8
 const chunk = 3
 

@@ -2,10 +2,12 @@
  * The addon itself: anything may be passed to it, handles of a closed device are refused, and threads load and leave it in
  * the middle of everything.
  */
+
 import { fileURLToPath } from "node:url"
 import { Worker } from "node:worker_threads"
 import { assert, describe, it } from "@effect/vitest"
 import type { NativeAnswer } from "@tensorferry/native/NativeAddon"
+import { isSoak } from "@tensorferry/testing/testLevel"
 import * as Effect from "effect/Effect"
 import { type Addon, loadAddon } from "../src/Addon.ts"
 import { openXpu, type Xpu } from "../src/Xpu.ts"
@@ -115,7 +117,7 @@ for (const subject of subjects) {
       })
     )
 
-    const rounds = process.env.TENSORFERRY_TEST_FULL === undefined ? 1 : 10
+    const rounds = isSoak ? 10 : 1
 
     it.live("threads load it, two at a time, and leave in the middle of everything", () =>
       Effect.gen(function* () {

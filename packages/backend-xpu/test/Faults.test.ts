@@ -2,7 +2,9 @@
  * Faults planted in the simulated driver must be seen by what the tests look at: otherwise a fault of the backend itself,
  * a forgotten wait above all, would pass unseen. And errors of any call, at any time, must be told and leave nothing.
  */
+
 import { assert, describe, it } from "@effect/vitest"
+import { isSoak } from "@tensorferry/testing/testLevel"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import { lackOf, resetSimulator, simulator, titleOf } from "./simulator.ts"
@@ -136,7 +138,7 @@ describe.skipIf(lackOf("level-zero") !== undefined)(`planted faults, ${titleOf("
       const nativeCode = 0x70000002
       const told = new Set<string>()
       for (const name of functions) {
-        for (let nth = 1; nth <= (process.env.TENSORFERRY_TEST_FULL === undefined ? 3 : 8); nth++) {
+        for (let nth = 1; nth <= (isSoak ? 8 : 3); nth++) {
           resetSimulator()
           const exit = yield* Effect.exit(
             withRig("level-zero", life, {

@@ -2,12 +2,14 @@
  * This backend as the replay cases of the conformance kit want it, over one of its drivers: with holds of the copy queue,
  * streams, and faults of the driver where it can be made to fail.
  */
+
 import { assert } from "@effect/vitest"
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
 import { TensorEngine, type TensorError } from "@tensorferry/core/service/TensorEngine"
 import { cpu } from "@tensorferry/core/tensor/Device"
 import { makeStorage } from "@tensorferry/core/tensor/Storage"
 import { type ReplayStreams, ReplaySubject } from "@tensorferry/testing"
+import { isSoak } from "@tensorferry/testing/testLevel"
 import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -23,7 +25,7 @@ import { openReplay, value } from "./support.ts"
 /** What memory of the host looks like after its owner took it back. */
 const goneByte = 0xee
 
-const ticks = process.env.TENSORFERRY_TEST_FULL === undefined ? 100 : 10_000
+const ticks = isSoak ? 10_000 : 100
 
 export const replaySubject = (
   subject: Subject,

@@ -23,7 +23,7 @@ import { InitPair, RegisterTensors } from "../src/command/Command.ts"
 import { decodeReply, replyKey } from "../src/command/Reply.ts"
 import * as AgentStateMemory from "../src/state/AgentStateMemory.ts"
 import { makeCluster } from "./cluster.ts"
-import { isFull } from "./support.ts"
+import { isSoak } from "./support.ts"
 import { faultOf, fill, makeTensor, ranksOf, type SideLayout, sourceValues, targetValues } from "./tensors.ts"
 
 const layout = (mesh: ReadonlyArray<number>, ...placements: ReadonlyArray<Placement>): SideLayout => ({
@@ -43,7 +43,6 @@ interface BatchCase {
   readonly pairs: Readonly<Record<string, readonly [SideLayout, SideLayout]>>
   readonly tensors: ReadonlyArray<TensorCase>
   readonly bucketBytes?: number
-  readonly isOnlyInFull?: boolean
 }
 
 const f32 = { from: "float32", to: "float32" } as const
@@ -78,8 +77,7 @@ const cases: ReadonlyArray<BatchCase> = [
   {
     name: "4x2 to 2x2",
     pairs: { w: [layout([4, 2], shard(0), shard(0)), layout([2, 2], replicate, shard(1))] },
-    tensors: [{ pair: "w", shape: [17, 9], ...f32 }],
-    isOnlyInFull: true
+    tensors: [{ pair: "w", shape: [17, 9], ...f32 }]
   }
 ]
 
@@ -100,7 +98,7 @@ const makeSides = Effect.fnUntraced(function* (sizes: readonly [number, number],
 const sideNames = ["a", "b"] as const
 
 describe("moves", () => {
-  for (const batchCase of cases.filter(({ isOnlyInFull = false }) => isFull || !isOnlyInFull)) {
+  for (const batchCase of cases) {
     it.live(batchCase.name, () =>
       Effect.scoped(
         Effect.gen(function* () {
@@ -434,7 +432,7 @@ describe("life", () => {
         const [x, y] = [yield* tensor(), yield* tensor()]
         const clientContext = (client: TensorBusClientShape) =>
           Context.make(TensorBusClient, client).pipe(Context.add(HostMemory, memory))
-        for (let round = 0; round < (isFull ? 60 : 12); round++) {
+        for (let round = 0; round < (isSoak ? 60 : 12); round++) {
           const other = yield* Effect.forkChild(Effect.exit(register(b.client, `b${round}`, y)), {
             startImmediately: true
           })

@@ -15,7 +15,7 @@ import * as CommandQueueLmdb from "../src/queue/CommandQueueLmdb.ts"
 import * as CommandQueueMemory from "../src/queue/CommandQueueMemory.ts"
 import {
   hasLmdb,
-  isFull,
+  isSoak,
   lmdbMissing,
   plain,
   pythonLmdb,
@@ -328,14 +328,14 @@ describe.skipIf(!hasLmdb)(`in a file${hasLmdb ? "" : ` (skipped: ${lmdbMissing})
             const client = yield* open(path, { role: "client" })
             yield* client.enqueue([command("before")])
             assert.deepStrictEqual(yield* takeMany(agent, 1), ["before"])
-            const taking = yield* Effect.forkChild(takeMany(agent, isFull ? 3 : 2), { startImmediately: true })
-            for (let round = 0; round < (isFull ? 3 : 2); round++) {
+            const taking = yield* Effect.forkChild(takeMany(agent, isSoak ? 3 : 2), { startImmediately: true })
+            for (let round = 0; round < (isSoak ? 3 : 2); round++) {
               assert.strictEqual(yield* python("destroy", path), "")
               yield* client.enqueue([command(`after ${round}`)])
             }
             assert.deepStrictEqual(
               yield* Fiber.join(taking),
-              names(isFull ? 3 : 2, "x").map((_, at) => `after ${at}`)
+              names(isSoak ? 3 : 2, "x").map((_, at) => `after ${at}`)
             )
           })
         )

@@ -1,120 +1,17 @@
 /**
  * Agents as processes of their own, over LMDB files, TCP and shared memory: several steps both ways, an agent that is
- * killed and started again, a client that is killed while its tensors travel, and a client in Python. Clusters of 4 and 8
- * agents with TENSORFERRY_TEST_FULL.
+ * killed and started again, a client that is killed while its tensors travel, and a client in Python.
  */
 import { type ChildProcess, spawn } from "node:child_process"
-import { readdirSync, readFileSync, rmSync } from "node:fs"
-import { join } from "node:path"
-import { createInterface } from "node:readline"
-import { fileURLToPath } from "node:url"
-import { afterAll, assert, describe, it } from "@effect/vitest"
-import { HostMemory as HostMemoryLayers } from "@tensorferry/backend-torch-copy"
-import { partial, replicate, shard } from "@tensorferry/core/layout/Placement"
+import { readdirSync, readFileSync } from "node:fs"
+import { assert, describe, it } from "@effect/vitest"
 import { HostMemory } from "@tensorferry/core/service/HostMemory"
-import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
-import * as Layer from "effect/Layer"
 import { placeOf } from "../src/bootstrap.ts"
-import * as Clients from "../src/client/TensorBusClient.ts"
-import * as CommandQueueLmdb from "../src/queue/CommandQueueLmdb.ts"
-import * as AgentStateLmdb from "../src/state/AgentStateLmdb.ts"
-import type { AgentInput } from "./fixtures/agent.ts"
-import { hasLmdb, isFull, lmdbMissing, pythonLmdb, pythonLmdbMissing, scratch } from "./support.ts"
-import { faultOf, fill, makeTensor, ranksOf, type SideLayout, sourceValues, targetValues } from "./tensors.ts"
-
-const script = (name: string) => fileURLToPath(new URL(`./fixtures/${name}`, import.meta.url))
-const compiled = fileURLToPath(new URL("../node_modules/.cache/compiled", import.meta.url))
-
-const exited = (child: ChildProcess) =>
-  Effect.callback<number | NodeJS.Signals>((resume) => {
-    const tell = () => resume(Effect.succeed(child.signalCode ?? child.exitCode ?? 0))
-    if (child.exitCode !== null || child.signalCode !== null) return tell()
-    child.once("exit", tell)
-  })
-
-const kill = (child: ChildProcess, signal: NodeJS.Signals) =>
-  Effect.suspend(() => {
-    child.kill(signal)
-    return exited(child)
-  })
-
-/** A process of a fixture; ends with the scope. Answers it and its first line. */
-const run = (name: string, args: ReadonlyArray<string>) =>
-  Effect.gen(function* () {
-    const child = yield* Effect.acquireRelease(
-      Effect.sync(() =>
-        spawn(process.execPath, [script(name), ...args], {
-          stdio: ["ignore", "pipe", "pipe"],
-          env: { ...process.env, NODE_COMPILE_CACHE: compiled }
-        })
-      ),
-      (made) => kill(made, "SIGKILL")
-    )
-    let said = ""
-    child.stderr.on("data", (chunk) => {
-      said += String(chunk)
-    })
-    const line = yield* Effect.callback<string>((resume) => {
-      createInterface({ input: child.stdout }).once("line", (text) => resume(Effect.succeed(text)))
-      child.once("exit", () => resume(Effect.die(`${name} ended: ${said}`)))
-    })
-    return { child, line }
-  })
-
-const startAgent = (input: AgentInput) =>
-  Effect.map(run("agent.ts", [JSON.stringify(input)]), ({ child, line }) => ({
-    child,
-    port: (JSON.parse(line) as { readonly port: number }).port
-  }))
-
-const all = <A, E, R>(effects: ReadonlyArray<Effect.Effect<A, E, R>>) =>
-  Effect.all(effects, { concurrency: "unbounded" })
-
-const memoryLayer = HostMemoryLayers.layer
-
-/** Agents of other test runs on this machine must not have the same ranks. */
-const firstRank = 100 * process.pid
-
-// What agents leave that are killed; the next one of their rank would take it over.
-afterAll(() => {
-  const own = Array.from({ length: 12 }, (_, at) => `agent_rank${firstRank + at}_command`)
-  for (const name of readdirSync("/dev/shm"))
-    if (own.some((each) => name.endsWith(each))) rmSync(join("/dev/shm", name))
-})
-
-/** Clients of these agents, within this process. */
-const clientOf = Effect.fnUntraced(function* (at: number, folder: string, options: Clients.ClientOptions = {}) {
-  const place = placeOf(firstRank + at, folder)
-  const memory = yield* HostMemory
-  const context = yield* Layer.build(
-    Layer.mergeAll(
-      CommandQueueLmdb.layerLmdb({ path: place.commandPath, role: "client", mapBytes: 2 ** 24 }),
-      AgentStateLmdb.layerLmdb({ path: place.statePath, role: "client", mapBytes: 2 ** 24 })
-    )
-  )
-  return yield* Effect.provideContext(
-    Clients.make({ heartbeatAge: "3 seconds", ...options }),
-    Context.add(context, HostMemory, memory)
-  )
-})
-
-/** Agents from the first rank on, of which that one serves the store, started side by side. */
-const startAgents = Effect.fnUntraced(function* (count: number, folder: string, deadlineMillis: number) {
-  const first = yield* startAgent({ rank: firstRank, folder, port: 0, deadlineMillis })
-  const others = yield* all(
-    Array.from({ length: count - 1 }, (_, at) =>
-      startAgent({ rank: firstRank + at + 1, folder, port: first.port, deadlineMillis })
-    )
-  )
-  return { port: first.port, children: [first, ...others].map(({ child }) => child) }
-})
-
-const oneEach = (local: string, remote: string) => ({ pair: "p", local, remote, mesh: [1], placements: [shard(0)] })
-
-const inScope = <A, E>(body: (folder: string) => Effect.Effect<A, E, HostMemory | import("effect/Scope").Scope>) =>
-  Effect.scoped(Effect.provide(Effect.flatMap(scratch, body), memoryLayer))
+import { all, clientOf, firstRank, inScope, kill, oneEach, run, script, startAgent, startAgents } from "./processes.ts"
+import { hasLmdb, lmdbMissing, pythonLmdb, pythonLmdbMissing } from "./support.ts"
+import { faultOf, fill, makeTensor } from "./tensors.ts"
 
 /** Mapped memory of other processes. */
 const foreignMaps = (child: ChildProcess): number =>
@@ -246,87 +143,5 @@ describe.skipIf(!hasLmdb)(`processes${hasLmdb ? "" : ` (skipped: ${lmdbMissing})
           assert.strictEqual(isAlive, "True", output)
         })
       )
-  )
-
-  it.live.skipIf(!isFull)(
-    "4 and 8 agents, with shards, replicas and sums, several pairs, both ways",
-    () =>
-      inScope((folder) =>
-        Effect.gen(function* () {
-          const memory = yield* HostMemory
-          const pairs: Readonly<Record<string, readonly [SideLayout, SideLayout]>> = {
-            w: [
-              { mesh: [2, 2], placements: [shard(0), shard(1)] },
-              { mesh: [4, 2], placements: [shard(0), replicate] }
-            ],
-            g: [
-              { mesh: [2, 2], placements: [replicate, shard(0)] },
-              { mesh: [4, 2], placements: [partial("sum"), shard(0)] }
-            ]
-          }
-          yield* startAgents(12, folder, 60_000)
-          const clients = yield* Effect.forEach(
-            Array.from({ length: 12 }, (_, rank) => rank),
-            (rank) => clientOf(rank, folder)
-          )
-          const placeAt = (rank: number) => (rank < 4 ? ([0, rank] as const) : ([1, rank - 4] as const))
-          yield* all(
-            clients.flatMap((client, rank) =>
-              Object.entries(pairs).map(([pair, sides]) => {
-                const [side] = placeAt(rank)
-                return client.initPair({
-                  pair,
-                  local: side === 0 ? "a" : "b",
-                  remote: side === 0 ? "b" : "a",
-                  ...sides[side]
-                })
-              })
-            )
-          )
-          const shape = [24, 20]
-          for (const [batch, names, sources] of [
-            ["weights", ["w", "w"], [0, 1, 0]],
-            ["both", ["g", "w"], [1, 1]]
-          ] as const) {
-            const tensors = yield* Effect.forEach(clients, (_, rank) => {
-              const [side, place] = placeAt(rank)
-              return Effect.forEach(names, (pair) =>
-                Effect.map(
-                  makeTensor(memory, "float32", sourceValues(pairs[pair]![side], shape, place, 0).local),
-                  (tensor) => [pair as string, tensor] as const
-                )
-              )
-            })
-            yield* all(
-              clients.map((client, rank) =>
-                client.registerTensors({ batch, tensors: tensors[rank]!, bucketBytes: 256 })
-              )
-            )
-            for (const [round, source] of sources.entries()) {
-              for (const [rank, own] of tensors.entries()) {
-                const [side, place] = placeAt(rank)
-                for (const [pair, tensor] of own) {
-                  if (side === source) fill(tensor, sourceValues(pairs[pair]![side], shape, place, round).values)
-                  else tensor.storage.bytes!.fill(0xa5)
-                }
-              }
-              yield* all(
-                clients.map((client, rank) => client.transfer(batch, placeAt(rank)[0] === source ? "send" : "recv"))
-              )
-              for (const [rank, own] of tensors.entries()) {
-                const [side, place] = placeAt(rank)
-                if (side === source) continue
-                for (const [pair, tensor] of own) {
-                  const { values } = targetValues(pairs[pair]![source], pairs[pair]![side], shape, place, round)
-                  assert.isUndefined(faultOf(tensor, values), `${batch}, round ${round}, rank ${rank}, pair ${pair}`)
-                }
-              }
-            }
-            yield* all(clients.map((client) => client.cleanupBatch(batch)))
-          }
-          assert.strictEqual(ranksOf(pairs.w![1]), 8)
-        })
-      ),
-    300_000
   )
 })

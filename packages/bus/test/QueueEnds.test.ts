@@ -7,7 +7,7 @@ import * as Fiber from "effect/Fiber"
 import * as Scope from "effect/Scope"
 import { CleanupBatch } from "../src/command/Command.ts"
 import * as CommandQueueLmdb from "../src/queue/CommandQueueLmdb.ts"
-import { hasLmdb, isFull, lmdbMissing, scratch, uniqueFile } from "./support.ts"
+import { hasLmdb, isSoak, lmdbMissing, scratch, uniqueFile } from "./support.ts"
 
 const command = (at: number) => new CleanupBatch({ batchId: `${at}` })
 
@@ -24,7 +24,7 @@ describe.skipIf(!hasLmdb)(`queues that end${hasLmdb ? "" : ` (skipped: ${lmdbMis
           for (const message of messages) if (message._tag === "CleanupBatch") seen.push(message.batchId)
         })
         let sent = 0
-        for (let round = 0; round < (isFull ? 300 : 60); round++) {
+        for (let round = 0; round < (isSoak ? 300 : 60); round++) {
           const taking = yield* Effect.forkChild(
             Effect.uninterruptibleMask((restore) => restore(take)),
             {
@@ -78,7 +78,7 @@ describe.skipIf(!hasLmdb)(`queues that end${hasLmdb ? "" : ` (skipped: ${lmdbMis
         })
         yield* round
         const before = descriptors()
-        for (let at = 0; at < (isFull ? 100 : 15); at++) yield* round
+        for (let at = 0; at < (isSoak ? 100 : 15); at++) yield* round
         assert.isAtMost(descriptors(), before)
       })
     )

@@ -6,7 +6,7 @@ import { basename, join } from "node:path"
 import { fileURLToPath } from "node:url"
 import * as Effect from "effect/Effect"
 
-export const isFull = process.env.TENSORFERRY_TEST_FULL !== undefined
+export { isSoak } from "@tensorferry/testing/testLevel"
 
 const client = fileURLToPath(new URL("./fixtures/bus_client.py", import.meta.url))
 

@@ -16,7 +16,7 @@ import { runCluster } from "@tensorferry/testing/VirtualCluster"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import { readRules } from "../src/model/Rules.ts"
-import { assertNothingRuns, endAll, isFull, scratch, start, temporaryNames } from "./support/command.ts"
+import { assertNothingRuns, endAll, isSoak, scratch, start, temporaryNames } from "./support/command.ts"
 import { config, driver, engine, layoutOf, memoryFiles } from "./support/inProcess.ts"
 import { assertSameModel, mnist, mnistRules } from "./support/models.ts"
 
@@ -81,7 +81,7 @@ describe("MNIST there and back", () => {
     )
   }
 
-  const throughProcesses = isFull
+  const throughProcesses = isSoak
     ? combinations
     : combinations.filter(({ tp, pp }) => [11, 21, 61, 22].includes(tp * 10 + pp))
   for (const { tp, pp } of throughProcesses) {

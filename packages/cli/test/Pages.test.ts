@@ -4,15 +4,9 @@ import { readdirSync, readFileSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
 import { fileURLToPath } from "node:url"
 import { assert, describe, it } from "@effect/vitest"
-import {
-  ConformanceReport,
-  copyCases,
-  copyDriverCases,
-  replayConformanceCases,
-  tensorEngineCases
-} from "@tensorferry/testing"
+import { ConformanceReport } from "@tensorferry/testing"
 import * as Schema from "effect/Schema"
-import { isFull, scratch } from "./support/command.ts"
+import { scratch } from "./support/command.ts"
 
 const root = fileURLToPath(new URL("../../../", import.meta.url))
 
@@ -47,25 +41,6 @@ describe("docs/backends.md", () => {
         []
       )
       if (note.startsWith("Simulated")) assert.include(page, `| ${backend} (simulated) |`)
-    }
-  })
-
-  it.skipIf(!isFull)("leaves out no case that the kit has", () => {
-    const known = {
-      tensorEngine: tensorEngineCases,
-      copyService: copyCases,
-      copyDriver: copyDriverCases,
-      replayTransfer: replayConformanceCases
-    }
-    for (const file of readdirSync(reports)) {
-      const { services } = decode(readFileSync(join(reports, file), "utf8"))
-      for (const { service, isOffered, cases } of services) {
-        assert.sameMembers(
-          cases.map(({ name }) => name),
-          isOffered ? known[service].map(({ name }) => name) : [],
-          `${file} is of another kit; run: node scripts/backends-reports.ts && node scripts/backends-doc.ts`
-        )
-      }
     }
   })
 })
@@ -109,7 +84,7 @@ describe("blocks of pages", () => {
   })
 
   it("are without fault", { timeout: 1_200_000 }, () => {
-    const { status, stdout } = script("doc-test.ts", ...(isFull ? [] : ["--parse"]))
+    const { status, stdout } = script("doc-test.ts", "--parse")
     assert.strictEqual(status, 0, stdout)
   })
 })

@@ -8,7 +8,7 @@ import {
   assertNothingRuns,
   endAll,
   failuresOf,
-  isFull,
+  isSoak,
   pause,
   rankProcess,
   run,
@@ -26,7 +26,7 @@ const size = 3
 const args = (out: string) =>
   ["reshard", mnist, "--to", "tp=3", "--rules", mnistRules, "--out", out, "--deadline", "20", "--json"] as const
 
-const rounds = isFull ? 100 : 3
+const rounds = isSoak ? 100 : 3
 
 describe("a rank that is killed", () => {
   it(`at ${rounds} random moments`, { timeout: 600_000 }, async () => {
@@ -45,7 +45,7 @@ describe("a rank that is killed", () => {
       const victim = Math.floor(random() * size)
       const command = start(args(out), { limit: 20_000 })
       const pid = await rankProcess(command, victim)
-      await pause(random() * typical * (isFull ? 0.9 : 0.4))
+      await pause(random() * typical * (isSoak ? 0.9 : 0.4))
       const was = signal(pid, "SIGKILL")
       const ended = await command.ended
       const where = `round ${round}, rank ${victim}: ${ended.stdout} ${ended.stderr}`
@@ -69,7 +69,7 @@ describe("a rank that is killed", () => {
       else assert.strictEqual(ended.code, 1, where)
     }
     // A few moments may all come too late; many do not.
-    if (isFull) assert.isAbove(ends.failed, rounds / 3, JSON.stringify(ends))
+    if (isSoak) assert.isAbove(ends.failed, rounds / 3, JSON.stringify(ends))
     else assert.isAbove(ends.failed, 0, JSON.stringify(ends))
     assert.isAtMost(readdirSync(folder.path).length, rounds + 2)
   })

@@ -25,6 +25,7 @@ import {
   value
 } from "@tensorferry/simulators/gpuAddon"
 import { gpuSimulator } from "@tensorferry/simulators/libraries"
+import { isSoak } from "@tensorferry/testing/testLevel"
 import * as Effect from "effect/Effect"
 import {
   type Addon,
@@ -36,7 +37,7 @@ import {
 } from "../src/Addon.ts"
 import { StepTable } from "../src/StepTable.ts"
 
-const seeds = process.env.TENSORFERRY_TEST_FULL === undefined ? 8 : 200
+const seeds = isSoak ? 200 : 8
 
 const makeRandom = (seed: number) => {
   let state = seed >>> 0

@@ -11,6 +11,7 @@ import { assert, describe, it } from "@effect/vitest"
 import { tensorView } from "@tensorferry/core/tensor/Tensor"
 import { assertClean, resetSimulator, simulator } from "@tensorferry/simulators/gpu"
 import { makeEngine } from "@tensorferry/simulators/gpuEngine"
+import { isSoak } from "@tensorferry/testing/testLevel"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
@@ -20,7 +21,7 @@ import * as Scope from "effect/Scope"
 import type { DeviceRegion } from "../src/DeviceRegion.ts"
 import { makeMemoryImport } from "../src/Import.ts"
 
-const rounds = process.env.TENSORFERRY_TEST_FULL === undefined ? 20 : 100
+const rounds = isSoak ? 100 : 20
 
 /** A process with memory to open, an importer on a device here, and afterwards nothing left on either side. */
 const withExporter = <A, E>(

@@ -2,74 +2,14 @@
  * Kernels and the compiler of batches: as plain C++ against a naive reference, as source for run-time compilers, and as
  * machine code where nvcc is installed. None of it needs a GPU.
  */
-import { spawnSync } from "node:child_process"
-import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs"
-import { tmpdir } from "node:os"
+
+import { readdirSync, readFileSync } from "node:fs"
 import { join } from "node:path"
 import { assert, describe, it } from "@effect/vitest"
-import { packageFolder } from "../src/Addon.ts"
 
-const sources = join(packageFolder, "native/kernels")
-const includes = join(packageFolder, "../native/include")
-
-const run = (command: string, ...values: ReadonlyArray<string>): string => {
-  const ended = spawnSync(command, values, { encoding: "utf8", maxBuffer: 2 ** 26 })
-  const said = ended.stdout + ended.stderr
-  assert.strictEqual(ended.status, 0, `${command} ${values.join(" ")}\n${said.slice(-10_000)}`)
-  return said
-}
-
-const isInstalled = (command: string): boolean => spawnSync(command, ["--version"]).status === 0
-
-/** Builds the test program and runs it; what it printed. */
-const runProgram = (folder: string, ...options: ReadonlyArray<string>): string => {
-  run("cmake", "-S", sources, "-B", folder, ...options)
-  run("cmake", "--build", folder, "-j2", "--target", "tensorferry_gpu_kernels_test")
-  return run(join(folder, "tensorferry_gpu_kernels_test"))
-}
-
-const inTemporaryFolder = (use: (folder: string) => void): void => {
-  const folder = mkdtempSync(join(tmpdir(), "tensorferry-kernels-"))
-  try {
-    use(folder)
-  } finally {
-    rmSync(folder, { recursive: true, force: true })
-  }
-}
-
-/** The whole source as the run-time compilers get it. */
-const writeSource = (folder: string): string => {
-  const file = join(folder, "kernels.cu")
-  const stated = [
-    `-DKERNELS=${sources}`,
-    `-DINCLUDE=${includes}`,
-    `-DCPP=${join(folder, "kernels.cc")}`,
-    `-DCUDA=${file}`
-  ]
-  run("cmake", ...stated, "-P", join(sources, "kernel_source.cmake"))
-  return file
-}
-
-const isFull = process.env.TENSORFERRY_TEST_FULL !== undefined
+import { inTemporaryFolder, isInstalled, run, sources, writeSource } from "./kernelPrograms.ts"
 
 describe("kernels", () => {
-  // Takes minutes to build; the conformance kit runs the same kernels over the simulator every time.
-  it.skipIf(!isFull)(
-    "do as plain C++ what a naive reference does",
-    () => {
-      const folder = join(packageFolder, "build/kernels-test")
-      mkdirSync(folder, { recursive: true })
-      assert.match(runProgram(folder), /\n[1-9]\d{3,} checks, 0 failures\n$/)
-    },
-    300_000
-  )
-
-  it.skipIf(!isFull)(
-    "touch no memory but that of their regions",
-    () => inTemporaryFolder((folder) => runProgram(folder, "-DSANITIZE=address,undefined")),
-    900_000
-  )
-
   // Run-time compilers have no headers at all: with `-nostdinc` every include that is left fails, and so does what an
   // include would have brought.
   for (const names of [["__CUDACC_RTC__"], ["__HIPCC_RTC__"], ["__HIPCC_RTC__", "__HIP_DEVICE_COMPILE__"]])

@@ -47,7 +47,7 @@ const sanitizers = {
   }
 }
 
-/** Defines the test, which is skipped in default runs. */
+/** Defines the test. */
 export const describeSanitized = (subject: SanitizedTests): void => {
   const { packageFolder, prebuild, files, above, isSimulated = false, leaking = [] } = subject
   const run = (folder: string, command: string, values: ReadonlyArray<string>, environment: NodeJS.ProcessEnv = {}) =>
@@ -85,7 +85,7 @@ export const describeSanitized = (subject: SanitizedTests): void => {
           LD_PRELOAD: run(tested, "c++", [`-print-file-name=${library}`]).stdout.trim(),
           ...environment(suppressions),
           ...subject.environment,
-          TENSORFERRY_TEST_FULL: undefined
+          TENSORFERRY_TESTS: undefined
         }
       )
       assert.strictEqual(ended.status, 0, ended.stdout.slice(-20_000) + ended.stderr.slice(-20_000))
@@ -93,7 +93,7 @@ export const describeSanitized = (subject: SanitizedTests): void => {
     }
   }
 
-  describe.skipIf(process.env.TENSORFERRY_TEST_FULL === undefined || process.platform !== "linux")("sanitizers", () => {
+  describe.skipIf(process.platform !== "linux")("sanitizers", () => {
     for (const name of subject.sanitizers ?? (["address"] as const)) {
       it(`find no misuse: ${name}`, { timeout: 2_400_000 }, () => {
         const folder = mkdtempSync(join(tmpdir(), "tensorferry-sanitize-"))

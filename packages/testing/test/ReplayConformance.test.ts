@@ -2,8 +2,10 @@
  * The replay cases themselves: an honest device passes all that apply to it, and each lie is caught by the case that is
  * named for it.
  */
+
 import { assert, describe, it } from "@effect/vitest"
 import { ReplayTransferBusyPoll } from "@tensorferry/core/replay/ReplayTransferLayer"
+import { isSoak } from "@tensorferry/testing/testLevel"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
@@ -11,8 +13,7 @@ import { delayedReplaySubject, replayConformanceCases, runReplayCase } from "../
 import { describeReplayTransfer } from "../src/vitest.ts"
 import { replayLies } from "./replayLies.ts"
 
-const isFull = process.env.TENSORFERRY_TEST_FULL !== undefined
-const seeds = isFull ? Array.from({ length: 20 }, (_, seed) => seed) : [7]
+const seeds = isSoak ? Array.from({ length: 20 }, (_, seed) => seed) : [7]
 
 for (const seed of seeds) {
   for (const mode of ["asynchronous", "synchronous", "deferred"] as const) {

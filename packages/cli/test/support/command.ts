@@ -208,4 +208,4 @@ export const seeded = (seed: number): (() => number) => {
 }
 
 /** More rounds, and combinations that take minutes. */
-export const isFull = process.env.TENSORFERRY_TEST_FULL !== undefined
+export { isSoak } from "@tensorferry/testing/testLevel"

@@ -2,12 +2,14 @@
  * How parcels are dealt into waves, the steps of one parcel, and the pipeline on an engine that is late: what overlaps, what
  * waits, and how much memory there is at a time.
  */
+
 import { assert, describe, it } from "@effect/vitest"
 import { delayedEngine, delayedLayer, makeDelays } from "@tensorferry/testing/DelayedEngine"
 import { loopbackLayer, makeLoopbackNetwork } from "@tensorferry/testing/Loopback"
 import { meshPair } from "@tensorferry/testing/planning/meshArbitraries"
 import { isReducible } from "@tensorferry/testing/planning/meshLaws"
 import * as ReferenceEngine from "@tensorferry/testing/ReferenceEngine"
+import { isSoak } from "@tensorferry/testing/testLevel"
 import { runCluster } from "@tensorferry/testing/VirtualCluster"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Deferred from "effect/Deferred"
@@ -49,8 +51,7 @@ import {
   worldOf
 } from "./meshSupport.ts"
 
-const isFull = process.env.TENSORFERRY_TEST_FULL !== undefined
-const timeout = isFull ? 900_000 : 60_000
+const timeout = isSoak ? 900_000 : 60_000
 
 /** Task ids that a rank's waves hold, by channel. */
 const channelsOf = (rank: Rank, schedule: Schedule) => {
@@ -234,7 +235,7 @@ describe("the pipeline on an engine that is late", () => {
       () =>
         Effect.gen(function* () {
           const sampled = yield* Arbitrary.sampleEffect(meshPair({ isPartial: transport === "gather" }), {
-            count: isFull ? 400 : 40,
+            count: isSoak ? 400 : 40,
             seed: "late"
           })
           const pairs = sampled.map(compact).filter((pair) => isReducible(pair) && worldOf(pair) <= 8)

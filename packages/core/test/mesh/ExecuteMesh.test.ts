@@ -2,6 +2,7 @@
  * Mesh plans carried out by all ranks with real bytes: recorded values, generated layouts, memory that both sides share,
  * limits of memory, and ranks that cannot take part.
  */
+
 import { assert, describe, it } from "@effect/vitest"
 import { layoutOf } from "@tensorferry/golden/meshLayouts"
 import type { RedistributeCase } from "@tensorferry/golden/meshTransfers"
@@ -10,6 +11,7 @@ import { loopbackLayer, makeLoopbackNetwork, strictLayer } from "@tensorferry/te
 import { meshPair } from "@tensorferry/testing/planning/meshArbitraries"
 import { isReducible } from "@tensorferry/testing/planning/meshLaws"
 import { arrayOf, type MeshOutcome, poisonByte } from "@tensorferry/testing/planning/meshOracle"
+import { isSoak } from "@tensorferry/testing/testLevel"
 import { runCluster } from "@tensorferry/testing/VirtualCluster"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
@@ -43,9 +45,8 @@ import {
   worldOf
 } from "./meshSupport.ts"
 
-const isFull = process.env.TENSORFERRY_TEST_FULL !== undefined
-const times = (usual: number) => (isFull ? usual * 5 : usual)
-const timeout = isFull ? 900_000 : 60_000
+const times = (usual: number) => (isSoak ? usual * 5 : usual)
+const timeout = isSoak ? 900_000 : 60_000
 const choices: ReadonlyArray<SourceChoice> = ["balanced", "etha"]
 
 /** Transports by name; each call makes a network of its own. */
@@ -115,7 +116,7 @@ describe("element values recorded with PyTorch DTensor", () => {
           )
           const spec = { name: "w", shape, sourceDtype: "int64", targetDtype: "int64", map } as const
           const plans = plansOf([spec])
-          if (sourceChoice === "etha" && !isFull && hasNoChoice(spec, plans)) continue
+          if (sourceChoice === "etha" && !isSoak && hasNoChoice(spec, plans)) continue
           const held = (locals: RedistributeCase["source_locals"], rank: number) => {
             const local = locals[rank]
             return local === undefined ? null : arrayOf("int64", local.shape, local.data.map(BigInt))
@@ -128,7 +129,7 @@ describe("element values recorded with PyTorch DTensor", () => {
           }
           const valuesOf: ValuesOf = ({ rank }) => held(source_locals, rank)!
           // Every transport has its share of the cases; all of them where time allows.
-          const mine = isFull ? chosen : [chosen[(at + choices.indexOf(sourceChoice)) % 3]!]
+          const mine = isSoak ? chosen : [chosen[(at + choices.indexOf(sourceChoice)) % 3]!]
           for (const transport of mine) {
             const faults = yield* faultsOf(plans, [outcome], transport, {}, valuesOf)
             assert.deepStrictEqual(faults, [], `${recorded.id}, ${transport}`)
@@ -148,7 +149,7 @@ describe("generated layouts", () => {
           const seed = "mesh execution"
           const sampled = yield* Arbitrary.sampleEffect(meshPair({ isPartial }), { count: times(60), seed })
           // Every rank hears of every other one in each run, so large jobs are for when there is time.
-          const pairs = sampled.map(compact).filter((pair) => isReducible(pair) && (isFull || worldOf(pair) <= 12))
+          const pairs = sampled.map(compact).filter((pair) => isReducible(pair) && (isSoak || worldOf(pair) <= 12))
           let moved = 0
           for (const [at, pair] of pairs.entries()) {
             const specs = pairSpecs(pair, choices[at % 2]!)

@@ -2,11 +2,13 @@
  * Ranks that cannot take part in an update between meshes, fail in the middle of it or leave it: a typed error on every
  * rank, never a wait without end, and the next update works.
  */
+
 import { assert, describe, it } from "@effect/vitest"
 import { delayedLayer, makeDelays } from "@tensorferry/testing/DelayedEngine"
 import { loopbackLayer, makeLoopbackNetwork } from "@tensorferry/testing/Loopback"
 import { poisonByte } from "@tensorferry/testing/planning/meshOracle"
 import * as ReferenceEngine from "@tensorferry/testing/ReferenceEngine"
+import { isSoak } from "@tensorferry/testing/testLevel"
 import { type RankServices, runCluster, runRanks } from "@tensorferry/testing/VirtualCluster"
 import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
@@ -33,8 +35,6 @@ import {
   sidesOf,
   specsOf
 } from "./meshSupport.ts"
-
-const isFull = process.env.TENSORFERRY_TEST_FULL !== undefined
 
 /** Contributions, reductions, casts at both ends and several waves, on ranks that are in both meshes or in one. */
 const specs = [
@@ -251,7 +251,7 @@ describe("failures in the middle", () => {
   for (const gather of [true, false]) {
     it.live(`the engine of a rank fails at any of its steps, ${gather ? "gather" : "packed"}`, () =>
       Effect.gen(function* () {
-        for (const wrong of isFull ? [0, 1, 2, 3] : [gather ? 1 : 3]) {
+        for (const wrong of isSoak ? [0, 1, 2, 3] : [gather ? 1 : 3]) {
           for (let step = 0, isOver = false; !isOver; step++) {
             const calls = { count: 0 }
             const network = makeLoopbackNetwork()

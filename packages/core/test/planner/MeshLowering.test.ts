@@ -1,13 +1,15 @@
 /**
  * Mesh plans carried out on plain arrays: generated layouts against the oracle, the faults of the source systems, and
- * public cases by name. Seeds are fixed; TENSORFERRY_TEST_FULL runs many more.
+ * public cases by name. Seeds are fixed; TENSORFERRY_TESTS=soak runs many more.
  */
+
 import { assert, describe, it } from "@effect/vitest"
 import type { ElementValue } from "@tensorferry/testing/casts"
 import { between } from "@tensorferry/testing/planning/arbitraries"
 import { type MeshPair, meshPair } from "@tensorferry/testing/planning/meshArbitraries"
 import { isReducible, meshBalanceLaw, meshPlansOf, meshTransferLaw } from "@tensorferry/testing/planning/meshLaws"
 import { arrayOf, heldElements, runMeshPlans, valuesOf } from "@tensorferry/testing/planning/meshOracle"
+import { isSoak } from "@tensorferry/testing/testLevel"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
@@ -31,9 +33,8 @@ import type { PlanErrorKind } from "../../src/planner/PlanError.ts"
 import { indexRosters, planRank } from "../../src/planner/RosterPlanner.ts"
 import { parse, specsOf, type TensorInput } from "../mesh/meshSupport.ts"
 
-const isFull = process.env.TENSORFERRY_TEST_FULL !== undefined
-const times = (usual: number) => (isFull ? usual * 20 : usual)
-const timeout = isFull ? 900_000 : 60_000
+const times = (usual: number) => (isSoak ? usual * 20 : usual)
+const timeout = isSoak ? 900_000 : 60_000
 const choices: ReadonlyArray<SourceChoice> = ["balanced", "etha"]
 
 const plansOf = (specs: ReadonlyArray<MeshTensorSpec>, bucketBytes = 2 ** 20): ReadonlyArray<MeshPlan> => {

@@ -1,7 +1,8 @@
 /**
  * The planner's laws over generated layouts, and the brute-force oracle that carries plans out with real bytes. Seeds are
- * fixed; TENSORFERRY_TEST_FULL runs many more.
+ * fixed; TENSORFERRY_TESTS=soak runs many more.
  */
+
 import { assert, describe, it } from "@effect/vitest"
 import { loopbackLayer, makeLoopbackNetwork } from "@tensorferry/testing/Loopback"
 import { driverLies, lyingDriver } from "@tensorferry/testing/Lying"
@@ -15,6 +16,7 @@ import {
   payloadLaw
 } from "@tensorferry/testing/planning/laws"
 import { describeFault, jobSize, runOracle, runRoundTrip } from "@tensorferry/testing/planning/oracle"
+import { isSoak } from "@tensorferry/testing/testLevel"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
@@ -23,9 +25,8 @@ import { parametersOf, type Roster } from "../../src/layout/Roster.ts"
 import { checkPlans } from "../../src/planner/PlanCheck.ts"
 import { indexRosters, planRank } from "../../src/planner/RosterPlanner.ts"
 
-const isFull = process.env.TENSORFERRY_TEST_FULL !== undefined
-const times = (usual: number) => (isFull ? usual * 20 : usual)
-const timeout = isFull ? 900_000 : 60_000
+const times = (usual: number) => (isSoak ? usual * 20 : usual)
+const timeout = isSoak ? 900_000 : 60_000
 
 const rostersOf = (pair: ModelPair) => {
   const layouts = Result.getOrThrow(layoutsOf(pair))

@@ -2,8 +2,10 @@
  * The session against a model of a few variables, over random sequences of commands: what is refused, what is in use, what
  * it holds, and that a refusal changes nothing.
  */
+
 import { assert, describe, it } from "@effect/vitest"
 import { make } from "@tensorferry/testing/ReferenceEngine"
+import { isSoak } from "@tensorferry/testing/testLevel"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Result from "effect/Result"
@@ -242,7 +244,7 @@ const start = async (): Promise<{ readonly model: Model; readonly real: Real }> 
 }
 
 describe("the session follows its states", () => {
-  const runs = process.env.TENSORFERRY_TEST_FULL === undefined ? 60 : 2000
+  const runs = isSoak ? 2000 : 60
   it(`${runs} random sequences of commands`, async () => {
     await fc.assert(
       fc.asyncProperty(commands, async (sequence) => {

@@ -2,8 +2,10 @@
  * The slots of a replay backend against their model, under any order of submissions, completions, failures, clears, waits,
  * interruptions, frees and the end of the backend, for each way in which devices take submissions.
  */
+
 import { assert, describe, it } from "@effect/vitest"
 import { type DelayedReplayDevice, makeDelayedReplayDevice } from "@tensorferry/testing/DelayedReplayDevice"
+import { isSoak } from "@tensorferry/testing/testLevel"
 import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -240,8 +242,6 @@ const commands = fc.commands(
   { maxCommands: 40, size: "max" }
 )
 
-const isFull = process.env.TENSORFERRY_TEST_FULL !== undefined
-
 describe("slots follow their model", () => {
   for (const [mode, busyPoll] of [
     ["asynchronous", Duration.zero],
@@ -259,7 +259,7 @@ describe("slots follow their model", () => {
             await fc.asyncModelRun(() => ({ model: new ReplayModel(mode, depth, empty), real }), steps)
             for (const fiber of real.fibers.values()) fiber.interruptUnsafe()
           }),
-          { numRuns: isFull ? 3000 : 150, ...(isFull ? {} : { seed: 5 }) }
+          { numRuns: isSoak ? 3000 : 150, ...(isSoak ? {} : { seed: 5 }) }
         ),
       300_000
     )

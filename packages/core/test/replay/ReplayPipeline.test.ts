@@ -2,7 +2,9 @@
  * The replay pipeline against its model, for any depth and any interleaving of collector and device; its failures,
  * deadlines, interruptions and end; and what its trace tells.
  */
+
 import { assert, describe, it } from "@effect/vitest"
+import { isSoak } from "@tensorferry/testing/testLevel"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
@@ -198,7 +200,7 @@ describe("any interleaving", () => {
         }
         for (const slot of held.running()) held.finish(slot)
       }),
-    { arbitrary: { runs: process.env.TENSORFERRY_TEST_FULL === undefined ? 60 : 2000 } }
+    { arbitrary: { runs: isSoak ? 2000 : 60 } }
   )
 })
 

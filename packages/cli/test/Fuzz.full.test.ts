@@ -1,18 +1,18 @@
 /**
  * The command's readers of files on damaged inputs: each ends with a value that is read back as the same or with its own
  * typed error, soon and in little memory. Seconds by default; a minute per reader, from a seed of its own, with
- * TENSORFERRY_TEST_FULL. TENSORFERRY_FUZZ_SEED=N runs the one case N again.
+ * TENSORFERRY_TESTS=soak. TENSORFERRY_FUZZ_SEED=N runs the one case N again.
  */
 import { join } from "node:path"
 import { afterAll, assert, beforeAll, describe, it } from "@effect/vitest"
 import { fuzz } from "@tensorferry/testing/fuzz"
 import * as Effect from "effect/Effect"
-import { endAll, isFull, run, scratch } from "./support/command.ts"
+import { endAll, isSoak, run, scratch } from "./support/command.ts"
 import { mnist, mnistRules } from "./support/models.ts"
 
 const replayed = process.env.TENSORFERRY_FUZZ_SEED
-const millis = replayed !== undefined ? 0 : isFull ? 55_000 : 1_500
-const seed = replayed !== undefined ? Number(replayed) : isFull ? Date.now() % 2 ** 40 : 1
+const millis = replayed !== undefined ? 0 : isSoak ? 55_000 : 5_000
+const seed = replayed !== undefined ? Number(replayed) : isSoak ? Date.now() % 2 ** 40 : 1
 
 const folder = scratch()
 const out = join(folder.path, "out")

@@ -5,12 +5,13 @@
 
 import { assert, describe, it } from "@effect/vitest"
 import { assertClean, resetSimulator } from "@tensorferry/simulators/gpu"
+import { isSoak } from "@tensorferry/testing/testLevel"
 import { runBatch } from "@tensorferry/testing/transfers/randomBatches"
 import { makeRandom, makeTransfers } from "@tensorferry/testing/transfers/randomTransfers"
 import * as Layer from "effect/Layer"
 import { driverOf, engines, kinds } from "./cluster.ts"
 
-const seeds = process.env.TENSORFERRY_TEST_FULL === undefined ? 20 : 1000
+const seeds = isSoak ? 1000 : 20
 
 describe.each(kinds)("%s", (kind) => {
   it(`moves ${seeds} random batches right`, { timeout: 60_000 + seeds * 3000 }, async () => {

@@ -8,7 +8,7 @@ import {
   endAll,
   eventually,
   failuresOf,
-  isFull,
+  isSoak,
   membersOf,
   type Running,
   run,
@@ -49,8 +49,8 @@ const small = ["--rows", "50", "--width", "7", "--compute", "0", "--json"]
 
 describe("replay demo", () => {
   it("finds every row right, whatever the depth, while rows are overwritten", async () => {
-    const depths = isFull ? [1, 2, 3, 5, 8] : [1, 3]
-    const ticks = isFull ? 10_000 : 30
+    const depths = isSoak ? [1, 2, 3, 5, 8] : [1, 3]
+    const ticks = isSoak ? 10_000 : 30
     const all = await Promise.all(
       depths.map((depth) =>
         run(["replay", "demo", ...small, "--ring", `${depth}`, "--ticks", `${ticks}`, "--append", "35"])
@@ -228,7 +228,7 @@ describe("processes that stop in the middle", () => {
       assert.strictEqual((await command.ended).code, code)
       return command
     }
-    const all = [killed(), learnerEnds("SIGINT", 130), ...(isFull ? [frozen(), learnerEnds("SIGKILL", null)] : [])]
+    const all = [killed(), learnerEnds("SIGINT", 130), ...(isSoak ? [frozen(), learnerEnds("SIGKILL", null)] : [])]
     for (const command of await Promise.all(all)) await assertNothingRuns(command)
   })
 })

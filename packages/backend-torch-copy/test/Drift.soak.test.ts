@@ -1,6 +1,7 @@
 /**
- * A thousand runs in one set of processes leave time, memory and descriptors as they were (only in full runs).
+ * A thousand runs in one set of processes leave time, memory and descriptors as they were.
  */
+
 import { spawn } from "node:child_process"
 import { createInterface } from "node:readline"
 import { fileURLToPath } from "node:url"
@@ -41,7 +42,7 @@ const driftPer100 = (values: ReadonlyArray<number>): number => {
   return (median(slopes) / median(values)) * (100 / block)
 }
 
-describe.skipIf(process.env.TENSORFERRY_TEST_FULL === undefined || process.platform !== "linux")("1000 runs", () => {
+describe.skipIf(process.platform !== "linux")("1000 runs", () => {
   const ladder: ReadonlyArray<readonly [string, ReadonlyArray<PathName>]> = [
     ["shared-map", []],
     ["tcp", ["shared-map", "process-vm-readv"]]

@@ -2,8 +2,10 @@
  * The drivers between real processes, which reach each other's simulated devices by exported handles and by messages: the
  * whole conformance kit.
  */
+
 import { assert } from "@effect/vitest"
 import { type CopyCase, type CopyDriverCase, combineOutcomes } from "@tensorferry/testing"
+import { isSoak } from "@tensorferry/testing/testLevel"
 import { describeCopyDriver, describeCopyService } from "@tensorferry/testing/vitest"
 import * as Effect from "effect/Effect"
 import { afterAll, it } from "vitest"
@@ -13,7 +15,7 @@ import { type JobOutcomes, killJobs, runJob } from "./fixtures/conformance-job.t
 afterAll(killJobs)
 
 /** `cuda` takes the way of `cuda-ipc` here, and that of ranks in one process is the same for all. */
-const tested = process.env.TENSORFERRY_TEST_FULL === undefined ? (["cuda-ipc"] as const) : kinds
+const tested = isSoak ? kinds : (["cuda-ipc", "nccl"] as const)
 
 for (const kind of tested) {
   // One job per size runs all of its cases; the first case of a size waits for it.

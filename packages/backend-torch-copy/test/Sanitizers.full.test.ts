@@ -1,4 +1,4 @@
-/** The other tests again, with an addon that finds misuse of memory and races between threads (only in full runs). */
+/** The other tests again, with an addon that finds misuse of memory and races between threads. */
 import { describeSanitized } from "@tensorferry/simulators/sanitized"
 import { packageFolder } from "../src/Addon.ts"
 

@@ -1,4 +1,4 @@
-/** Tests of the addon again, with one that finds misuse of memory (only in full runs). */
+/** Tests of the addon again, with one that finds misuse of memory. */
 import { describeSanitized } from "@tensorferry/simulators/sanitized"
 import { packageFolder } from "../src/Addon.ts"
 

@@ -5,7 +5,7 @@ import { afterEach, assert, describe, it } from "@effect/vitest"
 import { ConformanceReport } from "@tensorferry/testing"
 import * as Schema from "effect/Schema"
 import { describeReport } from "../src/backends/reportText.ts"
-import { assertNothingRuns, endAll, failuresOf, isFull, run, runAll, scratch, start } from "./support/command.ts"
+import { assertNothingRuns, endAll, failuresOf, run, runAll, scratch, start } from "./support/command.ts"
 import { type Change, writeSpool } from "./support/spool.ts"
 
 afterEach(endAll)
@@ -119,7 +119,7 @@ describe("backends", () => {
   })
 })
 
-describe.skipIf(!isFull)("backends conformance", () => {
+describe("backends conformance", () => {
   it("tells of a process that crashed first, by its message and the line of the driver", async () => {
     const { code, report, resultOf } = await judge("programs without", [
       [
@@ -325,7 +325,7 @@ describe("hooks that are named", () => {
   })
 })
 
-describe.skipIf(!isFull)("bench", () => {
+describe("bench", () => {
   it("measures any backend beside memory copies", async () => {
     using folder = scratch()
     writeSpool(folder.path)

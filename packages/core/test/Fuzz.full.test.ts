@@ -1,18 +1,19 @@
 /**
  * Parsers of foreign data on damaged inputs: each ends with a value that keeps its rules or with its own typed error,
- * soon and in little memory. Seconds by default; a minute per parser, from a seed of its own, with TENSORFERRY_TEST_FULL.
+ * soon and in little memory. Seconds by default; a minute per parser, from a seed of its own, with TENSORFERRY_TESTS=soak.
  * TENSORFERRY_FUZZ_SEED=N runs the one case N again.
  */
+
 import { assert, describe, it } from "@effect/vitest"
 import { fuzz } from "@tensorferry/testing/fuzz"
 import { makeRandom, mutantByteLimit, mutateBytes, mutateEncoded, mutateJson } from "@tensorferry/testing/mutate"
+import { isSoak } from "@tensorferry/testing/testLevel"
 import * as Effect from "effect/Effect"
 import { targets } from "./fixtures/fuzzTargets.ts"
 
 const replayed = process.env.TENSORFERRY_FUZZ_SEED
-const isFull = process.env.TENSORFERRY_TEST_FULL !== undefined
-const millis = replayed !== undefined ? 0 : isFull ? 55_000 : 1_000
-const seed = replayed !== undefined ? Number(replayed) : isFull ? Date.now() % 2 ** 40 : 1
+const millis = replayed !== undefined ? 0 : isSoak ? 55_000 : 5_000
+const seed = replayed !== undefined ? Number(replayed) : isSoak ? Date.now() % 2 ** 40 : 1
 
 describe("fuzzing", () => {
   for (const target of Object.keys(targets)) {

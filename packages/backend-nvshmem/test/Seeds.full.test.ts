@@ -2,13 +2,15 @@
  * Random batches over both paths under many orders of the simulated devices' work and of what arrives: poisoned
  * destinations, three rounds, new contents and new memory, and at the end nothing objected to and nothing left.
  */
+
 import { assert, describe, it } from "@effect/vitest"
+import { isSoak } from "@tensorferry/testing/testLevel"
 import { runBatch } from "@tensorferry/testing/transfers/randomBatches"
 import { makeRandom, makeTransfers } from "@tensorferry/testing/transfers/randomTransfers"
 import * as Layer from "effect/Layer"
 import { assertClean, driverOf, engines, paths, resetSimulator } from "./cluster.ts"
 
-const seeds = process.env.TENSORFERRY_TEST_FULL === undefined ? 20 : 1000
+const seeds = isSoak ? 1000 : 20
 
 describe.each(paths)("%s", (path) => {
   it(`moves ${seeds} random batches right`, { timeout: 60_000 + seeds * 3000 }, async () => {

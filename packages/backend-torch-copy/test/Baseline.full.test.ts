@@ -15,7 +15,7 @@ for (const kernels of ["baseline", "avx2"]) {
       [runner, "run", "test/Casts.test.ts", "test/Kernels.test.ts", "test/Mxfp8.test.ts"],
       {
         cwd: packageFolder,
-        env: { ...process.env, TENSORFERRY_KERNELS: kernels, TENSORFERRY_TEST_FULL: undefined },
+        env: { ...process.env, TENSORFERRY_KERNELS: kernels, TENSORFERRY_TESTS: undefined },
         encoding: "utf8"
       }
     )

@@ -1,4 +1,4 @@
-/** The other tests again, with an addon and a simulated driver that find misuse of memory (only in full runs). */
+/** The other tests again, with an addon and a simulated driver that find misuse of memory. */
 import { describeSanitized } from "@tensorferry/simulators/sanitized"
 import { packageFolder } from "../src/Addon.ts"
 

@@ -11,7 +11,7 @@ import { assert, describe, it } from "@effect/vitest"
 import { gpuSimulator } from "@tensorferry/simulators/libraries"
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
-import { hasLmdb, isFull, lmdbMissing, pythonLmdb, pythonLmdbMissing, scratch } from "./support.ts"
+import { hasLmdb, isSoak, lmdbMissing, pythonLmdb, pythonLmdbMissing, scratch } from "./support.ts"
 
 const here = (name: string) => fileURLToPath(new URL(name, import.meta.url))
 const command = here("../../cli/src/main.ts")
@@ -169,7 +169,7 @@ const inScope = <A>(body: (folder: string) => Effect.Effect<A, never, Scope.Scop
   Effect.scoped(Effect.flatMap(scratch, body))
 
 describe.skipIf(!canRun)(`tensors on GPUs${reason}`, () => {
-  for (const backend of isFull ? ["auto", "cuda", "cuda-ipc", "nccl"] : ["cuda-ipc"]) {
+  for (const backend of isSoak ? ["auto", "cuda", "cuda-ipc", "nccl"] : ["cuda-ipc", "nccl"]) {
     it.live(
       `${backend}: both ways, batch after batch, and PyTorch's counts come back`,
       () =>

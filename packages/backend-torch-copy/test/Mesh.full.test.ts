@@ -2,6 +2,7 @@
  * Updates between meshes by real processes of one host: overlapping meshes, contributions, narrow wires, shared memory, and
  * a rank that plans otherwise.
  */
+
 import { spawn } from "node:child_process"
 import { createInterface } from "node:readline"
 import { fileURLToPath } from "node:url"
@@ -86,9 +87,8 @@ const startRank = (rank: MeshRankInput) => {
 
 const ladder: ReadonlyArray<readonly [string, ReadonlyArray<PathName>]> = [
   ["the best path", []],
-  ...(process.env.TENSORFERRY_TEST_FULL === undefined
-    ? []
-    : [["process_vm_readv", ["shared-map"]] as const, ["tcp", ["shared-map", "process-vm-readv"]] as const])
+  ["process_vm_readv", ["shared-map"]],
+  ["tcp", ["shared-map", "process-vm-readv"]]
 ]
 
 describe.skipIf(process.platform !== "linux")("four processes", () => {

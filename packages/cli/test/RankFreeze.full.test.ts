@@ -8,7 +8,7 @@ import {
   assertNothingRuns,
   endAll,
   failuresOf,
-  isFull,
+  isSoak,
   pause,
   rankProcess,
   scratch,
@@ -37,10 +37,10 @@ const args = (out: string, deadline: number) =>
     "--json"
   ] as const
 
-const rounds = isFull ? 30 : 1
+const rounds = isSoak ? 30 : 1
 
 describe("a rank that is frozen", () => {
-  for (const victim of isFull ? [0, 1, 2] : [1]) {
+  for (const victim of isSoak ? [0, 1, 2] : [1]) {
     it(`from its first moment on: rank ${victim}`, async () => {
       using folder = scratch()
       const out = join(folder.path, "out")

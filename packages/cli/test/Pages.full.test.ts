@@ -1,0 +1,54 @@
+/** What every block of every page does, run; and that the reports leave out no case of the kit. */
+import { spawnSync } from "node:child_process"
+import { readdirSync, readFileSync } from "node:fs"
+import { join } from "node:path"
+import { fileURLToPath } from "node:url"
+import { assert, describe, it } from "@effect/vitest"
+import {
+  ConformanceReport,
+  copyCases,
+  copyDriverCases,
+  replayConformanceCases,
+  tensorEngineCases
+} from "@tensorferry/testing"
+import * as Schema from "effect/Schema"
+
+const root = fileURLToPath(new URL("../../../", import.meta.url))
+
+const script = (name: string, ...args: ReadonlyArray<string>) =>
+  spawnSync(process.execPath, [join(root, "scripts", name), ...args], {
+    encoding: "utf8",
+    cwd: root,
+    timeout: 1_200_000
+  })
+
+const reports = join(root, "docs/backends")
+const decode = Schema.decodeUnknownSync(Schema.fromJsonString(Schema.toCodecJson(ConformanceReport)))
+
+describe("docs/backends.md", () => {
+  it("leaves out no case that the kit has", () => {
+    const known = {
+      tensorEngine: tensorEngineCases,
+      copyService: copyCases,
+      copyDriver: copyDriverCases,
+      replayTransfer: replayConformanceCases
+    }
+    for (const file of readdirSync(reports)) {
+      const { services } = decode(readFileSync(join(reports, file), "utf8"))
+      for (const { service, isOffered, cases } of services) {
+        assert.sameMembers(
+          cases.map(({ name }) => name),
+          isOffered ? known[service].map(({ name }) => name) : [],
+          `${file} is of another kit; run: node scripts/backends-reports.ts && node scripts/backends-doc.ts`
+        )
+      }
+    }
+  })
+})
+
+describe("pages", () => {
+  it("run without fault, block by block", { timeout: 1_200_000 }, () => {
+    const { status, stdout } = script("doc-test.ts")
+    assert.strictEqual(status, 0, stdout)
+  })
+})
