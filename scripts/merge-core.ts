@@ -1,11 +1,11 @@
 /**
  * Merges the modules of @tensorferry/core as they are published: one file for a folder of the sources or a few, so that Node
- * finds, reads and links a dozen files where there are 160. Every module keeps a file under its own name, in `modules`,
+ * finds, reads and links a dozen files where there are 160. Every public module keeps a file under its own name, in `modules`,
  * which hands on what is in the merged one; a value is the same by whichever name it is imported.
  *
  * Other packages stay outside: an application has one `effect`, and core uses that one.
  */
-import { readdirSync, rmSync } from "node:fs"
+import { readFileSync, rmSync } from "node:fs"
 import * as path from "node:path"
 import { rolldown } from "rolldown"
 
@@ -32,9 +32,12 @@ const files: Readonly<Record<string, ReadonlyArray<string>>> = {
 }
 
 export const mergeCore = async (folder = mergedFolder): Promise<void> => {
-  const modules = readdirSync(sources, { recursive: true, encoding: "utf8" })
+  const { exports } = JSON.parse(readFileSync(path.join(core, "package.json"), "utf8")) as {
+    readonly exports: Readonly<Record<string, string>>
+  }
+  const modules = Object.values(exports)
     .filter((file) => file.endsWith(".ts"))
-    .map((file) => [file.slice(0, -".ts".length), path.join(sources, file)] as const)
+    .map((file) => [file.slice("./src/".length, -".ts".length), path.join(core, file)] as const)
   rmSync(folder, { recursive: true, force: true })
   const bundle = await rolldown({
     input: Object.fromEntries(modules),

@@ -9,7 +9,7 @@ import * as path from "node:path"
 import { createInterface } from "node:readline"
 import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
 import * as NodeServices from "@effect/platform-node/NodeServices"
-import { agent } from "@tensorferry/cli/commands/agent"
+import { agent } from "@tensorferry/cli/commands"
 import * as Command from "effect/cli/Command"
 import * as Effect from "effect/Effect"
 

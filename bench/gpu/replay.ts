@@ -7,20 +7,21 @@
  */
 import type { CudaOptions } from "@tensorferry/backend-cuda"
 import type { ReplayQueue } from "@tensorferry/backend-cuda/ReplayQueue"
+import * as ReplayTesting from "@tensorferry/backend-cuda/ReplayTesting"
 import { type OpenReplay, open } from "@tensorferry/backend-cuda/ReplayTransfer"
 import { descriptor as hostBackend } from "@tensorferry/backend-torch-copy"
 import { replayTransferLayer } from "@tensorferry/core/replay/ReplayTransferLayer"
 import { HostMemory } from "@tensorferry/core/service/HostMemory"
 import { type ReplaySubmission, ReplayTransferBackend } from "@tensorferry/core/service/ReplayTransferBackend"
 import { type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
-import type { AllocatedMemory } from "@tensorferry/gpu/Addon"
+import { type AllocatedMemory, packageName } from "@tensorferry/gpu/Addon"
 import * as TensorEngineLayer from "@tensorferry/gpu/TensorEngine"
 import { type CaseResult, runReplayCases } from "@tensorferry/testing"
+import { subjectOf } from "@tensorferry/testing/conformance/ReplaySubject"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import type * as EffectScope from "effect/Scope"
-import { replaySubjectLayer } from "../../packages/backend-cuda/test/replaySubject.ts"
 import { median } from "./numbers.ts"
 
 const mebibyte = 2 ** 20
@@ -36,7 +37,15 @@ export const replayCases = (
   const chosen = { ...options, vendor, device: options.device ?? 0 }
   const hold = (queues: ReadonlySet<ReplayQueue>) =>
     Effect.orDie(Effect.forEach(queues, (queue) => queue.delayCopies(heldNanoseconds), { discard: true }))
-  const subject = replaySubjectLayer(chosen, { ticks: isSimulated ? 60 : 2000, ...(isSimulated ? {} : { hold }) })
+  const subject = subjectOf(
+    ReplayTesting.layer(
+      { family: vendor, index: chosen.device },
+      chosen,
+      "backend-cuda",
+      isSimulated ? undefined : hold
+    ),
+    { ticks: isSimulated ? 60 : 2000 }
+  )
   const memory = hostBackend.hostMemory!({})
   return runReplayCases(Layer.merge(Layer.provide(subject, memory), TensorEngineLayer.layer(chosen)))
 }

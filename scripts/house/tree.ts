@@ -70,16 +70,14 @@ const listed = (root: string): ReadonlyArray<string> => {
 }
 
 const packagesOf = (root: string): ReadonlyArray<Package> => {
-  const folder = path.join(root, "packages")
-  if (!existsSync(folder)) return []
-  return readdirSync(folder)
-    .sort()
-    .flatMap((name) => {
-      const manifest = path.join(folder, name, "package.json")
-      if (!existsSync(manifest)) return []
-      const content: { readonly name?: string; readonly exports?: unknown } = JSON.parse(readFileSync(manifest, "utf8"))
-      return [{ folder: `packages/${name}`, name: content.name ?? name, exports: content.exports }]
-    })
+  const parent = path.join(root, "packages")
+  const names = existsSync(parent) ? readdirSync(parent).sort() : []
+  return [...names.map((name) => `packages/${name}`), "golden"].flatMap((folder) => {
+    const manifest = path.join(root, folder, "package.json")
+    if (!existsSync(manifest)) return []
+    const content: { readonly name?: string; readonly exports?: unknown } = JSON.parse(readFileSync(manifest, "utf8"))
+    return [{ folder, name: content.name ?? folder, exports: content.exports }]
+  })
 }
 
 const isTest = (within: string): boolean => /(^|\/)tests?\//.test(within) || /\.test\.[cm]?ts$/.test(within)
@@ -100,7 +98,7 @@ const linesOf = (text: string): number => {
 
 export const readTree = (root: string): Tree => {
   const packages = packagesOf(root)
-  const areas = [...packages.map((each) => each.folder), ...besides]
+  const areas = [...new Set([...packages.map((each) => each.folder), ...besides])]
   const files: Array<SourceFile> = []
   for (const file of [...listed(root)].sort()) {
     const language = languageOf(file)

@@ -1,29 +1,14 @@
 /** Whether `tensorferry` would take a command line: the command's own parser judges it, and nothing is carried out. */
 import * as NodeServices from "@effect/platform-node/NodeServices"
+import { subcommands } from "@tensorferry/cli/commands"
 import * as Console from "effect/Console"
 import type * as CliError from "effect/cli/CliError"
 import * as Command from "effect/cli/Command"
 import * as Effect from "effect/Effect"
 
-// As for completions: subcommands that are loaded only when they are named are all there.
-process.argv.push("--completions")
-const [{ agent }, { backends }, { bench }, { doctor }, { plan }, { replay }, { report }, { reshard }, { verify }] =
-  await Promise.all([
-    import("../../packages/cli/src/commands/agent.ts"),
-    import("../../packages/cli/src/commands/backends.ts"),
-    import("../../packages/cli/src/commands/bench.ts"),
-    import("../../packages/cli/src/commands/doctor.ts"),
-    import("../../packages/cli/src/commands/plan.ts"),
-    import("../../packages/cli/src/commands/replay.ts"),
-    import("../../packages/cli/src/commands/report.ts"),
-    import("../../packages/cli/src/commands/reshard.ts"),
-    import("../../packages/cli/src/commands/verify.ts")
-  ])
-process.argv.pop()
-
 /** The handler of the root stands for those of all subcommands. */
 const idle = Command.make("tensorferry").pipe(
-  Command.withSubcommands([reshard, plan, report, verify, replay, bench, backends, doctor, agent]),
+  Command.withSubcommands(subcommands),
   Command.withHandler(() => Effect.void)
 )
 

@@ -5,8 +5,10 @@
 
 import { assert, describe, it } from "@effect/vitest"
 import { ReplayTesting } from "@tensorferry/core/service/ReplayTesting"
+import { packageName } from "@tensorferry/gpu/Addon"
 import * as TensorEngine from "@tensorferry/gpu/TensorEngine"
 import { assertClean, resetSimulator, simulator } from "@tensorferry/simulators/gpu"
+import { type KnownHooks, subjectOf } from "@tensorferry/testing/conformance/ReplaySubject"
 import { isSoak } from "@tensorferry/testing/testLevel"
 import { describeReplayTransfer } from "@tensorferry/testing/vitest"
 import * as Context from "effect/Context"
@@ -17,11 +19,9 @@ import { layer } from "../src/ReplayTesting.ts"
 import { testOptions } from "./cluster.ts"
 import { hostMemoryLayer } from "./replay.ts"
 import { hold } from "./replayHooks.ts"
-import { replaySubjectLayer, type SubjectHooks } from "./replaySubject.ts"
 
 /** What the simulated driver itself knows and does. */
-const hooks: SubjectHooks = {
-  hold: () => hold,
+const known: KnownHooks = {
   registered: () => simulator.report().live.hostRegistrations ?? 0,
   failRegistration: (nth) => Effect.sync(() => void simulator.configure(`fail=cudaHostRegister:${nth + 1}:2`)),
   ticks: isSoak ? 10_000 : 60
@@ -34,7 +34,13 @@ afterEach(() => assertClean())
 // AMD's names lead to the same code, which random ticks run under them too.
 for (const vendor of isSoak ? (["cuda", "rocm"] as const) : (["cuda"] as const)) {
   const options = { ...testOptions, vendor, device: 0 }
-  const subject = Layer.provide(replaySubjectLayer(options, hooks), hostMemoryLayer)
+  const subject = Layer.provide(
+    subjectOf(
+      layer({ family: vendor, index: 0 }, options, packageName, () => hold),
+      known
+    ),
+    hostMemoryLayer
+  )
   describeReplayTransfer(vendor, Layer.merge(subject, TensorEngine.layer(options)), { timeout: 120_000 })
 }
 

@@ -6,14 +6,15 @@
  */
 
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
-import type { HostMemoryError } from "@tensorferry/core/service/HostMemory"
-import type { ReplayHooks, ReplayStreams } from "@tensorferry/core/service/ReplayTesting"
+import { HostMemory, type HostMemoryError } from "@tensorferry/core/service/HostMemory"
+import { type ReplayHooks, type ReplayStreams, ReplayTesting } from "@tensorferry/core/service/ReplayTesting"
 import type { ReplayTransferBackendShape } from "@tensorferry/core/service/ReplayTransferBackend"
 import type { TensorError } from "@tensorferry/core/service/TensorEngine"
 import type { Storage } from "@tensorferry/core/tensor/Storage"
 import * as Context from "effect/Context"
 import type * as Duration from "effect/Duration"
-import type * as Effect from "effect/Effect"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
 import type * as EffectScope from "effect/Scope"
 
 export type { ReplayStreams }
@@ -35,3 +36,22 @@ export interface ReplaySubjectShape extends ReplayHooks {
 export class ReplaySubject extends Context.Service<ReplaySubject, ReplaySubjectShape>()(
   "@tensorferry/testing/conformance/ReplaySubject"
 ) {}
+
+/** What the author of a test knows better than a descriptor's `replayTesting`. */
+export type KnownHooks = Pick<ReplaySubjectShape, "registered" | "failRegistration" | "ticks">
+
+/** A subject by a backend's means for the kit, with memory of the host from `HostMemory`. */
+export const subjectOf = (testing: Layer.Layer<ReplayTesting, BackendError>, known: KnownHooks = {}) =>
+  Layer.effect(
+    ReplaySubject,
+    Effect.gen(function* () {
+      const memory = yield* HostMemory
+      const hooks = Context.get(yield* Layer.build(testing), ReplayTesting)
+      return {
+        ...hooks,
+        ...known,
+        build: (settings) => Effect.orDie(hooks.build(settings)),
+        allocateHost: memory.allocate
+      } satisfies ReplaySubjectShape
+    })
+  )

@@ -1,0 +1,17 @@
+/**
+ * Every subcommand with all of its flags, for tools that read them: pages are checked against these.
+ */
+import { agent } from "./agent.ts"
+import { backends } from "./backends.ts"
+import { bench } from "./bench.ts"
+import { doctor } from "./doctor.ts"
+import { plan } from "./plan.ts"
+import { replay } from "./replay.ts"
+import { report } from "./report.ts"
+import { reshard } from "./reshard.ts"
+import { verify } from "./verify.ts"
+
+/** The subcommands of `tensorferry`, in the order of its help. */
+export const subcommands = [reshard, plan, report, verify, replay, bench, backends, doctor, agent] as const
+
+export { agent }
