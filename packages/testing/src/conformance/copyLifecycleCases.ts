@@ -31,7 +31,8 @@ const exchange: ReadonlyArray<Transfer> = [
 const bytesOf = (transfers: ReadonlyArray<Transfer>): number =>
   transfers.reduce((sum, transfer) => sum + transferBytes(transfer), 0)
 
-export const copyLifecycleCases: ReadonlyArray<CopyCase> = [
+/** Runs behind one another, with other contents, memory and batches. */
+const repeats: ReadonlyArray<CopyCase> = [
   {
     name: "three rounds with changed contents",
     size: 2,
@@ -93,7 +94,11 @@ export const copyLifecycleCases: ReadonlyArray<CopyCase> = [
         yield* Effect.scoped(runTransfers(rank, [], { round: 2 }))
         yield* Effect.scoped(runTransfers(rank, allToAll(3), { round: 3 }))
       })
-  },
+  }
+]
+
+/** What a run says of itself. */
+const reporting: ReadonlyArray<CopyCase> = [
   {
     name: "the report tells what moved",
     size: 3,
@@ -162,7 +167,11 @@ export const copyLifecycleCases: ReadonlyArray<CopyCase> = [
           yield* checkEqual("The last progress", seen.at(-1)![0], total)
         })
       )
-  },
+  }
+]
+
+/** What a run waits for, and how it ends early. */
+const interruptions: ReadonlyArray<CopyCase> = [
   {
     name: "waits for what fills the sources",
     size: 2,
@@ -255,3 +264,5 @@ export const copyLifecycleCases: ReadonlyArray<CopyCase> = [
       )
   }
 ]
+
+export const copyLifecycleCases: ReadonlyArray<CopyCase> = [...repeats, ...reporting, ...interruptions]

@@ -30,7 +30,8 @@ const acceptsUnnumbered: NonNullable<CopyCase["requires"]> = (capabilities) =>
 
 const oddSizes = [1, 2, 3, 7, 63, 64, 65, 255, 256, 257, 4095, 4096, 4097, 65_535, 65_536, 65_537]
 
-export const copyMoveCases: ReadonlyArray<CopyCase> = [
+/** Who sends to whom. */
+const patterns: ReadonlyArray<CopyCase> = [
   moves("moves one tensor", 2, [{ from: 0, to: 1, taskId: 1, shape: [7, 5] }]),
   moves("moves one byte", 2, [
     { from: 0, to: 1, taskId: 1, shape: [1] },
@@ -83,7 +84,11 @@ export const copyMoveCases: ReadonlyArray<CopyCase> = [
           yield* checkEqual("Messages", report.messages, 0)
         }
       })
-  },
+  }
+]
+
+/** What tensors look like, and how operations meet. */
+const forms: ReadonlyArray<CopyCase> = [
   moves("copies to itself", 1, [
     { from: 0, to: 0, taskId: 3, shape: [7, 5], sendForm: "transposed", recvForm: "padded" },
     { from: 0, to: 0, taskId: 3, part: 1, shape: [7, 5] },
@@ -205,7 +210,11 @@ export const copyMoveCases: ReadonlyArray<CopyCase> = [
           ])
         )
       )
-  },
+  }
+]
+
+/** Batches and messages at the limits of staging, and memory around destinations. */
+const limits: ReadonlyArray<CopyCase> = [
   moves("messages longer than staging", 2, [
     { from: 0, to: 1, taskId: 0, shape: [1031, 257] },
     { from: 1, to: 0, taskId: 1, shape: [70_001], dtype: "float32", sendForm: "spread" },
@@ -281,3 +290,5 @@ export const copyMoveCases: ReadonlyArray<CopyCase> = [
       )
   }
 ]
+
+export const copyMoveCases: ReadonlyArray<CopyCase> = [...patterns, ...forms, ...limits]

@@ -54,7 +54,8 @@ const unequal = (
 
 const nothing: ReadonlyArray<Placed> = []
 
-export const copyRefusalCases: ReadonlyArray<CopyCase> = [
+/** Operations whose other half is missing or has another shape. */
+const unpaired: ReadonlyArray<CopyCase> = [
   {
     name: "names a missing partner on every rank",
     size: 3,
@@ -114,7 +115,11 @@ export const copyRefusalCases: ReadonlyArray<CopyCase> = [
     { shape: [4], dtype: "float16" },
     ["bfloat16", "float16"]
   ),
-  unequal("refuses an empty receiver", { shape: [3] }, { shape: [0] }, ["[3]", "[0]"]),
+  unequal("refuses an empty receiver", { shape: [3] }, { shape: [0] }, ["[3]", "[0]"])
+]
+
+/** Operations that name what is not there, or the same thing twice. */
+const misnamed: ReadonlyArray<CopyCase> = [
   {
     name: "refuses two operations of one identity",
     size: 2,
@@ -228,7 +233,11 @@ export const copyRefusalCases: ReadonlyArray<CopyCase> = [
           )
         )
       )
-  },
+  }
+]
+
+/** Runs that one rank refuses or fails. */
+const failing: ReadonlyArray<CopyCase> = [
   {
     name: "needs task ids where the capabilities say so",
     size: 2,
@@ -320,3 +329,5 @@ export const copyRefusalCases: ReadonlyArray<CopyCase> = [
       )
   }
 ]
+
+export const copyRefusalCases: ReadonlyArray<CopyCase> = [...unpaired, ...misnamed, ...failing]

@@ -172,7 +172,8 @@ const castPair = Effect.fnUntraced(function* (from: DType, to: DType) {
   }
 })
 
-export const engineCastCases: ReadonlyArray<TensorEngineCase> = [
+/** Floats to floats. */
+const floats: ReadonlyArray<TensorEngineCase> = [
   ruleCase("rounds to nearest, ties to even", [
     {
       from: "float32",
@@ -293,7 +294,11 @@ export const engineCastCases: ReadonlyArray<TensorEngineCase> = [
       ]
     },
     { from: "int32", to: "float8_e4m3fn", bits: [[1000n, 0x7en]] }
-  ]),
+  ])
+]
+
+/** To and from integers and bool, and casts of regions. */
+const integers: ReadonlyArray<TensorEngineCase> = [
   ruleCase("truncates floats to integers", [
     {
       from: "float32",
@@ -378,3 +383,5 @@ export const engineCastCases: ReadonlyArray<TensorEngineCase> = [
     )
   }
 ]
+
+export const engineCastCases: ReadonlyArray<TensorEngineCase> = [...floats, ...integers]

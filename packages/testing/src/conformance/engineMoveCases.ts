@@ -51,7 +51,8 @@ const scoped = (name: string, program: TensorEngineCase["program"]): TensorEngin
   program: Effect.scoped(program)
 })
 
-export const engineMoveCases: ReadonlyArray<TensorEngineCase> = [
+/** Which elements a copy takes, and where it puts them. */
+const layouts: ReadonlyArray<TensorEngineCase> = [
   scoped(
     "copies dense tensors of every length",
     Effect.forEach(
@@ -149,7 +150,11 @@ export const engineMoveCases: ReadonlyArray<TensorEngineCase> = [
       }
       yield* engine.copy([])
     })
-  ),
+  )
+]
+
+/** What a copy keeps of the bits, and what it leaves alone. */
+const contents: ReadonlyArray<TensorEngineCase> = [
   scoped(
     "copies every element type as bits",
     Effect.forEach(
@@ -268,7 +273,11 @@ export const engineMoveCases: ReadonlyArray<TensorEngineCase> = [
       yield* engine.copy([{ dst: placed.tensor, src: placed.tensor }])
       yield* expectElements("The same region", placed, elements)
     })
-  ),
+  )
+]
+
+/** Memory, filling, interruption and fences. */
+const lifecycle: ReadonlyArray<TensorEngineCase> = [
   scoped(
     "fills every byte of the elements and no other",
     Effect.gen(function* () {
@@ -365,3 +374,5 @@ export const engineMoveCases: ReadonlyArray<TensorEngineCase> = [
     })
   )
 ]
+
+export const engineMoveCases: ReadonlyArray<TensorEngineCase> = [...layouts, ...contents, ...lifecycle]
