@@ -38,19 +38,25 @@ export const PublishedMemory = Schema.Struct({
 })
 export type PublishedMemory = typeof PublishedMemory.Type
 
+/** One part of a message, as the rank that publishes it holds it. */
 export interface PublishedPart {
   readonly taskId: number
   readonly part: number
   readonly dtype: DType
   readonly shape: Shape
+  /** In elements. */
   readonly strides: ReadonlyArray<number>
   /** Index into the memories of the same list. */
   readonly memory: number
+  /** From the first byte of the memory. */
   readonly byteOffset: number
 }
 
+/** One message between the rank that publishes and the peer that gets the list. */
 export interface PublishedMessage {
+  /** As the publishing rank sees it. */
   readonly direction: Message["direction"]
+  /** Both ends give a message the same index. */
   readonly index: number
   readonly parts: ReadonlyArray<PublishedPart>
 }
@@ -62,14 +68,19 @@ export interface PeerList {
   readonly messages: ReadonlyArray<PublishedMessage>
 }
 
+/** What a rank declares about itself in each preparation, the same to all peers. */
 export const PublishedSettings = Schema.Struct({
   process: ProcessIdentity,
   /** Identity of the device, the same for all processes of the machine. */
   deviceUuid: Schema.String.check(Schema.isMaxLength(256)),
+  /** Number of the rank's device within its process. */
   ordinal: Natural,
   direction: Schema.Literals(directionPreferences),
+  /** The rank's option; the least of all ranks counts. */
   stagingBytes: Natural,
+  /** The rank's option; the largest of all ranks counts. */
   directBytes: Natural,
+  /** True where the rank opened the vendor's collectives library. */
   hasCollectives: Schema.Boolean,
   /** Counts the communicators of the group; 0 for none that works. */
   connection: Natural,
@@ -99,6 +110,7 @@ export interface Publication {
 
 const text = (value: unknown): Uint8Array => new TextEncoder().encode(JSON.stringify(value))
 
+/** The publication as JSON in UTF-8, for `decodePublication` on every rank. */
 export const encodePublication = (publication: Publication): Uint8Array =>
   text({ ...publication, lists: Object.fromEntries(publication.lists) })
 
@@ -111,6 +123,7 @@ const decodeText =
 
 const decodeHead = decodeText(Head)
 
+/** Reads what `encodePublication` wrote; its lists stay encoded. Fails with one line on what the schema refuses. */
 export const decodePublication = (bytes: Uint8Array): Result.Result<Publication, string> =>
   Result.map(decodeHead(bytes), (head) => ({
     ...head,
@@ -130,6 +143,7 @@ const rowOf = ({ taskId, part, dtype, shape, strides, memory, byteOffset }: Publ
   ...strides
 ]
 
+/** The list as JSON text. Each part becomes one row of numbers, because a list may have thousands of parts. */
 export const encodePeerList = ({ blocks, memories, messages }: PeerList): string =>
   JSON.stringify({
     blocks,
@@ -168,6 +182,7 @@ const partOf = (row: ReadonlyArray<number>): PublishedPart | undefined => {
 
 const decodeList = Schema.decodeResult(Schema.fromJsonString(List))
 
+/** Reads what `encodePeerList` wrote. Fails with one line on what the schema refuses, or on a malformed row. */
 export const decodePeerList = (list: string): Result.Result<PeerList, string> => {
   const decoded = decodeList(list)
   if (Result.isFailure(decoded)) return Result.fail(decoded.failure.message.replaceAll("\n", " "))
@@ -195,11 +210,14 @@ export type Finding = typeof Finding.Type
 /** How a step of a preparation ended on one rank. */
 export type Outcome<A> = typeof Failure.Type | { readonly _tag: "Done"; readonly value: A }
 
+/** The outcome as JSON in UTF-8, for a reader of `decodeOutcome` on every rank. */
 export const encodeOutcome = (outcome: Outcome<unknown>): Uint8Array => text(outcome)
 
+/** A reader of outcomes whose value has this schema. The reader fails with one line on what the schema refuses. */
 export const decodeOutcome = <A, E>(value: Schema.Codec<A, E>) =>
   decodeText(Schema.Union([Failure, Schema.TaggedStruct("Done", { value })]))
 
+/** Reads the outcome in which a rank reports what it found at its ends of all flows. */
 export const decodeFindings = decodeOutcome(Schema.Array(Finding))
 
 /** Whether a rank pushes or is pushed to. */

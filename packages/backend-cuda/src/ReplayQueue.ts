@@ -65,6 +65,9 @@ export interface ReplayQueue {
   readonly timeRawCopies: (raw: RawSlots, count: number) => Effect.Effect<RawTimes, NativeFailure>
 }
 
+/**
+ * Makes the streams, and the events of this many slots. The scope's end waits for what is queued before it closes them.
+ */
 export const openReplayQueue = (
   gpu: Gpu,
   slots: number,

@@ -17,6 +17,7 @@ import type { CudaOptions } from "./options.ts"
 import { makeReplayDevice } from "./ReplayDevice.ts"
 import { openReplayQueue, type ReplayQueue, type ReplayWay, replayWay } from "./ReplayQueue.ts"
 
+/** A device that `open` opened for replay. */
 export interface OpenReplay {
   readonly device: ReplayDevice
   /** The streams behind it, for consumers on the device and for measurements. */
@@ -62,6 +63,10 @@ export const open = Effect.fnUntraced(function* (
   return { device: makeReplayDevice(queue, memory), queue }
 })
 
+/**
+ * A backend of `ringDepth` slots on this device. Fails with InvalidOptions where the options name another device, and
+ * with Unavailable where the device cannot be opened.
+ */
 export const layer = (
   device: Device,
   ringDepth: number,

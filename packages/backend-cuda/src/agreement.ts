@@ -10,6 +10,10 @@ import { encodeOutcome, type Outcome } from "./Publication.ts"
 
 type Decode<A> = (bytes: Uint8Array) => Result.Result<Outcome<A>, string>
 
+/**
+ * The steps of one group. Labels begin with the name of the backend; `errors` turns a failed collective into an error
+ * of the driver.
+ */
 export const makeAgreement = (group: ProcessGroupShape, backend: string, errors: DriverErrors) => {
   const gather = (label: string, payload: Uint8Array): Effect.Effect<ReadonlyArray<Uint8Array>, CopyDriverError> =>
     Effect.mapError(group.allGather(`${backend}/${label}`, payload), (error) => errors.ofGroup(error, "prepare"))

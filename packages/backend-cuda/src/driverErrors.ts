@@ -8,6 +8,7 @@ import { describeFailure } from "@tensorferry/gpu/failures"
 import type { NativeFailure } from "@tensorferry/native/NativeAddon"
 import type * as Result from "effect/Result"
 
+/** A value, or the driver's error that says why there is none. */
 export type Checked<A> = Result.Result<A, CopyDriverError>
 
 const remedies: Record<CopyDriverReason["_tag"], string> = {

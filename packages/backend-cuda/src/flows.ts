@@ -12,6 +12,7 @@ import * as Result from "effect/Result"
 import type { Checked, DriverErrors } from "./driverErrors.ts"
 import type { PeerList, PublishedPart } from "./Publication.ts"
 
+/** One part of a message at both ends: this rank's tensor, and the region that the peer published. */
 export interface Pair {
   readonly taskId: number
   readonly tensor: Tensor
@@ -19,14 +20,17 @@ export interface Pair {
   readonly byteLength: number
   /** One run of bytes on the device that this rank works with. */
   readonly isDenseHere: boolean
+  /** The same of the peer's region and device. */
   readonly isDenseThere: boolean
 }
 
+/** All parts that go between this rank and one peer in one direction. */
 export interface Flow {
   readonly peer: number
   /** True where the peer sends. */
   readonly isReceiving: boolean
   readonly pairs: ReadonlyArray<Pair>
+  /** Sum over the pairs. */
   readonly byteLength: number
 }
 

@@ -11,6 +11,7 @@ import * as Schema from "effect/Schema"
 
 const Word = Schema.String.check(Schema.isMaxLength(256))
 
+/** What tells a process from all others, also those of other machines and those that have its number later. */
 export const ProcessIdentity = Schema.Struct({
   /** Names the boot of the machine. */
   host: Word,
@@ -36,6 +37,7 @@ const read = (file: string): string | undefined =>
 
 let own: ProcessIdentity | undefined
 
+/** This process, read once from /proc (proc(5)): boot id, pid namespace, pid and time of start. */
 export const processIdentity = (): ProcessIdentity => {
   own ??= {
     host: read("/proc/sys/kernel/random/boot_id") ?? randomUUID(),
@@ -49,8 +51,10 @@ export const processIdentity = (): ProcessIdentity => {
   return own
 }
 
+/** Whether both processes run on one booted kernel. */
 export const isSameHost = (a: ProcessIdentity, b: ProcessIdentity): boolean => a.host === b.host
 
+/** Whether both identities name one process: boot, pid namespace, pid and time of start are equal. */
 export const isSameProcess = (a: ProcessIdentity, b: ProcessIdentity): boolean =>
   a.host === b.host && a.space === b.space && a.pid === b.pid && a.start === b.start
 

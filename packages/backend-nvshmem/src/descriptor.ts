@@ -54,6 +54,7 @@ const probe: Effect.Effect<ProbeResult> = Effect.gen(function* () {
   )
 )
 
+/** What the package registers: one backend, for NVIDIA devices. */
 export const descriptors: ReadonlyArray<BackendDescriptor> = [
   {
     name: packageName,

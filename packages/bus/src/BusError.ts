@@ -2,6 +2,7 @@
 import { describeReason, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
 import * as Schema from "effect/Schema"
 
+/** Why a command failed. Replies carry the tag by name; a tag that this version lacks becomes `ServiceFailed`. */
 export const BusReason = Schema.Union([
   /** A name, number or combination that a command cannot have. */
   reason("InvalidCommand"),

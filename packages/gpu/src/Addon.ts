@@ -16,16 +16,25 @@ import type { JobControl, NativeJobHandle } from "@tensorferry/native/NativeJob"
 /** Name of this package in errors of the addon; drivers use their own. */
 export const packageName = "cuda"
 
+/** The libraries of one vendor, as `openLibraries` opened them. */
 export type NativeLibraries = NativeHandle<"libraries">
+/** A device with its streams and kernels, until `closeDevice`. */
 export type NativeDevice = NativeHandle<"device">
+/** Memory that the addon allocated, of the device or pinned on the host, until it is freed. */
 export type NativeMemory = NativeHandle<"memory">
+/** An allocation of another process, mapped until `closeImport`. */
 export type NativeMapping = NativeHandle<"mapping">
+/** A range of host memory that a device reaches directly, until it is unpinned. */
 export type NativePin = NativeHandle<"pin">
+/** One rank's end of a NCCL or RCCL communicator, until `closeCommunicator`. */
 export type NativeCommunicator = NativeHandle<"communicator">
+/** A table of steps that was checked, with all that it needs on the device, until `closeProgram`. */
 export type NativeProgram = NativeHandle<"program">
 /** Of another addon, which takes the calls of a program: see stream_calls.h. */
 export type NativeStreamCalls = NativeHandle<"stream calls">
+/** The streams and events of one replay ring, until `closeReplay`. */
 export type NativeReplay = NativeHandle<"replay">
+/** The addon's half of a `PreparedReplayCopy`. */
 export type NativeReplayCopy = NativeHandle<"replay copy">
 
 /** Whose names a set of libraries has. */
@@ -48,6 +57,7 @@ export interface LibraryFound {
   readonly problem?: string
 }
 
+/** What became of each library of one vendor. */
 export interface OpenedLibraries {
   /** Absent where runtime or driver could not be opened. */
   readonly libraries?: NativeLibraries
@@ -57,18 +67,23 @@ export interface OpenedLibraries {
   readonly collectives: LibraryFound
 }
 
+/** What the driver says of one device. */
 export interface DeviceFacts {
   readonly name: string
   /** Hexadecimal, without dashes. */
   readonly uuid: string
+  /** Place on the PCI bus, as the vendor's tools write it. */
   readonly busId: string
   readonly totalBytes: number
+  /** At the moment of the question. */
   readonly freeBytes: number
+  /** Multiprocessors of NVIDIA, compute units of AMD. */
   readonly processors: number
   /** 90 for compute capability 9.0; `gfx` number for AMD. */
   readonly architecture: number
 }
 
+/** How a device is opened. */
 export interface DeviceOptions {
   /** Folder for compiled kernels, owner-only; none keeps them in memory. */
   readonly kernelCache?: string
@@ -76,11 +91,13 @@ export interface DeviceOptions {
   readonly blocks?: number
 }
 
+/** New memory and the address of its first byte, on the device or, where it is pinned, on the host. */
 export interface AllocatedMemory {
   readonly memory: NativeMemory
   readonly address: bigint
 }
 
+/** What another process needs to map an allocation: the vendor's IPC handle, and what it covers. */
 export interface ExportedMemory {
   /** 64 bytes that another process opens. */
   readonly handle: Uint8Array
@@ -89,6 +106,7 @@ export interface ExportedMemory {
   readonly byteLength: number
 }
 
+/** A mapped allocation and the address of its first byte in this process. */
 export interface ImportedMemory {
   readonly mapping: NativeMapping
   readonly address: bigint
@@ -303,6 +321,9 @@ export const packageFolder = fileURLToPath(new URL("..", import.meta.url))
 
 const require = createRequire(import.meta.url)
 
+/**
+ * `loadAddon` loads the addon once per process, `loadAddonFrom` the one of another folder. Both fail with Unavailable.
+ */
 export const { load: loadAddon, loadFrom: loadAddonFrom } = addonLoader<Addon>({
   backend: packageName,
   folder: packageFolder,

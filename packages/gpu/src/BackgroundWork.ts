@@ -17,6 +17,7 @@ const works = new Map<string, Set<BackgroundWork>>()
 
 const keyOf = (vendor: Vendor, ordinal: number): string => `${vendor}:${ordinal}`
 
+/** What is announced on a device at present. */
 export const backgroundOf = (vendor: Vendor, ordinal: number): Iterable<BackgroundWork> =>
   works.get(keyOf(vendor, ordinal)) ?? []
 
@@ -40,5 +41,6 @@ export const idle = (work: BackgroundWork): Effect.Effect<void> =>
     if (!work.whenIdle(() => resume(Effect.void))) resume(Effect.void)
   }).pipe(Effect.timeoutOption(patience), Effect.asVoid)
 
+/** Ends when all that is announced on a device is idle; each piece of work is given up after 15 seconds. */
 export const backgroundIdle = (vendor: Vendor, ordinal: number): Effect.Effect<void> =>
   Effect.suspend(() => Effect.forEach([...backgroundOf(vendor, ordinal)], idle, { discard: true }))

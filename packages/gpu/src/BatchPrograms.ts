@@ -47,6 +47,7 @@ export const makeScalingLists = () => {
   }
 }
 
+/** An empty store of programs. Its owner calls `closeAll` before it closes the device. */
 export const makeBatchPrograms = () => {
   const programs = new Map<ReadonlyArray<Move>, Known>()
   const seen = new WeakSet<ReadonlyArray<Move>>()

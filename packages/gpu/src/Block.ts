@@ -30,4 +30,5 @@ export interface Block {
 
 let lastNumber = 0
 
+/** Counts from 1; each call gives another number. */
 export const nextBlockNumber = (): number => ++lastNumber

@@ -27,6 +27,7 @@ export const alignment = 256
 
 const defaultArenaBytes = 64 * 2 ** 20
 
+/** How the memory of a device is divided. */
 export interface DeviceMemoryOptions {
   /** Bytes that small tensors share at a time; those from a quarter of it on have a block of their own. */
   readonly arenaBytes?: number | undefined
@@ -81,6 +82,7 @@ const exporter = (gpu: Gpu, address: bigint) => {
   }
 }
 
+/** The memory of an opened device. Nothing is allocated before the first request. */
 export const makeDeviceMemory = (gpu: Gpu, options: DeviceMemoryOptions = {}): DeviceMemory => {
   const { addon, native, device } = gpu
   const arenaBytes = Math.ceil((options.arenaBytes ?? defaultArenaBytes) / alignment) * alignment

@@ -10,10 +10,15 @@ import * as Result from "effect/Result"
 import type { NativeCommunicator, NativeStreamCalls, SpanTimes } from "./Addon.ts"
 import type { Gpu } from "./Gpu.ts"
 
+/** The tables of one program and what its steps use. */
 export interface ProgramSteps {
+  /** Of a `StepTable`. */
   readonly steps: BigUint64Array
+  /** Of `MoveTable`s; steps name them by their place here. */
   readonly moves: ReadonlyArray<BigUint64Array>
+  /** For steps that send and receive. */
   readonly communicator?: NativeCommunicator | undefined
+  /** For steps that call another addon. */
   readonly calls?: NativeStreamCalls | undefined
 }
 
@@ -28,6 +33,7 @@ export interface GpuProgram {
   readonly close: () => void
 }
 
+/** Uploads a program. Fails with what the addon refuses, such as a wrong number in a table. */
 export const makeProgram = (
   gpu: Gpu,
   { steps, moves, communicator, calls }: ProgramSteps

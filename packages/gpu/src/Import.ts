@@ -23,6 +23,7 @@ import { describeFailure, refusal, tensorFailure } from "./failures.ts"
 import type { Gpu } from "./Gpu.ts"
 import { deviceOf } from "./TensorEngine.ts"
 
+/** What the owner of device memory says about it, so that this process can open it. */
 export interface ImportRequest {
   /** The 64 bytes that the owner's driver made for the allocation. */
   readonly handle: Uint8Array
@@ -35,6 +36,7 @@ export interface ImportRequest {
   readonly deadline?: Duration.Input
 }
 
+/** Opens memory that other processes share, on one device. */
 export interface MemoryImport {
   /**
    * Waits for the event and answers the memory, which is let go with the scope. The scope's end waits until an allocation

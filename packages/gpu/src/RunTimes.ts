@@ -7,12 +7,14 @@ import type { SpanTimes } from "./Addon.ts"
 /** What a span measures. A kernel and copies reach the peer's memory; the other phases pass through staging. */
 export type Phase = "kernel" | "copy" | "pack" | "wire" | "unpack"
 
+/** What one span of a program stands for; its number is its place in the program's list. */
 export interface Span {
   /** Undefined where several peers share the time. */
   readonly peer: number | undefined
   readonly phase: Phase
 }
 
+/** Microseconds by phase; 0 where nothing was measured. */
 export type PhaseTimes = { readonly [P in Phase]: number }
 
 export interface RunTimes {

@@ -21,6 +21,7 @@ export interface Sharing {
   readonly isEmpty: () => boolean
 }
 
+/** An empty record. `DeviceMemory.sharingWith` keeps one for each group and driver. */
 export const makeSharing = (): Sharing => {
   /** Publication that first revoked each block: undefined while it is in use, infinity where none has done so yet. */
   const blocks = new Map<Block, number | undefined>()

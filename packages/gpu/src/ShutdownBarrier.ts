@@ -19,6 +19,7 @@ interface Parting {
   readonly fiber: Fiber.Fiber<unknown>
 }
 
+/** An empty list of partings; each device memory has one. */
 export const makeFarewells = () => {
   const partings = new Set<Parting>()
 
@@ -47,4 +48,5 @@ export const makeFarewells = () => {
   }
 }
 
+/** How drivers say farewell, and how memory waits for those of others. */
 export type Farewells = ReturnType<typeof makeFarewells>

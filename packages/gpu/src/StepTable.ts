@@ -28,6 +28,7 @@ export const streamCount = 8
 /** Events and spans of one program. */
 export const eventLimit = 65_536
 
+/** A stream of the device, from 0 to `streamCount - 1`. */
 export type StreamNumber = 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7
 
 export class StepTable {

@@ -1,6 +1,7 @@
 /** What the engine can do, apart from it so that descriptors need not import it. */
 import type { TensorEngineCapabilities } from "@tensorferry/core/service/TensorEngine"
 
+/** What the engine of this package declares, for devices of either vendor. */
 export const tensorEngineCapabilities: TensorEngineCapabilities = {
   cast: true,
   reduce: true,

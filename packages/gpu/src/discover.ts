@@ -8,6 +8,7 @@ import type { Addon, LibraryFound, NativeLibraries, OpenedLibraries, Vendor } fr
 import { libraryNames, libraryVariable, searchedPaths } from "./libraries.ts"
 import type { GpuOptions } from "./options.ts"
 
+/** The vendor whose devices are used, and its libraries. */
 export interface Discovered {
   readonly vendor: Vendor
   readonly libraries: NativeLibraries
@@ -16,6 +17,7 @@ export interface Discovered {
   readonly count: number
 }
 
+/** Why there are no devices: the files tried, what was missing, and what helps. */
 export interface Missing {
   readonly tried: ReadonlyArray<string>
   readonly cause: string

@@ -7,8 +7,10 @@ import { refusalOf } from "@tensorferry/native/MoveChecks"
 import type { NativeFailure } from "@tensorferry/native/NativeAddon"
 import { packageName } from "./Addon.ts"
 
+/** Makes errors of tensor operations that name this package, each with the usual remedy of its reason. */
 export const refusal = refusalOf(packageName)
 
+/** The call and what it reported, in one line. */
 export const describeFailure = ({ op, detail }: NativeFailure): string => `${op}: ${detail}`
 
 const nativeCodeOf = ({ nativeCode }: NativeFailure) => (nativeCode === 0 ? {} : { nativeCode })
@@ -35,6 +37,7 @@ export const tensorFailure = (op: string, failure: NativeFailure): TensorError =
 export const unavailable = (backend: string, detail: string, remedy: string, op = "open device"): BackendError =>
   backendError("Unavailable", { backend, op, detail, remedy, scope: "service" })
 
+/** A failed call as the reason why a layer cannot be built. */
 export const unavailableBecause = (backend: string, failure: NativeFailure): BackendError =>
   backendError("Unavailable", {
     backend,

@@ -11,7 +11,8 @@ import { findLibrary } from "@tensorferry/native/LibrarySearch"
 import * as Result from "effect/Result"
 import type { LibraryNames, Vendor } from "./Addon.ts"
 
-export const libraryKinds = ["runtime", "driver", "compiler", "collectives"] as const
+const libraryKinds = ["runtime", "driver", "compiler", "collectives"] as const
+/** What a library is for: to run work, to reach the driver, to compile kernels, or to run collectives. */
 export type LibraryKind = (typeof libraryKinds)[number]
 
 /** Files that a user chose, by library. */
@@ -74,6 +75,7 @@ const isFile = (file: string): boolean => statSync(file, { throwIfNoEntry: false
 
 const realPath = (file: string): string | undefined => Result.getOrUndefined(Result.try(() => realpathSync(file)))
 
+/** Variables by name, as `process.env` has them. */
 export type Environment = { readonly [name: string]: string | undefined }
 
 const systemPrefixes = ["/usr/local", "/usr"]

@@ -9,6 +9,7 @@ import { splitPart } from "@tensorferry/core/planner/Bucketing"
 /** Bytes of one piece: large enough to keep a disk busy, small enough to report progress several times a second. */
 export const boundedBytes = 16 * 1024 * 1024
 
+/** A region of a tensor whose bytes follow those of the piece before it. */
 export interface Piece {
   /** Region of the whole tensor. */
   readonly region: Region

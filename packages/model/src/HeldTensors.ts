@@ -21,6 +21,7 @@ import type { Phase } from "./Phase.ts"
 import { asOneRun, gather, scatter } from "./regionBytes.ts"
 import { checkDigest, moveRegion } from "./ShardedModel.ts"
 
+/** Called between portions of work, with the bytes done and the bytes of the whole phase. */
 export type ReportProgress = (phase: Phase, done: number, total: number) => Effect.Effect<void>
 
 /** Destination memory starts as this byte, so that an element which nobody wrote does not look right by chance. */
@@ -33,6 +34,10 @@ export interface HeldTensor {
   readonly bytes: Uint8Array
 }
 
+/**
+ * Allocates memory for each tensor that is not an alias. Fails with Unsupported where the host cannot see the engine's
+ * memory.
+ */
 export const allocateTensors = Effect.fnUntraced(function* (locals: ReadonlyArray<LocalTensor>) {
   const engine = yield* TensorEngine
   const held: Array<HeldTensor> = []
@@ -53,9 +58,11 @@ export const allocateTensors = Effect.fnUntraced(function* (locals: ReadonlyArra
   return held
 })
 
+/** Bytes of all tensors together, padding included. */
 export const byteCount = (held: ReadonlyArray<HeldTensor>): number =>
   held.reduce((sum, { tensor }) => sum + tensorByteLength(tensor), 0)
 
+/** The InvalidLayout error of a shard that cannot be addressed, as when it begins inside a byte. */
 export const viewFault = (rank: number, paramName: string, detail: string) =>
   modelError("InvalidLayout", {
     rank,
@@ -101,6 +108,7 @@ export const makeScratch = (): ((byteLength: number) => Uint8Array) => {
   }
 }
 
+/** SHA-256 of the bytes, in hexadecimal digits. Shows the group progress every 16 MiB. */
 export const digestOf = Effect.fnUntraced(function* (group: ProcessGroupShape, bytes: Uint8Array) {
   const hash = createHash("sha256")
   for (let start = 0; start < bytes.length; start += boundedBytes) {

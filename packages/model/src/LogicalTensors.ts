@@ -16,6 +16,7 @@ import { scaleNameOf } from "./conversion.ts"
 import type { Model } from "./Model.ts"
 import type { ModelError } from "./ModelError.ts"
 
+/** One tensor of a model; `read` gives a region's values in row-major order. */
 export interface LogicalTensor {
   readonly shape: Shape
   /** How it is stored, for people. */

@@ -26,6 +26,7 @@ import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { type ModelError, modelError } from "./ModelError.ts"
 
+/** The file that makes a folder a resharded checkpoint. */
 export const manifestFileName = "tensorferry.json"
 
 const PlainFileName = Schema.String.check(
@@ -34,6 +35,7 @@ const PlainFileName = Schema.String.check(
 
 const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 2 ** 31 - 1 }))
 
+/** One rank's file, and what each of its tensors holds of the whole ones. */
 export const ShardFile = Schema.Struct({
   file: PlainFileName,
   rank: Natural,
@@ -50,6 +52,7 @@ export const ShardFile = Schema.Struct({
   )
 })
 export type ShardFile = typeof ShardFile.Type
+/** What a file holds of one tensor. */
 export type ShardTensor = ShardFile["tensors"][number]
 
 export const Manifest = Schema.Struct({
@@ -65,6 +68,7 @@ export type Manifest = typeof Manifest.Type
 
 const codec = Schema.fromJsonString(Manifest)
 
+/** The manifest as JSON text. Fails with InvalidManifest where it does not fit its own schema. */
 export const encodeManifest = (manifest: Manifest): Effect.Effect<string, ModelError> =>
   Effect.mapError(Schema.encodeEffect(codec)(manifest), (error) =>
     modelError("InvalidManifest", { detail: error.message, remedy: "Report this as a fault of tensorferry." })

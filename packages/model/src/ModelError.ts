@@ -2,6 +2,7 @@
 import { describeReason, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
 import * as Schema from "effect/Schema"
 
+/** What is wrong with the models, layouts, files or ranks of a command. */
 export const ModelReason = Schema.Union([
   /** Flags that say too little or contradict each other: wrong usage, exit code 2. */
   reason("InvalidUsage"),

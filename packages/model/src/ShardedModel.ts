@@ -65,6 +65,7 @@ interface Held {
   readonly entry: ShardTensor
 }
 
+/** Opens the files that the manifest names and checks them against it. Fails with InvalidManifest where they differ. */
 export const openSharded = (
   folder: string,
   manifest: Manifest

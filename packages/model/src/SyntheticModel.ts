@@ -18,6 +18,7 @@ import * as Schema from "effect/Schema"
 import type { Model } from "./Model.ts"
 import { type ModelError, modelError } from "./ModelError.ts"
 
+/** What the names of such models begin with; the path of a file of shapes follows. */
 export const syntheticPrefix = "synthetic:"
 
 const Shapes = Schema.Struct({

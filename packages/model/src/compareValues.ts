@@ -4,6 +4,7 @@
  */
 import { mxBlockSize } from "@tensorferry/core/tensor/QuantizedTensor"
 
+/** The largest difference between two lists of values. */
 export interface Distance {
   /** The largest difference, as a part of the largest magnitude of its block. Infinity where one is NaN and the other not. */
   readonly relative: number

@@ -21,6 +21,7 @@ export const Conversion = Schema.Struct({
 })
 export type Conversion = typeof Conversion.Type
 
+/** The element types to which a job can cast floats. */
 export const castTypes = ["float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"] as const
 
 const sides = ["sender", "receiver"] as const
@@ -41,6 +42,7 @@ export const parseTransform = (text: string): Result.Result<NonNullable<Conversi
   })
 }
 
+/** The name under which the scales of a quantized tensor are stored. */
 export const scaleNameOf = (name: string): string => `${name}_scale`
 
 const quantizable: ReadonlySet<DType> = new Set<DType>(["float32", "bfloat16", "float16"])

@@ -15,9 +15,11 @@ import { indexRosters, type PlanIndex, planRank } from "@tensorferry/core/planne
 import * as Result from "effect/Result"
 import { type Conversion, convertedRules, convertedTensors, plannedTensors } from "./conversion.ts"
 
+/** What a user states about both sides of a job. */
 export interface LayoutChoice {
   readonly from: ParallelConfig
   readonly to: ParallelConfig
+  /** Collocated sides both begin at rank 0; of disjoint ones, the destination's ranks follow the source's. */
   readonly ranks: "collocated" | "disjoint"
   readonly rules: ShardingRules
   /** Rules of the source where they are not those of the destination. */
@@ -25,6 +27,7 @@ export interface LayoutChoice {
   readonly conversion?: Conversion
 }
 
+/** Both layouts of a job, and how to plan each rank. */
 export interface JobLayouts {
   readonly source: ModelLayout
   readonly destination: ModelLayout
@@ -32,10 +35,12 @@ export interface JobLayouts {
   readonly result: ModelLayout
   /** Processes of the job. */
   readonly size: number
+  /** From which `planFor` makes plans. */
   readonly index: PlanIndex
   readonly planFor: (rank: Rank) => ReshardPlan
 }
 
+/** Processes of the job: the ranks of both sides together where they are disjoint, else those of the larger side. */
 export const jobSize = (choice: LayoutChoice): number => {
   const sizes = [worldSizeOf(choice.from), worldSizeOf(choice.to)] as const
   return choice.ranks === "disjoint" ? sizes[0] + sizes[1] : Math.max(...sizes)
@@ -54,6 +59,10 @@ const layoutOf = (stated: Parameters<typeof modelLayout>[0]): Result.Result<Mode
       : error
   )
 
+/**
+ * Lays out both sides. Fails with a LayoutError where rules or degrees do not fit the tensors, and with a PlanError
+ * where the destination cannot be made from the source.
+ */
 export const jobLayouts = (
   tensors: ReadonlyArray<ModelTensor>,
   choice: LayoutChoice

@@ -11,6 +11,7 @@ import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
 import { byteMove, type Move, type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
 import * as Result from "effect/Result"
 
+/** A value, or the error with which an engine refuses a request. */
 export type Checked<A> = Result.Result<A, TensorError>
 
 /** Dimensions longer than 1 that the addons take (see MoveTable). */
@@ -24,6 +25,7 @@ const remedies: Record<TensorReason["_tag"], string> = {
   DeviceFailure: "Look at the native code; the request may be tried again."
 }
 
+/** Makes the error of a refused request; `detail` is a sentence. */
 export type Refusal = (tag: TensorReason["_tag"], op: string, detail: string) => TensorError
 
 /** Errors that name the backend, with the usual remedy. */
@@ -32,6 +34,7 @@ export const refusalOf =
   (tag, op, detail) =>
     tensorError(tag, { backend, op, detail, remedy: remedies[tag] })
 
+/** Type and shape, as `float32[2,3]`. */
 export const describeTensor = (tensor: Tensor): string => `${tensor.dtype}${formatShape(tensor.shape)}`
 
 /** A view made by hand may leave its storage. */

@@ -15,6 +15,7 @@ const byteRun = (numberOf.get("uint8")! << 8) | (numberOf.get("uint8")! << 16) |
 
 const reduceNumbers: Record<ReduceOp, number> = { sum: 0, avg: 1, max: 2, min: 3, product: 4 }
 
+/** One copy or cast between tensors of equal shape. */
 export interface TableMove {
   readonly dst: Tensor
   readonly src: Tensor
@@ -113,12 +114,14 @@ export class MoveTable {
   }
 }
 
+/** Per move: one word with types, number of dimensions and process; both addresses; shape; both strides in elements. */
 export const encodeMoves = (moves: ReadonlyArray<TableMove>): BigUint64Array => {
   const table = new MoveTable(moves.length)
   for (const { dst, src, pid } of moves) table.add(dst, src, addressOf(dst), addressOf(src), pid)
   return table.table
 }
 
+/** A move of kind 1 (the lowest 8 bits of its first word), with the byte in place of the source's address. */
 export const encodeFill = (tensor: Tensor, byte: number): BigUint64Array => {
   const writer = new TableWriter(3 + 3 * tensor.shape.length)
   const type = numberOf.get(tensor.dtype)!
@@ -131,6 +134,10 @@ export const encodeFill = (tensor: Tensor, byte: number): BigUint64Array => {
   return writer.table
 }
 
+/**
+ * Words: operation, type, dimensions, operands; address of the destination, then of each operand; shape; strides in
+ * elements, of the destination and then of each operand.
+ */
 export const encodeReduce = (dst: Tensor, sources: ReadonlyArray<Tensor>, op: ReduceOp): BigUint64Array => {
   const dimensions = dst.shape.length
   const writer = new TableWriter(5 + sources.length + dimensions * (2 + sources.length))

@@ -10,6 +10,7 @@ import { dtypes } from "@tensorferry/core/base/DType"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 
+/** What kind of failure it is, in words that all addons share; `nativeCode` has the system's own number. */
 export type NativeCode =
   | "InvalidArgument"
   | "InvalidHandle"
@@ -23,6 +24,7 @@ export type NativeCode =
   | "Unsupported"
   | "SystemFailure"
 
+/** What a native function answers where it fails. */
 export interface NativeFailure {
   readonly code: NativeCode
   /** The call that failed, as in a manual page. */
@@ -34,6 +36,7 @@ export interface NativeFailure {
   readonly item: number
 }
 
+/** What a native function answers. */
 export type NativeAnswer<A> = { readonly code: "Ok"; readonly value: A } | NativeFailure
 
 /** An object that lives in the addon; `Kind` keeps them apart in types, tags do so at run time. */
@@ -56,6 +59,7 @@ export interface AddonIdentity {
   readonly dtypes: ReadonlyArray<string>
 }
 
+/** How one package loads its addon. */
 export interface AddonLoader<A> {
   /** Loads the addon, once per process. Fails with "Unavailable"; a later call tries again. */
   readonly load: Effect.Effect<A, BackendError>

@@ -8,7 +8,9 @@ import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type { NativeAnswer, NativeFailure, NativeHandle } from "./NativeAddon.ts"
 
+/** Threads of an addon, until `closePool`. */
 export type NativePool = NativeHandle<"pool">
+/** A job of an addon, which ends by itself and calls back once. */
 export type NativeJobHandle = NativeHandle<"job">
 
 /** What every addon offers for its jobs. */
@@ -17,6 +19,7 @@ export interface JobControl {
   readonly movedBytes: (job: NativeJobHandle) => NativeAnswer<number>
 }
 
+/** What addons offer whose jobs run on pools of threads. */
 export interface PoolControl {
   readonly createPool: (threads: number) => NativeAnswer<NativePool>
   /** Cancels and joins. */

@@ -21,6 +21,7 @@ import { type Checked, describeTensor, type Refusal } from "./MoveChecks.ts"
 /** Types that block scaling converts from and to. */
 export const quantizableTypes: ReadonlySet<DType> = new Set<DType>(["bfloat16", "float16", "float32"])
 
+/** Why a conversion cannot be: the reason's tag, and a sentence. */
 export interface QuantizedFault {
   readonly tag: "InvalidRequest" | "Unsupported"
   readonly detail: string

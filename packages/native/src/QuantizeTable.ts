@@ -9,6 +9,7 @@ import { type QuantizedTensor, scaleRules } from "@tensorferry/core/tensor/Quant
 import type { Tensor } from "@tensorferry/core/tensor/Tensor"
 import { TableWriter } from "./MoveTable.ts"
 
+/** The table of one conversion; `addressOf` gives the address of a tensor's first element. */
 export const encodeQuantize = (
   op: "quantize" | "dequantize",
   plain: Tensor,

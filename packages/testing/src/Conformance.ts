@@ -43,6 +43,7 @@ export {
   type TensorEngineCase
 } from "./conformance/Case.ts"
 
+/** All cases of a `TensorEngine`: moves, refusals, casts, reductions and block scaling. */
 export const tensorEngineCases: ReadonlyArray<TensorEngineCase> = [
   ...engineMoveCases,
   ...engineRefusalCases,
@@ -51,10 +52,13 @@ export const tensorEngineCases: ReadonlyArray<TensorEngineCase> = [
   ...engineQuantizeCases
 ]
 
+/** All cases of a `CopyDriver`; each takes two ranks. */
 export const copyDriverCases: ReadonlyArray<CopyDriverCase> = [...copyStartCases, ...copyProgramCases]
 
+/** All cases of a `CopyService`: moves, refusals and life cycle. Each states how many ranks it takes. */
 export const copyCases: ReadonlyArray<CopyCase> = [...copyMoveCases, ...copyRefusalCases, ...copyLifecycleCases]
 
+/** How a case ended, all its ranks taken together. */
 export const CaseResult = Schema.Struct({
   name: Schema.String,
   status: Schema.Literals(["passed", "failed", "skipped"]),
@@ -133,6 +137,7 @@ export const runCopyCaseRank = (
     (verdict) => ({ rank, ...verdict })
   )
 
+/** A driver case as one rank runs it; the same on every kind of rank. */
 export const runCopyDriverCaseRank = (
   driverCase: CopyDriverCase,
   rank: Rank,

@@ -22,9 +22,12 @@ import {
   runCopyDriverCaseRank
 } from "./Conformance.ts"
 
+/** What one rank brings to the kit. Only cases for exactly as many ranks as the group has are run. */
 export interface RankRun<E> {
   readonly group: ProcessGroupShape
+  /** Built for each case. */
   readonly engine: Layer.Layer<TensorEngine, E>
+  /** Built for each case, over the group and the case's engine. */
   readonly driver: Layer.Layer<CopyDriver, E, ProcessGroup | TensorEngine>
   /** How long one case may take before it counts as hanging. */
   readonly caseDeadline?: Duration.Input

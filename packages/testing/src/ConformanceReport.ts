@@ -8,6 +8,7 @@ import { CaseResult } from "./Conformance.ts"
 /** Services of the kit, in the order in which they are judged and shown. */
 export const judgedServices = ["tensorEngine", "copyService", "copyDriver", "replayTransfer"] as const
 
+/** How all cases of one service ended. */
 export const ServiceResults = Schema.Struct({
   service: Schema.Literals(judgedServices),
   /** False where the backend does not offer the service; then there are no cases. */

@@ -53,8 +53,10 @@ export interface DelayedReplayDevice extends ReplayDevice {
   readonly allocateHost: (byteLength: number) => Effect.Effect<Storage, never, EffectScope.Scope>
 }
 
+/** How the device takes submissions, and in which order copies end. */
 export interface DelayedReplayOptions {
   readonly mode: DelayedMode
+  /** Decides the order; 1 by default. */
   readonly seed?: number
   /** The device that slots are on; cpu by default. */
   readonly device?: Device
@@ -91,6 +93,7 @@ const moveBytes = ({ dst, src }: Move): void => {
   dst.storage.bytes!.set(src.storage.bytes!.subarray(src.byteOffset, src.byteOffset + length), dst.byteOffset)
 }
 
+/** A device with poisoned memory on which nothing is pending. */
 export const makeDelayedReplayDevice = ({
   mode,
   seed = 1,

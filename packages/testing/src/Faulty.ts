@@ -13,6 +13,7 @@ import type { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 
+/** What becomes of the call at the fault's step. */
 export type FaultAction =
   /** The call fails with this scope; "service" demands that the driver is built anew. */
   | { readonly _tag: "Fail"; readonly scope: FailureScope }
@@ -21,17 +22,20 @@ export type FaultAction =
   /** The rank is gone for the others, and the call never ends. */
   | { readonly _tag: "Leave"; readonly leave: Effect.Effect<void> }
 
+/** When a driver goes wrong, and how. */
 export interface FaultOptions {
   /** Step at which it goes wrong, from 0; beyond the last step nothing happens. */
   readonly step: number
   readonly action: FaultAction
 }
 
+/** One fault, and what all drivers built from it have done. */
 export interface Fault {
   /** The driver that goes wrong; may be built several times. */
   readonly wrap: <E>(
     driver: Layer.Layer<CopyDriver, E, ProcessGroup | TensorEngine>
   ) => Layer.Layer<CopyDriver, E, ProcessGroup | TensorEngine>
+  /** Calls of prepare, start and await so far. */
   readonly stepsTaken: () => number
   /** Programs prepared and not dropped. */
   readonly openPrograms: () => number

@@ -10,11 +10,13 @@ import { type TensorEngineShape, tensorError } from "@tensorferry/core/service/T
 import * as Effect from "effect/Effect"
 import { delayedEngine, makeDelays } from "./DelayedEngine.ts"
 
+/** The hooks of a replay subject, and the engines that they act on. */
 export interface HeldCopies extends Required<Pick<ReplayHooks, "hold" | "failCopy">> {
   /** The engine under the holds; any number of engines may be. */
   readonly wrap: (engine: TensorEngineShape) => TensorEngineShape
 }
 
+/** Hooks under which nothing is held yet; `seed` decides the order in which held copies are done. */
 export const makeHeldCopies = (seed = 1): HeldCopies => {
   const delays = makeDelays(seed)
   let holds = 0

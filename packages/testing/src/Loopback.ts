@@ -27,12 +27,15 @@ import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
 
+/** What the driver does not do, so that it stands for transports that do not. */
 export interface LoopbackOptions {
   /** Takes strided regions as they are. True by default. */
   readonly gather?: boolean
   /** "any": all messages at once. "list": one after the other, in list order. */
   readonly order?: "any" | "list"
+  /** As in the capabilities of drivers. False by default. */
   readonly requiresTaskId?: boolean
+  /** As in the capabilities of drivers. No limit by default. */
   readonly maxMessageBytes?: number
 }
 
@@ -54,6 +57,7 @@ export interface LoopbackNetwork {
   readonly forget: (key: string) => void
 }
 
+/** A network in which nobody has begun; the drivers of one cluster share it. */
 export const makeLoopbackNetwork = (): LoopbackNetwork => {
   const meetings = new Map<string, Meeting>()
   const counts = new Map<Rank, Map<string, number>>()
@@ -111,7 +115,7 @@ const bytesView = (tensor: Tensor): Tensor =>
     () => tensor
   )
 
-export const loopbackDriver = (
+const loopbackDriver = (
   network: LoopbackNetwork,
   options: LoopbackOptions = {}
 ): Effect.Effect<CopyDriverShape, never, ProcessGroup | TensorEngine | Scope.Scope> =>
@@ -216,6 +220,7 @@ export const loopbackDriver = (
     })
   })
 
+/** The driver of one rank, which copies with the engine of its context. */
 export const loopbackLayer = (
   network: LoopbackNetwork,
   options: LoopbackOptions = {}

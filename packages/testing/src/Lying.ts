@@ -28,6 +28,7 @@ export const lyingDriver = <E>(
     Effect.map(CopyDriver, (honest) => lie.tell(honest))
   ).pipe(Layer.provide(driver))
 
+/** The engine of a layer, telling a lie. */
 export const lyingEngine = <E>(lie: EngineLie, engine: Layer.Layer<TensorEngine, E>): Layer.Layer<TensorEngine, E> =>
   Layer.effect(
     TensorEngine,

@@ -27,6 +27,7 @@ import { dequantizeElement, quantizeBlock } from "./mxfp8.ts"
 import { reduction } from "./reductions.ts"
 import { denseTail, findOverlap, isSameView, walk } from "./tensorWalk.ts"
 
+/** The memory of the engine and the device that it stands for. */
 export interface ReferenceEngineOptions {
   /** Byte that new memory is filled with, so that bytes nobody wrote show. 0xA5 by default. */
   readonly poison?: number

@@ -31,14 +31,18 @@ import {
 import { loopbackLayer, makeLoopbackNetwork } from "./Loopback.ts"
 import * as ReferenceEngine from "./ReferenceEngine.ts"
 
+/** How many ranks there are, and what each is built from; the rest are options of the copy service. */
 export interface VirtualClusterOptions<E> extends CopyServiceOptions {
   readonly size: number
   /** The driver of one rank; `Loopback` by default. `leave` ends the rank as a killed process would. */
   readonly driver?: (rank: Rank, group: InProcessGroup) => Layer.Layer<CopyDriver, E, ProcessGroup | TensorEngine>
+  /** One for each rank; the reference engine by default. */
   readonly engine?: Layer.Layer<TensorEngine, E>
+  /** The group's no-progress deadline; 60 seconds by default. */
   readonly groupDeadline?: Duration.Duration
 }
 
+/** What the program of a rank finds in its context. */
 export type RankServices = CopyService | ProcessGroup | TensorEngine | Scope.Scope
 
 /** Runs `program` on every rank with the services of `layerOf` and gives each rank's exit, by rank. */

@@ -10,9 +10,12 @@ import type { DType } from "@tensorferry/core/base/DType"
 /** An element as a value: a bigint for 64-bit integers, else a number. */
 export type ElementValue = number | bigint
 
+/** Reads the little-endian element at this byte. */
 export type ReadElement = (view: DataView, byteOffset: number) => ElementValue
+/** Converts a value and writes it as the little-endian element at this byte. */
 export type WriteElement = (view: DataView, byteOffset: number, value: ElementValue) => void
 
+/** Reads and writes the elements of one type. */
 export interface ElementCodec {
   readonly read: ReadElement
   /** Converts a value of any type to this one. */

@@ -17,6 +17,7 @@ import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { makeRandom, type Random } from "./mutate.ts"
 
+/** One parser, and where its inputs come from. */
 export interface FuzzTarget {
   /** A mutant of a valid input; called with the random numbers of the case. */
   readonly mutant: (random: Random) => Uint8Array
@@ -27,6 +28,7 @@ export interface FuzzTarget {
   readonly examine: (input: Uint8Array) => Effect.Effect<"accepted" | "refused", string>
 }
 
+/** Targets by the name that `FuzzOptions.target` gives. */
 export type FuzzTargets = { readonly [name: string]: FuzzTarget }
 
 const FuzzReport = Schema.Struct({
@@ -40,6 +42,7 @@ const FuzzReport = Schema.Struct({
   /** What was wrong first; no case ran after it. */
   fault: Schema.NullOr(Schema.Struct({ seed: Schema.Int, detail: Schema.String, input: Schema.String }))
 })
+/** What a process of cases found. */
 export type FuzzReport = typeof FuzzReport.Type
 
 const reportCodec = Schema.fromJsonString(FuzzReport)
@@ -94,10 +97,13 @@ export const fuzzMain = (targets: FuzzTargets, args: ReadonlyArray<string>): Eff
   )
 }
 
+/** What to run, from which seed on, and for how long. */
 export interface FuzzOptions {
   /** A script that calls `fuzzMain` with its arguments. */
   readonly script: URL
+  /** Name of the target among those of the script. */
   readonly target: string
+  /** Of the first case; each later one has the next number. */
   readonly seed: number
   /** How long to go on; 0 runs one case. */
   readonly millis: number

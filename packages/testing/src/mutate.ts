@@ -17,6 +17,7 @@ export interface Random {
   readonly isOneIn: (times: number) => boolean
 }
 
+/** The generator splitmix32. Only the low 32 bits of the seed count. */
 export const makeRandom = (seed: number): Random => {
   let state = seed >>> 0
   const below = (limit: number): number => {

@@ -10,6 +10,7 @@ import { bitsOf, type DType, kindOf } from "@tensorferry/core/base/DType"
 import type { ReduceOp } from "@tensorferry/core/service/TensorEngine"
 import type { ElementValue } from "./casts.ts"
 
+/** Gives one element for the operands' elements at one place, of which there is at least one. */
 export type Reduction = (operands: ReadonlyArray<ElementValue>) => ElementValue
 
 type Step<A> = (accumulated: A, operand: A) => A

@@ -22,6 +22,7 @@ import {
 import type { ReplaySubject } from "./conformance/ReplaySubject.ts"
 import { replayConformanceCases, runReplayCase } from "./ReplayConformance.ts"
 
+/** How cases become tests of the runner. */
 export interface DescribeOptions {
   /** Case name to the reason why the subject differs; such cases are reported as skipped. */
   readonly quirks?: Quirks

@@ -19,6 +19,7 @@ export interface ScheduledBatch {
   readonly byteLength: number
 }
 
+/** In which iteration each batch travels; iterations count from 0. */
 export interface Schedule {
   readonly iterations: number
   /** By place in the given list. */

@@ -14,6 +14,7 @@ export interface Request extends ByteTask {
   readonly peer: number
 }
 
+/** Most bytes of a segment, which are those of a batch too, and most tasks of a batch. */
 export interface CompatibilityLimits {
   readonly segmentBytes: number
   readonly batchTasks: number

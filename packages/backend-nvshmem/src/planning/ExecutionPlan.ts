@@ -47,6 +47,7 @@ export interface ExecutionPlan {
   readonly nextLeaves: ReadonlyArray<Leave | undefined>
 }
 
+/** Slots of each PE: those in which it packs batches, and those in which batches arrive. At least one of each. */
 export interface SlotCounts {
   readonly send: number
   readonly receive: number

@@ -35,6 +35,7 @@ import {
 /** How tensors move between the members of a group: any copy service with its engine. */
 export type Transport = Layer.Layer<CopyService | TensorEngine, unknown, ProcessGroup>
 
+/** Transports of tensors on devices, by family such as `cuda`. */
 export type DeviceTransports = { readonly [deviceFamily: string]: Transport }
 
 export interface Pair {
@@ -55,12 +56,17 @@ export interface Pair {
   isBroken: boolean
 }
 
+/** What an agent brings to every pair that it makes. */
 export interface PairSettings {
+  /** The agent's rank among all agents of the store. */
   readonly rank: number
+  /** Names this run of the agent; after a restart it is another. */
   readonly instance: string
+  /** How long the agent waits for the other members. */
   readonly deadline: Duration.Duration
   readonly store: KeyValueStoreShape
   readonly makeGroup: MakePairGroup
+  /** For tensors in memory of the host. */
   readonly transport: Transport
   /** By device family, for batches that lie on devices. */
   readonly deviceTransports: DeviceTransports
@@ -71,6 +77,7 @@ const mostRanks = 2 ** 20
 /** Names are part of keys, which are limited. */
 const longestPairName = 200
 
+/** The prefix of the store's keys under which the members of a pair register, each by its agent's rank. */
 export const memberPrefix = (pair: string): string => `pair/${encodeURIComponent(pair)}/`
 
 const payloadFailed = (error: PayloadError): BusError =>
@@ -92,6 +99,7 @@ export const storeFailed = (commandOp: string, error: KeyValueError): BusError =
 const invalid = (detail: string): BusError =>
   busError("InvalidCommand", { op, detail, remedy: "Correct the command; nothing was changed." })
 
+/** Fails with InvalidCommand unless the name has 1 to 200 bytes in UTF-8; `what` says what is named. */
 export const checkName = (commandOp: string, what: string, name: string): Effect.Effect<void, BusError> =>
   name.length > 0 && Buffer.byteLength(name) <= longestPairName
     ? Effect.void

@@ -47,6 +47,7 @@ import { type MakePairGroup, overTcp } from "./PairGroup.ts"
 import type { Registration } from "./Registration.ts"
 import { TensorImporter } from "./TensorImporter.ts"
 
+/** Rank, transports and deadlines of one agent. */
 export interface AgentOptions {
   /** Distinct among all agents that share a store. */
   readonly rank: number
@@ -64,11 +65,14 @@ export interface AgentOptions {
   readonly heartbeat?: Duration.Input
 }
 
+/** A running agent, for the process that it runs in. */
 export interface TensorBusAgentShape {
   readonly rank: number
   /** Carries out one command, without queue and reply. */
   readonly handle: (message: Message) => Effect.Effect<void, BusError>
+  /** Names of the pairs that exist now. */
   readonly pairs: Effect.Effect<ReadonlyArray<string>>
+  /** Ids of the batches that are registered now. */
   readonly batches: Effect.Effect<ReadonlyArray<string>>
   /** Serves the queue; ends only by failure. */
   readonly serve: Effect.Effect<never, CommandQueueError | AgentStateError>
@@ -97,6 +101,7 @@ const lanesOf = (message: Message): readonly [holds: ReadonlyArray<string>, afte
   }
 }
 
+/** Makes an agent; it takes commands from the queue while `serve` runs. The scope's end drops its pairs and batches. */
 export const make = Effect.fnUntraced(function* (options: AgentOptions) {
   const queue = yield* CommandQueue
   const state = yield* AgentState

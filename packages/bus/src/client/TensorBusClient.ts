@@ -35,6 +35,7 @@ import { CommandQueue } from "../queue/CommandQueue.ts"
 import { AgentState, heartbeatName, signalName } from "../state/AgentState.ts"
 import { decodeValue } from "../wire/Value.ts"
 
+/** This process's side of a pair. */
 export interface PairInput {
   readonly pair: string
   /** Name of this side's layout and of the other's. */
@@ -46,13 +47,16 @@ export interface PairInput {
   readonly placements: ReadonlyArray<Placement>
 }
 
+/** Tensors that one transfer moves together. */
 export interface BatchInput {
   readonly batch: string
   /** Each with the pair that it goes by. */
   readonly tensors: ReadonlyArray<readonly [pair: string, tensor: Tensor]>
+  /** Most bytes of a bucket. The least that any rank states counts; without any, the planner's default does. */
   readonly bucketBytes?: number
 }
 
+/** How long a client waits for its agent. */
 export interface ClientOptions {
   /** How long a call waits; 90 seconds by default, longer than agents wait for each other. */
   readonly deadline?: Duration.Input
@@ -60,12 +64,17 @@ export interface ClientOptions {
   readonly heartbeatAge?: Duration.Input
 }
 
+/** Commands to the agent; each call ends as the module's contract says. */
 export interface TensorBusClientShape {
+  /** Declares this process's side. Ends when all ranks of both sides have declared theirs. */
   readonly initPair: (pair: PairInput) => Effect.Effect<void, BusError>
+  /** Shares the tensors. Fails with UnsupportedTensor for memory that `HostMemory` did not allocate. */
   readonly registerTensors: (batch: BatchInput) => Effect.Effect<void, BusError>
+  /** Moves a registered batch; `type` says what this side does. */
   readonly transfer: (batch: string, type: TransferType) => Effect.Effect<void, BusError>
   /** Whether a sent batch waits to be received. */
   readonly transferSignal: (batch: string) => Effect.Effect<boolean, BusError>
+  /** The agent forgets the batch; its tensors may be freed afterwards. */
   readonly cleanupBatch: (batch: string) => Effect.Effect<void, BusError>
   /** Sends any command and waits for its completion; the semaphore is chosen here. */
   readonly send: (message: Message) => Effect.Effect<void, BusError>
@@ -96,6 +105,7 @@ const withSemaphore = (message: Message, semaphoreName: string, timestamp: numbe
   }
 }
 
+/** Makes a client of the agent that serves the queue of the context. It sends nothing before its first call. */
 export const make = Effect.fnUntraced(function* (options: ClientOptions = {}) {
   const queue = yield* CommandQueue
   const state = yield* AgentState
@@ -204,6 +214,7 @@ export const make = Effect.fnUntraced(function* (options: ClientOptions = {}) {
   } satisfies TensorBusClientShape
 })
 
+/** The client that `make` makes. */
 export const layer = (
   options: ClientOptions = {}
 ): Layer.Layer<TensorBusClient, never, CommandQueue | AgentState | HostMemory> =>

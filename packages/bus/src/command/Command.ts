@@ -28,6 +28,7 @@ export class BaseCommand extends Schema.Class<BaseCommand>("@tensorferry/bus/com
   semaphoreName: orNull(Schema.String)
 }) {}
 
+/** This rank's half of a pair. The payloads are those of `LayoutPayload`, or pickles of PyTorch's classes. */
 export class InitPair extends BaseCommand.extend<InitPair>("@tensorferry/bus/command/InitPair")({
   _tag: Schema.tag("InitPair"),
   pairName: Schema.String,
@@ -41,6 +42,7 @@ export class InitPair extends BaseCommand.extend<InitPair>("@tensorferry/bus/com
   placementsPayload: orNull(Schema.Uint8Array)
 }) {}
 
+/** The tensors of a batch, each as a payload that `decodeTensorPayload` reads. */
 export class RegisterTensors extends BaseCommand.extend<RegisterTensors>("@tensorferry/bus/command/RegisterTensors")({
   _tag: Schema.tag("RegisterTensors"),
   batchId: Schema.String,
@@ -50,15 +52,18 @@ export class RegisterTensors extends BaseCommand.extend<RegisterTensors>("@tenso
   bucketSize: orNull(WireInt)
 }) {}
 
+/** What this side does in a transfer; the other side of the pair states the other word. */
 export const TransferType = Schema.Literals(["send", "recv"])
 export type TransferType = typeof TransferType.Type
 
+/** Moves a registered batch. One side states "send", the other "recv". */
 export class Transfer extends BaseCommand.extend<Transfer>("@tensorferry/bus/command/Transfer")({
   _tag: Schema.tag("Transfer"),
   batchId: Schema.String,
   transferType: TransferType
 }) {}
 
+/** Makes the agent write a state of a batch to its `AgentState`, where the client reads it. */
 export class QueryStatus extends BaseCommand.extend<QueryStatus>("@tensorferry/bus/command/QueryStatus")({
   _tag: Schema.tag("QueryStatus"),
   batchId: Schema.String,
@@ -66,6 +71,7 @@ export class QueryStatus extends BaseCommand.extend<QueryStatus>("@tensorferry/b
   stateName: Schema.String
 }) {}
 
+/** Makes the agent forget a batch and close what it opened for it. */
 export class CleanupBatch extends BaseCommand.extend<CleanupBatch>("@tensorferry/bus/command/CleanupBatch")({
   _tag: Schema.tag("CleanupBatch"),
   batchId: Schema.String

@@ -101,6 +101,7 @@ const writeField = (writer: Writer, type: FieldType, value: unknown) => {
   }
 }
 
+/** The command as one MessagePack map: `type` first, then all fields in the order of the wire, nil where absent. */
 export const encodeCommand = (message: Message): Uint8Array => {
   const { fields } = forms.get(message._tag)!
   const writer = new Writer()
@@ -211,6 +212,10 @@ const read = (reader: Reader): Message | undefined => {
   return reader.fault === undefined ? found.make(values as never) : undefined
 }
 
+/**
+ * Reads one command. Fails with Malformed for bytes that are no MessagePack, and with Invalid for a field that is
+ * missing or wrong.
+ */
 export const decodeCommand = (bytes: Uint8Array): Result.Result<Message, CommandError> => {
   const reader = new Reader(bytes)
   const message = read(reader)

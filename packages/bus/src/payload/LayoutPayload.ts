@@ -32,9 +32,11 @@ const misused = (detail: string) =>
     })
   )
 
+/** The lengths of a mesh, one per dimension, as a payload of this project. */
 export const encodeMeshShape = (shape: ReadonlyArray<number>): Uint8Array =>
   encodeOwnPayload({ type: "mesh", shape: [...shape] })
 
+/** The placements of a mesh, one per dimension, as a payload of this project. */
 export const encodePlacements = (placements: ReadonlyArray<Placement>): Uint8Array =>
   encodeOwnPayload({ type: "placements", placements: placements.map((placement) => ({ ...placement })) })
 

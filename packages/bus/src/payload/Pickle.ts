@@ -11,6 +11,7 @@ import { decodeText } from "../wire/MessagePack.ts"
 import { type PayloadError, payloadError } from "./PayloadError.ts"
 import { type PickleName, pickleName } from "./PickleNames.ts"
 
+/** A pickle as data. `name` is on the allow-list; `call` and `object` say what Python would call or build. */
 export type PickleValue =
   | { readonly type: "none" }
   | { readonly type: "bool"; readonly value: boolean }
@@ -303,6 +304,10 @@ class Machine {
   }
 }
 
+/**
+ * Reads a pickle of at most 1 MiB. Fails with Malformed for bytes that are no pickle of protocol 4, with Forbidden for
+ * an operation or name that is not allowed, and with Unsupported for a tensor shared by file descriptor.
+ */
 export const readPickle = (bytes: Uint8Array): Result.Result<PickleValue, PayloadError> => {
   if (bytes.length > longestPickle) return Result.fail(malformed(`The pickle has ${bytes.length} bytes.`))
   const machine = new Machine(bytes)

@@ -8,6 +8,7 @@ import { type PickleValue, readPickle } from "./Pickle.ts"
 import { dtypeOfName, type PickleName } from "./PickleNames.ts"
 import { SharedTensor, type TensorPayload, type TorchCudaMemory } from "./TensorPayload.ts"
 
+/** The payload of a tensor in memory that `HostMemory` shares: strides in elements, offset in bytes. */
 export const encodeSharedTensor = (tensor: Omit<SharedTensor, "_tag">): Uint8Array =>
   encodeOwnPayload({ ...tensor, _tag: "SharedTensor" } as unknown as Value)
 
@@ -212,6 +213,10 @@ const cudaTensor = (values: ReadonlyArray<PickleValue>): Read<TensorPayload> => 
   })
 }
 
+/**
+ * Reads a payload of this project or of PyTorch's multiprocessing. A payload that names no usable tensor is a
+ * PayloadError.
+ */
 export const decodeTensorPayload = (bytes: Uint8Array): Read<TensorPayload> => {
   if (isOwnPayload(bytes)) return decodeOwnPayload(SharedTensor, bytes)
   return Result.flatMap(readPickle(bytes), (value) => {

@@ -17,8 +17,11 @@ import {
   type StateEntries
 } from "./AgentState.ts"
 
+/** Which file, and which end of it. */
 export interface LmdbStateOptions {
+  /** Of the LMDB file; the same for the agent and its clients. */
   readonly path: string
+  /** An agent begins with an empty file and removes it at its end; a client waits for the file and reads it. */
   readonly role: "agent" | "client"
   /** Most bytes of the file; 256 MiB by default. */
   readonly mapBytes?: number
@@ -64,6 +67,9 @@ const failureOf = (path: string, failure: NativeFailure): AgentStateError => {
 
 const textEncoder = new TextEncoder()
 
+/**
+ * Opens the state. A client fails with NotServed where no agent made the file in time; a missing LMDB is Unavailable.
+ */
 export const make = Effect.fnUntraced(function* (options: LmdbStateOptions) {
   const { path, role } = options
   const addon = yield* loadAddon
@@ -197,5 +203,6 @@ export const make = Effect.fnUntraced(function* (options: LmdbStateOptions) {
   } satisfies AgentStateShape
 })
 
+/** The state that `make` opens. */
 export const layerLmdb = (options: LmdbStateOptions): Layer.Layer<AgentState, AgentStateError | BackendError> =>
   Layer.effect(AgentState, make(options))

@@ -15,6 +15,7 @@ import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 
+/** What kept a store from doing what was asked. */
 export const KeyValueReason = Schema.Union([
   /** The store cannot be reached, or went away. */
   reason("Unreachable"),
@@ -29,24 +30,33 @@ export const KeyValueReason = Schema.Union([
 ])
 export type KeyValueReason = typeof KeyValueReason.Type
 
+/** The error of every operation of a store. */
 export class KeyValueError extends Schema.TaggedError<KeyValueError>()("KeyValueError", { reason: KeyValueReason }) {
   override get message(): string {
     return describeReason(this.reason)
   }
 }
 
+/** Makes the error of this reason; `input` has at least `detail` and `remedy`. */
 export const keyValueError = (tag: KeyValueReason["_tag"], input: ReasonInput): KeyValueError =>
   new KeyValueError({ reason: reasonOf(tag, input) })
 
+/** Values by key, as they stood at one moment. */
 export type Entries = ReadonlyMap<string, string>
 
+/** How long an entry stays. */
 export interface PutOptions {
+  /** The entry goes away with the process that put it. False by default. */
   readonly isEphemeral?: boolean
 }
 
+/** What every kind of store does. Prefixes are compared as text; answers have whole keys. */
 export interface KeyValueStoreShape {
+  /** Adds or replaces an entry. Fails with TooLarge beyond the limits. */
   readonly put: (key: string, value: string, options?: PutOptions) => Effect.Effect<void, KeyValueError>
+  /** Undefined where there is no such key. */
   readonly get: (key: string) => Effect.Effect<string | undefined, KeyValueError>
+  /** Does nothing where there is no such key. */
   readonly remove: (key: string) => Effect.Effect<void, KeyValueError>
   readonly list: (prefix: string) => Effect.Effect<Entries, KeyValueError>
   readonly watch: (prefix: string) => Stream.Stream<Entries, KeyValueError>
@@ -56,8 +66,8 @@ export class KeyValueStore extends Context.Service<KeyValueStore, KeyValueStoreS
   "@tensorferry/bus/store/KeyValueStore"
 ) {}
 
-export const longestKey = 1024
-export const longestValue = 2 ** 20
+const longestKey = 1024
+const longestValue = 2 ** 20
 
 /** Fails with TooLarge, naming the key. */
 export const checkEntry = (key: string, value: string): Effect.Effect<void, KeyValueError> => {

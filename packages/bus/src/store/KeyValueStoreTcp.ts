@@ -20,6 +20,7 @@ import {
 } from "./KeyValueStore.ts"
 import { type ConnectOptions, openConnection, type StoreConnection } from "./StoreConnection.ts"
 
+/** Where the served store is, and how long to look for it. */
 export interface TcpStoreOptions extends ConnectOptions {
   /** How long to look for the store when it is first used; 60 seconds by default, since agents start in any order. */
   readonly connectMillis?: number
@@ -27,6 +28,7 @@ export interface TcpStoreOptions extends ConnectOptions {
 
 const stepMillis = 100
 
+/** Connects to a served store. Fails with Unreachable where none answers in time, with Refused for a wrong token. */
 export const make = Effect.fnUntraced(function* (options: TcpStoreOptions) {
   const own = new Map<string, string>()
   const turn = yield* Semaphore.make(1)
@@ -136,6 +138,7 @@ export const make = Effect.fnUntraced(function* (options: TcpStoreOptions) {
   } satisfies KeyValueStoreShape
 })
 
+/** The store that `make` connects to. */
 export const layerTcp = (options: TcpStoreOptions): Layer.Layer<KeyValueStore, KeyValueError> =>
   Layer.effect(KeyValueStore, make(options))
 

@@ -22,6 +22,7 @@ import { schemaFaults } from "./SchemaFaults.ts"
  */
 export const backendApiVersion = 1
 
+/** What kept a backend from being found, configured, loaded or used. */
 export const BackendReason = Schema.Union([
   /** No registered backend has this name, or serves this device family. */
   reason("UnknownBackend"),
@@ -42,12 +43,14 @@ export const BackendReason = Schema.Union([
 ])
 export type BackendReason = typeof BackendReason.Type
 
+/** The error of registries, descriptors and the layers of backends. */
 export class BackendError extends Schema.TaggedError<BackendError>()("BackendError", { reason: BackendReason }) {
   override get message(): string {
     return describeReason(this.reason)
   }
 }
 
+/** Makes the error of this reason; `input` has at least `detail` and `remedy`. */
 export const backendError = (tag: BackendReason["_tag"], input: ReasonInput): BackendError =>
   new BackendError({ reason: reasonOf(tag, input) })
 

@@ -66,6 +66,7 @@ export const requireAvailable = (descriptor: BackendDescriptor): Effect.Effect<B
         )
   )
 
+/** The backend that a request came to. */
 export interface BackendChoice {
   readonly descriptor: BackendDescriptor
   /** Why this one, including why "auto" passed others by. */

@@ -12,6 +12,7 @@ import { type BackendDescriptor, type BackendError, backendError, validateDescri
 /** A service that a descriptor may offer. */
 export type BackendServiceName = "tensorEngine" | "copyDriver" | "replayTransfer" | "hostMemory"
 
+/** Finds registered backends. Fails with UnknownBackend, AmbiguousBackend or NotOffered. */
 export interface BackendRegistryShape {
   readonly descriptors: ReadonlyArray<BackendDescriptor>
   /** The backend of this name. */
@@ -38,6 +39,7 @@ const familiesOf = (descriptors: ReadonlyArray<BackendDescriptor>): string =>
     .sort()
     .join(", ") || "no family"
 
+/** Checks each descriptor and indexes all by name. Fails with AmbiguousBackend where two share a name. */
 export const makeRegistry = Effect.fnUntraced(function* (
   descriptors: ReadonlyArray<BackendDescriptor>
 ): Effect.fn.Return<BackendRegistryShape, BackendError> {

@@ -10,7 +10,7 @@ import * as Schema from "effect/Schema"
 export const Scope = Schema.Literals(["op", "peer", "service"])
 export type Scope = typeof Scope.Type
 
-export const reasonFields = {
+const reasonFields = {
   /** What happened, with the values that disagree. */
   detail: Schema.String,
   /** What the reader can do. */

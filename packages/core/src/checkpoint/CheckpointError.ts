@@ -4,6 +4,7 @@
 import * as Schema from "effect/Schema"
 import { describeReason, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
 
+/** What is wrong with a file, with the index of files, or with a request to read or write them. */
 export const CheckpointReason = Schema.Union([
   /** No such file or folder, or a folder without a checkpoint. */
   reason("NotFound"),

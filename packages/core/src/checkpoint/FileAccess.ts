@@ -56,6 +56,7 @@ export const systemCall = <A>(
     Effect.tryPromise({ try: () => call(), catch: (cause) => systemError(otherwise, file, action, cause) })
   )
 
+/** A regular file that is open for reads at any position; the scope that opened it closes it. */
 export interface OpenFile {
   readonly path: string
   readonly handle: FileHandle

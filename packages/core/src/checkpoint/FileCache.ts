@@ -27,6 +27,7 @@ export interface FileCache {
   readonly openCount: () => number
 }
 
+/** An empty cache. It closes the file that was used longest ago to make room; the scope's end closes all. */
 export const makeFileCache = (limit: number): Effect.Effect<FileCache, never, Scope.Scope> =>
   Effect.gen(function* () {
     const cacheScope = yield* Effect.scope

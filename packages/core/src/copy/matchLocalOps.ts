@@ -9,6 +9,7 @@ export interface HasTaskId {
   readonly part?: Part
 }
 
+/** Pairs in the order of the sends, and what has no partner. */
 export interface LocalMatch<S, R> {
   readonly pairs: ReadonlyArray<{ readonly send: S; readonly recv: R }>
   readonly unmatchedSends: ReadonlyArray<S>

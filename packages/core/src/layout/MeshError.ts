@@ -5,6 +5,7 @@
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 
+/** What is wrong with a mesh, its placements, or a route between two meshes. */
 export const MeshErrorKind = Schema.Literals([
   /** A text that does not follow the grammar. */
   "InvalidText",

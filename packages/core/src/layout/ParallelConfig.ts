@@ -28,6 +28,7 @@ export type ParallelConfig = typeof ParallelConfig.Type
 
 const degreeNames = ["tp", "pp", "dp", "ep", "etp"] as const
 
+/** `ep` and `etp` with their defaults filled in. */
 export const expertDegrees = (config: ParallelConfig): { readonly ep: number; readonly etp: number } => {
   const ep = config.ep ?? 1
   return { ep, etp: config.etp ?? (ep === 1 ? config.tp : 1) }
@@ -97,6 +98,7 @@ export interface RankPlace {
   readonly expertDp: number
 }
 
+/** Where `rank` stands in a job whose ranks begin at `firstRank`, by the numbering of this module. */
 export const placeOf = (config: ParallelConfig, firstRank: Rank, rank: Rank): RankPlace => {
   const { tp, dp } = config
   const { ep, etp } = expertDegrees(config)
@@ -118,6 +120,7 @@ export interface RankRun {
   readonly count: number
 }
 
+/** The run's ranks as a list. */
 export const ranksOf = ({ first, step, count }: RankRun): ReadonlyArray<Rank> =>
   Array.from({ length: count }, (_, at) => first + at * step)
 

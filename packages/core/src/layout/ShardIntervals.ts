@@ -138,7 +138,7 @@ export const localShard = (layout: MeshLayout, shape: Shape, rank: Rank): Result
   })
 }
 
-export const uncountable = (shape: Shape, dim: number): Result.Result<never, MeshError> =>
+const uncountable = (shape: Shape, dim: number): Result.Result<never, MeshError> =>
   meshError(
     "TooLarge",
     `Dimension ${dim} of ${formatShape(shape)} falls into more than ${mostIntervals} intervals per rank.`,

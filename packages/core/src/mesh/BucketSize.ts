@@ -11,6 +11,7 @@ import { hostLinkSpeeds } from "../planner/Estimate.ts"
 import { ProcessGroup, type ProcessGroupError, processGroupError } from "../service/ProcessGroup.ts"
 import { defaultInFlight } from "./MeshParcels.ts"
 
+/** What one rank states to `agreeOnBucketBytes`. */
 export interface BucketMeans {
   /** Memory of the buffers' device that this rank may fill with buffers. */
   readonly freeBytes: number

@@ -30,7 +30,9 @@ export interface Piece {
   readonly nbytes: number
 }
 
+/** What travels in one buffer: a bucket, or one piece of it. */
 export interface Parcel {
+  /** That of the bucket, followed by the region where the parcel is a piece. */
   readonly key: string
   /** Where this rank makes the buffer. */
   readonly device: string
@@ -49,11 +51,13 @@ export interface Outbound {
   readonly to: ReadonlyArray<{ readonly rank: Rank; readonly taskId: TaskId }>
 }
 
+/** A parcel on its way to this rank; the task id is its number in the channel. */
 export interface Inbound {
   readonly parcel: Parcel
   readonly taskId: TaskId
 }
 
+/** The parcels of one rank in one run of the copy service. */
 export interface Wave {
   readonly sends: ReadonlyArray<Outbound>
   readonly recvs: ReadonlyArray<Inbound>
@@ -163,9 +167,11 @@ export const stagesSend = (rule: StagingRule, parcel: Parcel, piece: Piece): boo
 export const stagesRecv = (rule: StagingRule, parcel: Parcel, piece: Piece): boolean =>
   isWhole(rule, parcel) || parcel.isReduction || castsAtTarget(rule, piece)
 
+/** Bytes of the sender's buffer; 0 where every piece leaves from where it is. */
 export const sendBufferBytes = (rule: StagingRule, parcel: Parcel): number =>
   parcel.pieces.some((piece) => stagesSend(rule, parcel, piece)) ? parcel.totalBytes : 0
 
+/** Bytes of the receiver's buffer; 0 where every piece arrives in its destination. */
 export const recvBufferBytes = (rule: StagingRule, parcel: Parcel): number =>
   parcel.pieces.some((piece) => stagesRecv(rule, parcel, piece)) ? parcel.totalBytes : 0
 

@@ -29,6 +29,7 @@ import { makeReductions } from "./MeshReductions.ts"
 import { type MeshFailure, makeMeshRuns, tellOthers } from "./MeshRuns.ts"
 import { type MeshViews, overwrittenChunks, resolveViews } from "./MeshTensors.ts"
 
+/** How one update runs; the settings are equal on all ranks, the rest is each rank's own. */
 export interface MeshOptions extends MeshSettings {
   /** What an earlier `agreeOnMeshPlan` settled for these plans; without it the update begins with one. */
   readonly agreement?: MeshAgreement

@@ -8,11 +8,13 @@ import { elementCount, fullRegion, type Interval, type Region, type Shape } from
 /** Parts of a packed message begin at multiples of this many bytes, so that every element type is aligned. */
 export const partAlignment = 16
 
+/** The type and shape of a part, which both ends know. */
 export interface PartSpec {
   readonly dtype: DType
   readonly shape: Shape
 }
 
+/** Bytes of the part when dense, rounded up to whole bytes for sub-byte types. */
 export const partByteLength = (part: PartSpec): number => byteLengthOf(part.dtype, elementCount(part.shape))
 
 /**
@@ -45,12 +47,14 @@ export const splitPart = (part: PartSpec, limit: number): ReadonlyArray<Region> 
   return pieces
 }
 
+/** Where a part lies in its message; offsets are multiples of `partAlignment`. */
 export interface PackedPart {
   /** Position in the list that was cut. */
   readonly index: number
   readonly byteOffset: number
 }
 
+/** Parts that travel together; the length ends with the last part. */
 export interface PackedMessage {
   readonly parts: ReadonlyArray<PackedPart>
   readonly byteLength: number

@@ -13,6 +13,7 @@ import type { MeshLayout } from "../layout/Placement.ts"
 import { type DimSplit, splitsOf } from "../layout/ShardIntervals.ts"
 import { type DimGrid, dimGrid, type Overlap, shardCount } from "./MeshGrid.ts"
 
+/** One side of a map. Positions are places in the side's list of ranks. */
 export interface MeshSide {
   readonly layout: MeshLayout
   readonly positionOf: ReadonlyMap<Rank, number>
@@ -22,6 +23,7 @@ export interface MeshSide {
   readonly counts: ReadonlyArray<number>
   /** Shard indices of each position, per dimension of the map. */
   readonly shardOf: ReadonlyArray<ReadonlyArray<number>>
+  /** Shard key of each position. */
   readonly keyOf: ReadonlyArray<number>
   /** Positions that hold each shard, ascending: all coordinates of the mesh dimensions that do not shard. */
   readonly holders: ReadonlyArray<ReadonlyArray<number>>
@@ -97,6 +99,7 @@ const wholeDim: ReadonlyArray<DimSplit> = []
 /** Grids that are kept: a model has few lengths, and a grid of large meshes is not small. */
 const mostGrids = 64
 
+/** The index of a map. It keeps the grids that it has made, so one index serves all tensors. */
 export const indexMap = (map: M2MMap): MeshIndex => {
   const dims = map.cellCounts.length
   const source = indexSide(map.source, dims)

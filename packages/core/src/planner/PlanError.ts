@@ -4,6 +4,7 @@
  */
 import * as Schema from "effect/Schema"
 
+/** What is wrong with rosters, or with a plan. */
 export const PlanErrorKind = Schema.Literals([
   /** A destination parameter that no source rank holds. */
   "MissingSource",

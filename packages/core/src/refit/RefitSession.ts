@@ -40,6 +40,7 @@ import {
 import { RefitUpdate, type RefitWarning } from "./RefitUpdate.ts"
 import { makeRefitWeights, type Place } from "./RefitWeights.ts"
 
+/** What is to be known of an update before its first tensor. */
 export interface BeginOptions {
   /** The name of the version, taken as it is now. */
   readonly label: string
@@ -67,6 +68,7 @@ export interface CommitResult {
   readonly warnings: ReadonlyArray<RefitWarning>
 }
 
+/** Where an added tensor belongs, and what its sender states about it. */
 export interface AddOptions {
   /** Where in the tensor; all of it by default. */
   readonly region?: Region
@@ -104,6 +106,7 @@ export interface RefitSession {
   readonly readLogical: (name: string, into: Tensor) => Effect.Effect<void, RefitError, TensorEngine>
 }
 
+/** What holds for a session whatever its weights are. */
 export interface SessionOptions {
   /** How long a commit waits for readers of the place that it is about to write. 60 seconds by default. */
   readonly readerDeadline?: Duration.Input

@@ -14,6 +14,7 @@ import { quantizeWhole } from "../transform/Mxfp8.ts"
 import type { TransformError } from "../transform/ReshardTransform.ts"
 import { type RefitError, refitError } from "./RefitError.ts"
 
+/** A tensor in use: plain, or quantized with its scales. */
 export type HeldTensor = Tensor | QuantizedTensor
 
 type FormWork = Effect.Effect<void, TensorError | TransformError | RefitError, TensorEngine>
@@ -77,6 +78,7 @@ export interface RefitSpec {
   readonly resume?: Effect.Effect<void, { readonly message: string }>
 }
 
+/** The group that the tensor names, or `base`. */
 export const groupOf = ({ group }: RefitTensor): string => group ?? "base"
 
 /** The form of a tensor that names none. */
@@ -93,6 +95,7 @@ export const defaultForm = (name: string): KernelForm => ({
     })
 })
 
+/** The form that the tensor names, or the default one. */
 export const formOf = (name: string, { form }: RefitTensor): KernelForm => form ?? defaultForm(name)
 
 /** True where the values of the tensor in use are all that travelled. */

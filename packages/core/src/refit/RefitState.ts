@@ -30,12 +30,14 @@ export interface RefitVersion {
   readonly label: string
 }
 
+/** Whether weights can be used. `dropped` says that sleep gave up their contents. */
 export type Weights =
   | { readonly _tag: "Empty" }
   | { readonly _tag: "Ready"; readonly version: RefitVersion }
   | { readonly _tag: "Asleep"; readonly version: RefitVersion; readonly dropped: boolean }
   | { readonly _tag: "Broken"; readonly detail: string }
 
+/** The update under way, as `begin` stated it. */
 export interface OpenUpdate {
   readonly id: string
   readonly label: string
@@ -48,8 +50,10 @@ export interface RefitState {
   readonly open: OpenUpdate | undefined
 }
 
+/** Nothing was committed, and no update is open. */
 export const initialState: RefitState = { weights: { _tag: "Empty" }, open: undefined }
 
+/** What a session is asked for. An undefined `id` is the update that is open. */
 export type RefitCommand =
   | { readonly _tag: "Begin"; readonly update: OpenUpdate }
   | { readonly _tag: "Add" | "Commit" | "Abort"; readonly id: string | undefined }
@@ -58,6 +62,7 @@ export type RefitCommand =
   | { readonly _tag: "Wake" }
   | { readonly _tag: "Relabel"; readonly label: string }
 
+/** Why `step` does not take a command: the fields of the session's error. */
 export interface Refusal {
   readonly tag: RefitReason["_tag"]
   readonly detail: string

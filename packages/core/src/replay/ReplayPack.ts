@@ -19,11 +19,13 @@ const shortRowBytes = 256
 /** Rounds of drawing overwritten rows again before the ring counts as too fast. */
 const mostRounds = 16
 
+/** The rows of the ring from which a batch was drawn. */
 export interface SampledRows extends ReplaySnapshot {
   /** Rows that were overwritten while they were copied, and drawn again. */
   readonly redrawn: number
 }
 
+/** One batch to pack. Equal seed, tick and snapshot draw equal rows. */
 export interface PackInput {
   readonly ring: ReplayRing
   readonly seed: number

@@ -144,6 +144,7 @@ export const remotePackRequests = Effect.fnUntraced(function* (
   }
 })
 
+/** A collector's server of requests, which runs until its scope ends. */
 export interface PackServer {
   /** Ends when the channel has closed. */
   readonly closed: Effect.Effect<void>

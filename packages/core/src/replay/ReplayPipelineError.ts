@@ -4,6 +4,7 @@
 import * as Schema from "effect/Schema"
 import { describeReason, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
 
+/** What failed on a batch's way from the ring to the device. */
 export const ReplayPipelineReason = Schema.Union([
   /** Nobody serves pack requests any more. */
   reason("CollectorGone"),

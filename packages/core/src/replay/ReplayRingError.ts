@@ -2,6 +2,7 @@
 import * as Schema from "effect/Schema"
 import { describeReason, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
 
+/** What is wrong with a ring, its memory, or a request to it. */
 export const ReplayRingReason = Schema.Union([
   /** Columns, capacity or memory with which no ring can be made. */
   reason("InvalidLayout"),

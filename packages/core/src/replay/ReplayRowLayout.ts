@@ -31,6 +31,7 @@ export type RowColumn = typeof RowColumn.Type
 /** Columns of a row by name: type and shape of each. */
 export const RowColumns = Schema.Array(RowColumn).check(Schema.isMinLength(1), Schema.isMaxLength(256))
 
+/** A column and its place in each row, in bytes. */
 export interface PlacedColumn extends RowColumn {
   /** Within the row. */
   readonly byteOffset: number

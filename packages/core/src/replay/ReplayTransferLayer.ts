@@ -55,6 +55,7 @@ export interface ReplayTransferLayerOptions {
   readonly backend?: string
 }
 
+/** Whether a ring can have so many slots: a whole number from 1 to `maxRingDepth`. */
 export const isRingDepth = (depth: number): boolean => Number.isInteger(depth) && depth >= 1 && depth <= maxRingDepth
 
 interface Pair {

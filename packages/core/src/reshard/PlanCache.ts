@@ -12,6 +12,7 @@ import type { PlanError } from "../planner/PlanError.ts"
 import { buildReshardPlan } from "../planner/RosterPlanner.ts"
 import { inSpan } from "../service/Spans.ts"
 
+/** Plans by rank and by the digest of both rosters. A failure is not kept. */
 export interface PlanCacheShape {
   /** The plan for these layouts, made at the first request. */
   readonly get: (source: Roster, destination: Roster, rank: Rank) => Effect.Effect<ReshardPlan, PlanError>

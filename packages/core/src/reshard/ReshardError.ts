@@ -2,6 +2,7 @@
 import * as Schema from "effect/Schema"
 import { describeReason, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
 
+/** Which step of an update failed. */
 export const ReshardReason = Schema.Union([
   /** The plan breaks its own rules or is for another rank. */
   reason("InvalidPlan"),

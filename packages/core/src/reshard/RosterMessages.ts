@@ -74,6 +74,7 @@ const groupsPerRank = 64
 
 const sideNames = ["source", "destination"] as const
 
+/** Why no rosters can be made of what ranks sent. */
 export interface RosterFault {
   /** The rank that sent what cannot be used. */
   readonly rank: Rank
@@ -276,6 +277,7 @@ const readContents = (text: string): ClassContents | undefined => {
   return parameters.every(({ structure }) => structure < structures.length) ? { structures, parameters } : undefined
 }
 
+/** Both sides of a job, as every rank knows them. */
 export interface Rosters {
   readonly source: Roster
   readonly destination: Roster

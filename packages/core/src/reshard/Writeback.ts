@@ -29,6 +29,7 @@ export type Writeback =
       readonly transformOp: TransformOp
     }
 
+/** A failed transform as the error of an update: adds the rank, the parameter and the task. */
 export const transformFailed = (rank: number, op: TransferOp, error: TransformError): ReshardError =>
   reshardError("TransformFailed", {
     ...error.reason,
@@ -38,6 +39,7 @@ export const transformFailed = (rank: number, op: TransferOp, error: TransformEr
     detail: error.message
   })
 
+/** A failed engine as the error of an update: adds the rank and the operation. */
 export const engineFailed = (rank: number, op: string, error: TensorError): ReshardError =>
   reshardError("WritebackFailed", { ...error.reason, rank, op, detail: error.message })
 

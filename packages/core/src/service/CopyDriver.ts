@@ -28,6 +28,7 @@ import type { Rank } from "../base/Ids.ts"
 import { describeReason, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
 import type { Message } from "../ir/Message.ts"
 
+/** What failed in a driver. The reason's `scope` says whether the driver must be rebuilt. */
 export const CopyDriverReason = Schema.Union([
   /** The connection to a peer is lost, or its process is gone. */
   reason("PeerGone"),

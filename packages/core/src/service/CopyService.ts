@@ -27,6 +27,7 @@ import type { Tensor } from "../tensor/Tensor.ts"
 import type { CopyDriverCapabilities } from "./CopyDriver.ts"
 import type { Fence } from "./TensorEngine.ts"
 
+/** Why a submission was refused or a run failed. */
 export const CopyReason = Schema.Union([
   /** One end is queued, the other is not. */
   reason("PartnerMissing"),

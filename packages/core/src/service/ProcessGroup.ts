@@ -17,6 +17,7 @@ import * as Schema from "effect/Schema"
 import type { Rank } from "../base/Ids.ts"
 import { describeReason, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
 
+/** Why a group could not be formed, or a collective failed. */
 export const ProcessGroupReason = Schema.Union([
   /** Ranks did not arrive before the no-progress deadline. */
   reason("DeadlineExceeded"),
@@ -46,6 +47,7 @@ export class ProcessGroupError extends Schema.TaggedError<ProcessGroupError>()("
   }
 }
 
+/** Makes the error of this reason; `ranks` are those that the failure is about. */
 export const processGroupError = (
   tag: ProcessGroupReason["_tag"],
   ranks: ReadonlyArray<Rank>,

@@ -23,6 +23,7 @@ export interface ReplayStreams {
   readonly finish: (stream: ReplayStream | undefined) => Effect.Effect<void, TensorError>
 }
 
+/** What the kit can do to the device of a backend under test. */
 export interface ReplayHooks {
   /** While the scope is open, no copy that starts from now on ends. Copies may also be held for a while after it. */
   readonly hold?: Effect.Effect<void, never, EffectScope.Scope>
@@ -40,6 +41,7 @@ export interface ReplayHooks {
   }
 }
 
+/** A backend under test: its hooks, and how the kit builds it. */
 export interface ReplayTestingShape extends ReplayHooks {
   /** A backend with so many slots, closed by the scope. Several may be open together. */
   readonly build: (options: {

@@ -8,6 +8,7 @@ import type * as Fiber from "effect/Fiber"
 import * as References from "effect/References"
 import * as Tracer from "effect/Tracer"
 
+/** Attributes of a span by name, as `Effect.withSpan` takes them. */
 export type Attributes = Readonly<Record<string, unknown>>
 
 const none = (): Attributes => ({})

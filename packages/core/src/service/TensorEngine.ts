@@ -27,6 +27,7 @@ import type { QuantizationRecipe, QuantizedTensor } from "../tensor/QuantizedTen
 import type { Storage } from "../tensor/Storage.ts"
 import type { Move, Tensor } from "../tensor/Tensor.ts"
 
+/** Why an engine refused a request, or could not carry it out. */
 export const TensorReason = Schema.Union([
   /** The device has no memory for this. */
   reason("OutOfMemory"),

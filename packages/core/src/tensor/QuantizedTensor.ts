@@ -54,6 +54,7 @@ export const mxfp8Recipe = (rule: ScaleRule = "rceil", layout: ScaleLayout = "ro
   layout
 })
 
+/** How the recipe's scales lie in memory: row-major where it does not say. */
 export const layoutOf = (recipe: QuantizationRecipe): ScaleLayout => recipe.layout ?? "rowMajor"
 
 /** Everything that decides the bytes, as text. */

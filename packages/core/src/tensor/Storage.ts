@@ -27,6 +27,7 @@ export interface Storage {
 
 let lastGeneration = 0
 
+/** What an engine states about memory that it allocated; fields that `Storage` has too mean the same. */
 export interface StorageInput {
   readonly device: Device
   readonly address: bigint

@@ -14,6 +14,7 @@ const Attributes = Schema.Record(Schema.String, Schema.Unknown)
 /** Whole nanoseconds, more than a number holds exactly. */
 const Nanoseconds = Schema.String.check(Schema.isPattern(/^\d{1,30}$/))
 
+/** One span that has ended; its parent is null, or the id of a span. */
 export const SpanRecord = Schema.Struct({
   id: Schema.String,
   parent: Schema.NullOr(Schema.String),

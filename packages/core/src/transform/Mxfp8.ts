@@ -61,7 +61,7 @@ export interface Mxfp8Options {
   readonly accumulatorLimit?: number
 }
 
-export const defaultAccumulatorLimit = 2 ** 33
+const defaultAccumulatorLimit = 2 ** 33
 
 /** What the transfers of one tensor with swizzled scales are gathered in. */
 interface Accumulator {

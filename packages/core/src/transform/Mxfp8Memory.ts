@@ -8,6 +8,7 @@ import { globMatches } from "../layout/ShardingRules.ts"
 import { mxBlockSize, type ScaleLayout } from "../tensor/QuantizedTensor.ts"
 import type { Mxfp8Options } from "./Mxfp8.ts"
 
+/** What the plan does not say about a rank's destinations. */
 export interface Mxfp8Holdings {
   /** How the rank holds its destination of this name; undefined where it is not quantized. Row-major by default. */
   readonly destinationLayout?: (paramName: string) => ScaleLayout | undefined

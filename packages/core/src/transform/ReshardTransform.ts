@@ -21,6 +21,7 @@ import type { TensorEngine, TensorError } from "../service/TensorEngine.ts"
 import { isQuantized, type QuantizedTensor } from "../tensor/QuantizedTensor.ts"
 import { sliceTensor, type Tensor } from "../tensor/Tensor.ts"
 
+/** Why a transform cannot prepare or finish a transfer. */
 export const TransformReason = Schema.Union([
   /** The transform cannot handle this tensor or region. */
   reason("UnsupportedTensor"),
@@ -52,6 +53,7 @@ export class TransformError extends Schema.TaggedError<TransformError>()("Transf
 export const transformError = (tag: TransformReason["_tag"], input: ReasonInput): TransformError =>
   new TransformError({ reason: reasonOf(tag, input) })
 
+/** A failed engine as the error of a transform: adds the parameter. */
 export const fromTensorError = (paramName: string, error: TensorError): TransformError =>
   transformError("EngineFailed", { ...error.reason, paramName, detail: error.message })
 

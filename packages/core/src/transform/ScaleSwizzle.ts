@@ -89,8 +89,10 @@ const movesBetween = (rowMajor: Tensor, swizzled: Tensor) => {
   return pairs
 }
 
+/** Moves from dense row-major scales into swizzled ones; they do not write the padding. */
 export const swizzleMoves = (rowMajor: Tensor, swizzled: Tensor): ReadonlyArray<Move> =>
   movesBetween(rowMajor, swizzled).map((pair) => ({ dst: pair.swizzled, src: pair.rowMajor }))
 
+/** Moves from swizzled scales into dense row-major ones. */
 export const unswizzleMoves = (swizzled: Tensor, rowMajor: Tensor): ReadonlyArray<Move> =>
   movesBetween(rowMajor, swizzled).map((pair) => ({ dst: pair.rowMajor, src: pair.swizzled }))

@@ -25,6 +25,7 @@ export type CaseError = CaseFailure | TensorError | CopyError | CopyDriverError 
 /** Why a case does not apply to something with these capabilities; undefined where it does. */
 export type Requirement<Capabilities> = (capabilities: Capabilities) => string | undefined
 
+/** One thing that every engine must do, or refuse. */
 export interface TensorEngineCase {
   readonly name: string
   readonly requires?: Requirement<TensorEngineCapabilities>
@@ -34,6 +35,7 @@ export interface TensorEngineCase {
 /** Services that a rank of a copy case has. */
 export type CopyCaseServices = CopyService | TensorEngine | ProcessGroup | EffectScope.Scope
 
+/** One thing that every copy service must do, or refuse. */
 export interface CopyCase {
   readonly name: string
   /** Ranks that take part; each runs `program` with its own rank. */
@@ -42,20 +44,26 @@ export interface CopyCase {
   readonly program: (rank: Rank) => Effect.Effect<void, CaseError, CopyCaseServices>
 }
 
+/** Services that a rank of a driver case has. */
 export type CopyDriverCaseServices = CopyDriver | TensorEngine | ProcessGroup | EffectScope.Scope
 
+/** One thing that every copy driver must do without the service above it. */
 export interface CopyDriverCase {
   readonly name: string
+  /** Ranks that take part; each runs `program` with its own rank. */
   readonly size: number
   readonly requires?: Requirement<CopyDriverCapabilities>
   readonly program: (rank: Rank) => Effect.Effect<void, CaseError, CopyDriverCaseServices>
 }
 
+/** Fails the case with this sentence. */
 export const failed = (detail: string): Effect.Effect<never, CaseFailure> => Effect.fail(new CaseFailure({ detail }))
 
+/** Fails the case unless something is right; `detail` says what was wrong, and is called only then. */
 export const check = (isRight: boolean, detail: () => string): Effect.Effect<void, CaseFailure> =>
   isRight ? Effect.void : Effect.suspend(() => failed(detail()))
 
+/** Fails the case unless the values are the same; `what` names them in the sentence. */
 export const checkEqual = <A extends string | number | boolean | undefined>(
   what: string,
   actual: A,

@@ -19,6 +19,7 @@ import type * as EffectScope from "effect/Scope"
 
 export type { ReplayStreams }
 
+/** How the cases build the backend, allocate host memory for it, and act on its device. */
 export interface ReplaySubjectShape extends ReplayHooks {
   /** A backend with so many slots, closed by the scope. Backends of one subject may be open together. */
   readonly build: (options: {

@@ -16,6 +16,7 @@ import { expectElements, expectPoison, setPoison } from "./memory.ts"
 /** How long a transfer that can never end is given before it is cancelled. */
 const patience = "300 millis"
 
+/** One program: from its preparation to its end, its cancellation, or its failure. */
 export const copyStartCases: ReadonlyArray<CopyDriverCase> = [
   driverCase("states its rank and world size", (rank) =>
     Effect.gen(function* () {

@@ -41,14 +41,18 @@ export const pairOf = Effect.fnUntraced(function* (rank: Rank, index = 0) {
   return pair
 })
 
+/** Writes this round's contents into what the rank sends, and poison into what it receives. */
 export const fill = (rank: Rank, { out, into }: Pair, round: number) =>
   Effect.andThen(setElements(out, contents(rank, round)), setPoison(into))
 
+/** Waits for the other rank, in the group's barrier of this label. */
 export const meet = (label: string) => Effect.flatMap(ProcessGroup, (group) => group.barrier(`conformance ${label}`))
 
+/** Fails the case unless the other rank's contents of this round arrived, and nothing else was written. */
 export const judge = (rank: Rank, { into }: Pair, round: number) =>
   expectElements(`Round ${round} from rank ${1 - rank}`, into, contents(1 - rank, round))
 
+/** A case of two ranks, each of which runs the program in a scope of its own. */
 export const driverCase = (
   name: string,
   program: CopyDriverCase["program"],

@@ -16,6 +16,7 @@ import type * as EffectScope from "effect/Scope"
 import { walk } from "../tensorWalk.ts"
 import { CaseFailure, check } from "./Case.ts"
 
+/** The byte that stands wherever no case has written. */
 export const poison = 0xd7
 /** A multiple of every element's width, so that views stay aligned. */
 const guardBytes = 64
@@ -146,6 +147,7 @@ export const setElements = (
     return storeBytes(placed.whole, bytes)
   })
 
+/** Poison in every byte of the storage, the elements included. */
 export const setPoison = (placed: Placed): Effect.Effect<void, TensorError | CaseFailure, TensorEngine> =>
   Effect.suspend(() => storeBytes(placed.whole, new Uint8Array(placed.whole.storage.byteLength).fill(poison)))
 
@@ -187,5 +189,6 @@ export const patternBytes = (length: number, seed: number): Uint8Array => {
   return bytes
 }
 
+/** The pattern of a seed for all elements of a tensor, in logical order. */
 export const patternFor = (tensor: Tensor, seed: number): Uint8Array =>
   patternBytes(byteLengthOf(tensor.dtype, tensorElementCount(tensor)), seed)

@@ -22,7 +22,9 @@ import { type CaseFailure, check, failed } from "./Case.ts"
 import { loadBytes, type Placed, patternBytes, poison, setPoison, viewOf } from "./memory.ts"
 import { ReplaySubject, type ReplaySubjectShape } from "./ReplaySubject.ts"
 
+/** How a replay case may fail: by its own judgement, or by an operation that should have worked. */
 export type ReplayCaseError = CaseFailure | ReplayTransferError | TensorError | BackendError | HostMemoryError
+/** Services that a replay case has; the engine reaches the device slots. */
 export type ReplayCaseServices = ReplaySubject | TensorEngine | Scope.Scope
 
 export interface ReplayCase {
@@ -44,6 +46,7 @@ export const needsHook =
   (subject) =>
     subject[hook] === undefined ? (subject.lacks?.[hook] ?? otherwise) : undefined
 
+/** Skips the case where the subject has no hook `hold`. */
 export const needsHold = needsHook("hold", "the subject cannot hold copies back")
 
 /** All of them must hold. */
@@ -57,9 +60,11 @@ export const allOf =
     return undefined
   }
 
+/** True where a submission is only recorded, and the wait of a consumer makes the copy. */
 export const isDeferred = ({ h2dSubmitter }: ReplayTransferAttributes): boolean =>
   h2dSubmitter === "torch_copy_deferred"
 
+/** Skips the case where submissions are not deferred. */
 export const needsDeferred: ReplayCase["requires"] = ({ lacks }, attributes) =>
   isDeferred(attributes) ? undefined : (lacks?.deferred ?? "submissions are not deferred")
 
@@ -193,6 +198,7 @@ export const outcomeOf = (fiber: Fiber.Fiber<unknown, ReplayTransferError>): str
   return reason?._tag === "Fail" ? reason.error.reason._tag : (reason?._tag ?? "failure")
 }
 
+/** Fails the case unless the slot is in one of these states, and `isReady` says the same. */
 export const expectState = Effect.fnUntraced(function* (
   what: string,
   backend: ReplayTransferBackendShape,

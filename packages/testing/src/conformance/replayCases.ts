@@ -7,6 +7,7 @@ import { replayMoveCases } from "./replayMoveCases.ts"
 import { replayRefusalCases } from "./replayRefusalCases.ts"
 import { replayStateCases } from "./replayStateCases.ts"
 
+/** Moves, states of slots, refusals and life cycle. */
 export const replayConformanceCases: ReadonlyArray<ReplayCase> = [
   ...replayMoveCases,
   ...replayStateCases,

@@ -27,14 +27,18 @@ import {
   setPoison
 } from "./memory.ts"
 
+/** One tensor that goes from a rank to another, or stays on one. */
 export interface Transfer {
   readonly from: Rank
   readonly to: Rank
   /** Left out, the transfer is matched by order. */
   readonly taskId?: number
+  /** 0 by default. */
   readonly part?: number
+  /** uint8 by default. */
   readonly dtype?: DType
   readonly shape: Shape
+  /** How the source lies in memory, and the destination; dense by default. */
   readonly sendForm?: Form
   readonly recvForm?: Form
 }
@@ -51,11 +55,13 @@ export interface Halves {
   readonly recvs: ReadonlyArray<Half>
 }
 
+/** Bytes of the elements alone, whatever the form. */
 export const transferBytes = ({ dtype, shape }: Transfer): number => byteLengthOf(dtype ?? "uint8", elementCount(shape))
 
 const half = (transfer: Transfer, seed: number, form: Form | undefined) =>
   Effect.map(place(transfer.dtype ?? "uint8", transfer.shape, form), (placed): Half => ({ transfer, seed, placed }))
 
+/** Memory for what this rank sends and receives of the list, poisoned, until the scope ends. */
 export const allocateHalves = Effect.fnUntraced(function* (
   rank: Rank,
   transfers: ReadonlyArray<Transfer>
@@ -82,11 +88,13 @@ export const fillHalves = Effect.fnUntraced(function* (halves: Halves, round: nu
   yield* Effect.forEach(halves.recvs, (recv) => setPoison(recv.placed), { discard: true })
 })
 
+/** The order in which a rank queues its halves. */
 export interface SubmitOrder {
   /** Submits in reverse order, to show that identity and not order decides. */
   readonly reverse?: boolean
 }
 
+/** Queues what this rank receives, then what it sends; nothing moves before the service runs. */
 export const submitHalves = Effect.fnUntraced(function* (
   halves: Halves,
   { reverse = false }: SubmitOrder = {}

@@ -11,7 +11,9 @@ export interface Lie<Shape> {
   readonly tell: (honest: Shape) => Shape
 }
 
+/** A lie that a copy driver tells. */
 export type DriverLie = Lie<CopyDriverShape>
+/** A lie that an engine tells. */
 export type EngineLie = Lie<TensorEngineShape>
 
 /** First byte behind the last element. */

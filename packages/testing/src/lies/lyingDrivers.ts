@@ -12,15 +12,18 @@ export const withMessages =
     prepare: (messages: ReadonlyArray<Message>) => honest.prepare(change(messages))
   })
 
+/** Prepares messages with other parts than they were given with. */
 export const withParts = (change: (message: Message) => Message["parts"]) =>
   withMessages((messages) => messages.map((message) => ({ ...message, parts: change(message) })))
 
+/** Gives something else for a started program. */
 export const withInFlight =
   (change: (inFlight: InFlight, program: Program) => InFlight) => (honest: CopyDriverShape) => ({
     ...honest,
     start: (program: Program) => Effect.map(honest.start(program), (inFlight) => change(inFlight, program))
   })
 
+/** Only the messages that this rank receives. */
 export const received = (messages: ReadonlyArray<Message>): ReadonlyArray<Message> =>
   messages.filter((message) => message.direction === "recv")
 
@@ -35,6 +38,7 @@ export const afterAwait = (spoil: (tensor: Tensor, message: Message) => void) =>
     )
   }))
 
+/** A transfer that is complete from the start and moves no bytes. */
 export const nothing: InFlight = {
   isComplete: Effect.succeed(true),
   await: Effect.void,

@@ -72,6 +72,7 @@ export interface ModelPair {
   readonly placement: "collocated" | "disjoint" | "overlapping"
 }
 
+/** The largest degrees that are generated; the smallest are 1. */
 export interface DegreeLimits {
   readonly tp: number
   readonly pp: number
@@ -90,9 +91,13 @@ const tensorChoice = (dtypes: readonly [DType, ...ReadonlyArray<DType>]): Arbitr
     layer: between(0, 3)
   })
 
+/** Bounds of the models that `modelPair` generates. */
 export interface ModelPairOptions {
+  /** 8 tensor-parallel, 3 pipeline and 2 data-parallel by default. */
   readonly limits?: DegreeLimits
+  /** 4 by default. */
   readonly maxTensors?: number
+  /** float32, bfloat16 and uint8 by default. */
   readonly dtypes?: readonly [DType, ...ReadonlyArray<DType>]
 }
 
@@ -124,6 +129,7 @@ const shardOf = (choice: typeof ShardChoice.Type, dims: number): number | "repli
   return choice === "first" ? 0 : choice === "last" ? dims - 1 : Math.min(1, dims - 1)
 }
 
+/** The two layouts of one model, each with its roster. */
 export interface LayoutPair {
   readonly source: ModelLayout
   readonly destination: ModelLayout
@@ -167,6 +173,7 @@ const range = (count: number): ReadonlyArray<number> => Array.from({ length: cou
 /** How a hand-written roster cuts its one dimension. */
 export type CutForm = "strided" | "packed" | "explicit" | "replicated"
 
+/** How many ranks one side has, and how it states its cut. */
 export interface CutChoice {
   readonly tp: number
   readonly form: CutForm

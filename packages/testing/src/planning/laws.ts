@@ -13,6 +13,7 @@ import { estimatePlans } from "@tensorferry/core/planner/Estimate"
 import { buildReshardPlan } from "@tensorferry/core/planner/RosterPlanner"
 import * as Result from "effect/Result"
 
+/** Each violation of a law in one line; none where the law holds. */
 export type Violations = ReadonlyArray<string>
 
 const visit = (shape: Shape, region: Region, each: (at: number) => void): void => {

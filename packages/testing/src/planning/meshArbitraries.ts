@@ -21,6 +21,7 @@ import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { between, oneOf } from "./arbitraries.ts"
 
+/** One tensor and its layouts on two meshes. */
 export interface MeshPair {
   readonly source: MeshLayout
   readonly target: MeshLayout

@@ -21,6 +21,7 @@ export interface MeshArray {
   readonly bytes: Uint8Array
 }
 
+/** What came of carrying out the plans of all ranks. */
 export interface MeshOutcome {
   /** Per rank, a target shard per tensor of the plan; null where the rank is not in the target. */
   readonly targets: ReadonlyMap<Rank, ReadonlyArray<MeshArray | null>>
@@ -31,6 +32,7 @@ export interface MeshOutcome {
   readonly contributedBytes: number
 }
 
+/** What destinations hold before anything is written. */
 export const poisonByte = 0xa5
 
 const count = (shape: Shape): number => shape.reduce((product, length) => product * length, 1)
@@ -47,6 +49,7 @@ const positionsOf = (shape: Shape, box: Region): ReadonlyArray<number> => {
   return positions
 }
 
+/** A dense array of these values in row-major order, each converted to the type. */
 export const arrayOf = (dtype: DType, shape: Shape, values: ReadonlyArray<ElementValue>): MeshArray => {
   const bytes = new Uint8Array(values.length * sizeOf(dtype))
   const view = new DataView(bytes.buffer)
@@ -54,6 +57,7 @@ export const arrayOf = (dtype: DType, shape: Shape, values: ReadonlyArray<Elemen
   return { dtype, shape, bytes }
 }
 
+/** The elements in row-major order. */
 export const valuesOf = ({ dtype, bytes }: MeshArray): ReadonlyArray<ElementValue> => {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length)
   return Array.from({ length: bytes.length / sizeOf(dtype) }, (_, at) =>

@@ -93,6 +93,7 @@ const shardBytes = (model: OracleModel, parameter: ParameterMetadata, round: num
   return bytes
 }
 
+/** Which elements of one parameter on one rank are not as they should be. */
 export interface OracleFault {
   readonly rank: Rank
   readonly paramName: string
@@ -105,6 +106,7 @@ export interface OracleFault {
   readonly first: string
 }
 
+/** The fault in one line. */
 export const describeFault = ({ rank, paramName, wrong, missing, total, first }: OracleFault): string =>
   `rank ${rank}, ${paramName}: ${wrong} of ${total} elements wrong, ${missing} never written; ${first}`
 
@@ -125,6 +127,7 @@ export interface OracleModel {
   readonly forms: ReadonlyArray<Form>
 }
 
+/** A trial of an update between two rosters. Parameters take the forms of memory in turn. */
 export const oracleModel = (
   source: Roster,
   destination: Roster,
@@ -215,6 +218,7 @@ export const judgeSide = Effect.fnUntraced(function* (
 export const jobSize = (...rosters: ReadonlyArray<Roster>): number =>
   1 + Math.max(0, ...rosters.flatMap((roster) => roster.members.map(({ rank }) => rank)))
 
+/** How an update may fail before its elements can be compared. */
 export type OracleFailure = TensorError | CaseFailure | CopyError | ReshardError | PlanError
 
 /** One rank of an update from the source's values into poisoned memory. */

@@ -22,7 +22,7 @@ export const makeRandom = (seed: number) => {
     pick: <A>(values: ReadonlyArray<A>): A => values[Math.floor(next() * values.length)]!
   }
 }
-export type Random = ReturnType<typeof makeRandom>
+type Random = ReturnType<typeof makeRandom>
 
 /** A view of a storage of its own, in which elements do not overlap. */
 interface View {
@@ -48,6 +48,7 @@ const viewOf = (random: Random, dtype: DType, shape: Shape): View => {
   return { dtype, shape, strides, byteOffset, byteLength: byteOffset + (step + 1) * size + random.below(40) }
 }
 
+/** One tensor that goes from a rank to another, with a view of its own at either end. */
 export interface Transfer {
   readonly taskId: number
   readonly from: number
