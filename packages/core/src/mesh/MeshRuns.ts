@@ -16,6 +16,7 @@ import {
   type RunOptions
 } from "../service/CopyService.ts"
 
+/** Why a mesh plan ends on a rank: its own check or memory, or the run of the copy service. */
 export type MeshFailure = ReshardError | CopyError
 
 /** What others get to know of a failure of this rank. */
@@ -24,6 +25,7 @@ export const tellOthers = (rank: Rank, error: MeshFailure): CopyError =>
     ? error
     : copyError("TransferFailed", [rank], { ...error.reason, rank, op: "executeMeshPlan", detail: error.message })
 
+/** The runs of one mesh plan, of which only the last lets the other ranks go. */
 export interface MeshRuns {
   /** One run; after the last one nobody waits for this rank any more. */
   readonly run: (options: RunOptions & { readonly isLast: boolean }) => Effect.Effect<CopyReport, CopyError>
@@ -31,6 +33,7 @@ export interface MeshRuns {
   readonly guard: <A, R>(effect: Effect.Effect<A, MeshFailure, R>) => Effect.Effect<A, MeshFailure, R>
 }
 
+/** Runs over a copy service; a failure of this rank reaches the ranks that wait for it. */
 export const makeMeshRuns = (service: CopyServiceShape): MeshRuns => {
   const { rank } = service
   // While a run is under way, the service itself tells the others how it ended.
