@@ -82,7 +82,7 @@ export const make = Effect.fnUntraced(function* (
   }
   // Said when everything made below is closed.
   yield* Effect.addFinalizer(() =>
-    memory.farewells.say(group, kind, sharing, () => {
+    memory.shutdown.say(group, kind, sharing, () => {
       gather()
       parted()
     })

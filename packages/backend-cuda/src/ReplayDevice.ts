@@ -9,17 +9,17 @@ import { bitsOf, byteLengthOf } from "@tensorferry/core/base/DType"
 import { elementCount, formatShape, isRepresentable } from "@tensorferry/core/base/Region"
 import type { ReplayCopy, ReplayDevice } from "@tensorferry/core/service/ReplayDevice"
 import type { ReplayTransferError } from "@tensorferry/core/service/ReplayTransferBackend"
-import { equalDevices, formatDevice } from "@tensorferry/core/tensor/Device"
+import { formatDevice } from "@tensorferry/core/tensor/Device"
 import { type Tensor, tensorByteLength, tensorView } from "@tensorferry/core/tensor/Tensor"
-import { type NativePin, type PreparedReplayCopy, replayAnswers } from "@tensorferry/gpu/Addon"
+import type { NativePin } from "@tensorferry/gpu/Addon"
 import { makeChecks } from "@tensorferry/gpu/checks"
 import type { DeviceMemory } from "@tensorferry/gpu/DeviceMemory"
 import { DeviceRegion } from "@tensorferry/gpu/DeviceRegion"
 import { runJob } from "@tensorferry/native/NativeJob"
 import { ViewScan } from "@tensorferry/native/ViewScan"
-import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import type * as EffectScope from "effect/Scope"
+import { replayCopy } from "./ReplayCopy.ts"
 import type { ReplayQueue } from "./ReplayQueue.ts"
 import { allocationFailure, memoryObjection, refused, replayFailure } from "./replayErrors.ts"
 
@@ -129,90 +129,9 @@ export const makeReplayDevice = (queue: ReplayQueue, memory: DeviceMemory): Repl
         byteLength
       )
       return made.code === "Ok"
-        ? Effect.succeed(copyOf(slot, source, made.value))
+        ? Effect.succeed(replayCopy(queue, slot, source, made.value))
         : Effect.fail(replayFailure(op, made, slot))
     })
-
-  const copyOf = (slot: number, source: Tensor, { copy, start, query, seconds }: PreparedReplayCopy): ReplayCopy => {
-    const bytes = source.storage.bytes!
-    const lastByte = source.byteOffset + tensorByteLength(source)
-    /** Set while a thread makes the copy: the slot's event is not behind it yet. */
-    let onThread: Deferred.Deferred<void> | undefined
-    const failure = (op: string, answer: number) => replayFailure(op, queue.failureOf(answer), slot)
-
-    const copyOnThread = Effect.suspend(() => {
-      const ended = Deferred.makeUnsafe<void>()
-      onThread = ended
-      // The thread reads memory that its owner may take away as soon as it is freed.
-      const forget = source.storage.onRevoke(() => void addon.settleReplay(native))
-      return Effect.ensuring(
-        Effect.mapError(
-          queue.runOnThread((done) => addon.startReplayCopy(copy, done)),
-          (failed) => replayFailure("submitH2d", failed, slot)
-        ),
-        Effect.suspend(() => {
-          forget()
-          onThread = undefined
-          return Deferred.succeed(ended, undefined)
-        })
-      )
-    })
-    const settled: Effect.Effect<void> = Effect.suspend(() =>
-      onThread === undefined ? Effect.void : Deferred.await(onThread)
-    )
-
-    return {
-      start: () => {
-        // Shorter than it was: detached, or a resizable buffer shrank.
-        if (bytes.byteLength < lastByte) {
-          return Effect.fail(refused("FreedStorage", "submitH2d", "The source's bytes were taken away.", slot))
-        }
-        const answer = start()
-        if (answer === replayAnswers.ok) return undefined
-        return answer === replayAnswers.needsThread
-          ? Effect.asVoid(copyOnThread)
-          : Effect.fail(failure("submitH2d", answer))
-      },
-      isDone: () => {
-        if (onThread !== undefined) return false
-        const answer = query()
-        if (answer === replayAnswers.ok) return true
-        return answer === replayAnswers.notReady ? false : failure("isReady", answer)
-      },
-      wait: Effect.andThen(
-        settled,
-        Effect.asVoid(
-          Effect.mapError(
-            runJob<undefined>(
-              addon,
-              (done) => addon.startReplayWait(copy, done),
-              () => {}
-            ),
-            (failed) => replayFailure("waitReady", failed, slot)
-          )
-        )
-      ),
-      streamWait: (stream) =>
-        Effect.andThen(
-          settled,
-          Effect.suspend(() => {
-            const op = "waitCurrentStreamForReady"
-            if (stream !== undefined && !equalDevices(stream.device, gpu.device)) {
-              const [theirs, ours] = [formatDevice(stream.device), formatDevice(gpu.device)]
-              return Effect.fail(
-                refused("DeviceMismatch", op, `A stream of ${theirs} cannot wait for a slot of ${ours}.`, slot)
-              )
-            }
-            const held = addon.holdStream(copy, stream?.handle)
-            return held.code === "Ok" ? Effect.void : Effect.fail(replayFailure(op, held, slot))
-          })
-        ),
-      seconds: () => {
-        const value = seconds()
-        return value < 0 ? undefined : value
-      }
-    }
-  }
 
   return {
     attributes: () => ({

@@ -6,7 +6,6 @@
  */
 import type * as Result from "effect/Result"
 import type { ExportedMemory } from "./Addon.ts"
-import type { Sharing } from "./Sharing.ts"
 
 /** A piece of device memory that other processes map as a whole, or not at all. */
 export interface Block {
@@ -32,3 +31,18 @@ let lastNumber = 0
 
 /** Counts from 1; each call gives another number. */
 export const nextBlockNumber = (): number => ++lastNumber
+
+export interface Sharing {
+  /** The block is about to be told to peers. */
+  readonly share: (block: Block) => void
+  /** Numbers of the blocks that peers must let go of, to be told with this publication. */
+  readonly revoked: (publication: number) => ReadonlyArray<number>
+  /** All ranks have carried out what publications up to this one said. */
+  readonly settle: (publication: number) => void
+  /**
+   * A driver begins: publications are counted anew, and what was told must be told again. The function that it gives back
+   * is for when all ranks have closed their mappings: unless another driver has begun, nobody knows any block any more.
+   */
+  readonly restart: () => () => void
+  readonly isEmpty: () => boolean
+}

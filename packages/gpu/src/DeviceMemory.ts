@@ -15,12 +15,14 @@ import type * as EffectScope from "effect/Scope"
 import * as Semaphore from "effect/Semaphore"
 import type { AllocatedMemory, ExportedMemory } from "./Addon.ts"
 import { packageName } from "./Addon.ts"
+import type { Sharing } from "./Block.ts"
 import { type Block, nextBlockNumber } from "./Block.ts"
 import { DeviceRegion } from "./DeviceRegion.ts"
-import { describeFailure, refusal, tensorFailure } from "./failures.ts"
+import { makeForeignMemory } from "./ForeignMemory.ts"
+import { describeFailure, tensorFailure } from "./failures.ts"
 import type { Gpu } from "./Gpu.ts"
-import { makeSharing, type Sharing } from "./Sharing.ts"
-import { type Farewells, makeFarewells } from "./ShutdownBarrier.ts"
+import { makeSharing } from "./Sharing.ts"
+import { makeShutdownBarrier, type ShutdownBarrier } from "./ShutdownBarrier.ts"
 
 /** Storages start at multiples of this, as the vendors' own allocators give. */
 export const alignment = 256
@@ -53,7 +55,7 @@ export interface DeviceMemory {
   /** What the ranks of a group may know of this memory by drivers of this name; outlives drivers that are built anew. */
   readonly sharingWith: (group: ProcessGroupShape, driver: string) => Sharing
   /** How ranks part that may have this memory mapped. */
-  readonly farewells: Farewells
+  readonly shutdown: ShutdownBarrier
   /** What is held at present, for tests and reports. */
   readonly blocks: () => { readonly count: number; readonly byteLength: number }
 }
@@ -62,12 +64,6 @@ export interface DeviceMemory {
 interface OwnBlock extends Block {
   readonly free: FreeList
   readonly isDedicated: boolean
-}
-
-/** An allocation of somebody else, and how many storages lie in it. */
-interface BorrowedBlock {
-  readonly block: Block
-  users: number
 }
 
 /** What a handle for a block would be, asked once. */
@@ -88,10 +84,9 @@ export const makeDeviceMemory = (gpu: Gpu, options: DeviceMemoryOptions = {}): D
   const arenaBytes = Math.ceil((options.arenaBytes ?? defaultArenaBytes) / alignment) * alignment
   const dedicatedBytes = arenaBytes / 4
   const blocks = new Set<OwnBlock>()
-  /** Blocks of others by the start of their allocation, while anything lies in them. */
-  const foreign = new Map<bigint, BorrowedBlock>()
   const sharings = new WeakMap<ProcessGroupShape, Map<string, Sharing>>()
   const growing = Semaphore.makeUnsafe(1)
+  const foreign = makeForeignMemory(gpu)
 
   const makeBlock = ({ memory, address }: AllocatedMemory, byteLength: number, isDedicated: boolean): OwnBlock => {
     const free = makeFreeList(byteLength, alignment)
@@ -209,120 +204,22 @@ export const makeDeviceMemory = (gpu: Gpu, options: DeviceMemoryOptions = {}): D
     })
   }
 
-  /** A block that is not ours to free; empty when its last user left. */
-  const borrow = (
-    address: bigint,
-    byteLength: number,
-    exported: Result.Result<ExportedMemory, string>
-  ): BorrowedBlock => {
-    const borrowed: BorrowedBlock = {
-      block: {
-        number: nextBlockNumber(),
-        address: Number(address),
-        byteLength,
-        sharings: new Set<Sharing>(),
-        exported: () => exported,
-        isEmpty: () => borrowed.users === 0,
-        isSpare: () => false,
-        retire: () => {},
-        reclaim: () => {}
-      },
-      users: 0
-    }
-    return borrowed
-  }
-
-  const foreignBlock = (address: bigint, byteLength: number): { readonly block: Block; readonly leave: () => void } => {
-    const asked = addon.exportMemory(native, address)
-    const exported = asked.code === "Ok" ? Result.succeed(asked.value) : Result.fail(describeFailure(asked))
-    const base = asked.code === "Ok" ? asked.value.base : undefined
-    const known = base === undefined ? undefined : foreign.get(base)
-    const borrowed =
-      known ??
-      (asked.code === "Ok"
-        ? borrow(asked.value.base, asked.value.byteLength, exported)
-        : borrow(address, byteLength, exported))
-    borrowed.users += 1
-    if (base !== undefined) foreign.set(base, borrowed)
-    return {
-      block: borrowed.block,
-      leave: () => {
-        borrowed.users -= 1
-        // The owner may free the memory now; what comes to lie there later is another block.
-        if (borrowed.users === 0 && base !== undefined) foreign.delete(base)
-      }
-    }
-  }
-
-  const wrapForeign = (address: bigint, byteLength: number): Result.Result<Storage, TensorError> => {
-    const op = "foreign storage"
-    const isNumber = address >= 0n && address + BigInt(Math.max(0, byteLength)) <= BigInt(Number.MAX_SAFE_INTEGER)
-    if (!Number.isSafeInteger(byteLength) || byteLength < 0 || !isNumber) {
-      return Result.fail(refusal("InvalidRequest", op, `${byteLength} bytes at ${address} are no piece of memory.`))
-    }
-    const on = addon.deviceOfAddress(native, address)
-    if (on.code !== "Ok") return Result.fail(tensorFailure(op, on))
-    const { block, leave } = foreignBlock(address, byteLength)
-    const end = address + BigInt(byteLength)
-    if (end > BigInt(block.address) + BigInt(block.byteLength)) {
-      leave()
-      return Result.fail(refusal("InvalidRequest", op, `${byteLength} bytes at ${address} leave their allocation.`))
-    }
-    return Result.succeed(
-      makeStorage({
-        device: { family: gpu.vendor, index: on.value },
-        address,
-        byteLength,
-        sharing: new DeviceRegion(address, gpu.vendor, on.value, block),
-        release: leave
-      })
-    )
-  }
-
-  const openImport = (handle: Uint8Array, byteOffset: number, byteLength: number) => {
-    const op = "import storage"
-    const isPiece = [byteOffset, byteLength, byteOffset + byteLength].every((n) => Number.isSafeInteger(n) && n >= 0)
-    if (!isPiece) {
-      return Result.fail(refusal("InvalidRequest", op, `${byteLength} bytes at ${byteOffset} are no piece of memory.`))
-    }
-    const opened = addon.importMemory(native, handle)
-    if (opened.code !== "Ok") return Result.fail(tensorFailure(op, opened))
-    const { mapping } = opened.value
-    const address = opened.value.address + BigInt(byteOffset)
-    const borrowed = borrow(address, byteLength, Result.fail("memory of another process cannot be handed on"))
-    borrowed.users = 1
-    return Result.succeed(
-      makeStorage({
-        device,
-        address,
-        byteLength,
-        sharing: new DeviceRegion(address, gpu.vendor, gpu.ordinal, borrowed.block),
-        release: () => {
-          borrowed.users = 0
-          gpu.whenDone(() => {
-            if (!gpu.isClosed()) addon.closeImport(mapping)
-          })
-        }
-      })
-    )
-  }
-
   const scoped = (storage: Effect.Effect<Storage, TensorError>) =>
     Effect.acquireRelease(storage, (acquired) => Effect.sync(acquired.free))
 
   return {
     allocate: (byteLength) => scoped(allocateStorage(byteLength)),
     foreignStorage: (address, byteLength) =>
-      scoped(Effect.suspend(() => Effect.fromResult(wrapForeign(address, byteLength)))),
+      scoped(Effect.suspend(() => Effect.fromResult(foreign.wrap(address, byteLength)))),
     importStorage: (handle, byteOffset, byteLength) =>
-      scoped(Effect.suspend(() => Effect.fromResult(openImport(handle, byteOffset, byteLength)))),
+      scoped(Effect.suspend(() => Effect.fromResult(foreign.open(handle, byteOffset, byteLength)))),
     sharingWith: (group, driver) => {
       const ofGroup = sharings.get(group) ?? new Map<string, Sharing>()
       const sharing = ofGroup.get(driver) ?? makeSharing()
       sharings.set(group, ofGroup.set(driver, sharing))
       return sharing
     },
-    farewells: makeFarewells(),
+    shutdown: makeShutdownBarrier(),
     blocks: () => ({
       count: blocks.size,
       byteLength: [...blocks].reduce((sum, block) => sum + block.byteLength, 0)

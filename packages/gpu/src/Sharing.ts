@@ -4,22 +4,7 @@
  * Invariant: a block that was told to peers stays until every rank has said that it has carried out a publication in which
  * the block was revoked. Revocations are repeated until then, since a rank may have been interrupted while it read one.
  */
-import type { Block } from "./Block.ts"
-
-export interface Sharing {
-  /** The block is about to be told to peers. */
-  readonly share: (block: Block) => void
-  /** Numbers of the blocks that peers must let go of, to be told with this publication. */
-  readonly revoked: (publication: number) => ReadonlyArray<number>
-  /** All ranks have carried out what publications up to this one said. */
-  readonly settle: (publication: number) => void
-  /**
-   * A driver begins: publications are counted anew, and what was told must be told again. The function that it gives back
-   * is for when all ranks have closed their mappings: unless another driver has begun, nobody knows any block any more.
-   */
-  readonly restart: () => () => void
-  readonly isEmpty: () => boolean
-}
+import type { Block, Sharing } from "./Block.ts"
 
 /** An empty record. `DeviceMemory.sharingWith` keeps one for each group and driver. */
 export const makeSharing = (): Sharing => {

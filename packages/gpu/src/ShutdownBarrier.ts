@@ -4,13 +4,13 @@
  * Invariant: each driver of a rank says farewell once, after it has closed its mappings, and nobody waits for it there. Only
  * whoever is about to give the memory back waits, and not for long: a peer that lives on may keep its mappings.
  *
- * Farewells go through a group of their own, all ranks in reverse order, so that they never meet the job's collectives.
+ * The announcements go through a group of their own, all ranks in reverse order, so that they never meet the job's collectives.
  */
 import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
-import type { Sharing } from "./Sharing.ts"
+import type { Sharing } from "./Block.ts"
 
 const patience = Duration.seconds(2)
 
@@ -20,7 +20,7 @@ interface Parting {
 }
 
 /** An empty list of partings; each device memory has one. */
-export const makeFarewells = () => {
+export const makeShutdownBarrier = () => {
   const partings = new Set<Parting>()
 
   return {
@@ -35,7 +35,7 @@ export const makeFarewells = () => {
         partings.add(parting)
         fiber.addObserver(() => partings.delete(parting))
       }),
-    /** Waits for the farewells of ranks that may have memory of this one mapped. */
+    /** Waits for the shutdown of ranks that may have memory of this one mapped. */
     wait: Effect.suspend(() => {
       const open = [...partings].filter(({ sharing }) => !sharing.isEmpty())
       return Effect.asVoid(
@@ -49,4 +49,4 @@ export const makeFarewells = () => {
 }
 
 /** How drivers say farewell, and how memory waits for those of others. */
-export type Farewells = ReturnType<typeof makeFarewells>
+export type ShutdownBarrier = ReturnType<typeof makeShutdownBarrier>

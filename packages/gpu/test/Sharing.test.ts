@@ -1,8 +1,8 @@
 /** Blocks that peers may have mapped go back only after every rank has let go of them. */
 import { assert, describe, it } from "@effect/vitest"
 import * as Result from "effect/Result"
-import type { Block } from "../src/Block.ts"
-import { makeSharing, type Sharing } from "../src/Sharing.ts"
+import type { Block, Sharing } from "../src/Block.ts"
+import { makeSharing } from "../src/Sharing.ts"
 
 const makeBlock = (number: number) => {
   const state = { isEmpty: false, isSpare: false, isRetired: false, reclaimed: 0 }
