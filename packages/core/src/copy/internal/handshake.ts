@@ -88,14 +88,12 @@ export const fromGroupError = (rank: Rank, op: string, error: ProcessGroupError)
     }
   )
 
-/** One run's place in the sequence of collectives of its group. */
+/** The collectives of a service's runs. */
 export interface RunCollectives {
   readonly group: ProcessGroupShape
   readonly memory: HandshakeMemory
-  /** The ranks met again after one of them had left the run: no further collective belongs to it. */
-  isOver: boolean
-  /** This rank's driver cannot be used again. */
-  mustRebuild: boolean
+  /** Carried out where ranks meet out of step: no further collective belongs to the run in progress. */
+  readonly parted: Effect.Effect<void>
 }
 
 const Resync = Schema.Struct({
@@ -149,7 +147,7 @@ const exchange = <A>(
       Effect.gen(function* () {
         const failure = fromGroupError(group.rank, label, error)
         if (error.reason._tag !== "CollectiveMismatch") return yield* failure
-        if (standing.isFresh !== true) run.isOver = true
+        if (standing.isFresh !== true) yield* run.parted
         const cause = yield* resync(group, standing.fault)
         return standing.isFresh === true ? yield* meet(payload) : yield* cause ?? failure
       })
