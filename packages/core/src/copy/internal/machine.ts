@@ -42,6 +42,7 @@ export const makeMachine = ({ group, scope, backend, rank, calls }: CopyParts, d
     Effect.gen(function* () {
       const agreement = yield* Effect.result(Fiber.join(agreeing))
       if (Result.isFailure(agreement)) return false
+      if (agreement.success.mustRebuild) yield* on({ _tag: "Outdated" })
       if (known !== undefined && isReusable(program, agreement.success)) {
         yield* calls.abandon(known, program?.rounds[0])
       }

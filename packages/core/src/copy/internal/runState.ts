@@ -24,6 +24,7 @@
  * | Moved | Moving | Settling |
  * | Settled | Settling | Ending; a failure closes the program, and a broken driver with it |
  * | Interrupted | all but Idle | Ending; the program is closed, and the others are told where they count on this rank |
+ * | Outdated | all but Moving, Settling | the ranks agreed, after this one had left, to build their drivers again: it is closed |
  * | Left | all | the next run waits until the others know |
  * | Ended | all | Idle |
  *
@@ -100,7 +101,7 @@ export interface CopyRunState {
 
 export type CopyRunEvent =
   | { readonly _tag: "Rejoined" | "Compiling" | "DriverFailed" | "Parted" }
-  | { readonly _tag: "Interrupted" | "Ended" }
+  | { readonly _tag: "Interrupted" | "Outdated" | "Ended" }
   | { readonly _tag: "Stated"; readonly agreeing: PendingAgreement["agreeing"] }
   | { readonly _tag: "Agreed"; readonly agreement: Agreement }
   | { readonly _tag: "Built"; readonly driver: LiveDriver }
@@ -250,6 +251,8 @@ export const step = (state: CopyRunState, event: CopyRunEvent): CopyRunStep => {
   switch (event._tag) {
     case "Interrupted":
       return interrupted(state)
+    case "Outdated":
+      return state.phase._tag === "Moving" || state.phase._tag === "Settling" ? goOn(state) : breakDriver(state)
     case "Left":
       return goOn({ ...state, leaving: event.leaving })
     case "Ended":
