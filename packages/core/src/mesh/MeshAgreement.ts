@@ -3,10 +3,12 @@
  * the longest schedule has. One run of the copy service without operations, so that a rank which cannot take part, was
  * interrupted or is gone is known to all, as in any other run.
  */
+
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import { type Digest, digestOf } from "../base/Digest.ts"
 import type { Rank } from "../base/Ids.ts"
+import { Natural, Positive } from "../base/Numbers.ts"
 import { fromGroupError } from "../copy/internal/handshake.ts"
 import { exchange } from "../group/Exchange.ts"
 import { m2mDigest } from "../ir/M2MMap.ts"
@@ -35,9 +37,6 @@ export interface MeshAgreement {
   readonly reductionWaves: number
   readonly transferWaves: number
 }
-
-const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }))
-const Positive = Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: Number.MAX_SAFE_INTEGER }))
 
 const Statement = Schema.Struct({
   sharedDigest: Schema.String,
