@@ -20,6 +20,7 @@ import { Shape } from "../../base/Region.ts"
 import { exchangePayloads, type Payloads } from "../../group/Exchange.ts"
 import { CopyError, copyError } from "../../service/CopyService.ts"
 import type { ProcessGroupError, ProcessGroupShape } from "../../service/ProcessGroup.ts"
+import { fromGroupError } from "../CopyFailures.ts"
 import { batchDigest, type CopyBatch, comparePair, type OpSummary, pairDigest, summarize } from "./batch.ts"
 import { type Messages, makeMessages, remembered, remembering } from "./messages.ts"
 
@@ -68,26 +69,6 @@ const outcomes = makeMessages(Outcome)
 /** The messages of every run; a service keeps these from run to run. */
 export const makeHandshakeMemory = () => ({ hello: remembering(hellos), outcome: remembering(outcomes) })
 export type HandshakeMemory = ReturnType<typeof makeHandshakeMemory>
-
-/** Turns a failure of the group into the service's error, naming the same ranks. */
-export const fromGroupError = (rank: Rank, op: string, error: ProcessGroupError): CopyError =>
-  copyError(
-    error.reason._tag === "PeerGone"
-      ? "PeerGone"
-      : error.reason._tag === "DeadlineExceeded"
-        ? "DeadlineExceeded"
-        : "TransferFailed",
-    error.ranks,
-    {
-      rank,
-      ...(error.ranks[0] === undefined ? {} : { peer: error.ranks[0] }),
-      op,
-      scope: "peer",
-      isRetryable: true,
-      detail: error.reason.detail,
-      remedy: error.reason.remedy
-    }
-  )
 
 /** The collectives of a service's runs. */
 export interface RunCollectives {
@@ -150,24 +131,31 @@ const meet = <A>(
   standing: Standing = {}
 ): Effect.Effect<ReadonlyArray<A>, CopyError> => {
   const { group } = run
-  return Effect.catch(exchangePayloads(group, label, messages, value), (error) =>
+  /** Ranks are in different collectives: one has left the run, or has only begun it. */
+  const outOfStep = (error: ProcessGroupError): Effect.Effect<ReadonlyArray<A>, CopyError> =>
     Effect.gen(function* () {
-      if (typeof error === "number") {
-        return yield* copyError("Incompatible", [error], {
-          rank: group.rank,
-          peer: error,
-          op: label,
-          detail: `Rank ${error} sent a message that this version cannot read.`,
-          remedy: "Run the same version on all ranks."
-        })
-      }
-      const failure = fromGroupError(group.rank, label, error)
-      if (error.reason._tag !== "CollectiveMismatch") return yield* failure
       if (standing.isFresh !== true) yield* run.parted
       const cause = yield* resync(group, standing.fault)
-      return standing.isFresh === true ? yield* meet(run, label, messages, value, standing) : yield* cause ?? failure
+      if (standing.isFresh === true) return yield* meet(run, label, messages, value, standing)
+      return yield* cause ?? fromGroupError(group.rank, label, error)
     })
-  )
+  // One handler for all failures: every run passes here twice, and each handler more would cost it.
+  return Effect.catch(exchangePayloads(group, label, messages, value), (error) => {
+    if (typeof error !== "number") {
+      return error.reason._tag === "CollectiveMismatch"
+        ? outOfStep(error)
+        : Effect.fail(fromGroupError(group.rank, label, error))
+    }
+    return Effect.fail(
+      copyError("Incompatible", [error], {
+        rank: group.rank,
+        peer: error,
+        op: label,
+        detail: `Rank ${error} sent a message that this version cannot read.`,
+        remedy: "Run the same version on all ranks."
+      })
+    )
+  })
 }
 
 export interface LocalState {
