@@ -45,6 +45,7 @@ export const batchError = (
 export const wrongState = (op: string, detail: string, remedy: string): ReplayPipelineError =>
   replayPipelineError("WrongState", { op, detail, remedy })
 
+/** A call, or a preparation, after the scope of the pipeline has ended. */
 export const pipelineClosed = (op: string, tick: number): ReplayPipelineError =>
   wrongState(op, `Tick ${tick}: the pipeline is closed.`, "Keep the pipeline's scope open while it is used.")
 
