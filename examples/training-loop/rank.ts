@@ -118,7 +118,7 @@ const program = Effect.flatMap(ProcessGroup, ({ rank }) => (rank === server ? se
 const services = copyService({ backend: "auto" }).pipe(
   Layer.provide(registryLayer(descriptors)),
   Layer.provideMerge(ProcessGroupEnvironment.layer),
-  Layer.merge(PlanCache.layer())
+  Layer.merge(PlanCache.layer)
 )
 
 NodeRuntime.runMain(Effect.scoped(Effect.provide(program, services)))

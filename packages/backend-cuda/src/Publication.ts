@@ -5,7 +5,9 @@
  * Invariant: what a peer says is decoded here before anything uses it; numbers are exact, addresses below 2^53. That a
  * region lies inside its memory is checked where the memory is known.
  */
+
 import { type DType, dtypes } from "@tensorferry/core/base/DType"
+import { Natural } from "@tensorferry/core/base/Numbers"
 import type { Shape } from "@tensorferry/core/base/Region"
 import type { Message } from "@tensorferry/core/ir/Message"
 import { CopyDriverReason } from "@tensorferry/core/service/CopyDriver"
@@ -13,8 +15,6 @@ import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { ProcessIdentity } from "./identity.ts"
 import { directionPreferences } from "./planning/direction.ts"
-
-const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }))
 
 /** A piece of memory that peers can open as a whole. */
 export const PublishedBlock = Schema.Struct({

@@ -1,11 +1,11 @@
 /**
  * What PEs tell each other in a preparation. What a peer says is decoded here before anything uses it.
  */
+
 import { ProcessIdentity } from "@tensorferry/backend-cuda/identity"
 import { decodeOutcome } from "@tensorferry/backend-cuda/Publication"
+import { Natural } from "@tensorferry/core/base/Numbers"
 import * as Schema from "effect/Schema"
-
-const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }))
 
 export const Told = Schema.Struct({
   process: ProcessIdentity,

@@ -5,14 +5,15 @@
  * Invariant: what a peer says is decoded here before anything uses it; numbers are exact, addresses below 2^53. That a
  * region lies inside its memory is checked where the memory is known.
  */
+
 import { type DType, dtypes } from "@tensorferry/core/base/DType"
+import { Natural } from "@tensorferry/core/base/Numbers"
 import { rowMajorStrides, type Shape } from "@tensorferry/core/base/Region"
 import { CopyDriverReason } from "@tensorferry/core/service/CopyDriver"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { ByteReader, ByteWriter } from "./Bytes.ts"
 
-const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }))
 const Digits = Schema.String.check(Schema.isPattern(/^\d{1,20}$/))
 
 export interface PublishedPart {

@@ -101,7 +101,7 @@ export {
   replayTransferLayer
 } from "./replay/ReplayTransferLayer.ts"
 export { type ExecuteOptions, executeReshardPlan, type ReshardReport } from "./reshard/executeReshardPlan.ts"
-export { PlanCache } from "./reshard/PlanCache.ts"
+export { PlanCache, PlanCacheCapacity } from "./reshard/PlanCache.ts"
 export { ReshardError } from "./reshard/ReshardError.ts"
 export { exchangeRosters } from "./reshard/RosterExchange.ts"
 export { makeUpdateMemory, type UpdateMemory } from "./reshard/UpdateMemory.ts"

@@ -5,7 +5,9 @@
  * Nothing in it is trusted: names are plain file names, pieces must lie inside their tensors, and files must hold what the
  * manifest says.
  */
+
 import { bitsOf, DType } from "@tensorferry/core/base/DType"
+import { Natural32 } from "@tensorferry/core/base/Numbers"
 import {
   equalShapes,
   intersect,
@@ -33,12 +35,10 @@ const PlainFileName = Schema.String.check(
   Schema.isPattern(/^[A-Za-z0-9_][A-Za-z0-9._-]{0,199}$/, { message: "must be a plain file name" })
 )
 
-const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 2 ** 31 - 1 }))
-
 /** One rank's file, and what each of its tensors holds of the whole ones. */
 export const ShardFile = Schema.Struct({
   file: PlainFileName,
-  rank: Natural,
+  rank: Natural32,
   tensors: Schema.Array(
     Schema.Struct({
       name: Schema.String,

@@ -5,11 +5,13 @@
  * not matter. How often a name was used says which statements belong together after a batch was cleaned up.
  */
 
+import { exchangePayloads, jsonPayloads, type Payloads } from "@tensorferry/core/group/Exchange"
 import type { MeshPlan } from "@tensorferry/core/ir/MeshPlan"
 import { executeMeshPlan } from "@tensorferry/core/mesh/executeMeshPlan"
 import type { MeshAgreement } from "@tensorferry/core/mesh/MeshAgreement"
 import { agreeOnMeshPlan } from "@tensorferry/core/mesh/MeshAgreement"
 import type { HostMemory } from "@tensorferry/core/service/HostMemory"
+import type { ProcessGroupError } from "@tensorferry/core/service/ProcessGroup"
 import { type TensorDict, tensorDict } from "@tensorferry/core/tensor/TensorDict"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
@@ -286,29 +288,46 @@ const transferFailed = (batch: Batch, error: Failure): BusError => {
   )
 }
 
-const Intent = Schema.fromJsonString(
-  Schema.Struct({ batch: Schema.String, generation: Schema.Int, direction: Schema.Int })
-)
+const Intent = Schema.Struct({ batch: Schema.String, generation: Schema.Int, direction: Schema.Int })
+type Intent = typeof Intent.Type
+const intents = jsonPayloads(Intent)
+
+/** A rank of the group that is about to do something else; without an intent where its answer cannot be read. */
+interface OtherIntent {
+  readonly rank: number
+  readonly intent: Intent | undefined
+}
+
+/** Answers that say the same are not read: transfers of small batches repeat, and this is part of each. */
+const sameIntent = (own: Intent): Payloads<Intent, void, OtherIntent> => {
+  const expected = intents.encode(own)
+  return {
+    encode: () => expected,
+    decodeAll: (payloads) => {
+      const rank = payloads.findIndex((payload) => Buffer.compare(payload, expected) !== 0)
+      if (rank < 0) return Result.void
+      const [intent] = Result.getOrElse(intents.decodeAll([payloads[rank]!]), () => [])
+      return Result.fail({ rank, intent })
+    }
+  }
+}
 
 /** All ranks say what they are about to do; who differs is named on all of them. */
-const agreeOnIntent = Effect.fnUntraced(function* (batch: Batch, direction: Direction) {
+const agreeOnIntent = (batch: Batch, direction: Direction): Effect.Effect<void, BusError | ProcessGroupError> => {
   const { pair, id, generation } = batch
-  const text = yield* Effect.orDie(Schema.encodeEffect(Intent)({ batch: id, generation, direction }))
-  const gathered = yield* pair.group.allGather("transfer", new TextEncoder().encode(text))
-  const texts = gathered.map((bytes) => new TextDecoder().decode(bytes))
-  const odd = texts.findIndex((each) => each !== text)
-  if (odd < 0) return
-  const agent = pair.members.agents[odd]!
-  const theirs = Schema.decodeResult(Intent)(texts[odd]!)
-  const described = (of: { readonly batch: string; readonly direction: number }) =>
-    `batch ${of.batch} to ${pair.members.sides[of.direction === 0 ? 1 : 0].name}`
-  return yield* busError("BatchMismatch", {
-    op: "Transfer",
-    peer: agent,
-    detail: `Pair ${pair.name}: this agent transfers ${described({ batch: id, direction })}, agent ${agent} ${Result.isSuccess(theirs) ? described(theirs.success) : "something unknown"}.`,
-    remedy: "Send the same batches in the same order on all ranks, as send on one side and recv on the other."
+  const own: Intent = { batch: id, generation, direction }
+  const described = (of: Intent) => `batch ${of.batch} to ${pair.members.sides[of.direction === 0 ? 1 : 0].name}`
+  return Effect.mapError(exchangePayloads(pair.group, "transfer", sameIntent(own), own), (error) => {
+    if (!("intent" in error)) return error
+    const agent = pair.members.agents[error.rank]!
+    return busError("BatchMismatch", {
+      op: "Transfer",
+      peer: agent,
+      detail: `Pair ${pair.name}: this agent transfers ${described(own)}, agent ${agent} ${error.intent === undefined ? "something unknown" : described(error.intent)}.`,
+      remedy: "Send the same batches in the same order on all ranks, as send on one side and recv on the other."
+    })
   })
-})
+}
 
 /** Whether no rank has anything to move. All ranks find the same: it follows from what all stated. */
 const movesNothing = ({ tensors }: MeshPlan): boolean => tensors.every(({ shape }) => shape.includes(0))

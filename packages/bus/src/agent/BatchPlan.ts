@@ -4,7 +4,9 @@
  * Tensors of a pair meet in the order in which each side lists them; pairs are taken by name, so that sides may list them
  * in any order.
  */
+
 import { DType } from "@tensorferry/core/base/DType"
+import { Natural } from "@tensorferry/core/base/Numbers"
 import { equalShapes, formatShape, Shape } from "@tensorferry/core/base/Region"
 import type { MeshPlan } from "@tensorferry/core/ir/MeshPlan"
 import { coordinateAt } from "@tensorferry/core/layout/DeviceMesh"
@@ -17,8 +19,6 @@ import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { type BusError, busError } from "../BusError.ts"
 import type { PairMembers } from "./Registration.ts"
-
-const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }))
 
 export const BatchTensor = Schema.Struct({ pair: Schema.String, dtype: DType, shape: Shape })
 export type BatchTensor = typeof BatchTensor.Type

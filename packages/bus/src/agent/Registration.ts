@@ -3,15 +3,15 @@
  *
  * Invariant: every rank of a pair derives the same order of members and the same layouts, or the same error.
  */
+
 import { digestOf } from "@tensorferry/core/base/Digest"
+import { Natural } from "@tensorferry/core/base/Numbers"
 import { deviceMesh } from "@tensorferry/core/layout/DeviceMesh"
 import { type MeshLayout, meshLayout, Placement } from "@tensorferry/core/layout/Placement"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { type BusError, busError } from "../BusError.ts"
 import type { Entries } from "../store/KeyValueStore.ts"
-
-const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }))
 
 export const Registration = Schema.Struct({
   version: Schema.Literal(1),

@@ -1,4 +1,5 @@
 /** Shapes of meshes and placements, as clients of both kinds send them. */
+import { Natural } from "@tensorferry/core/base/Numbers"
 import {
   Partial,
   type PartialOp,
@@ -14,8 +15,6 @@ import * as Schema from "effect/Schema"
 import { decodeOwnPayload, encodeOwnPayload, isOwnPayload } from "./OwnPayload.ts"
 import { type PayloadError, payloadError } from "./PayloadError.ts"
 import { type PickleValue, readPickle } from "./Pickle.ts"
-
-const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }))
 
 const MeshShape = Schema.Struct({ type: Schema.Literal("mesh"), shape: Schema.Array(Natural) })
 const Placements = Schema.Struct({ type: Schema.Literal("placements"), placements: Schema.Array(PlacementSchema) })

@@ -8,12 +8,12 @@
  * - `TorchCudaTensor`: CUDA memory to be opened through its IPC handle; the counter and the event are PyTorch's. A tensor
  *   without elements has no memory.
  */
+
 import { bitsOf, DType } from "@tensorferry/core/base/DType"
+import { Natural } from "@tensorferry/core/base/Numbers"
 import { Shape } from "@tensorferry/core/base/Region"
 import { HostMemoryHandle } from "@tensorferry/core/service/HostMemory"
 import * as Schema from "effect/Schema"
-
-const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }))
 
 /** PyTorch's header before the bytes of a file-shared storage; its first 4 bytes count the owners. */
 export const torchHeaderBytes = 64

@@ -12,6 +12,7 @@ import { fullRegion } from "@tensorferry/core/base/Region"
 import { syncFolder, systemCall, writeFully } from "@tensorferry/core/checkpoint/FileAccess"
 import { openSafetensors } from "@tensorferry/core/checkpoint/Safetensors"
 import { stageFile, stageSafetensors, tensorSource } from "@tensorferry/core/checkpoint/SafetensorsWriter"
+import { exchangePayloads, jsonPayloads } from "@tensorferry/core/group/Exchange"
 import { planDigest, type ReshardPlan } from "@tensorferry/core/ir/ReshardPlan"
 import type { LocalParameter, ModelLayout } from "@tensorferry/core/layout/ModelLayout"
 import { estimatePlans, hostLinkSpeeds } from "@tensorferry/core/planner/Estimate"
@@ -161,7 +162,7 @@ const writeTensors = Effect.fnUntraced(function* (
   return { file: name, rank: group.rank - layout.ranks[0]!, tensors } satisfies ShardFile
 })
 
-const shardCodec = Schema.fromJsonString(Schema.NullOr(ShardFile))
+const shardPayloads = jsonPayloads(Schema.NullOr(ShardFile))
 
 /** Rank 0 writes the manifest and gives the folder its name, after all files are in it. */
 const publish = Effect.fnUntraced(function* (
@@ -172,14 +173,23 @@ const publish = Effect.fnUntraced(function* (
   group: ProcessGroupShape,
   shard: ShardFile | null
 ) {
-  const text = yield* Effect.orDie(Schema.encodeEffect(shardCodec)(shard))
-  const payloads = yield* group.allGather("written shards", new TextEncoder().encode(text))
+  // Only rank 0 reads what all have written.
+  const payloads = group.rank === 0 ? shardPayloads : { ...shardPayloads, decodeAll: () => Result.succeed([]) }
+  const written = yield* exchangePayloads(group, "written shards", payloads, shard).pipe(
+    Effect.catchTag("UnreadableAnswer", ({ rank }) =>
+      Effect.fail(
+        modelError("InvalidManifest", {
+          rank: group.rank,
+          file: out.temporary,
+          op: "write",
+          detail: `Rank ${rank} described its shard in a form that this version cannot read.`,
+          remedy: "Run the same version on all ranks."
+        })
+      )
+    )
+  )
   if (group.rank === 0) {
-    const shards: Array<ShardFile> = []
-    for (const payload of payloads) {
-      const decoded = Schema.decodeResult(shardCodec)(new TextDecoder().decode(payload))
-      if (Result.isSuccess(decoded) && decoded.success !== null) shards.push(decoded.success)
-    }
+    const shards = written.filter((one) => one !== null)
     const manifest = yield* encodeManifest({
       format: "tensorferry.checkpoint",
       version: 2,

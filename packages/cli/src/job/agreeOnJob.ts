@@ -5,23 +5,21 @@
  * Paths of the checkpoint and of packages may differ, as hosts do; what they hold is compared where it is used.
  */
 import { canonicalJson, digestOf } from "@tensorferry/core/base/Digest"
+import { exchange } from "@tensorferry/core/group/Exchange"
 import { formatParallelConfig } from "@tensorferry/core/layout/ModelLayout"
 import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
 import { modelError } from "@tensorferry/model/ModelError"
 import * as Effect from "effect/Effect"
-import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import { type AnyJobSpec, isMeshJob } from "./JobSpec.ts"
 import { formatMeshChoice } from "./meshPlans.ts"
 
-const Arguments = Schema.fromJsonString(Schema.Record(Schema.String, Schema.String))
-const encode = Schema.encodeSync(Arguments)
-const decode = Schema.decodeUnknownOption(Arguments)
+const Arguments = Schema.Record(Schema.String, Schema.String)
 
 /** Values that fill pages, by a digest. */
 const short = (value: unknown): string => `digest ${digestOf(value).slice(0, 12)}`
 
-/** What all ranks must have been told alike, as one would write it. */
+/** What all ranks must have been given alike, as one would write it. */
 const argumentsOf = (spec: AnyJobSpec): { readonly [name: string]: string } => ({
   "--verify": spec.verify ? "on" : "off",
   ...(isMeshJob(spec)
@@ -55,11 +53,21 @@ const describeValues = (values: ReadonlyArray<string>): string => {
 
 /** Collective; fails on all ranks with the arguments that differ, and who has which. */
 export const agreeOnJob = Effect.fnUntraced(function* (group: ProcessGroupShape, spec: AnyJobSpec) {
-  const payloads = yield* group.allGather("job arguments", new TextEncoder().encode(encode(argumentsOf(spec))))
-  const all = payloads.map((payload) => Option.getOrElse(decode(new TextDecoder().decode(payload)), () => ({})))
+  const all = yield* exchange(group, "job arguments", Arguments, argumentsOf(spec)).pipe(
+    Effect.catchTag("UnreadableAnswer", ({ rank }) =>
+      Effect.fail(
+        modelError("InvalidUsage", {
+          rank: group.rank,
+          op: "compare arguments",
+          detail: `Rank ${rank} sent arguments that this version cannot read.`,
+          remedy: "Run the same version on all ranks."
+        })
+      )
+    )
+  )
   const names = new Set(all.flatMap((one) => Object.keys(one)))
   const differing = [...names].flatMap((name) => {
-    const values = all.map((one: { readonly [name: string]: string }) => one[name] ?? "not given")
+    const values = all.map((one) => one[name] ?? "not given")
     return new Set(values).size === 1 ? [] : [`${name}: ${describeValues(values)}`]
   })
   if (differing.length === 0) return

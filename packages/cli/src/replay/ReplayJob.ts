@@ -1,9 +1,8 @@
 /** What learner and collector of the `replay` commands agree on: the job, and the messages around the pack requests. */
+import { Natural } from "@tensorferry/core/base/Numbers"
 import { ReplaySlotHandle } from "@tensorferry/core/replay/ReplaySlots"
 import { HostMemoryHandle } from "@tensorferry/core/service/HostMemory"
 import * as Schema from "effect/Schema"
-
-const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }))
 
 /** What the collector is told first. */
 export const CollectorJob = Schema.TaggedStruct("CollectorJob", {

@@ -1,9 +1,9 @@
 /**
  * Names of the things that operations refer to. A task id is global: both ends of one transfer carry the same one.
  */
-import * as Schema from "effect/Schema"
 
-const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }))
+import * as Schema from "effect/Schema"
+import { Natural } from "./Numbers.ts"
 
 /** A process of the job, counted from 0. Sparse sets of ranks are legal. */
 export const Rank = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 2 ** 31 - 1 }))

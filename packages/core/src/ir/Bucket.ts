@@ -4,11 +4,11 @@
  * Invariant: both ends make equal buckets, because their composition follows from the shared plan alone; `device` and what
  * execution adds (`bufferReadyEvent`) are each end's own business.
  */
+
 import * as Schema from "effect/Schema"
+import { Natural } from "../base/Numbers.ts"
 import { DeviceText } from "../tensor/Device.ts"
 import { Chunk } from "./Chunk.ts"
-
-const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }))
 
 /** A chunk at its place in a bucket: `offset` and `nbytes` in bytes. */
 export const BucketEntry = Schema.Struct({

@@ -7,14 +7,14 @@
  * - `none` chunks bring a member's part of such a box to the rank that reduces it, in the source's element type; nothing of
  *   them is written to a destination tensor.
  */
+
 import * as Schema from "effect/Schema"
 import { DType } from "../base/DType.ts"
 import { Rank } from "../base/Ids.ts"
+import { Natural } from "../base/Numbers.ts"
 import { formatRegion, formatShape, Region, Shape } from "../base/Region.ts"
 import { PartialOp } from "../layout/Placement.ts"
 import { CellRef, RouteKind } from "./Route.ts"
-
-const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }))
 
 /** Contributions are reduced in this order, in the source's element type, once. */
 export const PartialGroup = Schema.Struct({

@@ -3,11 +3,11 @@
  * the rule that chooses among replicas. Data only, and small: routes follow from it (`MeshPlanner.routesOf`), for one rank
  * or all, so a map of thousands of ranks costs nothing to keep, compare or send.
  */
+
 import * as Schema from "effect/Schema"
 import { type Digest, digestOf } from "../base/Digest.ts"
+import { Natural } from "../base/Numbers.ts"
 import { MeshLayout, PartialOp } from "../layout/Placement.ts"
-
-const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }))
 
 /**
  * Which of the ranks that hold a shard serve whom.

@@ -5,16 +5,16 @@
  * Order: buckets are listed in one order that all ranks share, contributions to reductions first, so a transport without
  * any buffering may go through the list front to back.
  */
+
 import * as Schema from "effect/Schema"
 import { type Digest, digestOf } from "../base/Digest.ts"
 import { DType } from "../base/DType.ts"
 import { Rank } from "../base/Ids.ts"
+import { Natural } from "../base/Numbers.ts"
 import { Shape } from "../base/Region.ts"
 import { Bucket } from "./Bucket.ts"
 import { Chunk } from "./Chunk.ts"
 import { M2MMap } from "./M2MMap.ts"
-
-const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }))
 
 /** A tensor of a plan between meshes: its whole shape, its types, and what this rank holds of it. */
 export const MeshTensor = Schema.Struct({

@@ -3,14 +3,14 @@
  * they refer to, so that a plan read from a file can be checked without the rosters. Data only; the JSON form is
  * versioned.
  */
+
 import * as Schema from "effect/Schema"
 import { type Digest, digestOf } from "../base/Digest.ts"
 import { DType } from "../base/DType.ts"
 import { Rank } from "../base/Ids.ts"
+import { Natural } from "../base/Numbers.ts"
 import { Shape } from "../base/Region.ts"
 import { TransferOp } from "./TransferOp.ts"
-
-const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }))
 
 /** A tensor of this rank that the plan reads or writes. */
 export const PlanTensor = Schema.Struct({

@@ -4,10 +4,10 @@
  * Each tensor dimension is cut into equal cells, finely enough that every shard of both sides is made of whole ones. A
  * cell is named by its place in a rank's local shard.
  */
+
 import * as Schema from "effect/Schema"
 import { Rank } from "../base/Ids.ts"
-
-const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }))
+import { Natural } from "../base/Numbers.ts"
 
 /**
  * - `p2p`: to one other rank; `broadcast`: to several; `local`: the rank keeps it.

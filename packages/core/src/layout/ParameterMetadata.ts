@@ -9,13 +9,14 @@
  * - explicit: `partitionOffsets`, the global intervals that the shard holds along `partitionDim`, in local order. The only
  *   form in which shards may be uneven or empty.
  */
+
 import * as Schema from "effect/Schema"
 import { DType } from "../base/DType.ts"
 import { Rank } from "../base/Ids.ts"
+import { Natural } from "../base/Numbers.ts"
 import { Interval, Shape } from "../base/Region.ts"
 
 const Ranks = Schema.NullOr(Schema.Array(Rank))
-const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }))
 
 export const ParameterMetadata = Schema.Struct({
   /** Name in the module of the rank that owns it. */

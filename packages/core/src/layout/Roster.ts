@@ -7,15 +7,15 @@
  * Invariant: members are in ascending order of rank; the order of parameters is that of the module, and task ids follow
  * it.
  */
+
 import * as Schema from "effect/Schema"
 import { type Digest, digestOf } from "../base/Digest.ts"
 import { DType } from "../base/DType.ts"
 import { Rank } from "../base/Ids.ts"
+import { Natural } from "../base/Numbers.ts"
 import { Interval, Shape } from "../base/Region.ts"
 import type { ParameterMetadata } from "./ParameterMetadata.ts"
 import { globalExpertName } from "./ParameterNames.ts"
-
-const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }))
 
 /** How a shard is shaped and cut, without its names: what planning looks at. */
 export const ParameterStructure = Schema.Struct({

@@ -6,6 +6,7 @@
  */
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
+import { exchange } from "../group/Exchange.ts"
 import { bucketBytesFor } from "../planner/Bucketing.ts"
 import { hostLinkSpeeds } from "../planner/Estimate.ts"
 import { ProcessGroup, type ProcessGroupError, processGroupError } from "../service/ProcessGroup.ts"
@@ -17,7 +18,7 @@ export interface BucketMeans {
   readonly freeBytes: number
   /** One direction of this rank's link to others, in bytes per second. A host's by default. */
   readonly bytesPerSecond?: number
-  /** What starting a transfer costs. A millisecond by default: what ranks tell each other in a run over TCP. */
+  /** What starting a transfer costs. A millisecond by default: what ranks say to each other in a run over TCP. */
   readonly startSeconds?: number
   /** As in the settings of the update. */
   readonly maxInFlight?: number
@@ -29,7 +30,6 @@ const Means = Schema.Struct({
   startSeconds: Schema.Finite,
   maxInFlight: Schema.Finite
 })
-const meansCodec = Schema.fromJsonString(Means)
 
 /** Waves that hold buffers at once: the one before, the one under way and the next. */
 const wavesWithBuffers = 3
@@ -48,15 +48,16 @@ export const agreeOnBucketBytes = Effect.fn("agreeOnBucketBytes")(function* (
     startSeconds: means.startSeconds ?? 0.001,
     maxInFlight: means.maxInFlight ?? defaultInFlight
   }
-  const told = yield* group.allGather("size of buckets", new TextEncoder().encode(JSON.stringify(mine)))
-  const all = yield* Effect.forEach(told, (bytes, rank) =>
-    Effect.mapError(Schema.decodeEffect(meansCodec)(new TextDecoder().decode(bytes)), (error) =>
-      processGroupError("ProtocolViolation", [rank], {
-        rank,
-        op: "agreeOnBucketBytes",
-        detail: error.message,
-        remedy: "Run the same version of tensorferry on every rank, and state finite numbers."
-      })
+  const all = yield* exchange(group, "size of buckets", Means, mine).pipe(
+    Effect.catchTag("UnreadableAnswer", ({ rank, detail }) =>
+      Effect.fail(
+        processGroupError("ProtocolViolation", [rank], {
+          rank,
+          op: "agreeOnBucketBytes",
+          detail,
+          remedy: "Run the same version of tensorferry on every rank, and state finite numbers."
+        })
+      )
     )
   )
   const least = (of: (one: typeof mine) => number) => Math.min(...all.map(of))

@@ -3,12 +3,14 @@
  * the longest schedule has. One run of the copy service without operations, so that a rank which cannot take part, was
  * interrupted or is gone is known to all, as in any other run.
  */
+
 import * as Effect from "effect/Effect"
-import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { type Digest, digestOf } from "../base/Digest.ts"
 import type { Rank } from "../base/Ids.ts"
-import { fromGroupError } from "../copy/internal/handshake.ts"
+import { Natural, Positive } from "../base/Numbers.ts"
+import { fromGroupError } from "../copy/CopyFailures.ts"
+import { exchange } from "../group/Exchange.ts"
 import { m2mDigest } from "../ir/M2MMap.ts"
 import type { MeshPlan } from "../ir/MeshPlan.ts"
 import { type CopyError, CopyService, copyError } from "../service/CopyService.ts"
@@ -36,9 +38,6 @@ export interface MeshAgreement {
   readonly transferWaves: number
 }
 
-const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }))
-const Positive = Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: Number.MAX_SAFE_INTEGER }))
-
 const Statement = Schema.Struct({
   sharedDigest: Schema.String,
   maxInFlight: Positive,
@@ -46,40 +45,29 @@ const Statement = Schema.Struct({
   reductionWaves: Natural,
   transferWaves: Natural
 })
-const statementCodec = Schema.fromJsonString(Statement)
 
 /** Name and digest of each tensor of a plan. */
 const Contents = Schema.Array(Schema.Tuple([Schema.String, Schema.String]))
-const contentsCodec = Schema.fromJsonString(Contents)
 
 const operation = "executeMeshPlan"
 
 /** Every rank's value, or the error that all of them get. */
-const exchange = <A>(
+const exchangeAll = <A, I>(
   group: ProcessGroupShape,
   label: string,
-  codec: Schema.Codec<A, string>,
+  schema: Schema.Codec<A, I>,
   value: A
 ): Effect.Effect<ReadonlyArray<A>, CopyError> =>
-  Effect.gen(function* () {
-    const text = yield* Effect.orDie(Schema.encodeEffect(codec)(value))
-    const gathered = group.allGather(label, new TextEncoder().encode(text))
-    const payloads = yield* Effect.mapError(gathered, (error) => fromGroupError(group.rank, label, error))
-    const values: Array<A> = []
-    for (const [rank, payload] of payloads.entries()) {
-      const decoded = Schema.decodeResult(codec)(new TextDecoder().decode(payload))
-      if (Result.isFailure(decoded)) {
-        return yield* copyError("Incompatible", [rank], {
-          rank,
+  Effect.mapError(exchange(group, label, schema, value), (error) =>
+    error._tag === "ProcessGroupError"
+      ? fromGroupError(group.rank, label, error)
+      : copyError("Incompatible", [error.rank], {
+          rank: error.rank,
           op: operation,
-          detail: `Rank ${rank} sent a message that this version cannot read.`,
+          detail: `Rank ${error.rank} sent a message that this version cannot read.`,
           remedy: "Run the same version on all ranks."
         })
-      }
-      values.push(decoded.success)
-    }
-    return values
-  })
+  )
 
 const contentsOf = (plan: MeshPlan): typeof Contents.Type => {
   const maps = plan.maps.map(m2mDigest)
@@ -125,10 +113,10 @@ const settle = (
   own: MeshAgreement
 ): Effect.Effect<MeshAgreement, CopyError> =>
   Effect.gen(function* () {
-    const all = yield* exchange(group, "mesh plan", statementCodec, own)
+    const all = yield* exchangeAll(group, "mesh plan", Statement, own)
     const plans = oddOne(all.map(({ sharedDigest }) => sharedDigest))
     if (plans !== undefined) {
-      const contents = yield* exchange(group, "mesh plan contents", contentsCodec, contentsOf(plan))
+      const contents = yield* exchangeAll(group, "mesh plan contents", Contents, contentsOf(plan))
       return yield* planDiffers(contents, plans.rank, plans.other)
     }
     const settingsOf = ({ maxInFlight, pieceBytes }: MeshAgreement) =>

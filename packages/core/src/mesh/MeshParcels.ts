@@ -13,10 +13,10 @@ import type { Chunk } from "../ir/Chunk.ts"
 import type { MeshPlan } from "../ir/MeshPlan.ts"
 import { partByteLength, splitPart } from "../planner/Bucketing.ts"
 
-/** Buckets of a channel under way at once, unless told otherwise. */
+/** Buckets of a channel under way at once, unless the settings say otherwise. */
 export const defaultInFlight = 2
 
-/** Most bytes of a piece, unless told otherwise: a bucket, but not less than 64 KiB. */
+/** Most bytes of a piece, unless the settings say otherwise: a bucket, but not less than 64 KiB. */
 export const defaultPieceBytes = ({ bucketBytes }: MeshPlan): number => Math.max(bucketBytes, 64 * 1024)
 
 /** A part of a chunk, at its place in the parcel's buffer. */

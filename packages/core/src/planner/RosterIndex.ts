@@ -9,7 +9,7 @@ import type { Rank } from "../base/Ids.ts"
 import { expertNumber } from "../layout/ParameterNames.ts"
 import type { ClassParameter, GroupSet, ParameterStructure, Roster, RosterMember } from "../layout/Roster.ts"
 import { type PlanError, planError } from "./PlanError.ts"
-import { isSharded } from "./ShardTiles.ts"
+import { isSharded } from "./ShardSegments.ts"
 
 export type Side = "source" | "destination"
 

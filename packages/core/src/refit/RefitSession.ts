@@ -4,8 +4,9 @@
  *
  * What travels is collected in memory of its own, in the form of the wire; a commit writes the weights in use from it, once
  * per tensor, then rebuilds what was derived from them, once per cache, and only then is the new version in use. States and
- * refusals: `RefitState`; what an update has brought: `RefitUpdate`; the weights in their places: `RefitWeights`. Calls are
- * serialized; `use` goes on meanwhile and tells every version that it saw (`RefitReaders`).
+ * refusals: `RefitState`; what an update has brought: `RefitUpdate`; what a commit comes to: `RefitCommit`; the weights in
+ * their places: `RefitWeights`. Calls are serialized; `use` goes on meanwhile and reports every version that it saw
+ * (`RefitReaders`).
  *
  * Memory: one copy in wire form beside the weights in use; with `exchange` a second place for the weights as well.
  */
@@ -24,7 +25,8 @@ import type { CopyError, CopyService } from "../service/CopyService.ts"
 import { TensorEngine } from "../service/TensorEngine.ts"
 import type { Tensor } from "../tensor/Tensor.ts"
 import { type TensorDict, tensorDict } from "../tensor/TensorDict.ts"
-import { contentDigest, tensorDigest } from "./ContentDigest.ts"
+import { tensorDigest } from "./ContentDigest.ts"
+import { judgeCommit, paused } from "./RefitCommit.ts"
 import { causedBy, type RefitError, refitError } from "./RefitError.ts"
 import { type Reading, RefitReaders, type Used } from "./RefitReaders.ts"
 import { allocateWire, type RefitSpec, specFault } from "./RefitSpec.ts"
@@ -111,8 +113,6 @@ export interface SessionOptions {
   /** How long a commit waits for readers of the place that it is about to write. 60 seconds by default. */
   readonly readerDeadline?: Duration.Input
 }
-
-const defaultRepeatLimit = 3
 
 /** A session over weights whose contents are not known yet. Its memory lives in the scope. */
 export const makeRefitSession = Effect.fnUntraced(function* (
@@ -250,69 +250,30 @@ export const makeRefitSession = Effect.fnUntraced(function* (
       )
     })
 
-  const paused = <A>(
-    effect: Effect.Effect<A, RefitError, TensorEngine>
-  ): Effect.Effect<A, RefitError, TensorEngine> => {
-    const named = (what: string) => (error: { readonly message: string }) =>
-      refitError("CommitFailed", {
-        detail: `${what} failed: ${error.message}`,
-        remedy: "The update is gone; begin again when this works."
-      })
-    const pause = Effect.tapError(Effect.mapError(spec.pause ?? Effect.void, named("Pausing")), () =>
-      Effect.sync(() => fail())
-    )
-    return Effect.uninterruptibleMask((unmasked) =>
-      Effect.gen(function* () {
-        yield* unmasked(pause)
-        const exit = yield* Effect.exit(unmasked(effect))
-        yield* Effect.mapError(spec.resume ?? Effect.void, named("Resuming"))
-        return yield* exit
-      })
-    )
-  }
-
   const commit: RefitSession["commit"] = ({ id, expected } = {}) =>
     serialized(
       Effect.gen(function* (): Effect.fn.Return<CommitResult, RefitError, TensorEngine> {
         yield* apply({ _tag: "Commit", id })
-        const { label, kind } = state.open!
         const current = update!
-        const found = yield* findDigests(current.names)
-        const lacking = current.lacking(kind, found)
-        if (lacking !== undefined) return yield* lacking
-        const digest = contentDigest(found)
-        if (expected !== undefined && expected !== digest) {
-          return yield* refitError("DigestMismatch", {
-            detail: `The content is ${digest}; the sender states ${expected}.`,
-            remedy: "Send the update again."
-          })
-        }
-        const previous =
-          state.weights._tag === "Ready" || state.weights._tag === "Asleep" ? state.weights.version : undefined
-        const isSame = previous?.id === digest && state.weights._tag === "Ready"
-        const touched = current.names
-        const warnings: Array<RefitWarning> = [...current.warnings]
-        const sameInARow = isSame ? repeats + 1 : 1
-        if (sameInARow >= (spec.repeatLimit ?? defaultRepeatLimit)) {
-          const detail = `The same content was committed ${sameInARow} times in a row: does the sender send what it trains?`
-          warnings.push({ kind: "Repeated", detail })
-        }
-        if (isSame) {
-          repeats = sameInARow
+        const { names: touched } = current
+        const found = yield* findDigests(touched)
+        const verdict = yield* Effect.fromResult(
+          judgeCommit(spec, { state, update: current, digests: found, repeats, expected })
+        )
+        const { version, warnings } = verdict
+        if (verdict._tag === "Same") {
+          repeats = verdict.repeats
           update = undefined
           become({ ...state, open: undefined })
           const nothing = { published: "nothing", addressesChanged: false, tensors: [], caches: [] } as const
-          return { version: previous, previous, changed: false, ...nothing, warnings }
+          return { version, previous: version, changed: false, ...nothing, warnings }
         }
-        const version: RefitVersion = { id: digest, label }
-        const written = [...spec.tensors.keys()].filter(
-          (name) => spec.publish === "exchange" || current.has(spec.aliases?.get(name) ?? name)
-        )
-        yield* paused(publish(written, version, found))
-        repeats = 1
+        const unpaused = Effect.sync(() => fail())
+        yield* paused(spec, publish(verdict.written, version, found), unpaused)
+        repeats = verdict.repeats
         return {
           version,
-          previous,
+          previous: verdict.previous,
           changed: true,
           published: spec.publish ?? "copy",
           addressesChanged: spec.publish === "exchange",

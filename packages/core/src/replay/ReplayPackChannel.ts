@@ -37,7 +37,7 @@ export interface ReplayPackChannel {
 /** The channel that Node keeps between a process and one that it forked: `portChannel(child)`, `portChannel(process)`. */
 export const portChannel = (port: MessagePort): ReplayPackChannel => ({
   send: (message) => {
-    // Errors of a closing channel are told by its end.
+    // Errors of a closing channel are reported by its end.
     if (port.connected) port.send?.(message, () => undefined)
   },
   isOpen: () => port.connected,

@@ -2,10 +2,11 @@
  * What learner and collector say to each other about packs: plain JSON, so that any channel carries it. Everything that
  * arrives is decoded and checked; what is not one of these messages is none of this protocol's business.
  */
+
 import * as Schema from "effect/Schema"
+import { Natural } from "../base/Numbers.ts"
 import { ReplayPipelineReason } from "./ReplayPipelineError.ts"
 
-const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }))
 /** A number of 64 bits, as text. */
 const Long = Schema.String.check(Schema.isPattern(/^\d{1,19}$/))
 

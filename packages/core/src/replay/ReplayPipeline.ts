@@ -6,7 +6,7 @@
  * ```
  *   idle ──startPrepare──▶ packing ──packed──▶ copying ──copied──▶ cold ──sampleLargeBatch──▶ hot
  *    ▲                        │                   │                  (from copying, too)       │
- *    │◀──── failure told ── failed ◀──────────────┘                                            │
+ *    │◀────── reported ──── failed ◀──────────────┘                                            │
  *    └─────────────────────────────────── afterTick ──────────────────────────────────────────┘
  * ```
  * Contract
@@ -17,33 +17,42 @@
  * - `batchReady`: the oldest prepared batch is on the device. `waitUntilReady` waits for that on the host.
  *   `sampleLargeBatch` does not: it makes the consumer's stream wait for the copy, and answers views of the device slot.
  *   Called again before `afterTick` it answers the same batch.
- * - A slot's host memory is packed anew only when its copy has ended; its device memory is written anew only when also
+ * - A slot's host memory is packed again only when its copy has ended; its device memory is written again only when also
  *   the consumer is done with it: at `afterTick`, or when the Effect given to `afterTick` has ended, where the consumer's
  *   work is still queued on the device then.
- * - A failed batch is told once, by the wait or sample that comes to it, and its slot is idle again. That tick can be
- *   prepared again where no later one was. After a failed copy of the hot batch, `afterTick` tells it.
+ * - A failed batch is reported once, by the wait or sample that comes to it, and its slot is idle again. That tick can be
+ *   prepared again where no later one was. After a failed copy of the hot batch, `afterTick` reports it.
  * - Every wait has a deadline; when it passes or the wait is interrupted, nothing changes and the wait can be repeated.
  *   The pipeline's scope ends all preparations before anything is freed.
  *
  * Spans (`replay.pack`, `replay.collect` of the collector's own work, `replay.submit`, `replay.copy`, `replay.wait`,
  * `replay.swap`) go to the caller's tracer.
  */
-import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
 import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
-import type * as Fiber from "effect/Fiber"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
 import { type ReplayStream, ReplayTransferBackend, type ReplayTransferError } from "../service/ReplayTransferBackend.ts"
 import { inSpan } from "../service/Spans.ts"
 import type { Tensor } from "../tensor/Tensor.ts"
+import { makeAccounts } from "./internal/accounts.ts"
+import {
+  begin,
+  drop,
+  initialPipeline,
+  oldest,
+  type PipelineState,
+  type Prepared,
+  release,
+  sample
+} from "./internal/pipelineState.ts"
+import { makePreparing, transfer } from "./internal/preparing.ts"
 import { type PackedBatch, ReplayPackRequests } from "./ReplayPackRequests.ts"
-import { batchError, type ReplayPipelineError, replayPipelineError } from "./ReplayPipelineError.ts"
+import { batchError, type ReplayPipelineError, wrongState } from "./ReplayPipelineError.ts"
+import type { ReplayPipelineReport } from "./ReplayPipelineReport.ts"
 import { type ColumnViews, columnViews, type RowLayout } from "./ReplayRowLayout.ts"
-import { collectSpan } from "./ReplaySpans.ts"
 
 /** What a pipeline is made of. */
 export interface ReplayPipelineInput {
@@ -70,22 +79,7 @@ export interface LargeBatch {
   readonly packed: PackedBatch
 }
 
-/** What a pipeline has done so far, in batches and seconds. */
-export interface ReplayPipelineReport {
-  /** Sampled so far. */
-  readonly batches: number
-  readonly rows: number
-  readonly bytes: number
-  /** The learner waited for batches. */
-  readonly stallSeconds: number
-  /** From request to answer. */
-  readonly packSeconds: number
-  readonly submitSeconds: number
-  /** On the device where it keeps time, else from the submission until the copy was seen to have ended. */
-  readonly copySeconds: number
-  /** Rows that were overwritten while they were packed, and drawn again. */
-  readonly redrawn: number
-}
+export type { ReplayPipelineReport }
 
 export interface ReplayPipeline {
   readonly startPrepare: (tick: number) => Effect.Effect<void, ReplayPipelineError>
@@ -97,33 +91,9 @@ export interface ReplayPipeline {
   readonly report: Effect.Effect<ReplayPipelineReport>
 }
 
-interface Prepared {
-  readonly tick: number
-  readonly slot: number
-  /** Ends when the copy was handed to the backend, with what the collector answered. */
-  readonly submitted: Deferred.Deferred<PackedBatch, ReplayPipelineError>
-  /** Ends when nobody uses the slot for this batch any more. */
-  readonly ended: Deferred.Deferred<void, ReplayPipelineError>
-}
-
-const transferFailed = (batch: Prepared, error: ReplayTransferError): ReplayPipelineError =>
-  batchError(error.reason._tag === "DeadlineExceeded" ? "DeadlineExceeded" : "TransferFailed", batch, {
-    ...(error.reason.backend === undefined ? {} : { backend: error.reason.backend }),
-    op: error.reason.op ?? "submitH2d",
-    detail: `${error.reason._tag}: ${error.reason.detail}`,
-    remedy: error.reason.remedy,
-    isRetryable: error.reason.isRetryable
-  })
-
-const wrongState = (op: string, detail: string, remedy: string, slot?: number): ReplayPipelineError =>
-  replayPipelineError("WrongState", { op, detail, remedy, ...(slot === undefined ? {} : { slot }) })
-
-const closed = (op: string, tick: number): ReplayPipelineError =>
-  wrongState(op, `Tick ${tick}: the pipeline is closed.`, "Keep the pipeline's scope open while it is used.")
-
 const isNatural = (value: number): boolean => Number.isSafeInteger(value) && value >= 0
 
-const secondsOf = (nanos: bigint): number => Number(nanos) / 1e9
+const now = Clock.currentTimeNanos
 
 /** A pipeline over the backend and the packer in the context; they must outlive its scope. */
 export const makeReplayPipeline = Effect.fnUntraced(function* (
@@ -160,110 +130,46 @@ export const makeReplayPipeline = Effect.fnUntraced(function* (
   }
   const isDeferred = (yield* backend.attributes).h2dSubmitter === "torch_copy_deferred"
 
-  /** First in, first out, so that slots are used in turn. */
-  const idle = Array.from({ length: depth }, (_, slot) => slot)
-  const prepared: Array<Prepared> = []
-  /** What must have happened before a device slot is written anew. */
+  let state: PipelineState<LargeBatch> = initialPipeline(depth)
+  /** What must have happened before a device slot is written again. */
   const consumed = new Array<Effect.Effect<void>>(depth).fill(Effect.void)
-  let hot: { readonly batch: Prepared; readonly large: LargeBatch } | undefined
-  let lastTick = -1
-  let isClosed = false
-  const sums = { batches: 0, stall: 0n, pack: 0n, submit: 0, copy: 0, redrawn: 0 }
-
+  const accounts = makeAccounts(rows, layout.rowBytes)
   yield* Effect.addFinalizer(() =>
     Effect.sync(() => {
-      isClosed = true
+      state = { ...state, isClosed: true }
     })
   )
-
-  const now = Clock.currentTimeNanos
-  const spanOf = <A, E>(effect: Effect.Effect<A, E>, name: string, { tick, slot }: Prepared): Effect.Effect<A, E> =>
-    inSpan(effect, name, () => ({ tick, slot, rows, bytes: rows * layout.rowBytes }))
-  const transfer = <A>(batch: Prepared, effect: Effect.Effect<A, ReplayTransferError>) =>
-    Effect.mapError(effect, (error) => transferFailed(batch, error))
-
-  const pack = Effect.fnUntraced(function* (batch: Prepared) {
-    const { tick, slot } = batch
-    const start = yield* now
-    const packed = yield* requests.pack({ tick, slot, seed, rows })
-    sums.pack += (yield* now) - start
-    sums.redrawn += packed.redrawn
-    yield* collectSpan(packed)
-    return packed
+  const { inBackground, spanOf } = makePreparing({
+    backend,
+    requests,
+    scope: background,
+    rows,
+    rowBytes: layout.rowBytes,
+    seed,
+    hostSlots,
+    deviceSlots,
+    consumed,
+    isDeferred,
+    accounts
   })
-
-  const prepare = Effect.fnUntraced(function* (batch: Prepared) {
-    const { slot } = batch
-    // A copy that was given up on, and still reads the host slot.
-    if ((yield* transfer(batch, backend.slotState(slot))) === "submitted") {
-      yield* Effect.ignore(backend.waitReady(slot))
-      if ((yield* transfer(batch, backend.slotState(slot))) === "submitted") {
-        return yield* batchError("DeadlineExceeded", batch, {
-          op: "waitReady",
-          detail: "An earlier copy of the slot does not end.",
-          remedy: "See whether the device still works."
-        })
-      }
-    }
-    const packed = yield* spanOf(pack(batch), "replay.pack", batch)
-    yield* consumed[slot]!
-    const start = yield* now
-    yield* transfer(batch, backend.clearReady(slot))
-    const submission = { slot, destination: deviceSlots[slot]!, source: hostSlots[slot]! }
-    sums.submit += yield* spanOf(transfer(batch, backend.submitH2d(submission)), "replay.submit", batch)
-    yield* Deferred.succeed(batch.submitted, packed)
-    // A deferred copy happens in the consumer's wait, which nobody may make in its place.
-    if (isDeferred) return
-    yield* spanOf(transfer(batch, backend.waitReady(slot)), "replay.copy", batch)
-    sums.copy += (yield* transfer(batch, backend.copySeconds(slot))) ?? secondsOf((yield* now) - start)
-  })
-
-  const inBackground = (batch: Prepared): Effect.Effect<Fiber.Fiber<unknown>> =>
-    prepare(batch).pipe(
-      Effect.onExit((exit) => {
-        const told =
-          Exit.isFailure(exit) && Cause.hasInterruptsOnly(exit.cause) ? Exit.fail(closed("prepare", batch.tick)) : exit
-        const unsubmitted = Exit.isFailure(told) ? Deferred.failCause(batch.submitted, told.cause) : Effect.void
-        return Effect.andThen(unsubmitted, Deferred.done(batch.ended, told))
-      }),
-      Effect.exit,
-      Effect.forkIn(background)
-    )
 
   const startPrepare = (tick: number) =>
     Effect.uninterruptible(
       Effect.suspend(() => {
-        if (isClosed) return Effect.fail(closed("startPrepare", tick))
-        const newest = prepared.at(-1)?.tick ?? lastTick
-        if (!isNatural(tick) || tick <= newest) {
-          const detail = `Tick ${tick} cannot be prepared after tick ${newest}.`
-          return Effect.fail(wrongState("startPrepare", detail, "Prepare ticks in growing order."))
-        }
-        const slot = idle.shift()
-        if (slot === undefined) {
-          const detail = `Tick ${tick}: none of ${depth} slots is idle.`
-          return Effect.fail(wrongState("startPrepare", detail, "Call afterTick first, or use a larger ring depth."))
-        }
-        const batch = { tick, slot, submitted: Deferred.makeUnsafe(), ended: Deferred.makeUnsafe() } as Prepared
-        prepared.push(batch)
-        return Effect.asVoid(inBackground(batch))
+        const begun = begin(state, tick, { submitted: Deferred.makeUnsafe(), ended: Deferred.makeUnsafe() })
+        if (Result.isFailure(begun)) return Effect.fail(begun.failure)
+        state = begun.success.state
+        return Effect.asVoid(inBackground(begun.success.batch))
       })
     )
 
-  const oldest = (op: string): Effect.Effect<Prepared, ReplayPipelineError> =>
-    Effect.suspend(() => {
-      const batch = prepared[0]
-      return batch === undefined
-        ? Effect.fail(wrongState(op, "No batch was prepared.", "Call startPrepare first."))
-        : Effect.succeed(batch)
-    })
+  const next = (op: string): Effect.Effect<Prepared, ReplayPipelineError> =>
+    Effect.suspend(() => Effect.fromResult(oldest(state, op)))
 
   /** Takes a batch that failed out of the queue, once. What still works on it keeps its slot. */
-  const drop = (batch: Prepared): Effect.Effect<void> =>
+  const dropEnded = (batch: Prepared): Effect.Effect<void> =>
     Effect.sync(() => {
-      if (prepared[0] !== batch || !Deferred.isDoneUnsafe(batch.ended)) return
-      prepared.shift()
-      idle.push(batch.slot)
+      if (Deferred.isDoneUnsafe(batch.ended)) state = drop(state, batch)
     })
 
   /** A batch whose preparation has ended is not waited for, unless the consumer's wait makes the copy: no timer is needed. */
@@ -290,12 +196,10 @@ export const makeReplayPipeline = Effect.fnUntraced(function* (
           isRetryable: true
         })
       })
-      const told = Effect.tapError(inTime, () => (isLate ? Effect.void : Effect.andThen(quiet(batch), drop(batch))))
-      return yield* Effect.onExit(told, () =>
-        Effect.map(now, (end) => {
-          sums.stall += end - start
-        })
+      const dropped = Effect.tapError(inTime, () =>
+        isLate ? Effect.void : Effect.andThen(quiet(batch), dropEnded(batch))
       )
+      return yield* Effect.onExit(dropped, () => Effect.map(now, (end) => accounts.stalled(end - start)))
     })
     return spanOf(waiting, "replay.wait", batch)
   }
@@ -310,11 +214,11 @@ export const makeReplayPipeline = Effect.fnUntraced(function* (
       isDeferred ? transfer(batch, backend.waitReady(batch.slot)) : Effect.void
     )
 
-  const sample = (stream: ReplayStream | undefined): Effect.Effect<LargeBatch, ReplayPipelineError> =>
+  const takeSample = (stream: ReplayStream | undefined): Effect.Effect<LargeBatch, ReplayPipelineError> =>
     Effect.gen(function* () {
-      if (hot !== undefined) return hot.large
+      if (state.hot !== undefined) return state.hot.large
       const op = "sampleLargeBatch"
-      const batch = yield* oldest(op)
+      const batch = yield* next(op)
       const { slot, tick } = batch
       const ordered = Effect.gen(function* () {
         const packed = yield* Deferred.await(batch.submitted)
@@ -323,28 +227,20 @@ export const makeReplayPipeline = Effect.fnUntraced(function* (
       })
       const packed = yield* stalled(op, batch, ordered)
       // Someone else may have sampled it while this one waited.
-      if (hot === undefined && prepared[0] === batch) {
-        prepared.shift()
-        lastTick = tick
-        sums.batches += 1
-        hot = { batch, large: { tick, slot, rows: deviceSlots[slot]!, columns: columns[depth + slot]!, packed } }
-      }
-      return hot?.large ?? (yield* sample(stream))
+      const large = { tick, slot, rows: deviceSlots[slot]!, columns: columns[depth + slot]!, packed }
+      const before = state
+      state = sample(state, { batch, large })
+      if (state !== before) accounts.sampled()
+      return state.hot?.large ?? (yield* takeSample(stream))
     })
 
   const swap = (done: Effect.Effect<void>) => {
     const swapping = Effect.gen(function* () {
-      const used = hot
+      const used = state.hot
       if (used === undefined) {
         return yield* wrongState("afterTick", "No batch is hot.", "Call sampleLargeBatch first.")
       }
       const { batch } = used
-      const release = Effect.sync(() => {
-        if (hot !== used) return
-        hot = undefined
-        consumed[batch.slot] = done
-        idle.push(batch.slot)
-      })
       const exit = yield* inDeadline(batch, Effect.exit(Deferred.await(batch.ended)), () =>
         batchError("DeadlineExceeded", batch, {
           op: "afterTick",
@@ -353,36 +249,28 @@ export const makeReplayPipeline = Effect.fnUntraced(function* (
           isRetryable: true
         })
       )
-      yield* release
+      const before = state
+      state = release(state, used)
+      if (state !== before) consumed[batch.slot] = done
       yield* exit
     })
-    return inSpan(swapping, "replay.swap", () => ({ tick: hot?.batch.tick }))
+    return inSpan(swapping, "replay.swap", () => ({ tick: state.hot?.batch.tick }))
   }
 
   return {
     startPrepare,
     batchReady: Effect.suspend(() => {
-      const batch = prepared[0]
+      const [batch] = state.prepared
       if (batch === undefined || !Deferred.isDoneUnsafe(batch.submitted)) return Effect.succeed(false)
-      // A failure is told by the wait; the learner should come and hear it.
+      // The wait reports a failure; the learner should come for it.
       return Effect.orElseSucceed(backend.isReady(batch.slot), () => true)
     }),
-    waitUntilReady: Effect.flatMap(
-      Effect.suspend(() => oldest("waitUntilReady")),
-      (batch) => Effect.asVoid(stalled("waitUntilReady", batch, awaitCopied(batch)))
+    waitUntilReady: Effect.flatMap(next("waitUntilReady"), (batch) =>
+      Effect.asVoid(stalled("waitUntilReady", batch, awaitCopied(batch)))
     ),
-    sampleLargeBatch: (stream) => sample(stream),
+    sampleLargeBatch: takeSample,
     afterTick: (done) => Effect.suspend(() => swap(done ?? Effect.void)),
-    idleSlots: Effect.sync(() => idle.length),
-    report: Effect.sync(() => ({
-      batches: sums.batches,
-      rows: sums.batches * rows,
-      bytes: sums.batches * rows * layout.rowBytes,
-      stallSeconds: secondsOf(sums.stall),
-      packSeconds: secondsOf(sums.pack),
-      submitSeconds: sums.submit,
-      copySeconds: sums.copy,
-      redrawn: sums.redrawn
-    }))
+    idleSlots: Effect.sync(() => state.idle.length),
+    report: Effect.sync(accounts.report)
   }
 })

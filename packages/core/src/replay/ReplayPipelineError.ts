@@ -3,6 +3,7 @@
  */
 import * as Schema from "effect/Schema"
 import { describeReason, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
+import type { ReplayTransferError } from "../service/ReplayTransferBackend.ts"
 
 /** What failed on a batch's way from the ring to the device. */
 export const ReplayPipelineReason = Schema.Union([
@@ -39,3 +40,24 @@ export const batchError = (
   { tick, slot }: { readonly tick: number; readonly slot: number },
   input: Omit<ReasonInput, "slot">
 ): ReplayPipelineError => replayPipelineError(tag, { ...input, slot, detail: `Tick ${tick}: ${input.detail}` })
+
+/** A call that does not fit the pipeline's state. */
+export const wrongState = (op: string, detail: string, remedy: string): ReplayPipelineError =>
+  replayPipelineError("WrongState", { op, detail, remedy })
+
+/** A call, or a preparation, after the scope of the pipeline has ended. */
+export const pipelineClosed = (op: string, tick: number): ReplayPipelineError =>
+  wrongState(op, `Tick ${tick}: the pipeline is closed.`, "Keep the pipeline's scope open while it is used.")
+
+/** A failure of the backend while it served a batch. */
+export const transferFailed = (
+  batch: { readonly tick: number; readonly slot: number },
+  { reason: { _tag, ...fields } }: ReplayTransferError
+): ReplayPipelineError =>
+  batchError(_tag === "DeadlineExceeded" ? "DeadlineExceeded" : "TransferFailed", batch, {
+    ...(fields.backend === undefined ? {} : { backend: fields.backend }),
+    op: fields.op ?? "submitH2d",
+    detail: `${_tag}: ${fields.detail}`,
+    remedy: fields.remedy,
+    isRetryable: fields.isRetryable
+  })

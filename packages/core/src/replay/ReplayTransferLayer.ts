@@ -15,7 +15,7 @@ import * as Layer from "effect/Layer"
 import * as EffectScope from "effect/Scope"
 import { bitsOf } from "../base/DType.ts"
 import { formatShape, isRepresentable } from "../base/Region.ts"
-import { defaultBusyPollMillis, pollUntil } from "../service/BusyPolling.ts"
+import { defaultBusyPollMillis } from "../service/BusyPolling.ts"
 import type { ReplayDevice } from "../service/ReplayDevice.ts"
 import {
   ReplayTransferBackend,
@@ -23,27 +23,12 @@ import {
   type ReplayTransferError
 } from "../service/ReplayTransferBackend.ts"
 import { equalDevices, formatDevice } from "../tensor/Device.ts"
-import type { Storage } from "../tensor/Storage.ts"
-import type { Tensor } from "../tensor/Tensor.ts"
 import { makeRefusals, makeReplayChecks } from "./internal/checks.ts"
-import {
-  begin,
-  breakMaking,
-  changed,
-  clear,
-  endMaking,
-  endRun,
-  isBusy,
-  isUnderWay,
-  type KnownCopy,
-  knownCopy,
-  makeSlot,
-  type ReplaySlot,
-  remember,
-  settle,
-  stateOf,
-  wake
-} from "./internal/slot.ts"
+import { makeDraining } from "./internal/draining.ts"
+import type { BackendRing } from "./internal/ring.ts"
+import { clear, isBusy, makeSlot, type ReplaySlot, settle, stateOf, wake } from "./internal/slot.ts"
+import { makeSubmission } from "./internal/submission.ts"
+import { makeWaiting } from "./internal/waiting.ts"
 
 /** Ring and deadline of a replay backend. */
 export interface ReplayTransferLayerOptions {
@@ -57,11 +42,6 @@ export interface ReplayTransferLayerOptions {
 
 /** Whether a ring can have so many slots: a whole number from 1 to `maxRingDepth`. */
 export const isRingDepth = (depth: number): boolean => Number.isInteger(depth) && depth >= 1 && depth <= maxRingDepth
-
-interface Pair {
-  readonly destination: Tensor
-  readonly source: Tensor
-}
 
 type Doing<A> = Effect.Effect<A, ReplayTransferError>
 
@@ -92,8 +72,6 @@ export const ReplayTransferBusyPoll = Context.Reference<Duration.Duration>(
 /** Slots that a ring may have. */
 export const maxRingDepth = 65_536
 
-const secondsSince = (started: number): number => (performance.now() - started) / 1000
-
 const makeBackend = Effect.fnUntraced(function* (
   device: ReplayDevice,
   options: ReplayTransferLayerOptions
@@ -107,178 +85,28 @@ const makeBackend = Effect.fnUntraced(function* (
   const slots: ReadonlyArray<ReplaySlot> = Array.from({ length: depth }, (_, index) => makeSlot(index))
   const refusals = makeRefusals(backend, target, depth)
   const checks = makeReplayChecks(refusals, target)
-  let isClosed = false
-
-  const bounded = <A>(op: string, slot: ReplaySlot, what: string, work: Doing<A>): Doing<A> =>
-    Effect.timeoutOrElse(work, {
-      duration: deadline,
-      orElse: () => Effect.fail(refusals.late(op, slot.index, what, Duration.format(deadline)))
-    })
-
-  /** Runs what `start` gave; however that ends, the slot knows. */
-  const runStart = (slot: ReplaySlot, next: KnownCopy, starting: Doing<void>): Doing<void> => {
-    begin(slot, next, "making")
-    return Effect.matchCauseEffect(starting, {
-      onSuccess: () => {
-        endMaking(slot)
-        return slot.phase === "idle" && slot.failure !== undefined ? Effect.fail(slot.failure) : Effect.void
-      },
-      onFailure: (cause) => {
-        const [reason] = cause.reasons
-        breakMaking(slot, reason?._tag === "Fail" ? reason.error : undefined, isDeferred)
-        return Effect.failCause(cause)
-      }
-    })
+  const ring: BackendRing = {
+    device,
+    target,
+    slots,
+    refusals,
+    checks,
+    deadline,
+    isDeferred,
+    pollMillis,
+    isClosed: false
   }
-
-  /** A submission whose copy is made by its caller. Much may have happened since it was found right. */
-  const make = (slot: ReplaySlot, next: KnownCopy, starting: Doing<void>): Doing<void> =>
-    Effect.uninterruptibleMask((restore) =>
-      Effect.suspend(() => {
-        settle(slot)
-        const { index } = slot
-        if (isClosed) return Effect.fail(refusals.closed("submitH2d", index))
-        if (isBusy(slot)) return Effect.fail(refusals.busy(index, false))
-        const fault = checks.freed(index, next.destination, next.source)
-        return fault === undefined ? runStart(slot, next, restore(starting)) : Effect.fail(fault)
-      })
-    )
-
-  /** The consumer's wait makes the copy that a submission recorded, unless somebody else did, or dropped it. */
-  const makeRecorded = (slot: ReplaySlot, recorded: KnownCopy, run: number): Doing<void> =>
-    Effect.uninterruptibleMask((restore) =>
-      Effect.suspend(() => {
-        if (isClosed || slot.phase !== "recorded" || slot.run !== run) return Effect.void
-        const fault = checks.freed(slot.index, recorded.destination, recorded.source)
-        const starting = fault === undefined ? recorded.copy.start() : Effect.fail(fault)
-        if (starting !== undefined) return runStart(slot, recorded, restore(starting))
-        begin(slot, recorded, "running")
-        return Effect.void
-      })
-    )
-
-  const start = (slot: ReplaySlot, next: KnownCopy, started: number): Doing<number> => {
-    if (isDeferred) {
-      begin(slot, next, "recorded")
-      return Effect.succeed(secondsSince(started))
-    }
-    const starting = next.copy.start()
-    if (starting !== undefined) {
-      const made = bounded("submitH2d", slot, "The copy did not end into", make(slot, next, starting))
-      return Effect.map(made, () => secondsSince(started))
-    }
-    begin(slot, next, "running")
-    return Effect.succeed(secondsSince(started))
-  }
-
-  const prepare = Effect.fnUntraced(function* (slot: ReplaySlot, { destination, source }: Pair) {
-    const objection = checks.pair(slot.index, destination, source)
-    if (objection !== undefined) return yield* objection
-    remember(slot, destination, source, yield* device.prepare(slot.index, destination, source))
-  })
-
-  const submit = (submission: Pair & { readonly slot: number }, started: number): Doing<number> => {
-    const slot = slots[submission.slot]
-    if (slot === undefined) return Effect.fail(refusals.outOfRange("submitH2d", submission.slot))
-    if (isClosed) return Effect.fail(refusals.closed("submitH2d", slot.index))
-    settle(slot)
-    if (isBusy(slot)) return Effect.fail(refusals.busy(slot.index, slot.phase === "recorded"))
-    const { destination, source } = submission
-    if (destination.storage.isFreed() || source.storage.isFreed()) {
-      return Effect.fail(checks.freed(slot.index, destination, source)!)
-    }
-    const known = knownCopy(slot, destination, source)
-    if (known !== undefined) return start(slot, known, started)
-    return Effect.andThen(
-      prepare(slot, submission),
-      Effect.suspend(() => submit(submission, started))
-    )
-  }
-
-  /** Ends when the slot's copy has, be it ready or not: for those who are about to release its memory. */
-  const drained = (slot: ReplaySlot): Effect.Effect<void> =>
-    Effect.suspend(() => {
-      settle(slot)
-      const { run, version } = slot
-      if (slot.phase === "making") return Effect.andThen(changed(slot, version), drained(slot))
-      if (slot.phase !== "running") return Effect.void
-      return Effect.andThen(
-        Effect.matchEffect(slot.current!.copy.wait, {
-          onSuccess: () => Effect.sync(() => endRun(slot, run, undefined)),
-          onFailure: (error) => Effect.sync(() => endRun(slot, run, error))
-        }),
-        drained(slot)
-      )
-    })
-
-  const drain = (chosen: (slot: ReplaySlot) => boolean): Effect.Effect<void> =>
-    Effect.suspend(() => Effect.forEach(slots.filter(isUnderWay).filter(chosen), drained, { discard: true })).pipe(
-      Effect.interruptible,
-      Effect.timeoutOrElse({
-        duration: deadline,
-        orElse: () =>
-          Effect.logWarning(
-            `A replay copy to ${formatDevice(target)} did not end for ${Duration.format(deadline)}; its memory is released.`
-          )
-      })
-    )
-
-  const drainStorages = (storages: ReadonlySet<Storage>): Effect.Effect<void> =>
-    drain(({ current }) => storages.has(current!.destination.storage) || storages.has(current!.source.storage))
+  const submission = makeSubmission(ring)
+  const { awaitCopy, waitReady } = makeWaiting(ring, submission)
+  const { drain, drainStorages } = makeDraining(ring)
 
   yield* Effect.addFinalizer(() =>
     Effect.suspend(() => {
-      isClosed = true
+      ring.isClosed = true
       for (const slot of slots) wake(slot)
       return drain(() => true)
     })
   )
-
-  /**
-   * Waits for the slot's copy; for the next one where none is under way, or the one under way does not count.
-   * `whileRunning` says what to do once the device has the copy.
-   */
-  const awaitCopy = (op: string, slot: ReplaySlot, whileRunning: (running: KnownCopy) => Doing<void>): Doing<void> => {
-    const step: Doing<void> = Effect.suspend(() => {
-      settle(slot)
-      if (slot.phase === "ready") return Effect.void
-      if (slot.failure !== undefined) return Effect.fail(slot.failure)
-      const isHopeful = isUnderWay(slot) && !slot.isCleared
-      if (isClosed && !isHopeful) return Effect.fail(refusals.closed(op, slot.index))
-      const { phase, current, version } = slot
-      if (phase === "running" && isHopeful) return whileRunning(current!)
-      if (phase === "recorded") {
-        const made = makeRecorded(slot, current!, slot.run)
-        return Effect.andThen(bounded(op, slot, "The copy did not end into", made), step)
-      }
-      const what = isUnderWay(slot) ? "The copy did not end into" : "Nothing was submitted into"
-      return Effect.andThen(bounded(op, slot, what, changed(slot, version)), step)
-    })
-    return step
-  }
-
-  const waitReady = (slot: ReplaySlot): Doing<void> => {
-    const waiting: Doing<void> = awaitCopy("waitReady", slot, ({ copy }) => {
-      const { run } = slot
-      const isOver = (): boolean => {
-        if (slot.run === run) settle(slot)
-        return slot.run !== run || slot.phase !== "running"
-      }
-      const slept = Effect.matchEffect(copy.wait, {
-        onSuccess: () => Effect.sync(() => endRun(slot, run, undefined)),
-        onFailure: (error) => Effect.sync(() => endRun(slot, run, error))
-      })
-      const ended =
-        pollMillis > 0
-          ? Effect.andThen(
-              pollUntil(isOver, pollMillis),
-              Effect.suspend(() => (isOver() ? Effect.void : slept))
-            )
-          : slept
-      return Effect.andThen(bounded("waitReady", slot, "The copy did not end into", ended), waiting)
-    })
-    return waiting
-  }
 
   const ofSlot = <A>(op: string, index: number, work: (slot: ReplaySlot) => Doing<A>): Doing<A> =>
     Effect.suspend(() => {
@@ -306,10 +134,10 @@ const makeBackend = Effect.fnUntraced(function* (
     registerHostSlots: (list) =>
       allOrNothing(
         Effect.gen(function* () {
-          if (isClosed) return yield* refusals.closed("registerHostSlots")
+          if (ring.isClosed) return yield* refusals.closed("registerHostSlots")
           const objection = checks.hostSlots(list)
           if (objection !== undefined) return yield* objection
-          // Last of all: what was prepared with registered memory is prepared anew.
+          // Last of all: what was prepared with registered memory is prepared again.
           yield* Effect.addFinalizer(() => forgetCopies)
           for (const [index, slot] of list.entries()) yield* device.register(slot, index)
           yield* Effect.addFinalizer(() => drainStorages(new Set(list.map(({ storage }) => storage))))
@@ -320,7 +148,7 @@ const makeBackend = Effect.fnUntraced(function* (
       allOrNothing(
         Effect.gen(function* () {
           const op = "allocateDeviceSlots"
-          if (isClosed) return yield* refusals.closed(op)
+          if (ring.isClosed) return yield* refusals.closed(op)
           if (!Number.isSafeInteger(count) || count < 0) {
             return yield* refusals.refuse("SlotOutOfRange", op, `${count} is no number of slots.`, "Ask for 0 or more.")
           }
@@ -333,7 +161,7 @@ const makeBackend = Effect.fnUntraced(function* (
           return tensors
         })
       ),
-    submitH2d: (submission) => Effect.suspend(() => submit(submission, performance.now())),
+    submitH2d: (pair) => Effect.suspend(() => submission.submit(pair, performance.now())),
     slotState: (index) =>
       ofSlot("slotState", index, (slot) => {
         settle(slot)

@@ -20,34 +20,40 @@ export interface PlanCacheShape {
   readonly hits: Effect.Effect<number>
 }
 
-export class PlanCache extends Context.Service<PlanCache, PlanCacheShape>()("@tensorferry/core/reshard/PlanCache") {
-  /** Keeps the plans used last. */
-  static readonly layer = (capacity = 16): Layer.Layer<PlanCache> =>
-    Layer.sync(PlanCache, () => {
-      const plans = new Map<string, ReshardPlan>()
-      let hits = 0
-      return PlanCache.of({
-        hits: Effect.sync(() => hits),
-        get: (source, destination, rank) =>
-          Effect.suspend(() => {
-            const key = `${rank}/${rosterDigest(source, destination)}`
-            const known = plans.get(key)
-            if (known !== undefined) {
-              hits += 1
-              plans.delete(key)
-              plans.set(key, known)
-              return Effect.succeed(known)
-            }
-            const made = Effect.suspend(() => Effect.fromResult(buildReshardPlan(source, destination, rank)))
-            return Effect.map(
-              inSpan(made, "plan", () => ({ rank })),
-              (plan) => {
-                plans.set(key, plan)
-                if (plans.size > capacity) plans.delete(plans.keys().next().value!)
-                return plan
-              }
-            )
-          })
+/** How many plans a cache keeps: those used last. */
+export const PlanCacheCapacity = Context.Reference<number>("@tensorferry/core/reshard/PlanCache/Capacity", {
+  defaultValue: () => 16
+})
+
+const make = (capacity: number): PlanCacheShape => {
+  const plans = new Map<string, ReshardPlan>()
+  let hits = 0
+  return {
+    hits: Effect.sync(() => hits),
+    get: (source, destination, rank) =>
+      Effect.suspend(() => {
+        const key = `${rank}/${rosterDigest(source, destination)}`
+        const known = plans.get(key)
+        if (known !== undefined) {
+          hits += 1
+          plans.delete(key)
+          plans.set(key, known)
+          return Effect.succeed(known)
+        }
+        const made = Effect.suspend(() => Effect.fromResult(buildReshardPlan(source, destination, rank)))
+        return Effect.map(
+          inSpan(made, "plan", () => ({ rank })),
+          (plan) => {
+            plans.set(key, plan)
+            if (plans.size > capacity) plans.delete(plans.keys().next().value!)
+            return plan
+          }
+        )
       })
-    })
+  }
+}
+
+export class PlanCache extends Context.Service<PlanCache, PlanCacheShape>()("@tensorferry/core/reshard/PlanCache") {
+  /** One cache for whatever it is provided to, of as many plans as `PlanCacheCapacity` says. */
+  static readonly layer: Layer.Layer<PlanCache> = Layer.effect(PlanCache, Effect.map(PlanCacheCapacity, make))
 }

@@ -1,18 +1,19 @@
 /**
- * Ranks tell each other what they hold, so that each can plan alone. Two collectives: every rank's groups and the digest
+ * Ranks state to each other what they hold, so that each can plan alone. Two collectives: every rank's groups and the digest
  * of its parameters, then each distinct list of parameters once. So a job of thousands of ranks exchanges what a few
  * hold, and not the same list thousands of times.
  *
  * Invariant: what arrives decides alone whether a round failed, so all ranks stop after the same one.
  */
 import * as Effect from "effect/Effect"
-import * as Result from "effect/Result"
+import { exchangePayloads, type Payloads } from "../group/Exchange.ts"
 import type { ParameterMetadata } from "../layout/ParameterMetadata.ts"
 import type { ProcessGroupShape } from "../service/ProcessGroup.ts"
 import { type ReshardError, reshardError } from "./ReshardError.ts"
 import {
   encodeContentsOf,
   encodeStatement,
+  type OwnStatement,
   type RosterFault,
   type Rosters,
   readRosters,
@@ -36,13 +37,23 @@ export const exchangeRosters = Effect.fn("exchangeRosters")(function* (
       detail,
       remedy
     })
-  const gather = (label: string, payload: Uint8Array) =>
-    Effect.mapError(group.allGather(label, payload), (error) =>
-      failed({ rank: error.ranks[0] ?? group.rank, detail: error.message, remedy: error.reason.remedy })
+  const gather = <Own, All>(label: string, payloads: Payloads<Own, All, RosterFault>, own: Own) =>
+    Effect.mapError(exchangePayloads(group, label, payloads, own), (error) =>
+      failed(
+        "reason" in error
+          ? { rank: error.ranks[0] ?? group.rank, detail: error.message, remedy: error.reason.remedy }
+          : error
+      )
     )
   const own = encodeStatement(group.rank, source, destination)
-  const first = yield* gather("roster exchange", own.payload)
-  const statements = yield* Effect.fromResult(Result.mapError(readStatements(first), failed))
-  const second = yield* gather("roster contents", encodeContentsOf(statements, group.rank, own))
-  return yield* Effect.fromResult(Result.mapError(readRosters(statements, second), failed))
+  const statements = yield* gather(
+    "roster exchange",
+    { encode: ({ payload }) => payload, decodeAll: readStatements },
+    own
+  )
+  const contents = {
+    encode: (held: OwnStatement) => encodeContentsOf(statements, group.rank, held),
+    decodeAll: (payloads: ReadonlyArray<Uint8Array>) => readRosters(statements, payloads)
+  }
+  return yield* gather("roster contents", contents, own)
 })

@@ -6,10 +6,12 @@
  * fault. Nothing that arrives is trusted: contents must have the digest that was stated, every index must exist, and
  * what is allocated is bounded by the bytes received and a constant.
  */
+
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { type Digest, digestOf } from "../base/Digest.ts"
 import type { Rank } from "../base/Ids.ts"
+import { Natural } from "../base/Numbers.ts"
 import { ParameterMetadata } from "../layout/ParameterMetadata.ts"
 import { expandRuns, runsLength, runsOf, StepRun } from "../layout/RankRuns.ts"
 import {
@@ -22,7 +24,6 @@ import {
   rosterPart
 } from "../layout/Roster.ts"
 
-const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }))
 const Index = Schema.NullOr(Natural)
 
 /** One side of a statement: which class the rank is of, and what only it can say, its groups. */

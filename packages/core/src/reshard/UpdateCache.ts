@@ -1,7 +1,7 @@
 /**
  * Remembers updates that need no memory of their own: every send leaves from its tensor and every receive arrives in its.
  * The next update with the same plan and the same tensors is then the same list of operations, which the copy service in
- * turn knows again; for thousands of parameters, checking and slicing them anew would take longer than moving them.
+ * turn knows again; for thousands of parameters, checking and slicing them again would take longer than moving them.
  *
  * Invariant: an update is known again only for the very same plan and dictionaries, while these hold the very same tensors.
  * Plans and tensors are values that nobody changes; memory that was freed is found by the copy service. What is remembered
@@ -48,7 +48,8 @@ const isUnchanged = (side: Side, dict: TensorDict | undefined): boolean => {
 
 const updates = new WeakMap<ReshardPlan, Known>()
 
-export const knownUpdate = (
+/** The update of an earlier call, where nothing that it follows from has changed. */
+export const cachedUpdate = (
   plan: ReshardPlan,
   source: TensorDict | undefined,
   destination: TensorDict | undefined
@@ -59,7 +60,7 @@ export const knownUpdate = (
 }
 
 /** For an update whose operations are on the tensors of the dictionaries alone. */
-export const rememberUpdate = (
+export const cacheUpdate = (
   plan: ReshardPlan,
   source: TensorDict | undefined,
   destination: TensorDict | undefined,

@@ -21,7 +21,7 @@ import type { ReshardTransform } from "../transform/ReshardTransform.ts"
 import { type Outgoing, overwrittenSends } from "./InPlace.ts"
 import { checkTensors, plainView } from "./PlanTensors.ts"
 import type { ReshardError } from "./ReshardError.ts"
-import { knownUpdate, rememberUpdate, type Update } from "./UpdateCache.ts"
+import { cachedUpdate, cacheUpdate, type Update } from "./UpdateCache.ts"
 import type { UpdateMemory } from "./UpdateMemory.ts"
 import { engineFailed, finishWritebacks, makeWriteback, transformFailed, type Writeback } from "./Writeback.ts"
 
@@ -161,7 +161,7 @@ export const executeReshardPlan = Effect.fn("executeReshardPlan")(function* (
       yield* Effect.mapError(fence.await, (error) => engineFailed(plan.rank, "after", error))
     }
     const isPlain = transform === undefined && plan.rank === service.rank
-    const known = isPlain ? knownUpdate(plan, source, destination) : undefined
+    const known = isPlain ? cachedUpdate(plan, source, destination) : undefined
     if (known !== undefined) return { ...known, stagedSends: 0 }
     const fault = checkTensors(plan, service.rank, source, destination)
     if (fault !== undefined) return yield* fault
@@ -175,7 +175,7 @@ export const executeReshardPlan = Effect.fn("executeReshardPlan")(function* (
     }
     const update: Update = { writebacks, ops: opsOf(sends.outgoing, writebacks), counts: countsOf(writebacks) }
     const needsNoMemory = sends.fills.length === 0 && update.counts.direct === writebacks.length
-    if (isPlain && needsNoMemory) rememberUpdate(plan, source, destination, update)
+    if (isPlain && needsNoMemory) cacheUpdate(plan, source, destination, update)
     return { ...update, stagedSends }
   })
   const updated = Effect.gen(function* () {

@@ -4,10 +4,11 @@ import { describeFault, fillSide, judgeSide, type OracleModel, oracleModel } fro
 import { runCluster, runRanks } from "@tensorferry/testing/VirtualCluster"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import * as Layer from "effect/Layer"
 import { parameterMetadata } from "../../src/layout/ParameterMetadata.ts"
 import { parametersOf } from "../../src/layout/Roster.ts"
 import * as Refit from "../../src/refit/Refit.ts"
-import { PlanCache } from "../../src/reshard/PlanCache.ts"
+import { PlanCache, PlanCacheCapacity } from "../../src/reshard/PlanCache.ts"
 import { CopyService } from "../../src/service/CopyService.ts"
 import { cast } from "../../src/transform/Cast.ts"
 import { identity } from "../../src/transform/Identity.ts"
@@ -21,7 +22,7 @@ describe("prepare", () => {
     Effect.gen(function* () {
       const wrong = parameterMetadata({ name: "w", shape: [1.5], dtype: "float32", ownerRank: 1 })
       const exits = yield* runRanks({ size: 3 }, (rank) =>
-        Effect.flip(Refit.prepare({ source: rank === 1 ? [wrong] : [] })).pipe(Effect.provide(PlanCache.layer()))
+        Effect.flip(Refit.prepare({ source: rank === 1 ? [wrong] : [] })).pipe(Effect.provide(PlanCache.layer))
       )
       for (const exit of exits) {
         assert.isTrue(Exit.isSuccess(exit))
@@ -68,7 +69,7 @@ describe("swap", () => {
                 })
               )
             }
-          }).pipe(Effect.provide(PlanCache.layer()))
+          }).pipe(Effect.provide(PlanCache.layer))
         )
       })
     )
@@ -88,7 +89,7 @@ describe("swap", () => {
             assert.deepStrictEqual(yield* judgeSide(model, destination!, rank, round), [])
           }
           assert.deepStrictEqual(reused, [false, true, true])
-        }).pipe(Effect.provide(PlanCache.layer()))
+        }).pipe(Effect.provide(PlanCache.layer))
       )
     })
   )
@@ -107,7 +108,7 @@ describe("swap", () => {
               if (destination !== undefined)
                 assert.deepStrictEqual(yield* judgeSide(model, destination, rank, round), [])
             }
-          }).pipe(Effect.provide(PlanCache.layer()))
+          }).pipe(Effect.provide(PlanCache.layer))
         )
       })
     )
@@ -124,7 +125,7 @@ describe("swap", () => {
           assert.strictEqual(error.reason.rank, 0)
           yield* refit.swap(source?.dict, destination?.dict)
           if (destination !== undefined) assert.deepStrictEqual(yield* judgeSide(model, destination, rank), [])
-        }).pipe(Effect.provide(PlanCache.layer()))
+        }).pipe(Effect.provide(PlanCache.layer))
       )
     })
   )
@@ -144,7 +145,9 @@ describe("prepare", () => {
           yield* prepare(models[2]!, rank)
           assert.deepStrictEqual((yield* prepare(models[0]!, rank)).plan, first.plan)
           assert.strictEqual(yield* cache.hits, 1)
-        }).pipe(Effect.provide(PlanCache.layer(2), { local: true }))
+        }).pipe(
+          Effect.provide(PlanCache.layer.pipe(Layer.provide(Layer.succeed(PlanCacheCapacity, 2))), { local: true })
+        )
       )
     })
   )
@@ -157,7 +160,7 @@ describe("prepare", () => {
         rules: { rules: [{ match: "*", shard: "replicate" }] }
       })
       const exits = yield* runRanks({ size: 2 }, (rank) =>
-        Effect.flip(prepare(oracleModel(source, other), rank)).pipe(Effect.provide(PlanCache.layer()))
+        Effect.flip(prepare(oracleModel(source, other), rank)).pipe(Effect.provide(PlanCache.layer))
       )
       const messages = exits.map((exit) => (Exit.isSuccess(exit) ? exit.value.message : "succeeded"))
       assert.include(messages[0], "other")
@@ -173,7 +176,7 @@ describe("prepare", () => {
           const service = yield* CopyService
           assert.strictEqual(service.rank, rank)
           return yield* Effect.flip(Refit.prepare({ source: parametersOf(source, 0) }))
-        }).pipe(Effect.provide(PlanCache.layer()))
+        }).pipe(Effect.provide(PlanCache.layer))
       )
       for (const exit of exits) {
         assert.isTrue(Exit.isSuccess(exit))

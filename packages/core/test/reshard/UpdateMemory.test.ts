@@ -124,7 +124,7 @@ describe("repeated updates", () => {
               }
             }
             return rounds
-          }).pipe(Effect.provide(PlanCache.layer()))
+          }).pipe(Effect.provide(PlanCache.layer))
         )
         assert.isAbove(
           seen.reduce((sum, [first]) => sum + first![0], 0),

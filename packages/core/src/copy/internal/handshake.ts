@@ -17,8 +17,10 @@ import { type Digest, digestOf } from "../../base/Digest.ts"
 import { DType } from "../../base/DType.ts"
 import type { Rank } from "../../base/Ids.ts"
 import { Shape } from "../../base/Region.ts"
+import { exchangePayloads, type Payloads } from "../../group/Exchange.ts"
 import { CopyError, copyError } from "../../service/CopyService.ts"
 import type { ProcessGroupError, ProcessGroupShape } from "../../service/ProcessGroup.ts"
+import { fromGroupError } from "../CopyFailures.ts"
 import { batchDigest, type CopyBatch, comparePair, type OpSummary, pairDigest, summarize } from "./batch.ts"
 import { type Messages, makeMessages, remembered, remembering } from "./messages.ts"
 
@@ -68,34 +70,12 @@ const outcomes = makeMessages(Outcome)
 export const makeHandshakeMemory = () => ({ hello: remembering(hellos), outcome: remembering(outcomes) })
 export type HandshakeMemory = ReturnType<typeof makeHandshakeMemory>
 
-/** Turns a failure of the group into the service's error, naming the same ranks. */
-export const fromGroupError = (rank: Rank, op: string, error: ProcessGroupError): CopyError =>
-  copyError(
-    error.reason._tag === "PeerGone"
-      ? "PeerGone"
-      : error.reason._tag === "DeadlineExceeded"
-        ? "DeadlineExceeded"
-        : "TransferFailed",
-    error.ranks,
-    {
-      rank,
-      ...(error.ranks[0] === undefined ? {} : { peer: error.ranks[0] }),
-      op,
-      scope: "peer",
-      isRetryable: true,
-      detail: error.reason.detail,
-      remedy: error.reason.remedy
-    }
-  )
-
-/** One run's place in the sequence of collectives of its group. */
+/** The collectives of a service's runs. */
 export interface RunCollectives {
   readonly group: ProcessGroupShape
   readonly memory: HandshakeMemory
-  /** The ranks met again after one of them had left the run: no further collective belongs to it. */
-  isOver: boolean
-  /** This rank's driver cannot be used again. */
-  mustRebuild: boolean
+  /** Carried out where ranks meet out of step: no further collective belongs to the run in progress. */
+  readonly parted: Effect.Effect<void>
 }
 
 const Resync = Schema.Struct({
@@ -103,7 +83,21 @@ const Resync = Schema.Struct({
   attempts: Schema.Int,
   fault: Schema.NullOr(CopyError)
 })
-const resyncCodec = Schema.fromJsonString(Schema.toCodecJson(Resync))
+type Resync = typeof Resync.Type
+const resyncOfRank = makeMessages(Resync)
+/** The failure of the rank that left first; what cannot be read tells of none. */
+const resyncs: Payloads<Resync, CopyError | undefined, never> = {
+  encode: resyncOfRank.encode,
+  decodeAll: (payloads) => {
+    let first: Resync | undefined
+    for (const payload of payloads) {
+      const answer = Result.getOrElse(resyncOfRank.decodeAll([payload]), () => [])[0]
+      if (answer === undefined || answer.fault === null) continue
+      if (first === undefined || answer.attempts > first.attempts) first = answer
+    }
+    return Result.succeed(first?.fault ?? undefined)
+  }
+}
 /** More than the collectives that a driver and a run can have left. */
 const resyncAttempts = 64
 
@@ -113,19 +107,12 @@ export const resync = Effect.fnUntraced(function* (
   fault: CopyError | undefined
 ): Effect.fn.Return<CopyError | undefined, CopyError> {
   for (let attempts = 1; ; attempts++) {
-    const text = yield* Effect.orDie(Schema.encodeEffect(resyncCodec)({ attempts, fault: fault ?? null }))
-    const met = yield* Effect.result(group.allGather("copy resync", new TextEncoder().encode(text)))
-    if (Result.isFailure(met)) {
-      if (met.failure.reason._tag === "CollectiveMismatch" && attempts < resyncAttempts) continue
-      return yield* fromGroupError(group.rank, "copy resync", met.failure)
-    }
-    let first: typeof Resync.Type | undefined
-    for (const payload of met.success) {
-      const told = Schema.decodeResult(resyncCodec)(new TextDecoder().decode(payload))
-      if (Result.isFailure(told) || told.success.fault === null) continue
-      if (first === undefined || told.success.attempts > first.attempts) first = told.success
-    }
-    return first?.fault ?? undefined
+    const met = yield* Effect.result(
+      exchangePayloads(group, "copy resync", resyncs, { attempts, fault: fault ?? null })
+    )
+    if (Result.isSuccess(met)) return met.success
+    if (met.failure.reason._tag === "CollectiveMismatch" && attempts < resyncAttempts) continue
+    return yield* fromGroupError(group.rank, "copy resync", met.failure)
   }
 })
 
@@ -136,7 +123,7 @@ interface Standing {
   readonly fault?: CopyError | undefined
 }
 
-const exchange = <A>(
+const meet = <A>(
   run: RunCollectives,
   label: string,
   messages: Messages<A>,
@@ -144,26 +131,27 @@ const exchange = <A>(
   standing: Standing = {}
 ): Effect.Effect<ReadonlyArray<A>, CopyError> => {
   const { group } = run
-  const meet = (payload: Uint8Array): Effect.Effect<ReadonlyArray<Uint8Array>, CopyError> =>
-    Effect.catch(group.allGather(label, payload), (error) =>
-      Effect.gen(function* () {
-        const failure = fromGroupError(group.rank, label, error)
-        if (error.reason._tag !== "CollectiveMismatch") return yield* failure
-        if (standing.isFresh !== true) run.isOver = true
-        const cause = yield* resync(group, standing.fault)
-        return standing.isFresh === true ? yield* meet(payload) : yield* cause ?? failure
-      })
-    )
-  return Effect.flatMap(meet(messages.encode(value)), (payloads) => {
-    const told = messages.decodeAll(payloads)
-    if (Result.isSuccess(told)) return Effect.succeed(told.success)
-    const rank = told.failure
+  /** Ranks are in different collectives: one has left the run, or has only begun it. */
+  const outOfStep = (error: ProcessGroupError): Effect.Effect<ReadonlyArray<A>, CopyError> =>
+    Effect.gen(function* () {
+      if (standing.isFresh !== true) yield* run.parted
+      const cause = yield* resync(group, standing.fault)
+      if (standing.isFresh === true) return yield* meet(run, label, messages, value, standing)
+      return yield* cause ?? fromGroupError(group.rank, label, error)
+    })
+  // One handler for all failures: every run passes here twice, and each handler more would cost it.
+  return Effect.catch(exchangePayloads(group, label, messages, value), (error) => {
+    if (typeof error !== "number") {
+      return error.reason._tag === "CollectiveMismatch"
+        ? outOfStep(error)
+        : Effect.fail(fromGroupError(group.rank, label, error))
+    }
     return Effect.fail(
-      copyError("Incompatible", [rank], {
+      copyError("Incompatible", [error], {
         rank: group.rank,
-        peer: rank,
+        peer: error,
         op: label,
-        detail: `Rank ${rank} sent a message that this version cannot read.`,
+        detail: `Rank ${error} sent a message that this version cannot read.`,
         remedy: "Run the same version on all ranks."
       })
     )
@@ -256,11 +244,11 @@ export const agree = Effect.fnUntraced(function* (
     isBroken: local.isBroken,
     fault: local.fault ?? null
   }
-  const told = yield* exchange(run, "copy handshake", run.memory.hello, hello, { isFresh: true })
-  const agreement = yield* Effect.fromResult(verdictOf(told))
-  if (told.every((hello) => hello.agreed === agreement.agreed)) return agreement
+  const stated = yield* meet(run, "copy handshake", run.memory.hello, hello, { isFresh: true })
+  const agreement = yield* Effect.fromResult(verdictOf(stated))
+  if (stated.every((hello) => hello.agreed === agreement.agreed)) return agreement
   const toDigests = (ops: CopyBatch["sends"]) => [...ops].map(([peer, list]) => [peer, pairDigest(list)] as const)
-  const all = yield* exchange(run, "copy batch digests", digests, {
+  const all = yield* meet(run, "copy batch digests", digests, {
     sends: toDigests(local.batch.sends),
     recvs: toDigests(local.batch.recvs)
   })
@@ -268,7 +256,7 @@ export const agree = Effect.fnUntraced(function* (
   if (pairs.length === 0) return agreement
   const mine = (ops: CopyBatch["sends"], concerns: (peer: Rank) => boolean) =>
     [...ops].filter(([peer]) => concerns(peer)).map(([peer, list]) => [peer, list.map(summarize)] as const)
-  const listed = yield* exchange(run, "copy batch details", details, {
+  const listed = yield* meet(run, "copy batch details", details, {
     sends: mine(local.batch.sends, (peer) => pairs.some(([from, to]) => from === group.rank && to === peer)),
     recvs: mine(local.batch.recvs, (peer) => pairs.some(([from, to]) => to === group.rank && from === peer))
   })
@@ -294,18 +282,18 @@ const rootFault = (faults: ReadonlyArray<CopyError | null>): CopyError | undefin
     (reason._tag === "PeerGone" || reason._tag === "DeadlineExceeded") &&
     reason.peer !== undefined &&
     (faults[reason.peer] ?? null) !== null
-  const told = faults.filter((fault) => fault !== null)
-  return told.find((fault) => !isSecondary(fault)) ?? told[0]
+  const known = faults.filter((fault) => fault !== null)
+  return known.find((fault) => !isSecondary(fault)) ?? known[0]
 }
 
 const rootOf = remembered((outcomes: ReadonlyArray<typeof Outcome.Type>) =>
   rootFault(outcomes.map((outcome) => outcome.fault))
 )
 
-/** Tells everybody how a step of the run ended here; the failure behind it where it failed on any rank. */
+/** Reports to everybody how a step of the run ended here; the failure behind it where it failed on any rank. */
 export const agreeOnOutcome = (
   run: RunCollectives,
   label: "copy staging" | "copy prepare" | "copy outcome",
   fault: CopyError | undefined
 ): Effect.Effect<CopyError | undefined, CopyError> =>
-  Effect.map(exchange(run, label, run.memory.outcome, { fault: fault ?? null }, { fault }), rootOf)
+  Effect.map(meet(run, label, run.memory.outcome, { fault: fault ?? null }, { fault }), rootOf)

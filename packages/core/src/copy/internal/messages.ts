@@ -1,46 +1,24 @@
 /**
- * Messages that ranks tell each other again and again, as JSON that a schema checks. Runs repeat themselves and so do their
- * messages: one that says what the last one said is neither written nor read anew, which for small transfers would take longer
+ * Messages that ranks send each other again and again, as JSON that a schema checks. Runs repeat themselves and so do their
+ * messages: one that says what the last one said is neither written nor read again, which for small transfers would take longer
  * than anything else.
  *
  * Invariant: what is remembered is known by every byte, or by every field; values are never changed.
  */
 import * as Result from "effect/Result"
-import * as Schema from "effect/Schema"
+import type * as Schema from "effect/Schema"
 import type { Rank } from "../../base/Ids.ts"
+import { jsonPayloads, type Payloads } from "../../group/Exchange.ts"
 
-export interface Messages<A> {
-  readonly encode: (value: A) => Uint8Array
-  /** What all ranks say; the first rank that cannot be understood, else. */
-  readonly decodeAll: (payloads: ReadonlyArray<Uint8Array>) => Result.Result<ReadonlyArray<A>, Rank>
-}
+export { remembered } from "../../base/remembered.ts"
+
+/** What all ranks say; the first rank that cannot be understood, else. */
+export type Messages<A> = Payloads<A, ReadonlyArray<A>, Rank>
 
 /** Messages of one kind, without memory. */
 export const makeMessages = <A, I>(schema: Schema.Codec<A, I>): Messages<A> => {
-  // Deriving a codec takes milliseconds: the first message pays them, not whoever imports this module.
-  const derive = () => {
-    const codec = Schema.fromJsonString(Schema.toCodecJson(schema))
-    return { write: Schema.encodeResult(codec), read: Schema.decodeResult(codec) }
-  }
-  let derived: ReturnType<typeof derive> | undefined
-  const coder = () => {
-    derived ??= derive()
-    return derived
-  }
-  return {
-    // Encoding fails only for a value that the type excludes; its receivers then cannot understand it.
-    encode: (value) => new TextEncoder().encode(Result.getOrElse(coder().write(value), () => "")),
-    decodeAll: (payloads) => {
-      const { read } = coder()
-      const values: Array<A> = []
-      for (const [rank, payload] of payloads.entries()) {
-        const decoded = read(new TextDecoder().decode(payload))
-        if (Result.isFailure(decoded)) return Result.fail(rank)
-        values.push(decoded.success)
-      }
-      return Result.succeed(values)
-    }
-  }
+  const { encode, decodeAll } = jsonPayloads(schema)
+  return { encode, decodeAll: (payloads) => Result.mapError(decodeAll(payloads), ({ rank }) => rank) }
 }
 
 const isSameRecord = <A extends object>(a: A, b: A): boolean => {
@@ -52,17 +30,17 @@ const isSameRecord = <A extends object>(a: A, b: A): boolean => {
 const isSameBytes = (a: Uint8Array, b: Uint8Array): boolean =>
   a.byteLength === b.byteLength && Buffer.compare(a, b) === 0
 
-/** Knows the last message told, and what was heard last: the same list of values while all ranks say the same. */
+/** Knows the last message sent, and what was received last: the same list of values while all ranks say the same. */
 export const remembering = <A extends object>(messages: Messages<A>): Messages<A> => {
-  let told: { readonly value: A; readonly bytes: Uint8Array } | undefined
-  let heard: { readonly values: ReadonlyArray<A>; readonly payloads: ReadonlyArray<Uint8Array> } | undefined
+  let sent: { readonly value: A; readonly bytes: Uint8Array } | undefined
+  let received: { readonly values: ReadonlyArray<A>; readonly payloads: ReadonlyArray<Uint8Array> } | undefined
   return {
     encode: (value) => {
-      if (told === undefined || !isSameRecord(told.value, value)) told = { value, bytes: messages.encode(value) }
-      return told.bytes
+      if (sent === undefined || !isSameRecord(sent.value, value)) sent = { value, bytes: messages.encode(value) }
+      return sent.bytes
     },
     decodeAll: (payloads) => {
-      const known = heard
+      const known = received
       if (
         known?.payloads.length === payloads.length &&
         payloads.every((payload, rank) => isSameBytes(known.payloads[rank]!, payload))
@@ -70,21 +48,9 @@ export const remembering = <A extends object>(messages: Messages<A>): Messages<A
         return Result.succeed(known.values)
       }
       return Result.map(messages.decodeAll(payloads), (values) => {
-        heard = { values, payloads }
+        received = { values, payloads }
         return values
       })
     }
-  }
-}
-
-/** Remembers what was made of a value for as long as the value is there. */
-export const remembered = <K extends object, A>(make: (key: K) => A): ((key: K) => A) => {
-  const made = new WeakMap<K, { readonly value: A }>()
-  return (key) => {
-    const known = made.get(key)
-    if (known !== undefined) return known.value
-    const value = make(key)
-    made.set(key, { value })
-    return value
   }
 }

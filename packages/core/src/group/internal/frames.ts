@@ -4,9 +4,11 @@
  * Invariant: nothing read from a peer is trusted. A frame is refused before its body is allocated when it exceeds the
  * limit, and every decoder answers a `Result`; lists are checked against the bytes that are there.
  */
+
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import type { Rank } from "../../base/Ids.ts"
+import { Natural32 } from "../../base/Numbers.ts"
 import { ProcessGroupError } from "../../service/ProcessGroup.ts"
 import type { Refusal } from "./hub.ts"
 
@@ -236,15 +238,14 @@ const jsonBody = <T, E>(schema: Schema.Codec<T, E>) => {
   }
 }
 
-const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 2 ** 31 - 1 }))
 /** 32 random bytes or a SHA-256 code, in hexadecimal. */
 const Hex32 = Schema.String.check(Schema.isPattern(/^[0-9a-f]{64}$/))
 
 export const Hello = Schema.Struct({
   protocol: Schema.String,
-  version: Natural,
-  size: Natural,
-  rank: Natural,
+  version: Natural32,
+  size: Natural32,
+  rank: Natural32,
   nonce: Hex32
 })
 export type Hello = typeof Hello.Type

@@ -2,10 +2,10 @@
  * The connections that rank 0 has turned away, for the people who wait.
  *
  * Invariant: nobody has proved to be a rank of the job here, so nothing ends because of it, and however many come, little
- * is kept and little is told.
+ * is kept and little is reported.
  */
 
-/** Kinds that are told apart; a kind is an address and a reason. */
+/** Kinds that are listed apart; a kind is an address and a reason. */
 const mostKinds = 8
 
 /** A stranger's own words may be in it: one line of plain characters, and not too long. */
@@ -36,9 +36,11 @@ export const makeRefusals = (): Refusals => {
     },
     text: () => {
       if (total === 0) return ""
-      const told = [...kinds.values()].map(({ address, detail, count }) => ` From ${address}${times(count)}: ${detail}`)
+      const listed = [...kinds.values()].map(
+        ({ address, detail, count }) => ` From ${address}${times(count)}: ${detail}`
+      )
       const rest = others === 0 ? "" : ` ${others} more are not listed.`
-      return ` ${total} ${total === 1 ? "connection was" : "connections were"} refused.${told.join("")}${rest}`
+      return ` ${total} ${total === 1 ? "connection was" : "connections were"} refused.${listed.join("")}${rest}`
     }
   }
 }

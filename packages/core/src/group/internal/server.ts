@@ -4,12 +4,11 @@
  * Invariants
  * - Whatever arrives on a connection can end that connection only. An admitted rank whose connection ends is gone.
  * - Before the group is complete, a lost member may come again, and a peer that knows the token but disagrees about the
- *   job (size, rank) fails the rendezvous at once. Peers that do not know the token are turned away, and people are told:
- *   by a warning at once, and by the failure if the rendezvous fails. Ending for them would let any stranger end a job.
- * - Closing the scope tells the members, sends what is queued, and leaves no socket, server or timer.
+ *   job (size, rank) fails the rendezvous at once. Peers that do not know the token are turned away, and people learn of
+ *   it by a warning at once, and by the failure if the rendezvous fails. Ending for them would let any stranger end a job.
+ * - Closing the scope says so to the members, sends what is queued, and leaves no socket, server or timer.
  */
 import { createServer, type Server } from "node:net"
-import * as Data from "effect/Data"
 import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -18,32 +17,18 @@ import * as Result from "effect/Result"
 import type * as EffectScope from "effect/Scope"
 import type { Rank } from "../../base/Ids.ts"
 import type { ProcessGroupError } from "../../service/ProcessGroup.ts"
+import { admit, Refused, type Standing } from "./admission.ts"
 import { makeCalls } from "./calls.ts"
 import { attach, type Connection } from "./connection.ts"
 import { type Departure, formatMillis, formatRanks, rendezvousFailed } from "./errors.ts"
-import {
-  challenge,
-  encodeFailure,
-  type Frame,
-  failureText,
-  frameType,
-  hello,
-  makeArriveReader,
-  proof,
-  resultEncoder,
-  resultOverhead
-} from "./frames.ts"
+import { type Frame, failureText, frameType, makeArriveReader, resultOverhead } from "./frames.ts"
 import type { Endpoint } from "./group.ts"
-import { equalProofs, freshNonce, proofOf, protocolName, protocolVersion } from "./handshake.ts"
-import { type Delivery, makeHub } from "./hub.ts"
+import { makeHub } from "./hub.ts"
+import { makeMembers } from "./members.ts"
 import { makeRefusals, plainText } from "./refusals.ts"
 import { addressOf, closeGrace, type TcpSettings } from "./settings.ts"
 import { makeThrottle, ticking, tickMillisOf } from "./ticker.ts"
 
-/** A peer that is turned away, and what it is told. */
-class Refused extends Data.TaggedError("Refused")<{ readonly error: ProcessGroupError; readonly isFatal: boolean }> {}
-
-const unauthenticatedTime = "10 seconds"
 const maxConnections = (size: number): number => 2 * size + 64
 /** The losses that a failed rendezvous mentions. */
 const maxNotes = 8
@@ -79,137 +64,32 @@ export const serve = Effect.fnUntraced(function* (
   settings: TcpSettings,
   onListening: (port: number) => Effect.Effect<void>
 ): Effect.fn.Return<Endpoint, ProcessGroupError, EffectScope.Scope> {
-  const { size, token, deadline } = settings
+  const { size, deadline } = settings
   const deadlineMillis = Duration.toMillis(deadline)
   const tickMillis = tickMillisOf(deadlineMillis)
   const grace = closeGrace(settings)
   const hub = makeHub({ deadlineMillis, maxTotalBytes: settings.maxFrameBytes - resultOverhead(size) })
   const calls = makeCalls()
   const connections = new Set<Connection>()
-  const members = new Map<Rank, Connection>()
+  const members = makeMembers(calls)
+  const { dispatch } = members
   const formed = yield* Deferred.make<void, ProcessGroupError>()
   const notes: Array<string> = []
   const refusals = makeRefusals()
   let isClosing = false
   let now = 0
-  /** Why rank 0 leaves, most likely: members that did not wait at the time learn it from the goodbye. */
-  let firstFailure: ProcessGroupError | undefined
 
   const note = (text: string): void => {
     notes.push(text)
     if (notes.length > maxNotes) notes.shift()
   }
 
-  const dispatch = (deliveries: ReadonlyArray<Delivery>): void => {
-    let shared: ReadonlyArray<Uint8Array> | undefined
-    let encode = resultEncoder([])
-    for (const { rank, call, result } of deliveries) {
-      if (Result.isSuccess(result)) {
-        const member = members.get(rank)
-        if (member === undefined) continue
-        if (shared !== result.success) encode = resultEncoder(result.success)
-        shared = result.success
-        member.send(frameType.result, ...encode(call))
-      } else {
-        firstFailure ??= result.failure
-        members.get(rank)?.send(frameType.failure, ...encodeFailure(call, result.failure))
-      }
-    }
-    // Rank 0 comes last: its fiber goes on at once, and may end the group before the others were told.
-    for (const { rank, call, result } of deliveries) {
-      if (rank !== 0) continue
-      // Copies: what rank 0 does with its result must not change bytes that are still on their way to others.
-      calls.settle(
-        call,
-        Result.map(result, (payloads) => payloads.map((payload) => new Uint8Array(payload)))
-      )
-    }
-  }
-
-  /** Tells waiting members that the hub lives. Those that do not read get no more. */
-  const beat = (): void => {
-    for (const rank of hub.waiting()) {
-      const connection = members.get(rank)
-      if (connection !== undefined && connection.bytesQueued() === 0) connection.send(frameType.beat)
-    }
-  }
-
-  const refusal = (about: ReadonlyArray<Rank>, isFatal: boolean, detail: string, remedy: string) =>
-    Effect.fail(new Refused({ error: rendezvousFailed(0, about, detail, remedy), isFatal }))
-
-  const expect = <T>(connection: Connection, type: number, decode: (body: Uint8Array) => Result.Result<T, string>) =>
-    Effect.flatMap(connection.next, (frame: Frame) => {
-      const decoded = frame.type === type ? decode(frame.body) : Result.fail(`unexpected frame of type ${frame.type}`)
-      return Result.isSuccess(decoded)
-        ? Effect.succeed(decoded.success)
-        : refusal(
-            [],
-            false,
-            `A peer sent no valid handshake: ${decoded.failure}.`,
-            "Run the same release on every rank."
-          )
-    })
-
-  /** Ends with the rank that has joined. */
-  const admit = Effect.fnUntraced(function* (connection: Connection) {
-    const claim = yield* expect(connection, frameType.hello, hello.decode)
-    const { rank } = claim
-    if (claim.protocol !== protocolName || claim.version !== protocolVersion) {
-      return yield* refusal(
-        [rank],
-        false,
-        `Rank ${rank} speaks ${claim.protocol} version ${claim.version}, rank 0 ${protocolName} version ${protocolVersion}.`,
-        "Run the same release on every rank."
-      )
-    }
-    const nonce = freshNonce()
-    connection.send(frameType.challenge, challenge.encode({ nonce }))
-    const { code } = yield* expect(connection, frameType.proof, proof.decode)
-    if (!equalProofs(code, proofOf(token, "member", claim, nonce))) {
-      return yield* refusal(
-        [rank],
-        false,
-        `The tokens of rank ${rank} and rank 0 differ.`,
-        "Set the same TENSORFERRY_TOKEN on every rank."
-      )
-    }
-    if (claim.size !== size || rank === 0 || rank >= size) {
-      return yield* refusal(
-        [rank],
-        true,
-        `Rank ${rank} of ${claim.size} tried to join a group of ${size}.`,
-        "Start every rank with the same WORLD_SIZE and a RANK below it."
-      )
-    }
-    if (members.has(rank)) {
-      return yield* refusal(
-        [rank],
-        true,
-        `Two processes claim rank ${rank}.`,
-        "Give every process a RANK of its own, and every job a port of its own (TENSORFERRY_PORT)."
-      )
-    }
-    if (Deferred.isDoneUnsafe(formed)) {
-      return yield* refusal(
-        [rank],
-        true,
-        `The group is formed, rank ${rank} cannot join any more.`,
-        "Start the job again."
-      )
-    }
-    connection.setLimit(settings.maxFrameBytes)
-    connection.send(frameType.welcome, proof.encode({ code: proofOf(token, "hub", claim, nonce) }))
-    members.set(rank, connection)
-    if (members.size === size - 1) complete()
-    return rank
-  })
-
   const complete = (): void => {
-    for (const connection of members.values()) connection.send(frameType.ready)
+    members.announce()
     Deferred.doneUnsafe(formed, Effect.void)
   }
 
-  /** The rendezvous fails only after the peer was told: its failure ends all connections. */
+  /** The rendezvous fails only after the peer has got the reason: its failure ends all connections. */
   const refuse = (connection: Connection, { error, isFatal }: Refused) =>
     Effect.gen(function* () {
       connection.send(frameType.reject, failureText.encode(error))
@@ -244,19 +124,25 @@ export const serve = Effect.fnUntraced(function* (
     }
     const closed = (detail: string): void => {
       const { kind, detail: why } = departure ?? { kind: "lost", detail }
-      members.delete(rank)
+      members.remove(rank)
       if (Deferred.isDoneUnsafe(formed)) dispatch(hub.leave(rank, { kind, detail: why }))
       else note(`Rank ${rank} joined and was lost again: ${why}.`)
     }
     connection.listen({ receive, closed })
   }
 
+  const standing: Standing = {
+    size,
+    isMember: (rank) => members.connections.has(rank),
+    isFormed: () => Deferred.isDoneUnsafe(formed),
+    join: (rank, connection) => {
+      members.join(rank, connection)
+      if (members.connections.size === size - 1) complete()
+    }
+  }
+
   const attendAll = (connection: Connection) =>
-    admit(connection).pipe(
-      Effect.timeoutOrElse({
-        duration: unauthenticatedTime,
-        orElse: () => refusal([], false, "A peer did not finish its handshake.", "Run the same release on every rank.")
-      }),
+    admit(connection, settings, standing).pipe(
       Effect.map((rank) => attend(connection, rank)),
       Effect.catchTags({
         Refused: (refused) => Effect.andThen(warn(connection.peer, refused), refuse(connection, refused)),
@@ -283,13 +169,8 @@ export const serve = Effect.fnUntraced(function* (
   yield* Effect.addFinalizer(() =>
     Effect.gen(function* () {
       isClosing = true
-      const farewell = firstFailure === undefined ? [] : [failureText.encode(firstFailure)]
       dispatch(hub.leave(0, { kind: "left", detail: "it closed its group" }))
-      for (const connection of members.values()) connection.send(frameType.goodbye, ...farewell)
-      yield* Effect.forEach([...members.values()], (connection) => connection.close(grace), {
-        concurrency: "unbounded",
-        discard: true
-      })
+      yield* members.part(grace)
       for (const connection of connections) connection.destroy("rank 0 closed its group")
     })
   )
@@ -301,18 +182,19 @@ export const serve = Effect.fnUntraced(function* (
     ticking(tickMillis, (time) => {
       now = time
       // A member in the middle of a long payload is getting on.
-      for (const [rank, connection] of members) {
+      for (const [rank, connection] of members.connections) {
         const bytes = connection.bytesRead()
         if (bytes !== bytesSeen.get(rank)) hub.progress(rank, now)
         bytesSeen.set(rank, bytes)
       }
       dispatch(hub.expire(now))
-      if (++ticks % 5 === 0) beat()
+      if (++ticks % 5 === 0) members.beat(hub.waiting())
     })
   )
 
   if (size === 1) complete()
-  const missing = () => Array.from({ length: size - 1 }, (_, at) => at + 1).filter((rank) => !members.has(rank))
+  const missing = () =>
+    Array.from({ length: size - 1 }, (_, at) => at + 1).filter((rank) => !members.connections.has(rank))
   yield* Deferred.await(formed).pipe(
     Effect.timeoutOrElse({
       duration: settings.connectDeadline,
@@ -327,10 +209,14 @@ export const serve = Effect.fnUntraced(function* (
         )
     }),
     Effect.tapError((error) =>
-      Effect.forEach([...members.values()], (connection) => refuse(connection, new Refused({ error, isFatal: true })), {
-        concurrency: "unbounded",
-        discard: true
-      })
+      Effect.forEach(
+        [...members.connections.values()],
+        (connection) => refuse(connection, new Refused({ error, isFatal: true })),
+        {
+          concurrency: "unbounded",
+          discard: true
+        }
+      )
     )
   )
 
@@ -344,7 +230,7 @@ export const serve = Effect.fnUntraced(function* (
     reportProgress: Effect.sync(() => {
       hub.progress(0, now)
       // Beats too, because rank 0 may be in work that keeps its timers from running.
-      if (mayBeat()) beat()
+      if (mayBeat()) members.beat(hub.waiting())
     })
   }
 })

@@ -1,5 +1,5 @@
 /**
- * What groups are told, checked and with defaults filled in.
+ * The settings of groups, checked and with defaults filled in.
  */
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"

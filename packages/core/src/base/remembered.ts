@@ -1,0 +1,11 @@
+/** What was made of a value, kept for as long as the value is there. */
+export const remembered = <K extends object, A>(make: (key: K) => A): ((key: K) => A) => {
+  const made = new WeakMap<K, { readonly value: A }>()
+  return (key) => {
+    const known = made.get(key)
+    if (known !== undefined) return known.value
+    const value = make(key)
+    made.set(key, { value })
+    return value
+  }
+}
