@@ -32,6 +32,7 @@ let lastNumber = 0
 /** Counts from 1; each call gives another number. */
 export const nextBlockNumber = (): number => ++lastNumber
 
+/** Which blocks the ranks of a job may have mapped; see `makeSharing`. */
 export interface Sharing {
   /** The block is about to be told to peers. */
   readonly share: (block: Block) => void
