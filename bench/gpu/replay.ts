@@ -14,7 +14,7 @@ import { replayTransferLayer } from "@tensorferry/core/replay/ReplayTransferLaye
 import { HostMemory } from "@tensorferry/core/service/HostMemory"
 import { type ReplaySubmission, ReplayTransferBackend } from "@tensorferry/core/service/ReplayTransferBackend"
 import { type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
-import { type AllocatedMemory, } from "@tensorferry/gpu/Addon"
+import type { AllocatedMemory } from "@tensorferry/gpu/Addon"
 import * as TensorEngineLayer from "@tensorferry/gpu/TensorEngine"
 import { type CaseResult, runReplayCases } from "@tensorferry/testing"
 import { subjectOf } from "@tensorferry/testing/conformance/ReplaySubject"
