@@ -305,8 +305,8 @@ const makeMember = Effect.fnUntraced(function* (hooks: Hooks, rank: RankNumber, 
   const builds = { count: 0 }
   const labels: Array<string> = []
   const engine = watchedEngine(hooks, rank, reference, open)
-  const four = Effect.all([0, 1].map(() => reference.allocate("uint8", [4])))
-  const tensors = yield* Effect.all([0, 1].map(() => Effect.all({ sent: four, received: four })))
+  const four = Effect.forEach([0, 1], () => reference.allocate("uint8", [4]))
+  const tensors = yield* Effect.forEach([0, 1], () => Effect.all({ sent: four, received: four }))
   const layer = copyServiceLayer(watchedDriver(hooks, rank, { open, builds }, wire), {
     busyPoll: Duration.zero
   }).pipe(
