@@ -8,9 +8,9 @@ import type { CopyDriverError } from "@tensorferry/core/service/CopyDriver"
 import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
 import type { NativeCommunicator } from "@tensorferry/gpu/Addon"
 import type { Gpu } from "@tensorferry/gpu/Gpu"
+import type { DriverErrors } from "@tensorferry/native/driver/DriverErrors"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
-import type { DriverErrors } from "./driverErrors.ts"
 
 export interface Connection {
   readonly number: number

@@ -5,62 +5,14 @@
  * Invariant: what a peer says is decoded here before anything uses it; numbers are exact, addresses below 2^53. That a
  * region lies inside its memory is checked where the memory is known.
  */
-import { type DType, dtypes } from "@tensorferry/core/base/DType"
-import type { Shape } from "@tensorferry/core/base/Region"
-import type { Message } from "@tensorferry/core/ir/Message"
 import { CopyDriverReason } from "@tensorferry/core/service/CopyDriver"
+import { decodeOutcome, decodeText, encodeText } from "@tensorferry/native/driver/Outcome"
+import { Natural } from "@tensorferry/native/driver/PeerList"
+import { ProcessIdentity } from "@tensorferry/native/driver/ProcessIdentity"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
-import { ProcessIdentity } from "./identity.ts"
+
 import { directionPreferences } from "./planning/direction.ts"
-
-const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }))
-
-/** A piece of memory that peers can open as a whole. */
-export const PublishedBlock = Schema.Struct({
-  number: Natural,
-  /** First byte of what a mapping shows, in the owner's address space. */
-  address: Natural,
-  byteLength: Natural,
-  /** What opens it, in hexadecimal digits; empty where nothing does. */
-  handle: Schema.String.check(Schema.isPattern(/^([0-9a-f]{128})?$/)),
-  /** Why there is no handle. */
-  problem: Schema.String
-})
-export type PublishedBlock = typeof PublishedBlock.Type
-
-/** One storage: where it lies in the owner's address space, on which of its devices, and in which block of the list. */
-export const PublishedMemory = Schema.Struct({
-  address: Natural,
-  byteLength: Natural,
-  ordinal: Natural,
-  block: Natural
-})
-export type PublishedMemory = typeof PublishedMemory.Type
-
-export interface PublishedPart {
-  readonly taskId: number
-  readonly part: number
-  readonly dtype: DType
-  readonly shape: Shape
-  readonly strides: ReadonlyArray<number>
-  /** Index into the memories of the same list. */
-  readonly memory: number
-  readonly byteOffset: number
-}
-
-export interface PublishedMessage {
-  readonly direction: Message["direction"]
-  readonly index: number
-  readonly parts: ReadonlyArray<PublishedPart>
-}
-
-/** Everything that one rank has to do with another. */
-export interface PeerList {
-  readonly blocks: ReadonlyArray<PublishedBlock>
-  readonly memories: ReadonlyArray<PublishedMemory>
-  readonly messages: ReadonlyArray<PublishedMessage>
-}
 
 export const PublishedSettings = Schema.Struct({
   process: ProcessIdentity,
@@ -80,8 +32,6 @@ export const PublishedSettings = Schema.Struct({
 })
 export type PublishedSettings = typeof PublishedSettings.Type
 
-const Failure = Schema.TaggedStruct("Failed", { reason: CopyDriverReason })
-
 const Head = Schema.Struct({
   settings: PublishedSettings,
   /** Encoded lists by rank. */
@@ -97,17 +47,8 @@ export interface Publication {
   readonly fault: CopyDriverReason | null
 }
 
-const text = (value: unknown): Uint8Array => new TextEncoder().encode(JSON.stringify(value))
-
 export const encodePublication = (publication: Publication): Uint8Array =>
-  text({ ...publication, lists: Object.fromEntries(publication.lists) })
-
-const decodeText =
-  <A, E>(schema: Schema.Codec<A, E>) =>
-  (bytes: Uint8Array): Result.Result<A, string> =>
-    Result.mapError(Schema.decodeResult(Schema.fromJsonString(schema))(new TextDecoder().decode(bytes)), (error) =>
-      error.message.replaceAll("\n", " ")
-    )
+  encodeText({ ...publication, lists: Object.fromEntries(publication.lists) })
 
 const decodeHead = decodeText(Head)
 
@@ -116,69 +57,6 @@ export const decodePublication = (bytes: Uint8Array): Result.Result<Publication,
     ...head,
     lists: new Map(Object.entries(head.lists).map(([rank, list]) => [Number(rank), list]))
   }))
-
-const dtypeNumbers: ReadonlyMap<DType, number> = new Map(dtypes.map((dtype, index) => [dtype, index]))
-
-/** A part as a row: task, part, type, memory, offset, dimensions, shape, strides. There are thousands of them. */
-const rowOf = ({ taskId, part, dtype, shape, strides, memory, byteOffset }: PublishedPart): ReadonlyArray<number> => [
-  taskId,
-  part,
-  dtypeNumbers.get(dtype)!,
-  memory,
-  byteOffset,
-  ...shape,
-  ...strides
-]
-
-export const encodePeerList = ({ blocks, memories, messages }: PeerList): string =>
-  JSON.stringify({
-    blocks,
-    memories,
-    messages: messages.map(({ direction, index, parts }) => ({ direction, index, parts: parts.map(rowOf) }))
-  })
-
-const isNatural = (value: unknown): value is number => Number.isSafeInteger(value) && (value as number) >= 0
-
-const Row = Schema.declare((value): value is ReadonlyArray<number> => Array.isArray(value) && value.every(isNatural))
-
-const List = Schema.Struct({
-  blocks: Schema.Array(PublishedBlock),
-  memories: Schema.Array(PublishedMemory),
-  messages: Schema.Array(
-    Schema.Struct({ direction: Schema.Literals(["send", "recv"]), index: Natural, parts: Schema.Array(Row) })
-  )
-})
-
-const headLength = 5
-
-const partOf = (row: ReadonlyArray<number>): PublishedPart | undefined => {
-  const [taskId, part, type, memory, byteOffset, ...lengths] = row
-  const dtype = dtypes[type ?? -1]
-  if (row.length < headLength || dtype === undefined || lengths.length % 2 !== 0) return undefined
-  return {
-    taskId: taskId!,
-    part: part!,
-    dtype,
-    memory: memory!,
-    byteOffset: byteOffset!,
-    shape: lengths.slice(0, lengths.length / 2),
-    strides: lengths.slice(lengths.length / 2)
-  }
-}
-
-const decodeList = Schema.decodeResult(Schema.fromJsonString(List))
-
-export const decodePeerList = (list: string): Result.Result<PeerList, string> => {
-  const decoded = decodeList(list)
-  if (Result.isFailure(decoded)) return Result.fail(decoded.failure.message.replaceAll("\n", " "))
-  const messages: Array<PublishedMessage> = []
-  for (const { direction, index, parts } of decoded.success.messages) {
-    const known = parts.map(partOf).filter((part) => part !== undefined)
-    if (known.length < parts.length) return Result.fail("A part of the list is malformed.")
-    messages.push({ direction, index, parts: known })
-  }
-  return Result.succeed({ ...decoded.success, messages })
-}
 
 /** What the end of a flow found that looked for the memory of the other end, `peer`. */
 export const Finding = Schema.Struct({
@@ -192,18 +70,7 @@ export const Finding = Schema.Struct({
 })
 export type Finding = typeof Finding.Type
 
-/** How a step of a preparation ended on one rank. */
-export type Outcome<A> = typeof Failure.Type | { readonly _tag: "Done"; readonly value: A }
-
-export const encodeOutcome = (outcome: Outcome<unknown>): Uint8Array => text(outcome)
-
-export const decodeOutcome = <A, E>(value: Schema.Codec<A, E>) =>
-  decodeText(Schema.Union([Failure, Schema.TaggedStruct("Done", { value })]))
-
 export const decodeFindings = decodeOutcome(Schema.Array(Finding))
 
 /** Whether a rank pushes or is pushed to. */
 export const decodePushes = decodeOutcome(Schema.Boolean)
-
-/** Of steps that tell nothing but how they ended. */
-export const decodeDone = decodeOutcome(Schema.Null)

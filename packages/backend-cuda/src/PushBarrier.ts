@@ -8,12 +8,12 @@
  */
 import type { CopyDriverError } from "@tensorferry/core/service/CopyDriver"
 import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
+import { makeAgreement } from "@tensorferry/native/driver/DriverAgreement"
+import type { DriverErrors } from "@tensorferry/native/driver/DriverErrors"
+import { decodeDone, encodeOutcome } from "@tensorferry/native/driver/Outcome"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Result from "effect/Result"
-import { makeAgreement } from "./agreement.ts"
-import type { DriverErrors } from "./driverErrors.ts"
-import { decodeDone, encodeOutcome } from "./Publication.ts"
 
 export interface Part {
   /** Why this rank no longer takes part; asked when all ranks are there. */

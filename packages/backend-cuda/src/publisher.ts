@@ -6,22 +6,16 @@
  */
 import type { Message } from "@tensorferry/core/ir/Message"
 import type { CopyDriverError } from "@tensorferry/core/service/CopyDriver"
+import { checkMessage, publishedLists } from "@tensorferry/gpu/publish"
+import type { Agreement } from "@tensorferry/native/driver/DriverAgreement"
+import type { Checked } from "@tensorferry/native/driver/DriverErrors"
+import { decodePeerList, encodePeerList, type PeerList } from "@tensorferry/native/driver/PeerList"
+import { processIdentity } from "@tensorferry/native/driver/ProcessIdentity"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
-import type { Agreement } from "./agreement.ts"
-import type { Checked } from "./driverErrors.ts"
-import { processIdentity } from "./identity.ts"
 import { transferSizes } from "./options.ts"
-import {
-  decodePeerList,
-  decodePublication,
-  encodePeerList,
-  encodePublication,
-  type PeerList,
-  type PublishedSettings
-} from "./Publication.ts"
+import { decodePublication, encodePublication, type PublishedSettings } from "./Publication.ts"
 import type { DriverParts } from "./prepareTransfer.ts"
-import { checkMessage, publishedLists } from "./publish.ts"
 
 /** What all ranks published, as this rank sees it. */
 export interface Published {

@@ -5,11 +5,12 @@
  */
 
 import type { Gpu } from "@tensorferry/gpu/Gpu"
+import type { Flow } from "@tensorferry/native/driver/Flows"
+import type { PeerList, PublishedBlock } from "@tensorferry/native/driver/PeerList"
+import { isSameHost, isSameProcess } from "@tensorferry/native/driver/ProcessIdentity"
 import * as Result from "effect/Result"
-import type { Flow } from "./flows.ts"
-import { isSameHost, isSameProcess } from "./identity.ts"
 import type { Mapping, Mappings } from "./Mappings.ts"
-import type { PeerList, PublishedBlock, PublishedSettings } from "./Publication.ts"
+import type { PublishedSettings } from "./Publication.ts"
 import type { Reached } from "./planning/route.ts"
 
 /** What a peer published, as far as it concerns this rank. */

@@ -10,9 +10,7 @@
  * A PE whose process has died takes the library of the others with it: they stop at once, and say that their processes must
  * be started again.
  */
-import { makeAgreement } from "@tensorferry/backend-cuda/agreement"
-import { driverErrors } from "@tensorferry/backend-cuda/driverErrors"
-import { mayBeAlive, processIdentity } from "@tensorferry/backend-cuda/identity"
+
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
 import { byteLengthOf, type DType } from "@tensorferry/core/base/DType"
 import { elementCount, type Shape } from "@tensorferry/core/base/Region"
@@ -31,6 +29,9 @@ import { type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
 import { unavailable, unavailableBecause } from "@tensorferry/gpu/failures"
 import { peerTimesOf, type RunTimes, runTimes } from "@tensorferry/gpu/RunTimes"
 import { deviceOf, open } from "@tensorferry/gpu/TensorEngine"
+import { makeAgreement } from "@tensorferry/native/driver/DriverAgreement"
+import { driverErrors } from "@tensorferry/native/driver/DriverErrors"
+import { mayBeAlive, processIdentity } from "@tensorferry/native/driver/ProcessIdentity"
 import type { NativeFailure } from "@tensorferry/native/NativeAddon"
 import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"

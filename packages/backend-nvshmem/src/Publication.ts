@@ -1,11 +1,11 @@
 /**
  * What PEs tell each other in a preparation. What a peer says is decoded here before anything uses it.
  */
-import { ProcessIdentity } from "@tensorferry/backend-cuda/identity"
-import { decodeOutcome } from "@tensorferry/backend-cuda/Publication"
-import * as Schema from "effect/Schema"
 
-const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }))
+import { decodeOutcome } from "@tensorferry/native/driver/Outcome"
+import { Natural } from "@tensorferry/native/driver/PeerList"
+import { ProcessIdentity } from "@tensorferry/native/driver/ProcessIdentity"
+import * as Schema from "effect/Schema"
 
 export const Told = Schema.Struct({
   process: ProcessIdentity,

@@ -5,19 +5,21 @@
  * Invariant: the collectives are reached by every rank whatever fails between them, each tells the failures so far, and the
  * failure of one rank is the failure of all.
  */
-import type { makeAgreement } from "@tensorferry/backend-cuda/agreement"
-import type { Checked, DriverErrors } from "@tensorferry/backend-cuda/driverErrors"
-import { type Flow, flowsOf } from "@tensorferry/backend-cuda/flows"
-import { type ProcessIdentity, processIdentity } from "@tensorferry/backend-cuda/identity"
-import { decodeDone, decodePeerList, encodePeerList, type PeerList } from "@tensorferry/backend-cuda/Publication"
-import { checkMessage, publishedLists } from "@tensorferry/backend-cuda/publish"
+
 import type { Message } from "@tensorferry/core/ir/Message"
 import type { CopyDriverError, PeerPath } from "@tensorferry/core/service/CopyDriver"
 import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
 import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
 import type { Gpu } from "@tensorferry/gpu/Gpu"
 import { type GpuProgram, makeProgram } from "@tensorferry/gpu/GpuProgram"
+import { checkMessage, publishedLists } from "@tensorferry/gpu/publish"
 import type { Span } from "@tensorferry/gpu/RunTimes"
+import type { makeAgreement } from "@tensorferry/native/driver/DriverAgreement"
+import type { Checked, DriverErrors } from "@tensorferry/native/driver/DriverErrors"
+import { type Flow, flowsOf } from "@tensorferry/native/driver/Flows"
+import { decodeDone } from "@tensorferry/native/driver/Outcome"
+import { decodePeerList, encodePeerList, type PeerList } from "@tensorferry/native/driver/PeerList"
+import { type ProcessIdentity, processIdentity } from "@tensorferry/native/driver/ProcessIdentity"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"

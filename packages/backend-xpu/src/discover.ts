@@ -4,11 +4,12 @@
  * Invariant: says what was tried, what was missing and what helps, whichever step ends it; and of a choice among the two,
  * why it was made. Nothing on a device is touched.
  */
+
+import { describeFailure } from "@tensorferry/native/describeFailure"
 import { runJob } from "@tensorferry/native/NativeJob"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type { Addon, DeviceFacts, DriverName, NativePlatform, OpenedDriver } from "./Addon.ts"
-import { describeFailure } from "./failures.ts"
 import { driverLibraries, libraryNames, searchedPaths } from "./libraries.ts"
 import type { Environment, XpuOptions } from "./options.ts"
 

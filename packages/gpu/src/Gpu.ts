@@ -6,6 +6,7 @@
  */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
 import type { Device } from "@tensorferry/core/tensor/Device"
+import { describeFailure } from "@tensorferry/native/describeFailure"
 import type { NativeFailure } from "@tensorferry/native/NativeAddon"
 import { type NativeJob, runJob, type Start, startJob } from "@tensorferry/native/NativeJob"
 import * as Effect from "effect/Effect"
@@ -14,7 +15,7 @@ import type * as EffectScope from "effect/Scope"
 import type { Addon, DeviceFacts, NativeDevice, NativeLibraries, Vendor } from "./Addon.ts"
 import { backgroundIdle, backgroundOf } from "./BackgroundWork.ts"
 import { type Discovered, discover } from "./discover.ts"
-import { describeFailure, unavailable, unavailableBecause } from "./failures.ts"
+import { unavailable, unavailableBecause } from "./failures.ts"
 import { chooseOrdinal, type GpuOptions, kernelCacheFolder } from "./options.ts"
 
 export interface Gpu {

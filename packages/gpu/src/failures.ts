@@ -3,13 +3,12 @@
  */
 import { type BackendError, backendError } from "@tensorferry/core/backend/BackendDescriptor"
 import { type TensorError, tensorError } from "@tensorferry/core/service/TensorEngine"
+import { describeFailure } from "@tensorferry/native/describeFailure"
 import { refusalOf } from "@tensorferry/native/MoveChecks"
 import type { NativeFailure } from "@tensorferry/native/NativeAddon"
 import { packageName } from "./Addon.ts"
 
 export const refusal = refusalOf(packageName)
-
-export const describeFailure = ({ op, detail }: NativeFailure): string => `${op}: ${detail}`
 
 const nativeCodeOf = ({ nativeCode }: NativeFailure) => (nativeCode === 0 ? {} : { nativeCode })
 

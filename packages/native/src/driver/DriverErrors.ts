@@ -4,9 +4,9 @@
 
 import { type CopyDriverError, type CopyDriverReason, copyDriverError } from "@tensorferry/core/service/CopyDriver"
 import type { ProcessGroupError } from "@tensorferry/core/service/ProcessGroup"
-import { describeFailure } from "@tensorferry/gpu/failures"
-import type { NativeFailure } from "@tensorferry/native/NativeAddon"
 import type * as Result from "effect/Result"
+import { describeFailure } from "../describeFailure.ts"
+import type { NativeFailure } from "../NativeAddon.ts"
 
 export type Checked<A> = Result.Result<A, CopyDriverError>
 

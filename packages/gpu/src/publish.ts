@@ -7,13 +7,13 @@
 import type { Message } from "@tensorferry/core/ir/Message"
 import { formatDevice } from "@tensorferry/core/tensor/Device"
 import type { Storage } from "@tensorferry/core/tensor/Storage"
-import type { Block } from "@tensorferry/gpu/Block"
-import { DeviceRegion } from "@tensorferry/gpu/DeviceRegion"
-import type { Gpu } from "@tensorferry/gpu/Gpu"
-import type { Sharing } from "@tensorferry/gpu/Sharing"
+import type { Checked, DriverErrors } from "@tensorferry/native/driver/DriverErrors"
+import type { PeerList, PublishedBlock, PublishedMemory, PublishedMessage } from "@tensorferry/native/driver/PeerList"
 import * as Result from "effect/Result"
-import type { Checked, DriverErrors } from "./driverErrors.ts"
-import type { PeerList, PublishedBlock, PublishedMemory, PublishedMessage } from "./Publication.ts"
+import type { Block } from "./Block.ts"
+import { DeviceRegion } from "./DeviceRegion.ts"
+import type { Gpu } from "./Gpu.ts"
+import type { Sharing } from "./Sharing.ts"
 
 /** Fails with InvalidProgram, naming the task, for memory that was freed or is of other devices than this driver's. */
 export const checkMessage = (

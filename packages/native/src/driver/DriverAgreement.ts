@@ -5,8 +5,8 @@ import type { CopyDriverError } from "@tensorferry/core/service/CopyDriver"
 import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
-import type { Checked, DriverErrors } from "./driverErrors.ts"
-import { encodeOutcome, type Outcome } from "./Publication.ts"
+import type { Checked, DriverErrors } from "./DriverErrors.ts"
+import { encodeOutcome, type Outcome } from "./Outcome.ts"
 
 type Decode<A> = (bytes: Uint8Array) => Result.Result<Outcome<A>, string>
 

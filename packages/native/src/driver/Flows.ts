@@ -9,8 +9,8 @@ import { elementCount, equalShapes, formatShape, type Shape } from "@tensorferry
 import type { Message } from "@tensorferry/core/ir/Message"
 import type { Tensor } from "@tensorferry/core/tensor/Tensor"
 import * as Result from "effect/Result"
-import type { Checked, DriverErrors } from "./driverErrors.ts"
-import type { PeerList, PublishedPart } from "./Publication.ts"
+import type { Checked, DriverErrors } from "./DriverErrors.ts"
+import type { PeerList, PublishedPart } from "./PeerList.ts"
 
 export interface Pair {
   readonly taskId: number
