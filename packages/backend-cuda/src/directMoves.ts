@@ -14,7 +14,7 @@ import type { Flow } from "@tensorferry/native/driver/Flows"
 import type { PeerList } from "@tensorferry/native/driver/PeerList"
 import { MoveTable } from "@tensorferry/native/MoveTable"
 import * as Result from "effect/Result"
-import type { PeerMemory } from "./reach.ts"
+import type { PeerMemory } from "./openPeerMemory.ts"
 
 export interface Run {
   readonly destination: number

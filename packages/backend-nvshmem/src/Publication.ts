@@ -7,7 +7,8 @@ import { Natural } from "@tensorferry/native/driver/PeerList"
 import { ProcessIdentity } from "@tensorferry/native/driver/ProcessIdentity"
 import * as Schema from "effect/Schema"
 
-export const Told = Schema.Struct({
+/** What a PE says of itself and of its messages. */
+export const Statement = Schema.Struct({
   process: ProcessIdentity,
   ordinal: Natural,
   slotBytes: Natural,
@@ -21,9 +22,9 @@ export const Told = Schema.Struct({
   /** Encoded lists of parts, by peer. */
   lists: Schema.Record(Schema.String, Schema.String)
 })
-export type Told = typeof Told.Type
+export type Statement = typeof Statement.Type
 
-export const decodeTold = decodeOutcome(Told)
+export const decodeStatement = decodeOutcome(Statement)
 
 /** What a PE sends to one peer: batches in the order in which both ends pack them. */
 export const SentBatches = Schema.Struct({

@@ -39,7 +39,7 @@ export interface Gpu {
   /** Does this now, or when everything that runs now has ended, background work on the device too. */
   readonly whenDone: (action: () => void) => void
   /** Lets kernels touch memory of another device of this process; fails in words. */
-  readonly reachPeer: (ordinal: number) => Result.Result<void, string>
+  readonly enablePeerAccess: (ordinal: number) => Result.Result<void, string>
   /** The number here of the device with this identity, where it is visible. */
   readonly ordinalOf: (uuid: string) => number | undefined
   readonly isClosed: () => boolean
@@ -130,7 +130,7 @@ const gpuOf = (
       }
       oneEnded()
     },
-    reachPeer: (peer) => {
+    enablePeerAccess: (peer) => {
       const known = peers.get(peer) ?? reach(peer)
       peers.set(peer, known)
       return known

@@ -4,6 +4,7 @@
 import { type BackendError, backendError } from "@tensorferry/core/backend/BackendDescriptor"
 import { type TensorError, tensorError } from "@tensorferry/core/service/TensorEngine"
 import { describeFailure } from "@tensorferry/native/describeFailure"
+import { type DriverErrors, driverErrors } from "@tensorferry/native/driver/DriverErrors"
 import { refusalOf } from "@tensorferry/native/MoveChecks"
 import type { NativeFailure } from "@tensorferry/native/NativeAddon"
 import { packageName } from "./Addon.ts"
@@ -42,4 +43,11 @@ export const unavailableBecause = (backend: string, failure: NativeFailure): Bac
     remedy: "Run `tensorferry doctor`; look up the native code in the vendor's documentation.",
     scope: "service",
     ...nativeCodeOf(failure)
+  })
+
+/** Errors of a copy driver over this device layer. */
+export const deviceDriverErrors = (backend: string, rank: number): DriverErrors =>
+  driverErrors(backend, rank, {
+    UnreachableMemory:
+      "Allocate with this backend's engine on devices that access each other, or choose the backend cuda."
   })

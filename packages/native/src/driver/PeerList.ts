@@ -9,6 +9,7 @@ import type { Shape } from "@tensorferry/core/base/Region"
 import type { Message } from "@tensorferry/core/ir/Message"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
+import type { Checked, DriverErrors } from "./DriverErrors.ts"
 
 /** A whole number from 0 on that a double holds exactly. */
 export const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }))
@@ -35,6 +36,7 @@ export const PublishedMemory = Schema.Struct({
 })
 export type PublishedMemory = typeof PublishedMemory.Type
 
+/** One part: what it is, and where it begins in which memory of the list. */
 export interface PublishedPart {
   readonly taskId: number
   readonly part: number
@@ -46,6 +48,7 @@ export interface PublishedPart {
   readonly byteOffset: number
 }
 
+/** One message, as its owner has it. */
 export interface PublishedMessage {
   readonly direction: Message["direction"]
   readonly index: number
@@ -72,6 +75,7 @@ const rowOf = ({ taskId, part, dtype, shape, strides, memory, byteOffset }: Publ
   ...strides
 ]
 
+/** A list as text. */
 export const encodePeerList = ({ blocks, memories, messages }: PeerList): string =>
   JSON.stringify({
     blocks,
@@ -110,6 +114,7 @@ const partOf = (row: ReadonlyArray<number>): PublishedPart | undefined => {
 
 const decodeList = Schema.decodeResult(Schema.fromJsonString(List))
 
+/** Reads a list, or says in one line what is wrong with it. */
 export const decodePeerList = (list: string): Result.Result<PeerList, string> => {
   const decoded = decodeList(list)
   if (Result.isFailure(decoded)) return Result.fail(decoded.failure.message.replaceAll("\n", " "))
@@ -120,4 +125,21 @@ export const decodePeerList = (list: string): Result.Result<PeerList, string> =>
     messages.push({ direction, index, parts: known })
   }
   return Result.succeed({ ...decoded.success, messages })
+}
+
+/** The lists that peers have for this rank. `texts` are what each rank encoded for it, by rank, where it did. */
+export const decodePeerLists = (
+  errors: DriverErrors,
+  texts: ReadonlyArray<string | undefined>
+): Checked<ReadonlyMap<number, PeerList>> => {
+  const lists = new Map<number, PeerList>()
+  for (const [peer, text] of texts.entries()) {
+    if (peer === errors.rank || text === undefined) continue
+    const list = decodePeerList(text)
+    if (Result.isFailure(list)) {
+      return Result.fail(errors.fail("InvalidProgram", list.failure, { peer, op: "prepare" }))
+    }
+    lists.set(peer, list.success)
+  }
+  return Result.succeed(lists)
 }
