@@ -3,7 +3,7 @@
  */
 import { strictOptions } from "@tensorferry/core/backend/StrictOptions"
 import * as Schema from "effect/Schema"
-import { pathNames } from "./reach.ts"
+import { pathNames } from "./memoryPath.ts"
 
 const Fields = Schema.Struct({
   threads: Schema.optionalKey(Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 64 }))),

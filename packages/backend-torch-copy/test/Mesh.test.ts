@@ -7,7 +7,7 @@ import { createInterface } from "node:readline"
 import { fileURLToPath } from "node:url"
 import { assert, describe, it } from "@effect/vitest"
 import { afterAll } from "vitest"
-import type { PathName } from "../src/reach.ts"
+import type { PathName } from "../src/memoryPath.ts"
 import type { MeshCase, MeshRankInput, MeshRankLine } from "./fixtures/mesh-rank.ts"
 
 const float = (shape: ReadonlyArray<number>) => ({ shape, from: "float32", to: "float32" }) as const

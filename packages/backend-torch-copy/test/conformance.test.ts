@@ -6,7 +6,7 @@ import { type CopyCase, type CopyDriverCase, combineOutcomes } from "@tensorferr
 import { describeCopyDriver, describeCopyService, describeTensorEngine } from "@tensorferry/testing/vitest"
 import * as Effect from "effect/Effect"
 import { afterAll } from "vitest"
-import type { PathName } from "../src/reach.ts"
+import type { PathName } from "../src/memoryPath.ts"
 import * as TensorEngine from "../src/TensorEngine.ts"
 import { type JobOutcomes, killJobs, runJob } from "./fixtures/conformance-job.ts"
 
