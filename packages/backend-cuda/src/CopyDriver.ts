@@ -84,7 +84,7 @@ const openParts = Effect.fnUntraced(function* (
   const unsettled = makeUnsettledPushes()
   // Said when everything made below is closed.
   yield* Effect.addFinalizer(() =>
-    memory.farewells.say(group, kind, sharing, () => {
+    memory.shutdown.announce(group, kind, sharing, () => {
       unsettled.settle()
       parted()
     })

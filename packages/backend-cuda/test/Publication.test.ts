@@ -27,7 +27,7 @@ const publication: Publication = {
 }
 
 describe("publications", () => {
-  it("arrive as they were told", () => {
+  it("arrive as they were encoded", () => {
     assert.deepStrictEqual(Result.getOrThrow(decodePublication(encodePublication(publication))), publication)
     const finding = [{ peer: 1, isReceiving: true, reached: { _tag: "Unreached", why: "far" } }] as const
     assert.deepStrictEqual(Result.getOrThrow(decodeFindings(encodeOutcome({ _tag: "Done", value: finding }))), {

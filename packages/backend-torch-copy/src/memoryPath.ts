@@ -28,7 +28,7 @@ export interface MemoryPath {
 
 /** The ways to the memory of one peer. */
 export interface MemoryPaths {
-  /** The peer's loopback is this process's, as far as can be told from here. */
+  /** The peer's loopback is this process's, as far as can be seen from here. */
   readonly isSameHost: boolean
   /** The best way to the memory, or why there is none. */
   readonly pathTo: (published: PublishedMemory) => Result.Result<MemoryPath, string>

@@ -292,9 +292,9 @@ describe("a peer that lies", () => {
       if (answer.code !== "Ok") return assert.fail(answer.detail)
       const from = yield* filled(engine, "uint8", [1000], 6)
       const process = { ...publishedProcess(answer.value), space: "elsewhere pid:[1]" }
-      const told = encode({ process, list: publishedLists(oneWay(from, from)[0]!).get(1)! })
+      const published = encode({ process, list: publishedLists(oneWay(from, from)[0]!).get(1)! })
       const to = yield* filled(engine, "uint8", [1000], 0xa5)
-      assert.strictEqual(yield* against(told, groups, drivers[1]!, to), "UnreachableMemory")
+      assert.strictEqual(yield* against(published, groups, drivers[1]!, to), "UnreachableMemory")
     })
   )
 
@@ -309,8 +309,8 @@ describe("a peer that lies", () => {
       const list = publishedLists(oneWay(from, to)[0]!).get(1)!
       Object.assign(list.memories[0]!, { address: 4096 })
       const play = Effect.gen(function* () {
-        const told = encode({ process: publishedProcess(answer.value), list })
-        yield* groups[0]!.allGather("torch-copy/publish", told)
+        const published = encode({ process: publishedProcess(answer.value), list })
+        yield* groups[0]!.allGather("torch-copy/publish", published)
         yield* groups[0]!.allGather("torch-copy/outcome", encodePathOutcome({ _tag: "Done", value: [] }))
       })
       const [, program] = yield* Effect.all([play, drivers[1]!.prepare(oneWay(from, to)[1]!)], { concurrency: 2 })

@@ -43,7 +43,7 @@ const wantedDriver = (options: XpuOptions, environment: Environment): DriverName
   return order.find((driver) => driver === named)
 }
 
-/** In few words where the library is simply not there: what was tried is told apart. */
+/** In few words where the library is simply not there: what was tried is listed beside it. */
 const problemOf = ({ problem = "not found" }: OpenedDriver): string => {
   const parts = problem.replace(/\.$/, "").split("; ")
   return parts.find((part) => !part.includes("No such file or directory")) ?? "its loader was not found"

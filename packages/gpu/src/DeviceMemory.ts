@@ -21,7 +21,7 @@ import { DeviceRegion } from "./DeviceRegion.ts"
 import { refusal, tensorFailure } from "./failures.ts"
 import type { Gpu } from "./Gpu.ts"
 import { makeSharing, type Sharing } from "./Sharing.ts"
-import { type Farewells, makeFarewells } from "./ShutdownBarrier.ts"
+import { makeShutdownBarrier, type ShutdownBarrier } from "./ShutdownBarrier.ts"
 
 /** Storages start at multiples of this, as the vendors' own allocators give. */
 export const alignment = 256
@@ -53,7 +53,7 @@ export interface DeviceMemory {
   /** What the ranks of a group may know of this memory by drivers of this name; outlives drivers that are built anew. */
   readonly sharingWith: (group: ProcessGroupShape, driver: string) => Sharing
   /** How ranks part that may have this memory mapped. */
-  readonly farewells: Farewells
+  readonly shutdown: ShutdownBarrier
   /** What is held at present, for tests and reports. */
   readonly blocks: () => { readonly count: number; readonly byteLength: number }
 }
@@ -321,7 +321,7 @@ export const makeDeviceMemory = (gpu: Gpu, options: DeviceMemoryOptions = {}): D
       sharings.set(group, ofGroup.set(driver, sharing))
       return sharing
     },
-    farewells: makeFarewells(),
+    shutdown: makeShutdownBarrier(),
     blocks: () => ({
       count: blocks.size,
       byteLength: [...blocks].reduce((sum, block) => sum + block.byteLength, 0)

@@ -19,12 +19,12 @@ interface Parting {
   readonly fiber: Fiber.Fiber<unknown>
 }
 
-export const makeFarewells = () => {
+export const makeShutdownBarrier = () => {
   const partings = new Set<Parting>()
 
   return {
     /** Tells the others that this rank's driver has closed; `parted` runs if and when all have. */
-    say: (group: ProcessGroupShape, driver: string, sharing: Sharing, parted: () => void): Effect.Effect<void> =>
+    announce: (group: ProcessGroupShape, driver: string, sharing: Sharing, parted: () => void): Effect.Effect<void> =>
       Effect.gen(function* () {
         const reversed = Array.from({ length: group.size }, (_, rank) => group.size - 1 - rank)
         const meeting = Effect.flatMap(group.subgroup(reversed), (all) => all.barrier(`${driver}/farewell`))
@@ -47,4 +47,4 @@ export const makeFarewells = () => {
   }
 }
 
-export type Farewells = ReturnType<typeof makeFarewells>
+export type ShutdownBarrier = ReturnType<typeof makeShutdownBarrier>

@@ -85,7 +85,7 @@ export const make = Effect.fnUntraced(function* (
   const working = new Set<Deferred.Deferred<void, TensorError>>()
   const checks = makeChecks(gpu)
   const batches = makeBatchPrograms()
-  yield* Effect.addFinalizer(() => Effect.andThen(Effect.sync(batches.closeAll), memory.farewells.wait))
+  yield* Effect.addFinalizer(() => Effect.andThen(Effect.sync(batches.closeAll), memory.shutdown.wait))
 
   const work = <A>(op: string, run: Effect.Effect<A, NativeFailure>): Effect.Effect<void, TensorError> =>
     Effect.suspend(() => {
