@@ -8,9 +8,11 @@ import type { CopyDriverError } from "@tensorferry/core/service/CopyDriver"
 import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
 import type { NativeCommunicator } from "@tensorferry/gpu/Addon"
 import type { Gpu } from "@tensorferry/gpu/Gpu"
+import { makeDriverAgreement } from "@tensorferry/native/driver/DriverAgreement"
+import type { DriverErrors } from "@tensorferry/native/driver/DriverErrors"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
-import type { DriverErrors } from "./driverErrors.ts"
+import * as Result from "effect/Result"
 
 export interface Connection {
   readonly number: number
@@ -20,7 +22,7 @@ export interface Connection {
 
 const uniqueIdBytes = 128
 
-export const makeConnections = (gpu: Gpu, group: ProcessGroupShape, backend: string, errors: DriverErrors) => {
+export const makeConnections = (gpu: Gpu, group: ProcessGroupShape, errors: DriverErrors) => {
   const { addon } = gpu
   let current: Connection | undefined
 
@@ -30,21 +32,14 @@ export const makeConnections = (gpu: Gpu, group: ProcessGroupShape, backend: str
   })
 
   /** The root's identity of the next communicator, on all ranks; or the root's failure, on all ranks. */
-  const shareIdentity = Effect.gen(function* () {
-    const made = group.rank === 0 ? addon.createUniqueId(gpu.libraries) : undefined
-    const mine = made?.code === "Ok" ? made.value : new Uint8Array(0)
-    const shared = yield* Effect.mapError(group.broadcast(`${backend}/communicator`, 0, mine), (error) =>
-      errors.ofGroup(error, "connect")
-    )
-    if (shared.length === uniqueIdBytes) return shared
-    return yield* made !== undefined && made.code !== "Ok"
-      ? errors.ofNative(made, "connect")
-      : errors.fail("TransportFailed", "Rank 0 could not begin a communicator.", {
-          peer: 0,
-          op: "connect",
-          scope: "service"
-        })
-  })
+  const shareIdentity = makeDriverAgreement(group, errors).fromRoot(
+    "communicator",
+    () => {
+      const made = addon.createUniqueId(gpu.libraries)
+      return made.code === "Ok" ? Result.succeed(made.value) : Result.fail(errors.ofNative(made, "connect"))
+    },
+    { detail: "Rank 0 could not begin a communicator.", op: "connect", byteLength: uniqueIdBytes }
+  )
 
   const connect = (number: number): Effect.Effect<Connection, CopyDriverError> =>
     Effect.gen(function* () {
@@ -73,7 +68,7 @@ export const makeConnections = (gpu: Gpu, group: ProcessGroupShape, backend: str
   return {
     /** Number of the connection that works; 0 where none does. */
     number: (): number => (current === undefined || current.isBroken ? 0 : current.number),
-    /** The connection of all ranks; `numbers` are those that the ranks told. Every rank calls it, or none. */
+    /** The connection of all ranks; `numbers` are those that the ranks reported. Every rank calls it, or none. */
     ensure: (numbers: ReadonlyArray<number>): Effect.Effect<Connection, CopyDriverError> =>
       Effect.suspend(() => {
         const agreed = numbers.every((number) => number > 0 && number === numbers[0])

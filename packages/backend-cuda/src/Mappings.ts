@@ -5,11 +5,11 @@
  * then. A closed mapping never opens again: who still holds it must ask for a new one.
  */
 
-import { describeFailure } from "@tensorferry/gpu/failures"
 import type { Gpu } from "@tensorferry/gpu/Gpu"
+import { describeFailure } from "@tensorferry/native/describeFailure"
+import type { PublishedBlock } from "@tensorferry/native/driver/PeerList"
+import { type ProcessIdentity, processKey } from "@tensorferry/native/driver/ProcessIdentity"
 import * as Result from "effect/Result"
-import { type ProcessIdentity, processKey } from "./identity.ts"
-import type { PublishedBlock } from "./Publication.ts"
 
 export interface Mapping {
   /** Where the block's first byte is here. */

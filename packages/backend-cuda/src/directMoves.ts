@@ -9,12 +9,12 @@
 import type { Device } from "@tensorferry/core/tensor/Device"
 import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
 import { byteMove, isContiguous, tensorByteLength, tensorView } from "@tensorferry/core/tensor/Tensor"
+import type { Checked, DriverErrors } from "@tensorferry/native/driver/DriverErrors"
+import type { Flow } from "@tensorferry/native/driver/Flows"
+import type { PeerList } from "@tensorferry/native/driver/PeerList"
 import { MoveTable } from "@tensorferry/native/MoveTable"
 import * as Result from "effect/Result"
-import type { Checked, DriverErrors } from "./driverErrors.ts"
-import type { Flow } from "./flows.ts"
-import type { PeerList } from "./Publication.ts"
-import type { PeerMemory } from "./reach.ts"
+import type { PeerMemory } from "./openPeerMemory.ts"
 
 export interface Run {
   readonly destination: number

@@ -2,10 +2,9 @@
  * The options that users write for the backends of this package. Unknown names are refused with their path: an option that
  * does nothing is an error.
  */
+import { strictOptions } from "@tensorferry/core/backend/StrictOptions"
 import { Bytes, defaultCopyEngineBytes, gpuFields, vendorFields } from "@tensorferry/gpu/options"
-import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
-import * as SchemaTransformation from "effect/SchemaTransformation"
 import { directionPreferences } from "./planning/direction.ts"
 
 const Fields = Schema.Struct({
@@ -23,19 +22,7 @@ const Fields = Schema.Struct({
 
 export type CudaOptions = typeof Fields.Type
 
-export const CudaOptions = Schema.Unknown.pipe(
-  Schema.decodeTo(
-    Schema.toType(Fields),
-    SchemaTransformation.transformEffect({
-      decode: (input: unknown) =>
-        Effect.mapError(
-          Schema.decodeUnknownEffect(Fields, { onExcessProperty: "error" })(input),
-          (error) => error.issue
-        ),
-      encode: (options: CudaOptions) => Effect.succeed<unknown>(options)
-    })
-  )
-)
+export const CudaOptions = strictOptions(Fields)
 
 export const optionNames = Object.keys(Fields.fields)
 

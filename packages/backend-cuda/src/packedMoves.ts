@@ -17,10 +17,10 @@ import {
   tensorView
 } from "@tensorferry/core/tensor/Tensor"
 import { cutShape } from "@tensorferry/gpu/stagingBoxes"
+import type { Checked, DriverErrors } from "@tensorferry/native/driver/DriverErrors"
+import type { Flow, Pair } from "@tensorferry/native/driver/Flows"
 import { MoveTable } from "@tensorferry/native/MoveTable"
 import * as Result from "effect/Result"
-import type { Checked, DriverErrors } from "./driverErrors.ts"
-import type { Flow, Pair } from "./flows.ts"
 import {
   alignUp,
   cutWindows,

@@ -2,26 +2,21 @@
  * The first step of every preparation: all ranks publish, and carry out what peers revoked.
  *
  * Invariant: publications are counted on all ranks alike; revocations are carried out whatever else is wrong with the
- * preparation, and only then are they told to be.
+ * preparation, and only then does this rank say that they are.
  */
 import type { Message } from "@tensorferry/core/ir/Message"
 import type { CopyDriverError } from "@tensorferry/core/service/CopyDriver"
+import { checkDeviceMessages, publishedLists } from "@tensorferry/gpu/publish"
+import type { DriverAgreement } from "@tensorferry/native/driver/DriverAgreement"
+import type { Checked } from "@tensorferry/native/driver/DriverErrors"
+import { decodePeerLists, encodePeerList, type PeerList } from "@tensorferry/native/driver/PeerList"
+import { processIdentity } from "@tensorferry/native/driver/ProcessIdentity"
 import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
 import * as Result from "effect/Result"
-import type { Agreement } from "./agreement.ts"
-import type { Checked } from "./driverErrors.ts"
-import { processIdentity } from "./identity.ts"
+import type { DriverParts } from "./driverParts.ts"
 import { transferSizes } from "./options.ts"
-import {
-  decodePeerList,
-  decodePublication,
-  encodePeerList,
-  encodePublication,
-  type PeerList,
-  type PublishedSettings
-} from "./Publication.ts"
-import type { DriverParts } from "./prepareTransfer.ts"
-import { checkMessage, publishedLists } from "./publish.ts"
+import { decodePublication, encodePublication, type PublishedSettings } from "./Publication.ts"
 
 /** What all ranks published, as this rank sees it. */
 export interface Published {
@@ -35,9 +30,9 @@ export interface Published {
   readonly neighbours: ReadonlyArray<ReadonlyArray<number>>
 }
 
-type Told = { readonly settings: PublishedSettings; readonly lists: ReadonlyMap<number, string> }
+type Statement = { readonly settings: PublishedSettings; readonly lists: ReadonlyMap<number, string> }
 
-export const makePublisher = (parts: DriverParts, agreement: Agreement) => {
+export const makePublisher = (parts: DriverParts, agreement: DriverAgreement) => {
   const { kind, gpu, group, options, errors, mappings, connections, sharing } = parts
   const { rank, size } = group
   const { stagingBytes, directBytes } = transferSizes(options)
@@ -57,27 +52,12 @@ export const makePublisher = (parts: DriverParts, agreement: Agreement) => {
     carriedOut
   })
 
-  const carryOut = (publication: number, told: ReadonlyArray<Told>): void => {
-    for (const [peer, { settings: theirs }] of told.entries()) {
+  const carryOut = (publication: number, statements: ReadonlyArray<Statement>): void => {
+    for (const [peer, { settings: theirs }] of statements.entries()) {
       if (peer !== rank) mappings.revoke(theirs.process, theirs.revoked)
     }
-    sharing.settle(Math.min(...told.map((each) => each.settings.carriedOut)))
+    sharing.settle(Math.min(...statements.map((each) => each.settings.carriedOut)))
     carriedOut = publication
-  }
-
-  /** The lists that peers have for this rank. */
-  const listsFor = (told: ReadonlyArray<Told>): Checked<ReadonlyMap<number, PeerList>> => {
-    const lists = new Map<number, PeerList>()
-    for (const [peer, each] of told.entries()) {
-      const text = peer === rank ? undefined : each.lists.get(rank)
-      if (text === undefined) continue
-      const list = decodePeerList(text)
-      if (Result.isFailure(list)) {
-        return Result.fail(errors.fail("InvalidProgram", list.failure, { peer, op: "prepare" }))
-      }
-      lists.set(peer, list.success)
-    }
-    return Result.succeed(lists)
   }
 
   /** Fails as a whole where the group fails; what was published wrongly is a value, since other steps follow. */
@@ -85,25 +65,31 @@ export const makePublisher = (parts: DriverParts, agreement: Agreement) => {
     Effect.gen(function* () {
       publications += 1
       const publication = publications
-      const fault = messages.map((message) => checkMessage(errors, gpu, rank, size, message)).find(Result.isFailure)
-      const own = fault === undefined ? publishedLists(messages, kind === "nccl" ? undefined : sharing) : new Map()
-      const encoded = new Map([...own].map(([peer, list]) => [peer, encodePeerList(list)] as const))
+      const fault = Result.getFailure(checkDeviceMessages(errors, gpu, size, messages))
+      const lists = () => publishedLists(messages, kind === "nccl" ? undefined : sharing)
+      const own: ReturnType<typeof lists> = Option.isNone(fault) ? lists() : new Map()
       const payloads = yield* agreement.gather(
         "publish",
-        encodePublication({ settings: settings(publication), lists: encoded, fault: fault?.failure.reason ?? null })
+        encodePublication({
+          settings: settings(publication),
+          lists: new Map([...own].map(([peer, list]) => [peer, encodePeerList(list)])),
+          fault: Option.match(fault, { onNone: () => null, onSome: ({ reason }) => reason })
+        })
       )
-      const told = agreement.read(payloads, (bytes) =>
+      const read = agreement.read(payloads, (bytes) =>
         Result.map(decodePublication(bytes), (value) => ({ _tag: "Done" as const, value }))
       )
-      if (Result.isFailure(told)) return Result.fail(told.failure)
-      carryOut(publication, told.success)
-      const failed = told.success.find((each) => each.fault !== null)?.fault
-      if (failed != null) return Result.fail(errors.told(failed))
-      return Result.map(listsFor(told.success), (lists) => ({
-        settings: told.success.map((each) => each.settings),
-        lists,
+      if (Result.isFailure(read)) return Result.fail(read.failure)
+      const statements = read.success
+      carryOut(publication, statements)
+      const failed = statements.find((each) => each.fault !== null)?.fault
+      if (failed != null) return Result.fail(errors.reported(failed))
+      const texts = statements.map((each) => each.lists.get(rank))
+      return Result.map(decodePeerLists(errors, texts), (decoded) => ({
+        settings: statements.map((each) => each.settings),
+        lists: decoded,
         own,
-        neighbours: told.success.map((each) => [...each.lists.keys()])
+        neighbours: statements.map((each) => [...each.lists.keys()])
       }))
     })
 }

@@ -9,7 +9,7 @@ import {
 } from "@tensorferry/core/service/ReplayTransferBackend"
 import type { TensorError } from "@tensorferry/core/service/TensorEngine"
 import { packageName } from "@tensorferry/gpu/Addon"
-import { describeFailure } from "@tensorferry/gpu/failures"
+import { describeFailure } from "@tensorferry/native/describeFailure"
 import type { NativeFailure } from "@tensorferry/native/NativeAddon"
 
 const remedies: Partial<Record<ReplayTransferReason["_tag"], string>> = {

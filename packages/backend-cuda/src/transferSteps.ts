@@ -17,8 +17,8 @@ const unpacking: StreamNumber = 2
 const directKernels: ReadonlyArray<StreamNumber> = [3, 4]
 const copyEngines: ReadonlyArray<StreamNumber> = [5, 6, 7]
 
-/** Bytes of copies between two tellings of progress. */
-const toldBytes = 256 * 2 ** 20
+/** Bytes of copies between two reports of progress. */
+const reportedBytes = 256 * 2 ** 20
 
 /** Above this many spans, windows are not timed: their number is bounded like that of events. */
 const spanLimit = eventLimit / 2
@@ -92,13 +92,13 @@ export const transferSteps = (
   const copyRuns = (peer: number, stream: StreamNumber, runs: ReadonlyArray<Run>): void => {
     if (runs.length === 0) return
     timed(stream, { peer, phase: "copy" }, () => {
-      let untold = 0
+      let unreported = 0
       for (const [at, { destination, source, byteLength }] of runs.entries()) {
         steps.copy(stream, destination, source, byteLength)
-        untold += byteLength
-        if (untold < toldBytes && at + 1 < runs.length) continue
-        steps.progress(stream, untold)
-        untold = 0
+        unreported += byteLength
+        if (unreported < reportedBytes && at + 1 < runs.length) continue
+        steps.progress(stream, unreported)
+        unreported = 0
       }
     })
   }

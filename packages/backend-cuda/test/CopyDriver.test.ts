@@ -107,7 +107,7 @@ describe("a preparation", () => {
   }
 
   it.each(kinds)("of %s names the task where both ends differ, on both", async (kind) => {
-    const told = await onRanks(kind, "", (rank) =>
+    const answers = await onRanks(kind, "", (rank) =>
       Effect.gen(function* () {
         const driver = yield* CopyDriver
         const engine = yield* TensorEngine
@@ -121,14 +121,14 @@ describe("a preparation", () => {
         return error
       })
     )
-    for (const { reason } of told) {
+    for (const { reason } of answers) {
       assert.strictEqual(reason._tag, "InvalidProgram")
       assert.strictEqual(reason.taskId, 41)
     }
   })
 
   it.each(kinds)("of %s refuses host memory and unknown ranks on all ranks", async (kind) => {
-    const told = await onRanks(kind, "", (rank) =>
+    const answers = await onRanks(kind, "", (rank) =>
       Effect.gen(function* () {
         const driver = yield* CopyDriver
         const engine = yield* TensorEngine
@@ -147,7 +147,7 @@ describe("a preparation", () => {
         return errors
       })
     )
-    for (const reasons of told) {
+    for (const reasons of answers) {
       assert.deepStrictEqual(
         reasons.map(({ _tag }) => _tag),
         ["InvalidProgram", "InvalidProgram"]
@@ -277,8 +277,8 @@ describe("a communicator", () => {
       )
     )
     for (const exit of exits) assert.include(String(Exit.isFailure(exit) ? exit.cause : ""), "TENSORFERRY_NCCL")
-    const told = await onRanks("cuda", "peers=none", (rank) => Effect.flip(works(rank)), { libraries })
-    for (const { message } of told) {
+    const answers = await onRanks("cuda", "peers=none", (rank) => Effect.flip(works(rank)), { libraries })
+    for (const { message } of answers) {
       assert.include(message, "UnreachableMemory")
       assert.include(message, "cannot access each other")
       assert.include(message, "nccl")

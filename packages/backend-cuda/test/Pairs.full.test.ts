@@ -15,13 +15,15 @@ const settings = ["seed=1", "seed=2"] as const
 const pairOf = (input: Partial<PairInput> & Pick<PairInput, "scenario" | "kind">): PairInput => ({ settings, ...input })
 
 /** The paths of a rank as text. */
-const pathsOf = ({ told }: RankResult): string =>
-  (told.paths as ReadonlyArray<{ path: string; reason: string }>).map(({ path, reason }) => `${path}: ${reason}`).join()
+const pathsOf = ({ outcome }: RankResult): string =>
+  (outcome.paths as ReadonlyArray<{ path: string; reason: string }>)
+    .map(({ path, reason }) => `${path}: ${reason}`)
+    .join()
 
 const assertRight = (results: ReadonlyArray<RankResult>): void => {
   assert.lengthOf(results, 2)
-  for (const [rank, { told, faults }] of results.entries()) {
-    assert.deepStrictEqual(told.wrong ?? [], [], `rank ${rank}`)
+  for (const [rank, { outcome, faults }] of results.entries()) {
+    assert.deepStrictEqual(outcome.wrong ?? [], [], `rank ${rank}`)
     assert.deepStrictEqual(faults, [], `rank ${rank}`)
   }
 }
@@ -55,23 +57,23 @@ describe("the way", () => {
   it("is collectives for memory that cannot be exported, with the reason", { timeout }, async () => {
     const results = await runPair(pairOf({ scenario: "reserved", kind: "cuda" }))
     assertRight(results)
-    assert.strictEqual(results[0]!.told.last, 77)
+    assert.strictEqual(results[0]!.outcome.last, 77)
     for (const result of results) assert.match(pathsOf(result), /^nccl: ipc: .*virtual-memory/i)
   })
 
   it("does not exist without collectives for such memory, and both ranks say so", { timeout }, async () => {
     const results = await runPair(pairOf({ scenario: "reserved", kind: "cuda-ipc" }))
     assertRight(results)
-    for (const { told } of results) {
-      assert.strictEqual(told.reason, "UnreachableMemory")
-      assert.match(told.failure as string, /virtual-memory/i)
+    for (const { outcome } of results) {
+      assert.strictEqual(outcome.reason, "UnreachableMemory")
+      assert.match(outcome.failure as string, /virtual-memory/i)
     }
   })
 
   it("is the sender's push where only the receiver's memory can be opened", { timeout }, async () => {
     const results = await runPair(pairOf({ scenario: "reservedSender", kind: "cuda-ipc" }))
     assertRight(results)
-    assert.strictEqual(results[0]!.told.last, 77)
+    assert.strictEqual(results[0]!.outcome.last, 77)
     for (const result of results) assert.include(pathsOf(result), "pushed")
   })
 
@@ -86,7 +88,7 @@ describe("a peer that was killed", () => {
   it.each(["cuda", "cuda-ipc", "nccl"] as const)("is named by %s", { timeout }, async (kind) => {
     const [mine, ...others] = await runPair(pairOf({ scenario: "killed", kind }))
     assert.deepStrictEqual(others, [])
-    const reason = mine!.told.reason as { readonly _tag: string }
+    const reason = mine!.outcome.reason as { readonly _tag: string }
     assert.strictEqual(reason._tag, "PeerGone", JSON.stringify(reason))
     assert.deepStrictEqual(mine!.faults, [])
   })
@@ -97,8 +99,8 @@ describe("times", () => {
     const options = { stagingBytes: 2 ** 16, directBytes: 2 ** 30 }
     const results = await runPair(pairOf({ scenario: "once", kind: "nccl", options }))
     assertRight(results)
-    for (const [rank, { told }] of results.entries()) {
-      const { peers } = told.times as { peers: ReadonlyArray<Record<string, number>> }
+    for (const [rank, { outcome }] of results.entries()) {
+      const { peers } = outcome.times as { peers: ReadonlyArray<Record<string, number>> }
       assert.deepStrictEqual(
         peers.map(({ peer }) => peer),
         [1 - rank]
@@ -141,8 +143,8 @@ describe("memory that comes and goes", () => {
     const results = await runPair(pairOf({ scenario: "reallocate", kind: "cuda-ipc" }), change)
     assertRight(results)
     assert.deepStrictEqual(refused, [])
-    for (const { told } of results) {
-      const { most, blocks, imported, opened, closed } = told as Record<string, number>
+    for (const { outcome } of results) {
+      const { most, blocks, imported, opened, closed } = outcome as Record<string, number>
       assert.isAtMost(most!, 5)
       assert.isAtMost(blocks!, 1)
       assert.isAtMost(imported!, 1)
@@ -166,7 +168,7 @@ describe("memory that comes and goes", () => {
     for (const kind of ["cuda", "cuda-ipc", "nccl"] as const) {
       const results = await runPair(pairOf({ scenario: "revoke", kind }))
       assertRight(results)
-      for (const { told } of results) assert.isFalse(told.started)
+      for (const { outcome } of results) assert.isFalse(outcome.started)
     }
   })
 })

@@ -10,43 +10,37 @@
  * A PE whose process has died takes the library of the others with it: they stop at once, and say that their processes must
  * be started again.
  */
-import { makeAgreement } from "@tensorferry/backend-cuda/agreement"
-import { driverErrors } from "@tensorferry/backend-cuda/driverErrors"
-import { mayBeAlive, processIdentity } from "@tensorferry/backend-cuda/identity"
+
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
 import { byteLengthOf, type DType } from "@tensorferry/core/base/DType"
 import { elementCount, type Shape } from "@tensorferry/core/base/Region"
-import type { Message } from "@tensorferry/core/ir/Message"
 import {
   CopyDriver,
   type CopyDriverError,
   type CopyDriverShape,
-  type InFlight,
   type Program
 } from "@tensorferry/core/service/CopyDriver"
 import { ProcessGroup, type ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
 import { TensorEngine, type TensorEngineShape, type TensorError } from "@tensorferry/core/service/TensorEngine"
 import type { Storage } from "@tensorferry/core/tensor/Storage"
 import { type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
-import { unavailable, unavailableBecause } from "@tensorferry/gpu/failures"
-import { peerTimesOf, type RunTimes, runTimes } from "@tensorferry/gpu/RunTimes"
+import { deviceDriverErrors, unavailable, unavailableBecause } from "@tensorferry/gpu/failures"
+import type { RunTimes } from "@tensorferry/gpu/RunTimes"
 import { deviceOf, open } from "@tensorferry/gpu/TensorEngine"
-import type { NativeFailure } from "@tensorferry/native/NativeAddon"
-import * as Deferred from "effect/Deferred"
-import * as Duration from "effect/Duration"
+import { makeDriverAgreement } from "@tensorferry/native/driver/DriverAgreement"
+import { makeProgramEntries } from "@tensorferry/native/driver/ProgramEntries"
 import * as Effect from "effect/Effect"
-import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
-import { type Addon, loadAddon, packageName } from "./Addon.ts"
+import { type Addon, loadAddon, type NativeLibrary, packageName } from "./Addon.ts"
 import { copyDriverCapabilities } from "./capabilities.ts"
-import { markUnusable } from "./LibraryState.ts"
+import { type KeptExchange, makeRuns } from "./exchangeRun.ts"
 import { libraryNames, libraryVariable, searchedPaths } from "./libraries.ts"
-import { type Member, type Membership, makeMembership } from "./Membership.ts"
+import { type Membership, makeMembership } from "./Membership.ts"
 import { deviceOptions, type NvshmemOptions } from "./options.ts"
 import { decodeByteLength } from "./Publication.ts"
-import { makePreparer, type PreparedExchange } from "./prepareExchange.ts"
+import { makePreparer } from "./prepareExchange.ts"
 import { addSymmetric } from "./symmetricTensors.ts"
 
 export interface NvshmemCopyDriver extends CopyDriverShape {
@@ -72,23 +66,21 @@ const drivers = new WeakSet<CopyDriverShape>()
 export const nvshmemOf = (driver: CopyDriverShape): NvshmemCopyDriver | undefined =>
   drivers.has(driver) ? (driver as NvshmemCopyDriver) : undefined
 
-/** What the driver keeps beside a program. */
-interface Entry extends PreparedExchange {
-  readonly member: Member
-  isUsable: boolean
-  /** Stops the latest start, if it has not ended. */
-  cancel: Effect.Effect<void>
-}
-
-/** Between two looks whether the peers' processes are alive. */
-const watchPeriod = Duration.millis(100)
-
-const nothingToDo: InFlight = {
-  isComplete: Effect.succeed(true),
-  await: Effect.void,
-  cancel: Effect.void,
-  movedBytes: Effect.succeed(0)
-}
+/** The library that the options or the machine name, or why it cannot be opened. */
+const openNamed = (addon: Addon, names: ReadonlyArray<string>): Effect.Effect<NativeLibrary, BackendError> =>
+  Effect.suspend(() => {
+    const opened = addon.openLibrary(names)
+    if (opened.code !== "Ok") return Effect.fail(unavailableBecause(packageName, opened))
+    const { library, problem } = opened.value
+    if (library !== undefined) return Effect.succeed(library)
+    return Effect.fail(
+      unavailable(
+        packageName,
+        `NVSHMEM's host library cannot be opened: ${problem} Tried: ${searchedPaths(names).join("; ")}.`,
+        `Install nvidia-nvshmem-cu13 or -cu12, or name the file of libnvshmem_host in ${libraryVariable}.`
+      )
+    )
+  })
 
 /** Fails with "Unavailable" where there is no device or no library. `load` stands in for the addon in tests. */
 export const make = Effect.fnUntraced(function* (
@@ -107,20 +99,10 @@ export const make = Effect.fnUntraced(function* (
     )
   }
   const addon = yield* load
-  const names = libraryNames(options.libraries?.nvshmem)
-  const opened = addon.openLibrary(names)
-  if (opened.code !== "Ok") return yield* unavailableBecause(packageName, opened)
-  const { library, problem } = opened.value
-  if (library === undefined) {
-    return yield* unavailable(
-      packageName,
-      `NVSHMEM's host library cannot be opened: ${problem} Tried: ${searchedPaths(names).join("; ")}.`,
-      `Install nvidia-nvshmem-cu13 or -cu12, or name the file of libnvshmem_host in ${libraryVariable}.`
-    )
-  }
+  const library = yield* openNamed(addon, libraryNames(options.libraries?.nvshmem))
   const { rank, size } = group
-  const errors = driverErrors(packageName, rank)
-  const agreement = makeAgreement(group, packageName, errors)
+  const errors = deviceDriverErrors(packageName, rank)
+  const agreement = makeDriverAgreement(group, errors, "prepare")
   // Left when nothing runs any more: finalizers run in reverse order.
   let membership: Membership | undefined
   const symmetric = new Set<Storage>()
@@ -133,138 +115,21 @@ export const make = Effect.fnUntraced(function* (
   const parts = { addon, library, gpu, group, options, errors, agreement }
   const members = makeMembership(parts)
   membership = members
-  const prepareExchange = makePreparer({ ...parts, membership: members })
-  const self = processIdentity()
-  const entries = new WeakMap<Program, Entry>()
+  const prepareExchange = makePreparer(parts, members)
+  const entries = makeProgramEntries<KeptExchange>(() =>
+    errors.fail("InvalidProgram", "The program is of another driver.", { op: "start" })
+  )
   let lastRun: RunTimes | undefined
-
-  /** Makes the program unusable when a storage goes away under it. */
-  const watchStorages = (messages: ReadonlyArray<Message>, entry: Entry) =>
-    Effect.acquireRelease(
-      Effect.sync(() => {
-        const storages = new Set(messages.flatMap((message) => message.parts.map((part) => part.tensor.storage)))
-        return [...storages].map((storage) =>
-          storage.onRevoke(() => {
-            entry.isUsable = false
-          })
-        )
-      }),
-      (unregister) =>
-        Effect.sync(() => {
-          for (const undo of unregister) undo()
-        })
-    )
+  const begin = makeRuns(parts, members, (times) => {
+    lastRun = times
+  })
 
   const prepare: CopyDriverShape["prepare"] = (messages) =>
     Effect.gen(function* () {
       const prepared = yield* prepareExchange.prepare(messages)
       const program: Program = { messages, paths: prepared.paths }
-      const isFreed = messages.some((message) => message.parts.some(({ tensor }) => tensor.storage.isFreed()))
-      const entry: Entry = { ...prepared, member: members.member()!, isUsable: !isFreed, cancel: Effect.void }
-      entries.set(program, entry)
-      yield* watchStorages(messages, entry)
-      yield* Effect.addFinalizer(() => {
-        entry.isUsable = false
-        return entry.cancel
-      })
+      yield* entries.add(program, { ...prepared, member: members.member()! })
       return program
-    })
-
-  const firstGone = ({ processes }: Entry): number | undefined =>
-    [...processes].find(([, process]) => !mayBeAlive(self, process))?.[0]
-
-  const peerGone = (peer: number): CopyDriverError =>
-    errors.fail(
-      "PeerGone",
-      `The process of PE ${peer} has ended, and NVSHMEM of this process cannot be used without it.`,
-      {
-        op: "run",
-        peer,
-        scope: "service"
-      }
-    )
-
-  /** Why a program cannot start. */
-  const faultOf = (entry: Entry): CopyDriverError | undefined => {
-    const op = "start"
-    if (!entry.isUsable) {
-      return errors.fail("InvalidProgram", "The program was closed, or its memory was freed.", { op })
-    }
-    if (entry.member !== members.member() || entry.member.mustReset) {
-      return errors.fail("Broken", "A run before did not end well; prepare again.", { op, scope: "service" })
-    }
-    return undefined
-  }
-
-  /** What a failed run was due to. */
-  const failureOf = (failure: NativeFailure): CopyDriverError =>
-    failure.code === "PeerGone" && failure.item >= 0
-      ? errors.fail("PeerGone", failure.detail, { op: "run", peer: failure.item })
-      : errors.ofNative(failure, "run")
-
-  const begin = (entry: Entry): Effect.Effect<InFlight, CopyDriverError> =>
-    Effect.gen(function* () {
-      const { member, program } = entry
-      const fault = faultOf(entry)
-      member.runs += 1
-      addon.setRun(member.exchange, member.runs)
-      if (fault !== undefined) {
-        if (!member.mustReset && entry.processes.size > 0) yield* members.decline(member)
-        member.mustReset = true
-        return yield* fault
-      }
-      if (program === undefined) return nothingToDo
-      const started = program.start()
-      if (Result.isFailure(started)) {
-        member.mustReset = true
-        return yield* failureOf(started.failure)
-      }
-      const job = started.success
-      let taken: RunTimes | undefined
-      const death = Deferred.makeUnsafe<never, CopyDriverError>()
-      const watch = Effect.gen(function* () {
-        while (!job.isComplete()) {
-          yield* Effect.sleep(watchPeriod)
-          const gone = job.isComplete() ? undefined : firstGone(entry)
-          if (gone === undefined) continue
-          member.mustReset = true
-          yield* markUnusable(gpu.ordinal, `The process of PE ${gone} ended during a run.`)
-          yield* job.cancel
-          yield* Deferred.fail(death, peerGone(gone))
-        }
-      })
-      const watching = yield* Effect.forkDetach(watch)
-      const ended = Effect.mapBoth(job.await, {
-        onFailure: (failure) => {
-          member.mustReset = true
-          return failureOf(failure)
-        },
-        onSuccess: (times) => {
-          taken = runTimes(entry.spans, times)
-          lastRun = taken
-        }
-      })
-      const wait = Effect.catch(ended, (error) => {
-        // What stopped the run says more than that it was stopped.
-        const gone = firstGone(entry)
-        return gone === undefined
-          ? Effect.fail(error)
-          : Effect.andThen(
-              markUnusable(gpu.ordinal, `The process of PE ${gone} ended during a run.`),
-              Effect.fail(peerGone(gone))
-            )
-      })
-      return {
-        isComplete: Effect.sync(job.isComplete),
-        await: Effect.ensuring(Effect.raceFirst(wait, Deferred.await(death)), Fiber.interrupt(watching)),
-        cancel: Effect.suspend(() => {
-          if (job.isComplete()) return Effect.void
-          member.mustReset = true
-          return job.cancel
-        }),
-        movedBytes: Effect.sync(job.movedBytes),
-        peerTimes: Effect.sync(() => (taken === undefined ? [] : peerTimesOf(taken)))
-      }
     })
 
   const allocateSymmetric: NvshmemCopyDriver["allocateSymmetric"] = (dtype, shape) =>
@@ -300,20 +165,9 @@ export const make = Effect.fnUntraced(function* (
     worldSize: size,
     capabilities: copyDriverCapabilities,
     prepare,
-    start: (program) =>
-      Effect.suspend(() => {
-        const entry = entries.get(program)
-        if (entry === undefined) {
-          return Effect.fail(errors.fail("InvalidProgram", "The program is of another driver.", { op: "start" }))
-        }
-        return Effect.tap(begin(entry), ({ cancel }) =>
-          Effect.sync(() => {
-            entry.cancel = cancel
-          })
-        )
-      }),
+    start: (program) => entries.start(program, begin),
     lastRun: Effect.sync(() => lastRun),
-    scheduleOf: (program) => entries.get(program),
+    scheduleOf: (program) => entries.find(program),
     allocateSymmetric
   }
   drivers.add(driver)

@@ -6,15 +6,10 @@
  * NVSHMEM is marked unusable and never finalised. Words are zero and runs counted alike on all ranks when `ensure` has ended.
  */
 import { createHash } from "node:crypto"
-import type { makeAgreement } from "@tensorferry/backend-cuda/agreement"
-import type { DriverErrors } from "@tensorferry/backend-cuda/driverErrors"
-import { decodeDone } from "@tensorferry/backend-cuda/Publication"
 import type { CopyDriverError } from "@tensorferry/core/service/CopyDriver"
-import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
 import type { NativeStreamCalls } from "@tensorferry/gpu/Addon"
-import { describeFailure } from "@tensorferry/gpu/failures"
-import type { Gpu } from "@tensorferry/gpu/Gpu"
 import { libraryNames as deviceLibraryNames } from "@tensorferry/gpu/libraries"
+import { describeFailure } from "@tensorferry/native/describeFailure"
 import type { NativeFailure } from "@tensorferry/native/NativeAddon"
 import { runJob, type Start } from "@tensorferry/native/NativeJob"
 import * as Duration from "effect/Duration"
@@ -22,11 +17,12 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Result from "effect/Result"
-import type { Addon, NativeExchange, NativeLibrary, NativeSession } from "./Addon.ts"
+import type { NativeExchange, NativeSession } from "./Addon.ts"
+import type { DriverParts } from "./driverParts.ts"
 import { departureOf, markUnusable, reasonUnusable, setDeparture } from "./LibraryState.ts"
 import { type BlockLayout, blockBytes, wholeSlot } from "./layout.ts"
-import { deviceOptions, type NvshmemOptions, sendSlots } from "./options.ts"
-import type { Told } from "./Publication.ts"
+import { deviceOptions, sendSlots } from "./options.ts"
+import type { Statement } from "./Publication.ts"
 
 /** A job that this rank has joined. */
 export interface Member {
@@ -40,16 +36,6 @@ export interface Member {
   mustReset: boolean
 }
 
-interface MembershipParts {
-  readonly addon: Addon
-  readonly library: NativeLibrary
-  readonly gpu: Gpu
-  readonly group: ProcessGroupShape
-  readonly options: NvshmemOptions
-  readonly errors: DriverErrors
-  readonly agreement: ReturnType<typeof makeAgreement>
-}
-
 const uniqueIdBytes = 128
 
 /** How long a closed driver keeps its caller for the sake of an orderly end. */
@@ -58,7 +44,7 @@ const patience = Duration.seconds(2)
 /** Most of the free memory that the block takes, where no size is asked for that is smaller. */
 const shareOfFree = 0.25
 
-export const makeMembership = (parts: MembershipParts) => {
+export const makeMembership = (parts: DriverParts) => {
   const { addon, library, gpu, group, options, errors, agreement } = parts
   const { ordinal } = gpu
   let member: Member | undefined
@@ -85,24 +71,14 @@ export const makeMembership = (parts: MembershipParts) => {
   }
 
   /** The root's identity of a new job, on all ranks; or the root's failure, on all ranks. */
-  const shareIdentity = Effect.gen(function* () {
-    const made = group.rank === 0 ? addon.createUniqueId(library) : undefined
-    const mine = made?.code === "Ok" ? made.value : new Uint8Array(0)
-    const shared = yield* Effect.mapError(group.broadcast("nvshmem/identity", 0, mine), (error) =>
-      errors.ofGroup(error, "join")
-    )
-    if (shared.length === uniqueIdBytes) return shared
-    return yield* made !== undefined && made.code !== "Ok"
-      ? errors.ofNative(made, "join")
-      : errors.fail("TransportFailed", "Rank 0 could not begin a job.", { peer: 0, op: "join", scope: "service" })
-  })
-
-  const agree = (label: string, own: Result.Result<unknown, CopyDriverError>) =>
-    agreement.agree(
-      label,
-      Result.map(own, () => null),
-      decodeDone
-    )
+  const shareIdentity = agreement.fromRoot(
+    "identity",
+    () => {
+      const made = addon.createUniqueId(library)
+      return made.code === "Ok" ? Result.succeed(made.value) : Result.fail(errors.ofNative(made, "join"))
+    },
+    { detail: "Rank 0 could not begin a job.", op: "join", byteLength: uniqueIdBytes }
+  )
 
   const leave = (session: NativeSession): Effect.Effect<void> =>
     step("leave", (done) => addon.startLeave(session, done)).pipe(
@@ -117,22 +93,21 @@ export const makeMembership = (parts: MembershipParts) => {
     )
 
   /** What all ranks can have. */
-  const layoutOf = (told: ReadonlyArray<Told>): Omit<BlockLayout, "address"> => ({
+  const layoutOf = (statements: ReadonlyArray<Statement>): Omit<BlockLayout, "address"> => ({
     peCount: group.size,
-    slots: Math.min(...told.map(({ slots }) => slots)),
+    slots: Math.min(...statements.map(({ slots }) => slots)),
     sendSlots,
-    slotBytes: wholeSlot(Math.min(...told.map(({ slotBytes }) => slotBytes)))
+    slotBytes: wholeSlot(Math.min(...statements.map(({ slotBytes }) => slotBytes)))
   })
 
-  const openBlock = (name: string, session: NativeSession, told: ReadonlyArray<Told>) =>
+  const openBlock = (name: string, session: NativeSession, statements: ReadonlyArray<Statement>) =>
     Effect.gen(function* () {
-      const layout = layoutOf(told)
+      const layout = layoutOf(statements)
       const byteLength = blockBytes(layout)
       const allocated = yield* Effect.result(
         step<bigint>("allocate", (done) => addon.startAllocate(session, byteLength, done))
       )
-      yield* agree("allocated", allocated)
-      const address = yield* Effect.fromResult(allocated)
+      const address = yield* agreement.settle("allocated", allocated)
       const made = addon.createExchange(session, address, byteLength, layout.slots)
       const ready =
         made.code === "Ok"
@@ -148,12 +123,11 @@ export const makeMembership = (parts: MembershipParts) => {
           mustReset: false
         }
       }
-      yield* agree("ready", ready)
-      yield* Effect.fromResult(ready)
+      yield* agreement.settle("ready", ready)
       return member!
     })
 
-  const join = (told: ReadonlyArray<Told>): Effect.Effect<Member, CopyDriverError> =>
+  const join = (statements: ReadonlyArray<Statement>): Effect.Effect<Member, CopyDriverError> =>
     Effect.gen(function* () {
       yield* Effect.timeoutOption(group.keepAlive(departureOf(ordinal)), group.deadline)
       const identity = yield* shareIdentity
@@ -163,14 +137,14 @@ export const makeMembership = (parts: MembershipParts) => {
           addon.startJoin(library, files.runtime, files.driver, ordinal, identity, group.rank, group.size, done)
         )
       )
-      const agreed = yield* Effect.result(agree("joined", joined))
+      const agreed = yield* Effect.result(agreement.settle("joined", joined))
       if (Result.isFailure(agreed)) {
         if (Result.isSuccess(joined)) yield* abandon(joined.success, "Not all PEs joined the job.")
         return yield* agreed.failure
       }
-      const session = yield* Effect.fromResult(joined)
+      const session = agreed.success
       const name = createHash("sha256").update(identity).digest("hex")
-      return yield* Effect.onError(openBlock(name, session, told), () =>
+      return yield* Effect.onError(openBlock(name, session, statements), () =>
         Effect.suspend(() => {
           const made = member
           member = undefined
@@ -184,9 +158,9 @@ export const makeMembership = (parts: MembershipParts) => {
   const reset = (known: Member): Effect.Effect<void, CopyDriverError> =>
     Effect.gen(function* () {
       const quiet = yield* Effect.result(step("quiet", (done) => addon.startQuiet(known.exchange, done)))
-      yield* agree("quiet", quiet)
+      yield* agreement.settle("quiet", quiet)
       const zero = yield* Effect.result(step("reset", (done) => addon.startReset(known.exchange, done)))
-      yield* agree("reset", zero)
+      yield* agreement.settle("reset", zero)
       known.runs = 0
       known.mustReset = false
     })
@@ -214,7 +188,10 @@ export const makeMembership = (parts: MembershipParts) => {
   return {
     member: (): Member | undefined => member,
     /** What this rank says of itself. */
-    told: (slotBytes: number, slots: number): Pick<Told, "slotBytes" | "slots" | "job" | "runs" | "mustReset"> => {
+    standing: (
+      slotBytes: number,
+      slots: number
+    ): Pick<Statement, "slotBytes" | "slots" | "job" | "runs" | "mustReset"> => {
       const fitting = Math.floor((gpu.facts.freeBytes * shareOfFree) / (slots + sendSlots))
       return {
         slotBytes: options.slotBytes === undefined ? Math.min(slotBytes, fitting) : slotBytes,
@@ -224,17 +201,17 @@ export const makeMembership = (parts: MembershipParts) => {
         mustReset: member?.mustReset ?? false
       }
     },
-    /** The job of all ranks, ready for a run. Every rank calls it, with what all told. */
-    ensure: (told: ReadonlyArray<Told>): Effect.Effect<Member, CopyDriverError> =>
+    /** The job of all ranks, ready for a run. Every rank calls it, with what all say of themselves. */
+    ensure: (statements: ReadonlyArray<Statement>): Effect.Effect<Member, CopyDriverError> =>
       Effect.gen(function* () {
-        const names = new Set(told.map(({ job }) => job))
+        const names = new Set(statements.map(({ job }) => job))
         if (names.size > 1) {
-          const lacking = told.findIndex(({ job }) => job === "")
+          const lacking = statements.findIndex(({ job }) => job === "")
           const detail = `Not all ranks have a part in the same job${lacking < 0 ? "" : `: rank ${lacking} has none`}.`
           return yield* errors.fail("Broken", detail, { op: "prepare", scope: "service" })
         }
-        if (member === undefined) return yield* join(told)
-        const isInStep = told.every(({ runs, mustReset }) => !mustReset && runs === told[0]!.runs)
+        if (member === undefined) return yield* join(statements)
+        const isInStep = statements.every(({ runs, mustReset }) => !mustReset && runs === statements[0]!.runs)
         if (!isInStep) yield* reset(member)
         return member
       }),
@@ -244,8 +221,7 @@ export const makeMembership = (parts: MembershipParts) => {
         const allocated = yield* Effect.result(
           step<bigint>("allocate", (done) => addon.startAllocate(known.session, byteLength, done))
         )
-        yield* agree("allocated", allocated)
-        return yield* Effect.fromResult(allocated)
+        return yield* agreement.settle("allocated", allocated)
       }),
     /** Makes the run fail on the others, which would wait for this rank. */
     decline: (known: Member): Effect.Effect<void> =>

@@ -2,12 +2,13 @@
  * What PEs tell each other in a preparation. What a peer says is decoded here before anything uses it.
  */
 
-import { ProcessIdentity } from "@tensorferry/backend-cuda/identity"
-import { decodeOutcome } from "@tensorferry/backend-cuda/Publication"
-import { Natural } from "@tensorferry/core/base/Numbers"
+import { decodeOutcome } from "@tensorferry/native/driver/Outcome"
+import { Natural } from "@tensorferry/native/driver/PeerList"
+import { ProcessIdentity } from "@tensorferry/native/driver/ProcessIdentity"
 import * as Schema from "effect/Schema"
 
-export const Told = Schema.Struct({
+/** What a PE says of itself and of its messages. */
+export const Statement = Schema.Struct({
   process: ProcessIdentity,
   ordinal: Natural,
   slotBytes: Natural,
@@ -21,9 +22,9 @@ export const Told = Schema.Struct({
   /** Encoded lists of parts, by peer. */
   lists: Schema.Record(Schema.String, Schema.String)
 })
-export type Told = typeof Told.Type
+export type Statement = typeof Statement.Type
 
-export const decodeTold = decodeOutcome(Told)
+export const decodeStatement = decodeOutcome(Statement)
 
 /** What a PE sends to one peer: batches in the order in which both ends pack them. */
 export const SentBatches = Schema.Struct({

@@ -1,8 +1,7 @@
 /**
  * Flows cut into batches, as both ends cut them, and the moves between a batch's tensors and a slot.
  */
-import type { Checked, DriverErrors } from "@tensorferry/backend-cuda/driverErrors"
-import type { Flow } from "@tensorferry/backend-cuda/flows"
+
 import { bitsOf, byteLengthOf } from "@tensorferry/core/base/DType"
 import type { Device } from "@tensorferry/core/tensor/Device"
 import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
@@ -14,6 +13,8 @@ import {
   tensorByteLength,
   tensorView
 } from "@tensorferry/core/tensor/Tensor"
+import type { Checked, DriverErrors } from "@tensorferry/native/driver/DriverErrors"
+import type { Flow } from "@tensorferry/native/driver/Flows"
 import { MoveTable } from "@tensorferry/native/MoveTable"
 import * as Result from "effect/Result"
 import { segmentTensor } from "./planning/TaskSegmenter.ts"

@@ -1,5 +1,5 @@
 /**
- * What this package offers: the backend `nvshmem` over backend-cuda's engine. Importing it loads no addon and opens no
+ * What this package offers: the backend `nvshmem` over the engine of @tensorferry/gpu. Importing it loads no addon and opens no
  * library.
  */
 

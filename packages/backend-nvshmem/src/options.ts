@@ -2,10 +2,9 @@
  * The options that users write for this backend. Unknown names are refused with their path: an option that does nothing is
  * an error.
  */
+import { strictOptions } from "@tensorferry/core/backend/StrictOptions"
 import { Bytes, defaultCopyEngineBytes, Files, type GpuOptions, gpuFields } from "@tensorferry/gpu/options"
-import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
-import * as SchemaTransformation from "effect/SchemaTransformation"
 
 export const pathPreferences = ["auto", "put", "direct"] as const
 export type PathPreference = (typeof pathPreferences)[number]
@@ -34,19 +33,7 @@ const Fields = Schema.Struct({
 
 export type NvshmemOptions = typeof Fields.Type
 
-export const NvshmemOptions = Schema.Unknown.pipe(
-  Schema.decodeTo(
-    Schema.toType(Fields),
-    SchemaTransformation.transformEffect({
-      decode: (input: unknown) =>
-        Effect.mapError(
-          Schema.decodeUnknownEffect(Fields, { onExcessProperty: "error" })(input),
-          (error) => error.issue
-        ),
-      encode: (options: NvshmemOptions) => Effect.succeed<unknown>(options)
-    })
-  )
-)
+export const NvshmemOptions = strictOptions(Fields)
 
 export const optionNames = Object.keys(Fields.fields)
 

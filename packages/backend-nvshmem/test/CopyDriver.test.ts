@@ -274,12 +274,12 @@ describe("a run", () => {
   })
 
   it("tells its schedule and the ways taken", { timeout: 60_000 }, async () => {
-    const told = await onRanks(
+    const programs = await onRanks(
       "seed=8",
       (rank) => works(rank, long),
       () => ({ path: "auto" })
     )
-    for (const program of told) {
+    for (const program of programs) {
       assert.deepStrictEqual(
         program.paths.map(({ path }) => path),
         ["direct"]

@@ -1,6 +1,6 @@
 /**
  * The driver against the whole conformance kit, over the simulated library, between ranks of one process, on both paths.
- * The engine is backend-cuda's, which proves it there.
+ * The engine is that of @tensorferry/gpu, which backend-cuda proves.
  */
 import { runCopyCase, runCopyDriverCase } from "@tensorferry/testing"
 import { describeCopyDriver, describeCopyService } from "@tensorferry/testing/vitest"

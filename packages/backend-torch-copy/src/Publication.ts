@@ -9,23 +9,14 @@
 import { type DType, dtypes } from "@tensorferry/core/base/DType"
 import { Natural } from "@tensorferry/core/base/Numbers"
 import { rowMajorStrides, type Shape } from "@tensorferry/core/base/Region"
-import { CopyDriverReason } from "@tensorferry/core/service/CopyDriver"
+import type { PeerPath } from "@tensorferry/core/service/CopyDriver"
+import { encodeText, Failed, type Outcome } from "@tensorferry/native/driver/Outcome"
+import type { PublishedMessage, PublishedPart } from "@tensorferry/native/driver/PeerList"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { ByteReader, ByteWriter } from "./Bytes.ts"
 
 const Digits = Schema.String.check(Schema.isPattern(/^\d{1,20}$/))
-
-export interface PublishedPart {
-  readonly taskId: number
-  readonly part: number
-  readonly dtype: DType
-  readonly shape: Shape
-  readonly strides: ReadonlyArray<number>
-  /** Index into the memories of the same list. */
-  readonly memory: number
-  readonly byteOffset: number
-}
 
 /** Where a storage lies in a memory file of its owner. */
 export interface PublishedFile {
@@ -44,7 +35,7 @@ export interface PublishedMemory {
 /** Everything that one rank sends to another. */
 export interface PeerList {
   readonly memories: ReadonlyArray<PublishedMemory>
-  readonly messages: ReadonlyArray<{ readonly index: number; readonly parts: ReadonlyArray<PublishedPart> }>
+  readonly messages: ReadonlyArray<Omit<PublishedMessage, "direction">>
 }
 
 /** Who publishes: enough to prove that a process number means this very process. */
@@ -57,11 +48,10 @@ export const PublishedProcess = Schema.Struct({
 })
 export type PublishedProcess = typeof PublishedProcess.Type
 
-const Failure = Schema.TaggedStruct("Failed", { reason: CopyDriverReason })
-const Head = Schema.Union([Failure, Schema.TaggedStruct("Published", { process: PublishedProcess })])
+const Head = Schema.Union([Failed, Schema.TaggedStruct("Published", { process: PublishedProcess })])
 
 export type Publication =
-  | typeof Failure.Type
+  | typeof Failed.Type
   | {
       readonly _tag: "Published"
       readonly process: PublishedProcess
@@ -71,15 +61,20 @@ export type Publication =
 
 const Path = Schema.Struct({ peer: Natural, path: Schema.String, reason: Schema.String })
 
-/** What came of it on one rank: the paths by which it will fetch. */
-export const Outcome = Schema.Union([Failure, Schema.TaggedStruct("Compiled", { paths: Schema.Array(Path) })])
-export type Outcome = typeof Outcome.Type
+/** How a rank fared: the paths by which it will fetch. */
+export type PathOutcome = Outcome<ReadonlyArray<PeerPath>>
 
-export const encodeOutcome = (outcome: Outcome): Uint8Array => new TextEncoder().encode(JSON.stringify(outcome))
+const CompiledPaths = Schema.Union([Failed, Schema.TaggedStruct("Compiled", { paths: Schema.Array(Path) })])
 
-const decodeOutcomeText = Schema.decodeUnknownResult(Schema.fromJsonString(Outcome))
-export const decodeOutcome = (bytes: Uint8Array): Result.Result<Outcome, string> =>
-  Result.mapError(decodeOutcomeText(new TextDecoder().decode(bytes)), (error) => error.message)
+export const encodePathOutcome = (outcome: PathOutcome): Uint8Array =>
+  encodeText(outcome._tag === "Done" ? { _tag: "Compiled", paths: outcome.value } : outcome)
+
+const decodeCompiledPaths = Schema.decodeUnknownResult(Schema.fromJsonString(CompiledPaths))
+export const decodePathOutcome = (bytes: Uint8Array): Result.Result<PathOutcome, string> =>
+  Result.mapBoth(decodeCompiledPaths(new TextDecoder().decode(bytes)), {
+    onFailure: (error) => error.message,
+    onSuccess: (outcome) => (outcome._tag === "Failed" ? outcome : { _tag: "Done", value: outcome.paths })
+  })
 
 export const encodePublication = (publication: Publication): Uint8Array => {
   const writer = new ByteWriter()
@@ -95,15 +90,17 @@ export const encodePublication = (publication: Publication): Uint8Array => {
 
 const decodeHead = Schema.decodeUnknownResult(Schema.fromJsonString(Head))
 
+/** What a rank published, as it concerns one other. */
+export interface PublishedFor {
+  readonly process: PublishedProcess
+  readonly list: PeerList | undefined
+}
+
 /** What a rank published, and its list for `receiver` where it has one; lists of others are passed over. */
 export const decodePublication = (
   bytes: Uint8Array,
   receiver: number
-): Result.Result<
-  | typeof Failure.Type
-  | { readonly _tag: "Published"; readonly process: PublishedProcess; readonly list: PeerList | undefined },
-  string
-> => {
+): Result.Result<Outcome<PublishedFor>, string> => {
   const reader = new ByteReader(bytes)
   const head = decodeHead(reader.takeText())
   if (Result.isFailure(head)) return Result.fail(head.failure.message)
@@ -115,9 +112,9 @@ export const decodePublication = (
   }
   if (!reader.isAtEnd) return Result.fail("The publication is cut off or malformed.")
   if (head.success._tag === "Failed") return Result.succeed(head.success)
-  const published = { _tag: "Published" as const, process: head.success.process }
-  if (mine === undefined) return Result.succeed({ ...published, list: undefined })
-  return Result.map(decodePeerList(mine), (list) => ({ ...published, list }))
+  const { process } = head.success
+  const list = mine === undefined ? Result.succeed(undefined) : decodePeerList(mine)
+  return Result.map(list, (known) => ({ _tag: "Done", value: { process, list: known } }))
 }
 
 const dtypeNumbers: ReadonlyMap<DType, number> = new Map(dtypes.map((dtype, index) => [dtype, index]))

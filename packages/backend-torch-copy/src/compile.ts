@@ -6,27 +6,23 @@
  * it published; what a peer claims can make the preparation fail, never reach outside.
  */
 
-import { equalShapes, formatShape } from "@tensorferry/core/base/Region"
 import type { Message, MessagePart } from "@tensorferry/core/ir/Message"
-import {
-  type CopyDriverError,
-  type CopyDriverReason,
-  copyDriverError,
-  type PeerPath
-} from "@tensorferry/core/service/CopyDriver"
+import type { CopyDriverReason, PeerPath } from "@tensorferry/core/service/CopyDriver"
 import { byteMove, type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
+import type { Checked, DriverErrors } from "@tensorferry/native/driver/DriverErrors"
+import { inOrder, partDisagreement } from "@tensorferry/native/driver/MessageChecks"
+import type { PublishedPart } from "@tensorferry/native/driver/PeerList"
 import type { TableMove } from "@tensorferry/native/MoveTable"
 import * as Result from "effect/Result"
-import { backendName } from "./Addon.ts"
+import type { MemoryPath, MemoryPaths } from "./memoryPath.ts"
 import type { PeerMap } from "./PeerMaps.ts"
-import type { PeerList, PublishedPart, PublishedProcess } from "./Publication.ts"
-import type { Reach, Reached } from "./reach.ts"
+import type { PeerList, PublishedProcess } from "./Publication.ts"
 
 /** A rank that sends to this one: what it said and how to get there. */
 export interface Sender {
   readonly process: PublishedProcess
   readonly list: PeerList
-  readonly reach: Reach
+  readonly memoryPaths: MemoryPaths
 }
 
 export interface CompiledMoves {
@@ -41,59 +37,46 @@ export interface CompiledMoves {
   readonly sentBy: ReadonlyMap<number, ReadonlyArray<Tensor>>
 }
 
-/** The messages of one direction in the order that both ends know. */
-export const ordered = (messages: ReadonlyArray<Message>, direction: Message["direction"]): ReadonlyArray<Message> =>
-  messages.filter((message) => message.direction === direction).sort((a, b) => a.index - b.index)
-
+/** Makes the table, or says with which peer that cannot be. */
 export const compile = (
-  rank: number,
+  errors: DriverErrors,
   messages: ReadonlyArray<Message>,
   senders: ReadonlyMap<number, Sender>,
   /** False where peers may not be asked to send. */
   allowsSending: boolean,
   /** Gets every map as soon as it is acquired, so that the caller can give it back on failure too. */
   keep: (map: PeerMap) => void
-): Result.Result<CompiledMoves, CopyDriverError> => {
+): Checked<CompiledMoves> => {
   const moves: Array<TableMove> = []
   const peers: Array<number> = []
   const maps: Array<PeerMap> = []
   const readFrom = new Map<number, PublishedProcess>()
   const taken = new Map<number, Map<string, string>>()
-  const reached = new Map<string, Reached>()
+  const found = new Map<string, MemoryPath>()
   /** Why the memory of a peer cannot be reached; then everything of that peer is sent. */
   const unreachable = new Map<number, string>()
   const sentBy = new Map<number, Array<Tensor>>()
 
   const fail = (tag: CopyDriverReason["_tag"], peer: number, detail: string, remedy: string, taskId?: number) =>
-    Result.fail(
-      copyDriverError(tag, {
-        backend: backendName,
-        rank,
-        peer,
-        op: "prepare",
-        detail,
-        remedy,
-        ...(taskId === undefined ? {} : { taskId })
-      })
-    )
+    Result.fail(errors.fail(tag, detail, { peer, taskId, op: "prepare", scope: "op", remedy }))
   const disagree = (peer: number, detail: string, taskId?: number) =>
     fail("InvalidProgram", peer, detail, "Give both ends the same messages, parts, shapes and types.", taskId)
 
-  const reachMemory = (peer: number, sender: Sender, index: number): Result.Result<Reached, CopyDriverError> => {
-    const known = reached.get(`${peer}:${index}`)
+  const openMemory = (peer: number, sender: Sender, index: number): Checked<MemoryPath> => {
+    const known = found.get(`${peer}:${index}`)
     if (known !== undefined) return Result.succeed(known)
     const memory = sender.list.memories[index]
     if (memory === undefined) return disagree(peer, `The peer refers to memory ${index}, which it did not publish.`)
-    const found = sender.reach.memory(memory)
-    if (Result.isFailure(found)) {
+    const opened = sender.memoryPaths.pathTo(memory)
+    if (Result.isFailure(opened)) {
       return fail(
         "UnreachableMemory",
         peer,
-        `No path: ${found.failure}.`,
+        `No path: ${opened.failure}.`,
         "Run both processes as one user on one host, or choose another backend."
       )
     }
-    const { map, path, reason } = found.success
+    const { map, path, reason } = opened.success
     if (map === undefined) readFrom.set(peer, sender.process)
     else {
       maps.push(map)
@@ -101,31 +84,20 @@ export const compile = (
     }
     const paths = taken.get(peer) ?? new Map<string, string>()
     taken.set(peer, paths.set(path, reason))
-    reached.set(`${peer}:${index}`, found.success)
-    return Result.succeed(found.success)
+    found.set(`${peer}:${index}`, opened.success)
+    return Result.succeed(opened.success)
   }
 
-  const addPart = (
-    peer: number,
-    sender: Sender,
-    mine: MessagePart,
-    theirs: PublishedPart
-  ): Result.Result<void, CopyDriverError> => {
+  const addPart = (peer: number, sender: Sender, mine: MessagePart, theirs: PublishedPart): Checked<void> => {
     const { tensor, taskId } = mine
-    const isSame = taskId === theirs.taskId && mine.part === theirs.part && tensor.dtype === theirs.dtype
-    if (!isSame || !equalShapes(tensor.shape, theirs.shape)) {
-      return disagree(
-        peer,
-        `Task ${taskId} part ${mine.part} ${tensor.dtype}${formatShape(tensor.shape)} meets ` +
-          `task ${theirs.taskId} part ${theirs.part} ${theirs.dtype}${formatShape(theirs.shape)}.`,
-        taskId
-      )
-    }
+    const disagreement = partDisagreement(mine, theirs)
+    if (disagreement !== undefined) return disagree(peer, disagreement, taskId)
     if (tensor.shape.includes(0)) return Result.succeed(undefined)
     sentBy.get(peer)!.push(tensor)
-    const memory = reachMemory(peer, sender, theirs.memory)
+    const memory = openMemory(peer, sender, theirs.memory)
     if (Result.isFailure(memory)) {
-      const canSend = allowsSending && sender.reach.isSameHost && memory.failure.reason._tag === "UnreachableMemory"
+      const canSend =
+        allowsSending && sender.memoryPaths.isSameHost && memory.failure.reason._tag === "UnreachableMemory"
       if (!canSend) return Result.fail(memory.failure)
       unreachable.set(peer, memory.failure.reason.detail)
       return Result.succeed(undefined)
@@ -140,7 +112,7 @@ export const compile = (
     return Result.succeed(undefined)
   }
 
-  for (const { peer, index, parts } of ordered(messages, "recv")) {
+  for (const { peer, index, parts } of inOrder(messages, "recv")) {
     if (!sentBy.has(peer)) sentBy.set(peer, [])
     const sender = senders.get(peer)
     const theirs = sender?.list.messages.find((message) => message.index === index)

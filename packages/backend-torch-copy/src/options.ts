@@ -1,10 +1,9 @@
 /**
  * The options that users write for this backend. Unknown names are refused: an option that does nothing is an error.
  */
-import * as Effect from "effect/Effect"
+import { strictOptions } from "@tensorferry/core/backend/StrictOptions"
 import * as Schema from "effect/Schema"
-import * as SchemaTransformation from "effect/SchemaTransformation"
-import { pathNames } from "./reach.ts"
+import { pathNames } from "./memoryPath.ts"
 
 const Fields = Schema.Struct({
   threads: Schema.optionalKey(Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 64 }))),
@@ -15,16 +14,4 @@ const Fields = Schema.Struct({
 
 export type TorchCopyOptions = typeof Fields.Type
 
-export const TorchCopyOptions = Schema.Unknown.pipe(
-  Schema.decodeTo(
-    Schema.toType(Fields),
-    SchemaTransformation.transformEffect({
-      decode: (input: unknown) =>
-        Effect.mapError(
-          Schema.decodeUnknownEffect(Fields, { onExcessProperty: "error" })(input),
-          (error) => error.issue
-        ),
-      encode: (options: TorchCopyOptions) => Effect.succeed<unknown>(options)
-    })
-  )
-)
+export const TorchCopyOptions = strictOptions(Fields)

@@ -13,15 +13,15 @@ import * as Exit from "effect/Exit"
 import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
 import * as CopyDriver from "../src/CopyDriver.ts"
+import type { PathName } from "../src/memoryPath.ts"
 import {
-  encodeOutcome,
+  encodePathOutcome,
   encodePeerList,
   encodePublication,
   type PeerList,
   type PublishedProcess
 } from "../src/Publication.ts"
 import { publishedLists, publishedProcess } from "../src/publish.ts"
-import type { PathName } from "../src/reach.ts"
 import { exchange, makeMessages } from "./fixtures/exchange.ts"
 import { filled, makeEngine, openMemoryFiles, openSockets, startPeer } from "./support.ts"
 
@@ -232,7 +232,7 @@ describe("a peer that lies", () => {
     Effect.gen(function* () {
       const play = Effect.gen(function* () {
         yield* groups[0]!.allGather("torch-copy/publish", payload)
-        yield* groups[0]!.allGather("torch-copy/outcome", encodeOutcome({ _tag: "Compiled", paths: [] }))
+        yield* groups[0]!.allGather("torch-copy/outcome", encodePathOutcome({ _tag: "Done", value: [] }))
       })
       const receive = driver.prepare(oneWay(to, to)[1]!).pipe(Effect.as("succeeded"), Effect.scoped)
       const [, tag] = yield* Effect.all([play, tagOf(receive)], { concurrency: 2 })
@@ -292,9 +292,9 @@ describe("a peer that lies", () => {
       if (answer.code !== "Ok") return assert.fail(answer.detail)
       const from = yield* filled(engine, "uint8", [1000], 6)
       const process = { ...publishedProcess(answer.value), space: "elsewhere pid:[1]" }
-      const told = encode({ process, list: publishedLists(oneWay(from, from)[0]!).get(1)! })
+      const published = encode({ process, list: publishedLists(oneWay(from, from)[0]!).get(1)! })
       const to = yield* filled(engine, "uint8", [1000], 0xa5)
-      assert.strictEqual(yield* against(told, groups, drivers[1]!, to), "UnreachableMemory")
+      assert.strictEqual(yield* against(published, groups, drivers[1]!, to), "UnreachableMemory")
     })
   )
 
@@ -309,9 +309,9 @@ describe("a peer that lies", () => {
       const list = publishedLists(oneWay(from, to)[0]!).get(1)!
       Object.assign(list.memories[0]!, { address: 4096 })
       const play = Effect.gen(function* () {
-        const told = encode({ process: publishedProcess(answer.value), list })
-        yield* groups[0]!.allGather("torch-copy/publish", told)
-        yield* groups[0]!.allGather("torch-copy/outcome", encodeOutcome({ _tag: "Compiled", paths: [] }))
+        const published = encode({ process: publishedProcess(answer.value), list })
+        yield* groups[0]!.allGather("torch-copy/publish", published)
+        yield* groups[0]!.allGather("torch-copy/outcome", encodePathOutcome({ _tag: "Done", value: [] }))
       })
       const [, program] = yield* Effect.all([play, drivers[1]!.prepare(oneWay(from, to)[1]!)], { concurrency: 2 })
       const running = yield* drivers[1]!.start(program)

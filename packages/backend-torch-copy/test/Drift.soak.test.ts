@@ -6,7 +6,7 @@ import { spawn } from "node:child_process"
 import { createInterface } from "node:readline"
 import { fileURLToPath } from "node:url"
 import { assert, describe, it } from "@effect/vitest"
-import type { PathName } from "../src/reach.ts"
+import type { PathName } from "../src/memoryPath.ts"
 import type { SoakInput, SoakSample } from "./fixtures/soak-rank.ts"
 
 const runs = 1000

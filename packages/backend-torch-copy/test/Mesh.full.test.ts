@@ -8,7 +8,7 @@ import { createInterface } from "node:readline"
 import { fileURLToPath } from "node:url"
 import { assert, describe, it } from "@effect/vitest"
 import { afterAll } from "vitest"
-import type { PathName } from "../src/reach.ts"
+import type { PathName } from "../src/memoryPath.ts"
 import type { MeshCase, MeshRankInput, MeshRankLine } from "./fixtures/mesh-rank.ts"
 
 const float = (shape: ReadonlyArray<number>) => ({ shape, from: "float32", to: "float32" }) as const
@@ -101,12 +101,12 @@ describe.skipIf(process.platform !== "linux")("four processes", () => {
       const ranks = [first, ...others]
       assert.deepStrictEqual(await Promise.all(ranks.map(({ ended }) => ended)), [0, 0, 0, 0])
       for (const [rank, { lines }] of ranks.entries()) {
-        const told = lines.flatMap((line) => (line.event === "case" ? [line] : []))
+        const ran = lines.flatMap((line) => (line.event === "case" ? [line] : []))
         assert.deepStrictEqual(
-          told.map((line) => line.name),
+          ran.map((line) => line.name),
           cases.map((meshCase) => meshCase.name)
         )
-        for (const [at, line] of told.entries()) {
+        for (const [at, line] of ran.entries()) {
           assert.deepStrictEqual(line.faults, [], `rank ${rank}: ${line.name}`)
           for (const report of line.reports) assert.isAtMost(report.bufferBytes, report.bufferLimit)
           if (cases[at]!.isInPlace === true) assert.isAbove(line.reports[0]!.savedBytes, 0)

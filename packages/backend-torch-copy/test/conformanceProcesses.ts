@@ -5,7 +5,7 @@ import { type CopyCase, type CopyDriverCase, combineOutcomes } from "@tensorferr
 import { describeCopyDriver, describeCopyService } from "@tensorferry/testing/vitest"
 import * as Effect from "effect/Effect"
 import { afterAll } from "vitest"
-import type { PathName } from "../src/reach.ts"
+import type { PathName } from "../src/memoryPath.ts"
 import { type JobOutcomes, killJobs, runJob } from "./fixtures/conformance-job.ts"
 
 afterAll(killJobs)

@@ -67,7 +67,7 @@ const xpuOf = (addon: Addon, found: Discovered, ordinal: number, opened: OpenedD
     return started
   }
 
-  /** Replay copies become work whose end is told. */
+  /** Replay copies become work whose end is reported. */
   const watchCopies = (): void => {
     if (startedCopies === drainedCopies) return
     const before = startedCopies

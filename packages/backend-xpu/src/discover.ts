@@ -4,11 +4,12 @@
  * Invariant: says what was tried, what was missing and what helps, whichever step ends it; and of a choice among the two,
  * why it was made. Nothing on a device is touched.
  */
+
+import { describeFailure } from "@tensorferry/native/describeFailure"
 import { runJob } from "@tensorferry/native/NativeJob"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type { Addon, DeviceFacts, DriverName, NativePlatform, OpenedDriver } from "./Addon.ts"
-import { describeFailure } from "./failures.ts"
 import { driverLibraries, libraryNames, searchedPaths } from "./libraries.ts"
 import type { Environment, XpuOptions } from "./options.ts"
 
@@ -42,7 +43,7 @@ const wantedDriver = (options: XpuOptions, environment: Environment): DriverName
   return order.find((driver) => driver === named)
 }
 
-/** In few words where the library is simply not there: what was tried is told apart. */
+/** In few words where the library is simply not there: what was tried is listed beside it. */
 const problemOf = ({ problem = "not found" }: OpenedDriver): string => {
   const parts = problem.replace(/\.$/, "").split("; ")
   return parts.find((part) => !part.includes("No such file or directory")) ?? "its loader was not found"

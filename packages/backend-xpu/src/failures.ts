@@ -8,13 +8,12 @@ import {
   replayTransferError
 } from "@tensorferry/core/service/ReplayTransferBackend"
 import { type TensorError, tensorError } from "@tensorferry/core/service/TensorEngine"
+import { describeFailure } from "@tensorferry/native/describeFailure"
 import { refusalOf } from "@tensorferry/native/MoveChecks"
 import type { NativeFailure } from "@tensorferry/native/NativeAddon"
 import { backendName } from "./Addon.ts"
 
 export const refusal = refusalOf(backendName)
-
-export const describeFailure = ({ op, detail }: NativeFailure): string => `${op}: ${detail}`
 
 const nativeCodeOf = ({ nativeCode }: NativeFailure) => (nativeCode === 0 ? {} : { nativeCode })
 

@@ -2,9 +2,8 @@
  * The options that users write for this backend. Unknown names are refused with their path: an option that does nothing is
  * an error.
  */
-import * as Effect from "effect/Effect"
+import { strictOptions } from "@tensorferry/core/backend/StrictOptions"
 import * as Schema from "effect/Schema"
-import * as SchemaTransformation from "effect/SchemaTransformation"
 import { optionalCapabilities } from "./Addon.ts"
 
 const Files = Schema.Union([Schema.String, Schema.Array(Schema.String)])
@@ -26,19 +25,7 @@ const Fields = Schema.Struct({
 
 export type XpuOptions = typeof Fields.Type
 
-export const XpuOptions = Schema.Unknown.pipe(
-  Schema.decodeTo(
-    Schema.toType(Fields),
-    SchemaTransformation.transformEffect({
-      decode: (input: unknown) =>
-        Effect.mapError(
-          Schema.decodeUnknownEffect(Fields, { onExcessProperty: "error" })(input),
-          (error) => error.issue
-        ),
-      encode: (options: XpuOptions) => Effect.succeed<unknown>(options)
-    })
-  )
-)
+export const XpuOptions = strictOptions(Fields)
 
 export const optionNames = Object.keys(Fields.fields)
 
@@ -50,6 +37,6 @@ const localRankVariables = ["LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCA
 /** The device that an option or the launcher's environment chooses among `count`. */
 export const chooseOrdinal = (options: XpuOptions, count: number, environment: Environment = process.env): number => {
   if (options.device !== undefined) return options.device
-  const told = localRankVariables.map((name) => environment[name]).find((value) => /^\d{1,9}$/.test(value ?? ""))
-  return told === undefined ? 0 : Number(told) % Math.max(1, count)
+  const launched = localRankVariables.map((name) => environment[name]).find((value) => /^\d{1,9}$/.test(value ?? ""))
+  return launched === undefined ? 0 : Number(launched) % Math.max(1, count)
 }

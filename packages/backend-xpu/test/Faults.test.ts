@@ -136,7 +136,7 @@ describe.skipIf(lackOf("level-zero") !== undefined)(`planted faults, ${titleOf("
   it.live("an error of any call is told with its number, and the driver sees no misuse", () =>
     Effect.gen(function* () {
       const nativeCode = 0x70000002
-      const told = new Set<string>()
+      const reported = new Set<string>()
       for (const name of functions) {
         for (let nth = 1; nth <= (isSoak ? 8 : 3); nth++) {
           resetSimulator()
@@ -158,7 +158,7 @@ describe.skipIf(lackOf("level-zero") !== undefined)(`planted faults, ${titleOf("
           if (reason?._tag !== "Fail") return assert.fail(`${what}: ${String(exit.cause)}`)
           const error = reason.error as { readonly reason: { readonly nativeCode?: number; readonly detail: string } }
           assert.strictEqual(error.reason.nativeCode, nativeCode, `${what}: ${error.reason.detail}`)
-          told.add(name)
+          reported.add(name)
         }
       }
       // Some are probed for, or fall back; these must be told.
@@ -171,7 +171,7 @@ describe.skipIf(lackOf("level-zero") !== undefined)(`planted faults, ${titleOf("
         "zeCommandListAppendBarrier",
         "zexDriverImportExternalPointer"
       ]) {
-        assert.isTrue(told.has(name), `${name}: ${[...told].join()}`)
+        assert.isTrue(reported.has(name), `${name}: ${[...reported].join()}`)
       }
     })
   )

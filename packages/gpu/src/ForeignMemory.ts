@@ -6,11 +6,12 @@
  */
 import type { TensorError } from "@tensorferry/core/service/TensorEngine"
 import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
+import { describeFailure } from "@tensorferry/native/describeFailure"
 import * as Result from "effect/Result"
 import type { ExportedMemory } from "./Addon.ts"
 import { type Block, nextBlockNumber, type Sharing } from "./Block.ts"
 import { DeviceRegion } from "./DeviceRegion.ts"
-import { describeFailure, refusal, tensorFailure } from "./failures.ts"
+import { refusal, tensorFailure } from "./failures.ts"
 import type { Gpu } from "./Gpu.ts"
 
 /** An allocation of somebody else, and how many storages lie in it. */

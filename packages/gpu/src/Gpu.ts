@@ -6,6 +6,7 @@
  */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
 import type { Device } from "@tensorferry/core/tensor/Device"
+import { describeFailure } from "@tensorferry/native/describeFailure"
 import type { NativeFailure } from "@tensorferry/native/NativeAddon"
 import { type NativeJob, runJob, type Start, startJob } from "@tensorferry/native/NativeJob"
 import * as Effect from "effect/Effect"
@@ -14,7 +15,7 @@ import type * as EffectScope from "effect/Scope"
 import type { Addon, DeviceFacts, NativeDevice, NativeLibraries, Vendor } from "./Addon.ts"
 import { backgroundIdle, backgroundOf } from "./BackgroundWork.ts"
 import { type Discovered, discover } from "./discover.ts"
-import { describeFailure, unavailable, unavailableBecause } from "./failures.ts"
+import { unavailable, unavailableBecause } from "./failures.ts"
 import { chooseOrdinal, type GpuOptions, kernelCacheFolder } from "./options.ts"
 
 export interface Gpu {
@@ -38,7 +39,7 @@ export interface Gpu {
   /** Does this now, or when everything that runs now has ended, background work on the device too. */
   readonly whenDone: (action: () => void) => void
   /** Lets kernels touch memory of another device of this process; fails in words. */
-  readonly reachPeer: (ordinal: number) => Result.Result<void, string>
+  readonly enablePeerAccess: (ordinal: number) => Result.Result<void, string>
   /** The number here of the device with this identity, where it is visible. */
   readonly ordinalOf: (uuid: string) => number | undefined
   readonly isClosed: () => boolean
@@ -129,7 +130,7 @@ const gpuOf = (
       }
       oneEnded()
     },
-    reachPeer: (peer) => {
+    enablePeerAccess: (peer) => {
       const known = peers.get(peer) ?? reach(peer)
       peers.set(peer, known)
       return known

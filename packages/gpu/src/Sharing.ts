@@ -1,7 +1,7 @@
 /**
  * Which blocks the ranks of a job may have mapped, and how they come to let go of them.
  *
- * Invariant: a block that was told to peers stays until every rank has said that it has carried out a publication in which
+ * Invariant: a block that was published to peers stays until every rank has said that it has carried out a publication in which
  * the block was revoked. Revocations are repeated until then, since a rank may have been interrupted while it read one.
  */
 import type { Block, Sharing } from "./Block.ts"
@@ -26,21 +26,21 @@ export const makeSharing = (): Sharing => {
     },
     revoked: (publication) => {
       const numbers: Array<number> = []
-      for (const [block, told] of blocks) {
-        if (told === undefined && (!block.isEmpty() || block.isSpare())) continue
+      for (const [block, revokedIn] of blocks) {
+        if (revokedIn === undefined && (!block.isEmpty() || block.isSpare())) continue
         block.retire()
-        blocks.set(block, Math.min(told ?? publication, publication))
+        blocks.set(block, Math.min(revokedIn ?? publication, publication))
         numbers.push(block.number)
       }
       return numbers
     },
     settle: (publication) => {
-      for (const [block, told] of blocks) {
-        if (told !== undefined && told <= publication) letGo(block)
+      for (const [block, revokedIn] of blocks) {
+        if (revokedIn !== undefined && revokedIn <= publication) letGo(block)
       }
     },
     restart: () => {
-      for (const [block, told] of blocks) if (told !== undefined) blocks.set(block, Number.POSITIVE_INFINITY)
+      for (const [block, revokedIn] of blocks) if (revokedIn !== undefined) blocks.set(block, Number.POSITIVE_INFINITY)
       const beginning = ++beginnings
       return () => {
         if (beginning === beginnings) for (const block of [...blocks.keys()]) letGo(block)

@@ -25,7 +25,7 @@ export const makeShutdownBarrier = () => {
 
   return {
     /** Tells the others that this rank's driver has closed; `parted` runs if and when all have. */
-    say: (group: ProcessGroupShape, driver: string, sharing: Sharing, parted: () => void): Effect.Effect<void> =>
+    announce: (group: ProcessGroupShape, driver: string, sharing: Sharing, parted: () => void): Effect.Effect<void> =>
       Effect.gen(function* () {
         const reversed = Array.from({ length: group.size }, (_, rank) => group.size - 1 - rank)
         const meeting = Effect.flatMap(group.subgroup(reversed), (all) => all.barrier(`${driver}/farewell`))

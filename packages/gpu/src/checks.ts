@@ -61,7 +61,7 @@ export const makeChecks = (gpu: Gpu) => {
         `${describeTensor(tensor)} on ${formatDevice(tensor.device)} is not of ${gpu.vendor}.`
       )
     }
-    const reached = gpu.reachPeer(region.ordinal)
+    const reached = gpu.enablePeerAccess(region.ordinal)
     return Result.isSuccess(reached)
       ? undefined
       : refusal("Unsupported", op, `${describeTensor(tensor)} on ${formatDevice(tensor.device)}: ${reached.failure}.`)

@@ -30,7 +30,7 @@ const order: ReadonlyArray<Vendor> = ["cuda", "rocm"]
 
 const isMissing = (found: LibraryFound): boolean => found.path === undefined || found.problem !== undefined
 
-/** In few words where the library is simply not there: what was tried is told apart. */
+/** In few words where the library is simply not there: what was tried is listed beside it. */
 const problemOf = (kind: "runtime" | "driver", { problem = "not found" }: LibraryFound): string => {
   const parts = problem.replace(/\.$/, "").split("; ")
   const notable = parts.find((part) => !part.includes("No such file or directory"))

@@ -3,15 +3,14 @@
  */
 import { type BackendError, backendError } from "@tensorferry/core/backend/BackendDescriptor"
 import { type TensorError, tensorError } from "@tensorferry/core/service/TensorEngine"
+import { describeFailure } from "@tensorferry/native/describeFailure"
+import { type DriverErrors, driverErrors } from "@tensorferry/native/driver/DriverErrors"
 import { refusalOf } from "@tensorferry/native/MoveChecks"
 import type { NativeFailure } from "@tensorferry/native/NativeAddon"
 import { packageName } from "./Addon.ts"
 
-/** Makes errors of tensor operations that name this package, each with the usual remedy of its reason. */
+/** A tensor error for a request that is wrong, before anything was done. */
 export const refusal = refusalOf(packageName)
-
-/** The call and what it reported, in one line. */
-export const describeFailure = ({ op, detail }: NativeFailure): string => `${op}: ${detail}`
 
 const nativeCodeOf = ({ nativeCode }: NativeFailure) => (nativeCode === 0 ? {} : { nativeCode })
 
@@ -37,7 +36,7 @@ export const tensorFailure = (op: string, failure: NativeFailure): TensorError =
 export const unavailable = (backend: string, detail: string, remedy: string, op = "open device"): BackendError =>
   backendError("Unavailable", { backend, op, detail, remedy, scope: "service" })
 
-/** A failed call as the reason why a layer cannot be built. */
+/** A backend error that says what is missing and what helps. */
 export const unavailableBecause = (backend: string, failure: NativeFailure): BackendError =>
   backendError("Unavailable", {
     backend,
@@ -46,4 +45,11 @@ export const unavailableBecause = (backend: string, failure: NativeFailure): Bac
     remedy: "Run `tensorferry doctor`; look up the native code in the vendor's documentation.",
     scope: "service",
     ...nativeCodeOf(failure)
+  })
+
+/** Errors of a copy driver over this device layer. */
+export const deviceDriverErrors = (backend: string, rank: number): DriverErrors =>
+  driverErrors(backend, rank, {
+    UnreachableMemory:
+      "Allocate with this backend's engine on devices that access each other, or choose the backend cuda."
   })

@@ -66,6 +66,6 @@ const localRankVariables = ["LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCA
 /** The device that an option or the launcher's environment chooses among `count`. */
 export const chooseOrdinal = (options: GpuOptions, count: number, environment: Environment = process.env): number => {
   if (options.device !== undefined) return options.device
-  const told = localRankVariables.map((name) => environment[name]).find((value) => /^\d{1,9}$/.test(value ?? ""))
-  return told === undefined ? 0 : Number(told) % Math.max(1, count)
+  const launched = localRankVariables.map((name) => environment[name]).find((value) => /^\d{1,9}$/.test(value ?? ""))
+  return launched === undefined ? 0 : Number(launched) % Math.max(1, count)
 }

@@ -231,7 +231,7 @@ describe("DeviceMemory", () => {
 })
 
 describe("engines", () => {
-  it.live("are told apart from others by their device, also through wrappers", () =>
+  it.live("differ from others by their device, also through wrappers", () =>
     Effect.gen(function* () {
       resetSimulator("")
       yield* Effect.gen(function* () {

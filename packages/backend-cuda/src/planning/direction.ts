@@ -21,7 +21,7 @@ export interface DirectionFacts {
   readonly isDuplex: boolean
 }
 
-/** Ranks that were told different things agree on what needs no telling. */
+/** Ranks with different preferences agree on what needs none. */
 export const commonPreference = (preferences: Iterable<DirectionPreference>): DirectionPreference => {
   const distinct = new Set(preferences)
   const [only] = distinct

@@ -2,7 +2,7 @@
  * By which way the parts of one rank get to another, as both ends must answer alike.
  *
  * Invariant: everything asked here is known to both ends: what they published, and what the end that moves the bytes found
- * out and told. Decisions are taken per flow, that is per sender and receiver.
+ * out and reported. Decisions are taken per flow, that is per sender and receiver.
  */
 import * as Result from "effect/Result"
 

@@ -93,12 +93,12 @@ export const cutWindows = (pieces: ReadonlyArray<WindowPiece>, limits: WindowLim
  */
 export const spreadProgress = (traffic: ReadonlyArray<number>, total: number): ReadonlyArray<number> => {
   const all = traffic.reduce((sum, bytes) => sum + bytes, 0)
-  let [passed, told] = [0, 0]
+  let [passed, reported] = [0, 0]
   return traffic.map((bytes) => {
     passed += bytes
     const due = all === 0 ? 0 : passed === all ? total : Math.floor((total * passed) / all)
-    const step = due - told
-    told = due
+    const step = due - reported
+    reported = due
     return step
   })
 }

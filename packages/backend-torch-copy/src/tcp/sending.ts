@@ -8,13 +8,17 @@
 
 import type { Message } from "@tensorferry/core/ir/Message"
 import type { CopyDriverError, PeerPath } from "@tensorferry/core/service/CopyDriver"
+import type { DriverAgreement } from "@tensorferry/native/driver/DriverAgreement"
+import type { DriverErrors } from "@tensorferry/native/driver/DriverErrors"
+import { inOrder } from "@tensorferry/native/driver/MessageChecks"
 import type { NativePool } from "@tensorferry/native/NativeJob"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as Scope from "effect/Scope"
 import type { Addon } from "../Addon.ts"
-import { type CompiledMoves, ordered } from "../compile.ts"
+import type { CompiledMoves } from "../compile.ts"
+import { decodePathOutcome, encodePathOutcome } from "../Publication.ts"
 import { type Chunked, chunksOf } from "./chunks.ts"
 import { type Fetcher, makeFetcher } from "./fetch.ts"
 import { Endpoint } from "./greeting.ts"
@@ -26,17 +30,12 @@ export interface Fetch {
   readonly into: Chunked
 }
 
-/** What the driver lends: its collectives and its way of failing. */
+/** What the driver lends: its threads, its collectives and its way of failing. */
 export interface SendingInput {
   readonly addon: Addon
   readonly pool: NativePool
-  readonly rank: number
-  readonly gather: (label: string, payload: Uint8Array) => Effect.Effect<ReadonlyArray<Uint8Array>, CopyDriverError>
-  readonly agree: (
-    label: string,
-    own: Result.Result<ReadonlyArray<PeerPath>, CopyDriverError>
-  ) => Effect.Effect<unknown, CopyDriverError>
-  readonly fault: (tag: "TransportFailed" | "InvalidProgram", detail: string, peer?: number) => CopyDriverError
+  readonly agreement: DriverAgreement
+  readonly errors: DriverErrors
 }
 
 export interface Sending {
@@ -60,19 +59,17 @@ const asks = (paths: ReadonlyArray<PeerPath>, whom: number | "any"): boolean =>
 export const makeSending = Effect.fnUntraced(function* ({
   addon,
   pool,
-  rank,
-  gather,
-  agree,
-  fault
+  agreement,
+  errors
 }: SendingInput): Effect.fn.Return<Sending, never, Scope.Scope> {
   const parent = yield* Effect.scope
-  const fetcher = yield* makeFetcher(addon, pool, rank)
+  const fetcher = yield* makeFetcher(addon, pool, errors.rank)
   let server: Server | undefined
 
-  const inWords = (peer?: number) => (detail: string) => fault("TransportFailed", `tcp: ${detail}.`, peer)
+  const inWords = (peer?: number) => (detail: string) => errors.fail("TransportFailed", `tcp: ${detail}.`, { peer })
 
   /** Where this rank sends, for the peers that asked for it. */
-  const offer = Effect.fnUntraced(function* (
+  const makeOffer = Effect.fnUntraced(function* (
     messages: ReadonlyArray<Message>,
     number: number,
     askedBy: ReadonlyArray<number>,
@@ -81,7 +78,7 @@ export const makeSending = Effect.fnUntraced(function* ({
     if (askedBy.length === 0) return undefined
     server ??= yield* Effect.mapError(Scope.provide(serve(addon, pool), parent), inWords())
     for (const peer of askedBy) {
-      const tensors = ordered(messages, "send")
+      const tensors = inOrder(messages, "send")
         .filter((message) => message.peer === peer)
         .flatMap(({ parts }) => parts.map(({ tensor }) => tensor))
         .filter(({ shape }) => !shape.includes(0))
@@ -96,7 +93,7 @@ export const makeSending = Effect.fnUntraced(function* ({
     const fetches = new Map<number, Fetch>()
     for (const [peer, tensors] of moves.sentBy) {
       const decoded = decodeEndpoint(new TextDecoder().decode(payloads[peer]!))
-      if (Result.isFailure(decoded)) return yield* fault("InvalidProgram", decoded.failure.message, peer)
+      if (Result.isFailure(decoded)) return yield* errors.fail("InvalidProgram", decoded.failure.message, { peer })
       const chunked = Result.mapError(chunksOf(addon, tensors, "recv"), inWords(peer))
       fetches.set(peer, { program: decoded.success.program, into: yield* Effect.fromResult(chunked) })
       yield* Effect.mapError(fetcher.connect(peer, decoded.success), inWords(peer))
@@ -108,16 +105,18 @@ export const makeSending = Effect.fnUntraced(function* ({
     fetch: fetcher.fetch,
     arrange: Effect.fnUntraced(function* (messages, number, moves, paths, isUsable) {
       if (!paths.some((of) => asks(of, "any"))) return new Map<number, Fetch>()
-      const askedBy = [...paths.keys()].filter((peer) => asks(paths[peer]!, rank))
-      const offered = yield* Effect.result(offer(messages, number, askedBy, isUsable))
+      const askedBy = [...paths.keys()].filter((peer) => asks(paths[peer]!, errors.rank))
+      const offered = yield* Effect.result(makeOffer(messages, number, askedBy, isUsable))
       const endpoint = Result.isSuccess(offered) ? offered.success : undefined
-      const told = new TextEncoder().encode(endpoint === undefined ? "" : JSON.stringify(endpoint))
-      const payloads = yield* gather("tcp", told)
+      const offer = new TextEncoder().encode(endpoint === undefined ? "" : JSON.stringify(endpoint))
+      const payloads = yield* agreement.gather("tcp", offer)
       const fetches = yield* Effect.result(Effect.flatMap(Effect.fromResult(offered), () => connect(payloads, moves)))
       const nothing: ReadonlyArray<PeerPath> = []
-      yield* agree(
+      yield* agreement.agree(
         "connected",
-        Result.map(fetches, () => nothing)
+        Result.map(fetches, () => nothing),
+        decodePathOutcome,
+        encodePathOutcome
       )
       return yield* Effect.fromResult(fetches)
     })

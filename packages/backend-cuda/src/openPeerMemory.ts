@@ -1,15 +1,16 @@
 /**
  * How this process gets at the memory of another rank: within one process by its addresses, on one host by mapping it.
  *
- * Invariant: what cannot work is told in words before it is tried, and nothing is opened that the flow does not need.
+ * Invariant: what cannot work is said in words before it is tried, and nothing is opened that the flow does not need.
  */
 
 import type { Gpu } from "@tensorferry/gpu/Gpu"
+import type { Flow } from "@tensorferry/native/driver/Flows"
+import type { PeerList, PublishedBlock } from "@tensorferry/native/driver/PeerList"
+import { isSameHost, isSameProcess } from "@tensorferry/native/driver/ProcessIdentity"
 import * as Result from "effect/Result"
-import type { Flow } from "./flows.ts"
-import { isSameHost, isSameProcess } from "./identity.ts"
 import type { Mapping, Mappings } from "./Mappings.ts"
-import type { PeerList, PublishedBlock, PublishedSettings } from "./Publication.ts"
+import type { PublishedSettings } from "./Publication.ts"
 import type { Reached } from "./planning/route.ts"
 
 /** What a peer published, as far as it concerns this rank. */
@@ -43,7 +44,8 @@ const placesOf = (flow: Flow, { blocks, memories }: PeerList) => {
   return { numbers, ordinals }
 }
 
-export const reachPeer = (
+/** Opens the memory under the peer's parts of a flow, or says why that cannot be. */
+export const openPeerMemory = (
   gpu: Gpu,
   mappings: Mappings,
   self: PublishedSettings,
@@ -75,7 +77,7 @@ export const reachPeer = (
 
   if (isSameProcess(self.process, settings.process)) {
     for (const ordinal of places.ordinals) {
-      const enabled = gpu.reachPeer(ordinal)
+      const enabled = gpu.enablePeerAccess(ordinal)
       if (Result.isFailure(enabled)) return unreached(enabled.failure)
     }
     const within = (block: PublishedBlock) => Result.succeed(mappings.within(settings.process, block))

@@ -3,7 +3,7 @@
  * the peer is asked to send (see tcp/).
  *
  * Invariant: a step is taken only after it has been shown to lead to the process that published, and the step taken and
- * why the better ones were not is told in words.
+ * why the better ones were not is said in words.
  */
 import { cpu } from "@tensorferry/core/tensor/Device"
 import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
@@ -15,7 +15,8 @@ import type { PublishedMemory, PublishedProcess } from "./Publication.ts"
 export const pathNames = ["shared-map", "process-vm-readv", "tcp"] as const
 export type PathName = (typeof pathNames)[number]
 
-export interface Reached {
+/** A way to one storage of a peer. */
+export interface MemoryPath {
   readonly path: Exclude<PathName, "tcp">
   readonly reason: string
   /** The peer's storage, as far as this process can name its bytes. */
@@ -25,11 +26,12 @@ export interface Reached {
   readonly map: PeerMap | undefined
 }
 
-export interface Reach {
-  /** The peer's loopback is this process's, as far as can be told from here. */
+/** The ways to the memory of one peer. */
+export interface MemoryPaths {
+  /** The peer's loopback is this process's, as far as can be seen from here. */
   readonly isSameHost: boolean
   /** The best way to the memory, or why there is none. */
-  readonly memory: (published: PublishedMemory) => Result.Result<Reached, string>
+  readonly pathTo: (published: PublishedMemory) => Result.Result<MemoryPath, string>
 }
 
 /** Asks whether `processStart` still names the process, so that a reused number is noticed. */
@@ -44,13 +46,14 @@ const bootOf = (space: string): string | undefined => space.split(" ")[0]
 const foreignStorage = (address: bigint, byteLength: number): Storage =>
   makeStorage({ device: cpu, address, byteLength, release: () => {} })
 
-export const makeReach = (
+/** Looks for the ways to a peer's memory when they are asked for. */
+export const makeMemoryPaths = (
   addon: Addon,
   maps: PeerMaps,
   self: NativeIdentity,
   forbid: ReadonlySet<PathName>,
   peer: PublishedProcess
-): Reach => {
+): MemoryPaths => {
   const isNear = peer.space === self.space
   const elsewhere = "the peer runs on another host or in another container"
 
@@ -73,7 +76,7 @@ export const makeReach = (
 
   return {
     isSameHost: bootOf(peer.space) === bootOf(self.space),
-    memory: (published) => {
+    pathTo: (published) => {
       const mapped = map(published)
       if (Result.isSuccess(mapped) && published.file !== undefined) {
         const address = mapped.success.memory.address + BigInt(published.file.byteOffset)

@@ -5,14 +5,15 @@
  * left out.
  */
 import { byteLengthOf } from "@tensorferry/core/base/DType"
-import { elementCount, equalShapes, formatShape, type Shape } from "@tensorferry/core/base/Region"
+import { elementCount, type Shape } from "@tensorferry/core/base/Region"
 import type { Message } from "@tensorferry/core/ir/Message"
 import type { Tensor } from "@tensorferry/core/tensor/Tensor"
 import * as Result from "effect/Result"
-import type { Checked, DriverErrors } from "./driverErrors.ts"
-import type { PeerList, PublishedPart } from "./Publication.ts"
+import type { Checked, DriverErrors } from "./DriverErrors.ts"
+import { inOrder, partDisagreement } from "./MessageChecks.ts"
+import type { PeerList, PublishedPart } from "./PeerList.ts"
 
-/** One part of a message at both ends: this rank's tensor, and the region that the peer published. */
+/** A part of this rank beside the same part at the peer. */
 export interface Pair {
   readonly taskId: number
   readonly tensor: Tensor
@@ -20,17 +21,15 @@ export interface Pair {
   readonly byteLength: number
   /** One run of bytes on the device that this rank works with. */
   readonly isDenseHere: boolean
-  /** The same of the peer's region and device. */
   readonly isDenseThere: boolean
 }
 
-/** All parts that go between this rank and one peer in one direction. */
+/** All parts that go one way between this rank and a peer. */
 export interface Flow {
   readonly peer: number
   /** True where the peer sends. */
   readonly isReceiving: boolean
   readonly pairs: ReadonlyArray<Pair>
-  /** Sum over the pairs. */
   readonly byteLength: number
 }
 
@@ -68,12 +67,6 @@ const pairOf = (
   }
 }
 
-/** The messages of one direction in the order that both ends know. */
-const ordered = (messages: ReadonlyArray<Message>, peer: number, direction: Message["direction"]) =>
-  messages
-    .filter((message) => message.peer === peer && message.direction === direction)
-    .sort((a, b) => a.index - b.index)
-
 const flowOf = (
   errors: DriverErrors,
   messages: ReadonlyArray<Message>,
@@ -84,7 +77,10 @@ const flowOf = (
 ): Checked<Flow> => {
   const disagree = (detail: string, taskId?: number) =>
     Result.fail(errors.fail("InvalidProgram", detail, { peer, taskId, op: "prepare", scope: "op" }))
-  const mine = ordered(messages, peer, isReceiving ? "recv" : "send")
+  const mine = inOrder(
+    messages.filter((message) => message.peer === peer),
+    isReceiving ? "recv" : "send"
+  )
   const theirs = (list?.messages ?? []).filter(({ direction }) => direction === (isReceiving ? "send" : "recv"))
   const extra = theirs.find((other) => !mine.some((message) => message.index === other.index))
   if (extra !== undefined) return disagree(`Only the peer has message ${extra.index}.`)
@@ -95,16 +91,11 @@ const flowOf = (
     if (other.parts.length !== parts.length) {
       return disagree(`Message ${index} has ${parts.length} parts here and ${other.parts.length} there.`)
     }
-    for (const [at, { taskId, part, tensor }] of parts.entries()) {
+    for (const [at, part] of parts.entries()) {
       const there = other.parts[at]!
-      const isSame = taskId === there.taskId && part === there.part && tensor.dtype === there.dtype
-      if (!isSame || !equalShapes(tensor.shape, there.shape)) {
-        return disagree(
-          `Task ${taskId} part ${part} ${tensor.dtype}${formatShape(tensor.shape)} meets ` +
-            `task ${there.taskId} part ${there.part} ${there.dtype}${formatShape(there.shape)}.`,
-          taskId
-        )
-      }
+      const disagreement = partDisagreement(part, there)
+      if (disagreement !== undefined) return disagree(disagreement, part.taskId)
+      const { taskId, tensor } = part
       if (tensor.shape.includes(0)) continue
       const isNearHere = tensor.storage.device.index === devices.here
       const isNearThere = list?.memories[there.memory]?.ordinal === devices.there(peer)

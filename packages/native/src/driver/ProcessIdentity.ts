@@ -11,7 +11,7 @@ import * as Schema from "effect/Schema"
 
 const Word = Schema.String.check(Schema.isMaxLength(256))
 
-/** What tells a process from all others, also those of other machines and those that have its number later. */
+/** Names a process among all that ranks may run in. */
 export const ProcessIdentity = Schema.Struct({
   /** Names the boot of the machine. */
   host: Word,
@@ -37,7 +37,7 @@ const read = (file: string): string | undefined =>
 
 let own: ProcessIdentity | undefined
 
-/** This process, read once from /proc (proc(5)): boot id, pid namespace, pid and time of start. */
+/** The identity of this process. */
 export const processIdentity = (): ProcessIdentity => {
   own ??= {
     host: read("/proc/sys/kernel/random/boot_id") ?? randomUUID(),
@@ -51,18 +51,22 @@ export const processIdentity = (): ProcessIdentity => {
   return own
 }
 
-/** Whether both processes run on one booted kernel. */
+/** Whether two processes run under one kernel. */
 export const isSameHost = (a: ProcessIdentity, b: ProcessIdentity): boolean => a.host === b.host
 
-/** Whether both identities name one process: boot, pid namespace, pid and time of start are equal. */
+/** Whether two identities are of one process. */
 export const isSameProcess = (a: ProcessIdentity, b: ProcessIdentity): boolean =>
   a.host === b.host && a.space === b.space && a.pid === b.pid && a.start === b.start
 
-/** False only where the process is known to be gone. */
+/** False only where the process is known to have ended. */
 export const mayBeAlive = (self: ProcessIdentity, other: ProcessIdentity): boolean => {
   const canSee = self.host === other.host && self.space === other.space
   return !canSee || processStart(other.pid) === other.start
 }
+
+/** The first of some peers whose process is known to have ended. */
+export const firstEnded = (self: ProcessIdentity, peers: ReadonlyMap<number, ProcessIdentity>): number | undefined =>
+  [...peers].find(([, process]) => !mayBeAlive(self, process))?.[0]
 
 /** Short and unique, for keys. */
 export const processKey = ({ host, space, pid, start }: ProcessIdentity): string => `${host} ${space} ${pid} ${start}`
