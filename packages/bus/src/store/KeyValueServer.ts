@@ -15,6 +15,7 @@ import { KeyValueMap } from "./KeyValueMap.ts"
 import { keyValueError } from "./KeyValueStore.ts"
 import { type FromClient, guardOf, serverTalk } from "./messages.ts"
 
+/** Where a store is served, to whom, and how much it takes. */
 export interface ServerOptions {
   /** 127.0.0.1 by default. */
   readonly host?: string
