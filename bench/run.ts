@@ -14,6 +14,7 @@ const suites: Readonly<Record<string, () => Promise<ReadonlyArray<BenchResult>>>
   collectives: async () => (await import("./collectives.ts")).collectives(),
   "two-process": async () => (await import("./two-process.ts")).twoProcess(),
   bus: async () => (await import("./bus.ts")).bus(),
+  store: async () => (await import("./store.ts")).store(),
   memory: async () => (await import("./memory.ts")).memory(),
   imports: async () => (await import("./imports.ts")).imports(),
   replay: async () => (await import("./replay.ts")).replay()

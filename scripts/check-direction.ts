@@ -7,6 +7,7 @@ import * as path from "node:path"
 const root = path.resolve(import.meta.dirname, "../packages/core/src")
 const ranks: Readonly<Record<string, number>> = {
   base: 0,
+  socket: 1,
   tensor: 1,
   layout: 2,
   checkpoint: 2,

@@ -24,7 +24,7 @@ const files: Readonly<Record<string, ReadonlyArray<string>>> = {
   checkpoint: ["checkpoint"],
   ir: ["ir"],
   planner: ["planner"],
-  copy: ["service", "group", "copy"],
+  copy: ["socket", "service", "group", "copy"],
   transform: ["transform"],
   reshard: ["trace", "reshard", "mesh", "refit"],
   replay: ["replay"],

@@ -10,14 +10,24 @@ import { directionPreferences } from "./planning/direction.ts"
 const Fields = Schema.Struct({
   ...vendorFields,
   ...gpuFields,
-  /** Device memory in which messages are packed, in all; 1 GiB by default, less where less is needed. */
-  stagingBytes: Schema.optionalKey(Bytes(2 ** 16)),
-  /** Parts from this length on are sent as they are; 32 MiB by default. */
-  directBytes: Schema.optionalKey(Bytes(1)),
-  /** Which end moves bytes between memories of one host; see CopyDriver. */
-  direction: Schema.optionalKey(Schema.Literals(directionPreferences)),
-  /** Keeps the device's own time of replay copies; by default what `ReplayTransferTiming` says. */
-  timing: Schema.optionalKey(Schema.Boolean)
+  stagingBytes: Schema.optionalKey(
+    Bytes(2 ** 16).annotate({
+      description: "Device memory in which messages are packed, in all; 1 GiB by default, less where less is needed."
+    })
+  ),
+  directBytes: Schema.optionalKey(
+    Bytes(1).annotate({ description: "Parts from this length on are sent as they are; 32 MiB by default." })
+  ),
+  direction: Schema.optionalKey(
+    Schema.Literals(directionPreferences).annotate({
+      description: "Which end moves bytes between memories of one host; see CopyDriver."
+    })
+  ),
+  timing: Schema.optionalKey(
+    Schema.Boolean.annotate({
+      description: "Keeps the device's own time of replay copies; by default what `ReplayTransferTiming` says."
+    })
+  )
 })
 
 export type CudaOptions = typeof Fields.Type

@@ -11,24 +11,33 @@ export type PathPreference = (typeof pathPreferences)[number]
 
 const Fields = Schema.Struct({
   ...gpuFields,
-  /** Files of libraries, each the only one tried. */
   libraries: Schema.optionalKey(
     Schema.Struct({
       runtime: Schema.optionalKey(Files),
       driver: Schema.optionalKey(Files),
       compiler: Schema.optionalKey(Files),
       nvshmem: Schema.optionalKey(Files)
+    }).annotate({ description: "Files of libraries, each the only one tried." })
+  ),
+  path: Schema.optionalKey(
+    Schema.Literals(pathPreferences).annotate({
+      description:
+        'How batches get into slots of a peer: by kernels, where the peer\'s memory is mapped here ("direct"), by the library\'s puts ("put"), or as it comes ("auto", the default).',
+      default: "auto"
     })
   ),
-  /**
-   * How batches get into slots of a peer: by kernels, where the peer's memory is mapped here ("direct"), by the library's
-   * puts ("put"), or as it comes ("auto", the default).
-   */
-  path: Schema.optionalKey(Schema.Literals(pathPreferences)),
-  /** Bytes of a slot; 64 MiB by default, less where the device has little memory left. The smallest of all ranks counts. */
-  slotBytes: Schema.optionalKey(Bytes(4096)),
-  /** Batches that may arrive at a time; 4 by default. The smallest of all ranks counts. */
-  slots: Schema.optionalKey(Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 64 })))
+  slotBytes: Schema.optionalKey(
+    Bytes(4096).annotate({
+      description:
+        "Bytes of a slot; 64 MiB by default, less where the device has little memory left. The smallest of all ranks counts."
+    })
+  ),
+  slots: Schema.optionalKey(
+    Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 64 })).annotate({
+      description: "Batches that may arrive at a time; 4 by default. The smallest of all ranks counts.",
+      default: 4
+    })
+  )
 })
 
 export type NvshmemOptions = typeof Fields.Type

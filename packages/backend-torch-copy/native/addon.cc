@@ -11,7 +11,7 @@ namespace tensorferry {
 namespace {
 
 /** Raised whenever a function exported here changes its meaning; TypeScript refuses another number. */
-constexpr int abiVersion = 3;
+constexpr int abiVersion = 4;
 
 template <size_t Count>
 Napi::Array names(Napi::Env env, const char* const (&list)[Count]) {
@@ -28,7 +28,6 @@ Napi::Object initialise(Napi::Env env, Napi::Object exports) {
   exports.Set("instructionSet", kernels().name);
   bindMemory(env, exports);
   bindMoves(env, exports);
-  bindSemaphore(env, exports);
   return exports;
 }
 

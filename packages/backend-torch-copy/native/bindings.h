@@ -9,6 +9,5 @@ namespace tensorferry {
 
 void bindMemory(Napi::Env env, Napi::Object exports);
 void bindMoves(Napi::Env env, Napi::Object exports);
-void bindSemaphore(Napi::Env env, Napi::Object exports);
 
 }  // namespace tensorferry

@@ -16,7 +16,6 @@ import type { JobControl, NativeJobHandle, NativePool, PoolControl } from "@tens
 export const backendName = "torch-copy"
 
 export type NativeMemoryHandle = NativeHandle<"memory">
-export type NativeSemaphore = NativeHandle<"semaphore">
 
 export interface NativeMemory {
   readonly memory: NativeMemoryHandle
@@ -78,16 +77,6 @@ export interface Addon extends AddonIdentity, JobControl, PoolControl {
   readonly processStart: (pid: number) => NativeAnswer<bigint>
   readonly addressOf: (bytes: Uint8Array) => NativeAnswer<bigint>
   readonly readProcess: (pid: number, address: bigint, into: Uint8Array) => NativeAnswer<undefined>
-  readonly semaphoreOpen: (name: string, create: boolean, initial: number) => NativeAnswer<NativeSemaphore>
-  readonly semaphorePost: (semaphore: NativeSemaphore) => NativeAnswer<undefined>
-  readonly semaphoreValue: (semaphore: NativeSemaphore) => NativeAnswer<number>
-  readonly semaphoreUnlink: (name: string) => NativeAnswer<undefined>
-  /** A negative time waits for ever. */
-  readonly startSemaphoreWait: (
-    semaphore: NativeSemaphore,
-    milliseconds: number,
-    done: Done<undefined>
-  ) => NativeAnswer<NativeJobHandle>
 }
 
 /** The folder that holds `build` or `prebuilds`: one above both `src` and `dist`. */
@@ -98,6 +87,6 @@ const require = createRequire(import.meta.url)
 export const { load: loadAddon, loadFrom: loadAddonFrom } = addonLoader<Addon>({
   backend: backendName,
   folder: packageFolder,
-  abiVersion: 3,
+  abiVersion: 4,
   open: (folder): unknown => require("node-gyp-build")(folder)
 })

@@ -4,7 +4,6 @@
 export * as CopyDriver from "./CopyDriver.ts"
 export { descriptor, descriptors } from "./descriptor.ts"
 export * as HostMemory from "./HostMemory.ts"
-export * as NamedSemaphore from "./NamedSemaphore.ts"
 export { TorchCopyOptions } from "./options.ts"
 export * as ReplayDevice from "./ReplayDevice.ts"
 export * as TensorEngine from "./TensorEngine.ts"

@@ -6,10 +6,20 @@ import * as Schema from "effect/Schema"
 import { pathNames } from "./memoryPath.ts"
 
 const Fields = Schema.Struct({
-  threads: Schema.optionalKey(Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 64 }))),
-  forbid: Schema.optionalKey(Schema.Array(Schema.Literals(pathNames))),
-  /** Replay copies are made by the consumer's wait instead of by the submission. */
-  deferred: Schema.optionalKey(Schema.Boolean)
+  threads: Schema.optionalKey(
+    Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 64 })).annotate({ description: "Threads that copy." })
+  ),
+  forbid: Schema.optionalKey(
+    Schema.Array(Schema.Literals(pathNames)).annotate({
+      description: "Ways to the memory of other processes that must not be used."
+    })
+  ),
+  deferred: Schema.optionalKey(
+    Schema.Boolean.annotate({
+      description: "Replay copies are made by the consumer's wait instead of by the submission.",
+      default: false
+    })
+  )
 })
 
 export type TorchCopyOptions = typeof Fields.Type

@@ -5,6 +5,6 @@ import { packageFolder } from "../src/Addon.ts"
 describeSanitized({
   packageFolder,
   prebuild: "@TENSORFERRY/BACKEND_TORCH_COPY_PREBUILD",
-  files: ["Addon", "CopyDriver", "HostMemory", "Kernels", "NamedSemaphore", "Tcp", "TensorEngine"],
+  files: ["Addon", "CopyDriver", "HostMemory", "Kernels", "Tcp", "TensorEngine"],
   sanitizers: ["address", "thread"]
 })

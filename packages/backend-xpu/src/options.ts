@@ -9,18 +9,33 @@ import { optionalCapabilities } from "./Addon.ts"
 const Files = Schema.Union([Schema.String, Schema.Array(Schema.String)])
 
 const Fields = Schema.Struct({
-  /** By which library the device is reached; "auto" takes Level Zero where it has a device. */
-  driver: Schema.optionalKey(Schema.Literals(["auto", "level-zero", "opencl"])),
-  /** Number of the device; by default the rank on this machine, counted around. */
-  device: Schema.optionalKey(Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 65_535 }))),
-  /** Files of the libraries, each the only one tried. */
-  libraries: Schema.optionalKey(
-    Schema.Struct({ levelZero: Schema.optionalKey(Files), openCl: Schema.optionalKey(Files) })
+  driver: Schema.optionalKey(
+    Schema.Literals(["auto", "level-zero", "opencl"]).annotate({
+      description: 'By which library the device is reached; "auto" takes Level Zero where it has a device.',
+      default: "auto"
+    })
   ),
-  /** Measures how long replay copies take on the device, where the driver can; by default what `ReplayTransferTiming` says. */
-  timing: Schema.optionalKey(Schema.Boolean),
-  /** Capabilities that must not be used although the driver has them. */
-  forbid: Schema.optionalKey(Schema.Array(Schema.Literals(optionalCapabilities)))
+  device: Schema.optionalKey(
+    Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 65_535 })).annotate({
+      description: "Number of the device; by default the rank on this machine, counted around."
+    })
+  ),
+  libraries: Schema.optionalKey(
+    Schema.Struct({ levelZero: Schema.optionalKey(Files), openCl: Schema.optionalKey(Files) }).annotate({
+      description: "Files of the libraries, each the only one tried."
+    })
+  ),
+  timing: Schema.optionalKey(
+    Schema.Boolean.annotate({
+      description:
+        "Measures how long replay copies take on the device, where the driver can; by default what `ReplayTransferTiming` says."
+    })
+  ),
+  forbid: Schema.optionalKey(
+    Schema.Array(Schema.Literals(optionalCapabilities)).annotate({
+      description: "Capabilities that must not be used although the driver has them."
+    })
+  )
 })
 
 export type XpuOptions = typeof Fields.Type

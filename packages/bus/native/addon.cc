@@ -11,7 +11,7 @@ namespace tensorferry {
 namespace {
 
 /** Raised whenever a function exported here changes its meaning; TypeScript refuses another number. */
-constexpr int abiVersion = 2;
+constexpr int abiVersion = 3;
 
 Napi::Object initialise(Napi::Env env, Napi::Object exports) {
   if (Jobs::create(env, "tensorferry bus") == nullptr) return exports;
@@ -23,6 +23,7 @@ Napi::Object initialise(Napi::Env env, Napi::Object exports) {
   bindCompletions(env, exports);
   bindFiles(env, exports);
   bindQueue(env, exports);
+  bindSemaphore(env, exports);
   bindTorch(env, exports);
   return exports;
 }

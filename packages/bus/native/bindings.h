@@ -17,6 +17,7 @@ void bindCompletions(Napi::Env env, Napi::Object exports);
 void bindFiles(Napi::Env env, Napi::Object exports);
 void bindJobs(Napi::Env env, Napi::Object exports);
 void bindQueue(Napi::Env env, Napi::Object exports);
+void bindSemaphore(Napi::Env env, Napi::Object exports);
 void bindTorch(Napi::Env env, Napi::Object exports);
 
 /** The open file in JavaScript hands; nothing once it is closed. */

@@ -46,19 +46,14 @@ int64_t Deadline::leftNanoseconds() const noexcept {
 
 Result<Semaphore> Semaphore::create(const std::string& name, uint32_t initial) {
   // The mask of the process must not take away what the owner needs.
-  sem_t* handle = ::sem_open(name.c_str(), O_CREAT | O_EXCL, 0600, initial);
-  if (handle == SEM_FAILED) return systemFailure("sem_open", "Semaphore " + name);
-  Semaphore semaphore;
-  semaphore.name_ = name;
-  semaphore.handle_ = handle;
-  auto inode = checkFile(name);
-  if (!inode.ok()) return inode.status();
-  semaphore.inode_ = inode.value();
-  return semaphore;
+  return adopt(name, ::sem_open(name.c_str(), O_CREAT | O_EXCL, 0600, initial));
 }
 
 Result<Semaphore> Semaphore::open(const std::string& name) {
-  sem_t* handle = ::sem_open(name.c_str(), 0);
+  return adopt(name, ::sem_open(name.c_str(), 0));
+}
+
+Result<Semaphore> Semaphore::adopt(const std::string& name, sem_t* handle) {
   if (handle == SEM_FAILED) return systemFailure("sem_open", "Semaphore " + name);
   Semaphore semaphore;
   semaphore.name_ = name;

@@ -1,5 +1,6 @@
 /*
- * The counting semaphores of one command queue. Any thread; `wait` blocks its thread and is done on a pool thread.
+ * The counting semaphores that processes of one user share by name: those of a command queue, of completions, and those
+ * that JavaScript holds. Any thread; `wait` blocks its thread and is done on a pool thread.
  *
  * Invariant: only semaphores of this user that nobody else can write are opened; closed when the object goes away.
  */
@@ -14,6 +15,7 @@
 #include <utility>
 
 #include <tensorferry/cancel.h>
+#include <tensorferry/napi_setup.h>
 #include <tensorferry/status.h>
 
 namespace tensorferry {
@@ -32,6 +34,8 @@ class Deadline {
 
 class Semaphore {
  public:
+  static constexpr napi_type_tag typeTag{0xe4a07a31d85b4c3f, 0x93c2f5d04b7e1a68};
+
   Semaphore() = default;
   Semaphore(Semaphore&& other) noexcept
       : name_(std::move(other.name_)), handle_(std::exchange(other.handle_, nullptr)), inode_(other.inode_) {}
@@ -48,7 +52,8 @@ class Semaphore {
 
   static Result<Semaphore> create(const std::string& name, uint32_t initial);
   static Result<Semaphore> open(const std::string& name);
-  static void unlink(const std::string& name) noexcept { ::sem_unlink(name.c_str()); }
+  /** False where there is no such name, or it belongs to another user: `errno` says which. */
+  static bool unlink(const std::string& name) noexcept { return ::sem_unlink(name.c_str()) == 0; }
   /** Lets the one who waits go on and removes the name: what ends a command, of whatever client. */
   static Status complete(const std::string& name);
 
@@ -58,12 +63,14 @@ class Semaphore {
   /** Takes one within one slice: for those who must look at something else from time to time. */
   Waited waitSlice(const Deadline& deadline) noexcept;
   bool tryTake() noexcept { return ::sem_trywait(handle_) == 0; }
-  void post() noexcept { ::sem_post(handle_); }
+  /** False where the count is at its limit. */
+  bool post() noexcept { return ::sem_post(handle_) == 0; }
   int value() const noexcept;
   /** Whether the name still leads to this semaphore. */
   bool isCurrent() const noexcept;
 
  private:
+  static Result<Semaphore> adopt(const std::string& name, sem_t* handle);
   void close() noexcept {
     if (handle_ != nullptr) ::sem_close(std::exchange(handle_, nullptr));
   }

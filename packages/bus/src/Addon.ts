@@ -17,6 +17,7 @@ export const packageName = "bus"
 
 export type NativeQueue = NativeHandle<"queue">
 export type NativeFile = NativeHandle<"file">
+export type NativeSemaphore = NativeHandle<"semaphore">
 export type NativeCompletion = NativeHandle<"completion">
 export type NativeTorchMemory = NativeHandle<"torch memory">
 
@@ -106,6 +107,17 @@ export interface Addon extends AddonIdentity, JobControl, PoolControl {
   readonly completeWithoutReply: (semaphoreName: string) => NativeAnswer<undefined>
   /** Removes the name. */
   readonly closeCompletion: (completion: NativeCompletion) => NativeAnswer<undefined>
+  /** Makes a new semaphore for this user only, or opens one that this user made. */
+  readonly semaphoreOpen: (name: string, create: boolean, initial: number) => NativeAnswer<NativeSemaphore>
+  readonly semaphorePost: (semaphore: NativeSemaphore) => NativeAnswer<undefined>
+  readonly semaphoreValue: (semaphore: NativeSemaphore) => NativeAnswer<number>
+  readonly semaphoreUnlink: (name: string) => NativeAnswer<undefined>
+  /** A negative time waits for ever. */
+  readonly startSemaphoreWait: (
+    semaphore: NativeSemaphore,
+    milliseconds: number,
+    done: Done<undefined>
+  ) => NativeAnswer<NativeJobHandle>
   readonly isFileCurrent: (file: NativeFile) => NativeAnswer<boolean>
   readonly closeFile: (file: NativeFile, destroy: boolean) => NativeAnswer<undefined>
   /** The bytes behind PyTorch's header. */
@@ -128,6 +140,6 @@ const require = createRequire(import.meta.url)
 export const { load: loadAddon, loadFrom: loadAddonFrom } = addonLoader<Addon>({
   backend: packageName,
   folder: packageFolder,
-  abiVersion: 2,
+  abiVersion: 3,
   open: (folder): unknown => require("node-gyp-build")(folder)
 })

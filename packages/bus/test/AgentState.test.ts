@@ -3,10 +3,10 @@ import { spawnSync } from "node:child_process"
 import { existsSync, mkdirSync, readdirSync, rmSync, symlinkSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
 import { assert, describe, it } from "@effect/vitest"
-import { NamedSemaphore } from "@tensorferry/backend-torch-copy"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as AgentStateLmdb from "../src/state/AgentStateLmdb.ts"
+import * as NamedSemaphore from "../src/state/NamedSemaphore.ts"
 import {
   hasLmdb,
   lmdbMissing,

@@ -6,13 +6,13 @@ import { spawnSync } from "node:child_process"
 import { chmodSync, existsSync, mkdirSync, readdirSync, statSync, symlinkSync, writeFileSync } from "node:fs"
 import { basename, join } from "node:path"
 import { assert, describe, it } from "@effect/vitest"
-import { NamedSemaphore } from "@tensorferry/backend-torch-copy"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import { CleanupBatch, type Message } from "../src/command/Command.ts"
 import type { CommandQueueShape } from "../src/queue/CommandQueue.ts"
 import * as CommandQueueLmdb from "../src/queue/CommandQueueLmdb.ts"
 import * as CommandQueueMemory from "../src/queue/CommandQueueMemory.ts"
+import * as NamedSemaphore from "../src/state/NamedSemaphore.ts"
 import {
   hasLmdb,
   isSoak,

@@ -137,9 +137,10 @@ describe("served", () => {
         const port = yield* serveStore({ token: "t", maxFrameBytes: 4096 })
         const store = yield* KeyValueStoreTcp.make({ host: "127.0.0.1", port, token: "t" })
         for (const bytes of [
-          Buffer.from([0xff, 0xff, 0xff, 0xff]),
+          Buffer.from([0xff, 0xff, 0xff, 0xff, 1]),
           Buffer.from("GET / HTTP/1.1\r\n\r\n"),
-          Buffer.concat([Buffer.from([0, 0, 0, 2]), Buffer.from("{}")])
+          Buffer.concat([Buffer.from([2, 0, 0, 0, 1]), Buffer.from("{}")]),
+          Buffer.concat([Buffer.from([2, 0, 0, 0, 16]), Buffer.from("{}")])
         ]) {
           const ended = Effect.callback<void>((resume) => {
             const socket = connect(port, "127.0.0.1", () => socket.write(bytes))

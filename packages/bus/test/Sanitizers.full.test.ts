@@ -5,5 +5,5 @@ import { packageFolder } from "../src/Addon.ts"
 describeSanitized({
   packageFolder,
   prebuild: "@TENSORFERRY/BUS_PREBUILD",
-  files: ["CommandQueue", "AgentState", "TorchMemory", "QueueEnds"]
+  files: ["CommandQueue", "AgentState", "NamedSemaphore", "TorchMemory", "QueueEnds"]
 })

@@ -343,6 +343,7 @@ export const helpTexts: Readonly<Record<string, string>> = {
 \u001b[1mSUBCOMMANDS\u001b[0m
   \u001b[36mlist\u001b[0m           List backends, whether they work on this machine, and what is missing
   \u001b[36mprobe\u001b[0m          Everything that a backend finds or misses on this machine; exit code 1 where the named one cannot work
+  \u001b[36moptions\u001b[0m        The options that a backend takes: name, values, default and what each does
   \u001b[36mconformance\u001b[0m    Judge a backend by every case of the conformance kit; exit code 1 where one fails
 \u001b[1mEXAMPLES\u001b[0m
   \u001b[2m# The same as backends list\u001b[0m
@@ -350,6 +351,9 @@ export const helpTexts: Readonly<Record<string, string>> = {
 
   \u001b[2m# What one of them looked for, and where\u001b[0m
   \u001b[36mtensorferry backends probe cuda\u001b[0m
+
+  \u001b[2m# What can be given as --options\u001b[0m
+  \u001b[36mtensorferry backends options torch-copy\u001b[0m
 
   \u001b[2m# Whether one keeps the contract\u001b[0m
   \u001b[36mtensorferry backends conformance torch-copy\u001b[0m`,
@@ -377,6 +381,25 @@ export const helpTexts: Readonly<Record<string, string>> = {
 
 \u001b[1mARGUMENTS\u001b[0m
   \u001b[32mNAME\u001b[0m \u001b[2mstring\u001b[0m    One backend; all by default\u001b[2m (optional)\u001b[0m
+
+\u001b[1mFLAGS\u001b[0m
+  \u001b[32m--backend-package\u001b[0m \u001b[2mstring\u001b[0m    Package to load more backends from (repeatable); it is imported from the current folder
+  \u001b[32m--json\u001b[0m                      Print one JSON document on standard output instead of tables
+
+\u001b[1mGLOBAL FLAGS\u001b[0m
+  \u001b[32m--help\u001b[0m, \u001b[32m-h\u001b[0m                                                          Show help information
+  \u001b[32m--version\u001b[0m, \u001b[32m-v\u001b[0m                                                       Show version information
+  \u001b[32m--wizard\u001b[0m                                                            Start wizard mode for a command
+  \u001b[32m--completions\u001b[0m \u001b[2m<bash|zsh|fish|powershell|sh|pwsh>\u001b[0m                    Print shell completion script (choices: bash, zsh, fish, powershell, sh, pwsh)
+  \u001b[32m--log-level\u001b[0m \u001b[2m<all|trace|debug|info|warn|warning|error|fatal|none>\u001b[0m    Sets the minimum log level (choices: all, trace, debug, info, warn, warning, error, fatal, none)`,
+  "backends options": `\u001b[1mDESCRIPTION\u001b[0m
+  The options that a backend takes: name, values, default and what each does
+
+\u001b[1mUSAGE\u001b[0m
+  \u001b[36mtensorferry backends options [flags] <NAME>\u001b[0m
+
+\u001b[1mARGUMENTS\u001b[0m
+  \u001b[32mNAME\u001b[0m \u001b[2mstring\u001b[0m    The backend, as torch-copy
 
 \u001b[1mFLAGS\u001b[0m
   \u001b[32m--backend-package\u001b[0m \u001b[2mstring\u001b[0m    Package to load more backends from (repeatable); it is imported from the current folder

@@ -14,30 +14,42 @@ export const Files = Schema.Union([Schema.String, Schema.Array(Schema.String)])
 
 /** Fields of the options of every backend on a GPU. */
 export const gpuFields = {
-  /** Number of the device; by default the rank on this machine, counted around. */
-  device: Schema.optionalKey(Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 65_535 }))),
-  /** Regions from this length on are left to the copy engine; 8 MiB by default. */
-  copyEngineBytes: Schema.optionalKey(Bytes(1)),
-  /** Device memory that small tensors share at a time; 64 MiB by default. */
-  arenaBytes: Schema.optionalKey(Bytes(2 ** 16)),
-  /** Folder for compiled kernels. */
-  kernelCache: Schema.optionalKey(Schema.String.check(Schema.isMinLength(1))),
-  /** Blocks of a kernel that moves; by default one for each of three quarters of the device's processors. */
-  blocks: Schema.optionalKey(Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 65_535 })))
+  device: Schema.optionalKey(
+    Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 65_535 })).annotate({
+      description: "Number of the device; by default the rank on this machine, counted around."
+    })
+  ),
+  copyEngineBytes: Schema.optionalKey(
+    Bytes(1).annotate({ description: "Regions from this length on are left to the copy engine; 8 MiB by default." })
+  ),
+  arenaBytes: Schema.optionalKey(
+    Bytes(2 ** 16).annotate({ description: "Device memory that small tensors share at a time; 64 MiB by default." })
+  ),
+  kernelCache: Schema.optionalKey(
+    Schema.String.check(Schema.isMinLength(1)).annotate({ description: "Folder for compiled kernels." })
+  ),
+  blocks: Schema.optionalKey(
+    Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 65_535 })).annotate({
+      description:
+        "Blocks of a kernel that moves; by default one for each of three quarters of the device's processors."
+    })
+  )
 }
 
 /** Fields of the options by which a vendor and its libraries are chosen. */
 export const vendorFields = {
-  /** Whose libraries; by default the first of both with a device. */
-  vendor: Schema.optionalKey(Schema.Literals(["cuda", "rocm"])),
-  /** Files of libraries, each the only one tried. */
+  vendor: Schema.optionalKey(
+    Schema.Literals(["cuda", "rocm"]).annotate({
+      description: "Whose libraries; by default the first of both with a device."
+    })
+  ),
   libraries: Schema.optionalKey(
     Schema.Struct({
       runtime: Schema.optionalKey(Files),
       driver: Schema.optionalKey(Files),
       compiler: Schema.optionalKey(Files),
       collectives: Schema.optionalKey(Files)
-    })
+    }).annotate({ description: "Files of libraries, each the only one tried." })
   )
 }
 

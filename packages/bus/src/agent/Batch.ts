@@ -30,8 +30,8 @@ import {
   statementCodec
 } from "./BatchPlan.ts"
 import { batchDevice, batchServices, type TransferServices } from "./BatchServices.ts"
-import { seenOwner } from "./liveness.ts"
-import { type OpenTensor, type Owner, openTensor } from "./openTensor.ts"
+import { type Owner, seenOwner } from "./liveness.ts"
+import { type OpenTensor, openTensor } from "./openTensor.ts"
 import { checkName, type Pair, type PairSettings, storeFailed } from "./Pair.ts"
 
 export interface Batch {

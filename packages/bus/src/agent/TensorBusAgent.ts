@@ -11,7 +11,7 @@
  */
 
 import { randomUUID } from "node:crypto"
-import { HostMemory } from "@tensorferry/core/service/HostMemory"
+import type { HostMemory } from "@tensorferry/core/service/HostMemory"
 import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
@@ -24,28 +24,17 @@ import * as Option from "effect/Option"
 import * as Schedule from "effect/Schedule"
 import * as Scope from "effect/Scope"
 import { type BusError, busError } from "../BusError.ts"
-import type { CleanupBatch, InitPair, Message, QueryStatus, RegisterTensors, Transfer } from "../command/Command.ts"
+import type { Message } from "../command/Command.ts"
 import { CommandQueue, type CommandQueueError } from "../queue/CommandQueue.ts"
-import { AgentState, type AgentStateError, heartbeatName, pairName, signalName } from "../state/AgentState.ts"
+import { AgentState, type AgentStateError, heartbeatName } from "../state/AgentState.ts"
 import { KeyValueStore } from "../store/KeyValueStore.ts"
-import { encodeValue } from "../wire/Value.ts"
-import { type Batch, registerBatch, signalKey, transferBatch } from "./Batch.ts"
 import { makeCompletions } from "./Completions.ts"
+import { makeCommands } from "./commands.ts"
+import { makeHoldings } from "./Holdings.ts"
 import { makeLanes } from "./Lanes.ts"
 import { isAlive } from "./liveness.ts"
-import {
-  type DeviceTransports,
-  initPair,
-  isIntact,
-  memberPrefix,
-  type Pair,
-  type PairSettings,
-  storeFailed,
-  type Transport
-} from "./Pair.ts"
+import type { DeviceTransports, PairSettings, Transport } from "./Pair.ts"
 import { type MakePairGroup, overTcp } from "./PairGroup.ts"
-import type { Registration } from "./Registration.ts"
-import { TensorImporter } from "./TensorImporter.ts"
 
 /** Rank, transports and deadlines of one agent. */
 export interface AgentOptions {
@@ -82,13 +71,6 @@ export class TensorBusAgent extends Context.Service<TensorBusAgent, TensorBusAge
   "@tensorferry/bus/agent/TensorBusAgent"
 ) {}
 
-const stateFailed = (op: string, error: AgentStateError): BusError =>
-  busError(error.reason._tag === "TooLarge" ? "InvalidCommand" : "ServiceFailed", {
-    op,
-    detail: error.reason.detail,
-    remedy: error.reason.remedy
-  })
-
 /** Names that a command holds while it runs, and those that it only waits for. */
 const lanesOf = (message: Message): readonly [holds: ReadonlyArray<string>, after: ReadonlyArray<string>] => {
   switch (message._tag) {
@@ -106,8 +88,6 @@ export const make = Effect.fnUntraced(function* (options: AgentOptions) {
   const queue = yield* CommandQueue
   const state = yield* AgentState
   const store = yield* KeyValueStore
-  const memory = yield* HostMemory
-  const importer = yield* Effect.serviceOption(TensorImporter)
   // Made before the service of the queue begins, so that it ends after it: commands under way are ended first.
   const scope = yield* Scope.fork(yield* Effect.scope)
   const heartbeat = Duration.min(Duration.fromInputUnsafe(options.heartbeat ?? "1 second"), Duration.seconds(5))
@@ -120,120 +100,12 @@ export const make = Effect.fnUntraced(function* (options: AgentOptions) {
     transport: options.transport,
     deviceTransports: options.deviceTransports ?? {}
   }
-  const pairs = new Map<string, Pair>()
-  const registrations = new Map<string, Registration>()
-  const batches = new Map<string, Batch>()
   const lanes = makeLanes()
   const completions = makeCompletions(state, Duration.fromInputUnsafe(options.replyLifetime ?? "60 seconds"))
 
-  const batchOf = (op: string, id: string): Effect.Effect<Batch, BusError> => {
-    const batch = batches.get(id)
-    return batch !== undefined
-      ? Effect.succeed(batch)
-      : Effect.fail(
-          busError("UnknownBatch", {
-            op,
-            detail: `There is no batch ${JSON.stringify(id.slice(0, 80))} on agent ${options.rank}.`,
-            remedy: "Send RegisterTensors first; a batch is also gone when its client is."
-          })
-        )
-  }
-
-  const dropBatch = (batch: Batch) =>
-    Effect.gen(function* () {
-      batches.delete(batch.id)
-      yield* Scope.close(batch.scope, Exit.void)
-      yield* Effect.ignore(store.remove(signalKey(batch)))
-      yield* Effect.ignore(state.put([[signalName(batch.id), undefined]]))
-    })
-
-  const dropPair = (pair: Pair) =>
-    Effect.gen(function* () {
-      pairs.delete(pair.name)
-      registrations.delete(pair.name)
-      for (const batch of [...batches.values()]) if (batch.pair === pair) yield* dropBatch(batch)
-      yield* Effect.forEach(pair.retired, (key) => Effect.ignore(store.remove(key)), { discard: true })
-      yield* Scope.close(pair.scope, Exit.void)
-      yield* Effect.ignore(state.put([[pairName(pair.name), undefined]]))
-    })
-
-  /** A pair that lost a member may be made again; one that is whole may not. */
-  const makeRoom = Effect.fnUntraced(function* (name: string) {
-    const known = pairs.get(name)
-    if (known === undefined) return
-    if (!known.isBroken) {
-      const entries = yield* Effect.mapError(store.list(memberPrefix(name)), (error) => storeFailed("InitPair", error))
-      if (isIntact(known, registrations.get(name)!, entries)) {
-        return yield* busError("PairExists", {
-          op: "InitPair",
-          detail: `Agent ${options.rank} has a pair ${name} already.`,
-          remedy: "Use another name, or use the pair that is there."
-        })
-      }
-    }
-    yield* dropPair(known)
-  })
-
-  const onInitPair = Effect.fnUntraced(function* (command: InitPair) {
-    yield* makeRoom(command.pairName)
-    const { pair, registration } = yield* initPair(command, settings, scope)
-    pairs.set(pair.name, pair)
-    registrations.set(pair.name, registration)
-    yield* Effect.mapError(state.put([[pairName(pair.name), encodeValue("matched")]]), (error) =>
-      stateFailed("InitPair", error)
-    )
-  })
-
-  const onRegister = Effect.fnUntraced(function* (command: RegisterTensors) {
-    if (batches.has(command.batchId)) {
-      return yield* busError("BatchExists", {
-        op: "RegisterTensors",
-        detail: `Agent ${options.rank} has a batch ${command.batchId} already.`,
-        remedy: "Send CleanupBatch first, or use another name."
-      })
-    }
-    const registering = registerBatch(command, pairs, settings, scope).pipe(Effect.provideService(HostMemory, memory))
-    const batch = yield* Option.match(importer, {
-      onNone: () => registering,
-      onSome: (service) => Effect.provideService(registering, TensorImporter, service)
-    })
-    batches.set(batch.id, batch)
-  })
-
-  const onTransfer = ({ batchId, transferType }: Transfer) =>
-    Effect.flatMap(batchOf("Transfer", batchId), (batch) => transferBatch(batch, transferType, settings))
-
-  const onQuery = Effect.fnUntraced(function* ({ batchId, stateName }: QueryStatus) {
-    const batch = yield* batchOf("QueryStatus", batchId)
-    if (stateName !== "transfer_signal") {
-      return yield* busError("InvalidCommand", {
-        op: "QueryStatus",
-        detail: `There is no state ${JSON.stringify(stateName.slice(0, 80))}.`,
-        remedy: 'Ask for "transfer_signal".'
-      })
-    }
-    const signal = yield* Effect.mapError(store.get(signalKey(batch)), (error) => storeFailed("QueryStatus", error))
-    yield* Effect.mapError(state.put([[signalName(batchId), encodeValue(signal === "1")]]), (error) =>
-      stateFailed("QueryStatus", error)
-    )
-  })
-
-  const onCleanup = ({ batchId }: CleanupBatch) => Effect.flatMap(batchOf("CleanupBatch", batchId), dropBatch)
-
-  const carryOut = (message: Message): Effect.Effect<void, BusError> => {
-    switch (message._tag) {
-      case "InitPair":
-        return onInitPair(message)
-      case "RegisterTensors":
-        return onRegister(message)
-      case "Transfer":
-        return onTransfer(message)
-      case "QueryStatus":
-        return onQuery(message)
-      case "CleanupBatch":
-        return onCleanup(message)
-    }
-  }
+  const holdings = makeHoldings(settings, state)
+  const { pairs, batches, dropBatch, dropPair } = holdings
+  const carryOut = yield* makeCommands(settings, holdings, scope)
 
   const stopping = (op: string): BusError =>
     busError("Stopping", { op, detail: `Agent ${options.rank} stops.`, remedy: "Start it again.", isRetryable: true })

@@ -1,7 +1,12 @@
 /** Whether a client's process still lives. Reads /proc; a process that cannot be seen from here counts as unknown. */
 import { readFileSync } from "node:fs"
 import * as Result from "effect/Result"
-import type { Owner } from "./openTensor.ts"
+
+/** A process, told from a later one with the same number where that is known. */
+export interface Owner {
+  readonly pid: number
+  readonly processStart: string | undefined
+}
 
 /** Start time of a process in clock ticks since boot, or undefined where there is none. */
 export const processStartOf = (pid: number): string | undefined => {

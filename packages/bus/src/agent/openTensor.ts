@@ -20,14 +20,8 @@ import {
   type TorchCudaTensor,
   type TorchHostTensor
 } from "../payload/TensorPayload.ts"
-import { isAlive, seenOwner } from "./liveness.ts"
+import { isAlive, type Owner, seenOwner } from "./liveness.ts"
 import { TensorImporter } from "./TensorImporter.ts"
-
-/** A process, told from a later one with the same number where that is known. */
-export interface Owner {
-  readonly pid: number
-  readonly processStart: string | undefined
-}
 
 export interface OpenTensor {
   readonly tensor: Tensor

@@ -7,301 +7,101 @@
  * the input, whatever it says; the input itself is limited.
  */
 import * as Result from "effect/Result"
-import { decodeText } from "../wire/MessagePack.ts"
-import { type PayloadError, payloadError } from "./PayloadError.ts"
-import { type PickleName, pickleName } from "./PickleNames.ts"
+import type { PayloadError } from "./PayloadError.ts"
+import { malformed, PickleMachine, type PickleValue } from "./PickleMachine.ts"
 
-/** A pickle as data. `name` is on the allow-list; `call` and `object` say what Python would call or build. */
-export type PickleValue =
-  | { readonly type: "none" }
-  | { readonly type: "bool"; readonly value: boolean }
-  | { readonly type: "int"; readonly value: number }
-  | { readonly type: "float"; readonly value: number }
-  | { readonly type: "text"; readonly value: string }
-  | { readonly type: "bytes"; readonly value: Uint8Array }
-  | { readonly type: "tuple"; readonly items: ReadonlyArray<PickleValue> }
-  | { readonly type: "list"; readonly items: Array<PickleValue> }
-  | { readonly type: "dict"; readonly entries: Array<readonly [PickleValue, PickleValue]> }
-  | { readonly type: "name"; readonly name: PickleName }
-  | { readonly type: "call"; readonly name: PickleName; readonly args: ReadonlyArray<PickleValue> }
-  | { readonly type: "object"; readonly name: PickleName; state: PickleValue | undefined }
+export type { PickleValue }
 
 /** Longest pickle; a payload describes a tensor and does not hold it. */
 export const longestPickle = 1024 * 1024
-
-const remedy = "Send a tuple of whole numbers, a tuple of placements, or a tensor shared by PyTorch, as protocol 4."
-
-const malformed = (detail: string) => payloadError("Malformed", { op: "read pickle", detail, remedy })
-const forbidden = (detail: string) => payloadError("Forbidden", { op: "read pickle", detail, remedy })
-
-/** Told at once: what else such a pickle names is on no list. */
-const descriptorSharing = payloadError("Unsupported", {
-  op: "read pickle",
-  detail: "The tensor is shared by a file descriptor, which another program cannot take over.",
-  remedy: 'Call torch.multiprocessing.set_sharing_strategy("file_system") before the first tensor is shared.'
-})
 
 const none: PickleValue = { type: "none" }
 const no: PickleValue = { type: "bool", value: false }
 const yes: PickleValue = { type: "bool", value: true }
 
-class Machine {
-  readonly #bytes: Uint8Array
-  readonly #view: DataView
-  readonly #stack: Array<PickleValue> = []
-  readonly #marks: Array<number> = []
-  readonly #memo: Array<PickleValue> = []
-  #at = 0
-  error: PayloadError | undefined
+const stop = 0x2e
 
-  constructor(bytes: Uint8Array) {
-    this.#bytes = bytes
-    this.#view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength)
-  }
+/** What each operation does, by its byte; `stop` is none of them. */
+const operations: ReadonlyMap<number, (machine: PickleMachine) => void> = new Map([
+  // PROTO
+  [0x80, (machine) => machine.protocol()],
+  // FRAME
+  [0x95, (machine) => machine.frame()],
+  // MARK
+  [0x28, (machine) => machine.mark()],
+  // SHORT_BINUNICODE
+  [0x8c, (machine) => machine.text(machine.number(1))],
+  // BINUNICODE
+  [0x58, (machine) => machine.text(machine.number(4))],
+  // SHORT_BINBYTES
+  [0x43, (machine) => machine.push({ type: "bytes", value: machine.take(machine.number(1)) })],
+  // BINBYTES
+  [0x42, (machine) => machine.push({ type: "bytes", value: machine.take(machine.number(4)) })],
+  // BININT1
+  [0x4b, (machine) => machine.push({ type: "int", value: machine.number(1) })],
+  // BININT2
+  [0x4d, (machine) => machine.push({ type: "int", value: machine.number(2) })],
+  // BININT
+  [0x4a, (machine) => machine.push({ type: "int", value: machine.number(4) | 0 })],
+  // LONG1
+  [0x8a, (machine) => machine.long()],
+  // BINFLOAT
+  [0x47, (machine) => machine.float()],
+  // NONE
+  [0x4e, (machine) => machine.push(none)],
+  // NEWTRUE
+  [0x88, (machine) => machine.push(yes)],
+  // NEWFALSE
+  [0x89, (machine) => machine.push(no)],
+  // EMPTY_TUPLE
+  [0x29, (machine) => machine.tuple([])],
+  // TUPLE1
+  [0x85, (machine) => machine.tuple(machine.popMany(1))],
+  // TUPLE2
+  [0x86, (machine) => machine.tuple(machine.popMany(2))],
+  // TUPLE3
+  [0x87, (machine) => machine.tuple(machine.popMany(3))],
+  // TUPLE
+  [0x74, (machine) => machine.tuple(machine.toMark())],
+  // EMPTY_LIST
+  [0x5d, (machine) => machine.push({ type: "list", items: [] })],
+  // APPEND
+  [0x61, (machine) => machine.append(machine.popMany(1))],
+  // APPENDS
+  [0x65, (machine) => machine.append(machine.toMark())],
+  // EMPTY_DICT
+  [0x7d, (machine) => machine.push({ type: "dict", entries: [] })],
+  // SETITEM
+  [0x73, (machine) => machine.setItems(machine.popMany(2))],
+  // SETITEMS
+  [0x75, (machine) => machine.setItems(machine.toMark())],
+  // MEMOIZE
+  [0x94, (machine) => machine.remember()],
+  // BINGET
+  [0x68, (machine) => machine.recall(machine.number(1))],
+  // LONG_BINGET
+  [0x6a, (machine) => machine.recall(machine.number(4))],
+  // STACK_GLOBAL
+  [0x93, (machine) => machine.global()],
+  // REDUCE
+  [0x52, (machine) => machine.call(false)],
+  // NEWOBJ
+  [0x81, (machine) => machine.call(true)],
+  // BUILD
+  [0x62, (machine) => machine.build()]
+])
 
-  #fail(error: PayloadError): void {
-    this.error ??= error
+/** Carries operations out until the last, or the first fault. */
+const run = (machine: PickleMachine): PickleValue => {
+  machine.begin()
+  while (machine.error === undefined) {
+    const op = machine.operation()
+    if (machine.error !== undefined || op === stop) break
+    const carryOut = operations.get(op)
+    if (carryOut === undefined) machine.forbidOperation(op)
+    else carryOut(machine)
   }
-
-  #take(length: number): Uint8Array {
-    if (length > this.#bytes.length - this.#at) {
-      this.#fail(malformed("The pickle ends early."))
-      return new Uint8Array(0)
-    }
-    const from = this.#at
-    this.#at += length
-    return this.#bytes.subarray(from, this.#at)
-  }
-
-  #number(bytes: 1 | 2 | 4): number {
-    const at = this.#at
-    if (this.#take(bytes).length === 0) return 0
-    if (bytes === 1) return this.#view.getUint8(at)
-    return bytes === 2 ? this.#view.getUint16(at, true) : this.#view.getUint32(at, true)
-  }
-
-  #push(value: PickleValue): void {
-    this.#stack.push(value)
-  }
-
-  /** Never reaches below the last mark. */
-  #pop(): PickleValue {
-    if (this.#stack.length > (this.#marks.at(-1) ?? 0)) return this.#stack.pop()!
-    this.#fail(malformed("An operation takes more values than there are."))
-    return none
-  }
-
-  #popMany(count: number): Array<PickleValue> {
-    return Array.from({ length: count }, () => this.#pop()).reverse()
-  }
-
-  #toMark(): Array<PickleValue> {
-    const mark = this.#marks.pop()
-    if (mark === undefined) this.#fail(malformed("A mark is missing."))
-    return mark === undefined ? [] : this.#stack.splice(mark)
-  }
-
-  #text(length: number): void {
-    const value = decodeText(this.#take(length))
-    if (value === undefined) this.#fail(malformed("A text is not UTF-8."))
-    this.#push({ type: "text", value: value ?? "" })
-  }
-
-  /** A whole number of up to 8 bytes, two's complement, the lowest byte first. */
-  #long() {
-    const bytes = this.#take(this.#number(1))
-    if (bytes.length > 8) return this.#fail(malformed("A number is longer than 64 bits."))
-    let value = 0n
-    for (const [at, byte] of bytes.entries()) value |= BigInt(byte) << BigInt(8 * at)
-    const narrow = Number(BigInt.asIntN(8 * bytes.length, value))
-    if (!Number.isSafeInteger(narrow)) return this.#fail(malformed("A number exceeds 2^53."))
-    this.#push({ type: "int", value: narrow })
-  }
-
-  #global() {
-    const [module, name] = this.#popMany(2)
-    if (module?.type !== "text" || name?.type !== "text") {
-      return this.#fail(malformed("A name is not made of texts."))
-    }
-    const found = pickleName(module.value, name.value)
-    if (found === "rebuild_storage_fd") return this.#fail(descriptorSharing)
-    if (found !== undefined) return this.#push({ type: "name", name: found })
-    const shown = `${module.value}.${name.value}`.slice(0, 120)
-    this.#fail(forbidden(`The pickle names ${JSON.stringify(shown)}, which payloads do not use.`))
-  }
-
-  #call(isObject: boolean) {
-    const [callee, args] = this.#popMany(2)
-    if (callee?.type !== "name" || args?.type !== "tuple") {
-      return this.#fail(malformed("Something that is no name is called."))
-    }
-    if (!isObject) return this.#push({ type: "call", name: callee.name, args: args.items })
-    if (args.items.length > 0) return this.#fail(forbidden(`${callee.name} is made with arguments.`))
-    this.#push({ type: "object", name: callee.name, state: undefined })
-  }
-
-  #build() {
-    const [object, state] = this.#popMany(2)
-    if (object?.type !== "object" || state?.type !== "dict") {
-      return this.#fail(malformed("A state is given to something that takes none."))
-    }
-    object.state = state
-    this.#push(object)
-  }
-
-  #top<T extends PickleValue["type"]>(type: T): Extract<PickleValue, { readonly type: T }> | undefined {
-    const value = this.#stack.at(-1)
-    if (value?.type === type) return value as Extract<PickleValue, { readonly type: T }>
-    this.#fail(malformed(`There is no ${type} to fill.`))
-    return undefined
-  }
-
-  #setItems(items: ReadonlyArray<PickleValue>) {
-    if (items.length % 2 !== 0) return this.#fail(malformed("A key has no value."))
-    const dict = this.#top("dict")
-    if (dict === undefined) return
-    for (let at = 0; at < items.length; at += 2) dict.entries.push([items[at]!, items[at + 1]!])
-  }
-
-  #remember(): void {
-    const value = this.#stack.at(-1)
-    if (value === undefined) this.#fail(malformed("There is nothing to remember."))
-    else this.#memo.push(value)
-  }
-
-  #recall(index: number): void {
-    const value = this.#memo[index]
-    if (value === undefined) this.#fail(malformed(`Value ${index} was never remembered.`))
-    else this.#push(value)
-  }
-
-  #tuple(items: ReadonlyArray<PickleValue>): void {
-    this.#push({ type: "tuple", items })
-  }
-
-  /** True while there is more to do. */
-  #step(): boolean {
-    const op = this.#number(1)
-    if (this.error !== undefined) return false
-    switch (op) {
-      case 0x80: // PROTO
-        if (this.#at !== 1 || this.#number(1) !== 4) this.#fail(malformed("The pickle is not of protocol 4."))
-        return true
-      case 0x95: // FRAME: a length that must be there, and changes nothing
-        if (this.#take(8).length > 0) {
-          const length = this.#view.getBigUint64(this.#at - 8, true)
-          if (length > BigInt(this.#bytes.length - this.#at))
-            this.#fail(malformed("A frame is longer than the pickle."))
-        }
-        return true
-      case 0x28: // MARK
-        this.#marks.push(this.#stack.length)
-        return true
-      case 0x8c: // SHORT_BINUNICODE
-        this.#text(this.#number(1))
-        return true
-      case 0x58: // BINUNICODE
-        this.#text(this.#number(4))
-        return true
-      case 0x43: // SHORT_BINBYTES
-        this.#push({ type: "bytes", value: this.#take(this.#number(1)) })
-        return true
-      case 0x42: // BINBYTES
-        this.#push({ type: "bytes", value: this.#take(this.#number(4)) })
-        return true
-      case 0x4b: // BININT1
-        this.#push({ type: "int", value: this.#number(1) })
-        return true
-      case 0x4d: // BININT2
-        this.#push({ type: "int", value: this.#number(2) })
-        return true
-      case 0x4a: // BININT
-        this.#push({ type: "int", value: this.#number(4) | 0 })
-        return true
-      case 0x8a: // LONG1
-        this.#long()
-        return true
-      case 0x47: // BINFLOAT
-        if (this.#take(8).length > 0) this.#push({ type: "float", value: this.#view.getFloat64(this.#at - 8) })
-        return true
-      case 0x4e: // NONE
-        this.#push(none)
-        return true
-      case 0x88: // NEWTRUE
-        this.#push(yes)
-        return true
-      case 0x89: // NEWFALSE
-        this.#push(no)
-        return true
-      case 0x29: // EMPTY_TUPLE
-        this.#tuple([])
-        return true
-      case 0x85: // TUPLE1
-      case 0x86: // TUPLE2
-      case 0x87: // TUPLE3
-        this.#tuple(this.#popMany(op - 0x84))
-        return true
-      case 0x74: // TUPLE
-        this.#tuple(this.#toMark())
-        return true
-      case 0x5d: // EMPTY_LIST
-        this.#push({ type: "list", items: [] })
-        return true
-      case 0x61: // APPEND
-      case 0x65: {
-        // APPENDS
-        const items = op === 0x61 ? this.#popMany(1) : this.#toMark()
-        const list = this.#top("list")
-        for (const item of items) list?.items.push(item)
-        return true
-      }
-      case 0x7d: // EMPTY_DICT
-        this.#push({ type: "dict", entries: [] })
-        return true
-      case 0x73: // SETITEM
-        this.#setItems(this.#popMany(2))
-        return true
-      case 0x75: // SETITEMS
-        this.#setItems(this.#toMark())
-        return true
-      case 0x94: // MEMOIZE
-        this.#remember()
-        return true
-      case 0x68: // BINGET
-        this.#recall(this.#number(1))
-        return true
-      case 0x6a: // LONG_BINGET
-        this.#recall(this.#number(4))
-        return true
-      case 0x93: // STACK_GLOBAL
-        this.#global()
-        return true
-      case 0x52: // REDUCE
-        this.#call(false)
-        return true
-      case 0x81: // NEWOBJ
-        this.#call(true)
-        return true
-      case 0x62: // BUILD
-        this.#build()
-        return true
-      case 0x2e: // STOP
-        return false
-      default:
-        this.#fail(forbidden(`Operation 0x${op.toString(16).padStart(2, "0")} at byte ${this.#at - 1} is not allowed.`))
-        return false
-    }
-  }
-
-  run(): PickleValue {
-    if (this.#bytes[0] !== 0x80) this.#fail(malformed("The bytes are no pickle of protocol 4."))
-    while (this.error === undefined && this.#step());
-    const value = this.#pop()
-    if (this.#stack.length > 0 || this.#marks.length > 0)
-      this.#fail(malformed("The pickle leaves more than one value."))
-    if (this.#at < this.#bytes.length) this.#fail(malformed("Bytes follow the pickle."))
-    return value
-  }
+  return machine.end()
 }
 
 /**
@@ -310,7 +110,7 @@ class Machine {
  */
 export const readPickle = (bytes: Uint8Array): Result.Result<PickleValue, PayloadError> => {
   if (bytes.length > longestPickle) return Result.fail(malformed(`The pickle has ${bytes.length} bytes.`))
-  const machine = new Machine(bytes)
-  const value = machine.run()
+  const machine = new PickleMachine(bytes)
+  const value = run(machine)
   return machine.error === undefined ? Result.succeed(value) : Result.fail(machine.error)
 }

@@ -1,8 +1,8 @@
 /** An agent's state within one process. Completions go by semaphores all the same: commands name nothing else. */
-import { NamedSemaphore } from "@tensorferry/backend-torch-copy"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import { AgentState, type AgentStateShape, agentStateError, type StateEntries } from "./AgentState.ts"
+import * as NamedSemaphore from "./NamedSemaphore.ts"
 
 const failed = (error: { readonly message: string }) =>
   agentStateError("SystemFailure", {

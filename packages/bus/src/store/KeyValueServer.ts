@@ -7,24 +7,15 @@
  * - Entries that a connection put as ephemeral go with the connection.
  * - A connection that breaks the protocol, does not prove itself in time or does not read what it is sent is closed.
  */
-import { randomBytes } from "node:crypto"
-import { createServer, type Server, type Socket } from "node:net"
+import type { FramedSocket } from "@tensorferry/core/socket/FramedSocket"
+import { listen } from "@tensorferry/core/socket/GuardedSocket"
 import * as Effect from "effect/Effect"
-import * as Schema from "effect/Schema"
 import { isLoopback } from "./addresses.ts"
-import {
-  clientCodec,
-  type FromClient,
-  type FromServer,
-  frameOf,
-  isProof,
-  proofOf,
-  readFrames,
-  serverCodec
-} from "./frames.ts"
 import { KeyValueMap } from "./KeyValueMap.ts"
-import { type KeyValueError, keyValueError } from "./KeyValueStore.ts"
+import { keyValueError } from "./KeyValueStore.ts"
+import { type FromClient, guardOf, serverTalk } from "./messages.ts"
 
+/** Where a store is served, to whom, and how much it takes. */
 export interface ServerOptions {
   /** 127.0.0.1 by default. */
   readonly host?: string
@@ -37,27 +28,13 @@ export interface ServerOptions {
   readonly maxBytes?: number
 }
 
-const proveMillis = 10_000
-const defaultFrameBytes = 16 * 2 ** 20
 const defaultBytes = 256 * 2 ** 20
 
-const encode = Schema.encodeSync(serverCodec)
-
-/** Serves one connection until it ends. */
-const serveConnection = (socket: Socket, map: KeyValueMap, options: ServerOptions): void => {
+/** Serves one proved connection until it ends. */
+const serveConnection = (socket: FramedSocket, map: KeyValueMap, mostBytes: number): void => {
   const owner = {}
-  const token = options.token ?? ""
-  const nonce = randomBytes(16).toString("hex")
-  const mostBytes = options.maxFrameBytes ?? defaultFrameBytes
+  const { send, listen: receiveAll } = serverTalk(socket)
   const watches = new Map<number, () => void>()
-  let isProven = false
-  const send = (message: FromServer) => {
-    if (socket.destroyed) return
-    socket.write(frameOf(encode(message)))
-    // Whoever does not read must not fill this process's memory.
-    if (socket.writableLength > 4 * mostBytes) socket.destroy()
-  }
-  const late = setTimeout(() => socket.destroy(), proveMillis)
   const watch = (id: number, prefix: string) => {
     let isTold = false
     const tell = () => {
@@ -73,22 +50,9 @@ const serveConnection = (socket: Socket, map: KeyValueMap, options: ServerOption
     tell()
   }
   const receive = (message: FromClient) => {
-    if (!isProven) {
-      if (message.type !== "prove" || !isProof(message.proof, proofOf(token, "client", [nonce, message.nonce]))) {
-        socket.destroy()
-        return
-      }
-      isProven = true
-      clearTimeout(late)
-      lift()
-      return send({ type: "proven", proof: proofOf(token, "server", [nonce, message.nonce]) })
-    }
     switch (message.type) {
-      case "prove":
-        socket.destroy()
-        return
       case "put":
-        if (map.byteLength + message.key.length + message.value.length > (options.maxBytes ?? defaultBytes)) {
+        if (map.byteLength + message.key.length + message.value.length > mostBytes) {
           return send({ type: "refused", id: message.id, detail: "The store is full." })
         }
         map.put(message.key, message.value, message.isEphemeral ? owner : undefined)
@@ -107,17 +71,11 @@ const serveConnection = (socket: Socket, map: KeyValueMap, options: ServerOption
         watches.delete(message.id)
     }
   }
-  const lift = readFrames(socket, clientCodec, mostBytes, receive, () => socket.destroy())
-  socket.setNoDelay(true)
-  socket.setKeepAlive(true, 5_000)
-  socket.on("error", () => socket.destroy())
-  socket.on("close", () => {
-    clearTimeout(late)
+  receiveAll(receive, () => {
     for (const stop of watches.values()) stop()
     watches.clear()
     map.disown(owner)
   })
-  send({ type: "hello", version: 1, nonce })
 }
 
 /** Serves until the scope ends; answers the port. */
@@ -132,34 +90,19 @@ export const serveStore = Effect.fnUntraced(function* (options: ServerOptions = 
     })
   }
   const map = new KeyValueMap()
-  const sockets = new Set<Socket>()
-  const server = yield* Effect.acquireRelease(
-    Effect.callback<Server, KeyValueError>((resume) => {
-      const made = createServer((socket) => {
-        sockets.add(socket)
-        socket.on("close", () => sockets.delete(socket))
-        serveConnection(socket, map, options)
-      })
-      made.once("error", (error) =>
-        resume(
-          Effect.fail(
-            keyValueError("InvalidOptions", {
-              op: "serve",
-              detail: `Port ${options.port ?? 0} of ${host} cannot be served: ${error.message}.`,
-              remedy: "Choose another port."
-            })
-          )
-        )
-      )
-      made.listen({ host, port: options.port ?? 0 }, () => resume(Effect.succeed(made)))
-      return Effect.sync(() => made.close())
+  const mostBytes = options.maxBytes ?? defaultBytes
+  const port = options.port ?? 0
+  return yield* Effect.mapError(
+    listen({
+      address: { host, port },
+      guard: guardOf(options),
+      attend: (socket) => serveConnection(socket, map, mostBytes)
     }),
-    (made) =>
-      Effect.callback<void>((resume) => {
-        made.close(() => resume(Effect.void))
-        for (const socket of sockets) socket.destroy()
+    ({ detail }) =>
+      keyValueError("InvalidOptions", {
+        op: "serve",
+        detail: `Port ${port} of ${host} cannot be served: ${detail}.`,
+        remedy: "Choose another port."
       })
   )
-  const address = server.address()
-  return typeof address === "object" && address !== null ? address.port : (options.port ?? 0)
 })

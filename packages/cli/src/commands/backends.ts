@@ -9,6 +9,7 @@ import * as Argument from "effect/cli/Argument"
 import * as Command from "effect/cli/Command"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
+import { describeOptions, optionsText } from "../backends/describeOptions.ts"
 import { backendRegistry } from "../job/backends.ts"
 import { withFailures } from "../output/CliFailure.ts"
 import { table } from "../output/Table.ts"
@@ -129,10 +130,33 @@ const probeCommand = Command.make(
   )
 )
 
+const optionsCommand = Command.make(
+  "options",
+  {
+    name: Argument.String("NAME").pipe(Argument.withDescription("The backend, as torch-copy")),
+    backendPackages,
+    json
+  },
+  (flags) =>
+    withBackends(
+      flags,
+      Effect.flatMap(BackendRegistry, (registry) => registry.byName(flags.name)),
+      (descriptor) => {
+        const options = describeOptions(descriptor)
+        return Console.log(
+          flags.json
+            ? JSON.stringify({ ok: true, backend: descriptor.name, options }, null, 2)
+            : optionsText(descriptor.name, options)
+        )
+      }
+    )
+).pipe(Command.withDescription("The options that a backend takes: name, values, default and what each does"))
+
 export const backends = Command.make("backends", { backendPackages, json }, list).pipe(
   Command.withSubcommands([
     listCommand,
     probeCommand,
+    optionsCommand,
     conformance.pipe(
       Command.withDescription("Judge a backend by every case of the conformance kit; exit code 1 where one fails")
     )
@@ -140,6 +164,7 @@ export const backends = Command.make("backends", { backendPackages, json }, list
   Command.withExamples([
     { command: "tensorferry backends", description: "The same as backends list" },
     { command: "tensorferry backends probe cuda", description: "What one of them looked for, and where" },
+    { command: "tensorferry backends options torch-copy", description: "What can be given as --options" },
     { command: "tensorferry backends conformance torch-copy", description: "Whether one keeps the contract" }
   ])
 )

@@ -1,12 +1,15 @@
 /**
  * Named semaphores in one process and between two.
  */
-import { readdirSync, statSync } from "node:fs"
+import { execFile } from "node:child_process"
+import { chmodSync, readdirSync, statSync } from "node:fs"
+import { fileURLToPath } from "node:url"
+import { promisify } from "node:util"
+import { Worker } from "node:worker_threads"
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
-import * as NamedSemaphore from "../src/NamedSemaphore.ts"
-import { startPeer } from "./support.ts"
+import * as NamedSemaphore from "../src/state/NamedSemaphore.ts"
 
 let made = 0
 const freshName = () => `/tensorferry-test-${process.pid}-${++made}`
@@ -14,6 +17,13 @@ const fileOf = (name: string) => `sem.${name.slice(1)}`
 
 const reasonOf = <A, E extends { readonly reason: { readonly _tag: string } }, R>(effect: Effect.Effect<A, E, R>) =>
   Effect.map(Effect.flip(effect), (error) => error.reason._tag)
+
+const peer = fileURLToPath(new URL("fixtures/semaphore-peer.ts", import.meta.url))
+const runPeer = (name: string, action: "post" | "wait") =>
+  Effect.map(
+    Effect.promise(() => promisify(execFile)(process.execPath, [peer, name, action])),
+    ({ stdout }) => stdout.trim()
+  )
 
 describe("NamedSemaphore", () => {
   it.live("counts posts and gives each to one waiter", () =>
@@ -78,16 +88,38 @@ describe("NamedSemaphore", () => {
     Effect.gen(function* () {
       const name = freshName()
       const semaphore = yield* NamedSemaphore.create(name)
-      const peer = yield* startPeer("semaphore-peer")
-      const posted = peer.ask({ name, _tag: "post" })
+      const posted = yield* Effect.forkChild(runPeer(name, "post"))
       yield* semaphore.wait("30 seconds")
-      assert.deepStrictEqual(yield* Effect.promise(() => posted), { done: true })
-      const waited = peer.ask({ name, _tag: "wait" })
+      assert.strictEqual(yield* Fiber.join(posted), "done")
+      const waited = yield* Effect.forkChild(runPeer(name, "wait"))
       yield* semaphore.post
-      assert.deepStrictEqual(yield* Effect.promise(() => waited), { done: true })
-      assert.deepStrictEqual(yield* Effect.promise(() => peer.ask({ name: "/none", _tag: "post" })), {
-        failed: "NotFound"
-      })
+      assert.strictEqual(yield* Fiber.join(waited), "done")
+      assert.strictEqual(yield* runPeer("/none", "post"), "NotFound")
+    })
+  )
+
+  it.live("is not opened where other users can change it", () =>
+    Effect.gen(function* () {
+      const name = freshName()
+      yield* NamedSemaphore.create(name)
+      chmodSync(`/dev/shm/${fileOf(name)}`, 0o622)
+      assert.strictEqual(yield* reasonOf(NamedSemaphore.open(name)), "PermissionDenied")
+    })
+  )
+
+  it.live("goes with its worker thread, also in the middle of a wait that has no end", () =>
+    Effect.gen(function* () {
+      const script = fileURLToPath(new URL("fixtures/waiting-worker.ts", import.meta.url))
+      const name = freshName()
+      for (let round = 0; round < 6; round++) {
+        yield* Effect.promise(async () => {
+          const worker = new Worker(script, { workerData: name })
+          const failed = new Promise<never>((_, reject) => worker.once("error", reject))
+          await Promise.race([new Promise((resolve) => worker.once("message", resolve)), failed])
+          await worker.terminate()
+        })
+      }
+      assert.notInclude(readdirSync("/dev/shm"), fileOf(name))
     })
   )
 })

@@ -12,7 +12,7 @@ import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import type * as EffectScope from "effect/Scope"
-import { type Addon, backendName, loadAddon, type NativeSemaphore } from "./Addon.ts"
+import { type Addon, loadAddon, type NativeSemaphore, packageName } from "../Addon.ts"
 
 export const NamedSemaphoreReason = Schema.Union([
   /** Not a slash and 1 to 200 characters without another slash. */
@@ -64,7 +64,7 @@ const remedies: Record<NamedSemaphoreReason["_tag"], string> = {
 const failureOf = (name: string, failure: NativeFailure): NamedSemaphoreError => {
   const tag = tags[failure.code] ?? "SystemFailure"
   return namedSemaphoreError(tag, {
-    backend: backendName,
+    backend: packageName,
     op: failure.op,
     detail: `${name}: ${failure.detail}`,
     remedy: remedies[tag],
@@ -80,7 +80,7 @@ const checkName = (name: string): Effect.Effect<void, NamedSemaphoreError> =>
     ? Effect.void
     : Effect.fail(
         namedSemaphoreError("InvalidName", {
-          backend: backendName,
+          backend: packageName,
           op: "sem_open",
           detail: `${JSON.stringify(name.slice(0, 250))} is not a name of a semaphore.`,
           remedy: remedies.InvalidName
@@ -129,7 +129,7 @@ export const create = (
     )
   })
 
-/** Opens one that another made. Fails with NotFound. */
+/** Opens one that another process of this user made. Fails with NotFound, and with PermissionDenied for one that others can change. */
 export const open = (name: string): Effect.Effect<NamedSemaphore, NamedSemaphoreError | BackendError> =>
   Effect.gen(function* () {
     yield* checkName(name)

@@ -1,23 +1,42 @@
 /*
  * Named semaphores for JavaScript. JS thread only; every wait gets a thread of its own, because it may last for ever.
  */
-#include <tensorferry/napi_jobs.h>
-
 #include "bindings.h"
-#include "named_semaphore.h"
+#include "semaphores.h"
 
 namespace tensorferry {
 namespace {
+
+class WaitJob final : public Job {
+ public:
+  WaitJob(std::shared_ptr<Semaphore> semaphore, double milliseconds)
+      : semaphore_(std::move(semaphore)), deadline_(milliseconds) {}
+  void run(size_t) noexcept override {
+    switch (semaphore_->wait(deadline_, cancelToken)) {
+      case Semaphore::Waited::taken:
+        return;
+      case Semaphore::Waited::timedOut:
+        return fail(failure(Code::DeadlineExceeded, "sem_timedwait", "Nobody posted before the deadline.", ETIMEDOUT));
+      case Semaphore::Waited::cancelled:
+        return fail(failure(Code::Cancelled, "sem_timedwait", "The wait was cancelled."));
+    }
+  }
+
+ private:
+  std::shared_ptr<Semaphore> semaphore_;
+  Deadline deadline_;
+};
 
 Napi::Value semaphoreOpen(const Napi::CallbackInfo& info) {
   return guarded(info, "semaphoreOpen", [&]() -> Napi::Value {
     const double initial = info.Length() == 3 && info[2].IsNumber() ? info[2].As<Napi::Number>().DoubleValue() : -1;
     if (!(initial >= 0 && initial <= SEM_VALUE_MAX) || !info[0].IsString() || !info[1].IsBoolean())
       return toJs(info.Env(), badArgument("semaphoreOpen", "(name, create, initial)"));
-    auto semaphore = openSemaphore(info[0].As<Napi::String>().Utf8Value(), info[1].As<Napi::Boolean>().Value(),
-                                   static_cast<uint32_t>(initial));
+    const std::string name = info[0].As<Napi::String>().Utf8Value();
+    auto semaphore = info[1].As<Napi::Boolean>().Value() ? Semaphore::create(name, static_cast<uint32_t>(initial))
+                                                         : Semaphore::open(name);
     if (!semaphore.ok()) return toJs(info.Env(), semaphore.status());
-    return succeed(info.Env(), wrap(info.Env(), semaphore.value()));
+    return succeed(info.Env(), wrap(info.Env(), std::make_shared<Semaphore>(std::move(semaphore.value()))));
   });
 }
 
@@ -25,7 +44,7 @@ Napi::Value semaphorePost(const Napi::CallbackInfo& info) {
   return guarded(info, "semaphorePost", [&]() -> Napi::Value {
     auto semaphore = info.Length() == 1 ? unwrap<Semaphore>(info[0]) : nullptr;
     if (semaphore == nullptr) return toJs(info.Env(), badArgument("semaphorePost", "(semaphore)"));
-    return toJs(info.Env(), sem_post(semaphore->handle) == 0 ? Status{} : systemFailure("sem_post", "Posting failed"));
+    return toJs(info.Env(), semaphore->post() ? Status{} : systemFailure("sem_post", "Posting failed"));
   });
 }
 
@@ -33,9 +52,7 @@ Napi::Value semaphoreValue(const Napi::CallbackInfo& info) {
   return guarded(info, "semaphoreValue", [&]() -> Napi::Value {
     auto semaphore = info.Length() == 1 ? unwrap<Semaphore>(info[0]) : nullptr;
     if (semaphore == nullptr) return toJs(info.Env(), badArgument("semaphoreValue", "(semaphore)"));
-    int value = 0;
-    if (sem_getvalue(semaphore->handle, &value) != 0) return toJs(info.Env(), systemFailure("sem_getvalue", "Reading failed"));
-    return succeed(info.Env(), Napi::Number::New(info.Env(), value));
+    return succeed(info.Env(), Napi::Number::New(info.Env(), semaphore->value()));
   });
 }
 
@@ -43,7 +60,7 @@ Napi::Value semaphoreUnlink(const Napi::CallbackInfo& info) {
   return guarded(info, "semaphoreUnlink", [&]() -> Napi::Value {
     if (info.Length() != 1 || !info[0].IsString()) return toJs(info.Env(), badArgument("semaphoreUnlink", "(name)"));
     const std::string name = info[0].As<Napi::String>().Utf8Value();
-    return toJs(info.Env(), sem_unlink(name.c_str()) == 0 ? Status{} : systemFailure("sem_unlink", "Semaphore " + name));
+    return toJs(info.Env(), Semaphore::unlink(name) ? Status{} : systemFailure("sem_unlink", "Semaphore " + name));
   });
 }
 
@@ -53,7 +70,7 @@ Napi::Value startSemaphoreWait(const Napi::CallbackInfo& info) {
     if (semaphore == nullptr || !info[1].IsNumber() || !info[2].IsFunction())
       return toJs(info.Env(), badArgument("startSemaphoreWait", "(semaphore, milliseconds, callback)"));
     Jobs* jobs = Jobs::of(info.Env());
-    return jobs->start(jobs->makePool(1), makeWaitJob(std::move(semaphore), info[1].As<Napi::Number>().DoubleValue()),
+    return jobs->start(jobs->makePool(1), std::make_shared<WaitJob>(std::move(semaphore), info[1].As<Napi::Number>().DoubleValue()),
                        info[2].As<Napi::Function>());
   });
 }

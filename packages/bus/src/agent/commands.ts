@@ -1,0 +1,94 @@
+/** What each command does with the pairs and batches of an agent. */
+import { HostMemory } from "@tensorferry/core/service/HostMemory"
+import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
+import type * as Scope from "effect/Scope"
+import { type BusError, busError } from "../BusError.ts"
+import type { CleanupBatch, InitPair, Message, QueryStatus, RegisterTensors, Transfer } from "../command/Command.ts"
+import { AgentState, type AgentStateError, pairName, signalName } from "../state/AgentState.ts"
+import { encodeValue } from "../wire/Value.ts"
+import { registerBatch, signalKey, transferBatch } from "./Batch.ts"
+import type { Holdings } from "./Holdings.ts"
+import { initPair, type PairSettings, storeFailed } from "./Pair.ts"
+import { TensorImporter } from "./TensorImporter.ts"
+
+const stateFailed = (op: string, error: AgentStateError): BusError =>
+  busError(error.reason._tag === "TooLarge" ? "InvalidCommand" : "ServiceFailed", {
+    op,
+    detail: error.reason.detail,
+    remedy: error.reason.remedy
+  })
+
+/** Carries out one command at a time or several side by side; their order is the caller's. */
+export const makeCommands = Effect.fnUntraced(function* (
+  settings: PairSettings,
+  holdings: Holdings,
+  scope: Scope.Scope
+) {
+  const { rank, store } = settings
+  const { pairs, registrations, batches, batchOf, dropBatch, makeRoom } = holdings
+  const state = yield* AgentState
+  const memory = yield* HostMemory
+  const importer = yield* Effect.serviceOption(TensorImporter)
+
+  const onInitPair = Effect.fnUntraced(function* (command: InitPair) {
+    yield* makeRoom(command.pairName)
+    const { pair, registration } = yield* initPair(command, settings, scope)
+    pairs.set(pair.name, pair)
+    registrations.set(pair.name, registration)
+    yield* Effect.mapError(state.put([[pairName(pair.name), encodeValue("matched")]]), (error) =>
+      stateFailed("InitPair", error)
+    )
+  })
+
+  const onRegister = Effect.fnUntraced(function* (command: RegisterTensors) {
+    if (batches.has(command.batchId)) {
+      return yield* busError("BatchExists", {
+        op: "RegisterTensors",
+        detail: `Agent ${rank} has a batch ${command.batchId} already.`,
+        remedy: "Send CleanupBatch first, or use another name."
+      })
+    }
+    const registering = registerBatch(command, pairs, settings, scope).pipe(Effect.provideService(HostMemory, memory))
+    const batch = yield* Option.match(importer, {
+      onNone: () => registering,
+      onSome: (service) => Effect.provideService(registering, TensorImporter, service)
+    })
+    batches.set(batch.id, batch)
+  })
+
+  const onTransfer = ({ batchId, transferType }: Transfer) =>
+    Effect.flatMap(batchOf("Transfer", batchId), (batch) => transferBatch(batch, transferType, settings))
+
+  const onQuery = Effect.fnUntraced(function* ({ batchId, stateName }: QueryStatus) {
+    const batch = yield* batchOf("QueryStatus", batchId)
+    if (stateName !== "transfer_signal") {
+      return yield* busError("InvalidCommand", {
+        op: "QueryStatus",
+        detail: `There is no state ${JSON.stringify(stateName.slice(0, 80))}.`,
+        remedy: 'Ask for "transfer_signal".'
+      })
+    }
+    const signal = yield* Effect.mapError(store.get(signalKey(batch)), (error) => storeFailed("QueryStatus", error))
+    yield* Effect.mapError(state.put([[signalName(batchId), encodeValue(signal === "1")]]), (error) =>
+      stateFailed("QueryStatus", error)
+    )
+  })
+
+  const onCleanup = ({ batchId }: CleanupBatch) => Effect.flatMap(batchOf("CleanupBatch", batchId), dropBatch)
+
+  return (message: Message): Effect.Effect<void, BusError> => {
+    switch (message._tag) {
+      case "InitPair":
+        return onInitPair(message)
+      case "RegisterTensors":
+        return onRegister(message)
+      case "Transfer":
+        return onTransfer(message)
+      case "QueryStatus":
+        return onQuery(message)
+      case "CleanupBatch":
+        return onCleanup(message)
+    }
+  }
+})
