@@ -20,7 +20,7 @@ for (const name of readdirSync(packages)) {
     if (!file.endsWith(".ts")) continue
     const text = readFileSync(path.join(root, file), "utf8")
     const where = `${name}/src/${file}`
-    const body = text.replace(/^#!.*\n/, "")
+    const body = text.replace(/^#!.*\n/, "").replace(/^\/\/ SPDX-.*\n/, "")
     if (!body.startsWith("/**")) faults.push(`${where}: begins without a comment that says what it owns`)
     const services = [...text.matchAll(/Context\.Service<[^>]*>\(\)\(\s*"([^"]+)"/g)].map((match) => match[1])
     if (services.length > 1) faults.push(`${where}: declares ${services.length} services`)

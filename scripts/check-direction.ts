@@ -1,71 +1,141 @@
 /**
- * Imports inside packages/core/src go to the same folder or to one of lower rank, and files form no cycle.
+ * Imports of sources go one way: to a package of lower rank, and inside a package to a folder of lower rank. Types count
+ * as values do. No circle joins modules or packages, nobody imports the index of their own package, and a package
+ * declares what its sources import. Tests, benches and scripts may import every package; only sources are held to ranks.
  */
-import { readdirSync, readFileSync } from "node:fs"
+import { readFileSync } from "node:fs"
 import * as path from "node:path"
+import { circles } from "./house/circles.ts"
+import { moduleOf } from "./house/syntax.ts"
+import { readTree, type SourceFile } from "./house/tree.ts"
 
-const root = path.resolve(import.meta.dirname, "../packages/core/src")
-const ranks: Readonly<Record<string, number>> = {
-  base: 0,
-  socket: 1,
-  tensor: 1,
-  layout: 2,
-  checkpoint: 2,
-  ir: 3,
-  planner: 4,
-  service: 5,
-  group: 6,
-  transform: 6,
-  copy: 7,
-  trace: 7,
-  reshard: 8,
-  mesh: 9,
-  replay: 8,
-  refit: 10,
-  backend: 10
+interface Room {
+  readonly rank: number
+  /** Ranks of the folders in `src`. Files beside them have none: circles are what they are held to. */
+  readonly folders?: Readonly<Record<string, number>>
 }
+
+/** Simulators and golden have the highest ranks, so that no source of another package can import them. */
+const packages: Readonly<Record<string, Room>> = {
+  core: {
+    rank: 0,
+    folders: {
+      base: 0,
+      socket: 1,
+      tensor: 1,
+      layout: 2,
+      checkpoint: 2,
+      ir: 3,
+      planner: 4,
+      service: 5,
+      group: 6,
+      transform: 6,
+      copy: 7,
+      trace: 7,
+      reshard: 8,
+      replay: 8,
+      mesh: 9,
+      refit: 10,
+      backend: 10
+    }
+  },
+  native: { rank: 1, folders: { driver: 0 } },
+  model: { rank: 1 },
+  gpu: { rank: 2 },
+  testing: { rank: 2, folders: { conformance: 0, lies: 0, transfers: 0, planning: 1 } },
+  "backend-torch-copy": { rank: 3, folders: { tcp: 0 } },
+  "backend-cuda": { rank: 3, folders: { planning: 0 } },
+  "backend-nvshmem": { rank: 3, folders: { planning: 0 } },
+  "backend-xpu": { rank: 3 },
+  bus: { rank: 3, folders: { wire: 0, store: 0, command: 1, payload: 1, queue: 2, state: 2, agent: 3, client: 3 } },
+  cli: {
+    rank: 4,
+    folders: { model: 0, replay: 1, job: 2, output: 3, machine: 4, report: 4, backends: 5, commands: 6 }
+  },
+  simulators: { rank: 5 },
+  golden: { rank: 5 }
+}
+
+/** Folders of core whose code computes, and runs no effect. */
 const pure = new Set(["base", "layout", "ir", "planner"])
 const impure = /^effect\/(Effect|Layer|Context|Scope|Fiber|Deferred|Stream)$/
 
-const files = readdirSync(root, { recursive: true, encoding: "utf8" }).filter((file) => file.endsWith(".ts"))
-const faults: Array<string> = []
-const graph = new Map<string, ReadonlyArray<string>>()
+/** Faults that are known, each with what ends it. A line whose fault is mended is a fault itself. */
+const known: Readonly<Record<string, string>> = {}
 
-for (const file of files) {
-  const text = readFileSync(path.join(root, file), "utf8")
-  const statements = [...text.matchAll(/^(?:import|export)\s+(type\s+)?[^"']*?from\s+["']([^"']+)["']/gm)]
-  const folder = file.split(path.sep)[0]!
-  if (file === "index.ts") continue
-  const own = ranks[folder]
-  if (own === undefined) faults.push(`${file}: folder ${folder} has no rank`)
-  const imported: Array<string> = []
-  for (const [, , from] of statements) {
-    if (pure.has(folder) && impure.test(from!)) faults.push(`${file}: pure code imports ${from}`)
-    if (!from!.startsWith(".")) continue
-    const target = path.relative(root, path.resolve(root, path.dirname(file), from!))
-    imported.push(target)
-    const [theirFolder] = target.split(path.sep)
-    const theirs = ranks[theirFolder!]
-    if (theirFolder !== folder && own !== undefined && (theirs === undefined || theirs >= own))
-      faults.push(`${file}: imports ${target}, which is not of lower rank`)
-  }
-  graph.set(file, imported)
+const tree = readTree(path.resolve(import.meta.dirname, ".."))
+const faults = new Map<string, Array<string>>()
+const tell = (kind: string, text: string): unknown => faults.get(kind)?.push(text) ?? faults.set(kind, [text])
+
+/** Package and folder of a source; the folder is the file's own name where it lies in none. */
+const placeOf = (file: string): readonly [owner: string, folder: string] | undefined => {
+  const found = /^(?:packages\/)?([^/]+)\/src\/([^/]+)/.exec(file)
+  return found === null ? undefined : [found[1]!, found[2]!]
 }
 
-const state = new Map<string, "open" | "done">()
-const visit = (file: string, trail: ReadonlyArray<string>): void => {
-  if (state.get(file) === "done") return
-  if (state.get(file) === "open") {
-    faults.push(`cycle: ${[...trail.slice(trail.indexOf(file)), file].join(" -> ")}`)
-    return
+const declared = new Map<string, ReadonlySet<string>>()
+const isDeclared = (owner: string, folder: string, name: string): boolean => {
+  if (!declared.has(owner)) {
+    const manifest: { readonly dependencies?: object; readonly peerDependencies?: object } = JSON.parse(
+      readFileSync(path.join(tree.root, folder, "package.json"), "utf8")
+    )
+    declared.set(owner, new Set(Object.keys({ ...manifest.dependencies, ...manifest.peerDependencies })))
   }
-  state.set(file, "open")
-  for (const next of graph.get(file) ?? []) visit(next, [...trail, file])
-  state.set(file, "done")
+  return declared.get(owner)!.has(name)
 }
-for (const file of graph.keys()) visit(file, [])
 
-if (faults.length > 0) {
-  console.error(faults.join("\n"))
+const checkPackage = (file: SourceFile, at: string, own: string, theirs: string): void => {
+  const [mine, other] = [packages[own], packages[theirs]]
+  if (own === theirs) return void tell("own name", `${at}: imports its own package by name`)
+  if (other === undefined)
+    return void tell("unknown", `${at}: package ${theirs} has no rank in scripts/check-direction.ts`)
+  if (mine !== undefined && other.rank >= mine.rank)
+    tell(`${own} -> ${theirs}`, `${at}: ${own} imports ${theirs}, which is not of lower rank`)
+  if (!isDeclared(own, file.area, `@tensorferry/${theirs}`))
+    tell("undeclared", `${at}: imports ${theirs}, which package.json has among no dependencies`)
+}
+
+const checkFolder = (at: string, [own, folder]: readonly [string, string], target: string): void => {
+  const place = placeOf(target)
+  if (place === undefined || place[0] !== own)
+    return void tell("outside", `${at}: imports ${target}, which is no source of its own package`)
+  const to = place[1]
+  const ranks = packages[own]?.folders ?? {}
+  if (to === folder) return
+  if (to === "index.ts") tell(`${own}/${folder} -> ${own}/index.ts`, `${at}: imports the index of its own package`)
+  else if (folder in ranks && to in ranks && ranks[to]! >= ranks[folder]!)
+    tell(`${own}/${folder} -> ${own}/${to}`, `${at}: folder ${folder} imports ${target}, which is not of lower rank`)
+}
+
+const sources = tree.files.filter((file) => file.language === "ts" && placeOf(file.path) !== undefined)
+for (const file of sources) {
+  const place = placeOf(file.path)!
+  const [own, folder] = place
+  if (packages[own] === undefined)
+    tell("unknown", `${file.path}: package ${own} has no rank in scripts/check-direction.ts`)
+  else if (!folder.endsWith(".ts") && packages[own].folders?.[folder] === undefined)
+    tell("unknown", `${file.path}: folder ${folder} of ${own} has no rank in scripts/check-direction.ts`)
+  for (const { specifier, line } of moduleOf(file).imports) {
+    const at = `${file.path}:${line}`
+    const theirs = /^@tensorferry\/([^/]+)/.exec(specifier)?.[1]
+    if (theirs !== undefined) checkPackage(file, at, own, theirs)
+    else if (specifier.startsWith("."))
+      checkFolder(at, place, path.posix.join(path.posix.dirname(file.path), specifier))
+    else if (own === "core" && pure.has(folder) && impure.test(specifier))
+      tell("impure", `${at}: pure code imports ${specifier}`)
+  }
+}
+for (const { offenders } of circles(tree))
+  for (const { at, name } of offenders) {
+    const circle = name.replaceAll(/packages\/|\bsrc\//g, "")
+    tell(circle, `${at}: circle ${circle}`)
+  }
+
+const kinds = [...faults.keys()].filter((kind) => known[kind] !== undefined)
+for (const kind of Object.keys(known))
+  if (!faults.has(kind)) tell("mended", `${kind}: is mended, so its line in scripts/check-direction.ts goes`)
+const open = [...faults].filter(([kind]) => known[kind] === undefined).flatMap(([, texts]) => texts)
+if (open.length > 0) {
+  console.error(open.join("\n"))
   process.exitCode = 1
-} else console.log(`direction: ${files.length} files of core, no fault`)
+} else console.log(`direction: ${sources.length} sources, no new fault; known: ${kinds.join(", ") || "none"}`)

@@ -1,5 +1,5 @@
 /**
- * Tries what pages say: every fenced block of README.md, docs, and the READMEs of examples and packages, by its mark
+ * Tries what pages say: every fenced block of README.md and the pages beside it, docs, and the READMEs of examples and packages, by its mark
  * (`pages/blocks.ts`). Fragments of TypeScript are checked behind the preludes of `pages/preludes.md`.
  *
  * Each page has a folder with `model/`, a small llama checkpoint, and the repository's `examples` and `bench`; above it
@@ -169,7 +169,7 @@ const markdownOf = (folder: string): ReadonlyArray<string> =>
 
 /** All pages; `docs/reference` is generated. */
 const allPages = (): ReadonlyArray<string> => [
-  path.join(root, "README.md"),
+  ...markdownOf("."),
   ...["docs", "docs/benchmarks", "docs/adr", "examples"].flatMap(markdownOf),
   ...["examples", "packages"].flatMap((parent) =>
     readdirSync(path.join(root, parent), { withFileTypes: true })

@@ -45,7 +45,8 @@ const literal = (text: string): string =>
   `\`${text.replaceAll("\\", "\\\\").replaceAll("`", "\\`").replaceAll("${", "\\${").replaceAll("\u001b", "\\u001b")}\``
 
 const entries = await collect([])
-const written = `/**
+const written = `// SPDX-License-Identifier: Apache-2.0
+/**
  * What \`--help\` says of the command and of each subcommand, by the names before it, for a terminal with colors. Written
  * by \`node scripts/help-texts.ts\` from what the command itself renders; a test compares both.
  */

@@ -98,6 +98,20 @@ const npxFault = (args: Call): Promise<string | undefined> | string | undefined 
   return args[at] === manifest.packageManager ? pnpmFault(args.slice(at + 1)) : `it is ${manifest.packageManager} here`
 }
 
+/** Files are the repository's or the page's own; a project is a package's folder. */
+const vitestFault = (args: Call, isOfPage: (file: string) => boolean): string | undefined => {
+  for (let at = 0; at < args.length; at++) {
+    const [arg, next] = [args[at]!, args[at + 1] ?? ""]
+    const isProject =
+      [`packages/${next}`, next].some((folder) => isFile(`${folder}/package.json`)) || next === "examples"
+    const fault =
+      arg === "--project" ? missing("project", next, isProject) : missing("file", arg, isFile(arg) || isOfPage(arg))
+    if (arg === "--project" || arg === "-t") at++
+    if (arg !== "-t" && fault !== undefined) return fault
+  }
+  return undefined
+}
+
 const judges: Readonly<
   Record<string, (args: Call, isOfPage: (file: string) => boolean) => Promise<string | undefined> | string | undefined>
 > = {
@@ -116,8 +130,7 @@ const judges: Readonly<
     file === "bench/gpu/main.ts"
       ? gpuFlagFault(args)
       : missing("file", file, isFile(file) || (file !== undefined && isOfPage(file))),
-  vitest: ([run, file], isOfPage) =>
-    run === "run" ? missing("file", file, file !== undefined && isOfPage(file)) : "is to be called with run",
+  vitest: ([run, ...args], isOfPage) => (run === "run" ? vitestFault(args, isOfPage) : "is to be called with run"),
   bash: ([file, ...args]) => (file === "gpu-bundle/run.sh" ? gpuFlagFault(args) : missing("file", file, isFile(file))),
   cat: () => undefined,
   mkdir: () => undefined,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What `--help` says of the command and of each subcommand, by the names before it, for a terminal with colors. Written
  * by `node scripts/help-texts.ts` from what the command itself renders; a test compares both.

@@ -10,7 +10,7 @@ import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import type * as Layer from "effect/Layer"
-import { runMembers } from "../index.ts"
+import { runMembers } from "../VirtualCluster.ts"
 import { fillShare, judgeShare, makeShare, type Transfer } from "./randomTransfers.ts"
 
 const rounds = 3
