@@ -50,7 +50,7 @@ const packages: Readonly<Record<string, Room>> = {
   bus: { rank: 3, folders: { wire: 0, store: 0, command: 1, payload: 1, queue: 2, state: 2, agent: 3, client: 3 } },
   cli: {
     rank: 4,
-    folders: { model: 0, replay: 1, job: 2, output: 3, machine: 4, report: 4, backends: 5, commands: 6 }
+    folders: { text: 0, model: 0, machine: 1, replay: 1, job: 2, output: 3, report: 4, backends: 5, commands: 6 }
   },
   simulators: { rank: 5 },
   golden: { rank: 5 }

@@ -1,5 +1,5 @@
 import { assert, describe, it } from "@effect/vitest"
-import { table } from "../src/output/Table.ts"
+import { table } from "../src/text/Table.ts"
 
 describe("a table", () => {
   it("is as wide as its longest cells, numbers to the right", () => {

@@ -5,7 +5,7 @@
 import type { BackendDescriptor } from "@tensorferry/core/backend/BackendDescriptor"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
-import { table } from "../output/Table.ts"
+import { table } from "../text/Table.ts"
 
 export interface DescribedOption {
   /** With dots where objects hold options. */

@@ -1,6 +1,6 @@
 /** A conformance report for people: every case of every service, and what it comes to. */
 import { type ConformanceReport, countCases } from "@tensorferry/testing"
-import { table } from "../output/Table.ts"
+import { table } from "../text/Table.ts"
 
 /** What every rank says, without the stacks that the document has; a reason to skip is one line anyway. */
 const firstLines = (text: string): string =>

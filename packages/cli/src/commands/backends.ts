@@ -12,7 +12,7 @@ import * as Option from "effect/Option"
 import { describeOptions, optionsText } from "../backends/describeOptions.ts"
 import { backendRegistry } from "../job/backends.ts"
 import { withFailures } from "../output/CliFailure.ts"
-import { table } from "../output/Table.ts"
+import { table } from "../text/Table.ts"
 import { conformance } from "./conformance.ts"
 import { backendPackages, json } from "./shared.ts"
 

@@ -14,7 +14,7 @@ import { backendOptions, readBackendOptions } from "../backends/optionsFlag.ts"
 import { type BenchCase, runBench } from "../backends/runBench.ts"
 import { backendRegistry } from "../job/backends.ts"
 import { withFailures } from "../output/CliFailure.ts"
-import { formatBytes, table } from "../output/Table.ts"
+import { formatBytes, table } from "../text/Table.ts"
 import { backend, backendPackages, json } from "./shared.ts"
 
 const units: { readonly [unit: string]: number } = { "": 1, b: 1, kib: 2 ** 10, mib: 2 ** 20, gib: 2 ** 30 }

@@ -12,7 +12,7 @@ import { inspectMachine } from "../machine/inspectMachine.ts"
 import { findLibraries, type LibraryFinding, searchedFolders } from "../machine/libraries.ts"
 import { systemFiles } from "../machine/SystemFiles.ts"
 import { withFailures } from "../output/CliFailure.ts"
-import { table } from "../output/Table.ts"
+import { table } from "../text/Table.ts"
 import { probeAll } from "./backends.ts"
 import { backendPackages, json } from "./shared.ts"
 

@@ -19,11 +19,11 @@ import { backendRegistry } from "../job/backends.ts"
 import { chooseDeadline, leastSeconds, mostSeconds } from "../job/deadline.ts"
 import { printAround, withFailures } from "../output/CliFailure.ts"
 import { makeProgressBar } from "../output/ProgressBar.ts"
-import { formatBytes, formatSeconds, table } from "../output/Table.ts"
 import { replayError } from "../replay/ReplayError.ts"
 import type { ReplayJob } from "../replay/ReplayJob.ts"
 import { type ReplayResult, runLearner } from "../replay/runLearner.ts"
 import { checkTarget } from "../report/runFiles.ts"
+import { formatBytes, formatSeconds, table } from "../text/Table.ts"
 import { backendPackages, json } from "./shared.ts"
 
 const count = (name: string, description: string, minimum: number, maximum: number) =>

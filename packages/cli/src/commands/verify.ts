@@ -16,7 +16,7 @@ import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import { withFailures } from "../output/CliFailure.ts"
-import { formatBytes, table } from "../output/Table.ts"
+import { formatBytes, table } from "../text/Table.ts"
 import { json } from "./shared.ts"
 
 interface Verdict {

@@ -5,7 +5,7 @@
  * Invariant: the group asked is the process's own and its ancestors', as far as this mount shows them.
  */
 import * as path from "node:path"
-import { formatBytes } from "../output/Table.ts"
+import { formatBytes } from "../text/Table.ts"
 import { type Fact, fact } from "./Fact.ts"
 import { parseFields, type SystemFiles } from "./SystemFiles.ts"
 

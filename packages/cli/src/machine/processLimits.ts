@@ -1,7 +1,7 @@
 /**
  * Limits that the system puts on this process, and which of them stand in the way of moving tensors.
  */
-import { formatBytes } from "../output/Table.ts"
+import { formatBytes } from "../text/Table.ts"
 import { type Fact, fact } from "./Fact.ts"
 import type { SystemFiles } from "./SystemFiles.ts"
 

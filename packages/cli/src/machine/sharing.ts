@@ -2,7 +2,7 @@
  * Whether processes of this machine can get at each other's memory: what the system states about it. What is really tried
  * is in `neighbour.ts`.
  */
-import { formatBytes } from "../output/Table.ts"
+import { formatBytes } from "../text/Table.ts"
 import { type Fact, fact } from "./Fact.ts"
 import { parseFields, type SystemFiles } from "./SystemFiles.ts"
 

@@ -1,5 +1,5 @@
 /** Program, processors and memory nodes. */
-import { formatBytes } from "../output/Table.ts"
+import { formatBytes } from "../text/Table.ts"
 import { type Fact, fact } from "./Fact.ts"
 import { countList, parseFields, type SystemFiles } from "./SystemFiles.ts"
 

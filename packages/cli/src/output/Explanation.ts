@@ -10,7 +10,7 @@ import type { MeshPlan } from "@tensorferry/core/ir/MeshPlan"
 import type { ReshardPlan } from "@tensorferry/core/ir/ReshardPlan"
 import type { TransferOp } from "@tensorferry/core/ir/TransferOp"
 import { opByteLength } from "@tensorferry/core/planner/PlanCheck"
-import { formatBytes } from "./Table.ts"
+import { formatBytes } from "../text/Table.ts"
 
 export interface Step {
   readonly action: "copy" | "send" | "receive"

@@ -2,7 +2,7 @@
 import type { Rank } from "@tensorferry/core/base/Ids"
 import type { PlanEstimate, Traffic } from "@tensorferry/core/planner/Estimate"
 import type { MeshEstimate } from "../job/meshEstimate.ts"
-import { type Align, formatBytes, formatSeconds, table } from "./Table.ts"
+import { type Align, formatBytes, formatSeconds, table } from "../text/Table.ts"
 
 /** Largest matrix that is drawn; larger jobs list their busiest pairs. */
 const drawnRanks = 16

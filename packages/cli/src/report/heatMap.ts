@@ -2,7 +2,7 @@
  * Bytes from rank to rank, as a picture whose shades are steps of one scale. Ranks that send have a row, and those that
  * receive a column.
  */
-import { formatBytes } from "../output/Table.ts"
+import { formatBytes } from "../text/Table.ts"
 import { escapeHtml } from "./html.ts"
 import type { RecordedTraffic, RunRecord } from "./RunRecord.ts"
 

@@ -1,5 +1,5 @@
 /** Memory of every rank: what the program had, what the plan said that it would need, and the most that there was. */
-import { formatBytes } from "../output/Table.ts"
+import { formatBytes } from "../text/Table.ts"
 import { fraction } from "./html.ts"
 import type { RunRecord } from "./RunRecord.ts"
 

@@ -5,7 +5,7 @@
 import { createHash } from "node:crypto"
 import * as path from "node:path"
 import { formatShape } from "@tensorferry/core/base/Region"
-import { formatBytes, formatRate, formatSeconds } from "../output/Table.ts"
+import { formatBytes, formatRate, formatSeconds } from "../text/Table.ts"
 import { heatMap } from "./heatMap.ts"
 import { escapeHtml, formatRanks, jsonForScript } from "./html.ts"
 import { memoryChart } from "./memoryChart.ts"

@@ -6,7 +6,7 @@ import { probeBackend } from "@tensorferry/core/backend/Probe"
 import * as Effect from "effect/Effect"
 import { findDevices } from "../machine/devices.ts"
 import { systemFiles } from "../machine/SystemFiles.ts"
-import { formatBytes } from "../output/Table.ts"
+import { formatBytes } from "../text/Table.ts"
 import type { RunRecord } from "./RunRecord.ts"
 
 /** Of this package, as its package.json says; beside both the sources and what they are compiled to. */

@@ -1,5 +1,5 @@
 /** What every rank did when: phases as nested bars, on one scale that the page's script can narrow. */
-import { formatSeconds } from "../output/Table.ts"
+import { formatSeconds } from "../text/Table.ts"
 import { escapeHtml, fraction } from "./html.ts"
 import type { RecordedPhase, RecordedRank, RunRecord } from "./RunRecord.ts"
 
