@@ -96,11 +96,14 @@ Napi::Value startJoin(const Napi::CallbackInfo& info) {
     const auto runtime = readTexts(argument(info, 1)), driver = readTexts(argument(info, 2));
     const auto ordinal = readNumber(argument(info, 3), INT32_MAX), rank = readNumber(argument(info, 5), INT32_MAX),
                size = readNumber(argument(info, 6), INT32_MAX);
-    const bool isIdentity = gpu::isBytes(argument(info, 4)) && info[4].As<Napi::Uint8Array>().ByteLength() == sizeof(UniqueId);
+    const bool isIdentity =
+        gpu::isBytes(argument(info, 4)) && info[4].As<Napi::Uint8Array>().ByteLength() == sizeof(UniqueId);
     if (!runtime || !driver || !ordinal || !isIdentity || !rank || !size || *rank >= *size ||
         !argument(info, 7).IsFunction())
-      return toJs(env, badArgument("startJoin",
-                                   "(library, names of the runtime, names of the driver, device, identity, rank, size, callback)"));
+      return toJs(
+          env,
+          badArgument("startJoin",
+                      "(library, names of the runtime, names of the driver, device, identity, rank, size, callback)"));
     gpu::OpenedLibraries opened = gpu::openLibraries(gpu::Vendor::Cuda, {*runtime, *driver, {}, {}});
     if (opened.libraries == nullptr)
       return toJs(env, failure(Code::NotFound, "startJoin", opened.runtime.problem + " " + opened.driver.problem));

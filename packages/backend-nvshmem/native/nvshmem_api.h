@@ -54,21 +54,21 @@ inline constexpr int oldestMajor = 3;
 using gpu::StreamHandle;
 
 // Per function: our name, its signature, its name in the library.
-#define TENSORFERRY_NVSHMEM_FUNCTIONS(X)                                                                            \
-  X(version, void(int*, int*, int*), "nvshmemx_vendor_get_version_info")                                            \
-  X(createUniqueId, int(UniqueId*), "nvshmemx_get_uniqueid")                                                        \
-  X(setUniqueId, int(int, int, const UniqueId*, InitAttributes*), "nvshmemx_set_attr_uniqueid_args")                \
-  X(initialise, int(unsigned, InitAttributes*), "nvshmemx_hostlib_init_attr")                                       \
-  X(finalise, void(), "nvshmemx_hostlib_finalize")                                                                  \
-  X(ownPe, int(), "nvshmem_my_pe")                                                                                  \
-  X(peCount, int(), "nvshmem_n_pes")                                                                                \
-  X(allocate, void*(size_t), "nvshmem_malloc")                                                                      \
-  X(release, void(void*), "nvshmem_free")                                                                           \
-  X(pointer, void*(const void*, int), "nvshmem_ptr")                                                                \
-  X(putSignal, void(void*, const void*, size_t, uint64_t*, uint64_t, int, int, StreamHandle),                       \
-    "nvshmemx_putmem_signal_on_stream")                                                                             \
-  X(signal, void(uint64_t*, uint64_t, int, int, StreamHandle), "nvshmemx_signal_op_on_stream")                      \
-  X(wait, void(uint64_t*, int, uint64_t, StreamHandle), "nvshmemx_signal_wait_until_on_stream")                     \
+#define TENSORFERRY_NVSHMEM_FUNCTIONS(X)                                                             \
+  X(version, void(int*, int*, int*), "nvshmemx_vendor_get_version_info")                             \
+  X(createUniqueId, int(UniqueId*), "nvshmemx_get_uniqueid")                                         \
+  X(setUniqueId, int(int, int, const UniqueId*, InitAttributes*), "nvshmemx_set_attr_uniqueid_args") \
+  X(initialise, int(unsigned, InitAttributes*), "nvshmemx_hostlib_init_attr")                        \
+  X(finalise, void(), "nvshmemx_hostlib_finalize")                                                   \
+  X(ownPe, int(), "nvshmem_my_pe")                                                                   \
+  X(peCount, int(), "nvshmem_n_pes")                                                                 \
+  X(allocate, void*(size_t), "nvshmem_malloc")                                                       \
+  X(release, void(void*), "nvshmem_free")                                                            \
+  X(pointer, void*(const void*, int), "nvshmem_ptr")                                                 \
+  X(putSignal, void(void*, const void*, size_t, uint64_t*, uint64_t, int, int, StreamHandle),        \
+    "nvshmemx_putmem_signal_on_stream")                                                              \
+  X(signal, void(uint64_t*, uint64_t, int, int, StreamHandle), "nvshmemx_signal_op_on_stream")       \
+  X(wait, void(uint64_t*, int, uint64_t, StreamHandle), "nvshmemx_signal_wait_until_on_stream")      \
   X(quiet, void(StreamHandle), "nvshmemx_quiet_on_stream")
 
 struct NvshmemApi {

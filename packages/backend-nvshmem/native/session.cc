@@ -27,7 +27,8 @@ Status Session::join(const UniqueId& id, const CancelToken& token) {
     attributes.arguments.version = versionOf<InitArguments>();
     attributes.arguments.uniqueId.version = versionOf<UniqueIdArguments>();
     int answer = api.setUniqueId(self->rank, self->size, &id, &attributes);
-    if (answer != 0) return failure(Code::SystemFailure, api.setUniqueId.name, "The library refused the identity.", answer);
+    if (answer != 0)
+      return failure(Code::SystemFailure, api.setUniqueId.name, "The library refused the identity.", answer);
     answer = api.initialise(initByUniqueId, &attributes);
     if (answer != 0) return failure(Code::SystemFailure, api.initialise.name, "The library could not start.", answer);
     const int pe = api.ownPe(), count = api.peCount();

@@ -26,7 +26,8 @@ uint64_t addressOf(const void* pointer) { return reinterpret_cast<uint64_t>(poin
 bool readNumber(Napi::Value value, uint64_t limit, uint64_t& out) {
   if (!value.IsNumber()) return false;
   const double number = value.As<Napi::Number>().DoubleValue();
-  if (!(number >= 0 && number <= static_cast<double>(limit)) || number != static_cast<double>(static_cast<uint64_t>(number)))
+  if (!(number >= 0 && number <= static_cast<double>(limit)) ||
+      number != static_cast<double>(static_cast<uint64_t>(number)))
     return false;
   out = static_cast<uint64_t>(number);
   return true;
@@ -114,7 +115,8 @@ Napi::Value openMemoryOf(const Napi::CallbackInfo& info) {
                        readNumber(info[2], positive, descriptor) && readBigint(info[3], inode) &&
                        readNumber(info[4], exact, byteEnd) && info[5].IsBoolean() && info[6].IsBoolean();
     if (!valid)
-      return toJs(info.Env(), badArgument("openMemory", "(pid, processStart, descriptor, inode, byteEnd, expose, shared)"));
+      return toJs(info.Env(),
+                  badArgument("openMemory", "(pid, processStart, descriptor, inode, byteEnd, expose, shared)"));
     const bool expose = info[5].As<Napi::Boolean>().Value();
     const MapAccess access = info[6].As<Napi::Boolean>().Value() ? MapAccess::shared
                              : expose                            ? MapAccess::copyOnWrite

@@ -41,7 +41,8 @@ void load(void* block, const uint8_t* source, int64_t stride, size_t count) {
   auto* __restrict out = static_cast<uint8_t*>(block);
   using W = WideOf<wideOf(static_cast<uint8_t>(dtype))>;
   if (stride == static_cast<int64_t>(sizeof(Stored))) {
-    for (size_t i = 0; i < count; i++) write<W>(out + i * sizeof(W), E::decode(read<Stored>(source + i * sizeof(Stored))));
+    for (size_t i = 0; i < count; i++)
+      write<W>(out + i * sizeof(W), E::decode(read<Stored>(source + i * sizeof(Stored))));
   } else {
     for (size_t i = 0; i < count; i++)
       write<W>(out + i * sizeof(W), E::decode(read<Stored>(source + static_cast<int64_t>(i) * stride)));
@@ -55,7 +56,8 @@ void store(uint8_t* destination, int64_t stride, const void* block, size_t count
   using W = WideOf<wide>;
   const auto* __restrict in = static_cast<const uint8_t*>(block);
   if (stride == static_cast<int64_t>(sizeof(Stored))) {
-    for (size_t i = 0; i < count; i++) write<Stored>(destination + i * sizeof(Stored), E::encode(read<W>(in + i * sizeof(W))));
+    for (size_t i = 0; i < count; i++)
+      write<Stored>(destination + i * sizeof(Stored), E::encode(read<W>(in + i * sizeof(W))));
   } else {
     for (size_t i = 0; i < count; i++)
       write<Stored>(destination + static_cast<int64_t>(i) * stride, E::encode(read<W>(in + i * sizeof(W))));
@@ -67,12 +69,14 @@ void convert(uint8_t* __restrict destination, const uint8_t* __restrict source, 
   using From = typename Element<from>::Stored;
   using To = typename Element<to>::Stored;
   for (size_t i = 0; i < count; i++)
-    write<To>(destination + i * sizeof(To), Element<to>::encode(Element<from>::decode(read<From>(source + i * sizeof(From)))));
+    write<To>(destination + i * sizeof(To),
+              Element<to>::encode(Element<from>::decode(read<From>(source + i * sizeof(From)))));
 }
 
 /** In 16-bit lanes, twice as many as by way of float32. */
 template <>
-void convert<DType::BFloat16, DType::Float8E4M3>(uint8_t* __restrict destination, const uint8_t* __restrict source, size_t count) {
+void convert<DType::BFloat16, DType::Float8E4M3>(uint8_t* __restrict destination, const uint8_t* __restrict source,
+                                                 size_t count) {
   size_t at = 0;
   for (; at + laneCount <= count; at += laneCount) {
     const ByteLanes bytes = bfloat16ToFloat8E4M3(read<Lanes>(source + at * sizeof(uint16_t)));
@@ -89,7 +93,8 @@ void convert<DType::BFloat16, DType::Float8E4M3>(uint8_t* __restrict destination
  * lines at a time are taken in turn from eight places. Places have pages of their own, as processors look ahead by page;
  * those of one run stay close enough to share a large page.
  */
-constexpr size_t places = runsInTurn, turnBytes = 4 * cacheLine, placeBytes = 64 << 10, leastPlaceBytes = splitRun / places;
+constexpr size_t places = runsInTurn, turnBytes = 4 * cacheLine, placeBytes = 64 << 10,
+                 leastPlaceBytes = splitRun / places;
 
 /** Lines that each place gets where so many are left; 0 where they are too few for taking turns. */
 template <size_t lineBytes>
@@ -105,7 +110,8 @@ size_t convertPast(uint8_t* __restrict destination, const uint8_t* __restrict so
   constexpr size_t lineElements = cacheLine / sizeof(To), lineBytes = lineElements * sizeof(From);
   constexpr size_t turnLines = turnBytes / std::max(lineBytes, cacheLine);
   size_t done = 0;
-  while (const size_t lines = linesOfPlace<std::max(lineBytes, cacheLine)>((count - done) / lineElements) / turnLines * turnLines) {
+  while (const size_t lines =
+             linesOfPlace<std::max(lineBytes, cacheLine)>((count - done) / lineElements) / turnLines * turnLines) {
     for (size_t turn = 0; turn < lines; turn += turnLines) {
       for (size_t place = 0; place < places; place++) {
         const size_t at = done + (place * lines + turn) * lineElements;
@@ -157,7 +163,8 @@ void copyRunsPast(uint8_t* const* destinations, const uint8_t* const* sources, s
   }
   copyInTurn(to, from, lines);
   for (size_t place = 0; place < places; place++)
-    std::memcpy(to[place] + lines * cacheLine, from[place] + lines * cacheLine, length - heads[place] - lines * cacheLine);
+    std::memcpy(to[place] + lines * cacheLine, from[place] + lines * cacheLine,
+                length - heads[place] - lines * cacheLine);
 }
 
 /** Worth a loop of their own: where both steps are cheap, or one was written for the pair. */
@@ -225,13 +232,13 @@ constexpr Kernels makeTable(std::index_sequence<dtype...>) {
   fillConverterPast<DType::BFloat16, DType::Float32>(made);
   fillConverterPast<DType::Float16, DType::Float32>(made);
   fillConverterPast<DType::BFloat16, DType::Float8E4M3>(made);
-#define ACCUMULATE(OP)                                                                                     \
-  {                                                                                                        \
-    auto& row = made.accumulate[static_cast<size_t>(ReduceOp::OP)];                                        \
-    row[0] = &accumulate<ReduceOp::OP, Wide::Float32>;                                                     \
-    row[1] = &accumulate<ReduceOp::OP, Wide::Float64>;                                                     \
-    row[2] = &accumulate<ReduceOp::OP, Wide::Int64>;                                                       \
-    row[3] = &accumulate<ReduceOp::OP, Wide::UInt64>;                                                      \
+#define ACCUMULATE(OP)                                              \
+  {                                                                 \
+    auto& row = made.accumulate[static_cast<size_t>(ReduceOp::OP)]; \
+    row[0] = &accumulate<ReduceOp::OP, Wide::Float32>;              \
+    row[1] = &accumulate<ReduceOp::OP, Wide::Float64>;              \
+    row[2] = &accumulate<ReduceOp::OP, Wide::Int64>;                \
+    row[3] = &accumulate<ReduceOp::OP, Wide::UInt64>;               \
   }
   ACCUMULATE(Sum)
   ACCUMULATE(Average)

@@ -70,8 +70,8 @@ Status outOfMemory(uint64_t byteLength, const std::string& why, int error) {
 
 Status invalid(const MemoryLocation& location, const std::string& detail) {
   return failure(Code::InvalidHandle, "open",
-                 "Descriptor " + std::to_string(location.descriptor) + " of process " + std::to_string(location.pid) + " " +
-                     detail);
+                 "Descriptor " + std::to_string(location.descriptor) + " of process " + std::to_string(location.pid) +
+                     " " + detail);
 }
 
 Status ownerGone(const MemoryLocation& location) {
@@ -104,7 +104,8 @@ Result<std::shared_ptr<Memory>> createMemory(uint64_t byteLength) {
     return exhausted ? outOfMemory(byteLength, std::strerror(error), error)
                      : failure(codeOfErrno(error), "fallocate", std::strerror(error), error);
   }
-  if (fcntl(file, F_ADD_SEALS, requiredSeals) != 0) return systemFailure("fcntl", "The memory file could not be sealed");
+  if (fcntl(file, F_ADD_SEALS, requiredSeals) != 0)
+    return systemFailure("fcntl", "The memory file could not be sealed");
   struct stat facts;
   if (fstat(file, &facts) != 0) return systemFailure("fstat", "The memory file could not be examined");
   memory->inode = facts.st_ino;
@@ -126,7 +127,8 @@ Result<std::shared_ptr<Memory>> openMemory(const MemoryLocation& location, MapAc
   if (!std::string_view(target).starts_with("/memfd:")) return invalid(location, "is not a memory file.");
   const int mode = access == MapAccess::shared ? O_RDWR : O_RDONLY;
   Descriptor file(::open(path.c_str(), mode | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-  if (!file.isOpen()) return systemFailure("open", "Memory of process " + std::to_string(location.pid) + " cannot be opened");
+  if (!file.isOpen())
+    return systemFailure("open", "Memory of process " + std::to_string(location.pid) + " cannot be opened");
   struct stat facts;
   struct statfs system;
   if (fstat(file.get(), &facts) != 0 || fstatfs(file.get(), &system) != 0)
@@ -134,7 +136,8 @@ Result<std::shared_ptr<Memory>> openMemory(const MemoryLocation& location, MapAc
   if (!S_ISREG(facts.st_mode) || system.f_type != TMPFS_MAGIC) return invalid(location, "is not a memory file.");
   if (facts.st_ino != location.inode) return invalid(location, "now belongs to other memory.");
   if (facts.st_uid != geteuid())
-    return failure(Code::PermissionDenied, "open", "The memory belongs to user " + std::to_string(facts.st_uid) + ".", EPERM);
+    return failure(Code::PermissionDenied, "open", "The memory belongs to user " + std::to_string(facts.st_uid) + ".",
+                   EPERM);
   const int seals = fcntl(file.get(), F_GET_SEALS);
   if (seals < 0 || (seals & requiredSeals) != requiredSeals) return invalid(location, "is not sealed.");
   const auto size = static_cast<uint64_t>(facts.st_size);

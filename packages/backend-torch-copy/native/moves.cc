@@ -52,7 +52,7 @@ uint8_t* pointer(uint64_t address) { return reinterpret_cast<uint8_t*>(address);
 
 void copyElements(const Move& move, uint8_t* destination, const uint8_t* source, const Dimension& rows,
                   const Dimension& columns) {
-  const Matrix matrix{rows.length,     columns.length,  rows.destinationStep, columns.destinationStep,
+  const Matrix matrix{rows.length,     columns.length,    rows.destinationStep, columns.destinationStep,
                       rows.sourceStep, columns.sourceStep};
   switch (move.destinationSize) {
     case 1:
@@ -155,12 +155,13 @@ void castTransposed(const Cast& cast, uint8_t* destination, const uint8_t* sourc
       const uint64_t rows = std::min(tileRows, matrix.rows - r), columns = std::min(tileColumns, matrix.columns - c);
       const int64_t tileStep = static_cast<int64_t>(rows) * size;
       for (uint64_t i = 0; i < columns; i++) {
-        const uint8_t* from = source + static_cast<int64_t>(r) * matrix.sourceRow + static_cast<int64_t>(c + i) * matrix.sourceColumn;
+        const uint8_t* from =
+            source + static_cast<int64_t>(r) * matrix.sourceRow + static_cast<int64_t>(c + i) * matrix.sourceColumn;
         cast.run(tile + static_cast<int64_t>(i) * tileStep, size, from, matrix.sourceRow, rows, false);
       }
       const Matrix turned{rows, columns, matrix.destinationRow, size, size, tileStep};
-      transposeMatrix<T>(destination + static_cast<int64_t>(r) * matrix.destinationRow + static_cast<int64_t>(c) * size, tile,
-                         turned);
+      transposeMatrix<T>(destination + static_cast<int64_t>(r) * matrix.destinationRow + static_cast<int64_t>(c) * size,
+                         tile, turned);
     }
   }
 }
@@ -168,9 +169,10 @@ void castTransposed(const Cast& cast, uint8_t* destination, const uint8_t* sourc
 void castMatrix(const Move& move, uint8_t* destination, const uint8_t* source, const Dimension& rows,
                 const Dimension& columns, bool past) {
   const Cast cast{move.destinationType, move.sourceType};
-  const Matrix matrix{rows.length,     columns.length,  rows.destinationStep, columns.destinationStep,
+  const Matrix matrix{rows.length,     columns.length,    rows.destinationStep, columns.destinationStep,
                       rows.sourceStep, columns.sourceStep};
-  const bool turns = rows.length > 1 && columns.destinationStep == move.destinationSize && rows.sourceStep == move.sourceSize;
+  const bool turns =
+      rows.length > 1 && columns.destinationStep == move.destinationSize && rows.sourceStep == move.sourceSize;
   if (turns) {
     switch (move.destinationSize) {
       case 1:
@@ -300,7 +302,8 @@ void runLocalMove(const Move& move, bool past) noexcept {
   const uint8_t* source = move.kind == MoveKind::Copy ? pointer(move.source) : nullptr;
   if (destination == source && !casts) {
     bool same = true;
-    for (size_t i = 0; i < count; i++) same = same && move.dimensions[i].destinationStep == move.dimensions[i].sourceStep;
+    for (size_t i = 0; i < count; i++)
+      same = same && move.dimensions[i].destinationStep == move.dimensions[i].sourceStep;
     if (same) return;
   }
   for (;;) {

@@ -58,7 +58,8 @@ void addRun(std::vector<Run>& runs, const Run& run, bool isLast) {
 
 class QuantizeJob final : public Job {
  public:
-  explicit QuantizeJob(Conversion conversion) : c_(std::move(conversion)), past_(c_.blocks * mxBlock > streamingElements) {}
+  explicit QuantizeJob(Conversion conversion)
+      : c_(std::move(conversion)), past_(c_.blocks * mxBlock > streamingElements) {}
 
   size_t count() const noexcept override { return (c_.blocks + unitBlocks - 1) / unitBlocks; }
 

@@ -171,7 +171,8 @@ inline void quantizeBFloat16s(uint8_t* data, uint8_t* scales, const uint8_t* sou
 inline void dequantizeFloats(float* __restrict values, const uint8_t* data, const uint8_t* scales, size_t blocks) {
   for (size_t block = 0; block < blocks; block++) {
     const float factor = decodeFloat8E8M0(scales[block]);
-    for (unsigned i = 0; i < mxBlock; i++) values[block * mxBlock + i] = quiet(scaledFloat8(data[block * mxBlock + i], factor));
+    for (unsigned i = 0; i < mxBlock; i++)
+      values[block * mxBlock + i] = quiet(scaledFloat8(data[block * mxBlock + i], factor));
   }
 }
 

@@ -22,7 +22,9 @@ namespace {
 inline constexpr size_t cacheLine = 64;
 
 /** Bytes until the next cache line begins. */
-inline size_t bytesToLine(const uint8_t* at) { return (cacheLine - reinterpret_cast<uintptr_t>(at) % cacheLine) % cacheLine; }
+inline size_t bytesToLine(const uint8_t* at) {
+  return (cacheLine - reinterpret_cast<uintptr_t>(at) % cacheLine) % cacheLine;
+}
 
 #ifdef __SSE2__
 

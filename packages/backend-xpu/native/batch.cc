@@ -111,7 +111,8 @@ class BatchRun {
     for (size_t d = 0; d < both.dimensionCount; d++) both.dimensions[d].sourceStep = both.dimensions[d].destinationStep;
     Status status;
     eachRun(both, [&](int64_t to, int64_t, uint64_t bytes) {
-      status = command([&](Queue& queue) { return queue.fill(move.destination + static_cast<uint64_t>(to), byte, bytes); });
+      status =
+          command([&](Queue& queue) { return queue.fill(move.destination + static_cast<uint64_t>(to), byte, bytes); });
       return status.ok();
     });
     return status;
@@ -129,7 +130,8 @@ class BatchRun {
   }
 
   bool takesRows(const Rows& rows) {
-    auto answer = device_.withQueue(QueueKind::Work, [&](Queue& queue) -> Result<bool> { return queue.takesRows(rows); });
+    auto answer =
+        device_.withQueue(QueueKind::Work, [&](Queue& queue) -> Result<bool> { return queue.takesRows(rows); });
     return answer.ok() && answer.value();
   }
 
@@ -163,7 +165,8 @@ class BatchRun {
       auto staged = stage(span);
       if (!staged.ok()) return staged.status();
       const auto to = reinterpret_cast<uint64_t>(staged.value());
-      if (Status status = command([&](Queue& queue) { return queue.copy(to, move.source, span); }); !status.ok()) return status;
+      if (Status status = command([&](Queue& queue) { return queue.copy(to, move.source, span); }); !status.ok())
+        return status;
       auto mark = device_.withQueue(QueueKind::Work, [](Queue& queue) { return queue.mark(); });
       if (!mark.ok()) return mark.status();
       if (Status status = waitFor(*mark.value(), token_, patience); !status.ok()) return status;
@@ -199,7 +202,8 @@ class BatchRun {
     second.source += static_cast<uint64_t>(rest.sourceStep * skipped);
     for (Move* half : {&first, &second}) {
       if (half->dimensions[0].length == 1) {
-        std::copy(half->dimensions.begin() + 1, half->dimensions.begin() + half->dimensionCount, half->dimensions.begin());
+        std::copy(half->dimensions.begin() + 1, half->dimensions.begin() + half->dimensionCount,
+                  half->dimensions.begin());
         half->dimensionCount--;
       }
       if (Status status = throughHost(*half, toDevice, fromDevice); !status.ok()) return status;
@@ -221,7 +225,8 @@ Result<MoveList> readBatch(const uint64_t* words, size_t count) {
   Status status = parseMoves(words, count, true, [&](const Move& move) { moves.add(move); });
   if (!status.ok()) return status;
   for (size_t i = 0; i < moves.size(); i++)
-    if (moves.at(i).pid != 0) return failure(Code::InvalidArgument, "moves", "Memory of other processes is out of reach.");
+    if (moves.at(i).pid != 0)
+      return failure(Code::InvalidArgument, "moves", "Memory of other processes is out of reach.");
   return moves;
 }
 

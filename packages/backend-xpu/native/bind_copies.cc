@@ -144,7 +144,8 @@ Napi::Value endHold(const Napi::CallbackInfo& info) {
     Napi::Env env = info.Env();
     auto hold = unwrap<HeldQueue>(argument(info, 0));
     if (hold == nullptr) return badHandle(env, "endHold", "hold");
-    if (!argument(info, 1).IsBoolean()) return toJs(env, badArgument("endHold", "(hold, whether what waits shall fail)"));
+    if (!argument(info, 1).IsBoolean())
+      return toJs(env, badArgument("endHold", "(hold, whether what waits shall fail)"));
     return toJs(env, hold->end(info[1].As<Napi::Boolean>()));
   });
 }

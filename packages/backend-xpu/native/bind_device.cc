@@ -24,7 +24,8 @@ Napi::Object toJs(Napi::Env env, const Capabilities& capabilities) {
 
 class OpenDriverJob final : public Job {
  public:
-  OpenDriverJob(bool isLevelZero, std::vector<std::string> names) : isLevelZero_(isLevelZero), names_(std::move(names)) {}
+  OpenDriverJob(bool isLevelZero, std::vector<std::string> names)
+      : isLevelZero_(isLevelZero), names_(std::move(names)) {}
   void run(size_t) noexcept override {
     Status status = caught("openDriver", [&] {
       found_ = isLevelZero_ ? openLevelZero(names_) : openOpenCl(names_);
@@ -114,7 +115,8 @@ Napi::Value startOpenDevice(const Napi::CallbackInfo& info) {
     const auto ordinal = readNumber(argument(info, 1));
     const auto forbidden = readForbidden(argument(info, 2));
     if (!ordinal || !forbidden || !argument(info, 3).IsFunction())
-      return tensorferry::toJs(env, badArgument("startOpenDevice", "(platform, ordinal, names of what is forbidden, callback)"));
+      return tensorferry::toJs(
+          env, badArgument("startOpenDevice", "(platform, ordinal, names of what is forbidden, callback)"));
     Jobs& jobs = *Jobs::of(env);
     auto device = std::make_shared<Device>(platform->platform, *ordinal, *forbidden, jobs);
     sharedOf(info).devices->add(device);

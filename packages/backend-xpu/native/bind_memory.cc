@@ -56,7 +56,8 @@ class DrainJob final : public Job {
 
 class MovesJob final : public Job {
  public:
-  MovesJob(std::shared_ptr<Device> device, MoveList moves) noexcept : device_(std::move(device)), moves_(std::move(moves)) {}
+  MovesJob(std::shared_ptr<Device> device, MoveList moves) noexcept
+      : device_(std::move(device)), moves_(std::move(moves)) {}
   void run(size_t) noexcept override {
     Status status = caught("moves", [&] { return runBatch(*device_, moves_, cancelToken, movedBytes); });
     if (!status.ok()) fail(std::move(status));
@@ -75,7 +76,8 @@ Napi::Value startAllocate(const Napi::CallbackInfo& info) {
     const auto length = readNumber(argument(info, 1));
     if (!length || *length == 0 || !argument(info, 2).IsFunction())
       return toJs(env, badArgument("startAllocate", "(device, byteLength of at least 1, callback)"));
-    return Jobs::of(env)->start(device->calls, std::make_shared<AllocateJob>(device, *length), info[2].As<Napi::Function>());
+    return Jobs::of(env)->start(device->calls, std::make_shared<AllocateJob>(device, *length),
+                                info[2].As<Napi::Function>());
   });
 }
 
@@ -87,7 +89,8 @@ Napi::Value startFree(const Napi::CallbackInfo& info) {
     const auto address = readNumber(argument(info, 1));
     if (!address || !argument(info, 2).IsFunction())
       return toJs(env, badArgument("startFree", "(device, address, callback)"));
-    return Jobs::of(env)->start(device->calls, std::make_shared<FreeJob>(device, *address), info[2].As<Napi::Function>());
+    return Jobs::of(env)->start(device->calls, std::make_shared<FreeJob>(device, *address),
+                                info[2].As<Napi::Function>());
   });
 }
 

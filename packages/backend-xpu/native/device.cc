@@ -100,7 +100,8 @@ Result<uint64_t> Device::allocate(uint64_t length) {
 Status Device::free(uint64_t address) {
   {
     std::lock_guard lock(memoryLock_);
-    if (memory_.erase(address) == 0) return failure(Code::InvalidHandle, "freeMemory", "There is no memory of this device.");
+    if (memory_.erase(address) == 0)
+      return failure(Code::InvalidHandle, "freeMemory", "There is no memory of this device.");
   }
   return driver_->free(reinterpret_cast<void*>(address));
 }
@@ -135,8 +136,8 @@ void Device::adopt(const std::shared_ptr<Dependent>& dependent) {
 Status Copy::start() {
   if (!device->isOpen()) return failure(Code::InvalidHandle, "startCopy", "The device is closed.");
   if (length_ == 0) return {};
-  auto started = device->withQueue(QueueKind::Copies,
-                                   [&](Queue& queue) { return queue.submitCopy(destination_, source_, length_, timed_); });
+  auto started = device->withQueue(
+      QueueKind::Copies, [&](Queue& queue) { return queue.submitCopy(destination_, source_, length_, timed_); });
   if (!started.ok()) return started.status();
   std::lock_guard lock(mutex_);
   completion_ = std::move(started.value());

@@ -69,8 +69,7 @@ void moveOnHost(const Move& move, uint8_t* destination, const uint8_t* source) {
   const Line line = lineOf(move);
   // The innermost dimension is the line's own; the others are walked with it taken out.
   Move outer = move;
-  const Dimension inner =
-      move.dimensionCount == 0 ? Dimension{1, 0, 0} : move.dimensions[--outer.dimensionCount];
+  const Dimension inner = move.dimensionCount == 0 ? Dimension{1, 0, 0} : move.dimensions[--outer.dimensionCount];
   outer.destinationSize = 0;  // no run is contiguous: every step is a call
   eachRun(outer, [&](int64_t to, int64_t from, uint64_t) {
     line(destination + to, inner.destinationStep, source + from, inner.sourceStep, inner.length);

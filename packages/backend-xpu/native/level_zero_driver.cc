@@ -43,7 +43,11 @@ class LevelZeroQueue final : public Queue {
  public:
   LevelZeroQueue(const ze::Api& api, ze::ListHandle list, bool isInOrder, std::shared_ptr<EventPool> events,
                  std::shared_ptr<EventPool> timedEvents) noexcept
-      : api_(api), list_(list), isInOrder_(isInOrder), events_(std::move(events)), timedEvents_(std::move(timedEvents)) {}
+      : api_(api),
+        list_(list),
+        isInOrder_(isInOrder),
+        events_(std::move(events)),
+        timedEvents_(std::move(timedEvents)) {}
   ~LevelZeroQueue() override { api_.destroyList(list_); }
 
   Status copy(uint64_t destination, uint64_t source, uint64_t length) override {
@@ -57,8 +61,8 @@ class LevelZeroQueue final : public Queue {
 
   bool takesRows(const Rows& rows) const override {
     constexpr uint64_t most = std::numeric_limits<uint32_t>::max();
-    return rows.count > 1 && rows.count <= most && rows.length <= rows.destinationStep && rows.length <= rows.sourceStep &&
-           rows.destinationStep <= most && rows.sourceStep <= most;
+    return rows.count > 1 && rows.count <= most && rows.length <= rows.destinationStep &&
+           rows.length <= rows.sourceStep && rows.destinationStep <= most && rows.sourceStep <= most;
   }
 
   Status copyRows(const Rows& rows) override {
@@ -85,7 +89,8 @@ class LevelZeroQueue final : public Queue {
   Result<CompletionRef> mark() override {
     auto done = EventCompletion::make(events_);
     if (!done.ok()) return done.status();
-    if (Status status = barrier(done.value()->event(), nullptr); !status.ok()) return signalled(done.value(), std::move(status));
+    if (Status status = barrier(done.value()->event(), nullptr); !status.ok())
+      return signalled(done.value(), std::move(status));
     return CompletionRef(done.value());
   }
 
@@ -112,7 +117,8 @@ class LevelZeroQueue final : public Queue {
 
   Status appendCopy(uint64_t destination, uint64_t source, uint64_t length, ze::EventHandle signal) {
     if (Status status = keepOrder(); !status.ok()) return status;
-    return append(api_.copy, reinterpret_cast<void*>(destination), reinterpret_cast<const void*>(source), length, signal);
+    return append(api_.copy, reinterpret_cast<void*>(destination), reinterpret_cast<const void*>(source), length,
+                  signal);
   }
 
   /** Every command begins with the list and ends with the events to wait for, of which there are none. */
@@ -173,7 +179,8 @@ class LevelZeroDevice final : public DriverDevice {
 
   Status open(const Capabilities& forbidden) {
     ze::ContextDescription description;
-    if (Status status = callLevelZero(api_.createContext, listed_.driver, &description, &context_); !status.ok()) return status;
+    if (Status status = callLevelZero(api_.createContext, listed_.driver, &description, &context_); !status.ok())
+      return status;
     chooseGroup();
     probeHostMemory(forbidden);
     probeImport(forbidden);
@@ -256,7 +263,8 @@ class LevelZeroDevice final : public DriverDevice {
   Result<void*> hostMemory(uint64_t length) {
     ze::HostMemoryDescription description;
     void* memory = nullptr;
-    if (Status status = callLevelZero(api_.allocateHost, context_, &description, static_cast<size_t>(length), alignment, &memory);
+    if (Status status =
+            callLevelZero(api_.allocateHost, context_, &description, static_cast<size_t>(length), alignment, &memory);
         !status.ok())
       return status;
     return memory;
@@ -273,8 +281,10 @@ class LevelZeroDevice final : public DriverDevice {
   void probeImport(const Capabilities& forbidden) {
     if (forbidden.hostPointerImport) return;
     void *import = nullptr, *release = nullptr;
-    if (api_.extensionFunction(listed_.driver, ze::importName, &import) != ze::code::success || import == nullptr) return;
-    if (api_.extensionFunction(listed_.driver, ze::releaseName, &release) != ze::code::success || release == nullptr) return;
+    if (api_.extensionFunction(listed_.driver, ze::importName, &import) != ze::code::success || import == nullptr)
+      return;
+    if (api_.extensionFunction(listed_.driver, ze::releaseName, &release) != ze::code::success || release == nullptr)
+      return;
     import_ = reinterpret_cast<ze::ImportFunction*>(import);
     release_ = reinterpret_cast<ze::ReleaseFunction*>(release);
     capabilities_.hostPointerImport = true;
@@ -319,7 +329,8 @@ class LevelZeroPlatform final : public Platform {
   Status list() {
     if (Status status = callLevelZero(api_.initialise, 0u); !status.ok()) return status;
     uint32_t count = 0;
-    if (Status status = callLevelZero(api_.drivers, &count, static_cast<ze::DriverHandle*>(nullptr)); !status.ok()) return status;
+    if (Status status = callLevelZero(api_.drivers, &count, static_cast<ze::DriverHandle*>(nullptr)); !status.ok())
+      return status;
     std::vector<ze::DriverHandle> drivers(count);
     if (count > 0)
       if (Status status = callLevelZero(api_.drivers, &count, drivers.data()); !status.ok()) return status;
@@ -343,7 +354,8 @@ class LevelZeroPlatform final : public Platform {
     ze::DriverProperties properties;
     if (Status status = callLevelZero(api_.driverApiVersion, driver, &apiVersion); !status.ok()) return status;
     if (Status status = callLevelZero(api_.driverProperties, driver, &properties); !status.ok()) return status;
-    if (Status status = callLevelZero(api_.devices, driver, &count, static_cast<ze::DeviceHandle*>(nullptr)); !status.ok())
+    if (Status status = callLevelZero(api_.devices, driver, &count, static_cast<ze::DeviceHandle*>(nullptr));
+        !status.ok())
       return status;
     std::vector<ze::DeviceHandle> devices(count);
     if (count > 0)
@@ -355,8 +367,8 @@ class LevelZeroPlatform final : public Platform {
       listed.properties.name[sizeof listed.properties.name - 1] = '\0';
       listed_.push_back(listed);
       facts_.push_back({listed.properties.name, "gpu",
-                        std::to_string(properties.driverVersion) + " (Level Zero " + std::to_string(apiVersion >> 16) + "." +
-                            std::to_string(apiVersion & 0xffff) + ")",
+                        std::to_string(properties.driverVersion) + " (Level Zero " + std::to_string(apiVersion >> 16) +
+                            "." + std::to_string(apiVersion & 0xffff) + ")",
                         memoryOf(device), listed.properties.maxAllocationBytes});
     }
     return {};
@@ -379,8 +391,8 @@ class LevelZeroPlatform final : public Platform {
 
 std::string fillApi(ze::Api& api, void* library) {
   std::string missing;
-#define TENSORFERRY_LEVEL_ZERO_FIND(member, symbol, ...)                                        \
-  api.member.name = #symbol;                                                                    \
+#define TENSORFERRY_LEVEL_ZERO_FIND(member, symbol, ...)                                          \
+  api.member.name = #symbol;                                                                      \
   api.member.function = reinterpret_cast<decltype(api.member.function)>(dlsym(library, #symbol)); \
   if (api.member.function == nullptr && missing.empty()) missing = #symbol;
   TENSORFERRY_LEVEL_ZERO_FUNCTIONS(TENSORFERRY_LEVEL_ZERO_FIND)

@@ -73,7 +73,8 @@ const char* levelZeroName(ze::Result result) noexcept {
 Status levelZeroFailure(const char* function, ze::Result result) {
   char number[16];
   std::snprintf(number, sizeof number, "0x%08x", result);
-  return failure(level_zero::codeOf(result), function, std::string("ZE_RESULT ") + levelZeroName(result) + " (" + number + ").",
+  return failure(level_zero::codeOf(result), function,
+                 std::string("ZE_RESULT ") + levelZeroName(result) + " (" + number + ").",
                  static_cast<int32_t>(result));
 }
 
@@ -89,7 +90,8 @@ Status EventPool::grow() {
   ze::PoolHandle pool = nullptr;
   ze::DeviceHandle device = device_;
   pools_.reserve(pools_.size() + 1);
-  if (Status status = callLevelZero(api_.createPool, context_, &description, 1u, &device, &pool); !status.ok()) return status;
+  if (Status status = callLevelZero(api_.createPool, context_, &description, 1u, &device, &pool); !status.ok())
+    return status;
   pools_.push_back(pool);
   for (auto* list : {&all_, &clean_, &used_}) list->reserve(pools_.size() * level_zero::eventsPerPool);
   for (uint32_t i = 0; i < level_zero::eventsPerPool; i++) {
@@ -146,7 +148,8 @@ Result<bool> EventCompletion::wait(std::chrono::nanoseconds limit) {
   // A wait that fails says nothing of the work. Where asking still works, the work goes on and is asked for.
   auto done = isDone();
   if (!done.ok()) return levelZeroFailure(pool_->api().waitEvent.name, result);
-  if (!done.value()) std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(limit, std::chrono::milliseconds(1)));
+  if (!done.value())
+    std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(limit, std::chrono::milliseconds(1)));
   return done;
 }
 

@@ -10,8 +10,8 @@
 #include <mutex>
 #include <vector>
 
-#include "driver.h"
 #include <tensorferry_xpu/level_zero_api.h>
+#include "driver.h"
 
 namespace tensorferry::xpu {
 
@@ -33,7 +33,8 @@ struct TickFacts {
 
 class EventPool : public std::enable_shared_from_this<EventPool> {
  public:
-  EventPool(const ze::Api& api, ze::ContextHandle context, ze::DeviceHandle device, bool timed, TickFacts ticks) noexcept
+  EventPool(const ze::Api& api, ze::ContextHandle context, ze::DeviceHandle device, bool timed,
+            TickFacts ticks) noexcept
       : api_(api), context_(context), device_(device), timed_(timed), ticks_(ticks) {}
   EventPool(const EventPool&) = delete;
   EventPool& operator=(const EventPool&) = delete;

@@ -26,8 +26,9 @@ using QueueHandle = Handle<struct QueueTag>*;
 using EventHandle = Handle<struct EventTag>*;
 
 inline constexpr uint64_t deviceCpu = 2, deviceGpu = 4, deviceAccelerator = 8, deviceAll = 0xffffffff;
-inline constexpr uint32_t deviceType = 0x1000, deviceMaxAllocation = 0x1010, deviceGlobalMemory = 0x101f, deviceName = 0x102b,
-                          driverVersion = 0x102d, deviceVersion = 0x102f, deviceSvmCapabilities = 0x1053;
+inline constexpr uint32_t deviceType = 0x1000, deviceMaxAllocation = 0x1010, deviceGlobalMemory = 0x101f,
+                          deviceName = 0x102b, driverVersion = 0x102d, deviceVersion = 0x102f,
+                          deviceSvmCapabilities = 0x1053;
 inline constexpr uint64_t svmCoarseBuffer = 1;
 inline constexpr uint64_t memoryReadWrite = 1;
 /** A property of a queue and its value. */
@@ -50,30 +51,31 @@ struct Entry<Answer(Values...)> {
 };
 
 /** (member, name, signature); all are part of OpenCL 2.0. */
-#define TENSORFERRY_OPENCL_FUNCTIONS(X)                                                                                   \
-  X(platforms, clGetPlatformIDs, int32_t(uint32_t, PlatformHandle*, uint32_t*))                                           \
-  X(devices, clGetDeviceIDs, int32_t(PlatformHandle, uint64_t, uint32_t, DeviceHandle*, uint32_t*))                       \
-  X(deviceInfo, clGetDeviceInfo, int32_t(DeviceHandle, uint32_t, size_t, void*, size_t*))                                 \
-  X(createContext, clCreateContext,                                                                                       \
-    ContextHandle(const intptr_t*, uint32_t, const DeviceHandle*, void (*)(const char*, const void*, size_t, void*),      \
-                  void*, int32_t*))                                                                                       \
-  X(releaseContext, clReleaseContext, int32_t(ContextHandle))                                                             \
-  X(createQueue, clCreateCommandQueueWithProperties, QueueHandle(ContextHandle, DeviceHandle, const uint64_t*, int32_t*)) \
-  X(releaseQueue, clReleaseCommandQueue, int32_t(QueueHandle))                                                            \
-  X(flush, clFlush, int32_t(QueueHandle))                                                                                 \
-  X(allocate, clSVMAlloc, void*(ContextHandle, uint64_t, size_t, uint32_t))                                               \
-  X(free, clSVMFree, void(ContextHandle, void*))                                                                          \
-  X(copy, clEnqueueSVMMemcpy,                                                                                             \
-    int32_t(QueueHandle, uint32_t, void*, const void*, size_t, uint32_t, const EventHandle*, EventHandle*))               \
-  X(fill, clEnqueueSVMMemFill,                                                                                            \
-    int32_t(QueueHandle, void*, const void*, size_t, size_t, uint32_t, const EventHandle*, EventHandle*))                 \
-  X(marker, clEnqueueMarkerWithWaitList, int32_t(QueueHandle, uint32_t, const EventHandle*, EventHandle*))                \
-  X(barrier, clEnqueueBarrierWithWaitList, int32_t(QueueHandle, uint32_t, const EventHandle*, EventHandle*))              \
-  X(userEvent, clCreateUserEvent, EventHandle(ContextHandle, int32_t*))                                                   \
-  X(setUserEvent, clSetUserEventStatus, int32_t(EventHandle, int32_t))                                                    \
-  X(releaseEvent, clReleaseEvent, int32_t(EventHandle))                                                                   \
-  X(eventInfo, clGetEventInfo, int32_t(EventHandle, uint32_t, size_t, void*, size_t*))                                    \
-  X(eventCallback, clSetEventCallback, int32_t(EventHandle, int32_t, Notify*, void*))                                     \
+#define TENSORFERRY_OPENCL_FUNCTIONS(X)                                                                              \
+  X(platforms, clGetPlatformIDs, int32_t(uint32_t, PlatformHandle*, uint32_t*))                                      \
+  X(devices, clGetDeviceIDs, int32_t(PlatformHandle, uint64_t, uint32_t, DeviceHandle*, uint32_t*))                  \
+  X(deviceInfo, clGetDeviceInfo, int32_t(DeviceHandle, uint32_t, size_t, void*, size_t*))                            \
+  X(createContext, clCreateContext,                                                                                  \
+    ContextHandle(const intptr_t*, uint32_t, const DeviceHandle*, void (*)(const char*, const void*, size_t, void*), \
+                  void*, int32_t*))                                                                                  \
+  X(releaseContext, clReleaseContext, int32_t(ContextHandle))                                                        \
+  X(createQueue, clCreateCommandQueueWithProperties,                                                                 \
+    QueueHandle(ContextHandle, DeviceHandle, const uint64_t*, int32_t*))                                             \
+  X(releaseQueue, clReleaseCommandQueue, int32_t(QueueHandle))                                                       \
+  X(flush, clFlush, int32_t(QueueHandle))                                                                            \
+  X(allocate, clSVMAlloc, void*(ContextHandle, uint64_t, size_t, uint32_t))                                          \
+  X(free, clSVMFree, void(ContextHandle, void*))                                                                     \
+  X(copy, clEnqueueSVMMemcpy,                                                                                        \
+    int32_t(QueueHandle, uint32_t, void*, const void*, size_t, uint32_t, const EventHandle*, EventHandle*))          \
+  X(fill, clEnqueueSVMMemFill,                                                                                       \
+    int32_t(QueueHandle, void*, const void*, size_t, size_t, uint32_t, const EventHandle*, EventHandle*))            \
+  X(marker, clEnqueueMarkerWithWaitList, int32_t(QueueHandle, uint32_t, const EventHandle*, EventHandle*))           \
+  X(barrier, clEnqueueBarrierWithWaitList, int32_t(QueueHandle, uint32_t, const EventHandle*, EventHandle*))         \
+  X(userEvent, clCreateUserEvent, EventHandle(ContextHandle, int32_t*))                                              \
+  X(setUserEvent, clSetUserEventStatus, int32_t(EventHandle, int32_t))                                               \
+  X(releaseEvent, clReleaseEvent, int32_t(EventHandle))                                                              \
+  X(eventInfo, clGetEventInfo, int32_t(EventHandle, uint32_t, size_t, void*, size_t*))                               \
+  X(eventCallback, clSetEventCallback, int32_t(EventHandle, int32_t, Notify*, void*))                                \
   X(eventProfile, clGetEventProfilingInfo, int32_t(EventHandle, uint32_t, size_t, void*, size_t*))
 
 struct Api {

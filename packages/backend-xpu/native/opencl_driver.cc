@@ -138,7 +138,8 @@ class ClDevice final : public DriverDevice {
   Result<void*> allocate(uint64_t length) override {
     void* memory = api_.allocate(context_, cl::memoryReadWrite, length, alignment);
     if (memory == nullptr)
-      return failure(Code::OutOfMemory, api_.allocate.name, "OpenCL has no " + std::to_string(length) + " bytes of shared virtual memory.");
+      return failure(Code::OutOfMemory, api_.allocate.name,
+                     "OpenCL has no " + std::to_string(length) + " bytes of shared virtual memory.");
     return memory;
   }
 
@@ -182,10 +183,12 @@ class ClPlatform final : public Platform {
 
   Status list() {
     uint32_t count = 0;
-    if (Status status = callOpenCl(api_.platforms, 0u, static_cast<cl::PlatformHandle*>(nullptr), &count); !status.ok()) return status;
+    if (Status status = callOpenCl(api_.platforms, 0u, static_cast<cl::PlatformHandle*>(nullptr), &count); !status.ok())
+      return status;
     std::vector<cl::PlatformHandle> platforms(count);
     if (count > 0)
-      if (Status status = callOpenCl(api_.platforms, count, platforms.data(), static_cast<uint32_t*>(nullptr)); !status.ok())
+      if (Status status = callOpenCl(api_.platforms, count, platforms.data(), static_cast<uint32_t*>(nullptr));
+          !status.ok())
         return status;
     for (const auto platform : platforms)
       if (Status status = listPlatform(platform); !status.ok()) return status;
@@ -229,7 +232,8 @@ class ClPlatform final : public Platform {
     if (answer == cl::code::deviceNotFound || count == 0) return {};
     if (answer != cl::code::success) return openClFailure(api_.devices.name, answer);
     std::vector<cl::DeviceHandle> devices(count);
-    if (Status status = callOpenCl(api_.devices, platform, cl::deviceAll, count, devices.data(), static_cast<uint32_t*>(nullptr));
+    if (Status status =
+            callOpenCl(api_.devices, platform, cl::deviceAll, count, devices.data(), static_cast<uint32_t*>(nullptr));
         !status.ok())
       return status;
     for (const auto device : devices)
@@ -242,7 +246,8 @@ class ClPlatform final : public Platform {
     static constexpr const char* kinds[] = {"gpu", "accelerator", "cpu"};
     return {textOf(listed.device, cl::deviceName), kinds[rank(listed.type)],
             textOf(listed.device, cl::driverVersion) + " (" + textOf(listed.device, cl::deviceVersion) + ")",
-            infoOf<uint64_t>(listed.device, cl::deviceGlobalMemory), infoOf<uint64_t>(listed.device, cl::deviceMaxAllocation)};
+            infoOf<uint64_t>(listed.device, cl::deviceGlobalMemory),
+            infoOf<uint64_t>(listed.device, cl::deviceMaxAllocation)};
   }
 
   const cl::Api& api_;

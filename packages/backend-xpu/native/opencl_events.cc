@@ -37,10 +37,13 @@ Status openClFailure(const char* function, int32_t answer) {
 
 Result<bool> ClCompletion::isDone() {
   int32_t status = 0;
-  if (Status answer = callOpenCl(api_.eventInfo, event_, cl::eventStatus, sizeof status, static_cast<void*>(&status), static_cast<size_t*>(nullptr)); !answer.ok())
+  if (Status answer = callOpenCl(api_.eventInfo, event_, cl::eventStatus, sizeof status, static_cast<void*>(&status),
+                                 static_cast<size_t*>(nullptr));
+      !answer.ok())
     return answer;
   if (status >= 0) return status == cl::statusComplete;
-  return failure(Code::SystemFailure, "command", "The command ended with OpenCL's " + std::to_string(status) + ".", status);
+  return failure(Code::SystemFailure, "command", "The command ended with OpenCL's " + std::to_string(status) + ".",
+                 status);
 }
 
 Result<bool> ClCompletion::wait(std::chrono::nanoseconds limit) {
@@ -58,7 +61,8 @@ Result<bool> ClCompletion::wait(std::chrono::nanoseconds limit) {
         (*owner)->ended = true;
         (*owner)->changed.notify_all();
       };
-      Status status = callOpenCl(api_.eventCallback, event_, cl::statusComplete, static_cast<cl::Notify*>(notify), static_cast<void*>(held.get()));
+      Status status = callOpenCl(api_.eventCallback, event_, cl::statusComplete, static_cast<cl::Notify*>(notify),
+                                 static_cast<void*>(held.get()));
       if (!status.ok()) {
         waiting_ = nullptr;
         return status;

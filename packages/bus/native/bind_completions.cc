@@ -74,8 +74,8 @@ Napi::Value startAwaitCompletion(const Napi::CallbackInfo& info) {
     auto pool = info.Length() == 6 ? unwrap<JobPool>(info[0]) : nullptr;
     auto handle = info.Length() == 6 ? unwrap<CompletionHandle>(info[1]) : nullptr;
     auto file = info.Length() == 6 ? fileOf(info[2]) : nullptr;
-    if (pool == nullptr || handle == nullptr || handle->semaphore == nullptr || file == nullptr || !readBytes(info[3], key) ||
-        !info[4].IsNumber() || !info[5].IsFunction())
+    if (pool == nullptr || handle == nullptr || handle->semaphore == nullptr || file == nullptr ||
+        !readBytes(info[3], key) || !info[4].IsNumber() || !info[5].IsFunction())
       return toJs(info.Env(), badArgument("startAwaitCompletion",
                                           "(pool, open completion, open file, key, milliseconds, callback)"));
     auto job = std::make_shared<AwaitJob>(handle->semaphore, std::move(file), std::move(key),
@@ -98,7 +98,8 @@ Napi::Value closeCompletion(const Napi::CallbackInfo& info) {
 /** For a client that is to go on without a reply. */
 Napi::Value completeWithoutReply(const Napi::CallbackInfo& info) {
   return guarded(info, "completeWithoutReply", [&]() -> Napi::Value {
-    if (info.Length() != 1 || !info[0].IsString()) return toJs(info.Env(), badArgument("completeWithoutReply", "(name)"));
+    if (info.Length() != 1 || !info[0].IsString())
+      return toJs(info.Env(), badArgument("completeWithoutReply", "(name)"));
     return toJs(info.Env(), Semaphore::complete(info[0].As<Napi::String>().Utf8Value()));
   });
 }

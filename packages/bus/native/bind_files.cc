@@ -70,7 +70,8 @@ class ClearJob final : public Job {
 
 class GetJob final : public Job {
  public:
-  GetJob(std::shared_ptr<LmdbFile> file, std::vector<std::string> keys) : file_(std::move(file)), keys_(std::move(keys)) {}
+  GetJob(std::shared_ptr<LmdbFile> file, std::vector<std::string> keys)
+      : file_(std::move(file)), keys_(std::move(keys)) {}
   void run(size_t) noexcept override {
     const auto file = std::move(file_);
     Status status = caught("get", [&] {
@@ -116,7 +117,8 @@ Napi::Value startPut(const Napi::CallbackInfo& info) {
     auto pool = info.Length() == 6 ? unwrap<JobPool>(info[0]) : nullptr;
     auto file = info.Length() == 6 ? fileOf(info[1]) : nullptr;
     const auto refuse = [&] {
-      return toJs(info.Env(), badArgument("startPut", "(pool, open file, keys, values, semaphore or undefined, callback)"));
+      return toJs(info.Env(),
+                  badArgument("startPut", "(pool, open file, keys, values, semaphore or undefined, callback)"));
     };
     if (pool == nullptr || file == nullptr || !readByteArrays(info[2], keys) || !info[3].IsArray() ||
         !(info[4].IsString() || info[4].IsUndefined()) || !info[5].IsFunction())
@@ -154,8 +156,8 @@ Napi::Value startGet(const Napi::CallbackInfo& info) {
     auto file = info.Length() == 4 ? fileOf(info[1]) : nullptr;
     if (pool == nullptr || file == nullptr || !readByteArrays(info[2], keys) || !info[3].IsFunction())
       return toJs(info.Env(), badArgument("startGet", "(pool, open file, keys, callback)"));
-    return Jobs::of(info.Env())->start(pool, std::make_shared<GetJob>(std::move(file), std::move(keys)),
-                                       info[3].As<Napi::Function>());
+    return Jobs::of(info.Env())
+        ->start(pool, std::make_shared<GetJob>(std::move(file), std::move(keys)), info[3].As<Napi::Function>());
   });
 }
 

@@ -125,8 +125,9 @@ Napi::Value startOpenQueue(const Napi::CallbackInfo& info) {
   return guarded(info, "startOpenQueue", [&]() -> Napi::Value {
     QueueSettings settings{};
     auto pool = info.Length() == 7 ? unwrap<JobPool>(info[0]) : nullptr;
-    if (pool == nullptr || !info[1].IsString() || !info[2].IsBoolean() || !readNumber(info[3], 1u << 30, settings.capacity) ||
-        settings.capacity == 0 || !readNumber(info[4], exact, settings.mapBytes) || !info[5].IsNumber() || !info[6].IsFunction())
+    if (pool == nullptr || !info[1].IsString() || !info[2].IsBoolean() ||
+        !readNumber(info[3], 1u << 30, settings.capacity) || settings.capacity == 0 ||
+        !readNumber(info[4], exact, settings.mapBytes) || !info[5].IsNumber() || !info[6].IsFunction())
       return toJs(info.Env(),
                   badArgument("startOpenQueue", "(pool, path, asAgent, capacity, mapBytes, milliseconds, callback)"));
     settings.path = info[1].As<Napi::String>().Utf8Value();
@@ -141,9 +142,11 @@ Napi::Value startEnqueue(const Napi::CallbackInfo& info) {
     std::vector<std::string> messages;
     auto pool = info.Length() == 5 ? unwrap<JobPool>(info[0]) : nullptr;
     auto queue = info.Length() == 5 ? queueOf(info[1]) : nullptr;
-    if (pool == nullptr || queue == nullptr || !readByteArrays(info[2], messages) || !info[3].IsNumber() || !info[4].IsFunction())
+    if (pool == nullptr || queue == nullptr || !readByteArrays(info[2], messages) || !info[3].IsNumber() ||
+        !info[4].IsFunction())
       return toJs(info.Env(), badArgument("startEnqueue", "(pool, open queue, messages, milliseconds, callback)"));
-    auto job = std::make_shared<EnqueueJob>(std::move(queue), std::move(messages), info[3].As<Napi::Number>().DoubleValue());
+    auto job =
+        std::make_shared<EnqueueJob>(std::move(queue), std::move(messages), info[3].As<Napi::Number>().DoubleValue());
     return Jobs::of(info.Env())->start(pool, std::move(job), info[4].As<Napi::Function>());
   });
 }
@@ -153,8 +156,8 @@ Napi::Value startDequeue(const Napi::CallbackInfo& info) {
     uint64_t most = 0;
     auto pool = info.Length() == 5 ? unwrap<JobPool>(info[0]) : nullptr;
     auto queue = info.Length() == 5 ? queueOf(info[1]) : nullptr;
-    if (pool == nullptr || queue == nullptr || !readNumber(info[2], 1u << 20, most) || most == 0 || !info[3].IsNumber() ||
-        !info[4].IsFunction())
+    if (pool == nullptr || queue == nullptr || !readNumber(info[2], 1u << 20, most) || most == 0 ||
+        !info[3].IsNumber() || !info[4].IsFunction())
       return toJs(info.Env(), badArgument("startDequeue", "(pool, open queue, most, milliseconds, callback)"));
     auto job = std::make_shared<DequeueJob>(std::move(queue), most, info[3].As<Napi::Number>().DoubleValue());
     return Jobs::of(info.Env())->start(pool, std::move(job), info[4].As<Napi::Function>());
@@ -167,7 +170,8 @@ Napi::Value startQueueStatus(const Napi::CallbackInfo& info) {
     auto queue = info.Length() == 3 ? queueOf(info[1]) : nullptr;
     if (pool == nullptr || queue == nullptr || !info[2].IsFunction())
       return toJs(info.Env(), badArgument("startQueueStatus", "(pool, open queue, callback)"));
-    return Jobs::of(info.Env())->start(pool, std::make_shared<StatusJob>(std::move(queue)), info[2].As<Napi::Function>());
+    return Jobs::of(info.Env())
+        ->start(pool, std::make_shared<StatusJob>(std::move(queue)), info[2].As<Napi::Function>());
   });
 }
 
@@ -175,7 +179,8 @@ Napi::Value startQueueStatus(const Napi::CallbackInfo& info) {
 Napi::Value closeQueue(const Napi::CallbackInfo& info) {
   return guarded(info, "closeQueue", [&]() -> Napi::Value {
     auto handle = info.Length() == 2 ? unwrap<QueueHandle>(info[0]) : nullptr;
-    if (handle == nullptr || !info[1].IsBoolean()) return toJs(info.Env(), badArgument("closeQueue", "(queue, destroy)"));
+    if (handle == nullptr || !info[1].IsBoolean())
+      return toJs(info.Env(), badArgument("closeQueue", "(queue, destroy)"));
     if (handle->queue != nullptr && info[1].As<Napi::Boolean>().Value()) handle->queue->destroy();
     handle->queue = nullptr;
     return succeed(info.Env());

@@ -70,7 +70,8 @@ Napi::Value startSemaphoreWait(const Napi::CallbackInfo& info) {
     if (semaphore == nullptr || !info[1].IsNumber() || !info[2].IsFunction())
       return toJs(info.Env(), badArgument("startSemaphoreWait", "(semaphore, milliseconds, callback)"));
     Jobs* jobs = Jobs::of(info.Env());
-    return jobs->start(jobs->makePool(1), std::make_shared<WaitJob>(std::move(semaphore), info[1].As<Napi::Number>().DoubleValue()),
+    return jobs->start(jobs->makePool(1),
+                       std::make_shared<WaitJob>(std::move(semaphore), info[1].As<Napi::Number>().DoubleValue()),
                        info[2].As<Napi::Function>());
   });
 }

@@ -27,7 +27,8 @@ std::shared_ptr<LmdbFile> fileOf(Napi::Value value);
 inline bool readNumber(Napi::Value value, uint64_t limit, uint64_t& out) {
   if (!value.IsNumber()) return false;
   const double number = value.As<Napi::Number>().DoubleValue();
-  if (!(number >= 0 && number <= static_cast<double>(limit)) || number != static_cast<double>(static_cast<uint64_t>(number)))
+  if (!(number >= 0 && number <= static_cast<double>(limit)) ||
+      number != static_cast<double>(static_cast<uint64_t>(number)))
     return false;
   out = static_cast<uint64_t>(number);
   return true;

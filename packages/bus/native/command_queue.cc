@@ -45,7 +45,8 @@ Result<Positions> positions(const LmdbFile::Transaction& transaction) {
   if (!head.ok()) return head.status();
   auto tail = position(transaction, tailKey);
   if (!tail.ok()) return tail.status();
-  if (tail.value() < head.value()) return failure(Code::InvalidHandle, "read queue", "The queue ends before it begins.");
+  if (tail.value() < head.value())
+    return failure(Code::InvalidHandle, "read queue", "The queue ends before it begins.");
   return Positions{head.value(), tail.value()};
 }
 
@@ -235,8 +236,8 @@ Result<std::shared_ptr<CommandQueue>> CommandQueue::connect(const QueueSettings&
 
 bool CommandQueue::isCurrent() const noexcept { return file_->isCurrent() && items_.isCurrent() && space_.isCurrent(); }
 
-Status CommandQueue::enqueue(const std::vector<std::string>& messages, const Deadline& deadline, const CancelToken& cancel,
-                             ProgressCounter& enqueued) {
+Status CommandQueue::enqueue(const std::vector<std::string>& messages, const Deadline& deadline,
+                             const CancelToken& cancel, ProgressCounter& enqueued) {
   size_t done = 0;
   if (!isCurrent()) return failure(Code::PeerGone, "enqueue", "The queue " + settings_.path + " was replaced.");
   while (done < messages.size()) {
@@ -246,8 +247,9 @@ Status CommandQueue::enqueue(const std::vector<std::string>& messages, const Dea
       case Semaphore::Waited::cancelled:
         return cancelled("enqueue");
       case Semaphore::Waited::timedOut:
-        return failure(Code::DeadlineExceeded, "enqueue",
-                       "The queue " + settings_.path + " stayed full: " + std::to_string(settings_.capacity) + " commands wait.");
+        return failure(
+            Code::DeadlineExceeded, "enqueue",
+            "The queue " + settings_.path + " stayed full: " + std::to_string(settings_.capacity) + " commands wait.");
     }
     size_t places = 1;
     while (places < messages.size() - done && space_.tryTake()) places++;

@@ -23,7 +23,8 @@ std::string lockPathOf(const std::string& path) { return path + "-lock"; }
 Status checkFacts(const struct stat& facts, const std::string& path) {
   if (!S_ISREG(facts.st_mode)) return failure(Code::PermissionDenied, "open", path + " is not a plain file.");
   if (facts.st_uid != geteuid()) return failure(Code::PermissionDenied, "open", path + " belongs to another user.");
-  if ((facts.st_mode & 022) != 0) return failure(Code::PermissionDenied, "open", path + " can be written by other users.");
+  if ((facts.st_mode & 022) != 0)
+    return failure(Code::PermissionDenied, "open", path + " can be written by other users.");
   return Status{};
 }
 
@@ -44,8 +45,8 @@ std::optional<LmdbFile::Identity> LmdbFile::identityOf(const std::string& path) 
   return Identity{facts.st_dev, facts.st_ino};
 }
 
-Result<std::shared_ptr<LmdbFile>> LmdbFile::open(const std::string& path, const std::string& database, uint64_t mapBytes,
-                                                 bool make) {
+Result<std::shared_ptr<LmdbFile>> LmdbFile::open(const std::string& path, const std::string& database,
+                                                 uint64_t mapBytes, bool make) {
   auto library = lmdb::library();
   if (!library.ok()) return library.status();
   static std::mutex mutex;
@@ -88,8 +89,8 @@ Status LmdbFile::openEnvironment(const std::string& database, uint64_t mapBytes)
   if (code != 0) return lmdb::failed(lmdb_, "mdb_env_create", code, path);
   lmdb_.env_set_mapsize(environment_, mapBytes);
   lmdb_.env_set_maxdbs(environment_, 4);
-  code = lmdb_.env_open(environment_, path.c_str(), lmdb::noSubFolder | lmdb::noSync | lmdb::noThreadLocals | lmdb::noReadAhead,
-                        ownerOnly);
+  code = lmdb_.env_open(environment_, path.c_str(),
+                        lmdb::noSubFolder | lmdb::noSync | lmdb::noThreadLocals | lmdb::noReadAhead, ownerOnly);
   if (code != 0) return lmdb::failed(lmdb_, "mdb_env_open", code, path);
   int descriptor = -1, dead = 0;
   struct stat facts;
@@ -115,9 +116,7 @@ LmdbFile::~LmdbFile() {
   if (environment_ != nullptr) lmdb_.env_close(environment_);
 }
 
-bool LmdbFile::isCurrent() const noexcept {
-  return identityOf(path) == data_ && identityOf(lockPathOf(path)) == lock_;
-}
+bool LmdbFile::isCurrent() const noexcept { return identityOf(path) == data_ && identityOf(lockPathOf(path)) == lock_; }
 
 void LmdbFile::unlink() const noexcept {
   if (identityOf(path) == data_) ::unlink(path.c_str());

@@ -28,11 +28,11 @@ Result<const Library*> open() {
       find(handle, "mdb_env_create", table.env_create) && find(handle, "mdb_env_open", table.env_open) &&
       find(handle, "mdb_env_close", table.env_close) && find(handle, "mdb_env_get_fd", table.env_get_fd) &&
       find(handle, "mdb_env_set_mapsize", table.env_set_mapsize) &&
-      find(handle, "mdb_env_set_maxdbs", table.env_set_maxdbs) && find(handle, "mdb_reader_check", table.reader_check) &&
-      find(handle, "mdb_txn_begin", table.txn_begin) && find(handle, "mdb_txn_commit", table.txn_commit) &&
-      find(handle, "mdb_txn_abort", table.txn_abort) && find(handle, "mdb_dbi_open", table.dbi_open) &&
-      find(handle, "mdb_get", table.get) && find(handle, "mdb_put", table.put) && find(handle, "mdb_del", table.del) &&
-      find(handle, "mdb_drop", table.drop);
+      find(handle, "mdb_env_set_maxdbs", table.env_set_maxdbs) &&
+      find(handle, "mdb_reader_check", table.reader_check) && find(handle, "mdb_txn_begin", table.txn_begin) &&
+      find(handle, "mdb_txn_commit", table.txn_commit) && find(handle, "mdb_txn_abort", table.txn_abort) &&
+      find(handle, "mdb_dbi_open", table.dbi_open) && find(handle, "mdb_get", table.get) &&
+      find(handle, "mdb_put", table.put) && find(handle, "mdb_del", table.del) && find(handle, "mdb_drop", table.drop);
   if (!complete) return failure(Code::Unsupported, "dlsym", "liblmdb lacks functions of version 0.9.");
   int major = 0, minor = 0, patch = 0;
   table.version(&major, &minor, &patch);

@@ -25,8 +25,8 @@ struct MDB_val {
 inline constexpr unsigned noSubFolder = 0x4000, noSync = 0x10000, readOnly = 0x20000, noThreadLocals = 0x200000,
                           noReadAhead = 0x800000;
 inline constexpr unsigned create = 0x40000;
-inline constexpr int notFound = -30798, corrupted = -30796, versionMismatch = -30794, invalid = -30793, mapFull = -30792,
-                     readersFull = -30790, mapResized = -30785, badValueSize = -30781;
+inline constexpr int notFound = -30798, corrupted = -30796, versionMismatch = -30794, invalid = -30793,
+                     mapFull = -30792, readersFull = -30790, mapResized = -30785, badValueSize = -30781;
 
 struct Library {
   const char* (*strerror)(int);

@@ -30,7 +30,8 @@ Result<ino_t> checkFile(const std::string& name) {
   struct stat facts;
   if (lstat(fileOf(name).c_str(), &facts) != 0) return systemFailure("lstat", "Semaphore " + name);
   if (!S_ISREG(facts.st_mode) || facts.st_uid != geteuid() || (facts.st_mode & 022) != 0)
-    return failure(Code::PermissionDenied, "sem_open", "Semaphore " + name + " belongs to, or can be changed by, other users.");
+    return failure(Code::PermissionDenied, "sem_open",
+                   "Semaphore " + name + " belongs to, or can be changed by, other users.");
   return facts.st_ino;
 }
 
@@ -49,9 +50,7 @@ Result<Semaphore> Semaphore::create(const std::string& name, uint32_t initial) {
   return adopt(name, ::sem_open(name.c_str(), O_CREAT | O_EXCL, 0600, initial));
 }
 
-Result<Semaphore> Semaphore::open(const std::string& name) {
-  return adopt(name, ::sem_open(name.c_str(), 0));
-}
+Result<Semaphore> Semaphore::open(const std::string& name) { return adopt(name, ::sem_open(name.c_str(), 0)); }
 
 Result<Semaphore> Semaphore::adopt(const std::string& name, sem_t* handle) {
   if (handle == SEM_FAILED) return systemFailure("sem_open", "Semaphore " + name);

@@ -38,9 +38,10 @@ Result<std::shared_ptr<TorchMemory>> TorchMemory::open(const std::string& name, 
   if (!file.ok()) return file.status();
   if (file.value().byteLength < headerBytes || file.value().byteLength - headerBytes < byteLength)
     return failure(Code::InvalidHandle, "shm_open",
-                   "Shared memory " + name + " has " + std::to_string(file.value().byteLength) + " bytes, too few for " +
-                       std::to_string(byteLength) + ".");
-  auto mapping = Mapping::map(file.value().descriptor.get(), headerBytes + byteLength, PROT_READ | PROT_WRITE, MAP_SHARED);
+                   "Shared memory " + name + " has " + std::to_string(file.value().byteLength) +
+                       " bytes, too few for " + std::to_string(byteLength) + ".");
+  auto mapping =
+      Mapping::map(file.value().descriptor.get(), headerBytes + byteLength, PROT_READ | PROT_WRITE, MAP_SHARED);
   if (!mapping.ok()) return mapping.status();
   const std::atomic_ref<int32_t> count(*static_cast<int32_t*>(mapping.value().address()));
   if (count.load() < 1) return failure(Code::PeerGone, "shm_open", "Shared memory " + name + " has no owner any more.");
@@ -61,9 +62,12 @@ void TorchMemory::close() noexcept {
 Status returnCudaCount(const std::string& name, uint64_t index) {
   auto file = openShared(name);
   if (!file.ok()) return file.status();
-  const uint64_t places = file.value().byteLength < headerBytes ? 0 : (file.value().byteLength - headerBytes) / sizeof(int64_t);
-  if (index >= places) return failure(Code::InvalidHandle, "shm_open", name + " has " + std::to_string(places) + " counts.");
-  auto mapping = Mapping::map(file.value().descriptor.get(), file.value().byteLength, PROT_READ | PROT_WRITE, MAP_SHARED);
+  const uint64_t places =
+      file.value().byteLength < headerBytes ? 0 : (file.value().byteLength - headerBytes) / sizeof(int64_t);
+  if (index >= places)
+    return failure(Code::InvalidHandle, "shm_open", name + " has " + std::to_string(places) + " counts.");
+  auto mapping =
+      Mapping::map(file.value().descriptor.get(), file.value().byteLength, PROT_READ | PROT_WRITE, MAP_SHARED);
   if (!mapping.ok()) return mapping.status();
   auto* counts = reinterpret_cast<int64_t*>(static_cast<char*>(mapping.value().address()) + headerBytes);
   std::atomic_ref<int64_t> count(counts[index]);

@@ -13,8 +13,8 @@
 #include <mutex>
 #include <thread>
 
-#include "device.h"
 #include <tensorferry_gpu/resource.h>
+#include "device.h"
 
 namespace tensorferry::gpu {
 

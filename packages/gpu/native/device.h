@@ -21,10 +21,10 @@
 #include <tensorferry_gpu/gpu_libraries.h>
 #include <tensorferry_gpu/gpu_objects.h>
 
+#include <tensorferry_gpu/resource.h>
 #include "device_limits.h"
 #include "events.h"
 #include "programs/kernels.h"
-#include <tensorferry_gpu/resource.h>
 #include "programs/table_pool.h"
 
 namespace tensorferry::gpu {

@@ -35,10 +35,10 @@ class SymbolTable {
 /** Looks the functions of one library up; answers the name of the first required one that is missing, or nothing. */
 using Fill = std::string (*)(GpuApi&, void*);
 
-#define TENSORFERRY_GPU_FILL(function, required, optional)                                                \
-  std::string function(GpuApi& api, void* library) {                                                      \
-    SymbolTable table(library, api.vendor);                                                               \
-    required(TENSORFERRY_GPU_REQUIRED) optional(TENSORFERRY_GPU_OPTIONAL) return table.missing();         \
+#define TENSORFERRY_GPU_FILL(function, required, optional)                                        \
+  std::string function(GpuApi& api, void* library) {                                              \
+    SymbolTable table(library, api.vendor);                                                       \
+    required(TENSORFERRY_GPU_REQUIRED) optional(TENSORFERRY_GPU_OPTIONAL) return table.missing(); \
   }
 #define TENSORFERRY_GPU_REQUIRED(member, signature, cuda, hip) table.find(api.member, true, cuda, hip);
 #define TENSORFERRY_GPU_OPTIONAL(member, signature, cuda, hip) table.find(api.member, false, cuda, hip);

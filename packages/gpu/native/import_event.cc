@@ -8,7 +8,8 @@ namespace tensorferry::gpu {
 Status awaitImportedEvent(Device& device, const IpcHandle& handle, std::chrono::milliseconds limit, Waker& waker,
                           const CancelToken& token) {
   const GpuApi& api = device.api();
-  if (!api.importEvent) return failure(Code::Unsupported, "importEvent", "The runtime cannot open events of other processes.");
+  if (!api.importEvent)
+    return failure(Code::Unsupported, "importEvent", "The runtime cannot open events of other processes.");
   DeviceScope scope(api, device.ordinal());
   if (Status status = scope.status(); !status.ok()) return status;
   auto event = make<Event, EventHandle>(api, api.importEvent, handle);

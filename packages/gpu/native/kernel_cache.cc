@@ -85,17 +85,18 @@ Result<KernelCache> KernelCache::open(const std::string& folder) {
   makeFolders(folder);
   Descriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!opened.isOpen()) return systemFailure("open", "The kernel cache " + folder + " could not be opened");
-  struct stat facts {};
+  struct stat facts{};
   if (::fstat(opened.get(), &facts) != 0) return systemFailure("fstat", "The kernel cache " + folder);
   if (facts.st_uid != ::geteuid() || (facts.st_mode & 077) != 0)
-    return failure(Code::PermissionDenied, "open",
-                   "The kernel cache " + folder + " must belong to this user alone: chmod 700, or name another folder.");
+    return failure(
+        Code::PermissionDenied, "open",
+        "The kernel cache " + folder + " must belong to this user alone: chmod 700, or name another folder.");
   return KernelCache(std::move(opened));
 }
 
 std::optional<std::string> KernelCache::read(const std::string& key) const {
   Descriptor file(::openat(folder_.get(), fileName(key).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
-  struct stat facts {};
+  struct stat facts{};
   if (!file.isOpen() || ::fstat(file.get(), &facts) != 0 || !S_ISREG(facts.st_mode) || facts.st_uid != ::geteuid())
     return std::nullopt;
   Head head;
@@ -114,7 +115,8 @@ void KernelCache::write(const std::string& key, const std::string& image) const 
   const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
   const std::string temporary =
       name + "." + std::to_string(::getpid()) + "." + std::to_string(now) + "." + std::to_string(number++);
-  Descriptor file(::openat(folder_.get(), temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  Descriptor file(
+      ::openat(folder_.get(), temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!file.isOpen()) return;
   const Head head = headOf(key, image);
   const bool written = writeAll(file.get(), &head, sizeof head) && writeAll(file.get(), image.data(), image.size()) &&

@@ -92,9 +92,11 @@ Result<Target> targetOf(const GpuApi& api, int ordinal) {
     std::string properties(8192, '\0');
     if (api.getProperties && api.getProperties(properties.data(), ordinal) == code::success) {
       const size_t at = properties.find("gfx", 256);
-      if (at != std::string::npos) target.name = properties.substr(at, properties.find_first_of(std::string("\0:", 2), at) - at);
+      if (at != std::string::npos)
+        target.name = properties.substr(at, properties.find_first_of(std::string("\0:", 2), at) - at);
     }
-    if (target.name.size() > 3) target.architecture = static_cast<int>(std::strtol(target.name.c_str() + 3, nullptr, 16));
+    if (target.name.size() > 3)
+      target.architecture = static_cast<int>(std::strtol(target.name.c_str() + 3, nullptr, 16));
     return target;
   }
   int major = 0, minor = 0;

@@ -97,7 +97,8 @@ Result<ExportedMemory> exportMemory(Device& device, uint64_t address) {
   if (auto owner = deviceOfAddress(device, address); !owner.ok()) return owner.status();
   if (api.vendor == Vendor::Cuda) {  // HIP knows the attribute but does not answer it everywhere
     uint32_t canBeExported = 0;
-    Status status = callDriver(api, api.pointerAttribute, static_cast<void*>(&canBeExported), pointer::canBeExported, address);
+    Status status =
+        callDriver(api, api.pointerAttribute, static_cast<void*>(&canBeExported), pointer::canBeExported, address);
     if (!status.ok()) return status;
     if (canBeExported == 0)
       return failure(Code::Unsupported, api.exportMemory.name,
@@ -134,7 +135,8 @@ Result<std::shared_ptr<Mapping>> importMemory(const std::shared_ptr<Device>& dev
   if (answer != code::success) {
     api.clearError();
     Status status = runtimeFailure(api, api.importMemory.name, answer);
-    if (answer == code::invalidContext) status = failure(Code::InvalidArgument, api.importMemory.name, ownMemory, answer);
+    if (answer == code::invalidContext)
+      status = failure(Code::InvalidArgument, api.importMemory.name, ownMemory, answer);
     return status;
   }
   auto mapping = std::make_shared<Mapping>(device, ImportedBlock(api, address));

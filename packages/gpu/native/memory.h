@@ -10,9 +10,9 @@
 #include <cstdint>
 #include <memory>
 
+#include <tensorferry_gpu/resource.h>
 #include "device.h"
 #include "pins.h"
-#include <tensorferry_gpu/resource.h>
 
 namespace tensorferry::gpu {
 

@@ -45,7 +45,8 @@ bool openLetter(World& world, const Letter& letter, Source& source) {
   if (file < 0) return false;
   const size_t skipped = letter.offset % pageBytes;
   source.mapped = letter.bytes + skipped;
-  source.mapping = mmap(nullptr, source.mapped, PROT_READ, MAP_SHARED, file, static_cast<off_t>(letter.offset - skipped));
+  source.mapping =
+      mmap(nullptr, source.mapped, PROT_READ, MAP_SHARED, file, static_cast<off_t>(letter.offset - skipped));
   close(file);
   if (source.mapping == MAP_FAILED) {
     source.mapping = nullptr;
@@ -169,7 +170,8 @@ class GroupOperation final : public Operation {
       }
       Source source;
       if (!openLetter(world, letter, source)) {
-        communicator_->fail(nccl::remoteError, "The memory of rank " + std::to_string(part.peer) + " cannot be reached.");
+        communicator_->fail(nccl::remoteError,
+                            "The memory of rank " + std::to_string(part.peer) + " cannot be reached.");
         return false;
       }
       const size_t rest = part.bytes - part.progress;
@@ -290,7 +292,8 @@ void queueAccepted(World& world, const CommunicatorRef& communicator) {
 
 void paceCommunicators(World& world) {
   for (const auto& entry : world.communicators.handles.all()) {
-    if (!entry.second->aborted && entry.second->asyncError == 0 && world.random.chance(30)) queueAccepted(world, entry.second);
+    if (!entry.second->aborted && entry.second->asyncError == 0 && world.random.chance(30))
+      queueAccepted(world, entry.second);
     if (entry.second->busy()) watchPeers(world, *entry.second, false);
   }
 }

@@ -22,7 +22,8 @@ int applyText(World& world, const std::string& text) {
     for (const auto& entry : world.streams.active)
       for (const auto& operation : entry.second->queue) operation->stalled = false;
   for (const auto& part : refused) world.violation("bad-setting", part);
-  if (world.settings.seed != seed || text.find("seed=") != std::string::npos) world.random = Random(world.settings.seed);
+  if (world.settings.seed != seed || text.find("seed=") != std::string::npos)
+    world.random = Random(world.settings.seed);
   return refused.empty() ? 0 : -1;
 }
 
@@ -103,7 +104,8 @@ std::string reportText(World& world) {
            ",\"detail\":" + quoted(report.violations[index].detail) + "}";
   out += "],\"violationCount\":" + std::to_string(report.violationCount);
   out += ",\"pending\":" + std::to_string(world.streams.pending);
-  out += ",\"live\":" + liveText(world) + ",\"calls\":" + counts(report.calls) + ",\"launches\":" + counts(report.launches);
+  out += ",\"live\":" + liveText(world) + ",\"calls\":" + counts(report.calls) +
+         ",\"launches\":" + counts(report.launches);
   out += ",\"bytes\":" + counts(report.bytes);
   std::string group = "{";
   member(group, "groups", report.ncclGroups);

@@ -122,7 +122,8 @@ bool kindFits(int kind, bool targetDevice, bool sourceDevice) {
          sourceDevice == (kind == deviceToHost || kind == deviceToDevice);
 }
 
-int copy(Call& call, void* target, const void* source, const Shape& shape, int kind, void* streamHandle, bool synchronous) {
+int copy(Call& call, void* target, const void* source, const Shape& shape, int kind, void* streamHandle,
+         bool synchronous) {
   World& world = call.world;
   if (kind < hostToHost || kind > inferred) return code::invalidValue + 20;  // cudaErrorInvalidMemcpyDirection
   const StreamRef stream = findStream(world, streamHandle, call.function);
@@ -140,9 +141,9 @@ int copy(Call& call, void* target, const void* source, const Shape& shape, int k
   }
   world.report.bytes[counterOf(to, from)] += shape.width * shape.height;
   const bool stage = from.place == Place::Pageable;
-  const uint64_t number = submit(
-      call, stream,
-      std::make_unique<Copy>(world, static_cast<char*>(target), static_cast<const char*>(source), shape, stage));
+  const uint64_t number =
+      submit(call, stream,
+             std::make_unique<Copy>(world, static_cast<char*>(target), static_cast<const char*>(source), shape, stage));
   // The synchronous call waits for neither copies on devices nor the last leg of staged ones.
   const bool hostSource = from.place == Place::Pinned && synchronous;
   const bool hostTarget = to.place == Place::Pageable || (to.place == Place::Pinned && synchronous);

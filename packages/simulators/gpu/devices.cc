@@ -170,14 +170,17 @@ static int uuidOf(const char* function, Uuid* uuid, int device) {
     if (uuid == nullptr) return code::invalidValue;
     if (!exists(call.world, device)) return code::invalidDevice;
     // The same in all processes of a node, as for real devices.
-    const uint64_t words[2] = {hashText(call.world.settings.node) | 1, 0x5446000000000000u + static_cast<uint64_t>(device)};
+    const uint64_t words[2] = {hashText(call.world.settings.node) | 1,
+                               0x5446000000000000u + static_cast<uint64_t>(device)};
     std::memcpy(uuid->bytes, words, sizeof words);
     return 0;
   });
 }
 
 TENSORFERRY_SIM_API int cuDeviceGetUuid(Uuid* uuid, int device) { return uuidOf("cuDeviceGetUuid", uuid, device); }
-TENSORFERRY_SIM_API int cuDeviceGetUuid_v2(Uuid* uuid, int device) { return uuidOf("cuDeviceGetUuid_v2", uuid, device); }
+TENSORFERRY_SIM_API int cuDeviceGetUuid_v2(Uuid* uuid, int device) {
+  return uuidOf("cuDeviceGetUuid_v2", uuid, device);
+}
 
 TENSORFERRY_SIM_API int cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* active) {
   return guarded("cuDevicePrimaryCtxGetState", code::unknown, [&](Call& call) -> int {

@@ -44,7 +44,8 @@ void changeOpeners(SegmentControl& control, size_t slot, int change) {
   const auto process = static_cast<uint32_t>(getpid());
   for (auto& opener : control.openers)
     if (opener.process.load() == process && opener.slot.load() == slot) {
-      if (opener.count.fetch_add(static_cast<uint32_t>(change)) + static_cast<uint32_t>(change) == 0) opener.process.store(0);
+      if (opener.count.fetch_add(static_cast<uint32_t>(change)) + static_cast<uint32_t>(change) == 0)
+        opener.process.store(0);
       return;
     }
   if (change < 0) return;
@@ -85,19 +86,20 @@ TENSORFERRY_SIM_API int cudaIpcGetMemHandle(IpcHandle* out, void* pointer) {
     // Memory of virtual-memory allocators, and memory that is itself imported, cannot be exported.
     if (allocation->kind != Kind::Device || !world.settings.ipc) return code::invalidValue;
     const auto process = static_cast<uint32_t>(getpid());
-    MemoryHandle made{memoryHandleMagic,
-                      process,
-                      allocation->segment->file,
-                      static_cast<uint32_t>(processStart(process)),
-                      static_cast<uint16_t>(allocation->slot),
-                      static_cast<uint16_t>(allocation->device),
-                      allocation->segment->inode,
-                      allocation->segment->bytes,
-                      allocation->bytes,
-                      static_cast<uint32_t>((allocation->start - reinterpret_cast<uintptr_t>(allocation->segment->base)) / granule),
-                      nodeOf(world),
-                      static_cast<uint32_t>(allocation->life),
-                      0};
+    MemoryHandle made{
+        memoryHandleMagic,
+        process,
+        allocation->segment->file,
+        static_cast<uint32_t>(processStart(process)),
+        static_cast<uint16_t>(allocation->slot),
+        static_cast<uint16_t>(allocation->device),
+        allocation->segment->inode,
+        allocation->segment->bytes,
+        allocation->bytes,
+        static_cast<uint32_t>((allocation->start - reinterpret_cast<uintptr_t>(allocation->segment->base)) / granule),
+        nodeOf(world),
+        static_cast<uint32_t>(allocation->life),
+        0};
     made.check = checkOf(made);
     std::memcpy(out, &made, sizeof made);
     return 0;
@@ -169,7 +171,8 @@ TENSORFERRY_SIM_API int cudaIpcCloseMemHandle(void* pointer) {
     Allocation& allocation = found->second;
     if (allocation.opener != call.thread.device) {
       world.violation("wrong-device", "cudaIpcCloseMemHandle with device " + std::to_string(call.thread.device) +
-                                          " current of memory opened with device " + std::to_string(allocation.opener) + ".");
+                                          " current of memory opened with device " + std::to_string(allocation.opener) +
+                                          ".");
       return code::invalidValue;
     }
     std::string user;

@@ -35,14 +35,14 @@ void onFault(int signal, siginfo_t* about, void* context) {
     before.sa_handler(signal);
   } else {
     // Comes again at once, now with the default effect.
-    struct sigaction plain {};
+    struct sigaction plain{};
     plain.sa_handler = SIG_DFL;
     sigaction(signal, &plain, nullptr);
   }
 }
 
 void install() {
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_sigaction = onFault;
   action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
   sigemptyset(&action.sa_mask);
@@ -52,7 +52,8 @@ void install() {
 
 }  // namespace
 
-bool runGuarded(const SimulatedKernel& kernel, const void* parameter, unsigned grid, unsigned block, uintptr_t* address) {
+bool runGuarded(const SimulatedKernel& kernel, const void* parameter, unsigned grid, unsigned block,
+                uintptr_t* address) {
   static std::once_flag installed;
   std::call_once(installed, install);
   landing.inside = false;

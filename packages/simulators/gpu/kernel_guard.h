@@ -10,6 +10,7 @@
 namespace tensorferry::gpu::simulator {
 
 /** False when the kernel touched memory that is not there; `address` is where. Under the world's lock. */
-bool runGuarded(const SimulatedKernel& kernel, const void* parameter, unsigned grid, unsigned block, uintptr_t* address);
+bool runGuarded(const SimulatedKernel& kernel, const void* parameter, unsigned grid, unsigned block,
+                uintptr_t* address);
 
 }  // namespace tensorferry::gpu::simulator

@@ -68,15 +68,16 @@ SegmentRef mapSegment(World& world, int device, int file, size_t bytes) {
   if (reservation == MAP_FAILED) return nullptr;
   segment->reservation = static_cast<char*>(reservation);
   const uintptr_t aligned = roundUp(reinterpret_cast<uintptr_t>(reservation) + pageBytes, segmentBytes);
-  void* base = mmap(reinterpret_cast<void*>(aligned), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
-                    file, 0);
+  void* base = mmap(reinterpret_cast<void*>(aligned), bytes, PROT_READ | PROT_WRITE,
+                    MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file, 0);
   if (base == MAP_FAILED) return nullptr;
   segment->base = static_cast<char*>(base);
   void* control = mmap(nullptr, controlBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, static_cast<off_t>(bytes));
   if (control == MAP_FAILED) return nullptr;
   segment->control = static_cast<SegmentControl*>(control);
   auto& segments = world.memory.segments;
-  for (auto at = segments.begin(); at != segments.end();) at = at->second.expired() ? segments.erase(at) : std::next(at);
+  for (auto at = segments.begin(); at != segments.end();)
+    at = at->second.expired() ? segments.erase(at) : std::next(at);
   segments[aligned] = segment;
   return segment;
 }
@@ -239,7 +240,7 @@ void release(World& world, uintptr_t start) {
   allocation.segment->control->lives[allocation.slot].store(0, std::memory_order_release);
   if (!held.until.empty() || allocation.bytes <= smallBytes)
     eachFilled(reinterpret_cast<char*>(start), allocation.bytes,
-             [&](char* at, size_t length) { fill(at, length, patternWord(allocation, Pattern::Freed)); });
+               [&](char* at, size_t length) { fill(at, length, patternWord(allocation, Pattern::Freed)); });
   memory.quarantine.push_back(std::move(held));
   retire(world, false);
 }
@@ -248,7 +249,8 @@ void retire(World& world, bool all) {
   auto& quarantine = world.memory.quarantine;
   for (size_t at = 0; at < quarantine.size();) {
     Quarantine& held = quarantine[at];
-    const bool due = all || std::all_of(held.until.begin(), held.until.end(), [](const auto& one) { return one.met(); });
+    const bool due =
+        all || std::all_of(held.until.begin(), held.until.end(), [](const auto& one) { return one.met(); });
     if (!due) {
       at++;
       continue;
@@ -263,7 +265,8 @@ void retire(World& world, bool all) {
         size_t where = 0;
         if (!holds(start, length, patternWord(allocation, Pattern::Freed), &where))
           world.violation("write-after-free", "Freed memory of " + std::to_string(allocation.bytes) + " bytes at " +
-                                                  hex(allocation.start) + " was written by work queued before it was freed.");
+                                                  hex(allocation.start) +
+                                                  " was written by work queued before it was freed.");
       });
     }
     Segment& segment = *allocation.segment;
@@ -291,11 +294,11 @@ Located locate(World& world, uintptr_t address, size_t bytes, const char* functi
     found.imported = allocation->kind == Kind::Imported;
     if (!allocation->contains(address, bytes)) {
       found.error = code::invalidValue;
-      world.violation("out-of-bounds", std::string(function) + " touches " + std::to_string(bytes) + " bytes at offset " +
-                                           std::to_string(address - allocation->start) + " of memory of " +
-                                           std::to_string(allocation->bytes) + " bytes.");
-    } else if (found.imported && allocation->segment->control->lives[allocation->slot].load(std::memory_order_acquire) !=
-                                     allocation->life) {
+      world.violation("out-of-bounds", std::string(function) + " touches " + std::to_string(bytes) +
+                                           " bytes at offset " + std::to_string(address - allocation->start) +
+                                           " of memory of " + std::to_string(allocation->bytes) + " bytes.");
+    } else if (found.imported && allocation->segment->control->lives[allocation->slot].load(
+                                     std::memory_order_acquire) != allocation->life) {
       world.violation("import-after-free", std::string(function) + " uses imported memory that its owner has freed.");
     }
     return found;
@@ -312,9 +315,9 @@ Located locate(World& world, uintptr_t address, size_t bytes, const char* functi
     found.device = range->device;
     if (bytes > range->bytes - (address - range->start)) {
       found.error = code::invalidValue;
-      world.violation("out-of-bounds", std::string(function) + " touches " + std::to_string(bytes) + " bytes at offset " +
-                                           std::to_string(address - range->start) + " of page-locked memory of " +
-                                           std::to_string(range->bytes) + " bytes.");
+      world.violation("out-of-bounds", std::string(function) + " touches " + std::to_string(bytes) +
+                                           " bytes at offset " + std::to_string(address - range->start) +
+                                           " of page-locked memory of " + std::to_string(range->bytes) + " bytes.");
     }
   }
   return found;

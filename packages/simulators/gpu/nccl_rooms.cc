@@ -85,12 +85,13 @@ bool allJoined(World& world, Communicator& communicator) {
   if (communicator.ready) return true;
   const Room& room = *communicator.room;
   for (uint32_t rank = 0; rank < room.ranks; rank++)
-    if (room.head->slots[rank].state.load(std::memory_order_acquire) == static_cast<uint32_t>(RankState::Absent)) return false;
+    if (room.head->slots[rank].state.load(std::memory_order_acquire) == static_cast<uint32_t>(RankState::Absent))
+      return false;
   const uint64_t own = room.head->slots[communicator.rank].device.load();
   for (uint32_t rank = 0; rank < room.ranks && !world.settings.duplicates; rank++)
     if (rank != communicator.rank && room.head->slots[rank].device.load() == own) {
-      world.violation("nccl-duplicate-device", "Ranks " + std::to_string(rank) + " and " + std::to_string(communicator.rank) +
-                                                   " are on the same device.");
+      world.violation("nccl-duplicate-device", "Ranks " + std::to_string(rank) + " and " +
+                                                   std::to_string(communicator.rank) + " are on the same device.");
       communicator.fail(nccl::invalidUsage, "Duplicate GPU detected.");
     }
   communicator.ready = true;

@@ -53,7 +53,8 @@ bool readFault(FaultKind kind, const std::string& text, std::vector<Fault>& faul
 
 bool readCapability(const std::string& text, Settings& settings) {
   const auto parts = split(text, ".");
-  return parts.size() == 2 && readInto(parts[0], settings.capabilityMajor) && readInto(parts[1], settings.capabilityMinor);
+  return parts.size() == 2 && readInto(parts[0], settings.capabilityMajor) &&
+         readInto(parts[1], settings.capabilityMinor);
 }
 
 bool readPeers(const std::string& text, std::string& peers) {

@@ -102,7 +102,8 @@ void pace(World& world) {
   Lock lock(world.mutex);
   unsigned skipped = 0;
   while (true) {
-    const bool work = world.streams.pending > 0 || world.communicators.handles.size() > 0 || !world.memory.quarantine.empty();
+    const bool work =
+        world.streams.pending > 0 || world.communicators.handles.size() > 0 || !world.memory.quarantine.empty();
     if (!work || world.settings.pace == 0) {
       world.pacer.wait(lock);
       continue;

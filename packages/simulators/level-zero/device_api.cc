@@ -41,7 +41,8 @@ ze::Result initialise(uint32_t) {
 
 ze::Result drivers(uint32_t* count, ze::DriverHandle* handles) {
   return guarded("zeDriverGet", [&](Call&) {
-    return list(1, count, handles, [](auto& handle, uint32_t) { handle = reinterpret_cast<ze::DriverHandle>(driverNumber); });
+    return list(1, count, handles,
+                [](auto& handle, uint32_t) { handle = reinterpret_cast<ze::DriverHandle>(driverNumber); });
   });
 }
 
@@ -99,9 +100,8 @@ ze::Result extensionFunction(ze::DriverHandle, const char* name, void** address)
 
 ze::Result devices(ze::DriverHandle, uint32_t* count, ze::DeviceHandle* handles) {
   return guarded("zeDeviceGet", [&](Call& call) {
-    return list(call.world.settings.devices, count, handles, [](auto& handle, uint32_t i) {
-      handle = reinterpret_cast<ze::DeviceHandle>(deviceBase + i);
-    });
+    return list(call.world.settings.devices, count, handles,
+                [](auto& handle, uint32_t i) { handle = reinterpret_cast<ze::DeviceHandle>(deviceBase + i); });
   });
 }
 
@@ -152,7 +152,8 @@ ze::Result destroyContext(ze::ContextHandle handle) {
     for (const auto& [number, list] : world.lists.all()) users += list->context == context;
     for (const auto& [number, pool] : world.pools.all()) users += pool->context == context;
     for (const auto& [address, block] : world.memory) users += !block.isFreed && block.context == context;
-    if (users > 0) world.violation("context-in-use", std::to_string(users) + " objects of a destroyed context are alive.");
+    if (users > 0)
+      world.violation("context-in-use", std::to_string(users) + " objects of a destroyed context are alive.");
     world.contexts.release(handle);
     return ze::code::success;
   });
@@ -167,7 +168,8 @@ ze::Result allocate(Call& call, ze::ContextHandle handle, size_t size, size_t al
   uintptr_t address = 0;
   // Freed memory of that length comes back at once, as allocators like to do.
   for (const auto& [start, block] : world.memory)
-    if (block.isFreed && block.length == size && block.isDevice == isDevice && !isUsed(world, start, size)) address = start;
+    if (block.isFreed && block.length == size && block.isDevice == isDevice && !isUsed(world, start, size))
+      address = start;
   if (address == 0) {
     void* fresh = std::aligned_alloc(std::max<size_t>(alignment, 64), (size + 4095) / 4096 * 4096);
     if (fresh == nullptr) return ze::code::outOfHostMemory;

@@ -9,7 +9,8 @@
 namespace tensorferry::xpu::simulator {
 namespace {
 
-ze::Result createList(ze::ContextHandle handle, ze::DeviceHandle, const ze::QueueDescription* description, ze::ListHandle* list) {
+ze::Result createList(ze::ContextHandle handle, ze::DeviceHandle, const ze::QueueDescription* description,
+                      ze::ListHandle* list) {
   return guarded("zeCommandListCreateImmediate", [&](Call& call) {
     World& world = call.world;
     const auto context = find(call, world.contexts, handle);
@@ -45,7 +46,8 @@ ze::Result append(const char* function, ze::ListHandle handle, ze::EventHandle s
     auto command = std::make_shared<Command>();
     fill(*command);
     if (command->kind != Command::Kind::Barrier)
-      judgeRange(call.world, function, command->destination, (command->rows - 1) * command->destinationPitch + command->width);
+      judgeRange(call.world, function, command->destination,
+                 (command->rows - 1) * command->destinationPitch + command->width);
     if (command->kind == Command::Kind::Copy)
       judgeRange(call.world, function, command->source, (command->rows - 1) * command->sourcePitch + command->width);
     return submit(call, *list, std::move(command), signal, waitCount, waits);
@@ -67,8 +69,8 @@ ze::Result copy(ze::ListHandle list, void* destination, const void* source, size
 }
 
 ze::Result copyRegion(ze::ListHandle list, void* destination, const ze::CopyRegion* to, uint32_t toPitch, uint32_t,
-                      const void* source, const ze::CopyRegion* from, uint32_t fromPitch, uint32_t, ze::EventHandle signal,
-                      uint32_t waitCount, ze::EventHandle* waits) {
+                      const void* source, const ze::CopyRegion* from, uint32_t fromPitch, uint32_t,
+                      ze::EventHandle signal, uint32_t waitCount, ze::EventHandle* waits) {
   return append("zeCommandListAppendMemoryCopyRegion", list, signal, waitCount, waits, [&](Command& command) {
     command.kind = Command::Kind::Copy;
     command.destination = static_cast<uint8_t*>(destination) + to->originX + size_t{to->originY} * toPitch;
@@ -91,8 +93,8 @@ ze::Result fill(ze::ListHandle list, void* memory, const void* pattern, size_t p
   });
 }
 
-ze::Result createPool(ze::ContextHandle handle, const ze::EventPoolDescription* description, uint32_t, ze::DeviceHandle*,
-                      ze::PoolHandle* pool) {
+ze::Result createPool(ze::ContextHandle handle, const ze::EventPoolDescription* description, uint32_t,
+                      ze::DeviceHandle*, ze::PoolHandle* pool) {
   return guarded("zeEventPoolCreate", [&](Call& call) {
     const auto context = find(call, call.world.contexts, handle);
     if (context == nullptr) return ze::code::invalidNullHandle;

@@ -37,7 +37,9 @@ std::vector<Candidate> runnable(World& world) {
   return ready;
 }
 
-size_t bytesOf(const Command& command) { return command.kind == Command::Kind::Barrier ? 0 : command.width * command.rows; }
+size_t bytesOf(const Command& command) {
+  return command.kind == Command::Kind::Barrier ? 0 : command.width * command.rows;
+}
 
 /** Does bytes `from` to before `to` of a command. */
 void touch(const Command& command, size_t from, size_t to) {

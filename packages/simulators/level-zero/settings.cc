@@ -55,7 +55,8 @@ bool readOne(const std::string& key, const std::string& value, Settings& setting
   uint64_t number = 0, minor = 0;
   if (key == "api") {
     const size_t dot = value.find('.');
-    if (dot == std::string::npos || !readNumber(value.substr(0, dot), number) || !readNumber(value.substr(dot + 1), minor))
+    if (dot == std::string::npos || !readNumber(value.substr(0, dot), number) ||
+        !readNumber(value.substr(dot + 1), minor))
       return false;
     settings.apiVersion = static_cast<uint32_t>(number << 16 | minor);
     return true;

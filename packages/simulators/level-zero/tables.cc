@@ -33,14 +33,14 @@ ze::Result fillTable(uint32_t version, void* table, std::initializer_list<Place>
 using namespace tensorferry::xpu;
 using namespace tensorferry::xpu::simulator;
 
-#define TENSORFERRY_TABLE(name, ...)                                                                          \
-  extern "C" __attribute__((visibility("default"))) ze::Result name(uint32_t version, void* table) {         \
-    return fillTable(version, table, {__VA_ARGS__});                                                         \
+#define TENSORFERRY_TABLE(name, ...)                                                                 \
+  extern "C" __attribute__((visibility("default"))) ze::Result name(uint32_t version, void* table) { \
+    return fillTable(version, table, {__VA_ARGS__});                                                 \
   }
 
 TENSORFERRY_TABLE(zeGetGlobalProcAddrTable, at(0, initialiseEntry))
-TENSORFERRY_TABLE(zeGetDriverProcAddrTable, at(0, driversEntry), at(1, driverApiVersionEntry), at(2, driverPropertiesEntry),
-                  at(5, extensionFunctionEntry))
+TENSORFERRY_TABLE(zeGetDriverProcAddrTable, at(0, driversEntry), at(1, driverApiVersionEntry),
+                  at(2, driverPropertiesEntry), at(5, extensionFunctionEntry))
 TENSORFERRY_TABLE(zeGetDeviceProcAddrTable, at(0, devicesEntry), at(2, devicePropertiesEntry), at(5, queueGroupsEntry),
                   at(6, memoryPropertiesEntry))
 TENSORFERRY_TABLE(zeGetContextProcAddrTable, at(0, createContextEntry), at(1, destroyContextEntry))

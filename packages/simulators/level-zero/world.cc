@@ -40,12 +40,13 @@ std::string report(World& world) {
     if (!block.isFreed) (block.isDevice ? device : host)++;
   std::string text = "{\"violations\":[";
   for (size_t i = 0; i < world.violations.size(); i++)
-    text += (i == 0 ? "{\"name\":" : ",{\"name\":") + quoted(world.violations[i].first) + ",\"detail\":" +
-            quoted(world.violations[i].second) + "}";
+    text += (i == 0 ? "{\"name\":" : ",{\"name\":") + quoted(world.violations[i].first) +
+            ",\"detail\":" + quoted(world.violations[i].second) + "}";
   const auto count = [&](const char* name, size_t value) {
     text += (text.back() == '{' ? "" : ",") + quoted(name) + ":" + std::to_string(value);
   };
-  text += "],\"pending\":" + std::to_string(pending) + ",\"commands\":" + std::to_string(world.commands) + ",\"live\":{";
+  text +=
+      "],\"pending\":" + std::to_string(pending) + ",\"commands\":" + std::to_string(world.commands) + ",\"live\":{";
   count("contexts", world.contexts.size());
   count("lists", world.lists.size());
   count("pools", world.pools.size());

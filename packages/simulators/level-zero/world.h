@@ -129,7 +129,8 @@ ze::Result guarded(const char* function, Body body) noexcept {
 template <typename Object, typename Raw>
 std::shared_ptr<Object> find(Call& call, const Handles<Object, Raw>& handles, Raw handle) {
   auto object = handles.find(handle);
-  if (object == nullptr) call.world.violation("bad-handle", std::string(call.function) + " with a handle of nothing alive.");
+  if (object == nullptr)
+    call.world.violation("bad-handle", std::string(call.function) + " with a handle of nothing alive.");
   return object;
 }
 

@@ -209,7 +209,8 @@ TENSORFERRY_SIM_API int nvshmemx_hostlib_init_attr(unsigned flags, InitAttribute
     all.byDevice[pe->device] = pe;
     const bool isComplete = waitUntil(call, "nvshmemx_hostlib_init_attr", [&] {
       for (uint32_t other = 0; other < pe->size; other++)
-        if (static_cast<PeState>(pe->slot(other).state.load(std::memory_order_acquire)) == PeState::Absent) return false;
+        if (static_cast<PeState>(pe->slot(other).state.load(std::memory_order_acquire)) == PeState::Absent)
+          return false;
       return true;
     });
     if (!isComplete) return 7;

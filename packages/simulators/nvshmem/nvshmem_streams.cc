@@ -56,7 +56,8 @@ class Arrival final : public Operation {
       if (!pieces_.empty() || delivery_.signal != 0) return Progress::Advanced;
     }
     if (delivery_.signal != 0 && locate(world, delivery_.signal, 8, kind()).error == 0) {
-      if (delivery_.operation == addSignal) word(delivery_.signal).fetch_add(delivery_.value, std::memory_order_acq_rel);
+      if (delivery_.operation == addSignal)
+        word(delivery_.signal).fetch_add(delivery_.value, std::memory_order_acq_rel);
       else word(delivery_.signal).store(delivery_.value, std::memory_order_release);
     }
     return Progress::Finished;
@@ -128,12 +129,18 @@ class SignalWait final : public Operation {
   bool holds() const {
     const uint64_t now = word(address_).load(std::memory_order_acquire);
     switch (comparison_) {
-      case 0: return now == value_;
-      case 1: return now != value_;
-      case 2: return now > value_;
-      case 3: return now <= value_;
-      case 4: return now < value_;
-      default: return now >= value_;
+      case 0:
+        return now == value_;
+      case 1:
+        return now != value_;
+      case 2:
+        return now > value_;
+      case 3:
+        return now <= value_;
+      case 4:
+        return now < value_;
+      default:
+        return now >= value_;
     }
   }
   uintptr_t address_;
@@ -186,14 +193,16 @@ uintptr_t remote(World& world, const Pe& pe, const void* address, size_t bytes, 
     world.violation("nvshmem-bad-pe", std::string(function) + " to PE " + std::to_string(other) + ".");
     return 0;
   }
-  if (!pe.offsetOf(world, reinterpret_cast<uintptr_t>(address), bytes, function, offset) || pe.heaps[other] == 0) return 0;
+  if (!pe.offsetOf(world, reinterpret_cast<uintptr_t>(address), bytes, function, offset) || pe.heaps[other] == 0)
+    return 0;
   return pe.heaps[other] + offset;
 }
 
 }  // namespace
 
-TENSORFERRY_SIM_API void nvshmemx_putmem_signal_on_stream(void* target, const void* source, size_t bytes, uint64_t* signal,
-                                                          uint64_t value, int operation, int other, void* stream) {
+TENSORFERRY_SIM_API void nvshmemx_putmem_signal_on_stream(void* target, const void* source, size_t bytes,
+                                                          uint64_t* signal, uint64_t value, int operation, int other,
+                                                          void* stream) {
   const char* function = "nvshmemx_putmem_signal_on_stream";
   streamCall(function, stream, [&](World& world, const PeRef& pe) -> std::unique_ptr<Operation> {
     Delivery delivery;

@@ -24,7 +24,8 @@ class OpenJob final : public Job {
 std::optional<DeviceOptions> readOptions(Napi::Value value) {
   DeviceOptions options;
   if (!value.IsObject()) return std::nullopt;
-  const Napi::Value folder = value.As<Napi::Object>().Get("kernelCache"), blocks = value.As<Napi::Object>().Get("blocks");
+  const Napi::Value folder = value.As<Napi::Object>().Get("kernelCache"),
+                    blocks = value.As<Napi::Object>().Get("blocks");
   if (folder.IsString()) {
     options.kernelCache = folder.As<Napi::String>().Utf8Value();
   } else if (!folder.IsUndefined()) {

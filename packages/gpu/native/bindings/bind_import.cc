@@ -60,8 +60,8 @@ Napi::Value startAwaitEvent(const Napi::CallbackInfo& info) {
     if (device == nullptr || !device->isOpen()) return badHandle(env, "startAwaitEvent", "device");
     IpcHandle handle{};
     const auto milliseconds = readNumber(argument(info, 2), UINT32_MAX);
-    if (!isBytes(argument(info, 1)) || info[1].As<Napi::Uint8Array>().ElementLength() != sizeof handle || !milliseconds ||
-        !argument(info, 3).IsFunction())
+    if (!isBytes(argument(info, 1)) || info[1].As<Napi::Uint8Array>().ElementLength() != sizeof handle ||
+        !milliseconds || !argument(info, 3).IsFunction())
       return toJs(env, badArgument("startAwaitEvent", "(device, a handle of 64 bytes, milliseconds, callback)"));
     std::memcpy(&handle, info[1].As<Napi::Uint8Array>().Data(), sizeof handle);
     return Jobs::of(env)->start(device->connections, std::make_shared<ImportedEventJob>(device, handle, *milliseconds),

@@ -147,7 +147,8 @@ Napi::Value createUniqueId(const Napi::CallbackInfo& info) {
     if (libraries == nullptr) return badHandle(env, "createUniqueId", "set of libraries");
     const GpuApi& api = libraries->api;
     if (!api.hasCollectives)
-      return toJs(env, failure(Code::Unsupported, "createUniqueId", "No collectives library (NCCL or RCCL) was opened."));
+      return toJs(env,
+                  failure(Code::Unsupported, "createUniqueId", "No collectives library (NCCL or RCCL) was opened."));
     UniqueId id{};
     const int answer = api.createUniqueId(&id);
     if (answer != collectives::success)

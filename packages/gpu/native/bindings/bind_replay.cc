@@ -74,9 +74,7 @@ class FenceJob final : public WorkerJob {
     if (!status.ok()) fail(std::move(status));
   }
 
-  const std::shared_ptr<JobPool>& pool() const noexcept {
-    return isOfCopies_ ? replay_->submissions : replay_->waits;
-  }
+  const std::shared_ptr<JobPool>& pool() const noexcept { return isOfCopies_ ? replay_->submissions : replay_->waits; }
 
  private:
   std::shared_ptr<Replay> replay_;
@@ -146,10 +144,12 @@ Napi::Value createReplay(const Napi::CallbackInfo& info) {
     auto device = unwrap<Device>(argument(info, 0));
     if (device == nullptr || !device->isOpen()) return badHandle(env, "createReplay", "device");
     const auto slots = readNumber(argument(info, 1), slotLimit);
-    const auto streams = readNumber(argument(info, 2), streamLimit), together = readNumber(argument(info, 3), slotLimit);
+    const auto streams = readNumber(argument(info, 2), streamLimit),
+               together = readNumber(argument(info, 3), slotLimit);
     if (!slots || *slots == 0 || !streams || *streams == 0 || !together || *together == 0 ||
         !argument(info, 4).IsBoolean())
-      return toJs(env, badArgument("createReplay", "(device, 1 to 65536 slots, 1 to 16 streams, copies per event, isTimed)"));
+      return toJs(
+          env, badArgument("createReplay", "(device, 1 to 65536 slots, 1 to 16 streams, copies per event, isTimed)"));
     const ReplayWay way{*streams, *together, info[4].As<Napi::Boolean>().Value()};
     auto replay = Replay::create(device, static_cast<size_t>(*slots), way, *Jobs::of(env));
     if (!replay.ok()) return toJs(env, replay.status());

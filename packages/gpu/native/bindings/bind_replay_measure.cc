@@ -46,7 +46,8 @@ Napi::Value spinReplay(const Napi::CallbackInfo& info) {
     if (replay == nullptr) return badHandle(env, "spinReplay", "replay object");
     const auto nanoseconds = readNumber(argument(info, 2), spinLimit);
     if (!argument(info, 1).IsBoolean() || !nanoseconds)
-      return toJs(env, badArgument("spinReplay", "(replay, whether on the copies' stream, nanoseconds, at most a minute)"));
+      return toJs(env,
+                  badArgument("spinReplay", "(replay, whether on the copies' stream, nanoseconds, at most a minute)"));
     DeviceScope scope(replay->api(), replay->device->ordinal());
     const auto spin = [&](const Stream& stream) { return replay->device->kernels.spin(*nanoseconds, stream.get()); };
     Status status;
@@ -69,9 +70,9 @@ Napi::Value copyOnReplayStream(const Napi::CallbackInfo& info) {
       return toJs(env, badArgument("copyOnReplayStream", "(replay, destination, source, byteLength)"));
     const GpuApi& api = replay->api();
     DeviceScope scope(api, replay->device->ordinal());
-    const Status status = callRuntime(api, api.copy, reinterpret_cast<void*>(*destination),
-                                      reinterpret_cast<const void*>(*source), static_cast<size_t>(*bytes),
-                                      inferredDirection, replay->own.get());
+    const Status status =
+        callRuntime(api, api.copy, reinterpret_cast<void*>(*destination), reinterpret_cast<const void*>(*source),
+                    static_cast<size_t>(*bytes), inferredDirection, replay->own.get());
     return status.ok() ? succeed(env) : toJs(env, status);
   });
 }
@@ -83,12 +84,14 @@ Napi::Value startRawCopies(const Napi::CallbackInfo& info) {
     if (replay == nullptr) return badHandle(env, "startRawCopies", "replay object");
     const auto destination = readBigint(argument(info, 1)), source = readBigint(argument(info, 2));
     const auto bytes = readNumber(argument(info, 3), byteLimit), slots = readNumber(argument(info, 4), slotLimit);
-    const auto signal = readNumber(argument(info, 5), lastRawSignal), streams = readNumber(argument(info, 6), streamLimit);
+    const auto signal = readNumber(argument(info, 5), lastRawSignal),
+               streams = readNumber(argument(info, 6), streamLimit);
     const auto every = readNumber(argument(info, 7), slotLimit), count = readNumber(argument(info, 8), UINT32_MAX);
     if (!destination || !source || !bytes || !slots || *slots == 0 || !signal || !streams || *streams == 0 || !every ||
         *every == 0 || !count || !argument(info, 9).IsFunction())
-      return toJs(env, badArgument("startRawCopies", "(replay, destination, source, byteLength, slots, signal, streams, "
-                                                     "copies per signal, count, callback)"));
+      return toJs(env, badArgument("startRawCopies",
+                                   "(replay, destination, source, byteLength, slots, signal, streams, "
+                                   "copies per signal, count, callback)"));
     const RawSlots raw{*destination, *source, *bytes, *slots, static_cast<RawSignal>(*signal), *streams, *every};
     auto job = std::make_shared<RawJob>(replay, raw, *count);
     return Jobs::of(env)->start(replay->submissions, std::move(job), info[9].As<Napi::Function>());

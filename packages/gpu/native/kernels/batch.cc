@@ -46,8 +46,8 @@ const char* faultOf(const Move& move) {
   if (move.dimensionCount > maxDimensions) return "More than 16 dimensions.";
   if (move.pid != 0) return "A device cannot read the memory of another process by its number.";
   if (move.destinationType >= dtypeCount || move.sourceType >= dtypeCount) return "Unknown element type.";
-  if (move.destinationSize == 0 || move.destinationSize != dtypeBytes[move.destinationType] ||
-      move.sourceSize == 0 || move.sourceSize != dtypeBytes[move.sourceType])
+  if (move.destinationSize == 0 || move.destinationSize != dtypeBytes[move.destinationType] || move.sourceSize == 0 ||
+      move.sourceSize != dtypeBytes[move.sourceType])
     return "The sizes of elements are not those of their types.";
   if (move.destinationType != move.sourceType &&
       (move.kind == MoveKind::Fill || !isCastable(move.destinationType) || !isCastable(move.sourceType)))
@@ -55,7 +55,8 @@ const char* faultOf(const Move& move) {
   if (isEmpty(move)) return nullptr;
   uint64_t bytes = std::max(move.destinationSize, move.sourceSize);
   for (size_t i = 0; i < move.dimensionCount; i++)
-    if (__builtin_mul_overflow(bytes, move.dimensions[i].length, &bytes)) return "The move has more bytes than any device.";
+    if (__builtin_mul_overflow(bytes, move.dimensions[i].length, &bytes))
+      return "The move has more bytes than any device.";
   if (bytes > maxBytes) return "The move has more bytes than any device.";
   const auto destinationAt = [&](size_t i) {
     return std::pair{move.dimensions[i].length, move.dimensions[i].destinationStep};
@@ -121,7 +122,8 @@ class Compiler {
     Move move = given;
     if (move.kind == MoveKind::Fill) {
       // Only the destination counts, and the source's steps must not keep its dimensions apart.
-      for (size_t i = 0; i < move.dimensionCount; i++) move.dimensions[i].sourceStep = move.dimensions[i].destinationStep;
+      for (size_t i = 0; i < move.dimensionCount; i++)
+        move.dimensions[i].sourceStep = move.dimensions[i].destinationStep;
       move.sourceType = move.destinationType;
       move.sourceSize = move.destinationSize;
       if (move.dimensionCount <= maxDimensions) normalise(move);
@@ -367,7 +369,8 @@ Result<Batch> compileCompare(const Move& move) {
 }
 
 std::optional<ByteRun> byteRunOf(const Move& move) noexcept {
-  if (move.kind != MoveKind::Copy || move.destinationType != move.sourceType || move.dimensionCount > 1 || move.pid != 0)
+  if (move.kind != MoveKind::Copy || move.destinationType != move.sourceType || move.dimensionCount > 1 ||
+      move.pid != 0)
     return std::nullopt;
   if (move.dimensionCount == 1 &&
       (move.dimensions[0].destinationStep != move.destinationSize || move.dimensions[0].sourceStep != move.sourceSize))

@@ -19,7 +19,8 @@ inline constexpr uint32_t waitingWords = 16;
 
 /** Reads groups, as many as fit. */
 template <uint32_t size>
-TENSORFERRY_DEVICE void loadGroups(uint32_t (&waiting)[waitingWords], const uint64_t (&from)[inFlight], uint32_t width) {
+TENSORFERRY_DEVICE void loadGroups(uint32_t (&waiting)[waitingWords], const uint64_t (&from)[inFlight],
+                                   uint32_t width) {
   constexpr uint32_t groups = waitingWords / size < inFlight ? waitingWords / size : inFlight;
   TENSORFERRY_UNROLL
   for (uint32_t k = 0; k < groups; k++) {
@@ -50,7 +51,8 @@ TENSORFERRY_DEVICE void gather(uint32_t (&waiting)[waitingWords], const uint64_t
 }
 
 template <uint32_t size>
-TENSORFERRY_DEVICE void scatter(const uint64_t (&to)[inFlight], uint32_t width, const uint32_t (&words)[8], uint32_t limit) {
+TENSORFERRY_DEVICE void scatter(const uint64_t (&to)[inFlight], uint32_t width, const uint32_t (&words)[8],
+                                uint32_t limit) {
   TENSORFERRY_UNROLL
   for (uint32_t k = 0; k < four; k++)
     if (k < limit) storeElement<size>(to[k], width, elementOf<size>(words, k));

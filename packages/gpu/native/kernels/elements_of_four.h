@@ -161,18 +161,18 @@ TENSORFERRY_DEVICE double storedOf<double>(uint64_t bits) {
 
 /** Runs a function template for the size of an element. */
 #define TENSORFERRY_FOR_SIZE(SIZE, CALL, ...) \
-  switch (SIZE) {                            \
-    case 1:                                  \
-      CALL<1>(__VA_ARGS__);                  \
-      break;                                 \
-    case 2:                                  \
-      CALL<2>(__VA_ARGS__);                  \
-      break;                                 \
-    case 4:                                  \
-      CALL<4>(__VA_ARGS__);                  \
-      break;                                 \
-    default:                                 \
-      CALL<8>(__VA_ARGS__);                  \
+  switch (SIZE) {                             \
+    case 1:                                   \
+      CALL<1>(__VA_ARGS__);                   \
+      break;                                  \
+    case 2:                                   \
+      CALL<2>(__VA_ARGS__);                   \
+      break;                                  \
+    case 4:                                   \
+      CALL<4>(__VA_ARGS__);                   \
+      break;                                  \
+    default:                                  \
+      CALL<8>(__VA_ARGS__);                   \
   }
 
 template <DType type, typename W>
@@ -183,9 +183,9 @@ TENSORFERRY_DEVICE void decodeAs(W (&values)[four], const uint32_t (&words)[8]) 
   for (uint32_t k = 0; k < four; k++) values[k] = E::decode(storedOf<Stored>(elementOf<sizeof(Stored)>(words, k)));
 }
 
-#define TENSORFERRY_DECODE(TYPE)            \
-  case DType::TYPE:                         \
-    decodeAs<DType::TYPE>(values, words);   \
+#define TENSORFERRY_DECODE(TYPE)          \
+  case DType::TYPE:                       \
+    decodeAs<DType::TYPE>(values, words); \
     return;
 
 /** Four elements of a type whose wide form it is. */
@@ -258,7 +258,8 @@ TENSORFERRY_DEVICE void encodeAs(uint32_t (&words)[8], const float (&values)[fou
 template <uint32_t size>
 TENSORFERRY_DEVICE void keepLowBits(uint32_t (&words)[8], const uint64_t (&whole)[four]) {
   TENSORFERRY_UNROLL
-  for (uint32_t k = 0; k < four; k++) setElement<size>(words, k, static_cast<typename BitsOfSize<size>::type>(whole[k]));
+  for (uint32_t k = 0; k < four; k++)
+    setElement<size>(words, k, static_cast<typename BitsOfSize<size>::type>(whole[k]));
 }
 
 TENSORFERRY_DEVICE void goTheRest(uint32_t to, uint32_t (&words)[8], const Halfway& halfway) {

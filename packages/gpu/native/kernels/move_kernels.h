@@ -19,7 +19,8 @@ namespace tensorferry::gpu {
 namespace {
 
 TENSORFERRY_DEVICE UnitRecord unitAt(const MoveParameter& parameter, uint32_t index) {
-  return view<UnitRecord>(parameter.table + 8ull * parameter.unitsAt + sizeof(UnitRecord) * static_cast<uint64_t>(index));
+  return view<UnitRecord>(parameter.table + 8ull * parameter.unitsAt +
+                          sizeof(UnitRecord) * static_cast<uint64_t>(index));
 }
 
 TENSORFERRY_DEVICE void runMove(const MoveParameter& parameter, const Place& place) {
@@ -64,10 +65,10 @@ TENSORFERRY_DEVICE void runSpin(const SpinParameter& parameter, const Place&) {
 
 #ifdef TENSORFERRY_ON_DEVICE
 
-#define TENSORFERRY_KERNEL(NAME, PARAMETER, BODY)                                                                     \
-  extern "C" __global__ void __launch_bounds__(tensorferry::gpu::blockThreads, 2) NAME(                               \
-      const tensorferry::gpu::PARAMETER parameter) {                                                                  \
-    tensorferry::gpu::BODY(parameter, tensorferry::gpu::Place{blockIdx.x, gridDim.x, threadIdx.x});                   \
+#define TENSORFERRY_KERNEL(NAME, PARAMETER, BODY)                                                   \
+  extern "C" __global__ void __launch_bounds__(tensorferry::gpu::blockThreads, 2)                   \
+      NAME(const tensorferry::gpu::PARAMETER parameter) {                                           \
+    tensorferry::gpu::BODY(parameter, tensorferry::gpu::Place{blockIdx.x, gridDim.x, threadIdx.x}); \
   }
 
 TENSORFERRY_KERNEL(tensorferry_move, MoveParameter, runMove)

@@ -111,7 +111,8 @@ Result<Reduction> compileQuantize(const uint64_t* words, size_t count) {
     BlockDimension dimension{isLast ? shape[d - 1] / mxBlock : shape[d - 1], {}};
     for (size_t side = 0; side < sideCount; side++) {
       uint64_t step = 0;
-      if (__builtin_mul_overflow(shape[dimensions * (1 + side) + d - 1], sizes[side], &step)) return refuse("A stride is too long.");
+      if (__builtin_mul_overflow(shape[dimensions * (1 + side) + d - 1], sizes[side], &step))
+        return refuse("A stride is too long.");
       if (isLast) elementSteps[side] = step;
       const uint64_t perBlock = isLast && side != Scales ? mxBlock : 1;
       if (__builtin_mul_overflow(step, perBlock, &dimension.steps[side]) || dimension.steps[side] > maxBytes)
@@ -124,7 +125,8 @@ Result<Reduction> compileQuantize(const uint64_t* words, size_t count) {
     const uint64_t length = side == Scales ? 1 : mxBlock;
     const auto dimensionAt = [&](size_t d) {
       return d == 0 ? std::pair{length, static_cast<int64_t>(elementSteps[side])}
-                    : std::pair{blocks.dimensions[d - 1].length, static_cast<int64_t>(blocks.dimensions[d - 1].steps[side])};
+                    : std::pair{blocks.dimensions[d - 1].length,
+                                static_cast<int64_t>(blocks.dimensions[d - 1].steps[side])};
     };
     if (!extentOf(blocks.addresses[side], sizes[side], blocks.dimensions.size() + 1, dimensionAt))
       return refuse("A tensor has a negative stride or leaves the address space.");
@@ -137,8 +139,9 @@ Result<Reduction> compileQuantize(const uint64_t* words, size_t count) {
   };
   // What a thread of a team writes of data at once: its share of 16 bytes of the plain side.
   const uint64_t shareOfData = 16 / sizes[Plain];
-  const bool isDenseRow = !blocks.dimensions.empty() && blocks.dimensions.front().length >= leastRow && isDense(Plain) &&
-                          isDense(Data) && blocks.dimensions.front().steps[Plain] == mxBlock * sizes[Plain] &&
+  const bool isDenseRow = !blocks.dimensions.empty() && blocks.dimensions.front().length >= leastRow &&
+                          isDense(Plain) && isDense(Data) &&
+                          blocks.dimensions.front().steps[Plain] == mxBlock * sizes[Plain] &&
                           blocks.dimensions.front().steps[Data] == mxBlock;
   const bool inTeams = isDenseRow && widthOf(Plain) == 16 && widthOf(Data) >= shareOfData;
   const uint64_t scaleStep = inTeams ? blocks.dimensions.front().steps[Scales] : 0;
@@ -171,8 +174,12 @@ Result<Reduction> compileQuantize(const uint64_t* words, size_t count) {
     for (size_t d = 0; d < part.dimensions.size(); d++) {
       const BlockDimension& from = part.dimensions[d];
       const auto length = static_cast<uint32_t>(from.length);
-      const QuantizeDimension dimension{length, 0, divisorOf(length), static_cast<int64_t>(from.steps[Plain]),
-                                        static_cast<int64_t>(from.steps[Data]), static_cast<int64_t>(from.steps[Scales])};
+      const QuantizeDimension dimension{length,
+                                        0,
+                                        divisorOf(length),
+                                        static_cast<int64_t>(from.steps[Plain]),
+                                        static_cast<int64_t>(from.steps[Data]),
+                                        static_cast<int64_t>(from.steps[Scales])};
       std::memcpy(made.table.data() + at + headWords + d * dimensionWords, &dimension, sizeof dimension);
     }
     made.records++;

@@ -50,7 +50,8 @@ TENSORFERRY_DEVICE void gatherFour(uint32_t (&words)[8], uint64_t block, uint32_
 }
 
 template <uint32_t size>
-TENSORFERRY_DEVICE void scatterFour(const uint32_t (&words)[8], uint64_t block, uint32_t first, int64_t step, uint32_t width) {
+TENSORFERRY_DEVICE void scatterFour(const uint32_t (&words)[8], uint64_t block, uint32_t first, int64_t step,
+                                    uint32_t width) {
   const uint64_t address = block + offsetOf(first, step);
   if (step == size) return storeFour<size>(address, width, words);
   TENSORFERRY_UNROLL

@@ -140,9 +140,9 @@ TENSORFERRY_DEVICE void quantizeRow(const BlockRow& row, ScaleRule rule, uint32_
   for (uint32_t round = 0; round < Share::rounds; round++) {
     const uint32_t block = round * Share::blocksOfRound + ownBlock;
     const auto partAt = [&](uint32_t part) {
-      return block < row.blocks
-                 ? largestOfVector<type>(load<Vector>(row.plain + block * mxBlock * Share::size + part * sizeof(Vector)))
-                 : 0;
+      return block < row.blocks ? largestOfVector<type>(
+                                      load<Vector>(row.plain + block * mxBlock * Share::size + part * sizeof(Vector)))
+                                : 0;
     };
     const uint32_t largest = largestAmong<Share::threads>(largestOfVector<type>(held[round]), partAt);
     const uint32_t scale = scaleOf(bitsOfMagnitude<type>(largest), rule);
@@ -163,7 +163,8 @@ TENSORFERRY_DEVICE void quantizeRow(const BlockRow& row, ScaleRule rule, uint32_
 template <DType type>
 TENSORFERRY_DEVICE uint32_t plainWord(const float* values) {
   if constexpr (type == DType::Float32) return bitsOf(quiet(values[0]));
-  return static_cast<uint32_t>(Element<type>::encode(values[0])) | static_cast<uint32_t>(Element<type>::encode(values[1])) << 16;
+  return static_cast<uint32_t>(Element<type>::encode(values[0])) |
+         static_cast<uint32_t>(Element<type>::encode(values[1])) << 16;
 }
 
 template <DType type>
@@ -192,8 +193,8 @@ TENSORFERRY_DEVICE void dequantizeRow(const BlockRow& row, uint32_t thread) {
       values[i + 1] *= factor;
     }
     constexpr uint32_t perWord = 4 / Share::size;
-    const Vector vector{plainWord<type>(values), plainWord<type>(values + perWord), plainWord<type>(values + 2 * perWord),
-                        plainWord<type>(values + 3 * perWord)};
+    const Vector vector{plainWord<type>(values), plainWord<type>(values + perWord),
+                        plainWord<type>(values + 2 * perWord), plainWord<type>(values + 3 * perWord)};
     if (round * Share::blocksOfRound + ownBlock < row.blocks)
       storePassing(row.plain + (round * teamThreads + thread) * sizeof(Vector), vector);
   }

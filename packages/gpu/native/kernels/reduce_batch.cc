@@ -73,12 +73,14 @@ class Compiler {
 
   Reduction finish() {
     Reduction made;
-    for (const auto& record : records_) made.recordWords = std::max(made.recordWords, static_cast<uint32_t>(record.size()));
+    for (const auto& record : records_)
+      made.recordWords = std::max(made.recordWords, static_cast<uint32_t>(record.size()));
     made.recordWords += made.recordWords % 2;  // records are read 16 bytes at a time
     made.records = static_cast<uint32_t>(records_.size());
     made.table.resize(static_cast<size_t>(made.records) * made.recordWords);
     for (size_t r = 0; r < records_.size(); r++)
-      std::copy(records_[r].begin(), records_[r].end(), made.table.begin() + static_cast<ptrdiff_t>(r * made.recordWords));
+      std::copy(records_[r].begin(), records_[r].end(),
+                made.table.begin() + static_cast<ptrdiff_t>(r * made.recordWords));
     made.usefulBlocks = (mostIndices_ + blockThreads - 1) / blockThreads;
     return made;
   }
@@ -154,7 +156,8 @@ Result<Reduction> compileReduce(const uint64_t* words, size_t count) {
   uint64_t bytes = size;
   for (size_t d = dimensions; d > 0; d--) {
     given.shape.push_back(shape[d - 1]);
-    if (__builtin_mul_overflow(bytes, shape[d - 1], &bytes)) return refuse("The tensors have more bytes than any device.");
+    if (__builtin_mul_overflow(bytes, shape[d - 1], &bytes))
+      return refuse("The tensors have more bytes than any device.");
   }
   if (bytes > maxBytes) return refuse("The tensors have more bytes than any device.");
   if (bytes == 0) return Reduction{};

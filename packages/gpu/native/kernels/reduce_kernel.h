@@ -32,9 +32,9 @@ TENSORFERRY_DEVICE uint64_t placeOf(uint64_t tensor, uint64_t dimensions, uint32
 template <typename W>
 TENSORFERRY_DEVICE void combineFour(ReduceOp op, W (&sum)[four], const W (&values)[four]) {
   switch (op) {
-#define COMBINE(OP)                  \
-  case ReduceOp::OP:                 \
-    TENSORFERRY_UNROLL               \
+#define COMBINE(OP)                                                                           \
+  case ReduceOp::OP:                                                                          \
+    TENSORFERRY_UNROLL                                                                        \
     for (uint32_t k = 0; k < four; k++) sum[k] = combine<ReduceOp::OP, W>(sum[k], values[k]); \
     return;
     COMBINE(Sum)
@@ -84,7 +84,8 @@ TENSORFERRY_DEVICE void reduceAs(uint64_t record, const Place& place) {
   const ReduceRecord head = view<ReduceRecord>(record);
   const ReduceOp op = static_cast<ReduceOp>(head.op);
   const uint32_t type = head.type, size = bytesOf(type), width = head.width, dimensionCount = head.dimensionCount;
-  const uint64_t dimensions = record + sizeof(ReduceRecord), tensors = dimensions + dimensionCount * sizeof(ReduceDimension);
+  const uint64_t dimensions = record + sizeof(ReduceRecord),
+                 tensors = dimensions + dimensionCount * sizeof(ReduceDimension);
   const uint64_t tensorBytes = 8 + 8 * dimensionCount;
   const bool inGroups = head.group == four;
   TENSORFERRY_KEEP_LOOP

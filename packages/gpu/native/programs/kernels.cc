@@ -49,9 +49,8 @@ Status Kernels::load(const Libraries& libraries, int ordinal, const std::string&
   quantizeBlocks_ = blocks > 0 ? blocks : mostBlocks;
   compareBlocks_ = blocks > 0 ? blocks : residentBlocks(compare_, count);
   if (api.vendor == Vendor::Rocm)
-    clockRate_ = static_cast<uint64_t>(api.getAttribute(&rate, wallClockRate, ordinal) == code::success && rate > 0
-                                           ? rate
-                                           : usualClockRate);
+    clockRate_ = static_cast<uint64_t>(
+        api.getAttribute(&rate, wallClockRate, ordinal) == code::success && rate > 0 ? rate : usualClockRate);
   return {};
 }
 
@@ -75,7 +74,8 @@ Status Kernels::loadImage(const std::string& image) {
 
 uint32_t Kernels::residentBlocks(FunctionHandle function, uint32_t processors) const {
   int perProcessor = 0;
-  if (!api_->occupancy || api_->occupancy(&perProcessor, function, blockThreads, 0) != code::success || perProcessor < 1)
+  if (!api_->occupancy || api_->occupancy(&perProcessor, function, blockThreads, 0) != code::success ||
+      perProcessor < 1)
     perProcessor = 1;
   return processors * static_cast<uint32_t>(perProcessor);
 }

@@ -82,7 +82,8 @@ Result<std::shared_ptr<Program>> Program::create(const std::shared_ptr<Device>& 
     if (communicator->device != device)
       return failure(Code::InvalidArgument, "createProgram", "The communicator belongs to another device.");
   }
-  auto list = parseSteps(steps.words, steps.count, {moves.size(), communicator == nullptr ? 0 : communicator->ranks, calls.get()});
+  auto list = parseSteps(steps.words, steps.count,
+                         {moves.size(), communicator == nullptr ? 0 : communicator->ranks, calls.get()});
   if (!list.ok()) return list.status();
   if (!list.value().usesCommunicator) communicator = nullptr;
   auto program = std::make_shared<Program>(device, std::move(list.value()), std::move(communicator), std::move(calls));
@@ -199,7 +200,8 @@ Result<Comparison> compareRegions(Device& device, const Batch& batch, size_t ele
     if (!block.ok()) return block.status();
     const auto compare = [&]() -> Status {
       const std::vector<uint64_t> initial = {difference.bytes, difference.first};
-      Status status = uploadWords(device, block.value().address, {&batch.table, &initial}, {0, tableBytes}, waker, token);
+      Status status =
+          uploadWords(device, block.value().address, {&batch.table, &initial}, {0, tableBytes}, waker, token);
       if (!status.ok()) return status;
       const auto address = reinterpret_cast<uint64_t>(block.value().address);
       const StreamHandle stream = device.uploads.get();

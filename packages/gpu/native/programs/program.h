@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include <tensorferry_gpu/resource.h>
 #include "communicator.h"
 #include "device.h"
 #include "kernels/batch.h"
-#include <tensorferry_gpu/resource.h>
 #include "steps.h"
 #include "waiting.h"
 

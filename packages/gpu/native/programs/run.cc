@@ -100,8 +100,9 @@ class Run {
       case StepKind::Quantize: {
         const auto& quantization = program_.quantizations[step.number];
         if (quantization.compiled.records == 0) return {};
-        return device_.kernels.quantize(quantizeParameter(quantization.compiled, program_.addressOf(quantization.offset)),
-                                        quantization.compiled.usefulBlocks, stream);
+        return device_.kernels.quantize(
+            quantizeParameter(quantization.compiled, program_.addressOf(quantization.offset)),
+            quantization.compiled.usefulBlocks, stream);
       }
       case StepKind::Record:
         return callRuntime(api_, api_.recordEvent, device_.events.at(step.number), stream);
@@ -115,7 +116,8 @@ class Run {
       case StepKind::EndGroup:
         return endGroup();
       case StepKind::Span:
-        return callRuntime(api_, api_.recordEvent, device_.timedEvents.at(2 * step.number + (step.isEnd ? 1 : 0)), stream);
+        return callRuntime(api_, api_.recordEvent, device_.timedEvents.at(2 * step.number + (step.isEnd ? 1 : 0)),
+                           stream);
       case StepKind::Progress:
         return mark(step.stream, step.amount, false);
       case StepKind::Spin:
@@ -199,7 +201,8 @@ class Run {
       if (gates_[stream] < gateLimit) return {};
       if (Status status = look(); !status.ok()) return status;
       const int answer = api_.queryStream(device_.streams[stream].get());
-      if (answer != code::success && answer != code::notReady) return runtimeFailure(api_, api_.queryStream.name, answer);
+      if (answer != code::success && answer != code::notReady)
+        return runtimeFailure(api_, api_.queryStream.name, answer);
       backoff.pause();
     }
   }

@@ -19,7 +19,8 @@ constexpr uint64_t spinLimit = 60'000'000'000;
 
 class Parser {
  public:
-  Parser(const uint64_t* words, size_t count, const StepLimits& limits) : words_(words), count_(count), limits_(limits) {}
+  Parser(const uint64_t* words, size_t count, const StepLimits& limits)
+      : words_(words), count_(count), limits_(limits) {}
 
   Result<StepList> parse() {
     for (size_t at = 0; at < count_; index_++) {

@@ -23,7 +23,8 @@ constexpr int64_t fastest = 512;
 constexpr auto patience = std::chrono::seconds(10);
 
 int64_t now() noexcept {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 /** The event that this slot's latest copy ends with. */
@@ -136,9 +137,8 @@ void Replay::settle() noexcept {
     const auto begun = std::chrono::steady_clock::now();
     const auto isPatient = [&] { return std::chrono::steady_clock::now() - begun < patience; };
     while (onThreads_.load(std::memory_order_acquire) > 0 && isPatient()) backoff.pause();
-    if (std::ranges::none_of(lanes, [&](const ReplayLane& lane) {
-          return api().queryStream(lane.stream.get()) == code::notReady;
-        }))
+    if (std::ranges::none_of(
+            lanes, [&](const ReplayLane& lane) { return api().queryStream(lane.stream.get()) == code::notReady; }))
       return {};
     // A fence: a stream that is never idle would keep us here.
     auto events = fence(true);

@@ -14,9 +14,9 @@
 #include <optional>
 #include <vector>
 
+#include <tensorferry_gpu/resource.h>
 #include "device.h"
 #include "pins.h"
-#include <tensorferry_gpu/resource.h>
 #include "waiting.h"
 
 namespace tensorferry::gpu {
@@ -172,7 +172,11 @@ class ReplayCopy {
   static constexpr napi_type_tag typeTag{0x1f6e9a3b70d54d0b, 0x9c52e8d1460f4bb7};
 
   ReplayCopy(std::shared_ptr<Replay> owner, size_t slot, uint64_t destination, uint64_t source, size_t bytes) noexcept
-      : replay(std::move(owner)), slot_(replay->slots[slot]), destination_(destination), source_(source), bytes_(bytes) {}
+      : replay(std::move(owner)),
+        slot_(replay->slots[slot]),
+        destination_(destination),
+        source_(source),
+        bytes_(bytes) {}
 
   /** Queues the copy and answers the vendor's number, `isClosed` or `needsThread`. JS thread. */
   int start();

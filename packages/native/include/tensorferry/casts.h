@@ -38,7 +38,9 @@ inline TENSORFERRY_SHARED float absolute(float value) { return __builtin_fabsf(v
 inline TENSORFERRY_SHARED double absolute(double value) { return __builtin_fabs(value); }
 #endif
 inline TENSORFERRY_SHARED float quiet(float value) { return value != value ? floatOf(0x7fc00000u) : value; }
-inline TENSORFERRY_SHARED double quiet(double value) { return value != value ? doubleOf(0x7ff8000000000000ull) : value; }
+inline TENSORFERRY_SHARED double quiet(double value) {
+  return value != value ? doubleOf(0x7ff8000000000000ull) : value;
+}
 
 /** A small float with infinities: sign, `Exponent` bits, `Mantissa` bits; the bias is the usual one. */
 template <unsigned Exponent, unsigned Mantissa>
@@ -58,7 +60,8 @@ struct SmallFloat {
     const int32_t normal = wide < static_cast<int32_t>(infinity) ? wide : static_cast<int32_t>(infinity);
     // Adding this power of two makes the processor round a subnormal result at the right bit.
     const uint32_t magic = (127 - bias + 1 + shift) << 23;
-    const int32_t subnormal = static_cast<int32_t>(bitsOf(floatOf(static_cast<uint32_t>(magnitude)) + floatOf(magic)) - magic);
+    const int32_t subnormal =
+        static_cast<int32_t>(bitsOf(floatOf(static_cast<uint32_t>(magnitude)) + floatOf(magic)) - magic);
     const int32_t finite = magnitude < static_cast<int32_t>((127 - bias + 1) << 23) ? subnormal : normal;
     return magnitude > 0x7f800000 ? nan : static_cast<uint32_t>(finite) | sign;
   }
@@ -86,7 +89,8 @@ inline TENSORFERRY_SHARED uint32_t encodeFloat8E4M3(float value) {
   const int32_t whole = static_cast<int32_t>(bits & 0x7fffffffu);
   const int32_t magnitude = whole < 0x43e00000 ? whole : 0x43e00000;  // 448, the largest value
   const int32_t normal = ((magnitude + 0x7ffff + ((magnitude >> 20) & 1)) >> 20) - (120 << 3);
-  const int32_t subnormal = static_cast<int32_t>(bitsOf(floatOf(static_cast<uint32_t>(magnitude)) + 16384.0f) - bitsOf(16384.0f));
+  const int32_t subnormal =
+      static_cast<int32_t>(bitsOf(floatOf(static_cast<uint32_t>(magnitude)) + 16384.0f) - bitsOf(16384.0f));
   const int32_t finite = magnitude < (121 << 23) ? subnormal : normal;
   return whole > 0x7f800000 ? 0x7fu : static_cast<uint32_t>(finite) | sign;
 }

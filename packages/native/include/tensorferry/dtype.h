@@ -39,10 +39,10 @@ inline constexpr size_t dtypeCount = 22;
 inline constexpr size_t castableCount = 16;
 
 inline constexpr const char* dtypeNames[dtypeCount] = {
-    "bool",          "uint8",           "int8",          "uint16",          "int16",           "uint32",
-    "int32",         "uint64",          "int64",         "float16",         "bfloat16",        "float32",
-    "float64",       "float8_e4m3fn",   "float8_e5m2",   "float8_e8m0fnu",  "float8_e4m3fnuz", "float8_e5m2fnuz",
-    "float4_e2m1fn", "float6_e2m3fn",   "float6_e3m2fn", "complex64"};
+    "bool",          "uint8",         "int8",          "uint16",         "int16",           "uint32",
+    "int32",         "uint64",        "int64",         "float16",        "bfloat16",        "float32",
+    "float64",       "float8_e4m3fn", "float8_e5m2",   "float8_e8m0fnu", "float8_e4m3fnuz", "float8_e5m2fnuz",
+    "float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn", "complex64"};
 
 /** Bytes per element; 0 for types whose elements share bytes (they travel as uint8). */
 inline constexpr uint8_t dtypeBytes[dtypeCount] = {1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 1, 1, 1, 1, 1, 0, 0, 0, 8};

@@ -35,17 +35,17 @@ using WideOf = typename WideType<wide>::type;
 template <DType>
 struct Element;  // storage type, decode to the wide form, encode from float32
 
-#define INTEGER_ELEMENT(NAME, TYPE)                                                                            \
-  template <>                                                                                                  \
-  struct Element<DType::NAME> {                                                                                \
-    using Stored = TYPE;                                                                                       \
-    static TENSORFERRY_SHARED auto decode(TYPE value) {                                                        \
-      return static_cast<WideOf<wideOf(static_cast<uint8_t>(DType::NAME))>>(value);                            \
-    }                                                                                                          \
-    static TENSORFERRY_SHARED TYPE encode(float value) { return truncate<TYPE>(value); }                       \
-    static TENSORFERRY_SHARED TYPE encode(double value) { return truncate<TYPE>(value); }                      \
-    static TENSORFERRY_SHARED TYPE encode(int64_t value) { return static_cast<TYPE>(value); }                  \
-    static TENSORFERRY_SHARED TYPE encode(uint64_t value) { return static_cast<TYPE>(value); }                 \
+#define INTEGER_ELEMENT(NAME, TYPE)                                                            \
+  template <>                                                                                  \
+  struct Element<DType::NAME> {                                                                \
+    using Stored = TYPE;                                                                       \
+    static TENSORFERRY_SHARED auto decode(TYPE value) {                                        \
+      return static_cast<WideOf<wideOf(static_cast<uint8_t>(DType::NAME))>>(value);            \
+    }                                                                                          \
+    static TENSORFERRY_SHARED TYPE encode(float value) { return truncate<TYPE>(value); }       \
+    static TENSORFERRY_SHARED TYPE encode(double value) { return truncate<TYPE>(value); }      \
+    static TENSORFERRY_SHARED TYPE encode(int64_t value) { return static_cast<TYPE>(value); }  \
+    static TENSORFERRY_SHARED TYPE encode(uint64_t value) { return static_cast<TYPE>(value); } \
   };
 INTEGER_ELEMENT(UInt8, uint8_t)
 INTEGER_ELEMENT(Int8, int8_t)
@@ -87,15 +87,15 @@ struct Element<DType::Float64> {
   }
 };
 
-#define SMALL_ELEMENT(NAME, TYPE, DECODE, ENCODE)                                                              \
-  template <>                                                                                                  \
-  struct Element<DType::NAME> {                                                                                \
-    using Stored = TYPE;                                                                                       \
-    static TENSORFERRY_SHARED float decode(TYPE code) { return DECODE(code); }                                 \
-    template <typename W>                                                                                      \
-    static TENSORFERRY_SHARED TYPE encode(W value) {                                                           \
-      return static_cast<TYPE>(ENCODE(static_cast<float>(value)));                                             \
-    }                                                                                                          \
+#define SMALL_ELEMENT(NAME, TYPE, DECODE, ENCODE)                              \
+  template <>                                                                  \
+  struct Element<DType::NAME> {                                                \
+    using Stored = TYPE;                                                       \
+    static TENSORFERRY_SHARED float decode(TYPE code) { return DECODE(code); } \
+    template <typename W>                                                      \
+    static TENSORFERRY_SHARED TYPE encode(W value) {                           \
+      return static_cast<TYPE>(ENCODE(static_cast<float>(value)));             \
+    }                                                                          \
   };
 SMALL_ELEMENT(Float16, uint16_t, Float16::decode, Float16::encode)
 SMALL_ELEMENT(BFloat16, uint16_t, decodeBFloat16, encodeBFloat16)

@@ -155,10 +155,12 @@ Status parseMoves(const uint64_t* words, size_t count, bool refuseOverlap, Emit 
     at += 3;
     if (kind > 1) return badTable(index, "Unknown kind of move.");
     move.kind = static_cast<MoveKind>(kind);
-    if (move.destinationType >= dtypeCount || move.sourceType >= dtypeCount) return badTable(index, "Unknown element type.");
+    if (move.destinationType >= dtypeCount || move.sourceType >= dtypeCount)
+      return badTable(index, "Unknown element type.");
     move.destinationSize = dtypeBytes[move.destinationType];
     move.sourceSize = dtypeBytes[move.sourceType];
-    if (move.destinationSize == 0 || move.sourceSize == 0) return badTable(index, "Elements that share bytes travel as uint8.");
+    if (move.destinationSize == 0 || move.sourceSize == 0)
+      return badTable(index, "Elements that share bytes travel as uint8.");
     const bool casts = move.destinationType != move.sourceType;
     if (casts && (!isCastable(move.destinationType) || !isCastable(move.sourceType) || move.pid != 0))
       return badTable(index, "These types cannot be cast here.");
@@ -170,9 +172,9 @@ Status parseMoves(const uint64_t* words, size_t count, bool refuseOverlap, Emit 
       empty = empty || words[at + d] == 0;
       if (words[at + d] == 1) continue;
       if (move.dimensionCount == maxDimensions) return badTable(index, "More than 16 dimensions are longer than 1.");
-      move.dimensions[move.dimensionCount++] = {
-          words[at + d], static_cast<int64_t>(words[at + dimensions + d]) * move.destinationSize,
-          static_cast<int64_t>(words[at + 2 * dimensions + d]) * move.sourceSize};
+      move.dimensions[move.dimensionCount++] = {words[at + d],
+                                                static_cast<int64_t>(words[at + dimensions + d]) * move.destinationSize,
+                                                static_cast<int64_t>(words[at + 2 * dimensions + d]) * move.sourceSize};
     }
     at += 3 * dimensions;
     if (empty) continue;
@@ -187,7 +189,8 @@ Status parseMoves(const uint64_t* words, size_t count, bool refuseOverlap, Emit 
       read.push_back({move.source, move.source + run.length * move.sourceSize});
   }
   if (const auto at = findOverlap(written, read))
-    return failure(Code::InvalidArgument, "copy", "Regions of the batch overlap at address " + std::to_string(*at) + ".");
+    return failure(Code::InvalidArgument, "copy",
+                   "Regions of the batch overlap at address " + std::to_string(*at) + ".");
   return {};
 }
 

@@ -31,9 +31,9 @@ enum class Code : int32_t {
   SystemFailure,
 };
 
-inline constexpr const char* codeNames[] = {"Ok",           "InvalidArgument", "InvalidHandle",    "OutOfMemory",
-                                            "NotFound",     "AlreadyExists",   "PermissionDenied", "PeerGone",
-                                            "Cancelled",    "DeadlineExceeded", "Unsupported",     "SystemFailure"};
+inline constexpr const char* codeNames[] = {"Ok",        "InvalidArgument",  "InvalidHandle",    "OutOfMemory",
+                                            "NotFound",  "AlreadyExists",    "PermissionDenied", "PeerGone",
+                                            "Cancelled", "DeadlineExceeded", "Unsupported",      "SystemFailure"};
 
 inline const char* codeName(Code code) noexcept { return codeNames[static_cast<int32_t>(code)]; }
 

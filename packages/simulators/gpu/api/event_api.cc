@@ -103,7 +103,8 @@ class Wait final : public Operation {
   bool blocked(World& world, std::vector<StreamRef>& needs) override {
     if (event_->cell->isDone(number_)) return false;
     if (ownerDestroyed(*event_)) {
-      if (!reported_) world.violation("import-after-destroy", "A queued wait for an imported event that its owner destroyed.");
+      if (!reported_)
+        world.violation("import-after-destroy", "A queued wait for an imported event that its owner destroyed.");
       reported_ = true;
       return false;
     }
@@ -121,7 +122,8 @@ class Wait final : public Operation {
 
 void checkOwner(World& world, const Event& event, const char* function) {
   if (ownerDestroyed(event))
-    world.violation("import-after-destroy", std::string(function) + " uses an imported event that its owner has destroyed.");
+    world.violation("import-after-destroy",
+                    std::string(function) + " uses an imported event that its owner has destroyed.");
 }
 
 }  // namespace
@@ -154,10 +156,8 @@ TENSORFERRY_SIM_API int cudaEventCreateWithFlags(void** handle, unsigned flags) 
     event->device = call.thread.device;
     event->timing = timing;
     event->interprocess = interprocess;
-    if (!interprocess)
-      event->cell = std::make_shared<EventCell>();
-    else if (!takeCell(call.world, *event))
-      return code::outOfMemory;
+    if (!interprocess) event->cell = std::make_shared<EventCell>();
+    else if (!takeCell(call.world, *event)) return code::outOfMemory;
     *handle = call.world.events.handles.issue(std::move(event));
     return 0;
   });
@@ -259,7 +259,8 @@ TENSORFERRY_SIM_API int cudaEventElapsedTime(float* milliseconds, void* startHan
       if (number == 0) return code::invalidHandle;
       if (!event->cell->isDone(number)) return code::notReady;
     }
-    *milliseconds = static_cast<float>(static_cast<double>(end->reachedAt) - static_cast<double>(start->reachedAt)) * 1e-6f;
+    *milliseconds =
+        static_cast<float>(static_cast<double>(end->reachedAt) - static_cast<double>(start->reachedAt)) * 1e-6f;
     return 0;
   });
 }
@@ -274,8 +275,15 @@ TENSORFERRY_SIM_API int cudaIpcGetEventHandle(IpcHandle* out, void* handle) {
     const EventRef event = findEvent(call.world, handle, call.function);
     if (event == nullptr || !event->interprocess || event->imported) return code::invalidHandle;
     const auto process = static_cast<uint32_t>(getpid());
-    EventHandle made{eventHandleMagic, process,     event->pool->file, processStart(process),
-                     event->pool->inode, event->index, event->life,      hashText(call.world.settings.node), 0};
+    EventHandle made{eventHandleMagic,
+                     process,
+                     event->pool->file,
+                     processStart(process),
+                     event->pool->inode,
+                     event->index,
+                     event->life,
+                     hashText(call.world.settings.node),
+                     0};
     made.check = hashText(std::string(reinterpret_cast<const char*>(&made), offsetof(EventHandle, check)));
     std::memcpy(out, &made, sizeof made);
     return 0;
@@ -297,7 +305,8 @@ TENSORFERRY_SIM_API int cudaIpcOpenEventHandle(void** out, IpcHandle handle) {
       world.violation("ipc-open-own", "cudaIpcOpenEventHandle in the process that made the handle.");
       return code::invalidContext;
     }
-    if (given.node != hashText(world.settings.node) || !processAlive(given.process, given.start)) return code::invalidHandle;
+    if (given.node != hashText(world.settings.node) || !processAlive(given.process, given.start))
+      return code::invalidHandle;
     const int file = openForeignFile(given.process, given.file, given.inode);
     if (file < 0) return code::invalidHandle;
     auto pool = mapPool(file);

@@ -33,8 +33,8 @@ FORWARD(hipHostUnregister, cudaHostUnregister, (void* a), (a))
 FORWARD(hipHostGetDevicePointer, cudaHostGetDevicePointer, (void** a, void* b, unsigned c), (a, b, c))
 FORWARD(hipMemcpyAsync, cudaMemcpyAsync, (void* a, const void* b, size_t c, int d, void* e), (a, b, c, d, e))
 FORWARD(hipMemcpy, cudaMemcpy, (void* a, const void* b, size_t c, int d), (a, b, c, d))
-FORWARD(hipMemcpy2DAsync, cudaMemcpy2DAsync, (void* a, size_t b, const void* c, size_t d, size_t e, size_t f, int g, void* h),
-        (a, b, c, d, e, f, g, h))
+FORWARD(hipMemcpy2DAsync, cudaMemcpy2DAsync,
+        (void* a, size_t b, const void* c, size_t d, size_t e, size_t f, int g, void* h), (a, b, c, d, e, f, g, h))
 FORWARD(hipMemsetAsync, cudaMemsetAsync, (void* a, int b, size_t c, void* d), (a, b, c, d))
 FORWARD(hipStreamCreateWithFlags, cudaStreamCreateWithFlags, (void** a, unsigned b), (a, b))
 FORWARD(hipStreamCreateWithPriority, cudaStreamCreateWithPriority, (void** a, unsigned b, int c), (a, b, c))
@@ -68,7 +68,7 @@ FORWARD(hipModuleGetFunction, cuModuleGetFunction, (void** a, void* b, const cha
 FORWARD(hipModuleOccupancyMaxActiveBlocksPerMultiprocessor, cuOccupancyMaxActiveBlocksPerMultiprocessor,
         (int* a, void* b, int c, size_t d), (a, b, c, d))
 FORWARD(hipPointerGetAttribute, cuPointerGetAttribute, (void* a, int b, uintptr_t c), (a, b, c))
-FORWARD(hipMemGetAddressRange, cuMemGetAddressRange_v2, (uintptr_t * a, size_t* b, uintptr_t c), (a, b, c))
+FORWARD(hipMemGetAddressRange, cuMemGetAddressRange_v2, (uintptr_t* a, size_t* b, uintptr_t c), (a, b, c))
 FORWARD(hipDrvGetErrorName, cuGetErrorName, (int a, const char** b), (a, b))
 FORWARD(hipDrvGetErrorString, cuGetErrorString, (int a, const char** b), (a, b))
 FORWARD(hiprtcVersion, nvrtcVersion, (int* a, int* b), (a, b))
@@ -85,7 +85,8 @@ extern "C" const char* cudaGetErrorString(int);
 extern "C" const char* nvrtcGetErrorString(int);
 extern "C" int cudaDeviceGetAttribute(int*, int, int);
 extern "C" int nvrtcCompileProgram(void*, int, const char* const*);
-extern "C" int cuLaunchKernel(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
+extern "C" int cuLaunchKernel(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*,
+                              void**, void**);
 
 namespace {
 
@@ -157,9 +158,9 @@ TENSORFERRY_SIM_API int hiprtcCompileProgram(void* program, int count, const cha
   return nvrtcCompileProgram(program, static_cast<int>(pointers.size()), pointers.data());
 }
 
-TENSORFERRY_SIM_API int hipModuleLaunchKernel(void* function, unsigned gridX, unsigned gridY, unsigned gridZ, unsigned blockX,
-                                              unsigned blockY, unsigned blockZ, unsigned shared, void* stream,
-                                              void** parameters, void** extra) {
+TENSORFERRY_SIM_API int hipModuleLaunchKernel(void* function, unsigned gridX, unsigned gridY, unsigned gridZ,
+                                              unsigned blockX, unsigned blockY, unsigned blockZ, unsigned shared,
+                                              void* stream, void** parameters, void** extra) {
   // The list of extras ends with 3 here, not with null.
   void* list[5] = {};
   if (extra != nullptr)

@@ -128,9 +128,8 @@ TENSORFERRY_SIM_API int cudaHostRegister(void* pointer, size_t size, unsigned fl
 }
 
 TENSORFERRY_SIM_API int cudaHostUnregister(void* pointer) {
-  return runtimeCall("cudaHostUnregister", [&](Call& call) -> int {
-    return endHost(call, pointer, true, code::hostMemoryNotRegistered);
-  });
+  return runtimeCall("cudaHostUnregister",
+                     [&](Call& call) -> int { return endHost(call, pointer, true, code::hostMemoryNotRegistered); });
 }
 
 TENSORFERRY_SIM_API int cudaHostGetDevicePointer(void** device, void* pointer, unsigned flags) {
@@ -245,8 +244,9 @@ TENSORFERRY_SIM_API void* tensorferry_sim_allocate_virtual(size_t size) {
 }
 
 TENSORFERRY_SIM_API int tensorferry_sim_free_virtual(void* pointer) {
-  return guarded("tensorferry_sim_free_virtual", code::unknown,
-                 [&](Call& call) -> int { return freeDevice(call, reinterpret_cast<uintptr_t>(pointer), Kind::Virtual); });
+  return guarded("tensorferry_sim_free_virtual", code::unknown, [&](Call& call) -> int {
+    return freeDevice(call, reinterpret_cast<uintptr_t>(pointer), Kind::Virtual);
+  });
 }
 
 }  // namespace tensorferry::gpu::simulator

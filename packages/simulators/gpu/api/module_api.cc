@@ -13,7 +13,9 @@ namespace tensorferry::gpu::simulator {
 namespace {
 
 constexpr char portableMagic[] = "// simulated-ptx ";
-constexpr char realMagic[] = "\x7f" "SIMULATED-CUBIN ";
+constexpr char realMagic[] =
+    "\x7f"
+    "SIMULATED-CUBIN ";
 
 /** The rest of a launch: the kernel and its one parameter. */
 class Launch final : public Operation {
@@ -60,7 +62,8 @@ class Launch final : public Operation {
         uint64_t inner = 0;
         std::memcpy(&inner, words + at * 8, 8);
         // Freed addresses in a table may be left over from an earlier use of it; foreign devices' are not.
-        if (inner >= lowest && inner < highest && world.memory.find(inner) != nullptr) fine &= checkAddress(world, inner, "memory it points to");
+        if (inner >= lowest && inner < highest && world.memory.find(inner) != nullptr)
+          fine &= checkAddress(world, inner, "memory it points to");
       }
     }
     if (!fine) world.sticky[device_] = code::illegalAddress;
@@ -78,8 +81,8 @@ class Launch final : public Operation {
     const int home = allocation->kind == Kind::Imported ? allocation->opener : allocation->device;
     if (home == device_ || world.peers.count({device_, home}) > 0) return true;
     world.violation("peer-access-not-enabled", std::string(kernel_->name) + " on device " + std::to_string(device_) +
-                                                   ": an address in " + where + " lies on device " + std::to_string(home) +
-                                                   ", to which access was not enabled.");
+                                                   ": an address in " + where + " lies on device " +
+                                                   std::to_string(home) + ", to which access was not enabled.");
     return false;
   }
 
@@ -103,7 +106,8 @@ const void* parameterOf(World& world, const SimulatedKernel& kernel, void** para
   }
   if (buffer != nullptr && bytes == kernel.parameterBytes) return buffer;
   world.violation("kernel-parameter", std::string(kernel.name) + " takes one parameter of " +
-                                          std::to_string(kernel.parameterBytes) + " bytes, not " + std::to_string(bytes) + ".");
+                                          std::to_string(kernel.parameterBytes) + " bytes, not " +
+                                          std::to_string(bytes) + ".");
   return nullptr;
 }
 
@@ -177,7 +181,8 @@ TENSORFERRY_SIM_API int cuModuleUnload(void* handle) {
       return code::invalidHandle;
     }
     if (module->device != call.thread.device) {
-      call.world.violation("wrong-device", "cuModuleUnload with another device current than the module was loaded with.");
+      call.world.violation("wrong-device",
+                           "cuModuleUnload with another device current than the module was loaded with.");
       return code::invalidHandle;
     }
     for (void* function : module->functions) modules.functions.release(function);

@@ -55,7 +55,8 @@ CommunicatorRef findCommunicator(World& world, const void* handle, const char* f
 int waitJoined(Call& call, const CommunicatorRef& communicator) {
   World& world = call.world;
   const int answer = drive(
-      world, call.lock, "ncclCommInitRank of rank " + std::to_string(communicator->rank), [](std::vector<StreamRef>&) {},
+      world, call.lock, "ncclCommInitRank of rank " + std::to_string(communicator->rank),
+      [](std::vector<StreamRef>&) {},
       [&] {
         watchPeers(world, *communicator, false);
         return communicator->aborted || communicator->asyncError != 0 || allJoined(world, *communicator);
@@ -170,8 +171,9 @@ int addPart(const char* function, bool send, const void* buffer, size_t count, i
     const CommunicatorRef communicator = findCommunicator(world, handle, function);
     if (communicator == nullptr) return fail(nccl::invalidArgument, "Bad communicator.");
     if (!communicator->ready || !communicator->accepted.empty()) {
-      world.violation("nccl-before-success", std::string(function) +
-                                                 " before the previous operation of the communicator has returned success.");
+      world.violation(
+          "nccl-before-success",
+          std::string(function) + " before the previous operation of the communicator has returned success.");
       return fail(nccl::invalidArgument, "The communicator is in progress.");
     }
     if (communicator->finalized) return fail(nccl::invalidUsage, "The communicator is finalized.");
@@ -181,8 +183,9 @@ int addPart(const char* function, bool send, const void* buffer, size_t count, i
     const StreamRef stream = findStream(world, streamHandle, function);
     if (stream == nullptr) return fail(nccl::unhandledCudaError, "Bad stream.");
     if (stream->device != communicator->device) {
-      world.violation("wrong-device", std::string(function) + " in a stream of device " + std::to_string(stream->device) +
-                                          " on a communicator of device " + std::to_string(communicator->device) + ".");
+      world.violation("wrong-device", std::string(function) + " in a stream of device " +
+                                          std::to_string(stream->device) + " on a communicator of device " +
+                                          std::to_string(communicator->device) + ".");
       return fail(nccl::invalidArgument, "The stream is of another device.");
     }
     const size_t bytes = count * typeBytes(type);
@@ -196,7 +199,8 @@ int addPart(const char* function, bool send, const void* buffer, size_t count, i
         return fail(nccl::invalidArgument, "The buffer is not device memory.");
       }
       if (allocation->kind != Kind::Imported && allocation->device != communicator->device) {
-        world.violation("wrong-device", std::string(function) + " of memory of another device than the communicator's.");
+        world.violation("wrong-device",
+                        std::string(function) + " of memory of another device than the communicator's.");
         return fail(nccl::invalidArgument, "The buffer is of another device.");
       }
     }
@@ -231,7 +235,8 @@ int communicatorCall(const char* function, void* handle, Body body) noexcept {
 }
 
 void leave(Call& call, void* handle, const CommunicatorRef& communicator, RankState state) {
-  communicator->room->head->slots[communicator->rank].state.store(static_cast<uint32_t>(state), std::memory_order_release);
+  communicator->room->head->slots[communicator->rank].state.store(static_cast<uint32_t>(state),
+                                                                  std::memory_order_release);
   call.world.communicators.handles.release(handle);
   call.world.announce();
 }
@@ -239,8 +244,9 @@ void leave(Call& call, void* handle, const CommunicatorRef& communicator, RankSt
 }  // namespace
 
 TENSORFERRY_SIM_API int ncclGetVersion(int* version) {
-  return guarded("ncclGetVersion", nccl::internalError,
-                 [&](Call&) -> int { return version == nullptr ? nccl::invalidArgument : (*version = nccl::version, 0); });
+  return guarded("ncclGetVersion", nccl::internalError, [&](Call&) -> int {
+    return version == nullptr ? nccl::invalidArgument : (*version = nccl::version, 0);
+  });
 }
 
 TENSORFERRY_SIM_API int ncclGetUniqueId(UniqueId* identifier) {
@@ -359,7 +365,8 @@ TENSORFERRY_SIM_API int ncclGroupEnd() {
   });
 }
 
-TENSORFERRY_SIM_API int ncclSend(const void* buffer, size_t count, int type, int peer, void* communicator, void* stream) {
+TENSORFERRY_SIM_API int ncclSend(const void* buffer, size_t count, int type, int peer, void* communicator,
+                                 void* stream) {
   return addPart("ncclSend", true, buffer, count, type, peer, communicator, stream);
 }
 

@@ -17,14 +17,44 @@ constexpr int machines[] = {75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121}
 
 /** Switches and values that change nothing here. */
 bool isHarmless(const std::string& option) {
-  static const std::set<std::string> switches = {
-      "-default-device", "--default-device", "--device-as-default-execution-space", "-lineinfo", "--generate-line-info", "-G",
-      "--device-debug", "-w", "--disable-warnings", "--restrict", "-restrict", "--extra-device-vectorization",
-      "--use_fast_math", "-use_fast_math", "--device-int128", "--minimal", "--no-source-include"};
-  static const char* const prefixes[] = {"-D", "--define-macro=", "-U", "--undefine-macro=", "--fmad=", "-fmad=", "--ftz=",
-                                         "-ftz=", "--prec-div=", "-prec-div=", "--prec-sqrt=", "-prec-sqrt=",
-                                         "--maxrregcount=", "-maxrregcount=", "-dopt=", "--dopt=", "--diag-suppress=", "-I",
-                                         "--include-path=", "--ptxas-options=", "-Xptxas="};
+  static const std::set<std::string> switches = {"-default-device",
+                                                 "--default-device",
+                                                 "--device-as-default-execution-space",
+                                                 "-lineinfo",
+                                                 "--generate-line-info",
+                                                 "-G",
+                                                 "--device-debug",
+                                                 "-w",
+                                                 "--disable-warnings",
+                                                 "--restrict",
+                                                 "-restrict",
+                                                 "--extra-device-vectorization",
+                                                 "--use_fast_math",
+                                                 "-use_fast_math",
+                                                 "--device-int128",
+                                                 "--minimal",
+                                                 "--no-source-include"};
+  static const char* const prefixes[] = {"-D",
+                                         "--define-macro=",
+                                         "-U",
+                                         "--undefine-macro=",
+                                         "--fmad=",
+                                         "-fmad=",
+                                         "--ftz=",
+                                         "-ftz=",
+                                         "--prec-div=",
+                                         "-prec-div=",
+                                         "--prec-sqrt=",
+                                         "-prec-sqrt=",
+                                         "--maxrregcount=",
+                                         "-maxrregcount=",
+                                         "-dopt=",
+                                         "--dopt=",
+                                         "--diag-suppress=",
+                                         "-I",
+                                         "--include-path=",
+                                         "--ptxas-options=",
+                                         "-Xptxas="};
   if (switches.count(option) > 0) return true;
   for (const char* prefix : prefixes)
     if (startsWith(option, prefix) && option.size() > std::strlen(prefix)) return true;
@@ -41,7 +71,8 @@ bool isStandard(const std::string& option) {
 /** Reads the machine of `--gpu-architecture=sm_90`; false when there is none of that name. */
 bool readArchitecture(const Settings& settings, const std::string& option, bool& real, int& architecture) {
   const size_t equals = option.find('=');
-  if (equals == std::string::npos || !(startsWith(option, "--gpu-architecture=") || startsWith(option, "-arch="))) return false;
+  if (equals == std::string::npos || !(startsWith(option, "--gpu-architecture=") || startsWith(option, "-arch=")))
+    return false;
   const std::string name = option.substr(equals + 1);
   real = startsWith(name, "sm_");
   if (!real && !startsWith(name, "compute_")) return false;
@@ -132,8 +163,7 @@ std::string faultOf(const std::string& name, const std::string& source, const Pr
     int open = 0;
     for (const char one : plain) open += one == pair[0] ? 1 : one == pair[1] ? -1 : 0;
     // Branches of conditions may each open a brace; only a text without conditions must balance.
-    if (open != 0 && plain.find("#if") == std::string::npos)
-      return name + ": error: unbalanced " + pair;
+    if (open != 0 && plain.find("#if") == std::string::npos) return name + ": error: unbalanced " + pair;
   }
   return "";
 }
@@ -230,7 +260,8 @@ TENSORFERRY_SIM_API int nvrtcGetSupportedArchs(int* out) {
 TENSORFERRY_SIM_API int nvrtcCreateProgram(void** handle, const char* source, const char* name, int headers,
                                            const char* const* texts, const char* const* names) {
   return guarded("nvrtcCreateProgram", nvrtc::internalError, [&](Call& call) -> int {
-    if (handle == nullptr || source == nullptr || headers < 0 || (headers > 0 && (texts == nullptr || names == nullptr)))
+    if (handle == nullptr || source == nullptr || headers < 0 ||
+        (headers > 0 && (texts == nullptr || names == nullptr)))
       return nvrtc::invalidInput;
     auto program = std::make_shared<Program>();
     program->name = name == nullptr ? "default_program" : name;

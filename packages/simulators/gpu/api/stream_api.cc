@@ -14,7 +14,8 @@ int create(Call& call, void** handle, unsigned flags) {
 
 class HostFunction final : public Operation {
  public:
-  HostFunction(Stream* stream, void (*function)(void*), void* data) : stream_(stream), function_(function), data_(data) {}
+  HostFunction(Stream* stream, void (*function)(void*), void* data)
+      : stream_(stream), function_(function), data_(data) {}
   const char* kind() const override { return "a host function"; }
   Progress advance(World& world, Lock& lock) override {
     // A reset may delete this object while the function runs.

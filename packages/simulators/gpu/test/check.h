@@ -12,17 +12,16 @@
 
 #include "cuda_api.h"
 
-#define CHECK(condition) \
-  ((condition) ? (void)0 : failed(__FILE__, __LINE__, #condition, 0, 0))
+#define CHECK(condition) ((condition) ? (void)0 : failed(__FILE__, __LINE__, #condition, 0, 0))
 #define EQUAL(actual, expected) checkEqual(__FILE__, __LINE__, #actual, (long long)(actual), (long long)(expected))
 #define OK(call) checkEqual(__FILE__, __LINE__, #call, (call), 0)
-#define TEST(name)                                            \
-  static void name();                                         \
-  static const Registered registered_##name(#name, name);     \
+#define TEST(name)                                        \
+  static void name();                                     \
+  static const Registered registered_##name(#name, name); \
   static void name()
 /** What a second process runs: its standard input and output lead to the first. */
-#define CHILD(name)                                           \
-  static void name();                                         \
+#define CHILD(name)                                                 \
+  static void name();                                               \
   static const RegisteredChild registeredChild_##name(#name, name); \
   static void name()
 

@@ -28,8 +28,8 @@ Registered::Registered(const char* name, void (*run)()) { tests().emplace_back(n
 RegisteredChild::RegisteredChild(const char* name, void (*run)()) { children()[name] = run; }
 
 void failed(const char* file, int line, const char* text, long long actual, long long expected) {
-  std::fprintf(stderr, "%s:%d: %s failed: %s (%lld, expected %lld)\n%s\n", file, line, current.c_str(), text, actual, expected,
-               report().c_str());
+  std::fprintf(stderr, "%s:%d: %s failed: %s (%lld, expected %lld)\n%s\n", file, line, current.c_str(), text, actual,
+               expected, report().c_str());
   _exit(1);
 }
 
@@ -61,8 +61,8 @@ long long number(const std::string& key) {
 
 void clean(const char* file, int line) {
   checkEqual(file, line, "violations", number("violationCount"), 0);
-  for (const char* kind : {"memory", "virtualMemory", "hostMemory", "hostRegistrations", "streams", "events", "importedMemory",
-                           "importedEvents", "modules", "programs", "communicators"})
+  for (const char* kind : {"memory", "virtualMemory", "hostMemory", "hostRegistrations", "streams", "events",
+                           "importedMemory", "importedEvents", "modules", "programs", "communicators"})
     checkEqual(file, line, kind, number(kind), 0);
 }
 

@@ -7,8 +7,8 @@
 
 TEST(memory_is_poisoned_and_found_by_inner_addresses) {
   begin("seed=5");
-  for (const size_t bytes : {size_t{1}, size_t{511}, size_t{512}, size_t{513}, size_t{100003}, size_t{1} << 20, (size_t{1} << 20) + 1,
-                             size_t{2} << 20, size_t{5000011}}) {
+  for (const size_t bytes : {size_t{1}, size_t{511}, size_t{512}, size_t{513}, size_t{100003}, size_t{1} << 20,
+                             (size_t{1} << 20) + 1, size_t{2} << 20, size_t{5000011}}) {
     char* memory = newMemory(bytes);
     EQUAL(reinterpret_cast<uintptr_t>(memory) % 512, 0);
     std::vector<char> seen(bytes, 0);

@@ -8,7 +8,8 @@
 
 namespace {
 
-const char* const source = "// kernels\n#include \"part.h\"\nextern \"C\" void test_add(int value) { use(value, \"{\"); }\n";
+const char* const source =
+    "// kernels\n#include \"part.h\"\nextern \"C\" void test_add(int value) { use(value, \"{\"); }\n";
 const char* const header = "#pragma once\ninline void test_gather() {}\ninline void test_scatter() {}\n";
 
 int compile(const char* text, std::vector<const char*> options, std::string* image, bool real = true,
@@ -115,7 +116,10 @@ TEST(hip_names_lead_to_the_same) {
 TEST(foreign_and_damaged_images_are_refused) {
   begin("");
   void* module = nullptr;
-  EQUAL(cuModuleLoadData(&module, "\x7f" "ELF other"), 200);
+  EQUAL(cuModuleLoadData(&module,
+                         "\x7f"
+                         "ELF other"),
+        200);
   EQUAL(cuModuleLoadData(&module, ""), 200);
   for (const bool real : {true, false}) {
     std::string image;

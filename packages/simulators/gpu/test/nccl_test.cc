@@ -35,7 +35,8 @@ void onRanks(int ranks, const std::function<void(Rank&)>& body) {
 
 std::vector<char> pattern(int from, int to, int round, size_t bytes) {
   std::vector<char> made(bytes);
-  for (size_t index = 0; index < bytes; index++) made[index] = static_cast<char>(from * 31 + to * 7 + round * 3 + index);
+  for (size_t index = 0; index < bytes; index++)
+    made[index] = static_cast<char>(from * 31 + to * 7 + round * 3 + index);
   return made;
 }
 
@@ -143,10 +144,8 @@ TEST(different_sizes_are_an_error_on_both_sides) {
   begin("devices=2,stuck=5000");
   onRanks(2, [](Rank& own) {
     char* memory = newMemory(64);
-    if (own.rank == 0)
-      OK(ncclSend(memory, 64, 0, 1, own.communicator, own.stream));
-    else
-      OK(ncclRecv(memory, 63, 0, 0, own.communicator, own.stream));
+    if (own.rank == 0) OK(ncclSend(memory, 64, 0, 1, own.communicator, own.stream));
+    else OK(ncclRecv(memory, 63, 0, 0, own.communicator, own.stream));
     int error = 0;
     while (error == 0) {
       OK(ncclCommGetAsyncError(own.communicator, &error));

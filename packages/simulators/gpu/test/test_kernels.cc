@@ -13,7 +13,8 @@ namespace {
 void add(const void* parameter, unsigned, unsigned) {
   AddParameter values;
   std::memcpy(&values, parameter, sizeof values);
-  for (uint64_t index = 0; index < values.count; index++) values.target[index] = values.source[index] + values.increment;
+  for (uint64_t index = 0; index < values.count; index++)
+    values.target[index] = values.source[index] + values.increment;
 }
 
 void gather(const void* parameter, unsigned, unsigned) {

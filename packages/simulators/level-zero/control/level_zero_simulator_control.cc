@@ -39,17 +39,17 @@ Napi::Value openSimulator(const Napi::CallbackInfo& info) {
   auto* reset = find<void()>(library, "tensorferry_level_zero_reset");
   Napi::Object object = Napi::Object::New(env);
   object.Set("configure", Napi::Function::New(env, [configure](const Napi::CallbackInfo& call) -> Napi::Value {
-    return Napi::Number::New(call.Env(), configure(call[0].As<Napi::String>().Utf8Value().c_str()));
-  }));
+               return Napi::Number::New(call.Env(), configure(call[0].As<Napi::String>().Utf8Value().c_str()));
+             }));
   object.Set("report", Napi::Function::New(env, [report](const Napi::CallbackInfo& call) -> Napi::Value {
-    std::string text(report(nullptr, 0) + 4096, '\0');
-    text.resize(std::min(text.size() - 1, report(text.data(), text.size())));
-    return Napi::String::New(call.Env(), text);
-  }));
+               std::string text(report(nullptr, 0) + 4096, '\0');
+               text.resize(std::min(text.size() - 1, report(text.data(), text.size())));
+               return Napi::String::New(call.Env(), text);
+             }));
   object.Set("reset", Napi::Function::New(env, [reset](const Napi::CallbackInfo& call) -> Napi::Value {
-    reset();
-    return call.Env().Undefined();
-  }));
+               reset();
+               return call.Env().Undefined();
+             }));
   return object;
 }
 

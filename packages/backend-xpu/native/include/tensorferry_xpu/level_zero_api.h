@@ -158,8 +158,8 @@ static_assert(sizeof(DeviceProperties) == 368 && offsetof(DeviceProperties, maxA
 static_assert(sizeof(MemoryProperties) == 296 && offsetof(MemoryProperties, totalBytes) == 32);
 static_assert(sizeof(QueueGroupProperties) == 40 && offsetof(QueueGroupProperties, queues) == 32);
 static_assert(sizeof(ContextDescription) == 24 && sizeof(QueueDescription) == 40 && sizeof(EventPoolDescription) == 24);
-static_assert(sizeof(EventDescription) == 32 && sizeof(DeviceMemoryDescription) == 24 && sizeof(HostMemoryDescription) == 24 &&
-              sizeof(RelaxedLimits) == 24);
+static_assert(sizeof(EventDescription) == 32 && sizeof(DeviceMemoryDescription) == 24 &&
+              sizeof(HostMemoryDescription) == 24 && sizeof(RelaxedLimits) == 24);
 static_assert(sizeof(CopyRegion) == 24 && sizeof(KernelTimestamps) == 32);
 
 /** A function of the loader with its name, for error messages. */
@@ -193,8 +193,8 @@ struct Entry<Result(Values...)> {
   X(copy, zeCommandListAppendMemoryCopy,                                                                             \
     ze::Result(ze::ListHandle, void*, const void*, size_t, ze::EventHandle, uint32_t, ze::EventHandle*))             \
   X(copyRegion, zeCommandListAppendMemoryCopyRegion,                                                                 \
-    ze::Result(ze::ListHandle, void*, const ze::CopyRegion*, uint32_t, uint32_t, const void*,                        \
-           const ze::CopyRegion*, uint32_t, uint32_t, ze::EventHandle, uint32_t, ze::EventHandle*))                  \
+    ze::Result(ze::ListHandle, void*, const ze::CopyRegion*, uint32_t, uint32_t, const void*, const ze::CopyRegion*, \
+               uint32_t, uint32_t, ze::EventHandle, uint32_t, ze::EventHandle*))                                     \
   X(fill, zeCommandListAppendMemoryFill,                                                                             \
     ze::Result(ze::ListHandle, void*, const void*, size_t, size_t, ze::EventHandle, uint32_t, ze::EventHandle*))     \
   X(createPool, zeEventPoolCreate,                                                                                   \

@@ -94,73 +94,71 @@ struct Entry<Answer(Values...)> {
   X(importMemory, int(void**, IpcHandle, unsigned), "cudaIpcOpenMemHandle", "hipIpcOpenMemHandle")       \
   X(closeImport, int(void*), "cudaIpcCloseMemHandle", "hipIpcCloseMemHandle")
 
-#define TENSORFERRY_GPU_RUNTIME_OPTIONAL(X)                                                              \
-  X(getProperties, int(void*, int), "", "hipGetDevicePropertiesR0600")                                   \
+#define TENSORFERRY_GPU_RUNTIME_OPTIONAL(X)                            \
+  X(getProperties, int(void*, int), "", "hipGetDevicePropertiesR0600") \
   X(importEvent, int(EventHandle*, IpcHandle), "cudaIpcOpenEventHandle", "hipIpcOpenEventHandle")
 
-#define TENSORFERRY_GPU_DRIVER(X)                                                                        \
-  X(initialise, int(unsigned), "cuInit", "hipInit")                                                      \
-  X(getDriverDevice, int(int*, int), "cuDeviceGet", "hipDeviceGet")                                      \
-  X(getName, int(char*, int, int), "cuDeviceGetName", "hipDeviceGetName")                                \
-  X(getUuid, int(Uuid*, int), "cuDeviceGetUuid", "hipDeviceGetUuid")                                     \
-  X(loadModule, int(ModuleHandle*, const void*), "cuModuleLoadData", "hipModuleLoadData")                \
-  X(unloadModule, int(ModuleHandle), "cuModuleUnload", "hipModuleUnload")                                \
-  X(getFunction, int(FunctionHandle*, ModuleHandle, const char*), "cuModuleGetFunction",                 \
-    "hipModuleGetFunction")                                                                              \
-  X(launch, int(FunctionHandle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,    \
-    StreamHandle, void**, void**), "cuLaunchKernel", "hipModuleLaunchKernel")                            \
-  X(pointerAttribute, int(void*, int, uint64_t), "cuPointerGetAttribute", "hipPointerGetAttribute")      \
+#define TENSORFERRY_GPU_DRIVER(X)                                                                                   \
+  X(initialise, int(unsigned), "cuInit", "hipInit")                                                                 \
+  X(getDriverDevice, int(int*, int), "cuDeviceGet", "hipDeviceGet")                                                 \
+  X(getName, int(char*, int, int), "cuDeviceGetName", "hipDeviceGetName")                                           \
+  X(getUuid, int(Uuid*, int), "cuDeviceGetUuid", "hipDeviceGetUuid")                                                \
+  X(loadModule, int(ModuleHandle*, const void*), "cuModuleLoadData", "hipModuleLoadData")                           \
+  X(unloadModule, int(ModuleHandle), "cuModuleUnload", "hipModuleUnload")                                           \
+  X(getFunction, int(FunctionHandle*, ModuleHandle, const char*), "cuModuleGetFunction", "hipModuleGetFunction")    \
+  X(launch,                                                                                                         \
+    int(FunctionHandle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, StreamHandle, void**, \
+        void**),                                                                                                    \
+    "cuLaunchKernel", "hipModuleLaunchKernel")                                                                      \
+  X(pointerAttribute, int(void*, int, uint64_t), "cuPointerGetAttribute", "hipPointerGetAttribute")                 \
   X(addressRange, int(uint64_t*, size_t*, uint64_t), "cuMemGetAddressRange_v2", "hipMemGetAddressRange")
 
-#define TENSORFERRY_GPU_DRIVER_OPTIONAL(X)                                                               \
-  X(contextState, int(int, unsigned*, int*), "cuDevicePrimaryCtxGetState", "hipDevicePrimaryCtxGetState") \
-  X(driverErrorName, int(int, const char**), "cuGetErrorName", "hipDrvGetErrorName")                     \
-  X(driverErrorText, int(int, const char**), "cuGetErrorString", "hipDrvGetErrorString")                 \
-  X(writeValue, int(StreamHandle, uint64_t, uint32_t, unsigned), "cuStreamWriteValue32_v2",              \
-    "hipStreamWriteValue32")                                                                             \
-  X(queueToDevice, int(uint64_t, const void*, size_t, StreamHandle), "cuMemcpyHtoDAsync_v2", "")          \
-  X(queueEvent, int(EventHandle, StreamHandle), "cuEventRecord", "")                                     \
-  X(queueWait, int(StreamHandle, EventHandle, unsigned), "cuStreamWaitEvent", "")                        \
-  X(occupancy, int(int*, FunctionHandle, int, size_t), "cuOccupancyMaxActiveBlocksPerMultiprocessor",    \
+#define TENSORFERRY_GPU_DRIVER_OPTIONAL(X)                                                                           \
+  X(contextState, int(int, unsigned*, int*), "cuDevicePrimaryCtxGetState", "hipDevicePrimaryCtxGetState")            \
+  X(driverErrorName, int(int, const char**), "cuGetErrorName", "hipDrvGetErrorName")                                 \
+  X(driverErrorText, int(int, const char**), "cuGetErrorString", "hipDrvGetErrorString")                             \
+  X(writeValue, int(StreamHandle, uint64_t, uint32_t, unsigned), "cuStreamWriteValue32_v2", "hipStreamWriteValue32") \
+  X(queueToDevice, int(uint64_t, const void*, size_t, StreamHandle), "cuMemcpyHtoDAsync_v2", "")                     \
+  X(queueEvent, int(EventHandle, StreamHandle), "cuEventRecord", "")                                                 \
+  X(queueWait, int(StreamHandle, EventHandle, unsigned), "cuStreamWaitEvent", "")                                    \
+  X(occupancy, int(int*, FunctionHandle, int, size_t), "cuOccupancyMaxActiveBlocksPerMultiprocessor",                \
     "hipModuleOccupancyMaxActiveBlocksPerMultiprocessor")
 
-#define TENSORFERRY_GPU_COMPILER(X)                                                                      \
-  X(compilerVersion, int(int*, int*), "nvrtcVersion", "hiprtcVersion")                                   \
-  X(compilerErrorText, const char*(int), "nvrtcGetErrorString", "hiprtcGetErrorString")                  \
-  X(createCompilation, int(CompilationHandle*, const char*, const char*, int, const char* const*,        \
-    const char* const*), "nvrtcCreateProgram", "hiprtcCreateProgram")                                    \
-  X(destroyCompilation, int(CompilationHandle*), "nvrtcDestroyProgram", "hiprtcDestroyProgram")          \
-  X(compile, int(CompilationHandle, int, const char* const*), "nvrtcCompileProgram",                     \
-    "hiprtcCompileProgram")                                                                              \
-  X(imageSize, int(CompilationHandle, size_t*), "nvrtcGetCUBINSize", "hiprtcGetCodeSize")                \
-  X(image, int(CompilationHandle, char*), "nvrtcGetCUBIN", "hiprtcGetCode")                              \
-  X(logSize, int(CompilationHandle, size_t*), "nvrtcGetProgramLogSize", "hiprtcGetProgramLogSize")       \
+#define TENSORFERRY_GPU_COMPILER(X)                                                                                    \
+  X(compilerVersion, int(int*, int*), "nvrtcVersion", "hiprtcVersion")                                                 \
+  X(compilerErrorText, const char*(int), "nvrtcGetErrorString", "hiprtcGetErrorString")                                \
+  X(createCompilation, int(CompilationHandle*, const char*, const char*, int, const char* const*, const char* const*), \
+    "nvrtcCreateProgram", "hiprtcCreateProgram")                                                                       \
+  X(destroyCompilation, int(CompilationHandle*), "nvrtcDestroyProgram", "hiprtcDestroyProgram")                        \
+  X(compile, int(CompilationHandle, int, const char* const*), "nvrtcCompileProgram", "hiprtcCompileProgram")           \
+  X(imageSize, int(CompilationHandle, size_t*), "nvrtcGetCUBINSize", "hiprtcGetCodeSize")                              \
+  X(image, int(CompilationHandle, char*), "nvrtcGetCUBIN", "hiprtcGetCode")                                            \
+  X(logSize, int(CompilationHandle, size_t*), "nvrtcGetProgramLogSize", "hiprtcGetProgramLogSize")                     \
   X(log, int(CompilationHandle, char*), "nvrtcGetProgramLog", "hiprtcGetProgramLog")
 
-#define TENSORFERRY_GPU_COMPILER_OPTIONAL(X)                                                             \
-  X(assemblySize, int(CompilationHandle, size_t*), "nvrtcGetPTXSize", "")                                \
-  X(assembly, int(CompilationHandle, char*), "nvrtcGetPTX", "")                                          \
-  X(architectureCount, int(int*), "nvrtcGetNumSupportedArchs", "")                                       \
+#define TENSORFERRY_GPU_COMPILER_OPTIONAL(X)                              \
+  X(assemblySize, int(CompilationHandle, size_t*), "nvrtcGetPTXSize", "") \
+  X(assembly, int(CompilationHandle, char*), "nvrtcGetPTX", "")           \
+  X(architectureCount, int(int*), "nvrtcGetNumSupportedArchs", "")        \
   X(architectures, int(int*), "nvrtcGetSupportedArchs", "")
 
-#define TENSORFERRY_GPU_COLLECTIVES(X)                                                                   \
-  X(collectivesVersion, int(int*), "ncclGetVersion", "ncclGetVersion")                                   \
-  X(collectivesErrorText, const char*(int), "ncclGetErrorString", "ncclGetErrorString")                  \
-  X(createUniqueId, int(UniqueId*), "ncclGetUniqueId", "ncclGetUniqueId")                                \
-  X(connectBlocking, int(CommunicatorHandle*, int, UniqueId, int), "ncclCommInitRank",                   \
-    "ncclCommInitRank")                                                                                  \
-  X(abortCommunicator, int(CommunicatorHandle), "ncclCommAbort", "ncclCommAbort")                        \
-  X(destroyCommunicator, int(CommunicatorHandle), "ncclCommDestroy", "ncclCommDestroy")                  \
-  X(asyncError, int(CommunicatorHandle, int*), "ncclCommGetAsyncError", "ncclCommGetAsyncError")         \
-  X(beginGroup, int(), "ncclGroupStart", "ncclGroupStart")                                               \
-  X(endGroup, int(), "ncclGroupEnd", "ncclGroupEnd")                                                     \
-  X(send, int(const void*, size_t, int, int, CommunicatorHandle, StreamHandle), "ncclSend", "ncclSend")  \
+#define TENSORFERRY_GPU_COLLECTIVES(X)                                                                     \
+  X(collectivesVersion, int(int*), "ncclGetVersion", "ncclGetVersion")                                     \
+  X(collectivesErrorText, const char*(int), "ncclGetErrorString", "ncclGetErrorString")                    \
+  X(createUniqueId, int(UniqueId*), "ncclGetUniqueId", "ncclGetUniqueId")                                  \
+  X(connectBlocking, int(CommunicatorHandle*, int, UniqueId, int), "ncclCommInitRank", "ncclCommInitRank") \
+  X(abortCommunicator, int(CommunicatorHandle), "ncclCommAbort", "ncclCommAbort")                          \
+  X(destroyCommunicator, int(CommunicatorHandle), "ncclCommDestroy", "ncclCommDestroy")                    \
+  X(asyncError, int(CommunicatorHandle, int*), "ncclCommGetAsyncError", "ncclCommGetAsyncError")           \
+  X(beginGroup, int(), "ncclGroupStart", "ncclGroupStart")                                                 \
+  X(endGroup, int(), "ncclGroupEnd", "ncclGroupEnd")                                                       \
+  X(send, int(const void*, size_t, int, int, CommunicatorHandle, StreamHandle), "ncclSend", "ncclSend")    \
   X(receive, int(void*, size_t, int, int, CommunicatorHandle, StreamHandle), "ncclRecv", "ncclRecv")
 
-#define TENSORFERRY_GPU_COLLECTIVES_OPTIONAL(X)                                                          \
-  X(connect, int(CommunicatorHandle*, int, UniqueId, int, CommunicatorConfig*),                          \
-    "ncclCommInitRankConfig", "ncclCommInitRankConfig")                                                  \
-  X(finalizeCommunicator, int(CommunicatorHandle), "ncclCommFinalize", "ncclCommFinalize")               \
+#define TENSORFERRY_GPU_COLLECTIVES_OPTIONAL(X)                                                           \
+  X(connect, int(CommunicatorHandle*, int, UniqueId, int, CommunicatorConfig*), "ncclCommInitRankConfig", \
+    "ncclCommInitRankConfig")                                                                             \
+  X(finalizeCommunicator, int(CommunicatorHandle), "ncclCommFinalize", "ncclCommFinalize")                \
   X(collectivesLastError, const char*(CommunicatorHandle), "ncclGetLastError", "ncclGetLastError")
 
 struct GpuApi {

@@ -15,7 +15,8 @@ void divisors() {
   const auto probe = [&](uint32_t number) {
     const Divisor divisor = divisorOf(number);
     for (int i = 0; i < 200; i++) {
-      uint64_t n = i < 100 ? random.below(2ull * maxIndex) : random.below(2ull * maxIndex / number + 1) * number + random.below(3) - 1;
+      uint64_t n = i < 100 ? random.below(2ull * maxIndex)
+                           : random.below(2ull * maxIndex / number + 1) * number + random.below(3) - 1;
       n = std::min<uint64_t>(n, 2ull * maxIndex - 1);
       const auto high = static_cast<uint32_t>(n * divisor.multiplier >> 32);
       const uint32_t sum = high + static_cast<uint32_t>(n);
@@ -124,7 +125,8 @@ void refusals() {
     moves.add(runOf(1, 2, 3));
     moves.add(move);
     auto made = compileMoves(moves);
-    check(!made.ok() && made.status().code == Code::InvalidArgument && made.status().item == 7, std::string("refused: ") + what);
+    check(!made.ok() && made.status().code == Code::InvalidArgument && made.status().item == 7,
+          std::string("refused: ") + what);
   };
   Move move = runOf(base, base + 4096, 100);
   move.index = 7;

@@ -58,7 +58,8 @@ void quantizeNaively(uint8_t type, ScaleRule rule, uint64_t plain, uint64_t plai
                      uint64_t scaleAt) {
   float values[mxBlock], largest = 0;
   for (unsigned i = 0; i < mxBlock; i++) {
-    castOnHost(static_cast<uint8_t>(DType::Float32), &values[i], type, reinterpret_cast<void*>(plain + i * plainStep), 1);
+    castOnHost(static_cast<uint8_t>(DType::Float32), &values[i], type, reinterpret_cast<void*>(plain + i * plainStep),
+               1);
     if (largest == largest && !(std::fabs(values[i]) <= largest)) largest = std::fabs(values[i]);
   }
   const unsigned scale = scaleByRule(rule, largest);
@@ -70,7 +71,8 @@ void quantizeNaively(uint8_t type, ScaleRule rule, uint64_t plain, uint64_t plai
   }
 }
 
-void dequantizeNaively(uint8_t type, uint64_t plain, uint64_t plainStep, uint64_t data, uint64_t dataStep, uint64_t scaleAt) {
+void dequantizeNaively(uint8_t type, uint64_t plain, uint64_t plainStep, uint64_t data, uint64_t dataStep,
+                       uint64_t scaleAt) {
   const int scale = *reinterpret_cast<uint8_t*>(scaleAt);
   for (unsigned i = 0; i < mxBlock; i++) {
     const unsigned code = *reinterpret_cast<uint8_t*>(data + i * dataStep);
@@ -86,7 +88,8 @@ Tensor makeTensor(Random& random, const std::vector<uint64_t>& shape, uint64_t s
   if (form > 1 && random.chance(40)) tensor.offset += random.below(16);
   uint64_t step = form == 3 ? 1 + random.below(3) : 1;
   for (size_t d = shape.size(); d > 0; d--) {
-    if (form > 0 && d < shape.size() && random.chance(50)) step += random.chance(70) ? 32 * random.below(3) : random.below(5);
+    if (form > 0 && d < shape.size() && random.chance(50))
+      step += random.chance(70) ? 32 * random.below(3) : random.below(5);
     tensor.strides[d - 1] = step;
     step *= shape[d - 1];
   }
@@ -103,11 +106,12 @@ void temper(Random& random, uint8_t type, Tensor& tensor) {
   for (size_t i = 0; i < count; i++) {
     if (i % mxBlock == 0) {
       exponent = type == static_cast<uint8_t>(DType::Float16) ? static_cast<int>(random.below(36)) - 22
-                                                               : static_cast<int>(random.below(272)) - 145;
+                                                              : static_cast<int>(random.below(272)) - 145;
       odd = random.chance(8) ? 3 : 0;
     }
     if (random.chance(odd)) continue;
-    const float value = std::ldexp(static_cast<float>(static_cast<int32_t>(random.next() >> 40) - (1 << 23)) / (1 << 23), exponent);
+    const float value =
+        std::ldexp(static_cast<float>(static_cast<int32_t>(random.next() >> 40) - (1 << 23)) / (1 << 23), exponent);
     castOnHost(type, tensor.bytes.data() + tensor.offset + i * size, static_cast<uint8_t>(DType::Float32), &value, 1);
   }
 }
@@ -143,7 +147,8 @@ void scalingOfRandomForm(uint64_t seed) {
   words.insert(words.end(), shape.begin(), shape.end());
   for (const Tensor& tensor : tensors) words.insert(words.end(), tensor.strides.begin(), tensor.strides.end());
   auto compiled = compileQuantize(words.data(), words.size());
-  const std::string what = std::string(isQuantization ? "quantize " : "dequantize ") + dtypeNames[type] + ", seed " + std::to_string(seed);
+  const std::string what =
+      std::string(isQuantization ? "quantize " : "dequantize ") + dtypeNames[type] + ", seed " + std::to_string(seed);
   if (!check(compiled.ok(), what + ": compiles; " + why(compiled))) return;
   const Reduction& made = compiled.value();
   check((made.records == 0) == (shape[0] == 0), what + ": records");
@@ -183,7 +188,8 @@ void scalingOfRandomForm(uint64_t seed) {
 /** A row of more indices than a record has is cut where teams end, and only its last part ends with fewer blocks. */
 void longRow() {
   const uint64_t blocks = 2ull * maxIndex * blocksOfTeam + 33, elements = blocks * mxBlock;
-  const uint64_t words[] = {0, 0, static_cast<uint64_t>(DType::BFloat16), 1, 1ull << 50, 1ull << 54, 1ull << 56, elements, 1, 1, 1};
+  const uint64_t words[] = {
+      0, 0, static_cast<uint64_t>(DType::BFloat16), 1, 1ull << 50, 1ull << 54, 1ull << 56, elements, 1, 1, 1};
   auto compiled = compileQuantize(words, std::size(words));
   if (!check(compiled.ok(), "a long row: compiles; " + why(compiled))) return;
   const Reduction& made = compiled.value();
@@ -194,7 +200,8 @@ void longRow() {
     const uint64_t first = r * maxIndex * blocksOfTeam;
     check(record.count == (r == 2 ? 2 : maxIndex), "a long row: indices");
     check(record.lastBlocks == (r == 2 ? 1 : blocksOfTeam), "a long row: blocks of the last index");
-    check(record.plain == words[4] + first * 64 && record.data == words[5] + first * 32 && record.scales == words[6] + first,
+    check(record.plain == words[4] + first * 64 && record.data == words[5] + first * 32 &&
+              record.scales == words[6] + first,
           "a long row: addresses");
   }
 }
@@ -203,8 +210,11 @@ void longRow() {
 void longRows() {
   constexpr uint64_t rows = 3, blocks = 1ull * maxIndex * blocksOfTeam + 33, elements = blocks * mxBlock;
   constexpr uint64_t plainRow = elements + 8 * mxBlock, scaleRow = blocks + 64;
-  const uint64_t words[] = {0,        0, static_cast<uint64_t>(DType::BFloat16), 2, 1ull << 50, 1ull << 54, 1ull << 56, rows, elements,
-                            plainRow, 1, plainRow,                               1, scaleRow,   1};
+  const uint64_t words[] = {0,          0,          static_cast<uint64_t>(DType::BFloat16),
+                            2,          1ull << 50, 1ull << 54,
+                            1ull << 56, rows,       elements,
+                            plainRow,   1,          plainRow,
+                            1,          scaleRow,   1};
   auto compiled = compileQuantize(words, std::size(words));
   if (!check(compiled.ok(), "long rows: compiles; " + why(compiled))) return;
   const Reduction& made = compiled.value();
@@ -215,7 +225,8 @@ void longRows() {
     const uint64_t row = r / 2, first = r % 2 * maxIndex * blocksOfTeam;
     check(record.count == (r % 2 == 0 ? maxIndex : (33 + blocksOfTeam - 1) / blocksOfTeam), "long rows: indices");
     check(record.plain == words[4] + 2 * (row * plainRow + first * mxBlock) &&
-              record.data == words[5] + row * plainRow + first * mxBlock && record.scales == words[6] + row * scaleRow + first,
+              record.data == words[5] + row * plainRow + first * mxBlock &&
+              record.scales == words[6] + row * scaleRow + first,
           "long rows: addresses");
   }
 }

@@ -10,9 +10,38 @@ namespace tensorferry::gpu::test {
 namespace {
 
 void addFloats(std::vector<uint8_t>& bytes, bool isDouble) {
-  for (double base : {0.0, 1.0, 0.5, 1.5, 448.0, 464.0, 465.0, 57344.0, 61440.0, 65504.0, 65520.0, 3.3895e38, 3.4028235e38, 2147483647.0,
-                      2147483648.0, 4294967296.0, 9223372036854775808.0, 18446744073709551616.0, 1e19, 3.7e19, 1e300, 5.96e-8,
-                      2.98e-8, 6.1e-5, 1.17549435e-38, 1.4e-45, 0.0009765625, 0.001953125, 0.015625, 1e-320, HUGE_VAL, static_cast<double>(NAN)}) {
+  for (double base : {0.0,
+                      1.0,
+                      0.5,
+                      1.5,
+                      448.0,
+                      464.0,
+                      465.0,
+                      57344.0,
+                      61440.0,
+                      65504.0,
+                      65520.0,
+                      3.3895e38,
+                      3.4028235e38,
+                      2147483647.0,
+                      2147483648.0,
+                      4294967296.0,
+                      9223372036854775808.0,
+                      18446744073709551616.0,
+                      1e19,
+                      3.7e19,
+                      1e300,
+                      5.96e-8,
+                      2.98e-8,
+                      6.1e-5,
+                      1.17549435e-38,
+                      1.4e-45,
+                      0.0009765625,
+                      0.001953125,
+                      0.015625,
+                      1e-320,
+                      HUGE_VAL,
+                      static_cast<double>(NAN)}) {
     for (const double sign : {1.0, -1.0}) {
       for (int step = -2; step <= 2; step++) {
         double wide = base * sign;
@@ -52,10 +81,12 @@ std::vector<uint8_t> inputs(uint8_t type) {
   // Random exponents are mostly far out: half of them are brought near.
   for (size_t at = special; at < bytes.size(); at += 2 * size) {
     if (type == static_cast<uint8_t>(DType::Float32)) {
-      const float value = std::ldexp(static_cast<float>(static_cast<int32_t>(random.next())), -static_cast<int>(random.below(70)));
+      const float value =
+          std::ldexp(static_cast<float>(static_cast<int32_t>(random.next())), -static_cast<int>(random.below(70)));
       std::memcpy(bytes.data() + at, &value, 4);
     } else if (type == static_cast<uint8_t>(DType::Float64)) {
-      const double value = std::ldexp(static_cast<double>(static_cast<int64_t>(random.next())), -static_cast<int>(random.below(110)));
+      const double value =
+          std::ldexp(static_cast<double>(static_cast<int64_t>(random.next())), -static_cast<int>(random.below(110)));
       std::memcpy(bytes.data() + at, &value, 8);
     } else {
       const int64_t value = static_cast<int64_t>(random.next()) >> random.below(64);
@@ -77,11 +108,13 @@ void testCasts() {
       std::vector<uint8_t> expected(count * size), single(count * size + 64, 0xa5), grouped(count * size + 64, 0xa5);
       castOnHost(to, expected.data(), from, bytes.data(), count);
       MoveList moves;
-      Move dense = moveOf(static_cast<DType>(to), static_cast<DType>(from), addressOf(grouped.data()), addressOf(bytes.data()));
+      Move dense =
+          moveOf(static_cast<DType>(to), static_cast<DType>(from), addressOf(grouped.data()), addressOf(bytes.data()));
       addDimension(dense, count, static_cast<int64_t>(size), dtypeBytes[from]);
       moves.add(dense);
       // A dimension of two broken in the middle of memory: nothing is dense along the innermost one.
-      Move apart = moveOf(static_cast<DType>(to), static_cast<DType>(from), addressOf(single.data()), addressOf(bytes.data()));
+      Move apart =
+          moveOf(static_cast<DType>(to), static_cast<DType>(from), addressOf(single.data()), addressOf(bytes.data()));
       const auto half = static_cast<int64_t>(count / 2);
       addDimension(apart, count / 2, static_cast<int64_t>(size), dtypeBytes[from]);
       addDimension(apart, 2, half * static_cast<int64_t>(size), half * dtypeBytes[from]);

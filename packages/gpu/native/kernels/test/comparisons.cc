@@ -13,7 +13,8 @@ void testComparisons() {
     const auto type = seed % 3 == 0 ? DType::UInt8 : seed % 3 == 1 ? DType::BFloat16 : DType::Float32;
     const uint64_t size = dtypeBytes[static_cast<size_t>(type)];
     const uint64_t rows = 1 + random.below(40), columns = 1 + random.below(seed % 10 == 0 ? 30'000 : 600);
-    const uint64_t gap = random.chance(50) ? 0 : random.below(9) * size, sourceGap = random.chance(50) ? gap : random.below(3) * size;
+    const uint64_t gap = random.chance(50) ? 0 : random.below(9) * size,
+                   sourceGap = random.chance(50) ? gap : random.below(3) * size;
     const uint64_t rowBytes = columns * size;
     std::vector<uint8_t> a(rows * (rowBytes + gap) + 16), b(rows * (rowBytes + sourceGap) + 16);
     random.fill(a.data(), a.size());
@@ -28,12 +29,14 @@ void testComparisons() {
       const uint64_t at = random.below(rows * rowBytes);
       if (std::find(changed.begin(), changed.end(), at) != changed.end()) continue;
       changed.push_back(at);
-      b[misaligned + at / rowBytes * (rowBytes + sourceGap) + at % rowBytes] ^= static_cast<uint8_t>(1 + random.below(255));
+      b[misaligned + at / rowBytes * (rowBytes + sourceGap) + at % rowBytes] ^=
+          static_cast<uint8_t>(1 + random.below(255));
       expected.bytes++;
       expected.first = std::min(expected.first, at);
     }
     Move move = moveOf(type, type, addressOf(a.data()) + misaligned, addressOf(b.data()) + misaligned);
-    if (rows > 1) addDimension(move, rows, static_cast<int64_t>(rowBytes + gap), static_cast<int64_t>(rowBytes + sourceGap));
+    if (rows > 1)
+      addDimension(move, rows, static_cast<int64_t>(rowBytes + gap), static_cast<int64_t>(rowBytes + sourceGap));
     if (columns > 1) addDimension(move, columns, static_cast<int64_t>(size), static_cast<int64_t>(size));
     normalise(move);
     auto compiled = compileCompare(move);

@@ -11,8 +11,8 @@
 namespace tensorferry::gpu::test {
 namespace {
 
-constexpr DType movable[] = {DType::Bool,     DType::UInt8,    DType::Int16,   DType::BFloat16, DType::Float16,
-                             DType::UInt32,   DType::Float32,  DType::Int64,   DType::Float64,  DType::Complex64,
+constexpr DType movable[] = {DType::Bool,       DType::UInt8,      DType::Int16,      DType::BFloat16, DType::Float16,
+                             DType::UInt32,     DType::Float32,    DType::Int64,      DType::Float64,  DType::Complex64,
                              DType::Float8E4M3, DType::Float8E5M2, DType::Float8E8M0, DType::UInt64};
 
 /** Memory of the destinations, twice: for the kernels and for the reference. */
@@ -29,7 +29,8 @@ class Arena {
 };
 
 /** Steps of a layout without overlap: dimensions in random order, sometimes with gaps; the extent in bytes. */
-uint64_t layOut(Random& random, const std::vector<uint64_t>& shape, uint64_t size, std::vector<int64_t>& steps, unsigned dense) {
+uint64_t layOut(Random& random, const std::vector<uint64_t>& shape, uint64_t size, std::vector<int64_t>& steps,
+                unsigned dense) {
   std::vector<size_t> order(shape.size());
   for (size_t i = 0; i < order.size(); i++) order[i] = i;
   if (!random.chance(dense))
@@ -46,7 +47,8 @@ uint64_t layOut(Random& random, const std::vector<uint64_t>& shape, uint64_t siz
 }
 
 std::vector<uint64_t> randomShape(Random& random, uint64_t most) {
-  constexpr uint64_t lengths[] = {1, 2, 3, 4, 5, 7, 8, 13, 16, 31, 32, 33, 48, 64, 65, 127, 256, 384, 509, 1024, 2048, 4099};
+  constexpr uint64_t lengths[] = {1,  2,  3,  4,  5,   7,   8,   13,  16,   31,   32,
+                                  33, 48, 64, 65, 127, 256, 384, 509, 1024, 2048, 4099};
   std::vector<uint64_t> shape(random.below(6));
   if (random.chance(3)) shape.resize(maxDimensions, 1);
   uint64_t elements = 1;
@@ -124,7 +126,8 @@ void copiesOfRandomForm(uint64_t seed) {
 /** Every way in which two sides can be misaligned, around the lengths where something ends. */
 void runsOfEveryAlignment() {
   Random random(7);
-  const uint64_t lengths[] = {0, 1, 2, 15, 16, 17, 31, 32, 33, 47, 63, 64, 65, 127, 511, 512, 513, 2049, 4095, 4096, 4097, 8209};
+  const uint64_t lengths[] = {0,  1,  2,   15,  16,  17,  31,   32,   33,   47,   63,
+                              64, 65, 127, 511, 512, 513, 2049, 4095, 4096, 4097, 8209};
   for (const uint64_t length : lengths) {
     MoveList moves;
     Arena arena(random, 17 * 17 * (length + 48));
@@ -158,14 +161,22 @@ void matrices() {
     uint64_t misaligned;
   };
   const Case cases[] = {
-      {DType::UInt8, DType::UInt8, 97, 768, 768, 0, false, 0},        {DType::UInt8, DType::UInt8, 97, 768, 768, 1, false, 3},
-      {DType::UInt8, DType::UInt8, 13, 5000, 9, 3, false, 1},         {DType::BFloat16, DType::BFloat16, 129, 24, 8, 16, false, 0},
-      {DType::BFloat16, DType::BFloat16, 192, 160, 0, 0, true, 0},    {DType::BFloat16, DType::BFloat16, 193, 161, 3, 5, true, 2},
-      {DType::UInt8, DType::UInt8, 100, 70, 0, 0, true, 1},           {DType::Float32, DType::Float32, 61, 31, 0, 7, true, 4},
-      {DType::Float64, DType::Float64, 33, 65, 1, 0, true, 8},        {DType::BFloat16, DType::Float32, 67, 129, 5, 3, false, 2},
-      {DType::BFloat16, DType::Float32, 67, 128, 64, 64, false, 0},   {DType::Float32, DType::BFloat16, 67, 130, 0, 0, true, 0},
-      {DType::Float8E4M3, DType::BFloat16, 70, 97, 0, 0, true, 1},    {DType::Float64, DType::UInt8, 31, 66, 2, 1, false, 0},
-      {DType::UInt16, DType::Float64, 31, 67, 2, 1, false, 1},        {DType::Float32, DType::Float32, 31, 2, 1, 0, true, 1},
+      {DType::UInt8, DType::UInt8, 97, 768, 768, 0, false, 0},
+      {DType::UInt8, DType::UInt8, 97, 768, 768, 1, false, 3},
+      {DType::UInt8, DType::UInt8, 13, 5000, 9, 3, false, 1},
+      {DType::BFloat16, DType::BFloat16, 129, 24, 8, 16, false, 0},
+      {DType::BFloat16, DType::BFloat16, 192, 160, 0, 0, true, 0},
+      {DType::BFloat16, DType::BFloat16, 193, 161, 3, 5, true, 2},
+      {DType::UInt8, DType::UInt8, 100, 70, 0, 0, true, 1},
+      {DType::Float32, DType::Float32, 61, 31, 0, 7, true, 4},
+      {DType::Float64, DType::Float64, 33, 65, 1, 0, true, 8},
+      {DType::BFloat16, DType::Float32, 67, 129, 5, 3, false, 2},
+      {DType::BFloat16, DType::Float32, 67, 128, 64, 64, false, 0},
+      {DType::Float32, DType::BFloat16, 67, 130, 0, 0, true, 0},
+      {DType::Float8E4M3, DType::BFloat16, 70, 97, 0, 0, true, 1},
+      {DType::Float64, DType::UInt8, 31, 66, 2, 1, false, 0},
+      {DType::UInt16, DType::Float64, 31, 67, 2, 1, false, 1},
+      {DType::Float32, DType::Float32, 31, 2, 1, 0, true, 1},
       {DType::Int64, DType::Int64, 1021, 1, 1, 2, false, 4},
   };
   for (const Case& given : cases) {
@@ -223,7 +234,8 @@ void testCopies() {
 void testLargeRegions() {
   constexpr size_t length = 14ull << 30;
   const auto reserve = [] {
-    return static_cast<uint8_t*>(mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    return static_cast<uint8_t*>(
+        mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
   };
   uint8_t *source = reserve(), *mine = reserve(), *theirs = reserve();
   if (!check(source != MAP_FAILED && mine != MAP_FAILED && theirs != MAP_FAILED, "address space is reserved")) return;
@@ -234,10 +246,10 @@ void testLargeRegions() {
   };
   const int64_t far = (3ll << 30) + 64;
   const Case cases[] = {
-      {DType::UInt8, DType::UInt8, 4, 5000, far, 1, far + 1, 1},      // runs
-      {DType::UInt8, DType::UInt8, 4, 48, far, 1, far, 1},            // pieces
-      {DType::BFloat16, DType::BFloat16, 4, 40, far, 2, 2, far / 20}, // transposed
-      {DType::BFloat16, DType::Float32, 4, 41, far, 2, far, 4},       // casts
+      {DType::UInt8, DType::UInt8, 4, 5000, far, 1, far + 1, 1},       // runs
+      {DType::UInt8, DType::UInt8, 4, 48, far, 1, far, 1},             // pieces
+      {DType::BFloat16, DType::BFloat16, 4, 40, far, 2, 2, far / 20},  // transposed
+      {DType::BFloat16, DType::Float32, 4, 41, far, 2, far, 4},        // casts
       {DType::Float32, DType::BFloat16, 4, 20, far, far / 20, far, 2},
   };
   uint64_t at = 0;
@@ -249,7 +261,8 @@ void testLargeRegions() {
     addDimension(move, given.columns, given.columnStep, given.sourceColumnStep);
     for (uint64_t r = 0; r < given.rows; r++)
       for (uint64_t c = 0; c < given.columns; c++)
-        random.fill(source + at + r * static_cast<uint64_t>(given.sourceRowStep) + c * static_cast<uint64_t>(given.sourceColumnStep),
+        random.fill(source + at + r * static_cast<uint64_t>(given.sourceRowStep) +
+                        c * static_cast<uint64_t>(given.sourceColumnStep),
                     move.sourceSize);
     MoveList moves;
     moves.add(move);
@@ -258,12 +271,14 @@ void testLargeRegions() {
     bool same = true;
     for (uint64_t r = 0; r < given.rows; r++)
       for (uint64_t c = 0; c < given.columns; c++) {
-        const uint64_t offset = at + r * static_cast<uint64_t>(given.rowStep) + c * static_cast<uint64_t>(given.columnStep);
+        const uint64_t offset =
+            at + r * static_cast<uint64_t>(given.rowStep) + c * static_cast<uint64_t>(given.columnStep);
         same = same && std::memcmp(mine + offset, theirs + offset, move.destinationSize) == 0;
         if (given.columnStep == move.destinationSize) continue;
         same = same && mine[offset - 1] == 0 && mine[offset + move.destinationSize] == 0;
       }
-    check(same, "a region of 9 GiB, " + std::string(dtypeNames[move.sourceType]) + " to " + dtypeNames[move.destinationType]);
+    check(same,
+          "a region of 9 GiB, " + std::string(dtypeNames[move.sourceType]) + " to " + dtypeNames[move.destinationType]);
   }
   munmap(source, length);
   munmap(mine, length);

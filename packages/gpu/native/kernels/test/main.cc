@@ -8,8 +8,8 @@ int main(int count, char** names) {
   const struct {
     const char* name;
     void (*run)();
-  } tests[] = {{"batches", testBatches}, {"copies", testCopies},         {"large", testLargeRegions},
-               {"casts", testCasts},     {"reductions", testReductions}, {"comparisons", testComparisons},
+  } tests[] = {{"batches", testBatches},     {"copies", testCopies},         {"large", testLargeRegions},
+               {"casts", testCasts},         {"reductions", testReductions}, {"comparisons", testComparisons},
                {"scaling", testBlockScaling}};
   for (const auto& test : tests) {
     bool wanted = count < 2;

@@ -64,7 +64,8 @@ void temper(Random& random, uint8_t type, Tensor& tensor) {
 
 void reductionOfRandomForm(uint64_t seed) {
   Random random(seed);
-  const auto type = static_cast<uint8_t>(random.below(castableCount)), op = static_cast<uint8_t>(random.below(reduceOpCount));
+  const auto type = static_cast<uint8_t>(random.below(castableCount)),
+             op = static_cast<uint8_t>(random.below(reduceOpCount));
   const bool isNothing = type == static_cast<uint8_t>(DType::Bool) && op == static_cast<uint8_t>(ReduceOp::Average);
   constexpr uint64_t lengths[] = {1, 2, 3, 4, 5, 8, 16, 17, 64, 131};
   std::vector<uint64_t> shape(random.below(5));
@@ -92,7 +93,8 @@ void reductionOfRandomForm(uint64_t seed) {
   words.insert(words.end(), shape.begin(), shape.end());
   for (const Tensor& tensor : tensors) words.insert(words.end(), tensor.strides.begin(), tensor.strides.end());
   auto compiled = compileReduce(words.data(), words.size());
-  const std::string what = "reduction " + std::to_string(op) + " of " + dtypeNames[type] + ", seed " + std::to_string(seed);
+  const std::string what =
+      "reduction " + std::to_string(op) + " of " + dtypeNames[type] + ", seed " + std::to_string(seed);
   if (isNothing) {
     check(!compiled.ok() && compiled.status().code == Code::InvalidArgument, what + ": refused");
     return;

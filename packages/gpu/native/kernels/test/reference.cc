@@ -16,7 +16,8 @@ void castOnHost(uint8_t toType, void* to, uint8_t fromType, const void* from, si
   uint8_t wide[blockElements * 8];
   for (size_t done = 0; done < count; done += blockElements) {
     const size_t part = std::min(blockElements, count - done);
-    table.load[fromType](wide, static_cast<const uint8_t*>(from) + done * dtypeBytes[fromType], dtypeBytes[fromType], part);
+    table.load[fromType](wide, static_cast<const uint8_t*>(from) + done * dtypeBytes[fromType], dtypeBytes[fromType],
+                         part);
     table.store[toType][static_cast<size_t>(wideOf(fromType))](static_cast<uint8_t*>(to) + done * dtypeBytes[toType],
                                                                dtypeBytes[toType], wide, part);
   }
@@ -36,7 +37,8 @@ void moveNaively(const Move& move, int64_t shift) {
     } else if (move.destinationType == move.sourceType) {
       std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), move.sourceSize);
     } else {
-      castOnHost(move.destinationType, reinterpret_cast<void*>(to), move.sourceType, reinterpret_cast<const void*>(from), 1);
+      castOnHost(move.destinationType, reinterpret_cast<void*>(to), move.sourceType,
+                 reinterpret_cast<const void*>(from), 1);
     }
     size_t d = move.dimensionCount;
     while (d > 0 && ++position[d - 1] == move.dimensions[d - 1].length) position[--d] = 0;

@@ -57,7 +57,8 @@ class Random {
 
 inline uint64_t addressOf(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
 
-inline void launch(const char* name, const void* parameter, size_t bytes, unsigned blocks, unsigned threads = blockThreads) {
+inline void launch(const char* name, const void* parameter, size_t bytes, unsigned blocks,
+                   unsigned threads = blockThreads) {
   size_t count = 0;
   const SimulatedKernel* kernels = tensorferry_simulated_kernels(&count);
   for (size_t i = 0; i < count; i++) {
