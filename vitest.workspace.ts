@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 import { existsSync, readdirSync } from "node:fs"
 import * as path from "node:path"
 import { defineConfig } from "vitest/config"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The tensor bus: commands through the queue next to a queue in Python on the same machine, and how long the smallest
  * transfers take from command to completion.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Child processes that speak lines of JSON: one line of question, one line of answer.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * One process of the collectives bench. Takes its part as JSON: a rank of a group, or one end of a bare connection, the floor
  * under everything that goes over TCP. Then one line per request, answered by one line with the microseconds of each round.

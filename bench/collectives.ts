@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Collectives of small messages between processes of one host, against the round trip of a bare connection between two of
  * them. A round counts as the longest time that any rank waited in it.

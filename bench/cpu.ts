@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Copies, casts and block scaling in host memory: the whole Effect of the embedded engine against PyTorch on the CPU, two threads
  * each, taking turns in one run over warm memory.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What importing costs beyond Node's own start: processes started one after the other, in turns. Imports are a stranger's:
  * packages by their names, in what is published. Rows of effect alone are the floor: what core builds on, and cannot

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** What benches report and how they take time. */
 
 export interface BenchResult {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Memory of a whole reshard of a real model's shapes: every process of the job, sampled while it runs.
  *

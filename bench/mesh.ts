@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Mesh planning at scale: the map between two meshes of 512 ranks and one rank's plan for 1000 tensors, on one core.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Planning at scale: one rank's plan from interned rosters in memory, on one core, and the traffic of a whole cluster.
  * Making the rosters, which ranks exchange, is a row of its own.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Systems to compare with, as child processes. One that is not installed is reported as missing; nothing here installs
  * anything.

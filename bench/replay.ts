@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The cost of a warm replay submission: around the Effect of `submitH2d`, with its native call, over the simulated driver.
  * Its time per call is part of the figure; a real driver's is some 2.5 us. Real devices: `bench/gpu`.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * `pnpm bench [NAME] [--json]`: runs the benches side by side with what they are compared with, names the machine, and
  * prints a table, or one JSON document for machines.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Scheduling at scale, on one core: in which iteration every batch of a cluster travels, and what one PE makes of it.
  */

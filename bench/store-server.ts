@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A process that serves a store of names and prints its port: `bus` as agents do, `rpc` by effect's rpc over a socket
  * server, which lets everybody in.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The store where agents of the bus meet, against the same calls over effect's rpc and its socket server: round trips, how
  * soon a watcher sees a change, many calls at once, and what importing each costs. The reference proves no token.

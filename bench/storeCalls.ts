@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** The calls of the bus's store as effect's rpc would have them, for the comparison in `store.ts`. */
 
 import * as Rpc from "effect/rpc/Rpc"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * One rank of the two-process bench: rank 0 sends, rank 1 receives, the same batch again and again, with a tracer where
  * the request says so, as `tensorferry reshard --trace` has it. Takes its place as JSON; then one line per request,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Two processes of one host: one tensor from rank 0 to rank 1 through `CopyService`, the same batch repeated, against
  * gloo's send and recv, taking turns in one run. A run is timed from after a barrier to its end on both ranks. Then the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Ten lines of composition: every rank hands a tensor to the next one, over whatever backend the machine offers.
  *

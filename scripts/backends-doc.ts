@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Makes docs/backends.md from the reports in docs/backends: what each backend offers and how it stands in the conformance
  * kit. `--check` writes nothing and fails where the page is not what the reports say.

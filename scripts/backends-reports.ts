@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Makes the reports in docs/backends: judges backends with `tensorferry backends conformance`, those of GPUs over the
  * simulated driver of their package. Names as arguments; all by default. Afterwards run scripts/backends-doc.ts.

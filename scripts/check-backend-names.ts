@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Core names no backend and no vendor: what it knows of them, descriptors tell it. */
 import { readdirSync, readFileSync } from "node:fs"
 import * as path from "node:path"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * C++ is formatted as `.clang-format` says. With --write it is formatted.
  *   node scripts/check-clang-format.ts [--write]

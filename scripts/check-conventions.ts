@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Habits that the type checker does not see: a header on every file, one service per file under the key that its path
  * gives, no untyped failure, no barrel imports of effect.

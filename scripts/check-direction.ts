@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Imports of sources go one way: to a package of lower rank, and inside a package to a folder of lower rank. Types count
  * as values do. No circle joins modules or packages, nobody imports the index of their own package, and a package

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Relative links of pages lead to files that exist, and to headings that are there. So a page that names a file fails the
  * check when the file moves.

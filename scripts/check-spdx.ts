@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Every source file names its licence in its first line, or in the second where the first is a `#!` line. With --write the
  * line is added where it is missing.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The demonstration of `make demo`: a real checkpoint and a llama in miniature go from two tensor-parallel ranks to a
  * 4 x 2 layout of tensor and pipeline parallelism and back to one, through separate processes, and come back bit by bit.

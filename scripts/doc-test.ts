@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Tries what pages say: every fenced block of README.md and the pages beside it, docs, and the READMEs of examples and packages, by its mark
  * (`pages/blocks.ts`). Fragments of TypeScript are checked behind the preludes of `pages/preludes.md`.

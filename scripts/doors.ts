@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The doors of packages: `exports` lists what is public by name, and nothing is public without words.
  *   node scripts/doors.ts [--write]

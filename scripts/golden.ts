@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Runs every set of reference data under a folder that the product covers: `pnpm golden DIR`. One folder per set, as in
  * `golden/`. Prints one line per set and, last, `N passed, N failed`; sets that are not covered yet are named.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Writes packages/cli/src/helpTexts.ts: the help of the command and of every subcommand, as the command renders it.
  * `--check` writes nothing and fails where the file says something else than the command.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The state of the source tree in figures, some of them held to a limit.
  *   node scripts/house.ts [--root DIR] [--against DIR] [--json] [--check] [--duplicates]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Merges the modules of @tensorferry/core as they are published: one file for a folder of the sources or a few, so that Node
  * finds, reads and links a dozen files where there are 160. Every public module keeps a file under its own name, in `modules`,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Packs every public package into a tarball as it would be published: what was compiled just now, core's modules merged,
  * this machine's addons prebuilt, versions instead of workspace references.

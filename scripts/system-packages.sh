@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Installs the Debian packages that some tests run over: OpenCL on the processor and the Level Zero loader, which opens a
 # simulated driver (Intel devices); AMD's runtime, for its symbols; LMDB, its Python binding and etcd (tensor bus). With
 # --full also a browser, for the page of a run. Does nothing where they are present, and never fails: without them, those

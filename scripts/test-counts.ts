@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Adds up what the runs of tests left in the folder TENSORFERRY_TEST_RESULTS: one line per run with its time, and last
  * `N passed, N failed, N skipped`.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Makes one folder that runs on a machine with GPUs and nothing else: `node bench/gpu/bundle.ts [FOLDER]`, `gpu-bundle` by
  * default. It holds this version of Node (compressed), the programs of this folder in one file each, the addons, and data.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The tensor bus with PyTorch: agents as processes of their own, one per device, and two Python processes whose tensors they
  * move between the devices. Without a GPU the same with tensors of the host, as a rehearsal.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One side of the bus check with PyTorch: shares tensors of its device, moves them both ways many times with changed
 contents, and proves that PyTorch's counts and memory are what they were before.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Starts one process per rank of a piece of work and gathers what they print. A rank that ends early fails what it did not
  * report; nothing outlasts its time limit.

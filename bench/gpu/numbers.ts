@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Statistics of what was measured. Pure. */
 
 export const median = (values: ReadonlyArray<number>): number =>

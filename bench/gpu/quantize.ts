@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Block scaling on a device, in bytes read and written per second beside a copy of as many bytes by the same engine in the
  * same run; and `golden/mxfp8` there, bit by bit. Besides dense tensors, which have the target: rows of a wider tensor, whose

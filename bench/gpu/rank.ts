@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * One rank of the device checks as a process of its own: joins a group on loopback, does its work with real memory of its
  * device, and prints a JSON line per result.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What replay transfer does on one device: bytes per second of registered slots against the vendor's copy function alone,
  * the time of a submission, and how much of the copies a learner that computes meanwhile does not notice.

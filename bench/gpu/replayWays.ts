@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Ways to queue replay copies side by side: what the link carries and what a submission costs, of this package's ways and of
  * a native loop of the vendor's functions with the same signals. All are measured in turns, on one device, in one process.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The weights that the device benches move: real shapes of parameters, cut as training and inference jobs cut them. Pure.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What the programs of `bench/gpu` tell each other: the work of a rank's process, and the lines that it prints. Data only.
  */

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PyTorch's side of the CPU bench: makes the tensors of one case at a time and times single runs on request.
 
 Protocol, one JSON document per line: {"case": NAME} makes the tensors, {"run": true} runs once and answers seconds.

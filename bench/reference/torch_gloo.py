@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gloo's side of the two-process bench: this process receives, a second one that it starts sends.
 
 Protocol, one JSON document per line: {"case": BYTES} makes the tensors, {"run": true} moves once and answers the

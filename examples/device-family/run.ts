@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Feeds batches to `thread:0` through a ring of two slots: while one batch is used, the next is under way. Exits with 1 where
  * a batch arrives with other bytes than it left with.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Writes a llama checkpoint in miniature: the family's real names and structure, small uneven sizes, seeded bits.
  *

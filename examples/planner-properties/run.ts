@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Holds planners to the laws of the kit over generated models in two layouts each, and shows what the laws say of planners
  * with a fault. Exits with 1 where the shipped planner breaks a law, or a fault goes unseen.

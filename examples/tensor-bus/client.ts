@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * One rank of the trainer or of the inference job: hands its tensors to its agent once, then exchanges them every step.
  *

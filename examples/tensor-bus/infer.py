@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The inference job of the example, with PyTorch: one rank that receives the weights into its own tensors.
 
 Needs torch. Tensors are shared by file name, so that the agent can use them where they lie.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Two trainers and one inference process exchange weights for several steps through three agents:
  *

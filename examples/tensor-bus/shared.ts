@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** What trainer and inference share: names, shapes, and the values of a step, so that each can check what it got. */
 export const batch = "weights"
 export const steps = 4

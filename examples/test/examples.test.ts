@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Each example as a stranger runs it, on installed tarballs. */
 import { readFileSync, writeFileSync } from "node:fs"
 import * as path from "node:path"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** The reference is made from docstrings, of core and of its kit, and no name of core's index is without words. */
 import { spawnSync } from "node:child_process"
 import { mkdtempSync, readFileSync, rmSync } from "node:fs"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Makes a stranger's folder once for all tests of examples: every package packed, the tarballs installed outside the
  * workspace without running any install script, the examples copied beside them.

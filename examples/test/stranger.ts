@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What the tests of examples share: the folder of somebody who installed the packed packages, and how commands run there.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** The tarballs themselves: what is in them, what their manifests promise, and what a stranger's tools say of them. */
 import { readdirSync, readFileSync, realpathSync } from "node:fs"
 import * as path from "node:path"

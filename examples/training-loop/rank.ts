@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * One rank of a training job with a server beside it. Ranks 0 and 1 fit `weights` to `target` by gradient descent, each its
  * half of the rows; rank 2 serves the whole matrix in MXFP8, and checks what it serves after every step.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Starts the three ranks of the example as a launcher would, ends all when one fails, and ends as they do.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Recorded commands and payloads of other clients, and the checks of both sets. Each check answers what is wrong, or
  * undefined.

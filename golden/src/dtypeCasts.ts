@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Compares an engine's conversions with recorded results of PyTorch, for every pair of element types of the data: edge
  * values bit by bit, and all 65536 inputs of 16-bit types by digest.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Runs the planner on recorded rosters of Megatron-LM and compares with the recorded plans, and with the true layout by
  * moving numbered elements. Where the recorded planner was wrong, the true layout decides.

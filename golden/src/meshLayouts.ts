@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Mesh layouts as recorded sets write them, and the check of the set of local shapes and offsets.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Checks of the recorded sets about moving tensors between meshes: element values before and after, and the routes of Etha.
  * The plans of all ranks are carried out on plain arrays, with both source choices and several bucket sizes. Where the

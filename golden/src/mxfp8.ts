@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Compares an engine's quantization with recorded results, for every rule: data and scales bit by bit, and the values that
  * they stand for. Of a NaN only that it is one is compared.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Compares the compatibility plan with recorded ones. Only tests and the runner of reference data use it.
  */

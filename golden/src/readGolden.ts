@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Reads the recorded sets that lie beside this package, one folder per set.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Recorded commands and payloads of other clients: read as they were meant, written byte for byte, refused alike. */
 import { readFileSync } from "node:fs"
 import { assert, describe, it } from "@effect/vitest"

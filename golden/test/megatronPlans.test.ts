@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 import { assert, describe, it } from "@effect/vitest"
 import { checkMegatronCase, type MegatronCase } from "../src/megatronPlans.ts"
 import { readGolden } from "../src/readGolden.ts"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** The reference engine's block scaling has the recorded bits, for every rule. */
 import { assert, describe, it } from "@effect/vitest"
 import { make } from "@tensorferry/testing/ReferenceEngine"

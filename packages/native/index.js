@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Where the headers and the CMake module for addons lie. For build scripts; nothing at run time needs it.
  */

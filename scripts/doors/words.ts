@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Which names of a public module have no comment. A module's subject, a value or type of the file's own name, may have the
  * words of the file's header; a type and a value of one name share theirs.

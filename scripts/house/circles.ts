@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Circles among modules and among packages: types count, and so do imports that wait until they are needed. */
 import { resolve } from "./exports.ts"
 import type { Measure, Place } from "./measure.ts"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The lines of a file that can be compared: no blank lines, comments, lone punctuation and imports. Each has its text with
  * white space folded, and its shape, in which names, strings and numbers are placeholders.

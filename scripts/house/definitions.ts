@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Definitions above 200 lines. Types and pure data are told apart: they keep no state and exceed no limit. */
 import { byFigure, type Measure, type Place } from "./measure.ts"
 import { nativeFunctions } from "./nativeFunctions.ts"

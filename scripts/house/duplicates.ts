@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Lines that stand in a run of six or more at two places or more: the same, or of the same shape. A run of one shape
  * counts only where it says enough, so that boilerplate does not rule the figure.

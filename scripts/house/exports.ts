@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** What a package's `exports` let through, as Node resolves them, and the module that a specifier stands for. */
 import * as path from "node:path"
 import { ownerOf, type Package, type SourceFile, type Tree } from "./tree.ts"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** What a measure says: a figure, the limit it is held to, and the places behind it. */
 
 export interface Place {

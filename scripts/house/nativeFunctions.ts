@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Functions of C++ sources and their length, by matching the braces of formatted code. */
 import type { Place } from "./measure.ts"
 import type { SourceFile } from "./tree.ts"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Native files that one package takes from another: headers it includes from outside of an `include` folder, and sources
  * and folders that its CMake files name. A package's root, its `include` and its `cmake` folders are for others.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Imports of what another package keeps to itself, and how much each package keeps open. */
 import { areaOf, openPatterns, publicSubpaths, resolve } from "./exports.ts"
 import type { Measure, Place } from "./measure.ts"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** How long packages, folders and files are, how much of core is a kit for tests, and what tests there are. */
 import * as path from "node:path"
 import { byFigure, type Measure, type Place } from "./measure.ts"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** TypeScript modules as syntax trees: nodes, the lines they stand on, and what a module imports. */
 import { parseAst } from "rolldown/parseAst"
 import type { SourceFile } from "./tree.ts"

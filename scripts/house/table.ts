@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Prints what was measured, for people. */
 import type { Pair } from "./duplicates.ts"
 import { isOver, type Measure, type Place } from "./measure.ts"

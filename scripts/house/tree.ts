@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The files of a checkout, which package each belongs to, and whether it is a source or a test. What git ignores is not
  * there, so generated files stand aside only where they are not kept.
@@ -90,8 +91,10 @@ const kindOf = (area: string, within: string): SourceFile["kind"] => {
   return area.startsWith("packages/") && isSource(area, within) ? "source" : "other"
 }
 
+/** Without the licence line, which every file has. */
 const linesOf = (text: string): number => {
   let count = text === "" || text.endsWith("\n") ? 0 : 1
+  if (/^(#!.*\n)?(\/\/|#|\/\*) SPDX-License-Identifier/.test(text)) count -= 1
   for (let at = text.indexOf("\n"); at >= 0; at = text.indexOf("\n", at + 1)) count++
   return count
 }

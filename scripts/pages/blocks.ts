@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The fenced blocks of a page, and what their marks say. Marks stand behind the language and do not show in the rendered
  * page.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Whether `tensorferry` would take a command line: the command's own parser judges it, and nothing is carried out. */
 import * as NodeServices from "@effect/platform-node/NodeServices"
 import { subcommands } from "@tensorferry/cli/commands"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What a block of shell calls, and whether that exists. Bash itself reads the block, loops and quotes included, in an
  * empty folder and without a path: every command that it does not find is written down instead of being run.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Writes the reference of `@tensorferry/core` and its kit from docstrings, as Markdown pages: a page per namespace and name
  * of each entry point, with the header of its file where it has no words of its own. Pages of types that are made from a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A replay device whose copies are made by a thread of its own.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The thread that is the device: copies what it is told, in order, and says when it has. While `holds` is not 0 it waits, as
  * a device with other work would.

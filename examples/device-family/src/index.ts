@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** The backend that claims device family `thread`. It offers replay transfers and nothing else. */
 import type { BackendDescriptor } from "@tensorferry/core/backend/BackendDescriptor"
 import { replayTransferLayer } from "@tensorferry/core/replay/ReplayTransferLayer"

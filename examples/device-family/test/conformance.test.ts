@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** The kit's replay cases on the device. Its memory is of shared buffers, so the kit's own engine can look into it. */
 
 import { replayTransferLayer } from "@tensorferry/core/replay/ReplayTransferLayer"

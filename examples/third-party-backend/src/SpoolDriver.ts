@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A copy driver whose messages are files: the sender writes one under a temporary name and renames it into the receiver's
  * inbox, the receiver reads and removes it.

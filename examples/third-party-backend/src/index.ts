@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What this package offers tensorferry: one backend, found through `tensorferry.descriptors` of package.json. Importing it
  * touches no folder.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** The kit's cases on this driver: ranks are fibers of this process, every message is a file. */
 import { mkdtempSync, rmSync } from "node:fs"
 import { tmpdir } from "node:os"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The communicator of a driver's group: made when first needed, by all ranks together, and again after it broke.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * `CopyDriver` between devices: one driver, by three names. `cuda-ipc` moves bytes between memories that one end has mapped;
  * `nccl` packs them into few messages of a collectives library; `cuda` takes the first where it leads to the peer, else the

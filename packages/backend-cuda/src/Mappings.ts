@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Memory of other ranks as this process sees it, by process and block; shared by all programs of a driver.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What ranks tell each other before a transfer: who they are, where their parts lie, and what peers must let go of. JSON,
  * with the list for each peer as a text of its own, so that a rank decodes only what concerns it.

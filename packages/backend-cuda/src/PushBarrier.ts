@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * How ranks push to each other: they meet before anybody does, so that each may still decline, and again when each has done
  * its own moves or has failed to, so that everybody knows what is there.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * One prepared copy of a replay slot: started, asked for, waited for.
  *

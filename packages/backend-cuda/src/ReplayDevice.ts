@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Replay copies by streams of copies and events behind them: one call into the addon starts a copy, one asks for it.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The streams and events of one replay backend, and what is asked of them as a whole.
  *

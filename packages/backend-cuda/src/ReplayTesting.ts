@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The replay backend for the conformance kit: copies are held back by a kernel that keeps their stream busy, consumers'
  * streams are those of other replay queues, and registrations and copies fail because the addon says so.

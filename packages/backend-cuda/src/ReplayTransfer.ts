@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The replay backend of NVIDIA and AMD devices: opens the device that is asked for and serves core's slots with it.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** What the drivers of this package can do, apart from them so that the descriptor need not import them. */
 import type { CopyDriverCapabilities } from "@tensorferry/core/service/CopyDriver"
 

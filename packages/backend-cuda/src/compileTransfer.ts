@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The program of a rank's routed flows: what is moved between memories, and what is packed, sent and unpacked.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Moves between this rank's memory and a peer's that is mapped here: what is long and dense for the copy engine, the rest
  * for one kernel.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * NVIDIA and AMD devices: backends `cuda`, `cuda-ipc` and `nccl`, and the device behind their engine, by which memory of
  * other libraries and processes becomes tensors.

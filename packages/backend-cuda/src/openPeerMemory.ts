@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * How this process gets at the memory of another rank: within one process by its addresses, on one host by mapping it.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What goes by collectives: windows of packed messages with the staging that they need, as this rank has them.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A preparation on one rank: tells peers where its memory is, agrees with them on the way of every flow, makes the program.
  *

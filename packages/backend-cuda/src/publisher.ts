@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The first step of every preparation: all ranks publish, and carry out what peers revoked.
  *

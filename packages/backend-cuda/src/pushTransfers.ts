@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Transfers in which ranks push to each other: each rank's own moves, between two meetings of all.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What the addon and the engine's checks report about replay copies, as errors that name the slot and a remedy.
  */

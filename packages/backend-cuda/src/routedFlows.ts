@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The way of every flow of this rank: which end moves the bytes, what it found of the other end's memory, and the route that
  * both ends take.

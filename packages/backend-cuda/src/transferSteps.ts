@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The steps of a transfer: what is moved directly beside what is packed, sent and unpacked, on streams of their own.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The drivers between ranks of one process, where things go wrong: failures of one rank in a preparation, aborted
  * communicators, cancelled transfers, bounds of groups and staging.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Two processes and their memory: which way leads from one to the other and why, what is mapped and for how long, and what
  * a mapping that is closed twice looks like.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Reports of the copy service carry what the device measured, by peer, over the simulated driver. */
 
 import { afterEach, assert, beforeEach, describe, it } from "@effect/vitest"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Faults planted into what the driver hands to the addon: each is found, by wrong bytes or by what the simulated device
  * objects to, within a few orders of its work. Without a fault the same batches are right.

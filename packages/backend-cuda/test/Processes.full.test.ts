@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The drivers between real processes, which reach each other's simulated devices by exported handles and by messages: the
  * whole conformance kit.

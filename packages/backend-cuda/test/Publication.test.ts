@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** What ranks tell each other arrives as it was told, and what is damaged is refused, never thrown. */
 import { assert, describe, it } from "@effect/vitest"
 import { encodeOutcome } from "@tensorferry/native/driver/Outcome"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The replay backend over the simulated driver: right under many orders of the device's work, whatever is freed, closed or
  * refused meanwhile, and wrong as soon as one of its waits is left out.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Replay copies of the addon itself: what is queued and in which order, how host slots are registered, and that whatever is
  * passed or freed at a bad moment is refused or waited for.

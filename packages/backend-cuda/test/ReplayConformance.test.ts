@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * This package against the replay cases of the kit, over the simulated driver under both vendors' names, with copies that
  * can be held back and made to fail.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Random batches over every driver under many orders of the simulated device's work: poisoned destinations, three rounds,
  * new contents and new memory, and at the end nothing objected to and nothing left.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Ranks of one process, each with a simulated device of its own: what tests of the engine and the drivers run on.
  */

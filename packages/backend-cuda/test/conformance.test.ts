@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * This package against the whole conformance kit, over the simulated driver: its engine, and its three drivers between
  * ranks of one process.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What the package says about itself, with and without devices, and that its layers are what it says.
  */

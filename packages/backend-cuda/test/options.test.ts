@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Options: what is known, what is refused by its path, and what the environment fills in. */
 import { assert, describe, it } from "@effect/vitest"
 import { chooseOrdinal, kernelCacheFolder } from "@tensorferry/gpu/options"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Replay backends over simulated devices for tests, and random ticks of a producer and a consumer over one: everything that
  * a consumer reads must be what was submitted last.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Means of the simulated driver to hold copies back, for `tensorferry backends conformance cuda --hooks`: kernels that only
  * take time take none there.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * The addon's functions for JavaScript. JS thread only; what waits runs on threads.
  */

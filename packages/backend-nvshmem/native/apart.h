@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Calls of a library that may wait for other processes for ever.
  *

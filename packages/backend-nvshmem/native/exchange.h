@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * The symmetric block of one driver, and the calls by which programs of the GPU's addon put, signal and wait.
  *

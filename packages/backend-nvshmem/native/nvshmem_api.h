@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * What is used of NVSHMEM's host library: functions, layouts and numbers, under names of our own. No vendor header.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * NVSHMEM's host library in this process: found by a list of names, opened, its functions looked up.
  *

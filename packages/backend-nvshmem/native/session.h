@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * One process's part in an NVSHMEM job: joined by all PEs together, left by all together or not at all.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The native addon as TypeScript sees it, and how it is found. Nothing is loaded before the first use, and the addon loads
  * on any Linux machine: the library is opened by `openLibrary`, never linked.

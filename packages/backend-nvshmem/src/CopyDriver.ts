@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * `CopyDriver` over NVSHMEM: one-sided, scheduled, pipelined. Every rank of the group is a PE; what it sends goes straight
  * into slots of the receiver, in an order that all ranks derive from the same schedule, and nothing on the way waits for the

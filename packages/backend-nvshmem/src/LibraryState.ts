@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What is known of NVSHMEM on a device of this process beyond the life of a driver: that it cannot be used any more, or that
  * a former driver is still leaving its job.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A driver's part in an NVSHMEM job: joined when first needed, by all ranks together, with one symmetric block that all
  * programs share; left when the drivers of all ranks are closed.

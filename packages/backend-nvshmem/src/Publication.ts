@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What PEs tell each other in a preparation. What a peer says is decoded here before anything uses it.
  */

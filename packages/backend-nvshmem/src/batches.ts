@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Flows cut into batches, as both ends cut them, and the moves between a batch's tensors and a slot.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** What the driver can do, apart from it so that the descriptor need not import it. */
 import type { CopyDriverCapabilities } from "@tensorferry/core/service/CopyDriver"
 

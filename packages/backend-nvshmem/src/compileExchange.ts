@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The program of one PE's part in a schedule that all PEs derive from their shares.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What a rank has to send, cut into batches, and which memory of it peers may write to in place: its share of a schedule.
  *

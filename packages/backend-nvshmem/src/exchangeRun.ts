@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * One start of a prepared exchange, from this PE's point of view.
  *

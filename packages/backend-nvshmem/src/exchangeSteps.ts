@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The steps of a PE's plan: batches are packed, travel and are unpacked on streams of their own, which wait for each other
  * and for other PEs on the device alone.

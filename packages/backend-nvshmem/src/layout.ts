@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Where things lie in the symmetric block of a driver: words first, as exchange.h says, then slots for what arrives, then
  * slots in which is packed. The same on all PEs.

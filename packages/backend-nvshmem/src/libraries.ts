@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Where NVSHMEM's host library is looked for: the option, the environment variable, what the loader finds by itself, the
  * wheels of Python installations, the toolkit's folder. An explicit choice is the only one tried.

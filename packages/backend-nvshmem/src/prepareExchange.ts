@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A preparation on one rank: tells the others what it has to send, agrees with them on the job and the schedule, and makes
  * the program of its part.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What lies in this process's symmetric heaps for tensors, by device: the library knows one job per process, so what one
  * driver allocated is symmetric for every other driver of the process too, for one that a service built anew for instance.

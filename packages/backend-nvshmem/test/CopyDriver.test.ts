@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The driver between ranks of one process, where things go wrong: typed errors on every rank, nothing left, and the next
  * preparation works.

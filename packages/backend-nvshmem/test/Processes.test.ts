@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The driver between real processes, whose simulated heaps lie in memory that they share: the
  * death of one of them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Random batches over both paths under many orders of the simulated devices' work and of what arrives: poisoned
  * destinations, three rounds, new contents and new memory, and at the end nothing objected to and nothing left.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Destinations in the symmetric heap: peers write into them without a slot between, whatever the order of the simulated
  * devices' work; mixed with memory of the engine, in several rounds with new contents.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Ranks of one process, each a PE with a simulated device of its own: what tests of the driver run on.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The driver against the whole conformance kit, over the simulated library, between ranks of one process, on both paths.
  * The engine is that of @tensorferry/gpu, which backend-cuda proves.

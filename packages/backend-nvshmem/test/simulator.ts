@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The simulated GPU driver with NVSHMEM in it, under control of the tests: how it behaves, and what it saw.
  */

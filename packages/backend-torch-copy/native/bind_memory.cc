@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Shared memory and process identity for JavaScript. JS thread only, except that memory is made on a pool thread:
  * filling it with zeros takes time.

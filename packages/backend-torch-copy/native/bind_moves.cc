@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Pools, copies, reductions and block scaling for JavaScript. JS thread only; the work itself runs on pool threads.
  */

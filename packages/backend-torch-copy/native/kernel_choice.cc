@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Picks the kernel table for this processor, once: the widest that it runs. Any thread.
  *

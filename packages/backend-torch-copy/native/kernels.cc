@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * See kernels.h. Compiled once per instruction set, with TENSORFERRY_KERNELS naming the namespace of the copy.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * The inner loops, as a table per instruction set. Owns conversion and accumulation over short runs of elements.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Memory that other processes of the host can map: sealed memory files without a name.
  *

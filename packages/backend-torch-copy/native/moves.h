@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Strided copies, casts, fills and reads of other processes' memory, as one job over one table of moves.
  *

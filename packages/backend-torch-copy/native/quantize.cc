@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * See quantize.h. The unit of position is the block; dimensions that are dense neighbours on all three sides become one, so
  * that a run has one step per side. Runs go through a small buffer on the stack, piece by piece.

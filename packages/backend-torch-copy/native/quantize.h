@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Block scaling of one tensor, to and from float8_e4m3fn data with one scale byte per 32 elements of the last dimension.
  * Parsed on the JS thread, executed on pool threads.

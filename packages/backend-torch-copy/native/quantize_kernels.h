@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * The inner loops of block scaling. Included by kernels.cc, once per instruction set. Pure functions over the memory given;
  * any thread.

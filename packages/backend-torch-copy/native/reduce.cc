@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * See reduce.h. The operands are read block by block into their wide form and accumulated there; one rounding at the end.
  */

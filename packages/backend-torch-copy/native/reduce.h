@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Reductions of several tensors into one, element by element, in the order of the operands. Parsed on the JS thread,
  * executed on pool threads.

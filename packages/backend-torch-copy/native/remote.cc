@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * See remote.h. Runs are gathered into vectors of up to 1024 pieces per side, so that a strided region takes few calls and
  * every byte is copied once.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Reading another process's memory without its help (process_vm_readv). Any thread.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Stores past the caches. For writing more than the caches hold: an ordinary store first reads the line that it replaces,
  * and drives out what is still wanted. Any thread.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Copies of matrices whose two sides are dense along different dimensions. Pure functions over the memory given; any
  * thread.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Remembers batches that were checked, so that the same batch costs a comparison the next time. Refits run the same
  * copies over and over, and for small tensors the checks cost more than the copies.

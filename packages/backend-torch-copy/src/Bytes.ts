@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Natural numbers as bytes, seven bits each, the lowest first: most numbers that ranks tell each other are small.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * `CopyDriver` between processes of one host: the receiver fetches every byte once, straight from the sender's memory; only
  * where that cannot be reached, the sender writes it into a connection on loopback.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * `HostMemory` over memory files: small storages share files of 16 MiB, large ones have one each.
  *

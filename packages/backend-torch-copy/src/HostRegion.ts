@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What `Storage.sharing` holds for memory of this package: where it lies, and who still uses it.
  *

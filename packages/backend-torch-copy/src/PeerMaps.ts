@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Mappings of other processes' memory files, made once and shared by all programs of a driver.
  *

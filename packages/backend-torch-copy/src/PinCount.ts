@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Who uses a piece of memory right now, and what waits for them to stop.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What ranks tell each other before a transfer: where the sender's parts lie. Short statements are JSON, the lists of
  * parts are bytes: there are thousands of them, and each rank reads only its own.

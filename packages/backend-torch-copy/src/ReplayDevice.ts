@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Replay copies by a `TensorEngine`, off the JS thread: this package's for host memory, the family's own for the memory of
  * other device families. Host slots are pageable; nothing is registered.

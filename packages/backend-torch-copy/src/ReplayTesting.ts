@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The portable replay backend for the conformance kit: copies are the engine's, held back before it makes them.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * `TensorEngine` for host memory: strided and casting copies, reductions, block scaling and fills on threads of its own.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What must hold before any byte moves: tensors of this device, alive, inside their storage, of fitting shapes and types.
  *

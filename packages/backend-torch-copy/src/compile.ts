@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The receiver's half of a preparation: one table of moves for the parts of all peers whose memory can be reached, and
  * what the other peers must send.

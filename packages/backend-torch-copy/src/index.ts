@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The embedded host backend: memory that processes of one host share, and everything that moves bytes in it.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * How this process gets at the memory of another: the ladder shared map, then process_vm_readv. Where neither leads there,
  * the peer is asked to send (see tcp/).

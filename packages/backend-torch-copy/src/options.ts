@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The options that users write for this backend. Unknown names are refused: an option that does nothing is an error.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The sender's half of a preparation: says for every peer where the parts lie that it will fetch.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The failure of a layer whose native side could not be set up.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Loading the addon, what it refuses, and how it dies with its thread.
  */

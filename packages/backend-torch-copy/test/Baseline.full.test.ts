@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Narrower kernels than the ones chosen for this processor give the same bits.
  */

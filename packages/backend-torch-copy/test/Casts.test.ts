@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Casts give the bits of PyTorch's `tensor.to`, wherever PyTorch defines them.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The driver within one process and between real ones, over both steps of its ladder, and against peers that lie.
  */

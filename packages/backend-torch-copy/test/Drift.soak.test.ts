@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A thousand runs in one set of processes leave time, memory and descriptors as they were.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Host memory in one process and between real ones: contents, bookkeeping, and handles that lie.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Copies and casts large enough to take every path of the native side: stores past the caches, tiles, threads, odd
  * addresses. The reference engine defines the bits. Run again with narrower kernels.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Tensors that were copied before are not examined again: what still has to be noticed about them.
  */

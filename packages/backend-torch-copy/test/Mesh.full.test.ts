@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Updates between meshes by real processes of one host: overlapping meshes, contributions, narrow wires, shared memory, and
  * a rank that plans otherwise.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Block scaling has the recorded bits and those of the reference, whatever the shapes, and leaves the JS thread free. Run
  * again with narrower kernels.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Updates write where the weights have always been: memory that somebody noted by its address before the first update shows
  * every later one, padding stays as it was, and only an exchange says that addresses changed.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The portable replay backend against the whole replay kit, in both modes, over memory of its own and memory that another
  * mapping of the same file shows; for host memory and for a device family with an engine of its own.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Replay pipelines over this package's replay backend and real shared memory: the right rows at every tick, copied at once
  * and in the consumer's wait, and a heap that does not grow with the ticks.

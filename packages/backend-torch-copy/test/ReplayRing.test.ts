@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Replay rings in real shared memory: a writer in another process that overwrites as fast as it can, several that want
  * the same ring, and one that is killed in the middle of a row.

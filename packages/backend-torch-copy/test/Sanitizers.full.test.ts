@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** The other tests again, with an addon that finds misuse of memory and races between threads. */
 import { describeSanitized } from "@tensorferry/simulators/sanitized"
 import { packageFolder } from "../src/Addon.ts"

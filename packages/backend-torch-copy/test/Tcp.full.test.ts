@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The last step of the ladder by itself: who may fetch, from where, and what back-pressure and faults do.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The host engine against the reference engine, which defines the bits, and against requests that it must refuse.
  */

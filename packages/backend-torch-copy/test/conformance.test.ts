@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * This backend against the whole conformance kit: its engine in this process, its copy service and driver between real
  * processes, over every path of its ladder.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What the tests of this package share: engines, poisoned tensors, views of all kinds, and counts of what is open.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Entry point of the addon. Owns nothing but the order of initialisation; all state is per JavaScript environment.
  */

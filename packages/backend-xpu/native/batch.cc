@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * See batch.h. Rows that are long or few are copied one by one; for the others the device has no command, so they pass
  * through host memory, where the processor arranges and casts them. Bytes between the rows of a destination are never

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * A batch of copies, casts and fills between memory of a device and of the host. On the device's worker.
  *

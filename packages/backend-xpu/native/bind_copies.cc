@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Prepared copies into replay slots, and holds, for JavaScript. JS thread only; waiting happens on threads of the device.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Drivers, devices and jobs for JavaScript. JS thread only; drivers and devices are opened on threads of their own.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Memory of devices, imported host memory and batches of moves for JavaScript. JS thread only; the work itself runs on the
  * device's threads.

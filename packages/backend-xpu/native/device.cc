@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * See device.h. Order at the end: holds, threads, what is submitted, memory, queues, the driver's own objects.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * An open device as the addon uses it: two queues, memory, threads, and all that was made on it.
  *

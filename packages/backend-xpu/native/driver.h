@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * What both ways to an Intel device have in common: a platform that lists devices, a device with memory and queues, and
  * completions of what was submitted.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * See host_moves.h. One loop over the innermost dimension per pair of types.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Strided copies and casts by the processor, for what no copy command can do. Pure; any thread.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * The way to a device by Level Zero: a context, immediate command lists, and memory of the device and of the host.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * See level_zero_events.h. Events are made many at a time, because a pool of the driver has a fixed size.
  */

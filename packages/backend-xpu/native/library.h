@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Opens a shared library and looks functions up in it. Any thread.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * What of OpenCL's interface is used, in declarations of our own: nothing of the vendors' is needed to build. Plain values;
  * any thread.

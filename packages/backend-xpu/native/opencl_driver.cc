@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * The way to a device by OpenCL: one context, in-order queues, and shared virtual memory, whose addresses copies take as
  * they are, also together with plain host memory.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * See opencl_events.h. Waiting goes through a callback, because OpenCL's own wait knows no limit.
  */

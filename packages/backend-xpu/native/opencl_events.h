@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Completions made of OpenCL's events. Any thread; the callback comes on a thread of the driver.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Replay slots on one device: copies on a queue of their own, whose events tell when they are done.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Replay slots on a device for the conformance kit: the queue of copies is held by an event that nobody has set yet, and a
  * copy fails because the event before it does. Consumers' streams are the queue of the engine, and waits of the host.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * `TensorEngine` for memory of one device: strided copies and casts, and fills.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * One open device: its native object, its memory, and what runs on it.
  *

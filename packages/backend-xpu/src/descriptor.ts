@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What this package offers. Importing it loads no addon and opens no library.
  */

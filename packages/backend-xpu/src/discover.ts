@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Finds out by which library this machine reaches Intel devices: opens Level Zero, then OpenCL, and lists devices.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Intel devices: an engine that copies, and replay slots. By Level Zero, or by OpenCL where Level Zero has no device.
  */

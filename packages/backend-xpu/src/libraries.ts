@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Where the two libraries are looked for: the option, the environment variable, what the loader finds by itself. An explicit
  * choice is the only one tried. Nothing is opened here.

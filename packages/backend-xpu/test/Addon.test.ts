@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The addon itself: anything may be passed to it, handles of a closed device are refused, and threads load and leave it in
  * the middle of everything.

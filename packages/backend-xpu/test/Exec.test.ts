@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Plans carried out with tensors of this backend: ranks of one process that share a device, every element judged.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Faults planted in the simulated driver must be seen by what the tests look at: otherwise a fault of the backend itself,
  * a forgotten wait above all, would pass unseen. And errors of any call, at any time, must be told and leave nothing.

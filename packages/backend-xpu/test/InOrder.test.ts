@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Lists that keep the order by themselves, as drivers have from version 1.7 of the interface on. Without the loader's
  * parameter checks, which here are of version 1.4 and refuse the flag; that refusal is a test of its own.

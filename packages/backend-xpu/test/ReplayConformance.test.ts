@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Replay slots against all replay cases of the conformance kit: over the simulated Level Zero driver with another order of
  * work for each case, and over OpenCL on the processor.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Replay slots over both drivers: bytes only after ready while the queue is held back, waits of streams, memory that goes
  * away, closing, failures with the driver's own words.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The backend as the command judges it, from nothing but its descriptor: which replay cases run, and why others do not.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * This backend's engine against the whole conformance kit: over the simulated Level Zero driver, and over OpenCL on the
  * processor.

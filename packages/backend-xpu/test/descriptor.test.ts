@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What the package says about itself, with and without drivers. Loaders read their environment once, so that what depends on
  * it is asked in a process of its own.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * This backend as the replay cases of the conformance kit want it, over one of its drivers: with holds of the copy queue,
  * streams, and faults of the driver where it can be made to fail.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The two drivers under test: the simulated Level Zero driver, opened by the real loader with its validation layers, and
  * OpenCL on the processor. Where their packages are not installed, tests are skipped with the package's name.

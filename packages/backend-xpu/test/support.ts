@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A device, its engine and its replay slots of one driver for a test, over a fresh simulated driver; and memory as the tests
  * look at it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Entry point of the addon. Owns nothing but the order of initialisation; all state is per JavaScript environment, except
  * that a file of a process is open once, whoever opened it (see lmdb_file.h).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * How a client waits for its agent to complete a command. JS thread only; the wait, and the reading of the reply behind it,
  * are one job, because every way between threads costs more than either.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * LMDB files for JavaScript: keys and values as bytes. JS thread only; reads and writes are jobs.
  */

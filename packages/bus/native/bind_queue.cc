@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Command queues for JavaScript. JS thread only; everything that may wait is a job.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Named semaphores for JavaScript. JS thread only; every wait gets a thread of its own, because it may last for ever.
  */

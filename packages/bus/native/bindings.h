@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * The groups of functions that the addon exports, and how their arguments are read. JS thread only.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * A queue of commands that many processes fill and one empties: entries in an LMDB file, counted by three semaphores.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * One LMDB file with one database in it, shared with other processes. Any thread; a write waits for other writers and is
  * therefore done on a pool thread.

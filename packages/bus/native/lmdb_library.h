@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * LMDB 0.9, opened when first used. Any thread.
  *

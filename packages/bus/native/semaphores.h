@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * The counting semaphores that processes of one user share by name: those of a command queue, of completions, and those
  * that JavaScript holds. Any thread; `wait` blocks its thread and is done on a pool thread.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Memory that PyTorch shares by name, and the counts of its owners. Any thread.
  *

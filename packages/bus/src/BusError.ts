@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Why a command of the tensor bus failed: as the agent tells it, and as the client gets it. */
 import { describeReason, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
 import * as Schema from "effect/Schema"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Which agent serves this process and where its queue and state are, from the environment:
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The tensor bus: agents that move tensors between the layouts of two jobs on behalf of their processes, and the clients
  * that ask them to.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Agents and clients in one process: layouts of all kinds both ways, several pairs per batch, types of unequal width, and
  * everything that can be asked for wrongly, in the wrong order, or by one side only.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** An agent's state: who sees what, what is left of an earlier agent, and files that cannot be trusted. */
 import { spawnSync } from "node:child_process"
 import { existsSync, mkdirSync, readdirSync, rmSync, symlinkSync, writeFileSync } from "node:fs"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Command queues: order, waiting, full queues, damaged entries, producers that die half-way, queues that somebody removes,
  * and other programs on the same queue.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Tensors on GPUs of clients in processes of their own, through agents as the command starts them, over the simulated
  * driver. Clients do with the runtime what PyTorch does: see fixtures/cuda_client.py.

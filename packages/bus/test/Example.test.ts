@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** The example of the bus: three agents, two trainers and an inference process, in TypeScript and with PyTorch. */
 import { spawn } from "node:child_process"
 import { fileURLToPath } from "node:url"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Readers of commands and payloads on damaged inputs: each ends with a value or with its own typed error, soon and in
  * little memory. Seconds by default; a minute per reader, from a seed of its own, with TENSORFERRY_TESTS=soak.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Stores: what all of them promise, then tokens and limits of the served one, and a real etcd that is stopped on the way. */
 import { type ChildProcess, spawn, spawnSync } from "node:child_process"
 import { connect, createServer } from "node:net"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Pairs within a group that all agents share: subgroups of it move the tensors, and agents outside are refused. */
 import { assert, describe, it } from "@effect/vitest"
 import { makeInProcessGroups } from "@tensorferry/core/group/ProcessGroupInProcess"

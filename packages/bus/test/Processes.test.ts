@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Agents as processes of their own, over LMDB files, TCP and shared memory: several steps both ways, an agent that is
  * killed and started again, a client that is killed while its tensors travel, and a client in Python.

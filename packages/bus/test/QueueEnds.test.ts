@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Queues whose work is let go in the middle: nothing is lost or taken twice, and nothing comes after the end. */
 import { readdirSync } from "node:fs"
 import { assert, describe, it } from "@effect/vitest"

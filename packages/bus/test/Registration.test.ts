@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** What a rank of a pair reads of the others: who is there, who refused, and what of it is history. */
 import { assert, describe, it } from "@effect/vitest"
 import { replicate, shard } from "@tensorferry/core/layout/Placement"

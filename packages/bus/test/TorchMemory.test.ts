@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** PyTorch's shared memory: used where it lies, its counts given back once, and removed by whoever is last. */
 
 import { closeSync, existsSync, openSync, readFileSync, rmSync, writeFileSync, writeSync } from "node:fs"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Which agent serves a process: what the environment says, what wins, and what is refused. */
 import { assert, it } from "@effect/vitest"
 import * as ConfigProvider from "effect/ConfigProvider"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Agents and their clients within one process: queues and states in memory, groups over TCP, real shared memory. */
 import { CopyDriver, TensorEngine as Engine, HostMemory as HostMemoryLayers } from "@tensorferry/backend-torch-copy"
 import { copyServiceLayer } from "@tensorferry/core/copy/CopyServiceLayer"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Agents as processes of their own, over LMDB files, and clients of them within this process.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** What the tests of this package share: scratch folders, the Python client, and why a test is skipped. */
 import { spawnSync } from "node:child_process"
 import { existsSync, mkdtempSync, readdirSync, rmSync } from "node:fs"

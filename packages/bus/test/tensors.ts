@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Whole tensors, their shards by a layout, and what a transfer must leave: for tests of agents. */
 import type { DType } from "@tensorferry/core/base/DType"
 import { byteLengthOf } from "@tensorferry/core/base/DType"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The command and its subcommands. The code of a subcommand is imported when it is called for; what the help of all of
  * them needs is here.

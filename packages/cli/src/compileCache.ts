@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Where Node keeps compiled code between starts of the command and of the processes it starts: a folder of the user's
  * own. A folder that others can write to would let them run code here, so without one of our own nothing is kept.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Answers that need no more than a text: help and version, before anything that carries work out is loaded.
  *

@@ -1,4 +1,5 @@
 #!/usr/bin/env node
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The `tensorferry` command. Exit codes: 0 ok, 1 failure, 2 wrong usage, 130 signal.
  *

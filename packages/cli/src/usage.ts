@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * How wrong usage is told: for people in a few lines on standard error, for machines as the document that every failure is.
  * Help that was asked for is printed as it is.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** `tensorferry agent`: serves until it is told to stop, then leaves nothing behind; wrong usage, and two agents of one rank. */
 import { spawnSync } from "node:child_process"
 import { existsSync, readdirSync } from "node:fs"

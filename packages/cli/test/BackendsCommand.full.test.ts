@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** `tensorferry backends` and `bench` as an author of a backend meets them, on a backend that is not ours. */
 import { readFileSync, writeFileSync } from "node:fs"
 import { join } from "node:path"

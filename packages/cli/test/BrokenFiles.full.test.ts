@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Checkpoints that are damaged, incomplete or untrue: an error that names the file or the tensor, before any process
  * starts where possible.

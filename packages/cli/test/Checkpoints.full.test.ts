@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Shards of every kind written to disk and read back by whole jobs whose ranks run in this process: there and back is
  * bit-identical, whatever the types, sizes and layouts.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Every command as a user runs it: exit codes, and the structure of what it prints. */
 import { readFileSync, writeFileSync } from "node:fs"
 import { join } from "node:path"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Where compiled code is kept between starts: in a folder that only this user can write to, or nowhere. */
 import { spawnSync } from "node:child_process"
 import { chmodSync, existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, statSync, writeFileSync } from "node:fs"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** `reshard --transform` and `--dtype`, and `verify --tolerance`: proved against the checkpoint, and refused where it must be. */
 import { writeFileSync } from "node:fs"
 import { join } from "node:path"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Deadlines that users state, and reports that ranks exchange. */
 import { assert, describe, it } from "@effect/vitest"
 import { makeInProcessGroups } from "@tensorferry/core/group/ProcessGroupInProcess"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** What `tensorferry backends options` says: of every shipped backend, of one without annotations, and of none. */
 import { assert, describe, it } from "@effect/vitest"
 import type { BackendDescriptor } from "@tensorferry/core/backend/BackendDescriptor"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Two ranks that were set up differently: both fail with an error that says how, and no byte moves. */
 import { assert, describe, it } from "@effect/vitest"
 import { type CopyServiceOptions, copyServiceLayer } from "@tensorferry/core/copy/CopyServiceLayer"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** `tensorferry doctor` as a user runs it: what it says of this machine, and that a library which is there is found. */
 import { symlinkSync, writeFileSync } from "node:fs"
 import { join } from "node:path"

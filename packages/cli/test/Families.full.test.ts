@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A model of each family in miniature, with the family's real names and fusions, goes through tensor, pipeline, data and
  * expert parallel layouts and comes back bit by bit.

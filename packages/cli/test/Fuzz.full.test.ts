@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The command's readers of files on damaged inputs: each ends with a value that is read back as the same or with its own
  * typed error, soon and in little memory. Seconds by default; a minute per reader, from a seed of its own, with

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** The script that checks reference data: wrong folders end with one line and exit code 2. */
 import { spawnSync } from "node:child_process"
 import { mkdirSync, writeFileSync } from "node:fs"

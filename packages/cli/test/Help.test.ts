@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Help and version are answered from texts, without loading what carries commands out; they are what the command itself
  * would say.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** A rank that is busy while others learn of a failure and leave: it is told the cause, not only that rank 0 has left. */
 import { assert, describe, it } from "@effect/vitest"
 import { make } from "@tensorferry/core/group/ProcessGroupTcp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** The command under the variables of a launcher that is tried nowhere else, and under wrong ones. */
 import { describeForms, describeWrong, wrong } from "./support/launchForms.ts"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Two hosts, as network namespaces joined by one cable: ranks meet over TCP with a token, and do not without.
  *

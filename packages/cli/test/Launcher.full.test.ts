@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** The command as one process per rank of a launcher, as torchrun, and what happens when the processes disagree. */
 
 import { existsSync, readdirSync, writeFileSync } from "node:fs"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What `doctor` makes of the system's files, on contents recorded from machines of several kinds, below a root of the
  * test's own.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Transfers between device meshes as a user states them: planned, explained, saved, proved, and carried out. */
 import { readFileSync, writeFileSync } from "node:fs"
 import { join } from "node:path"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * MNIST there and back: every tensor-parallel degree from 1 to 8, with and without two pipeline stages. Shards of
  * [10, 128] are uneven for most degrees and empty for some.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** What every block of every page does, run; and that the reports leave out no case of the kit. */
 import { spawnSync } from "node:child_process"
 import { readdirSync, readFileSync } from "node:fs"

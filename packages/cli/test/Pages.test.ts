@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Pages say what is: docs/backends.md what the reports say, and the blocks of all pages what really works. */
 import { spawnSync } from "node:child_process"
 import { readdirSync, readFileSync, writeFileSync } from "node:fs"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** `plan check` is a command under `plan`, in the help and in what is accepted. */
 import { writeFileSync } from "node:fs"
 import { join } from "node:path"

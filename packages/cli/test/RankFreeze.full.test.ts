@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A rank that is frozen: given up within the deadline with an error that names it, unless it goes on in time.
  */

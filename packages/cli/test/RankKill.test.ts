@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A rank that is killed, at any moment: the command ends soon, names the rank, and leaves nothing behind.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** `replay` as a user runs it: rows that are right at every depth, its trace, its failures, and a collector that dies. */
 import { existsSync, mkdirSync, readFileSync, rmSync } from "node:fs"
 import { join } from "node:path"

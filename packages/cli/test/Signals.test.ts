@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Signals to the command: exit code 130 with everything gone, and ranks that end by themselves without the command. */
 import { existsSync } from "node:fs"
 import { join } from "node:path"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 import { assert, describe, it } from "@effect/vitest"
 import { table } from "../src/text/Table.ts"
 

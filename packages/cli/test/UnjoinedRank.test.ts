@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Ranks that fail before the ranks have met: the command ends the others soon, and a rank that is told nonsense says so.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The public names of tensorferry's core. What applications use most is exported by name; modules whose functions read
  * best under the module's name are namespaces. Every module is also reachable by itself

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Parsers of foreign data on damaged inputs: each ends with a value that keeps its rules or with its own typed error,
  * soon and in little memory. Seconds by default; a minute per parser, from a seed of its own, with TENSORFERRY_TESTS=soak.

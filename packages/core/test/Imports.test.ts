@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What an import of core loads, in the sources and as published: nothing of effect that only a few calls need, few files
  * of its own, one effect, and the same values by every name.

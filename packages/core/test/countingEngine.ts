@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** A reference engine that tells what was asked of it. */
 
 import * as ReferenceEngine from "@tensorferry/testing/ReferenceEngine"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # What other packages build from this one. Include it after TensorferryAddon.
 #   tensorferry_gpu_device(TARGET)   the public headers, and the code that opens the vendors' libraries
 #   tensorferry_gpu_kernels()        the target tensorferry_gpu_host_kernels: the kernels as plain C++, for simulated drivers

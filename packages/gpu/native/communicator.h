@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * The collectives library among a group of ranks, as seen by one of them.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * See device.h. Order at the end: threads, then resources by rank, then what programs ran with.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * A device as this addon uses it: its streams, events, kernels, table memory and threads, and all that was made on it.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Events of a device by number, made when first needed and used again by every program.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * See gpu_libraries.h. A library that opens but lacks a function is left and the next name is tried.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Events of other processes: waited for once, before memory is used that was shared together with them.
  *

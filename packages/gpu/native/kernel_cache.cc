@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * See kernel_cache.h. A file is a head and the image; its name is a hash of the key, and the head holds the key's length
  * and a second hash, so that a collision of names is found.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Compiled kernels kept in a folder between processes. Any thread; several processes may share a folder.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * See kernel_compiler.h. The options are those that keep the bits of results; kernels/kernel_source.h states them.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Compiles the kernels for one device with the vendor's compiler library. Any thread; takes a second or more.
  */

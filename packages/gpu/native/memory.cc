@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * See memory.h. Handles that this process gave out are remembered by the allocation they name, because opening one's own
  * handle is not possible and drivers say so in no clear words.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Memory that JavaScript holds: of the device, of the host, mapped from another process, and host ranges made reachable.
  *

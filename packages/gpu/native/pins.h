@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Host memory registered with the driver, counted by page, for all devices of the process.
  *

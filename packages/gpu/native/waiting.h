@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * How the worker waits for a device: by asking, at first without pause, then with pauses that grow to 20 microseconds.
  *

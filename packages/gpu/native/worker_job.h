@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * A job that waits for the device in a way that cancelling can wake. Cancelled on any thread, run on a thread of a pool.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Work on devices that nobody awaits: copies that were queued and go on by themselves, whatever becomes of their caller.
  *

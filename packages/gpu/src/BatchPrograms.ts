@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Programs of batches that come again: refits run the same copies over and over, and to compile and upload them costs more
  * than to run them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A piece of device memory as other processes may come to know it.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Memory of one device: small tensors share blocks, large ones have one each; memory that others allocated takes part too.
  *

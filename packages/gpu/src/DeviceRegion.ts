@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What `Storage.sharing` holds for device memory of this package: the piece of memory it lies in, and on which device.
  *

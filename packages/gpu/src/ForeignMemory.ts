@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Device memory that this package did not allocate: of somebody else in this process, or of another process.
  *

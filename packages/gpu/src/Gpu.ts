@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * One open device: its native object, what runs on it, and which other devices of this process it can reach.
  *

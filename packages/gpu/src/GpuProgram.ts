@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Programs of a device: steps that were compiled once and run any number of times.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Device memory that other processes share, as frameworks do with their tensors: a handle of the allocation, where in it the
  * memory lies, and an event behind which its contents are complete.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A start of a device's program as the transfer of a copy driver, with the times that its parts took.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * How long the parts of a run took on the device, by peer: sums of the spans between events.
  */

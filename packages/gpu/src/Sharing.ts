@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Which blocks the ranks of a job may have mapped, and how they come to let go of them.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * How ranks part: memory that peers have mapped should stay until they have closed their mappings, also at the very end.
  *

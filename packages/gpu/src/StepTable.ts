@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The binary form of a program: what a device does in one run, as steps on a few streams, in 64-bit words.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * `TensorEngine` for memory of one device: a batch is one program of one kernel, and copies by the copy engines between
  * device and host.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** What the engine can do, apart from it so that descriptors need not import it. */
 import type { TensorEngineCapabilities } from "@tensorferry/core/service/TensorEngine"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What must hold before any byte moves: tensors of devices that this one reaches or of the host, alive, inside their
  * storage, of fitting shapes and types. Sorts the moves of a batch by who does them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Finds out whose devices this machine has: opens the vendors' libraries in turn and counts.
  *

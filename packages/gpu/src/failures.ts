@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What the addon and the vendor's libraries report, as the errors of the services: which thing failed and what to do.
  */

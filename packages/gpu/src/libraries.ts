@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Where the vendor's libraries are looked for: the option, the environment variable, what the loader finds by itself, the
  * wheels of Python installations, the vendor's own folder. An explicit choice is the only one tried.

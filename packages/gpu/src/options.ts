@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The options that every backend on a GPU has: which device, which libraries, how its engine works. Packages add their own
  * fields to them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * This rank's half of a publication: says for every peer where the parts lie that go to it and come from it.
  *

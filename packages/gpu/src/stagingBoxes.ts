@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Cuts a part that must be packed into boxes that fit a staging buffer.
  *

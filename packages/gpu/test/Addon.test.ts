@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The addon over the simulated driver: loading, libraries, devices, memory, and what it refuses. Programs have a file of
  * their own.

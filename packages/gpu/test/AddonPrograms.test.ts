@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Programs of the addon over the simulated driver: that steps do what they say in the order they say it under many seeds,
  * that tables of any content get an answer, and how runs end early.

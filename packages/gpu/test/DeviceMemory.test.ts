@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Memory of a device: blocks and their slices, what goes back to the driver and what may not, memory of others.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * AMD's own runtime where it is installed (on Debian: `apt-get install libamdhip64-5`): every function that this package
  * calls under AMD's names is there, and a machine without a device is told so. Skipped elsewhere.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Memory of another process, opened piece by piece: one mapping however many pieces, closed with the last, whatever is
  * interrupted or refused in between. Events are tested with whole clients by the tensor bus.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Kernels and the compiler of batches: as plain C++ against a naive reference, as source for run-time compilers, and as
  * machine code where nvcc is installed. None of it needs a GPU.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Quantized bytes are what the recipe says, whoever made them: what the device quantized is read by the host's backend and
  * the other way round, and both make the same bytes of the same values.

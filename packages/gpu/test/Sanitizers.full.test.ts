@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Tests of the device layer, and of backend-cuda over it, with an addon and a simulated driver that find misuse of memory. */
 import { fileURLToPath } from "node:url"
 import { describeSanitized } from "@tensorferry/simulators/sanitized"

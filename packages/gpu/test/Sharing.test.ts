@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Blocks that peers may have mapped go back only after every rank has let go of them. */
 import { assert, describe, it } from "@effect/vitest"
 import * as Result from "effect/Result"

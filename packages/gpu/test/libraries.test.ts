@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Where libraries are looked for, in order, without opening one. */
 import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from "node:fs"
 import { tmpdir } from "node:os"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Boxes of parts that must fit a staging buffer. */
 import { assert, describe, it } from "@effect/vitest"
 import { elementCount, regionShape, rowMajorStrides } from "@tensorferry/core/base/Region"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Cuts regions into pieces that follow each other in dense memory, so that files are read, compared and written in
  * bounded memory with progress in between.

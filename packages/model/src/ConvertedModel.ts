@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A checkpoint as a job's result must have it: every region is read and converted by the rank's own engine, whole blocks at
  * a time. What travelled is compared with this.

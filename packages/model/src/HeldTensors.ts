@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Tensors that a rank of a job holds in memory: allocated, filled from the checkpoint piece by piece, and compared with it.
  * What the pieces are, the job's layout says.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A model by the values that it stands for: plain floats, and data with scales beside it (`NAME` and `NAME_scale`), which
  * are one tensor here. Values are read as float32, converted by an engine, region by region.

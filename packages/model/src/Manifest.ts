@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The manifest of a resharded checkpoint: `tensorferry.json` beside one safetensors file per rank. It says which pieces of
  * which tensor each file holds, so that the folder can be read, compared and resharded again whatever its layout.

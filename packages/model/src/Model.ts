@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A model, whole or in shards: names, types, shapes, and reads of any region. What holds it does not matter to those who
  * read it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** What the command line refuses about a model: its files, rules and layouts. */
 import { describeReason, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
 import * as Schema from "effect/Schema"

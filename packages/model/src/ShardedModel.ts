@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A model in the shards that `reshard` writes: any region of the whole is put together from the pieces that the files
  * hold. A bounded number of files is open at a time.

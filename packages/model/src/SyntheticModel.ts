@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A model of real shapes and made-up data: every byte is a function of the tensor's name and the byte's place, so any
  * region can be made anywhere, again and again, without a file. Named `synthetic:SHAPES.json` or `synthetic:SHAPES.json.gz`.

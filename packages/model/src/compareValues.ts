@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * How far the values of two tensors lie apart. A difference is measured against the largest magnitude among its neighbours
  * in a row, as many as share a scale where blocks are quantized, so that one tolerance fits small and large values.

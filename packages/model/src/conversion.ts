@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What a job makes of a checkpoint's tensors on the way: other element types, or blocks with scales. Pure, and the same on
  * every rank.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Both layouts of a job and the plan between them: pure, made alike by every rank and by the process that starts them. */
 import type { Rank } from "@tensorferry/core/base/Ids"
 import type { ReshardPlan } from "@tensorferry/core/ir/ReshardPlan"

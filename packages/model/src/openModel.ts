@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Opens whatever holds a model: a file, a folder of a plain checkpoint, a folder with a manifest, shapes to make up.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Copies between a region of a dense row-major array and bytes that hold just that region. */
 import type { RegionRuns } from "@tensorferry/core/checkpoint/RegionRuns"
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Builds an addon of this workspace: plain CMake, headers from npm packages, no download. Owns the compiler settings.
 #   tensorferry_addon(NAME SOURCE...)
 # Options: -DSANITIZE=address|thread

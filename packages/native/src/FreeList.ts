@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Which parts of a range are free: first fit, neighbours joined.
  *

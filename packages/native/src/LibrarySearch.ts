@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Looks for shared libraries by file name, without opening them: for probes, which must say where they looked.
  */

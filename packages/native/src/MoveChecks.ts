@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What must hold of moves, reductions and host bytes before any byte moves, whatever device they are on: tensors alive,
  * inside their storage, of fitting shapes and types. An engine adds which memory it takes.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The binary form in which work crosses into the addon: 64-bit words, one table per call.
  *

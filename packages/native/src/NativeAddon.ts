@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What native addons have in common: how they answer, and how they are found and checked. Loads nothing by itself.
  *

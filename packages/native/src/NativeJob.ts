@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Native work as Effects: started at once, awaited any number of times, cancelled with a wait.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What must hold of a conversion to or from block-scaled types before any byte moves, whatever device it is on: a known
  * recipe, fitting shapes and types, whole blocks, and no overlap of what is written with anything else.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The binary form in which block-scaled conversions cross into an addon: 64-bit words, one table per call.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The facts about a view that checks need, found in one pass over its dimensions.
  *

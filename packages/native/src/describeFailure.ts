@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Failures of native code in words. */
 import type { NativeFailure } from "./NativeAddon.ts"
 

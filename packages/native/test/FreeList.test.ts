@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The free list against a list of bytes: parts never overlap, and everything comes back.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Numbers and layouts of the CUDA, NVRTC and NCCL interfaces that this library imitates. Own names, no vendor header.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * What happens in the room: letters are posted and taken, the dead are noticed, groups become work of streams.
  */

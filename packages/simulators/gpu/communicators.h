@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * NCCL: communicators whose ranks meet in a shared file (the room), and groups of sends and receives.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Settings from outside, the report, reset, and the report at the end of the process.
  */

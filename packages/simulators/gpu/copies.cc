@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Copies and fills. A copy from pageable memory is staged at once; one from page-locked memory reads when it runs; one to
  * pageable memory is waited for. Larger ones run in pieces, in any order, with other work between them.

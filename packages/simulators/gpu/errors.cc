@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Names and texts of error numbers, and the last error of a thread.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Events: a record is a number, and what was recorded last at the time of a wait is what it waits for.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Memory between processes: a handle names the base of an allocation, and opening it maps the file of its segment.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * A signal handler that leaves the kernel of its thread. Faults elsewhere go to whoever handled them before.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Runs a kernel so that a wild address ends the kernel, not the process, as on a device.
  */

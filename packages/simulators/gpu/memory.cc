@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Segments, allocations, guards and where an address lies.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Memory of the simulated devices: ordinary host memory in anonymous files, so that other processes can map it.
  *

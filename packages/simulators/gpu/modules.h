@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Compiled programs and loaded modules. An image is text that names the kernels of its source, the source's hash and the
  * architecture, sealed by a check sum; only this library's images load.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Rooms of NCCL: the shared files in which the ranks of a communicator meet. Any thread that holds the world's lock.
  */

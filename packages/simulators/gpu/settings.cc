@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Reads the text of settings. A part that is not understood changes nothing and is named.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * What a test can set: the settings, the planned faults, and the random numbers that they seed.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * How a test steers the simulated GPU driver and reads what it found. Part of the library's C interface; any thread.
  *

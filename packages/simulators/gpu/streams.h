@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Streams are queues of operations; nothing runs when it is queued. Operations run in pieces, when somebody waits for them,
  * asks about them, or after a while by themselves, in a seeded order that only their dependencies restrict.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * The world of this process, how calls enter it, and small facts about processes and files.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * All that the simulated driver knows in this process, under one lock, and how a call enters it.
  *

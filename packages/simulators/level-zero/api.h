@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * The functions of the simulated driver, as the tables hand them to the loader.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Drivers, devices, contexts and memory of the simulated driver. Device memory is host memory, filled with poison.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Handles that are no addresses: using one as a pointer faults at once, and a released one is never issued again.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Which command runs next, and running it: a thread of the library that works in pieces, late and in any order that the
  * dependencies allow.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Settings of the simulated driver and planned faults. Guarded by the world's lock.
  */

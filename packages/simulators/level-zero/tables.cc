@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * The entry points that the loader asks a driver for: it opens none that lacks one of them. Tables come filled with zeros,
  * and the loader refuses calls whose place stays zero.

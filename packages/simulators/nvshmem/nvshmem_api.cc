@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * The calls of NVSHMEM that are no work on a stream: joining, memory, pointers, leaving.
  */

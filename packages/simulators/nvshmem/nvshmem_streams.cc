@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * NVSHMEM's work on streams: puts, signals, waits for signals, and quiet.
  *

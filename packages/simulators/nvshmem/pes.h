@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * The PEs of this process, as the simulated NVSHMEM knows them: which room each has joined, its heap, and where the heaps of
  * the others lie.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The simulated GPU driver under control of the tests: where it lies, how it behaves, and what it saw.
  */

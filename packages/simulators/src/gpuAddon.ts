@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * How the tests of the addon speak with it: answers unwrapped, jobs as promises, devices and memory that end with a scope,
  * tables by hand.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Tensor engines on simulated devices, with the options that suit tests.
  */

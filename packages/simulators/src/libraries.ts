@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Where the simulated drivers lie: one name for each library, and for the addons that control them.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A package's tests run again by a test of its own, with an addon and a simulated driver that find misuse: built anew, so
  * only in full runs.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The simulated driver itself: its C++ tests, built over kernels of their own, plainly and under sanitizers. Building
  * takes minutes, and every other test over GPUs runs on the simulator.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The conformance kit: what every `TensorEngine`, `CopyService` and `CopyDriver` must do, as data and Effects that know no
  * test runner. The same text judges a simulation, threads and processes.

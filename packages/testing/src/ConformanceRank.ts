@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * One rank's part of the kit: all cases for the size of its group, each with services of its own, in the order that all ranks
  * share. For jobs whose ranks are processes.

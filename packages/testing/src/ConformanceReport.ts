@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What a run of the kit found out about a backend, as a document: who was judged, on what machine, with which libraries,
  * and how every case ended. Written by whoever runs the kit, read by whoever compares backends.

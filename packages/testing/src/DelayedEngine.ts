@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * An engine whose copies and reductions are done late, in a seeded order, and only when the test lets them. What waits for
  * no one shows: bytes do not move before their turn, so a reader that came too early reads the old ones.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Copies that have started and end when they are told to, streams of work behind them, and memory that is given out again
  * at the same address: what a delayed replay device is made of.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A replay device in memory of this process, whose copies end when a test says so: late, in a seeded order, or not at all.
  * Who reads a slot too early reads old bytes, and who reuses a source too early copies new ones.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A backend as its descriptor offers it, as a subject of the kit: what anyone can say of a backend whose author gave
  * nothing but the descriptor. Replay cases that need more (copies held back, streams of a consumer) ask the descriptor's

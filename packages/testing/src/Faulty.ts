@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A copy driver that goes wrong once, at a chosen step: it fails, stalls, or takes its rank out of the job. For tests of
  * everything that must survive it.

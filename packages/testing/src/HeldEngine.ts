@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * An engine whose copies can be held back and made to fail: for replay backends that copy by an engine.
  *

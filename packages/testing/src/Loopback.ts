@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A copy driver between ranks of one process: what a real transport does, with nothing real about it. Message n from one
  * rank to another meets message n there; the receiver copies. Tests of everything above drivers stand on it.

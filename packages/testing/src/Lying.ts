@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Drivers and engines that break their contract, each in one way, each with the name of the conformance case that must
  * catch it. They prove that the kit can fail.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The slow `TensorEngine` in plain TypeScript that defines the bits: other engines are right where they agree with it.
  *

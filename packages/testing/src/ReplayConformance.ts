@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What every `ReplayTransferBackend` must do, as data and Effects that know no test runner, and a subject in memory to try
  * the cases themselves on.

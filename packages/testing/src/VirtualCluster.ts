@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * N ranks as fibers of one process, each with its own engine, group and services: the program text of a real job, without
  * processes.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The bits of every conversion between element types: what `TensorEngine.copy` must give on every device.
  *

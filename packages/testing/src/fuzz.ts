@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Runs a parser on many mutants in a process of its own, with little memory, so that an input that kills, blocks or bloats
  * the parser is found and named instead of taking the tests along.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The kit for authors of backends and planners: conformance cases, virtual clusters, deliberate faults and lies, generators,
  * laws and the oracle. No test runner in it; `@tensorferry/testing/vitest` has the adapter for one.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Damages valid inputs of parsers, so that fuzzing gets past the first check: by bytes, by text, and by JSON structure,
  * with the values that parsers of others have stumbled over.

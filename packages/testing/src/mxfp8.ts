@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The bits of MXFP8: what `TensorEngine.quantize` and `dequantize` must give on every device.
  *

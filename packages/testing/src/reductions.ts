@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The bits of every reduction: what `TensorEngine.reduce` must give on every device.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Walks the elements of tensors of one shape in row-major order, and finds overlaps between regions that way.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * How long tests may take. Usual runs and those of `*.full.test.ts` try little of everything; a soak tries the same for
  * hours, from seeds of its own.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The conformance kit as vitest tests: one test per case, skips with their reasons. The only file of the kit that knows a
  * test runner; vitest is the application's own.

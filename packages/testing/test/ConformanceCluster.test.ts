@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** The honest subjects pass the whole kit: the reference engine, and the copy service over every in-process transport. */
 import * as Duration from "effect/Duration"
 import { loopbackLayer, makeLoopbackNetwork, strictLayer } from "../src/Loopback.ts"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Whatever call of a driver fails, stalls or dies, on whichever rank: every rank ends within the deadline with an error
  * that names the culprit, nothing is kept, and the next run works.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** The kit can fail: every lie is caught by the case that is named for it, and the honest subject passes that case. */
 import { assert, describe, it } from "@effect/vitest"
 import * as Duration from "effect/Duration"

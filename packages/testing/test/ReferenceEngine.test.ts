@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** The reference engine moves exactly the elements asked for, reduces in the order given, and refuses the rest unharmed. */
 import { assert, describe, it } from "@effect/vitest"
 import { bitsOf, type DType, dtypes, isSubByte } from "@tensorferry/core/base/DType"

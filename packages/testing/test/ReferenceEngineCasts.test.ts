@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** The reference engine's conversions have the bits of PyTorch's, wherever PyTorch defines them. */
 import { assert, describe, it } from "@effect/vitest"
 import { bitsOf, type DType, dtypes, isCastable, kindOf } from "@tensorferry/core/base/DType"

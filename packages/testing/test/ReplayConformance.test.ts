@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The replay cases themselves: an honest device passes all that apply to it, and each lie is caught by the case that is
  * named for it.

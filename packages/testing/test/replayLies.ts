@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Replay devices and backends that break their contract, each in one way, each with the case that must catch it.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Which end of a flow moves the bytes between memories: the receiver pulls, or the sender pushes.
  *

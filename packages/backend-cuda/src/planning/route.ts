@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * By which way the parts of one rank get to another, as both ends must answer alike.
  *

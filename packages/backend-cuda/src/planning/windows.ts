@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Cuts what one rank sends to another into windows, the units in which messages are packed, sent and unpacked.
  *

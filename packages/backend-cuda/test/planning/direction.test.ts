@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Which end moves, and by which way: the same answer at both ends. */
 import { assert, describe, it } from "@effect/vitest"
 import * as Result from "effect/Result"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Windows of a flow: both ends cut alike, and no limit is passed. */
 import { assert, describe, it } from "@effect/vitest"
 import * as Arbitrary from "effect/Arbitrary"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Says in which iteration every batch travels: in one iteration a PE sends at most one batch and receives at most one.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The planning of Megatron-LM's NVSHMEM copy service, step by step: segments, batches by destination, gather order, first
  * fit. For comparing plans; transfers use the default scheduler.

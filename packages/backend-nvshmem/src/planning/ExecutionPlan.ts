@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What one PE does in a run: which batch leaves when through which slot, which arrives when in which, and to whom leave to
  * write into a slot is given.

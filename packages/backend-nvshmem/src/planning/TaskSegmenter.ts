@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Cuts what is longer than a slot into segments that fit.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Packs what one PE sends to another into batches, each of which fills a slot and travels as one message.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Laws of cutting and packing: every byte is in exactly one place, and nothing is longer than it may be.
  */

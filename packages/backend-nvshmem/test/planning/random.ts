@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Seeded lists of batches. */
 import type { ScheduledBatch } from "../../src/planning/CommunicationScheduler.ts"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Laws of the default scheduler and of what each PE makes of a schedule.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A socket as Effects: exact reads, writes that end when the bytes have left, everything paced by the slower side.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * How the parts that one rank sends to another become a stream: chunks of about a megabyte, each with the copies between
  * its dense form and the tensors.

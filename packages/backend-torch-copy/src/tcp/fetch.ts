@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The receiver's end: connections to senders whose memory cannot be reached, one per peer, made again after a fault.
  *

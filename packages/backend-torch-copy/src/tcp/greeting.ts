@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What is said on a connection. The receiver opens it and greets with the first half of the sender's secret and its rank;
  * the sender answers with the second half. Then, per transfer: the program's number, one byte of answer, the chunks.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Arranges, within a preparation, that peers send what cannot be reached: two more collectives, which every rank passes as
  * soon as any rank needs them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The sender's end: answers peers that cannot reach this process's memory. Listens on loopback only.
  *

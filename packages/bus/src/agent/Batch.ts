@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A batch as one agent holds it: the tensors that it opened, and the plans that all its ranks agreed on.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What all ranks of a batch registered, checked against each other, and the plans that follow. Pure.
  *

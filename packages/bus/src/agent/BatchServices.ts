@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** What moves a batch: by where its tensors lie, the services of its pair or some of its own. */
 
 import type { CopyService } from "@tensorferry/core/service/CopyService"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Tells clients that their commands are done: first the reply, then the semaphore. The semaphore's name is removed, also
  * where its client has died.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The pairs and batches that an agent has, and how they go: a pair takes its batches with it, and each takes its names in
  * the store and in the state.

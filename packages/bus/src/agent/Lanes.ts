@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Which commands wait for which: work holds names, and begins when everything that came before it with one of these names
  * has ended.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A pair of layouts as one agent holds it: its members, its group and the copy service over it.
  *

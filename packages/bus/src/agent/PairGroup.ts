@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * How the agents of a pair form the group in which they move tensors. Each pair has a group of its own, of its members
  * only: what breaks one pair leaves the others alone, and a pair with a restarted agent is simply made again.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The agent of one rank: takes commands from its queue, carries them out with the agents of other ranks, and tells each
  * client how it went.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Memory of devices that clients share, opened for this process. An application that serves such memory provides the
  * service; without it, an agent refuses these tensors with a remedy.

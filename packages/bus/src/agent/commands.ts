@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** What each command does with the pairs and batches of an agent. */
 import { HostMemory } from "@tensorferry/core/service/HostMemory"
 import * as Effect from "effect/Effect"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Whether a client's process still lives. Reads /proc; a process that cannot be seen from here counts as unknown. */
 import { readFileSync } from "node:fs"
 import * as Result from "effect/Result"

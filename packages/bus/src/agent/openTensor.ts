@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Tensors of clients, used where they lie. What is opened is closed with the scope, and a count that PyTorch keeps is
  * given back then, once, whatever became of the batch.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** A registered batch for the time of a scope: cleaned up when the scope ends, however it ends. */
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"

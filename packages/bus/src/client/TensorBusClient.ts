@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A process's way to its agent: sends commands, waits for their completion, and turns replies into typed errors.
  *

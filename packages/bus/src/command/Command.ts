@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What clients ask an agent for. The classes are the contract of the bus: their names and the names of their fields on the
  * wire are those that clients in other languages use (`pair_name` for `pairName`).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Commands as bytes. Owns the names and the order of fields on the wire.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Why bytes are not a command: which rule they break, and where. */
 
 import { describeReason, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * How an agent tells a client what became of a command: well, or which error it was. Stands in the agent's state under
  * the name of the command's semaphore until it expires; clients that know nothing of replies lose nothing.

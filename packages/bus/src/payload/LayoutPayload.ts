@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Shapes of meshes and placements, as clients of both kinds send them. */
 import { Natural } from "@tensorferry/core/base/Numbers"
 import {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The payloads that TypeScript clients send: a mark, a version, and a MessagePack map that names what it is.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Why a payload of a command cannot be used: what it holds, and what the client should do instead. */
 import { describeReason, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
 import * as Schema from "effect/Schema"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A closed reader of pickles of protocol 4: an interpreter over the operations that such payloads are made of, with an
  * allow-list of names.

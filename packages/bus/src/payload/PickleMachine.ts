@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What reading a pickle works on: the bytes, a stack of values, marks in it, and remembered values.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The only names that a pickle may mention. A name is a mark, nothing more: the reader never looks one up and never calls
  * one.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Payloads of tensors as bytes: those of PyTorch are read, our own are read and written. */
 import type { DType } from "@tensorferry/core/base/DType"
 import * as Result from "effect/Result"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A command queue that processes of one host share: an LMDB file and three named semaphores, as clients in other languages
  * know them.

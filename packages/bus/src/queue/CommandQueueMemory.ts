@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** A command queue within one process: for tests, and for clients and agents that share a process. */
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** What both kinds of queues do with the bytes of commands: refuse long ones, and pass by what is none. */
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What an agent lets its clients read: its heartbeat, states of pairs and batches, replies. Small values under names.
  *

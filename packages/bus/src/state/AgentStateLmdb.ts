@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** An agent's state in an LMDB file beside its command queue. An agent begins with an empty one and removes it at its end. */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
 import type { NativeFailure } from "@tensorferry/native/NativeAddon"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** An agent's state within one process. Completions go by semaphores all the same: commands name nothing else. */
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Entries in memory with their watchers: what a store serves, and what a store within one process is.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Serves a store over TCP: the default meeting place of agents, within the first of them.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Where agents meet: small texts under names that all agents of a job see.
  *

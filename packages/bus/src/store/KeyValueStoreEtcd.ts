@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A store in etcd, through the JSON gateway that every etcd serves, so that no client library is needed.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** A store within one process, for agents that share it. */
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The store that an agent serves, as other agents use it. A lost connection is opened again at the next use; what this
  * process had put as ephemeral is then put again.

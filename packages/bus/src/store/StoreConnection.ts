@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * One connection to a served store: proven on both sides, with requests that wait for their answers.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Which addresses only this machine can reach. */
 import { lookup } from "node:dns/promises"
 import * as Effect from "effect/Effect"

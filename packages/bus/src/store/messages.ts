@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What a store and its clients say to each other, and the guard of their connections: JSON texts in frames of one type.
  */

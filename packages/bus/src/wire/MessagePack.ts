@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * MessagePack, the part that the bus speaks, byte for byte as its other clients write it: shortest headers, maps and
  * arrays in the given order, floats always of 64 bits.

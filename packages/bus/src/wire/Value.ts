@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Plain values as MessagePack: what replies, states and payloads of this bus are made of. Schemas say what a value means;
  * here it is only carried.

@@ -1,4 +1,5 @@
 #!/usr/bin/env node
+// SPDX-License-Identifier: Apache-2.0
 /**
  * One rank of a bench as a process of its own: sends to the next rank and receives from the one before, the same batch again
  * and again; in turns with a copy of as many bytes within its own memory. A round begins when all ranks have met.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** What a rank of a bench is told, and what it tells. Plain data. */
 import * as Schema from "effect/Schema"
 import { backendPlace } from "./conformanceWork.ts"

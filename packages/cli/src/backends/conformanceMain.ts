@@ -1,4 +1,5 @@
 #!/usr/bin/env node
+// SPDX-License-Identifier: Apache-2.0
 /** One rank of a conformance run as a process of its own: judges the cases that it is told, with services of its own each. */
 import { BackendRegistry } from "@tensorferry/core/backend/BackendRegistry"
 import { engineOf } from "@tensorferry/core/backend/FamilyEngine"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** What a process that judges a backend is told, and what it tells. Plain data. */
 import { RankOutcome } from "@tensorferry/testing"
 import * as Schema from "effect/Schema"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The options of a backend, as its schema says them: name, what it takes, default, and what it does. A schema that cannot
  * be described, or says nothing, is no fault: what is not known is left out.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Judges one backend by the conformance kit: reads what is known to fail, runs the cases, prints and writes the report. The
  * only part of the command that imports the kit.

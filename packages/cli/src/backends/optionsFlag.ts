@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** `--options`: what a user writes for a backend, as JSON. What it means is the backend's business. */
 
 import { modelError } from "@tensorferry/model/ModelError"

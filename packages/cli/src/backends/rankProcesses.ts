@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Starts one process per rank for a piece of work on a backend, lets them meet, and hands on what they tell.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A rank's process, seen from inside: gets its work over the parent's channel, joins the group of the ranks, tells what it
  * finds out, and ends with the parent.

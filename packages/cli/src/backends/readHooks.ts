@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** A module that stands in for the `replayTesting` of a descriptor, given to the kit by name. */
 import { fileURLToPath } from "node:url"
 import type { BackendDescriptor } from "@tensorferry/core/backend/BackendDescriptor"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Who was judged and where: the facts around the results of a conformance run. */
 import * as os from "node:os"
 import { descriptors as cuda } from "@tensorferry/backend-cuda/descriptor"

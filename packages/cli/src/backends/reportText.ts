@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** A conformance report for people: every case of every service, and what it comes to. */
 import { type ConformanceReport, countCases } from "@tensorferry/testing"
 import { table } from "../text/Table.ts"

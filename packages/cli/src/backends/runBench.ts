@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Measures what a backend moves between processes, beside what the same processes copy within their own memory.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Runs the conformance kit on one backend, every case in processes of its own: one for engines and replay backends, as many
  * as a case has ranks for what moves bytes between them.

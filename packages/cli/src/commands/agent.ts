@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** `tensorferry agent`: serves one rank of the tensor bus until it is told to stop. */
 
 import * as path from "node:path"

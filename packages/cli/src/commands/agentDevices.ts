@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What an agent needs for tensors on GPUs: an engine on its device, the transport over it, and the importer of clients'
  * memory. With "auto" nothing is opened before the first such tensor comes.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Every subcommand with all of its flags, for tools that read them: pages are checked against these.
  */

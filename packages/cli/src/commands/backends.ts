@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** `tensorferry backends`: which backends there are, which work here, what the others need, and whether one keeps its contract. */
 import * as path from "node:path"
 import { pathToFileURL } from "node:url"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** `tensorferry bench`: throughput and latency of a backend between processes, beside plain copies in memory. */
 import * as path from "node:path"
 import { pathToFileURL } from "node:url"

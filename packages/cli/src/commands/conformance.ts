@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** `tensorferry backends conformance`: the kit's cases on one backend, in processes, with a report. */
 
 import { modelError } from "@tensorferry/model/ModelError"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** `tensorferry doctor`: what this machine has, what each backend would do here, and the remedy where it cannot. */
 import * as path from "node:path"
 import { pathToFileURL } from "node:url"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Flags that state a transfer between device meshes, and how they exclude those of parallel layouts.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** `tensorferry plan`: what a reshard would move, before anything moves; and checks of saved plans. */
 import * as path from "node:path"
 import type { DType } from "@tensorferry/core/base/DType"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** `tensorferry replay`: a collector process and a learner loop over a replay pipeline, measured or verified. */
 import { writeFile } from "node:fs/promises"
 import * as path from "node:path"

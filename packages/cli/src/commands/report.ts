@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** `tensorferry report`: a record of a run as one page that any browser shows. */
 import { writeFile } from "node:fs/promises"
 import * as path from "node:path"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** `tensorferry reshard`: from one parallel layout to another, one process per rank, proved bit by bit. */
 import { randomBytes } from "node:crypto"
 import { constants } from "node:fs"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Flags and choices that `reshard` and `plan` have in common. */
 
 import { type KvHeads, presetNames } from "@tensorferry/core/layout/ModelFamilies"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** `tensorferry verify`: are two models the same, whatever layouts hold them? */
 import { createHash } from "node:crypto"
 import { TensorEngine as HostEngine } from "@tensorferry/backend-torch-copy"

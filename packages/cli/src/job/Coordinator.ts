@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Starts one process per rank, hands out the job, follows progress and collects results.
  *

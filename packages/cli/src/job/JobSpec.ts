@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What all ranks of a reshard job are told, and what they tell the process that started them. Plain data.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What one rank does to bring a tensor of a checkpoint from one device mesh to another: load its source shard, take part in
  * the transfer, and prove its destination shard against the checkpoint. Ranks in neither mesh take part in what is agreed.

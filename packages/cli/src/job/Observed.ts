@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What a rank notes of its work when a trace or a record is asked for: what it held and where that came from, memory, and
  * the spans of its phases. Plain data.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What one rank of a reshard job does: load its source shards, take part in the copy, prove its destination shards
  * against the checkpoint, and write them. The same on every rank, and the same whether a parent process or a launcher

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A process per rank that runs a program of this package: what it says over its channel, what it printed last, and how it
  * ended. Whoever started them outlives them: when the scope ends, every process is gone.

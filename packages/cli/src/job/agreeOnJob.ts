@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Ranks that a launcher started were each given arguments of their own. Before anything is planned from them they are
  * compared: ranks that plan different jobs would only find transfers without a partner.

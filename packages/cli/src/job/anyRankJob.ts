@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** This rank's part of a job of either kind, watched where the job says so. */
 import type { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
 import type { ReportProgress } from "@tensorferry/model/HeldTensors"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** The backends that the command knows: those shipped with it and those of packages that the user names. */
 import { descriptors as cuda } from "@tensorferry/backend-cuda/descriptor"
 import { descriptors as nvshmem } from "@tensorferry/backend-nvshmem/descriptor"

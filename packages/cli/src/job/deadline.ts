@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * How long a rank may go without progress: what the user says by flag or environment, checked. Wrong text is wrong usage.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * How ranks that a launcher started exchange their reports. What arrives is decoded like any other foreign data.
  */

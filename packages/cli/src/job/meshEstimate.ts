@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What plans between meshes cost before anything runs: bytes between ranks, buffers, and a predicted time. Pure. Plans are
  * added one by one, so that none needs to be kept.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The plans that bring one tensor from a mesh layout to another: pure, made alike by every rank and by the process that
  * starts them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Saved plans: those of all ranks of a job, between parallel layouts or between meshes, in one file of JSON.
  *

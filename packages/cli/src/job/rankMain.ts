@@ -1,4 +1,5 @@
 #!/usr/bin/env node
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A rank process started by `reshard`: gets its job over the parent's channel, runs it, answers with a report or a
  * failure. Ends when the parent goes away.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The first message that a rank's program gets over its parent's channel: what it is to do. One that cannot be read ends
  * the rank with an error, since nothing else would come.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** What every kind of job runs on: the chosen backend's services, and a clock for its phases. */
 import { chooseCopyBackend, copyService } from "@tensorferry/core/backend/BackendLayer"
 import type { BackendRegistry } from "@tensorferry/core/backend/BackendRegistry"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * One thing that is known about this machine, for people as a line and for programs as data.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The system's files below a root folder: /proc, /sys and /dev of this machine, or a copy of another's.
  *

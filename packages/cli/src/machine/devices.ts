@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Graphics processors, from what their drivers publish in /proc and /sys; no vendor's program or library is asked.
  *

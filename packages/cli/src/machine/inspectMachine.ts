@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Everything that `doctor` finds out about this machine, backends aside. */
 import * as os from "node:os"
 import * as Effect from "effect/Effect"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Shared libraries that backends' probes looked for: which were found, in which version, and where the others were sought.
  */

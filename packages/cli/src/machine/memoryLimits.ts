@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * How much memory this process may use: the machine's, and the tightest limit of the control groups above it, in both
  * versions of them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Limits that the system puts on this process, and which of them stand in the way of moving tensors.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Makes a memory file and has a second process of this program get at it in both ways that ranks use: mapping the file,
  * and reading this process's memory.

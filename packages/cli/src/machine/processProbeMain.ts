@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The second process of `doctor`: gets at the memory of its parent in both ways, answers how that went, and ends.
  */

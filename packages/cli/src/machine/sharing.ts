@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Whether processes of this machine can get at each other's memory: what the system states about it. What is really tried
  * is in `neighbour.ts`.

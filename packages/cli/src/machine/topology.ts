@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Program, processors and memory nodes. */
 import { formatBytes } from "../text/Table.ts"
 import { type Fact, fact } from "./Fact.ts"

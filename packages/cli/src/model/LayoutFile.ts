@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Layout files: both sides of a reshard and the rules that cut them, in YAML or JSON. What the command line states
  * overrides what the file says.

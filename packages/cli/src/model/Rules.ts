@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Which sharding rules apply to one side: those that a layout file states, then those of a rules file, of a named preset,
  * of the manifest, or of the model family that config.json names.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Reads small files of YAML or JSON whose content a schema describes. */
 import { readSmallFile } from "@tensorferry/core/checkpoint/FileAccess"
 import type { ModelError } from "@tensorferry/model/ModelError"

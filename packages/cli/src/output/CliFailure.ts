@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * How the command ends: exit code 0 when all is well, 1 after a failure, 2 after wrong usage, 130 after a signal.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What one rank does by a plan, in words: each chunk of a plan between meshes, each operation of a plan between parallel
  * layouts, grouped by the ranks at the other end.

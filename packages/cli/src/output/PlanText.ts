@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Estimates of plans as text for people: who sends how much to whom, and what each rank needs for it. */
 import type { Rank } from "@tensorferry/core/base/Ids"
 import type { PlanEstimate, Traffic } from "@tensorferry/core/planner/Estimate"

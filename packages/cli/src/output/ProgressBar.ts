@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A progress bar on standard error for long work; nothing where standard error is not a terminal.
  */

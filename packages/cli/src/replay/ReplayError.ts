@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Failures of the `replay` commands that are neither the pipeline's, nor the ring's, nor a backend's. */
 import { describeReason, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
 import * as Schema from "effect/Schema"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** What learner and collector of the `replay` commands agree on: the job, and the messages around the pack requests. */
 import { Natural } from "@tensorferry/core/base/Numbers"
 import { ReplaySlotHandle } from "@tensorferry/core/replay/ReplaySlots"

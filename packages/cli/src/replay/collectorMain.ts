@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The collector's process: maps the learner's ring and slots, becomes the ring's writer, fills it, then packs what it is
  * asked for and appends new rows after each batch, as environments would. Ends when the learner goes away.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What a learner does with a batch, for a chosen time. On the host it works on the batch's bytes, in slices between which
  * the process takes messages, as a learner that drives a device does. On a device only the time passes.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Rows of the `replay` commands: each states its number, and all its other bytes follow from that. So a reader can tell
  * which row it has, and that the row is whole.

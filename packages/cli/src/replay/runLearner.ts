@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The learner of the `replay` commands: makes ring and slots, starts the collector, and runs ticks over a pipeline.
  *

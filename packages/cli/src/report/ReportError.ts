@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Failures of records of runs: written, read, and shown. */
 import { describeReason, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
 import * as Schema from "effect/Schema"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The record of one run of `reshard`: what was moved, by whom, how, and what it took. Versioned data, checked when read.
  *

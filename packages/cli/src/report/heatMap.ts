@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Bytes from rank to rank, as a picture whose shades are steps of one scale. Ranks that send have a row, and those that
  * receive a column.

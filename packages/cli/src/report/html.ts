@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Text that becomes HTML. Everything that comes from a record goes through `escapeHtml` or `jsonForScript`: names of
  * tensors, ranks' hosts and files are foreign text.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Puts the reports of all ranks together as the record of a run. Pure, but for the time of day. */
 import { digestOf } from "@tensorferry/core/base/Digest"
 import { offsetsOf, type SpanRecord, type TraceRecord } from "@tensorferry/core/trace/TraceRecord"

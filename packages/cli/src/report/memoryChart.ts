@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Memory of every rank: what the program had, what the plan said that it would need, and the most that there was. */
 import { formatBytes } from "../text/Table.ts"
 import { fraction } from "./html.ts"

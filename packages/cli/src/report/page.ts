@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A record of a run as one HTML page that needs nothing else: no network, no other file. Its policy lets no script run but
  * its own, whatever the record holds.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What the page of a run does in the browser: tables that sort and filter, and the part of the timeline that is shown.
  *

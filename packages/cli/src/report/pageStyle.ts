@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** How the page of a run looks, in light and dark. */
 
 export const pageStyle = `

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** What a run ran on, for its record: programs, machine, devices, and the versions that the backend's probe tells. */
 import * as os from "node:os"
 import { fileURLToPath } from "node:url"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Writes what a run of `reshard` was asked to leave behind: its trace, its record. */
 import { access, constants, stat, writeFile } from "node:fs/promises"
 import * as path from "node:path"

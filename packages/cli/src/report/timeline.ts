@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** What every rank did when: phases as nested bars, on one scale that the page's script can narrow. */
 import { formatSeconds } from "../text/Table.ts"
 import { escapeHtml, fraction } from "./html.ts"

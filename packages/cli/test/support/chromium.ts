@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A page in a real browser, where the machine has one: opened from its file, asked by expressions. The browser has a folder
  * of its own and no network; it ends with the page.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Runs the real command in a process group of its own, so that a test can find its ranks, signal them all, and see that
  * nothing of it is left. Whatever a test leaves behind is killed by `endAll`.

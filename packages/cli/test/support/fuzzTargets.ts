@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The command's readers of files as targets of fuzzing. The last argument of the process is a manifest that a real reshard
  * wrote; files are written beside the file for seeds, whose folder the harness removes.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The ranks of a job as fibers of this process, over the real torch-copy backend: what the command's processes do,
  * without the time that processes take.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The variables of each launcher, and of a script where there is none; wrong ones with their remedies.
  */

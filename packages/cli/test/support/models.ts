@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Checkpoints for tests, and comparison of whole models in this process, independent of the command's own `verify`.
  */

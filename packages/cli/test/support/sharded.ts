@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Writes folders of shards with a manifest by hand, so that a test can say exactly what is wrong with one. */
 import { createHash } from "node:crypto"
 import { writeFileSync } from "node:fs"

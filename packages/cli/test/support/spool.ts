@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** The backend that docs/writing-a-backend.md writes, in an application of its own; and the same with a fault in it. */
 import { mkdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs"
 import { dirname, join } from "node:path"

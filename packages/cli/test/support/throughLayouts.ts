@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Whole jobs, one after the other, whose ranks run in this process and whose folders are compared with the original. */
 import { join } from "node:path"
 import { assert } from "@effect/vitest"

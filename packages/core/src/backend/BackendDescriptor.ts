@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What a backend package says about itself. Reading a descriptor opens no addon and no library; its layers do, when used.
  */

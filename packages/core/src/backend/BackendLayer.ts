@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Layers by name: an application says which backend it wants, the registry provides it.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Finds backend packages as the application would import them and reads their descriptors. No addon is opened.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The backends that an application has at hand, and which of them serves a name or a device family.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The tensor engine that goes with a backend: its own, or the one that is registered for its device family.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Layers whose module is imported when they are first built, so that a descriptor costs little to those who choose
  * another backend.

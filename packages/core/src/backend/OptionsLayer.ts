@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Layers from options that may come from anywhere: a descriptor's layers are also called without the registry, which has
  * decoded what a user wrote.

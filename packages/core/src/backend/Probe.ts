@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Asks a backend what it finds on this machine. The probe is code of its author: one that throws, fails or answers with
  * anything but a result makes that backend unavailable and nothing else.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What a schema objects to, as one line per fault: the path of the field as one writes it, what it should be and what it
  * is. For options that users write and descriptors that packages export.

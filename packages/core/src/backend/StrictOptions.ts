@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Options that users write, as a schema of their fields: an option that does nothing is an error.
  *

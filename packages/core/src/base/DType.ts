@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Element types: their names, widths and kinds. Names are PyTorch's; `safetensors` is the spelling of the file format.
  *

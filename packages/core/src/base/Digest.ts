@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Digests of values that several processes must agree on: SHA-256 over a canonical JSON text (object keys sorted,
  * `undefined` left out), so that equal values give equal digests whatever the order in which they were built.

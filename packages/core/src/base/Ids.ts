@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Names of the things that operations refer to. A task id is global: both ends of one transfer carry the same one.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Whole numbers as messages and files state them. */
 import * as Schema from "effect/Schema"
 

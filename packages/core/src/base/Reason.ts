@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The shape of a failure's reason, shared by all services: what happened, to which thing, and what to do about it.
  *

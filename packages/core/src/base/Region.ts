@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Boxes of array indices: half-open intervals, one per dimension. Owns all interval arithmetic of planners and checks.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Which known name someone may have meant. */
 
 /** Letters to insert, remove or replace between two texts, whatever their case. */

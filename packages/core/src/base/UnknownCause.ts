@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What code of others threw, in one line: the message and the place in that code, which is the first of the stack that is
  * neither Node's own nor of a library that only carries it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** What was made of a value, kept for as long as the value is there. */
 export const remembered = <K extends object, A>(make: (key: K) => A): ((key: K) => A) => {
   const made = new WeakMap<K, { readonly value: A }>()

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The one error of reading and writing checkpoints. Every reason names the file, and the tensor where there is one.
  */

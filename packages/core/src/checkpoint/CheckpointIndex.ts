@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Opens a checkpoint, be it one safetensors file, a folder with one, or a folder with an index of several.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Writes a checkpoint into a folder: one file where it fits, else several with an index.
  *

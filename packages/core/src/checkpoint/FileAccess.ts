@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Files for checkpoints: positional reads and writes that are complete or fail, with errors that name the file.
  *

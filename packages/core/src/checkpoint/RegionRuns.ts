@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The byte runs that a region of a dense row-major array consists of, in ascending order, without listing them: a region
  * may have more runs than memory could hold.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The header of a safetensors file: 8 bytes of length, then JSON that gives each tensor's type, shape and byte range.
  *

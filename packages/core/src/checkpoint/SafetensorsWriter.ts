@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Writes one safetensors file in bounded memory, in two steps: stage under a temporary name, then commit by a rename.
  *

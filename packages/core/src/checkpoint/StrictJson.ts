@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * JSON as checkpoints need it: duplicate keys are faults, numbers keep their text, and objects are maps, so that a key
  * such as `__proto__` is a key like any other.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** What engines, drivers and groups fail with, as errors of a copy service; and which of two failures says more. */
 import type { Rank } from "../base/Ids.ts"
 import type { CopyDriverError } from "../service/CopyDriver.ts"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The one implementation of `CopyService`, over any `CopyDriver`: queue, matching, agreement, staging, deadlines, report.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Pairs the two halves of transfers that a rank makes with itself, so that they become plain copies. Pure.
  */

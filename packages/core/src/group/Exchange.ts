@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * One exchange among the ranks of a group: every rank states something of the same form, and gets what all of them stated.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The process group that a launcher's environment describes. Owns the meaning of every variable involved:
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The ranks of a job as fibers of one process: for tests, simulations, and jobs of one rank.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The ranks of a job as processes that meet over TCP: rank 0 serves a hub and is a member itself.
  *

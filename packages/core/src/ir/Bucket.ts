@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Chunks that travel together from one rank to the same others, and where each lies in the buffer. Data only.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * One box of one tensor that moves in one piece. Data only, and the same on every rank that takes part: a rank is its
  * source, one of its destinations, or both.

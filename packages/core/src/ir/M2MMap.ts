@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * How any tensor laid out on one mesh gets to another: the two layouts, the grid of cells that both cut a tensor into, and
  * the rule that chooses among replicas. Data only, and small: routes follow from it (`MeshPlanner.routesOf`), for one rank

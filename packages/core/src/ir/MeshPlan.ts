@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What one rank does to bring tensors from one mesh layout to another: its local copies and its buckets. Data only; the
  * JSON form is versioned.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What one peer gets from another in one piece: ordered regions. Data only.
  *

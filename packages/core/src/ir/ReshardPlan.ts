@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What one rank does to turn the source layout into the destination layout: its sends and receives, and the tensors
  * they refer to, so that a plan read from a file can be checked without the rosters. Data only; the JSON form is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Who sends which cell to whom between two meshes, whatever the tensor's shape. Data only.
  *

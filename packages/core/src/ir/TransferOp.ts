@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * One end of one transfer, as a rank's plan lists it. Data only.
  */

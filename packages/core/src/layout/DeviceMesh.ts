@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Ranks in a grid of one or more dimensions, which may have names. Ranks come in any order; a coordinate, never the order
  * of rank numbers, says what a rank holds.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Why a model cannot be laid out. */
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"

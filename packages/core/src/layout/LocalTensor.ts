@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A tensor as one rank keeps it: the pieces of the model that it holds, and the views of it that are planned.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Why a mesh, its placements or a route between two meshes cannot be. Made from what all ranks state alike, so every rank
  * gets the equal error.

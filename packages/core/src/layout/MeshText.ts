@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Layouts as people write them: `MESH[@RANKS]:PLACEMENTS`.
  *

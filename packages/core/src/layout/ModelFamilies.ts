@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What is known of model families: how tensors with their published names are cut, after the usual tensor-parallel scheme.
  * Projections into heads or into the hidden width of an MLP are cut by output row, projections back by input column,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * One model in one parallel layout: which rank holds which pieces of which tensor. Made from names and shapes alone, the
  * same on every rank. Loaders and checks ask for local tensors; planners get a roster of parameters, which are views of

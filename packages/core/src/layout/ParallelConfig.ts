@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Degrees of parallelism, and where a rank stands in them.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What one rank says about one of its parameters: its local shape, and how that shard lies in the whole tensor.
  *

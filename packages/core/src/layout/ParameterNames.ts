@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Global names of parameters: pipeline stages count their layers from 0 and expert-parallel ranks their experts, so local
  * names mean different tensors on different ranks. Everything that matches tensors across ranks uses the names made here.

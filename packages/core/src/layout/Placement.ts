@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * How a tensor lies on a device mesh: one placement per mesh dimension, applied left to right to the piece that the ones
  * before have left. The conventions are those of PyTorch's DTensor.

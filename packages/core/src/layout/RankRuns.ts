@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Lists of ranks as runs of equal steps: groups are nearly always such runs, and a job of thousands of ranks has
  * thousands of them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What all ranks of one side (source or destination) say about their parameters.
  *

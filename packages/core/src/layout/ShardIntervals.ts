@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What a rank of a mesh holds of a tensor, in closed form: its local shape and, per tensor dimension, the global intervals
  * in local order. The shard is the product of its dimensions.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * How a model's tensors are cut over tensor-parallel ranks and spread over pipeline stages, by name. What is known of
  * model families is in ModelFamilies.ts.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * How a rule cuts one dimension over the ranks of a group: which global rows each rank holds, in local order.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Which rule applies to which tensor of a model, and what follows from it whatever the rank: the dimension that is cut, the
  * pipeline stage, the experts.

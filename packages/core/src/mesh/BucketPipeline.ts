@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Carries the parcels of one update through the copy service, wave after wave. While a wave is under way, the buffers of the
  * next one are filled and those of the one before are emptied.

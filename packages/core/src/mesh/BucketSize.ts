@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The size of buckets, settled among the ranks of a job before anybody plans: from the memory that the rank with least has
  * left and the slowest link.

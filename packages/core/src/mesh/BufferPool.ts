@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Buffers that parcels travel in, and other memory of one update.
  *

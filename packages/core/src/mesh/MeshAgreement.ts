@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What all ranks settle before the bytes of a mesh plan move: that they have the same plan and settings, and how many waves
  * the longest schedule has. One run of the copy service without operations, so that a rank which cannot take part, was

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What of a mesh plan travels when. Pure; both ends of a pair of ranks cut and number alike, because everything follows
  * from the buckets that they share.

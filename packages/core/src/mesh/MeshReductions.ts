@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The boxes that a rank reduces before it ships or keeps them: own part and contributions, in the order of the plan's group,
  * in the source's element type, once.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The runs of the copy service that make up one update, and how the other ranks learn of what fails between them.
  *

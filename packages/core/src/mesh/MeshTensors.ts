@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Connects a mesh plan's chunks to the tensors given for it: refuses tensors that the plan was not made for, and finds what
  * the update would overwrite before it is read.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * One parcel on its way, seen from one end: `prepare`, `launch` (false until the buffer is ready), `isComplete`,
  * `finalize`.

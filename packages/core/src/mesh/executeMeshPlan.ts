@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Carries out one rank's mesh plan: contributes, reduces, sends, receives, casts, keeps, and runs the destination's refresh
  * hooks once, after the last byte.

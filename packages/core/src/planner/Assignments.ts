@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Which tiles one destination rank gets of one kind of parameter, and who sends them. Pure.
  *

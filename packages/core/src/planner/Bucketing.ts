@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Which parts of one rank's traffic to another form a message, and where each lies in it. Pure functions of what both
  * ends know alike (shapes, types, order and the agreed size), so both ends cut at the same places.

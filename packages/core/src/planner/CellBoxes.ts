@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Ranges of cells as boxes. The cells that two shards share are numbered row-major over their dimensions; a range of
  * numbers is cut into a few boxes, and a box into the regions that lie densely in both shards.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The boxes that one rank sends, keeps, receives or reduces for a tensor of one shape, without its name and element type,
  * so that tensors of equal shapes share them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Proves that regions cover an array exactly once, without visiting elements.
  *

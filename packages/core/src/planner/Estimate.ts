@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What a set of plans costs before anything runs: bytes between ranks, memory per rank and a predicted time. Pure.
  */

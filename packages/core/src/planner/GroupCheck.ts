@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Whether the tensor-parallel groups that a roster names belong together. Pure.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Tiles by intersecting global intervals: for uneven shards, different dimensions on the two sides, and sides that are
  * replicated.

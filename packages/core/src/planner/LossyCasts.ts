@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The roundings of a plan: every parameter that travels in a type which cannot hold all values of its source. Pure.
  */

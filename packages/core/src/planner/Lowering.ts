@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * One rank's plan for a list of tensors: chunks and buckets. Pure; every rank lowers alone, and both ends of a bucket make
  * the equal one.

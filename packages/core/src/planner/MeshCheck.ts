@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Proves that mesh plans are plans, also ones read from a file: every destination element is written exactly once, with
  * the element of the same global place; both ends of every bucket list the same chunks at the same places, and every

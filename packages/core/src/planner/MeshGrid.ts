@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Where the shards of two layouts meet along one tensor dimension.
  *

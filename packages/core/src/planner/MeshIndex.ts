@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What planning from a map needs again and again: who holds which shard on each side, and the grids of the lengths met so
  * far. Make it once per map.

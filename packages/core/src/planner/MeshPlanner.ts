@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * From two layouts to the map between them, and from the map to its routes. Pure, in integers throughout: a number that
  * could not be exact is refused.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Groups the parameters of a job by how both sides hold them. Layers of one stage differ in their names only; planning
  * looks at each kind once.

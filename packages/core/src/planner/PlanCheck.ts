@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Proves that plans are plans, also ones read from a file: every destination element is written exactly once, every
  * region lies inside its tensor, and both ends of every transfer agree. Collects every fault instead of the first.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Why a plan cannot be made or is not one. Planners are pure and return this in a `Result`; every rank that plans from
  * equal rosters gets the equal error.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Look-ups over one side's roster, and the checks that every rank belongs to the groups it names.
  *

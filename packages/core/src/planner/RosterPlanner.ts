@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Turns two rosters into one rank's plan. Pure; every rank plans alone and both ends of a transfer get the same task id.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What the shards of one tensor-parallel group say of themselves: the pieces that each holds, and the whole that they make.
  *

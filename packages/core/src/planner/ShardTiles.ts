@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Which parts of which source shards make up one destination shard of one parameter.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Which source replica serves a destination rank. All ranks that hold a parameter are candidates; the rank's own copy
  * comes first, else replicas take turns by the destination's rank so that none of them serves everybody.

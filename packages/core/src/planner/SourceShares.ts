@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Which holder of a source shard serves whom: the rules of `SourceChoice`.
  *

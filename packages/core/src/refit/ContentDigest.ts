@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What tensors hold, as a digest: equal for equal elements, wherever and however they lie. Bytes of devices come to the host
  * in pieces of bounded size.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Updates one model from another again and again: agree and plan once, then move as often as weights change.
  *

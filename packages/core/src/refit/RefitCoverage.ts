@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Which elements of a tensor an update has brought: regions that do not meet, and how many elements they are. Pure. */
 import { elementCount, formatRegion, type Region, regionShape, type Shape } from "../base/Region.ts"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Who reads the weights in use, in which of two places, and which versions each of them saw. A place that is read is not
  * written: `untilUnread` waits for its readers.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Updates of weights that are in use: begin -> add (any number, any cutting) -> commit | abort. Until the commit nothing
  * that anybody uses changes; a commit is bound to its content, and one that brings nothing new changes nothing.

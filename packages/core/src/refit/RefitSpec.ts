@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What a refit session holds and how updates arrive: names, types and shapes on the wire, the tensors in use and the form
  * that they have, aliases, groups, and what is rebuilt after a commit.

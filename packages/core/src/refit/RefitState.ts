@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The states of a refit session, as data. Pure: what a session does follows from what `step` answers.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What one open update has brought, and what speaks against it: names, shapes and forms when it comes, duplicates, and what
  * is missing at the end. Moves no bytes; refusals change nothing here.

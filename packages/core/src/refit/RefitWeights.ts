@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The weights of a session in their places: written from wire form tensor by tensor, read back into it, and what is derived
  * from them. Decides nothing: which version is in use, and when it may be written, is the session's.

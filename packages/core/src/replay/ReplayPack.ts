@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Packs a sampled batch: copies the rows that seed and tick pick out of a ring's snapshot, one behind the other.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Pack requests between processes: the learner's end as a `ReplayPackRequests`, the collector's end as a server of them.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What learner and collector say to each other about packs: plain JSON, so that any channel carries it. Everything that
  * arrives is decoded and checked; what is not one of these messages is none of this protocol's business.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * How a learner has the next batch packed: it names tick, seed, rows and slot; whoever holds the ring packs the rows into
  * that slot's memory and answers when they are complete.

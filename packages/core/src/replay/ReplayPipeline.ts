@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Feeds a learner one large batch per tick: while it computes on the hot batch, the next ones are packed and copied.
  *

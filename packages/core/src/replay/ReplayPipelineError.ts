@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Why a replay pipeline has no batch. Each reason's text begins with the tick; the slot has a field of its own.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** What a replay pipeline has done so far, in batches and seconds. */
 export interface ReplayPipelineReport {
   /** Sampled so far. */

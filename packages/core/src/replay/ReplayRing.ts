@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A ring of packed rows in memory that processes share: one writer appends, any number of readers take samples.
  *

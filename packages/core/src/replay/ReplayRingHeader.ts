@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The first bytes of a ring's memory: what it is, how rows lie in it, who writes it, and how far the writer is.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Which process writes a ring, in one word that is changed atomically: the process number above, the low half of its start
  * time below, so that a reused number is not taken for the process that died. Linux tells both in /proc; processes that

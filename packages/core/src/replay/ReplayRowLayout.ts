@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * How one replay row lies in memory: named columns of a fixed type and shape, packed one behind the other.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Which rows a batch consists of: uniform draws with replacement from a range, fixed by seed and tick.
  *

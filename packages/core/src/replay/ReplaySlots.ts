@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Host slots of a replay pipeline: one batch of packed rows each, in memory that processes share.
  *

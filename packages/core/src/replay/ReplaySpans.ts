@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** The collector's part of a batch as a span of the learner's trace: its clock is the machine's, so is the learner's. */
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"

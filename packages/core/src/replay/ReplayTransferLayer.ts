@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * `ReplayTransferBackend` over a device: the slots' states, the checks, the waits and their deadlines, once for all
  * backends. A backend's author writes a `ReplayDevice`.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Updates whose destination shares memory with their source: finds the regions that would be overwritten before, or
  * while, others read them. Pure.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Plans by layout. A plan names tensors and regions, never memory, so it stays valid when buffers move; a layout that
  * changes in any way has another digest and gets another plan.

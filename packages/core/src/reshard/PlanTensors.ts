@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Connects a plan's names to the tensors given for it, and refuses tensors that the plan was not made for.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Why an update failed outside of the copy service: the plan, the tensors given for it, or a transform. */
 import * as Schema from "effect/Schema"
 import { describeReason, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Ranks state to each other what they hold, so that each can plan alone. Two collectives: every rank's groups and the digest
  * of its parameters, then each distinct list of parameters once. So a job of thousands of ranks exchanges what a few

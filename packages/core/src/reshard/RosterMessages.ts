@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What ranks send each other so that all know both rosters: first a small statement from every rank, then the contents
  * of each layout class, once, from the lowest rank that holds it. Pure: bytes in, data or a fault out.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Remembers updates that need no memory of their own: every send leaves from its tensor and every receive arrives in its.
  * The next update with the same plan and the same tensors is then the same list of operations, which the copy service in

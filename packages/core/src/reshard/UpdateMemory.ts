@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Memory that one update after the other borrows for what it casts, stages and transforms. An update that asks for the
  * same shapes in the same order gets the same storages again, so that what the copy service compiled for them fits again.

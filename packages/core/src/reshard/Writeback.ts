@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * How received bytes get into their destination: they arrive there (`Direct`), arrive in a buffer of the wire type and are
  * cast over (`Copy`), or go through a transform (`Transform`). Chosen per transfer before anything moves.

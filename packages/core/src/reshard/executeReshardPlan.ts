@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Carries out one rank's plan: sends regions of the source, receives into the destination, casts and transforms on the
  * way, and runs the destination's refresh hooks once, after the last byte.

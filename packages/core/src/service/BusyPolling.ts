@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Keeps the JavaScript thread from falling asleep during a wait: it looks for events again and again, for at most a limit.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What a backend author writes: moves messages between ranks. Everything else (queue, matching, agreement, staging,
  * deadlines, reports) is `CopyService`, which calls a driver only with batches that all ranks have agreed on.

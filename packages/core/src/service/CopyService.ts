@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The user's way to move tensors between ranks: queue sends and receives, then `run`.
  *

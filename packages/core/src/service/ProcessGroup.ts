@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The ranks of a job and the small messages by which they agree. Control data only: tensors go through `CopyService`.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What the author of a replay backend writes: one device's slots and copies. Everything else (slot states, checks, waits,
  * deadlines, all-or-nothing registration) is `ReplayTransferLayer`, which every backend shares.

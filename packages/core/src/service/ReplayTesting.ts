@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What the author of a replay backend can do to its device for the conformance kit: hold copies back, let them fail, look
  * at what a consumer on the device sees. Nothing but the kit asks for it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Moves replay batches from host slots to device slots without stalling the learner.
  *

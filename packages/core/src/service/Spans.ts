@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Spans of phases: made where somebody traces, and next to nothing where nobody does.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The only way in which execution touches bytes: one engine per device family, chosen by `tensor.device`.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A byte stream as frames: u32 little-endian body length, u8 type, body.
  *

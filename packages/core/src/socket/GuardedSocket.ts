@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Connections whose two ends have proved to each other that they hold the same token, without sending it: each answers the
  * other's fresh challenge with a keyed code over both challenges, what the opener says of itself, and its own role, so that

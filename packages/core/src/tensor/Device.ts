@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Where memory lives: a family that one `TensorEngine` serves, and the index within it.
  */

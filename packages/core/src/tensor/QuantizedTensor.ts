@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A tensor stored as narrow data with scales. The recipe names how the two make a value: equal recipes give equal bytes
  * for equal values, so recipes are compared before anything is transferred, and one that is not known here is refused.

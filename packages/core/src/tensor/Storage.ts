@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Owned memory: an address range on a device with a generation that no other range of the process ever had.
  *

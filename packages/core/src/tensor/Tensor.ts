@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A view of storage: element type, shape, strides and where it starts. Views never own memory.
  *

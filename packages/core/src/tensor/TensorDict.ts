@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The named tensors of one model on one rank: what frameworks call a module's state.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Records of spans as the JSON that Perfetto and Chrome show. Pure.
  *

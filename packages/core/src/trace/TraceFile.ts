@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A tracer that keeps the spans which end, as a trace that Perfetto and Chrome show, or as a record that is put together
  * with those of other processes.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What one process kept of its spans, as data that travels, so that the spans of all ranks come into one trace.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Sends chosen parameters in another element type, whatever the two ends hold: fewer bytes on the wire for a rounding that
  * the caller asked for by name. The engine's rules of rounding hold at both casts; `saturate` replaces its rule of overflow on

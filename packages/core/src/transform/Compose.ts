@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Transforms put together: one after the other on the same parameter, or each for its own parameters.
  */

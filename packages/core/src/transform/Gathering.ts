@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What the transfers of one update bring together for one tensor, to be converted once, after the last of them.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Sends regions as they are. The transform to compare others with. */
 import * as Effect from "effect/Effect"
 import { plainRegion, type ReshardTransform } from "./ReshardTransform.ts"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Quantizes to MXFP8 on the way, or back: weights travel wide and the receiver quantizes (`receiver`), or the sender
  * quantizes and half the bytes travel (`sender`). Both give the same bytes, and so does any cutting into transfers.

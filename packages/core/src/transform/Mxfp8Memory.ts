@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What the mxfp8 transform allocates for one rank's plan, for estimates made before anything runs. Pure.
  */

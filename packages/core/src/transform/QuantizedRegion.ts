@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Regions of quantized tensors: data and the scales that belong to it, or why there is no such region.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Changes tensors on their way: what travels, and what becomes of it at the other end.
  *

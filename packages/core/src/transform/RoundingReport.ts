@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * How much of a change a cast swallows: an element that changed, but has the same value as before once it is rounded to the
  * type in which it is kept. A merged adapter on a coarse grid is the usual case.

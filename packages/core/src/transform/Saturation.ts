@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Casts that saturate: values beyond the largest of the target become the largest, infinity included; NaN stays NaN. Made
  * of the engine's own operations, so that all devices give the same bits.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Row-major scales to the tiles that matrix units read, and back, as moves that any engine does.
  *

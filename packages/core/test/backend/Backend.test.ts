@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Registry, options, choice and loading of backends: what is refused, and what the refusal says. */
 import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises"
 import { tmpdir } from "node:os"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** What is said of a descriptor or of options that are wrong: the path of the field, what it should be, what it is. */
 import { assert, describe, it } from "@effect/vitest"
 import * as ReferenceEngine from "@tensorferry/testing/ReferenceEngine"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A package that was written for another core, or is broken: refused by its manifest, by its imports, by its descriptor, in
  * clear words.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Strict options: what a user wrote wrong is refused, all of it at once, however the schema is asked. */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** What is told of errors in code of others: from errors at hand, from what a process printed, from names that are near. */
 import { spawnSync } from "node:child_process"
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs"

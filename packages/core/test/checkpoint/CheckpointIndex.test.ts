@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** A checkpoint opens only where index and files agree, keeps few files open, and is written whole or not at all. */
 
 import { mkdir, readdir, readFile, rm, symlink, unlink } from "node:fs/promises"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** The header parser refuses everything that does not describe its file completely, and never does more than that. */
 import { readFileSync } from "node:fs"
 import { assert, describe, it } from "@effect/vitest"

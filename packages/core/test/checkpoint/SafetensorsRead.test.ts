@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Reading regions gives the bytes that a naive slice gives, from real files and made-up ones, and refuses the rest. */
 
 import { execFileSync } from "node:child_process"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** What is written reads back as it was, and a file appears under its name complete or not at all. */
 
 import { spawnSync } from "node:child_process"

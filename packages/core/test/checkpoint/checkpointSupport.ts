@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What the tests of checkpoints share: scratch folders, file images built by hand, and recognisable bytes.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Messages of runs: what repeats is known again, and nothing else is.
  */

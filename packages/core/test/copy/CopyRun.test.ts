@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The run of the copy service against a model of a few variables: two ranks, over random sequences of runs that succeed, fail
  * or are interrupted at any phase. The model says what a caller sees, which collectives each rank enters, and what stays open.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 import { assert, describe, it } from "@effect/vitest"
 import { loopbackLayer, makeLoopbackNetwork, strictLayer } from "@tensorferry/testing/Loopback"
 import * as ReferenceEngine from "@tensorferry/testing/ReferenceEngine"

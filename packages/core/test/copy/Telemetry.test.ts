@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Spans and metrics of updates, as a collector gets them by OTLP, and as little as possible where nobody listens. */
 import { createServer } from "node:http"
 import type { AddressInfo } from "node:net"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Exchanges among the ranks of a group: what each rank gets, and which failure all of them get. */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The state machine under collectives, driven by hand: no clock, no fibers.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Groups of fibers: the contract of `ProcessGroup`, with deadlines on the test clock.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Connections that rank 0 turns away: the one who is refused ends at once, the one who waits is told at once and in the
  * end, and nobody who has not proved to be a rank can end a job.

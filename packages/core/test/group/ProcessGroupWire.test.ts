@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Frames and their bodies: any cut of the stream, and bytes that nobody meant.
  */

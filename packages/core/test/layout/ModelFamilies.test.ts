@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Every published model we have shapes or names of is laid out and planned with its preset, and what the presets say of
  * heads, fusions and tied tensors is seen in the shards.

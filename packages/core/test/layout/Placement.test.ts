@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 import { assert, describe, it } from "@effect/vitest"
 import { meshPair } from "@tensorferry/testing/planning/meshArbitraries"
 import { heldByRank } from "@tensorferry/testing/planning/meshOracle"

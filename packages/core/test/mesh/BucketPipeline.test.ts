@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * How parcels are dealt into waves, the steps of one parcel, and the pipeline on an engine that is late: what overlaps, what
  * waits, and how much memory there is at a time.

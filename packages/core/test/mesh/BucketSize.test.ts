@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The agreed size of buckets: one number on all ranks, from the rank that has least.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Mesh plans carried out by all ranks with real bytes: recorded values, generated layouts, memory that both sides share,
  * limits of memory, and ranks that cannot take part.

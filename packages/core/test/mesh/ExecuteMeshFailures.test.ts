@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Ranks that cannot take part in an update between meshes, fail in the middle of it or leave it: a typed error on every
  * rank, never a wait without end, and the next update works.

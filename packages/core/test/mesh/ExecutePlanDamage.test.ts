@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Plans survive their JSON form, and every damage done to one is found and named. */
 import { assert, describe, it } from "@effect/vitest"
 import { coverageLaw, pairingLaw } from "@tensorferry/testing/planning/laws"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Shared by tests of mesh execution: plans of pairs of layouts, every rank's memory with real bytes, and the oracle's
  * verdict on them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Failures that others in this field have reported, and faults of the systems that this one follows, each as its kind:
  * the test states what must happen instead.

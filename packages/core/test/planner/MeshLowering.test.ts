@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Mesh plans carried out on plain arrays: generated layouts against the oracle, the faults of the source systems, and
  * public cases by name. Seeds are fixed; TENSORFERRY_TESTS=soak runs many more.

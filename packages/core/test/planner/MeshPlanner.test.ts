@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 import { assert, describe, it } from "@effect/vitest"
 import * as Result from "effect/Result"
 import type { SourceChoice } from "../../src/ir/M2MMap.ts"

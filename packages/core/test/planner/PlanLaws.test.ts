@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The planner's laws over generated layouts, and the brute-force oracle that carries plans out with real bytes. Seeds are
  * fixed; TENSORFERRY_TESTS=soak runs many more.

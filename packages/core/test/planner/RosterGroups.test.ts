@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Groups that ranks state: a contradiction is refused by every rank's planner, whichever rank of whichever replica holds
  * it, and never planned around.

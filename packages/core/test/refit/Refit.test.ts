@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** `Refit`: prepared once, swapped many times, with buffers that move in between; and the cache of plans. */
 import { assert, describe, it } from "@effect/vitest"
 import { describeFault, fillSide, judgeSide, type OracleModel, oracleModel } from "@tensorferry/testing/planning/oracle"

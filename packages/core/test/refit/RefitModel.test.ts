@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The session against a model of a few variables, over random sequences of commands: what is refused, what is in use, what
  * it holds, and that a refusal changes nothing.

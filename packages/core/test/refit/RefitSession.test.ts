@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Refit sessions: versions bound to content, aliases, groups, caches, forms, pauses, readers, two places; each kind of fault
  * that updates of running models are known for.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Shared by tests of refit sessions: small weights on the reference engine, and values by number. */
 import * as Effect from "effect/Effect"
 import type { RefitSpec } from "../../src/refit/RefitSpec.ts"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The slots of a replay backend against their model, under any order of submissions, completions, failures, clears, waits,
  * interruptions, frees and the end of the backend, for each way in which devices take submissions.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Pack requests over a channel: answers, failures, cancellation, a collector that goes, and answers that lie. */
 import { EventEmitter } from "node:events"
 import { assert, describe, it } from "@effect/vitest"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The replay pipeline against its model, for any depth and any interleaving of collector and device; its failures,
  * deadlines, interruptions and end; and what its trace tells.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Replay rings in one process: layouts and views, a model of the ring under any sequence of appends and packs, writers that
  * die, damaged headers, and sampling.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What the replay layer owes its devices and callers beyond slot states: copies prepared once, lists all or nothing,
  * deadlines, devices that take long or do not answer, and memory released behind copies.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A device whose copies end when the test says. It reads the source and writes the destination only then, so that memory
  * which is given to others too early shows in the bytes; at the start it poisons the destination.

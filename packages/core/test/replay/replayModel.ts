@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Slots as the contract describes them, without any of the machinery: what the states must be after each step, who still
  * waits, and which bytes are where.

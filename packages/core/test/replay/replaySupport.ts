@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Shared by the tests of replay: rows that tell which they are, and host memory of this process. */
 import * as Result from "effect/Result"
 import { makeRowLayout } from "../../src/replay/ReplayRowLayout.ts"

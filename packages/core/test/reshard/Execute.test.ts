@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * `executeReshardPlan`: who takes part, casts, aliases, hooks, transforms, and tensors that do not fit their plan.
  */

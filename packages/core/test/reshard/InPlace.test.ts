@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Updates whose source and destination lie in the same memory: every byte as if they lay apart. */
 import { assert, describe, it } from "@effect/vitest"
 import { loopbackLayer, makeLoopbackNetwork } from "@tensorferry/testing/Loopback"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The exchange of rosters: equal to interning what all ranks hold in one place, sent once per layout class, and every
  * message of a peer refused by name where it is not what it should be.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Buffers of updates: kept while they fit, one borrower each, freed with their scope; and the lists of local moves. */
 import { assert, describe, it } from "@effect/vitest"
 import { fillSide, judgeSide, oracleModel } from "@tensorferry/testing/planning/oracle"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Shared by tests of execution: small layouts, and one rank's memory for both of its sides. */
 
 import { allocateSide, fillSide, type OracleModel } from "@tensorferry/testing/planning/oracle"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** A run keeps its thread awake while it lasts, no longer than it was asked to, and leaves nothing behind. */
 import { assert, describe, it } from "@effect/vitest"
 import { runCluster } from "@tensorferry/testing/VirtualCluster"

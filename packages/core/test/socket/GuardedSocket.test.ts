@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Guarded sockets: who is let in and who is not, what a stranger can cost, and how connections end. */
 import { createHmac } from "node:crypto"
 import { connect, type Socket } from "node:net"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Trace files: what events they hold, that rows nest, and that they stay bounded. */
 import { assert, describe, it } from "@effect/vitest"
 import * as Arbitrary from "effect/Arbitrary"

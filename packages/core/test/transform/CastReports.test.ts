@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Casts that saturate, the roundings that a plan states, and changes that rounding swallows. */
 import { assert, describe, it } from "@effect/vitest"
 import { make } from "@tensorferry/testing/ReferenceEngine"

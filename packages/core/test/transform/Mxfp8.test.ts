@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The mxfp8 transform: the same bytes for every cutting, side and round; destinations that stay where they are; and what is
  * refused before anything moves.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Swizzled scales: the documented places, padding left alone, and the way back; for every edge of rows and columns. */
 import { assert, describe, it } from "@effect/vitest"
 import { make } from "@tensorferry/testing/ReferenceEngine"

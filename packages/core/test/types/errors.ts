@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Checked by the compiler, never run: which failures an operation can have, and which services it needs, exactly.
  */

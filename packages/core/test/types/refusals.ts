@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Checked by the compiler, never run: programs that must not compile. Each line below an expectation is wrong in one way.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Communicators for JavaScript. JS thread only, but ranks wait for each other on the device's threads.
  */

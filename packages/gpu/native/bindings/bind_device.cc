@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Opening and closing devices, and control of jobs, for JavaScript. JS thread only.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * What other processes share with their memory, for JavaScript: the event before its use, and how far a mapping reaches.
  * JS thread only, but waits are done on the device's threads.

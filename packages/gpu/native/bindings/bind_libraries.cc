@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Libraries and facts of devices for JavaScript. JS thread only.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Memory of devices and pinned host memory for JavaScript. JS thread only, but memory is made on the device's threads.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Programs and comparisons for JavaScript. JS thread only; the work itself runs on the device's worker.
  */

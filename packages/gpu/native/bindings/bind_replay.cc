@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Replay copies for JavaScript. JS thread only; what may wait runs on threads of the replay object.
  *

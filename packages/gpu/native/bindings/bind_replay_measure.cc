@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * What measurements and tests of replay copies need: a consumer that is busy, one that reads, and the vendor's functions in a
  * loop of their own. JS thread only; the loop runs on a thread of the replay object.

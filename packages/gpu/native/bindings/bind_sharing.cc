@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Memory that crosses processes, for JavaScript. JS thread only.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * See batch.h. Chooses the path of each move and cuts it into units.
  */

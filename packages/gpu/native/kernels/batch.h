@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Compiles moves and reductions into the tables that kernels read. No GPU, no JavaScript; pure functions, any thread.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Casts: groups of four dense elements, or single elements wherever they lie, four to a thread either way.
  *

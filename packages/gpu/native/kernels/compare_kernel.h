@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Comparisons: how many bytes of two regions differ, and which is the first. Reads only.
  */

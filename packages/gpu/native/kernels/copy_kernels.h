@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Copies and fills as they are: runs of bytes by teams of threads, and pieces of up to 16 bytes wherever they lie.
  *

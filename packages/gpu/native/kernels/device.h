@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * What kernels need of the machine that runs them: memory by address, the place of a thread, atomic results, a clock. Owns
  * every difference between CUDA, HIP and plain C++.

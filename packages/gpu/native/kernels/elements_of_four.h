@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Four elements at a time: read as bits, made values, made bits of another type, written. Pure but for the memory given.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * What batches are compiled from: two strided regions as dimensions, the innermost first, and the arithmetic on them. Pure;
  * any thread. Used by the compilers of moves and of reductions only.

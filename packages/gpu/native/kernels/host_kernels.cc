@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * The kernels as plain C++, one thread after another, for the simulated driver. Any thread.
  */

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Writes the source of the kernels, with our own headers in the place of their includes, as a C++ string (kernel_source.h)
 # and as one file to compile. Run as a script:
 #   cmake -DKERNELS=folder -DINCLUDE=folder -DCPP=out.cc -DCUDA=out.cu -P kernel_source.cmake

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * The source of all kernels as one text without includes, for the run-time compilers. Constant; any thread.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * From an index to addresses: where the dimensions of a record put it. Pure.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * The kernels. One source: NVRTC and hipRTC compile it at run time, nvcc in tests, plain C++ for the simulated driver.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * What kernels are given: one struct by value each, and tables that lie in device memory. Owns their layouts, which host and
  * device share.

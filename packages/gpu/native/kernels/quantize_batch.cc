@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * See batch.h. Compiles block scaling: dimensions that are dense neighbours on all sides become one, and where blocks are dense
  * and aligned and their rows not short, a team takes neighbours together.

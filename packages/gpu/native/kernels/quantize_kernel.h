@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Block scaling: dense rows by teams of threads (quantize_rows.h), all else by one thread for each block of 32 elements.
  *

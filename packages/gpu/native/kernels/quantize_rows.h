@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Block scaling of dense rows: 32 threads take 32 neighbouring blocks together, so that every access of theirs is to one
  * range of memory. A thread holds 16 bytes of the plain side at a time, and those that share a block are neighbours; all that

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * See batch.h. Compiles reductions: dimensions that are dense neighbours in every tensor become one, and where all tensors
  * are dense along the innermost dimension, elements go in groups of four.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Reductions: each thread takes groups of elements through all operands, in their order, and rounds once at the end.
  *

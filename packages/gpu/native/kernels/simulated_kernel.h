@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * How the simulated GPU driver finds the kernels that were compiled as plain C++.
  *

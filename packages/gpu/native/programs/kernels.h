@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * The kernels on one device: loaded once, launched by the worker.
  */

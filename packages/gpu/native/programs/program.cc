@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * See program.h. All tables of a program lie in one block of table memory.
  */

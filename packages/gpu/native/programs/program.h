@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * A program: checked steps with the tables that its kernels read, run any number of times by the device's worker.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * One run of a program: steps are issued in the order of the table, then everything is waited for.
  *

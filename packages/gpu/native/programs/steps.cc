@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * See steps.h. One pass; what a step needs of earlier ones is remembered by number.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * A program's table of steps, checked and as structs. Pure; any thread. The form of the table is in StepTable.ts.
  *

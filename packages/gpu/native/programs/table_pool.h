@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Device memory for tables that kernels read, and pinned memory through which they get there.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * See replay.h. Pinned memory is handed to the driver on the JS thread, where that takes microseconds; pageable memory is
  * copied by the driver before it returns, so all but short copies of it have a thread.

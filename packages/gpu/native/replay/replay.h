@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Copies of replay batches from host slots to device slots, on streams of their own, with events behind them.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * See replay_raw.h. Nobody looks at the signals: their cost to the link is what is measured.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * The vendor's copy function alone, in a native loop: what the link carries, and what each way of telling that a copy has
  * ended costs it. For comparisons.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * How long work is told to stop and how it tells how far it is. Any thread may use both; neither ever blocks.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Conversions of single elements, as bits. Owns every rounding rule; all functions are pure and may run on any thread.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * A file descriptor with one owner. Any thread, one at a time.
  *

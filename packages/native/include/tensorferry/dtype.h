@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Element types by number, in the order of `dtypes` in @tensorferry/core; TypeScript compares the names at load.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Elements as values: how each castable type is stored, widened, narrowed and combined. Pure; any thread, hosts and devices.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Integers of fixed width for code that C++, NVRTC and hipRTC compile, and the mark of functions that all of them share.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * A range of memory mapped from a file, with one owner. Any thread, one at a time.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Strided copies, casts and fills as data: the binary form in which they cross from TypeScript, and their normal form.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Block scaling: the scale of a block of 32 elements and the factor for its elements, as bits. Pure; any thread, hosts and
  * devices. Internal linkage as in casts.h, and for the same reason.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Long work off the JS thread, answered by one callback on it.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * The one place that includes Node's C++ wrapper, so that all addons agree on its settings: C++ exceptions never cross
  * into JavaScript, and the binary runs on every Node with version 9 of the interface. While a worker thread is being

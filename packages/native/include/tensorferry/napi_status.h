@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * The converter between native answers and JavaScript. JS thread only.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Finds regions of one batch that would race: a destination that meets another region of the batch. Pure; any thread.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * What a native operation answers: a Status, or a value with a Status in its place. Nothing here throws.
  *

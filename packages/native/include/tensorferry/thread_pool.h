@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Persistent threads that run parallel-for tasks in the order of their submission; idle threads help the first task.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Native objects in JavaScript hands: shared pointers in externals that carry a tag of their type. JS thread only.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * The types in which values are converted and accumulated, and the operations of reductions, by number. Plain values; any
  * thread, hosts and devices.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Errors of a copy driver, with the remedies that go with their reasons.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What goes from one rank to another in one preparation, as both ends know it: every part of this rank beside the peer's.
  *

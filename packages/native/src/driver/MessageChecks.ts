@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What every driver asks of messages before it prepares them, and how both ends of one compare what they have.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * How a step of a preparation ended on one rank, and the JSON in which ranks report it.
  *

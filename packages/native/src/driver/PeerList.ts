@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What a rank publishes for one peer: where the parts lie that go to it and come from it, as JSON.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Lists of parts for peers, as a rank publishes them before a transfer.
  *

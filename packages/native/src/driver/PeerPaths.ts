@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The paths that a program reports: one entry for each peer.
  */

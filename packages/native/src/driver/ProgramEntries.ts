@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The life of prepared programs: what a driver keeps beside each, from `prepare` until the scope of the preparation ends.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Transfers of drivers that move bytes in fibers, and the transfer of a rank that has nothing to do.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Steps that ranks take together: everybody hears everybody, and one failure is the failure of all. */
 import { assert, describe, it } from "@effect/vitest"
 import { makeInProcessGroups } from "@tensorferry/core/group/ProcessGroupInProcess"

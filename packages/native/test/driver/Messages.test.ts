@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Messages as drivers check, list and pair them. */
 import { assert, describe, it } from "@effect/vitest"
 import type { Message } from "@tensorferry/core/ir/Message"

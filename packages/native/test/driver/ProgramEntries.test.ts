@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** The life of a prepared program: until its scope closes or its memory is freed, and never longer. */
 import { assert, describe, it } from "@effect/vitest"
 import type { InFlight, Program } from "@tensorferry/core/service/CopyDriver"

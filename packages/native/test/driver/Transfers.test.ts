@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Transfers in fibers: they count, end, fail and stop as the driver's contract says. */
 import { assert, describe, it } from "@effect/vitest"
 import * as Deferred from "effect/Deferred"

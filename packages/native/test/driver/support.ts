@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Tensors and messages of no backend: memory whose bytes are an array of the test. */
 import type { Message } from "@tensorferry/core/ir/Message"
 import { cpu } from "@tensorferry/core/tensor/Device"

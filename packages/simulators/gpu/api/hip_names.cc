@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * The same driver under the names of HIP and hipRTC. Common error numbers and flags are the same; attributes, compiler
  * options and the structure of properties are not. Calls are counted and planned faults named by the CUDA names.

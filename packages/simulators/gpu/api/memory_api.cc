@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * The calls about memory: allocate, free, page-lock, ask about pointers.
  */

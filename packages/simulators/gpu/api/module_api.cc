@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Modules and launches. An image is text sealed by a check sum, so that nothing but what the simulated compiler made loads.
  */

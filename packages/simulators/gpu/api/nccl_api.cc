@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * The calls of NCCL: meeting in a room, groups, errors, and leaving.
  */

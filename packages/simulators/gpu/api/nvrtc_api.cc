@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * The runtime compiler: checks options and what it can of the source, and makes an image that names the kernels in it.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * What the tests share: checks that say where they failed, a list of tests, the report, and a second process.
  */

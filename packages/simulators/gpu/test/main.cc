@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Runs all tests, or those whose name holds the first argument; as `--child NAME`, the other side of one.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Allocation, poison, guards, ranges, page-locked memory, limits and planned faults.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Sends and receives between threads and between processes, groups, errors and aborts.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Order of work: a missing wait shows wrong data under some seed, a right one under none.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Kernels for the simulator's own tests: each takes one struct and touches memory as a device would.
  */

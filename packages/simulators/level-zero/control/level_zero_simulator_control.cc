@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * The control functions of the simulated Level Zero driver for JavaScript. Test only; not part of the product.
  *

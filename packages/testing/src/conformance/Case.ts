@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What a conformance case is: a name, what it needs, and an Effect that fails where the contract is broken. Cases know no
  * test runner; whoever runs them turns the outcome into a result.

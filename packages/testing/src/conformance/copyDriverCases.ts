@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Cases of `CopyDriver` by itself, for what the service above would hide: preparation without movement, cancellation,
  * progress, paths.

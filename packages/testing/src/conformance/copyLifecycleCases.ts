@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Cases of `CopyService` over several runs: new contents and memory, programs used again, fences, reports, interruption.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Cases of `CopyService` in which bytes move: who talks to whom, and in which forms tensors lie.
  */

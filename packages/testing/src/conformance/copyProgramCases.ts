@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Cases of `CopyDriver` about what a program is and when it is over: several programs at once, several messages to one
  * peer, and that no memory is touched outside of the time between start and completion.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Cases of batches that `CopyService` must refuse: the named error on every rank before any byte moves, an empty queue,
  * and a next run that works.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What cases of a driver move: two ranks, each with memory to send to the other and memory to receive into, as messages of
  * one dense part, which every driver takes.

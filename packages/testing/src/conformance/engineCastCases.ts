@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Cases of casts: each rule of the contract as bits written down here, and all pairs of types against the reference.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Cases of `TensorEngine.copy` between equal types, `fill` and memory: the right bytes in the right places, and no other.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Cases of block scaling: the scale rules at values where they part, every form of memory against the codec in
  * `testing/mxfp8`, slices, and what is refused. They apply to engines that claim `mxfp8`.

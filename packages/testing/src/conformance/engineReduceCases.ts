@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Cases of `TensorEngine.reduce`: order of operands, width of the accumulator, number of roundings.
  */

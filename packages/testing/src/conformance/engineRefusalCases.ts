@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Cases of requests that a `TensorEngine` must refuse, each before any byte moves.
  */

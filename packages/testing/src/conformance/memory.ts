@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Memory of cases: tensors in many forms with guard bytes around them, filled and judged byte by byte on the host.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What a replay case is, and what most of them do: make slots, submit, hold copies back, look at the bytes.
  */

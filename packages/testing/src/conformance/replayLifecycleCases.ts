@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Cases of a backend's life: what it says of itself, how it ends, and what many ticks leave behind.
  */

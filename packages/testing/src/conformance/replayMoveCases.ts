@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Cases of bytes: they arrive whole, between guard bytes, from every kind of host memory, round after round.
  */

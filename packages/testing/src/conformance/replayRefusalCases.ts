@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Cases of submissions and registrations that must be refused, with nothing changed.
  */

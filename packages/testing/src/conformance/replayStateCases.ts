@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Cases of slot states: what is ready, what is busy, and how waits end.
  */

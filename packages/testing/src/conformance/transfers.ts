@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Lists of transfers, the same text on every rank, and a rank's halves of them: memory, submission and judgement.
  */

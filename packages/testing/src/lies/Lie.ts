@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** What a lie is: a subject made dishonest in one way, and the conformance case that must find it out. */
 import { bitsOf } from "@tensorferry/core/base/DType"
 import type { CopyDriverShape } from "@tensorferry/core/service/CopyDriver"

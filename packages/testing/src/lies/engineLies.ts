@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Engines that copy, cast, reduce or own memory wrongly. */
 
 import { bitsOf, isSubByte } from "@tensorferry/core/base/DType"

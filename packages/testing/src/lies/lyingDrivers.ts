@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Ways of telling lies: a driver that prepares other messages, answers wrongly while they move, or spoils what arrived. */
 
 import type { Message } from "@tensorferry/core/ir/Message"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Drivers that move the wrong bytes, or tell wrongly how far they are. */
 
 import { equalShapes, rowMajorStrides } from "@tensorferry/core/base/Region"

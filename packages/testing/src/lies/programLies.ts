@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Drivers that mix up programs, peers and times, or change values on the way. */
 
 import { copyDriverError, type Program } from "@tensorferry/core/service/CopyDriver"

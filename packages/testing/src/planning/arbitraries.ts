@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Generators of what planners and executors must handle. Every size is bounded on purpose: an unbounded integer would be
  * generated small, and a product of bounded ones must still fit a test.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What must hold for any planner's plans, each law as a function that lists its violations; an empty list means that it
  * holds. Laws count elements one by one and share no code with `PlanCheck`, so the two check each other.

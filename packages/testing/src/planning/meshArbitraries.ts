@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Generators of pairs of mesh layouts and tensors: meshes of up to 4 dimensions and 24 ranks in any order, the same ranks
  * on both sides, others, or some in common; every placement; uneven, empty and single-element dimensions.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What must hold for the mesh plans of any pair of layouts, each law as a function that lists its violations. Elements are
  * numbered and followed one by one; nothing is shared with the planner.

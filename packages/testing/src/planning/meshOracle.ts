@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Carries out the mesh plans of all ranks on plain arrays: contributions, reductions in the plan's order, casts, buckets
  * packed by the sender and unpacked by the receiver, each by its own plan. Destinations are poisoned first, and every write

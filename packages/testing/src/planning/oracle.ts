@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What must be true of an update, found by brute force: every element of every tensor is numbered in the whole model, the
  * source gets the numbers that it should hold, the plan is carried out with real bytes, and every element of the

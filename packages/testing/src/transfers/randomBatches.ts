@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Batches of transfers run by ranks of one process over a driver: three rounds with new contents, and again in memory that
  * was allocated anew, every byte judged.

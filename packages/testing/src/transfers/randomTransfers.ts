@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Random batches of messages between all ranks, the same text on every rank, and their judgement byte by byte.
  */

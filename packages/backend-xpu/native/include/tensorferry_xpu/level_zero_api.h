@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * What of Level Zero's interface is used, in declarations of our own: nothing of the vendor's is needed to build. Plain
  * values; any thread.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * One run's operations in the order and form that ranks agree on. Pure.
  *

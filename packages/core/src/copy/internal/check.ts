@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What one rank's queue must be before the others hear of it. Pure.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Compiles a batch: gives its messages memory and has the driver prepare them.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The life of a service's driver: built at first, and again by the first run after it broke.
  *

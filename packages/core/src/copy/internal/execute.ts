@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Carries out what the ranks agreed on: copies within this rank and rounds of messages with the others, at once.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * How all ranks agree on a batch before any byte moves, and on the outcome afterwards.
  *

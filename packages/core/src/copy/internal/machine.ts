@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Keeps the state of a copy service and carries out what its transitions ask for.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Cuts a batch into messages before they have memory. Pure.
  *

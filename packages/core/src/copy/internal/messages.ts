@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Messages that ranks send each other again and again, as JSON that a schema checks. Runs repeat themselves and so do their
  * messages: one that says what the last one said is neither written nor read again, which for small transfers would take longer

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** What a copy service is made of and keeps from its first run to its last. */
 import type * as Scope from "effect/Scope"
 import type { Rank } from "../../base/Ids.ts"

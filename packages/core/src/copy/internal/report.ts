@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** What a run reports: its totals, and by peer the path that its program took. Pure. */
 import type { Rank } from "../../base/Ids.ts"
 import type { PeerPath } from "../../service/CopyDriver.ts"

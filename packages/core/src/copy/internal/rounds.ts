@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A batch as rounds of messages: how many a rank needs, the staging buffers they pass through where the driver cannot gather,
  * and the moves between tensors and staging.

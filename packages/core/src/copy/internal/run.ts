@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * One run of a copy service: agreement, compilation, execution and outcome, as events of its machine.
  *

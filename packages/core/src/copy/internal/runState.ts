@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The states of a copy service, as data. Pure: what a service does between two steps of a run follows from what `step`
  * answers, the next state and what is to be done about the one before.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** How all ranks settle whether a step of a run went well. */
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"

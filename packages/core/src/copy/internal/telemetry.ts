@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What a copy service tells of its runs: seconds per phase for the report, spans where somebody traces, and metrics.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Calls into a driver, each with a bound: those that end at once by their time, transfers by their progress.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Who may join a TCP group: the handshake of one connection, up to the rank that has joined or the reason why it has not.
  *

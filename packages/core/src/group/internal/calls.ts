@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The calls of one process that wait for a delivery, by call number.
  *

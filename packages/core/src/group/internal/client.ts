@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The end of a TCP group at every rank but 0: one connection to rank 0's hub.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * One socket as a stream of frames. Owns the socket: its errors, limits and end.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Wording of the failures of collectives, one place for all implementations.
  *

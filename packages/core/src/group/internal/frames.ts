@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Frames between the members of a TCP group: u32 little-endian body length, u8 type, body.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * A `ProcessGroup` over any transport that can exchange payloads between members: numbering, subgroups, and the three
  * collectives, which are all one exchange. The operation is part of the label, so ranks in different operations of the

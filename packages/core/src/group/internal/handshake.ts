@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * How the two ends of a connection prove to each other that they hold the same token, without sending it: each answers
  * the other's fresh challenge with a keyed code over both challenges, the claimed rank and size, and its own role, so no

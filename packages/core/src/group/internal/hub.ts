@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Where members of collectives meet: collects the payloads of all members and hands each of them all of them. Shared by
  * the in-process and the TCP group. A synchronous state machine without clock, timers or sockets: the caller states the

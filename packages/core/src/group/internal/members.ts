@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The admitted ranks of a TCP group, as rank 0 reaches them: deliveries of the hub, beats, and the goodbye.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The connections that rank 0 has turned away, for the people who wait.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Rank 0's end of a TCP group: listens, admits the other ranks, and runs the hub, of which rank 0 is a member too.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * The clock of deadlines over sockets: it counts only time in which this process ran. A process that was stopped, or
  * starved of processor time, must not blame others for what it could not hear meanwhile.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** What a replay pipeline has spent and done, added up for its report. */
 import type { ReplayPipelineReport } from "../ReplayPipelineReport.ts"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * What must hold of slots and tensors before a device hears of them, and the errors where it does not.
  */

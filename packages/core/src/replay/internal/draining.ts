@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** Waits of those who are about to release memory: until the copies that use it have ended, be they ready or not. */
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"

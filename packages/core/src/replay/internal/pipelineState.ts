@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Which batches a replay pipeline has, and which of its slots is whose, as data. Pure: the pipeline follows from what the
  * transitions answer.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Prepares batches of a replay pipeline in the background: packed by the collector, then copied into the device slot.
  *

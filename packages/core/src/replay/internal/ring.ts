@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /** What all parts of one replay backend share: its slots, what it refuses, and whether it is closed. */
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * One slot's state and its transitions. Synchronous: whoever changes a slot does so in one step, and wakes who waits.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Submissions into the slots of a replay backend: prepared once per pair of tensors, made at once, or recorded for the
  * consumer's wait.

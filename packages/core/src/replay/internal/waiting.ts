@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * Waits of consumers: on the host until a copy has ended, or on a stream behind it.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * The vendor's functions as this project uses them: one table of pointers with our names, filled from CUDA's or HIP's names.
  *

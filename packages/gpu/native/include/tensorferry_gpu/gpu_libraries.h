@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * The vendor's libraries of this process: found by lists of names, opened, and their functions looked up.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Objects of the vendor with one owner each, and the current device of a thread.
  *

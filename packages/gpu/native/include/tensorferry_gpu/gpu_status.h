@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Answers of the vendor's functions as Status: the function's name, the error's name and text, and its number.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * What was made on a device and is given back at its end: the base of all handles that JavaScript holds.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * How another addon takes part in programs: its library's work goes onto their streams, as steps of the kind "call".
  *

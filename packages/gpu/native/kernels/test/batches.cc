@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Tables: every index is covered once, tables are small, and what cannot be compiled is refused.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Block scaling of random form against plain arithmetic on real numbers, element by element.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * All pairs of types give the bits of the host's kernels: every pattern of 8 and 16 bits, and wider ones at random and where
  * something ends.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Copies, fills and casts of random form against the naive reference, in memory that is compared whole: what nobody should
  * have written must be as before.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Reductions of random form against the host's kernels, element by element.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * The naive reference: one element after another, casts by the kernels of the host's backend.
  */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Names that run-time compilers know by themselves, so that a plain compiler can read the kernels as those do: without any
  * header. Declarations only; nothing of this runs.

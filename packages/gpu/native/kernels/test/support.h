@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * What the tests of kernels share: checks that count, seeded numbers, launches of kernels as plain C++, a naive reference.
  * One thread.
