@@ -8,7 +8,6 @@
 import { readFileSync } from "node:fs"
 import { gunzipSync } from "node:zlib"
 import type { DType } from "@tensorferry/core/base/DType"
-import { presets } from "@tensorferry/core/layout/ModelFamilies"
 import { type ModelTensor, modelLayout, type ParallelConfig, worldSizeOf } from "@tensorferry/core/layout/ModelLayout"
 import { parametersOf, type Roster } from "@tensorferry/core/layout/Roster"
 import { clusterTraffic } from "@tensorferry/core/planner/Estimate"
@@ -19,6 +18,7 @@ import {
   readRosters,
   readStatements
 } from "@tensorferry/core/reshard/RosterMessages"
+import { presets } from "@tensorferry/model/ModelFamilies"
 import * as Result from "effect/Result"
 import { type BenchResult, median, sample } from "./measure.ts"
 

@@ -22,7 +22,6 @@ const packages: Readonly<Record<string, Room>> = {
     rank: 0,
     folders: {
       base: 0,
-      socket: 1,
       tensor: 1,
       layout: 2,
       checkpoint: 2,
@@ -48,7 +47,10 @@ const packages: Readonly<Record<string, Room>> = {
   "backend-cuda": { rank: 3, folders: { planning: 0 } },
   "backend-nvshmem": { rank: 3, folders: { planning: 0 } },
   "backend-xpu": { rank: 3 },
-  bus: { rank: 3, folders: { wire: 0, store: 0, command: 1, payload: 1, queue: 2, state: 2, agent: 3, client: 3 } },
+  bus: {
+    rank: 3,
+    folders: { socket: 0, wire: 0, store: 1, command: 1, payload: 1, queue: 2, state: 2, agent: 3, client: 3 }
+  },
   cli: {
     rank: 4,
     folders: { text: 0, model: 0, machine: 1, replay: 1, job: 2, output: 3, report: 4, backends: 5, commands: 6 }

@@ -25,7 +25,7 @@ const files: Readonly<Record<string, ReadonlyArray<string>>> = {
   checkpoint: ["checkpoint"],
   ir: ["ir"],
   planner: ["planner"],
-  copy: ["socket", "service", "group", "copy"],
+  copy: ["service", "group", "copy"],
   transform: ["transform"],
   reshard: ["trace", "reshard", "mesh", "refit"],
   replay: ["replay"],

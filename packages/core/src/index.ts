@@ -55,7 +55,6 @@ export { TransferOp } from "./ir/TransferOp.ts"
 // Layouts.
 export * as DeviceMesh from "./layout/DeviceMesh.ts"
 export * as MeshText from "./layout/MeshText.ts"
-export * as ModelFamilies from "./layout/ModelFamilies.ts"
 export * as ModelLayout from "./layout/ModelLayout.ts"
 export * as ParameterMetadata from "./layout/ParameterMetadata.ts"
 export * as ParameterNames from "./layout/ParameterNames.ts"

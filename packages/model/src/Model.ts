@@ -5,11 +5,11 @@
  */
 import type { Region, Shape } from "@tensorferry/core/base/Region"
 import type { CheckpointError } from "@tensorferry/core/checkpoint/CheckpointError"
-import type { ModelConfig } from "@tensorferry/core/layout/ModelFamilies"
 import type { ModelTensor, ParallelConfig, Piece } from "@tensorferry/core/layout/ModelLayout"
 import type { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
 import type * as Effect from "effect/Effect"
 import type { ModelError } from "./ModelError.ts"
+import type { ModelConfig } from "./ModelFamilies.ts"
 
 /** An open model. Reads fail with what is wrong with its files. */
 export interface Model {

@@ -10,14 +10,13 @@ import { bitsOf, DType, fromSafetensorsName } from "@tensorferry/core/base/DType
 import { isInside, isRepresentable, Shape } from "@tensorferry/core/base/Region"
 import { readSmallFile, textByteLimit } from "@tensorferry/core/checkpoint/FileAccess"
 import { regionRuns } from "@tensorferry/core/checkpoint/RegionRuns"
-
-import { ModelConfig } from "@tensorferry/core/layout/ModelFamilies"
 import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import type { Model } from "./Model.ts"
 import { type ModelError, modelError } from "./ModelError.ts"
+import { ModelConfig } from "./ModelFamilies.ts"
 
 /** What the names of such models begin with; the path of a file of shapes follows. */
 export const syntheticPrefix = "synthetic:"

@@ -8,9 +8,10 @@
  * - Entries that a connection put as ephemeral go with the connection.
  * - A connection that breaks the protocol, does not prove itself in time or does not read what it is sent is closed.
  */
-import type { FramedSocket } from "@tensorferry/core/socket/FramedSocket"
-import { listen } from "@tensorferry/core/socket/GuardedSocket"
+
 import * as Effect from "effect/Effect"
+import type { FramedSocket } from "../socket/FramedSocket.ts"
+import { listen } from "../socket/GuardedSocket.ts"
 import { isLoopback } from "./addresses.ts"
 import { KeyValueMap } from "./KeyValueMap.ts"
 import { keyValueError } from "./KeyValueStore.ts"

@@ -5,10 +5,11 @@
  * Invariant: when the connection ends, everything that waits on it fails, and nothing waits for ever: every request has a
  * deadline.
  */
-import type { SocketClosed } from "@tensorferry/core/socket/FramedSocket"
-import { open, type SocketRefused } from "@tensorferry/core/socket/GuardedSocket"
+
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import type { SocketClosed } from "../socket/FramedSocket.ts"
+import { open, type SocketRefused } from "../socket/GuardedSocket.ts"
 import { type KeyValueError, keyValueError } from "./KeyValueStore.ts"
 import { clientTalk, type FromClient, type FromServer, guardOf } from "./messages.ts"
 

@@ -2,10 +2,11 @@
 /**
  * What a store and its clients say to each other, and the guard of their connections: JSON texts in frames of one type.
  */
-import type { FramedSocket } from "@tensorferry/core/socket/FramedSocket"
-import type { Guard } from "@tensorferry/core/socket/GuardedSocket"
+
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
+import type { FramedSocket } from "../socket/FramedSocket.ts"
+import type { Guard } from "../socket/GuardedSocket.ts"
 
 export const FromClient = Schema.Union([
   Schema.Struct({

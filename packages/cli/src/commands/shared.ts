@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Flags and choices that `reshard` and `plan` have in common. */
 
-import { type KvHeads, presetNames } from "@tensorferry/core/layout/ModelFamilies"
 import { formatParallelConfig, type ParallelConfig, parseParallelConfig } from "@tensorferry/core/layout/ModelLayout"
 import type { LayoutChoice } from "@tensorferry/model/layouts"
 import type { Model } from "@tensorferry/model/Model"
 import { modelError } from "@tensorferry/model/ModelError"
+import { type KvHeads, presetNames } from "@tensorferry/model/ModelFamilies"
 import * as Argument from "effect/cli/Argument"
 import * as CliError from "effect/cli/CliError"
 import * as Flag from "effect/cli/Flag"

@@ -5,10 +5,10 @@
  */
 import * as path from "node:path"
 import { readSmallFile } from "@tensorferry/core/checkpoint/FileAccess"
-import { findPreset, type KvHeads, ModelConfig, presetNames } from "@tensorferry/core/layout/ModelFamilies"
 import { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
 import type { Model } from "@tensorferry/model/Model"
 import { type ModelError, modelError } from "@tensorferry/model/ModelError"
+import { findPreset, type KvHeads, ModelConfig, presetNames } from "@tensorferry/model/ModelFamilies"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"

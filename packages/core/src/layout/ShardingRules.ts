@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
  * How a model's tensors are cut over tensor-parallel ranks and spread over pipeline stages, by name. What is known of
- * model families is in ModelFamilies.ts.
+ * model families is in `@tensorferry/model`.
  *
  * Rules are tried in order, the first match wins. A tensor that no rule matches is an error that lists it, unless the
  * rules state a default: a forgotten rule must not turn into a silent replica.

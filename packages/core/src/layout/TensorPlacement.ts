@@ -22,6 +22,7 @@ export type Experts =
   | { readonly _tag: "Fused"; readonly count: number; readonly dim: number }
   | { readonly _tag: "Named"; readonly count: number; readonly number: number }
 
+/** A tensor of a model and the dimension that its rule cuts. */
 export interface PlacedTensor extends ModelTensor {
   readonly rule: ShardingRule
   /** The dimension that is cut; undefined for tensors that are not. */

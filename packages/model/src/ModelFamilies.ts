@@ -7,9 +7,10 @@
  * A preset is a function of the model's tensors and, where there is one, its config.json: fused and per-expert names,
  * heads, packed blocks and tied embeddings are read off them.
  */
+
+import type { ShardingRule, ShardingRules } from "@tensorferry/core/layout/ShardingRules"
+import type { ModelTensor } from "@tensorferry/core/layout/TensorPlacement"
 import * as Schema from "effect/Schema"
-import type { ShardingRule, ShardingRules } from "./ShardingRules.ts"
-import type { ModelTensor } from "./TensorPlacement.ts"
 
 const Count = Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 2 ** 31 }))
 

@@ -11,6 +11,7 @@
  */
 import { createHmac, randomBytes, timingSafeEqual } from "node:crypto"
 import { createServer, type Server } from "node:net"
+import { canonicalJson } from "@tensorferry/core/base/Digest"
 import * as Data from "effect/Data"
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -18,7 +19,6 @@ import * as FiberSet from "effect/FiberSet"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import type * as EffectScope from "effect/Scope"
-import { canonicalJson } from "../base/Digest.ts"
 import { type Address, attach, dial, type FramedSocket, type SocketClosed, type SocketLimits } from "./FramedSocket.ts"
 import type { Frame } from "./Frames.ts"
 

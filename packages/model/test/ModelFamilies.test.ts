@@ -6,17 +6,22 @@
 import { readdirSync, readFileSync } from "node:fs"
 import { gunzipSync } from "node:zlib"
 import { assert, describe, it } from "@effect/vitest"
+import { elementCount, type Interval, type Region, regionShape } from "@tensorferry/core/base/Region"
+import {
+  type ModelLayout,
+  type ModelTensor,
+  modelLayout,
+  parseParallelConfig
+} from "@tensorferry/core/layout/ModelLayout"
+import { coverageFault } from "@tensorferry/core/planner/Coverage"
+import { checkPlans } from "@tensorferry/core/planner/PlanCheck"
+import { indexRosters, planRank } from "@tensorferry/core/planner/RosterPlanner"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
-import { elementCount, type Interval, type Region, regionShape } from "../../src/base/Region.ts"
-import { findPreset, ModelConfig, type PresetInput, presetNames, presets } from "../../src/layout/ModelFamilies.ts"
-import { type ModelLayout, type ModelTensor, modelLayout, parseParallelConfig } from "../../src/layout/ModelLayout.ts"
-import { coverageFault } from "../../src/planner/Coverage.ts"
-import { checkPlans } from "../../src/planner/PlanCheck.ts"
-import { indexRosters, planRank } from "../../src/planner/RosterPlanner.ts"
+import { findPreset, ModelConfig, type PresetInput, presetNames, presets } from "../src/ModelFamilies.ts"
 
-const shapesFolder = new URL("../../../../bench/shapes/", import.meta.url)
-const models = new URL("../data/models/", import.meta.url)
+const shapesFolder = new URL("../../../bench/shapes/", import.meta.url)
+const models = new URL("./data/models/", import.meta.url)
 
 const shapesOf = (file: string): ReadonlyArray<ModelTensor> => {
   const text = gunzipSync(readFileSync(new URL(file, shapesFolder))).toString("utf8")
