@@ -1,4 +1,4 @@
-# The two commands of the README, and what CI runs behind them. Node 24 and pnpm come from the npm registry; only npm and a
+# The two commands of the README, and the tests that run nightly. Node 24 and pnpm come from the npm registry; only npm and a
 # C++ compiler with CMake are needed.
 PNPM ?= npx --yes $(shell sed -n 's/.*"packageManager": *"\(pnpm@[^"+]*\).*/\1/p' package.json)
 .PHONY: setup demo test test-full test-counts
