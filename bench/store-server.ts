@@ -48,7 +48,7 @@ const rpc = Effect.gen(function* () {
     RpcServer.layer(StoreCalls).pipe(
       Layer.provide(handlers),
       Layer.provideMerge(RpcServer.layerProtocolSocketServer),
-      Layer.provideMerge(NodeSocketServer.layer({ port: 0, host: "127.0.0.1" })),
+      Layer.provideMerge(NodeSocketServer.layer({ port: 0, host: "127.0.0.1", noDelay: true })),
       Layer.provide(RpcSerialization.layerNdjson)
     )
   )

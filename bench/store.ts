@@ -30,7 +30,7 @@ const rpcStore = (port: number) =>
     const protocol = yield* Layer.build(
       RpcClient.layerProtocolSocket().pipe(
         Layer.provide(RpcSerialization.layerNdjson),
-        Layer.provide(NodeSocket.layerNet({ host: "127.0.0.1", port }))
+        Layer.provide(NodeSocket.layerNet({ host: "127.0.0.1", port, noDelay: true }))
       )
     )
     const client = yield* RpcClient.make(StoreCalls).pipe(Effect.provideContext(protocol))
