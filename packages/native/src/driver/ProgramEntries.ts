@@ -78,9 +78,10 @@ export const makeProgramEntries = <Kept extends object>(foreign: () => CopyDrive
       Effect.suspend(() => {
         const entry = entries.get(program)
         if (entry === undefined) return Effect.fail(foreign())
-        return Effect.tap(begin(entry), ({ cancel }) =>
+        return Effect.tap(begin(entry), ({ isComplete, cancel }) =>
           Effect.sync(() => {
-            entry.cancel = cancel
+            // A driver that gives up whenever it is cancelled would break over a transfer that has ended.
+            entry.cancel = Effect.flatMap(isComplete, (hasEnded) => (hasEnded ? Effect.void : cancel))
           })
         )
       })

@@ -58,7 +58,11 @@ describe("program entries", () => {
       const scope = yield* Scope.make()
       const entry = yield* Scope.provide(entries.add(program, { name: "mine" }), scope)
       const cancelled: Array<string> = []
-      const flight = (name: string): InFlight => ({ ...nothingToMove, cancel: Effect.sync(() => cancelled.push(name)) })
+      const flight = (name: string): InFlight => ({
+        ...nothingToMove,
+        isComplete: Effect.succeed(false),
+        cancel: Effect.sync(() => cancelled.push(name))
+      })
       yield* entries.start(program, () => Effect.succeed(flight("first")))
       yield* entries.start(program, ({ name }) => Effect.succeed(flight(name)))
       assert.deepStrictEqual(cancelled, [])
@@ -66,6 +70,22 @@ describe("program entries", () => {
       assert.deepStrictEqual(cancelled, ["mine"])
       assert.isFalse(entry.isUsable)
       assert.isFalse(entries.find(program)?.isUsable)
+    })
+  )
+
+  it.effect("leave a transfer alone that has ended before the scope does", () =>
+    Effect.gen(function* () {
+      const entries = entriesOf()
+      const { program } = programOf()
+      const scope = yield* Scope.make()
+      yield* Scope.provide(entries.add(program, { name: "mine" }), scope)
+      let isCancelled = false
+      const cancel = Effect.sync(() => {
+        isCancelled = true
+      })
+      yield* entries.start(program, () => Effect.succeed({ ...nothingToMove, cancel }))
+      yield* Scope.close(scope, Exit.void)
+      assert.isFalse(isCancelled)
     })
   )
 })
