@@ -13,6 +13,7 @@ import { type ReplayTransferError, replayTransferError } from "@tensorferry/core
 import { cpu, type Device } from "@tensorferry/core/tensor/Device"
 import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
 import { type Tensor, tensorByteLength, tensorView } from "@tensorferry/core/tensor/Tensor"
+import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
 
@@ -87,32 +88,20 @@ export const makeThreadDevice = (device: Device): Effect.Effect<ThreadDevice, ne
           )
 
     const copyOf = (order: Omit<CopyOrder, "id">): ReplayCopy => {
-      let isDone = true
-      const waiting = new Set<() => void>()
-      const wait = Effect.callback<void>((resume) => {
-        if (isDone) return resume(Effect.void)
-        const wake = () => resume(Effect.void)
-        waiting.add(wake)
-        return Effect.sync(() => {
-          waiting.delete(wake)
-        })
-      })
+      let done = Deferred.makeUnsafe<void>()
+      Deferred.doneUnsafe(done, Effect.void)
+      const wait = Effect.suspend(() => Deferred.await(done))
       return {
         start: () => {
           const id = ++lastId
-          isDone = false
-          unfinished.set(id, () => {
-            isDone = true
-            // Who is woken may start the next copy and wait for that one at once.
-            const woken = [...waiting]
-            waiting.clear()
-            for (const wake of woken) wake()
-          })
+          const ended = Deferred.makeUnsafe<void>()
+          done = ended
+          unfinished.set(id, () => Deferred.doneUnsafe(ended, Effect.void))
           worker.ref()
           worker.postMessage({ ...order, id } satisfies CopyOrder)
           return undefined
         },
-        isDone: () => isDone,
+        isDone: () => Deferred.isDoneUnsafe(done),
         wait,
         // The device has no streams: its consumer waits on the host.
         streamWait: () => wait,

@@ -11,19 +11,16 @@ import { mkdir, readdir, readFile, rename, rm, writeFile } from "node:fs/promise
 import * as path from "node:path"
 import type { Rank } from "@tensorferry/core/base/Ids"
 import type { Message } from "@tensorferry/core/ir/Message"
-import {
-  type CopyDriverCapabilities,
-  type CopyDriverError,
-  type CopyDriverShape,
-  copyDriverError,
-  type InFlight,
-  type Program
-} from "@tensorferry/core/service/CopyDriver"
+import type { CopyDriverCapabilities, CopyDriverError, CopyDriverShape } from "@tensorferry/core/service/CopyDriver"
 import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
+import { makeDriverAgreement } from "@tensorferry/native/driver/DriverAgreement"
+import { driverErrors } from "@tensorferry/native/driver/DriverErrors"
+import { onePath } from "@tensorferry/native/driver/PeerPaths"
+import { makeProgramEntries } from "@tensorferry/native/driver/ProgramEntries"
+import { forkTransfer, messageBytes } from "@tensorferry/native/driver/Transfers"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
-import * as Fiber from "effect/Fiber"
+import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
 
 export const capabilities: CopyDriverCapabilities = {
@@ -45,37 +42,6 @@ const lookAgain = "200 millis"
 
 const isAbsent = (cause: unknown): boolean => (cause as { readonly code?: unknown }).code === "ENOENT"
 
-/** One call of the file system. It ends before its fiber does, so that nothing touches a region afterwards. */
-const fileCall = <A>(op: string, file: string, call: () => Promise<A>): Effect.Effect<A, CopyDriverError> =>
-  Effect.uninterruptible(
-    Effect.tryPromise({
-      try: call,
-      catch: (cause) =>
-        copyDriverError("TransportFailed", {
-          backend: "spool",
-          op,
-          file,
-          detail: `${String(cause)}.`,
-          remedy: "See that all ranks can write to the folder, and that it has space."
-        })
-    })
-  )
-
-/** The bytes of a message. Without the capability `gather`, a message is one dense part. */
-const bytesOf = ({ parts: [part], byteLength, peer }: Message): Effect.Effect<Uint8Array, CopyDriverError> => {
-  const { storage, byteOffset } = part!.tensor
-  return storage.bytes === undefined || storage.isFreed()
-    ? Effect.fail(
-        copyDriverError("UnreachableMemory", {
-          backend: "spool",
-          peer,
-          detail: "The tensor's memory shows no bytes to the host, or was freed.",
-          remedy: "Give tensors of the host that live until the run has ended."
-        })
-      )
-    : Effect.succeed(storage.bytes.subarray(byteOffset, byteOffset + byteLength))
-}
-
 export const spoolDriver = (
   folder: string
 ): Effect.Effect<CopyDriverShape, CopyDriverError, ProcessGroup | Scope.Scope> =>
@@ -83,6 +49,20 @@ export const spoolDriver = (
     const group = yield* ProcessGroup
     const scope = yield* Effect.scope
     const { rank } = group
+    const errors = driverErrors("spool", rank, {
+      TransportFailed:
+        "See that all ranks can write to the folder, that it has space, and that nothing else writes to it."
+    })
+
+    /** One call of the file system. It ends before its fiber does, so that nothing touches a region afterwards. */
+    const fileCall = <A>(op: string, file: string, call: () => Promise<A>): Effect.Effect<A, CopyDriverError> =>
+      Effect.uninterruptible(
+        Effect.tryPromise({
+          try: call,
+          catch: (cause) => errors.fail("TransportFailed", `${file}: ${String(cause)}.`, { op })
+        })
+      )
+
     const inboxOf = (member: Rank): string => path.join(folder, `inbox-${member}`)
     const inbox = inboxOf(rank)
     yield* fileCall("open", inbox, () => mkdir(inbox, { recursive: true }))
@@ -92,9 +72,9 @@ export const spoolDriver = (
     yield* Effect.acquireRelease(
       Effect.sync(() =>
         watch(inbox, () => {
-          const told = changed
+          const seen = changed
           changed = Deferred.makeUnsafe()
-          Deferred.doneUnsafe(told, Effect.void)
+          Deferred.doneUnsafe(seen, Effect.void)
         })
       ),
       (watcher) => Effect.sync(() => watcher.close())
@@ -105,7 +85,7 @@ export const spoolDriver = (
 
     const send = Effect.fnUntraced(function* (run: string, message: Message) {
       const file = fileOf(run, rank, message.peer, message.index)
-      const bytes = yield* bytesOf(message)
+      const bytes = yield* messageBytes(errors, message)
       yield* fileCall("send", file, async () => {
         const unfinished = path.join(folder, `${run}.${rank}.${message.peer}.${message.index}.part`)
         await mkdir(inboxOf(message.peer), { recursive: true })
@@ -131,16 +111,10 @@ export const spoolDriver = (
     const receive = Effect.fnUntraced(function* (run: string, message: Message) {
       const file = fileOf(run, message.peer, rank, message.index)
       const found = yield* take(file)
-      const bytes = yield* bytesOf(message)
+      const bytes = yield* messageBytes(errors, message)
       if (found.byteLength !== bytes.byteLength) {
-        return yield* copyDriverError("TransportFailed", {
-          backend: "spool",
-          peer: message.peer,
-          op: "receive",
-          file,
-          detail: `It has ${found.byteLength} bytes instead of ${bytes.byteLength}.`,
-          remedy: "Use a folder that nothing else writes to."
-        })
+        const detail = `${file} has ${found.byteLength} bytes instead of ${bytes.byteLength}.`
+        return yield* errors.fail("TransportFailed", detail, { peer: message.peer, op: "receive" })
       }
       bytes.set(found)
       yield* fileCall("receive", file, () => rm(file, { force: true }))
@@ -156,15 +130,16 @@ export const spoolDriver = (
 
     /** An identity of rank 0's making, the same on all ranks. */
     const shareIdentity = Effect.map(
-      group.broadcast("spool program", 0, new TextEncoder().encode(crypto.randomUUID())),
+      makeDriverAgreement(group, errors).fromRoot("program", () => Result.succeed(Buffer.from(crypto.randomUUID())), {
+        detail: "Rank 0 has no identity.",
+        op: "prepare"
+      }),
       (bytes) => new TextDecoder().decode(bytes)
-    ).pipe(
-      Effect.mapError(({ reason }) =>
-        copyDriverError(reason._tag === "PeerGone" ? "PeerGone" : "TransportFailed", { ...reason, op: "prepare" })
-      )
     )
 
-    const known = new WeakMap<Program, { readonly identity: string; starts: number }>()
+    const entries = makeProgramEntries<{ readonly identity: string; starts: number }>(() =>
+      errors.fail("InvalidProgram", "The program was prepared by another driver.", { op: "start" })
+    )
 
     return {
       name: "spool",
@@ -174,46 +149,23 @@ export const spoolDriver = (
       prepare: (messages) =>
         Effect.gen(function* () {
           const identity = yield* Effect.acquireRelease(shareIdentity, sweep)
-          const peers = [...new Set(messages.map(({ peer }) => peer))]
-          const paths = peers.map((peer) => ({ peer, path: "files", reason: `inboxes in ${folder}` }))
-          const program: Program = { messages, paths }
-          known.set(program, { identity, starts: 0 })
+          const program = { messages, paths: onePath(messages, "files", `inboxes in ${folder}`) }
+          yield* entries.add(program, { identity, starts: 0 })
           return program
         }),
       start: (program) =>
-        Effect.gen(function* (): Effect.fn.Return<InFlight, CopyDriverError> {
-          const prepared = known.get(program)
-          if (prepared === undefined) {
-            return yield* copyDriverError("InvalidProgram", {
-              backend: "spool",
-              detail: "The program was prepared by another driver.",
-              remedy: "Start what this driver prepared."
-            })
-          }
-          const run = `${prepared.identity}-${++prepared.starts}`
-          let movedBytes = 0
-          const moving = (direction: Message["direction"], move: typeof send) =>
-            Effect.forEach(
-              program.messages.filter((message) => message.direction === direction),
-              (message) =>
-                Effect.tap(move(run, message), () =>
-                  Effect.sync(() => {
-                    movedBytes += message.byteLength
-                  })
-                ),
-              { concurrency, discard: true }
-            )
-          // A send waits for nobody, so any number of them may go before a receive.
-          const both = Effect.all([moving("send", send), moving("recv", receive)], { concurrency: 2, discard: true })
-          const fiber = yield* Effect.forkIn(both, scope)
-          return {
-            isComplete: Effect.sync(() => fiber.pollUnsafe() !== undefined),
-            await: Effect.flatMap(Fiber.await(fiber), (exit) =>
-              Exit.isSuccess(exit) ? Effect.void : Effect.failCause(exit.cause)
-            ),
-            cancel: Fiber.interrupt(fiber),
-            movedBytes: Effect.sync(() => movedBytes)
-          }
+        entries.start(program, (entry) => {
+          const run = `${entry.identity}-${++entry.starts}`
+          return forkTransfer(scope, (moved) => {
+            const moving = (direction: Message["direction"], move: typeof send) =>
+              Effect.forEach(
+                program.messages.filter((message) => message.direction === direction),
+                (message) => Effect.tap(move(run, message), () => Effect.sync(() => moved(message.byteLength))),
+                { concurrency, discard: true }
+              )
+            // A send waits for nobody, so any number of them may go before a receive.
+            return Effect.all([moving("send", send), moving("recv", receive)], { concurrency: 2, discard: true })
+          })
         })
     }
   })
