@@ -4,7 +4,7 @@
  */
 #include "session.h"
 
-#include "apart.h"
+#include "run_detached.h"
 
 namespace tensorferry::nvshmem {
 namespace {
@@ -19,7 +19,7 @@ Status bind(const gpu::GpuApi& api, int ordinal) {
 
 Status Session::join(const UniqueId& id, const CancelToken& token) {
   auto self = shared_from_this();
-  return runApart("join", token, [self, id]() mutable -> Status {
+  return runDetached("join", token, [self, id]() mutable -> Status {
     const NvshmemApi& api = self->api();
     Status status = bind(self->gpu(), self->ordinal);
     if (!status.ok()) return status;
@@ -51,7 +51,7 @@ Status Session::join(const UniqueId& id, const CancelToken& token) {
 Result<void*> Session::allocate(size_t bytes, const CancelToken& token) {
   auto self = shared_from_this();
   auto address = std::make_shared<void*>(nullptr);
-  Status status = runApart("allocate", token, [self, bytes, address]() -> Status {
+  Status status = runDetached("allocate", token, [self, bytes, address]() -> Status {
     Status bound = bind(self->gpu(), self->ordinal);
     if (!bound.ok()) return bound;
     *address = self->api().allocate(bytes);
@@ -67,7 +67,7 @@ Result<void*> Session::allocate(size_t bytes, const CancelToken& token) {
 Status Session::leave(const CancelToken& token) {
   if (!open_.exchange(false)) return failure(Code::InvalidHandle, "leave", "The session is closed.");
   auto self = shared_from_this();
-  return runApart("leave", token, [self]() -> Status {
+  return runDetached("leave", token, [self]() -> Status {
     Status status = bind(self->gpu(), self->ordinal);
     if (!status.ok()) return status;
     self->telling.reset();

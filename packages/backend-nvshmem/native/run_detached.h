@@ -20,7 +20,7 @@
 namespace tensorferry::nvshmem {
 
 /** Ends with the body's answer, or with Cancelled when the token is cancelled before. */
-inline Status runApart(const char* op, const CancelToken& token, std::function<Status()> body) {
+inline Status runDetached(const char* op, const CancelToken& token, std::function<Status()> body) {
   struct Attempt {
     std::mutex mutex;
     std::condition_variable over;
