@@ -4,8 +4,7 @@
  */
 #include <cstring>
 
-#include <tensorferry/dtype.h>
-#include <tensorferry/napi_jobs.h>
+#include <tensorferry/addon.h>
 
 #include <tensorferry_gpu/arguments.h>
 #include "exchange.h"
@@ -14,7 +13,6 @@ namespace tensorferry::nvshmem {
 namespace {
 
 using gpu::argument;
-using gpu::badHandle;
 using gpu::bigint;
 using gpu::readBigint;
 using gpu::readNumber;
@@ -237,42 +235,15 @@ Napi::Value startStep(const Napi::CallbackInfo& info) {
   });
 }
 
-Napi::Value cancelJob(const Napi::CallbackInfo& info) {
-  return guarded(info, "cancel", [&]() -> Napi::Value {
-    auto job = unwrap<Job>(argument(info, 0));
-    if (job == nullptr) return badHandle(info.Env(), "cancel", "job");
-    job->cancel();
-    return succeed(info.Env());
-  });
-}
-
-Napi::Value movedBytes(const Napi::CallbackInfo& info) {
-  return guarded(info, "movedBytes", [&]() -> Napi::Value {
-    auto job = unwrap<Job>(argument(info, 0));
-    if (job == nullptr) return badHandle(info.Env(), "movedBytes", "job");
-    return succeed(info.Env(), Napi::Number::New(info.Env(), static_cast<double>(job->movedBytes.read())));
-  });
-}
-
-template <size_t Count>
-Napi::Array names(Napi::Env env, const char* const (&list)[Count]) {
-  Napi::Array array = Napi::Array::New(env, Count);
-  for (size_t i = 0; i < Count; i++) array.Set(static_cast<uint32_t>(i), list[i]);
-  return array;
-}
-
 Napi::Object initialise(Napi::Env env, Napi::Object exports) {
   auto* shared = new Shared;
   napi_add_env_cleanup_hook(env, [](void* data) { delete static_cast<Shared*>(data); }, shared);
-  Jobs* jobs = Jobs::create(env, "tensorferry-nvshmem");
+  Jobs* jobs = beginAddon(env, exports, "tensorferry-nvshmem", abiVersion);
   if (jobs == nullptr) return exports;
   shared->pool = jobs->makePool(waitingThreads);
   const auto add = [&](const char* name, Napi::Value (*function)(const Napi::CallbackInfo&)) {
     exports.Set(name, Napi::Function::New(env, function, name, shared));
   };
-  exports.Set("abiVersion", abiVersion);
-  exports.Set("dtypes", names(env, dtypeNames));
-  exports.Set("codes", names(env, codeNames));
   add("openLibrary", openLibraryOf);
   add("createUniqueId", createUniqueId);
   add("startJoin", startJoin);
@@ -286,8 +257,7 @@ Napi::Object initialise(Napi::Env env, Napi::Object exports) {
   add("startReset", startStep<&Exchange::reset>);
   add("startDecline", startStep<&Exchange::decline>);
   add("closeExchange", closeExchange);
-  add("cancelJob", cancelJob);
-  add("movedBytes", movedBytes);
+  bindJobControls<notOpen>(env, exports);
   return exports;
 }
 

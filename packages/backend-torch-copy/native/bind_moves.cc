@@ -4,7 +4,7 @@
  */
 #include <vector>
 
-#include <tensorferry/napi_jobs.h>
+#include <tensorferry/addon.h>
 
 #include "bindings.h"
 #include "moves.h"
@@ -13,40 +13,6 @@
 
 namespace tensorferry {
 namespace {
-
-Napi::Value createPool(const Napi::CallbackInfo& info) {
-  return guarded(info, "createPool", [&]() -> Napi::Value {
-    const double threads = info.Length() == 1 && info[0].IsNumber() ? info[0].As<Napi::Number>().DoubleValue() : 0;
-    if (!(threads >= 1 && threads <= 256)) return toJs(info.Env(), badArgument("createPool", "(threads: 1 to 256)"));
-    return succeed(info.Env(), wrap(info.Env(), Jobs::of(info.Env())->makePool(static_cast<unsigned>(threads))));
-  });
-}
-
-Napi::Value closePool(const Napi::CallbackInfo& info) {
-  return guarded(info, "closePool", [&]() -> Napi::Value {
-    auto pool = info.Length() == 1 ? unwrap<JobPool>(info[0]) : nullptr;
-    if (pool == nullptr) return toJs(info.Env(), badArgument("closePool", "(pool)"));
-    pool->pool.close();
-    return succeed(info.Env());
-  });
-}
-
-Napi::Value cancelJob(const Napi::CallbackInfo& info) {
-  return guarded(info, "cancelJob", [&]() -> Napi::Value {
-    auto job = info.Length() == 1 ? unwrap<Job>(info[0]) : nullptr;
-    if (job == nullptr) return toJs(info.Env(), badArgument("cancelJob", "(job)"));
-    job->cancel();
-    return succeed(info.Env());
-  });
-}
-
-Napi::Value movedBytes(const Napi::CallbackInfo& info) {
-  return guarded(info, "movedBytes", [&]() -> Napi::Value {
-    auto job = info.Length() == 1 ? unwrap<Job>(info[0]) : nullptr;
-    if (job == nullptr) return toJs(info.Env(), badArgument("movedBytes", "(job)"));
-    return succeed(info.Env(), Napi::Number::New(info.Env(), static_cast<double>(job->movedBytes.read())));
-  });
-}
 
 bool isTable(Napi::Value value) {
   return value.IsTypedArray() && value.As<Napi::TypedArray>().TypedArrayType() == napi_biguint64_array;
@@ -92,10 +58,8 @@ Napi::Value startQuantize(const Napi::CallbackInfo& info) {
 }  // namespace
 
 void bindMoves(Napi::Env env, Napi::Object exports) {
-  exports.Set("createPool", Napi::Function::New(env, createPool));
-  exports.Set("closePool", Napi::Function::New(env, closePool));
-  exports.Set("cancelJob", Napi::Function::New(env, cancelJob));
-  exports.Set("movedBytes", Napi::Function::New(env, movedBytes));
+  bindPools(env, exports);
+  bindJobControls<notOfKind>(env, exports);
   exports.Set("startMoves", Napi::Function::New(env, startMoves));
   exports.Set("startReduce", Napi::Function::New(env, startReduce));
   exports.Set("startQuantize", Napi::Function::New(env, startQuantize));

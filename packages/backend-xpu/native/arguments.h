@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include <tensorferry/napi_jobs.h>
+#include <tensorferry/addon.h>
 
 #include "device.h"
 
@@ -47,10 +47,6 @@ inline std::optional<std::vector<std::string>> readTexts(Napi::Value value) {
     texts.push_back(text.As<Napi::String>().Utf8Value());
   }
   return texts;
-}
-
-inline Napi::Object badHandle(Napi::Env env, const char* function, const char* kind) {
-  return toJs(env, failure(Code::InvalidHandle, function, std::string("This is no open ") + kind + "."));
 }
 
 /** The open device of a handle, or null. */

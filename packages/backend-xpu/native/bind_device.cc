@@ -135,31 +135,13 @@ Napi::Value closeDevice(const Napi::CallbackInfo& info) {
   });
 }
 
-Napi::Value cancelJob(const Napi::CallbackInfo& info) {
-  return guarded(info, "cancelJob", [&]() -> Napi::Value {
-    auto job = unwrap<Job>(argument(info, 0));
-    if (job == nullptr) return badHandle(info.Env(), "cancelJob", "job");
-    job->cancel();
-    return succeed(info.Env());
-  });
-}
-
-Napi::Value movedBytes(const Napi::CallbackInfo& info) {
-  return guarded(info, "movedBytes", [&]() -> Napi::Value {
-    auto job = unwrap<Job>(argument(info, 0));
-    if (job == nullptr) return badHandle(info.Env(), "movedBytes", "job");
-    return succeed(info.Env(), Napi::Number::New(info.Env(), static_cast<double>(job->movedBytes.read())));
-  });
-}
-
 }  // namespace
 
 void bindDevice(Napi::Env env, Napi::Object exports, Shared* shared) {
   exportFunction<startOpenDriver>(env, exports, "startOpenDriver", shared);
   exportFunction<startOpenDevice>(env, exports, "startOpenDevice", shared);
   exportFunction<closeDevice>(env, exports, "closeDevice", shared);
-  exportFunction<cancelJob>(env, exports, "cancelJob", shared);
-  exportFunction<movedBytes>(env, exports, "movedBytes", shared);
+  bindJobControls<notOpen>(env, exports);
 }
 
 }  // namespace tensorferry::xpu

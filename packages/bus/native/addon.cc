@@ -3,8 +3,7 @@
  * Entry point of the addon. Owns nothing but the order of initialisation; all state is per JavaScript environment, except
  * that a file of a process is open once, whoever opened it (see lmdb_file.h).
  */
-#include <tensorferry/dtype.h>
-#include <tensorferry/napi_jobs.h>
+#include <tensorferry/addon.h>
 
 #include "bindings.h"
 
@@ -15,12 +14,9 @@ namespace {
 constexpr int abiVersion = 3;
 
 Napi::Object initialise(Napi::Env env, Napi::Object exports) {
-  if (Jobs::create(env, "tensorferry bus") == nullptr) return exports;
-  exports.Set("abiVersion", abiVersion);
-  Napi::Array dtypes = Napi::Array::New(env);
-  for (const char* name : dtypeNames) dtypes.Set(dtypes.Length(), name);
-  exports.Set("dtypes", dtypes);
-  bindJobs(env, exports);
+  if (beginAddon(env, exports, "tensorferry bus", abiVersion) == nullptr) return exports;
+  bindPools(env, exports);
+  bindJobControls<notOfKind>(env, exports);
   bindCompletions(env, exports);
   bindFiles(env, exports);
   bindQueue(env, exports);

@@ -16,7 +16,6 @@ class LmdbFile;
 
 void bindCompletions(Napi::Env env, Napi::Object exports);
 void bindFiles(Napi::Env env, Napi::Object exports);
-void bindJobs(Napi::Env env, Napi::Object exports);
 void bindQueue(Napi::Env env, Napi::Object exports);
 void bindSemaphore(Napi::Env env, Napi::Object exports);
 void bindTorch(Napi::Env env, Napi::Object exports);

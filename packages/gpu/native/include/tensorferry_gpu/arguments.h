@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include <tensorferry/napi_jobs.h>
+#include <tensorferry/addon.h>
 
 #include <tensorferry_gpu/resource.h>
 
@@ -57,10 +57,6 @@ inline std::optional<std::vector<std::string>> readTexts(Napi::Value value) {
 /** What the argument at a place is; undefined beyond the end. */
 inline Napi::Value argument(const Napi::CallbackInfo& info, size_t index) {
   return index < info.Length() ? info[index] : info.Env().Undefined();
-}
-
-inline Napi::Object badHandle(Napi::Env env, const char* function, const char* kind) {
-  return toJs(env, failure(Code::InvalidHandle, function, std::string("This is no open ") + kind + "."));
 }
 
 /** The open resource of a handle, or null. */
