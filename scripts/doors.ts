@@ -68,7 +68,9 @@ const isOpen = (specifier: string): boolean => {
   const owner = tree.packages.find(({ name }) => specifier === name || specifier.startsWith(`${name}/`))
   if (owner === undefined) return true
   const table = owner.exports as Readonly<Record<string, unknown>>
-  return `.${specifier.slice(owner.name.length)}` in table
+  const key = `.${specifier.slice(owner.name.length)}`
+  // Prose may name a folder of doors.
+  return key in table || Object.keys(table).some((door) => door.startsWith(`${key}/`))
 }
 const markdownIn = (folder: string): ReadonlyArray<string> =>
   readdirSync(path.join(root, folder), { recursive: true, encoding: "utf8" })
