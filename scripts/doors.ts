@@ -9,7 +9,7 @@
 import { readdirSync, readFileSync, writeFileSync } from "node:fs"
 import * as path from "node:path"
 import { withoutWords } from "./doors/words.ts"
-import { readTree } from "./house/tree.ts"
+import { readTree, type SourceFile } from "./house/tree.ts"
 
 const root = path.resolve(import.meta.dirname, "..")
 
@@ -29,6 +29,18 @@ const published = (name: string, entry: Entry): Entry => {
   const module = entry.slice("./src/".length).replace(/\.ts$/, "")
   const folder = name === "@tensorferry/core" ? "dist/merged/modules" : "dist"
   return { types: `./dist/${module}.d.ts`, default: `./${folder}/${module}.js` }
+}
+
+/** The modules that a door opens: its own, and those it takes names from, unless they are doors themselves. */
+const opened = (source: SourceFile): ReadonlyArray<SourceFile> => {
+  const found = new Set([source])
+  for (const file of found) {
+    for (const [, from] of file.text.matchAll(/^export [^;]*? from "(\.[^"]+)"/gm)) {
+      const next = tree.byPath.get(path.posix.join(path.posix.dirname(file.path), from!))
+      if (next !== undefined) found.add(next)
+    }
+  }
+  return [...found]
 }
 
 /** The package itself first, its manifest last, modules by name between them. */
@@ -58,7 +70,8 @@ for (const { folder } of tree.packages) {
     const source = tree.byPath.get(path.posix.join(folder, entry))
     if (source === undefined) faults.push(`${folder}: ${key} leads to ${entry}, which is not there`)
     else if (manifest.private !== true) {
-      for (const { at, what } of withoutWords(source)) faults.push(`${at}: ${what} is public without words`)
+      for (const { at, what } of opened(source).flatMap(withoutWords))
+        faults.push(`${at}: ${what} is public without words`)
     }
   }
 }

@@ -1,36 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * Writes the reference of `@tensorferry/core` and its kit from docstrings, as Markdown pages: a page per namespace and name
- * of each entry point, with the header of its file where it has no words of its own. Pages of types that are made from a
- * schema show the schema, whose fields have the words.
+ * Writes the reference of the published packages from docstrings, as Markdown pages: a folder per package, in it one per
+ * module that `exports` names, with the header of a file where its subject has no words of its own. Pages of types that are
+ * made from a schema show the schema, whose fields have the words.
  *
  * Usage: node generate.ts [FOLDER]
- * Exits with 1 and a list where a name of core's index has neither. Names of the kit without words are counted.
+ * Exits with 1 and a list where a public name has neither.
  */
 import { readFileSync } from "node:fs"
 import * as path from "node:path"
 import { Application, Comment, type Context, Converter, type DeclarationReflection, ReflectionKind } from "typedoc"
 import ts from "typescript"
+import { readTree } from "../house/tree.ts"
 
 const root = path.resolve(import.meta.dirname, "../..")
-const core = path.join(root, "packages/core")
 const folder = path.resolve(process.argv[2] ?? path.join(root, "docs/reference"))
 
-/** What `exports` of the package names, and the folder of its pages. */
-const entryPoints: ReadonlyArray<readonly [file: string, name: string]> = [
-  ["index.ts", "core"],
-  ["testing/index.ts", "testing"],
-  ["testing/vitest.ts", "testing-vitest"]
-]
+/** The module behind each door of the published packages, by the name it is imported by. */
+const doors = new Map(
+  readTree(root).packages.flatMap((each) => {
+    const manifest = JSON.parse(readFileSync(path.join(root, each.folder, "package.json"), "utf8"))
+    const entries = Object.entries((manifest.exports ?? {}) as Record<string, unknown>)
+    if (manifest.private === true) return []
+    return entries.flatMap(([key, file]) =>
+      typeof file === "string" && file.endsWith(".ts")
+        ? [[path.join(root, each.folder, file), path.posix.join(path.basename(each.folder), key)] as const]
+        : []
+    )
+  })
+)
 
 const app = await Application.bootstrapWithPlugins({
-  entryPoints: entryPoints.map(([file]) => path.join(core, "src", file)),
-  tsconfig: path.join(core, "tsconfig.src.json"),
-  basePath: core,
+  entryPoints: [...doors.keys()],
+  tsconfig: path.join(root, "tsconfig.lint.json"),
+  basePath: root,
   plugin: ["typedoc-plugin-markdown"],
   outputs: [{ name: "markdown", path: folder }],
   readme: "none",
-  name: "@tensorferry/core",
+  name: "tensorferry",
   // What classes inherit from effect is effect's to document.
   excludeExternals: true,
   disableSources: true,
@@ -48,9 +55,9 @@ app.converter.convertType = (context: Context, typeOrNode: ts.Type | ts.TypeNode
 const fileOf = (reflection: DeclarationReflection): string | undefined =>
   reflection.project.getSymbolIdFromReflection(reflection)?.fileName
 
-/** The first comment of a file, which says what it owns. */
+/** The first block of a file, which says what it owns. The licence stands above it. */
 const headerOf = (file: string): string | undefined =>
-  /^\/\*\*([\s\S]*?)\*\//
+  /^(?:#!.*\n|\/\/.*\n)*\/\*\*([\s\S]*?)\*\//
     .exec(readFileSync(file, "utf8"))?.[1]
     ?.split("\n")
     .map((line) => line.replace(/^\s*\* ?/, ""))
@@ -88,9 +95,8 @@ const schemaOf = (context: Context, reflection: DeclarationReflection): string |
 }
 
 app.converter.on(Converter.EVENT_CREATE_DECLARATION, (_context, reflection) => {
-  if (!reflection.kindOf(ReflectionKind.Module)) return
-  const known = entryPoints.find(([file]) => fileOf(reflection) === path.join(core, "src", file))
-  if (known !== undefined) reflection.name = known[1]
+  const door = reflection.kindOf(ReflectionKind.Module) ? doors.get(fileOf(reflection) ?? "") : undefined
+  if (door !== undefined) reflection.name = door
 })
 
 app.converter.on(Converter.EVENT_RESOLVE_END, (context) => {
@@ -98,7 +104,8 @@ app.converter.on(Converter.EVENT_RESOLVE_END, (context) => {
   for (const reflection of names) {
     const file = fileOf(reflection)
     if (file === undefined || isDocumented(reflection)) continue
-    const isSubject = reflection.kindOf(scopes) || reflection.name === path.basename(file).replace(/\.ts$/, "")
+    const isSubject =
+      reflection.kindOf(scopes) || reflection.name.toLowerCase() === path.basename(file, ".ts").toLowerCase()
     const header = isSubject ? headerOf(file) : undefined
     if (header !== undefined) reflection.comment = new Comment([{ kind: "text", text: header }])
   }
@@ -115,12 +122,9 @@ if (project === undefined) process.exit(1)
 const names = publicNames(project)
 const documented = new Set(names.filter(isDocumented).map((reflection) => reflection.getFullName()))
 const undocumented = names.filter((reflection) => !documented.has(reflection.getFullName()))
-const bare = undocumented.filter((reflection) => /^core(\.|$)/.test(reflection.getFullName()))
 await app.generateOutputs(project)
-console.log(
-  `${names.length} names, ${undocumented.length} without documentation, ${bare.length} of them of core's index`
-)
-for (const reflection of bare) {
-  console.error(`${path.relative(core, fileOf(reflection) ?? "")}: ${reflection.getFullName()} has no documentation`)
+console.log(`${doors.size} modules, ${names.length} names, ${undocumented.length} without documentation`)
+for (const reflection of undocumented) {
+  console.error(`${path.relative(root, fileOf(reflection) ?? "")}: ${reflection.getFullName()} has no documentation`)
 }
-if (bare.length > 0 || app.logger.hasErrors()) process.exitCode = 1
+if (undocumented.length > 0 || app.logger.hasErrors()) process.exitCode = 1

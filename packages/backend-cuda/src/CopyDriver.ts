@@ -42,6 +42,7 @@ import type { DriverKind } from "./planning/route.ts"
 import { makePreparer } from "./prepareTransfer.ts"
 import { makePushTransfers, makeUnsettledPushes, type UnsettledPushes } from "./pushTransfers.ts"
 
+/** The driver, and what tests and benches ask of it besides. */
 export interface CudaCopyDriver extends CopyDriverShape {
   /** How long the parts of the latest run that ended well took; undefined before there is one. */
   readonly lastRun: Effect.Effect<RunTimes | undefined>
@@ -106,6 +107,10 @@ const openParts = Effect.fnUntraced(function* (
   return { kind, gpu, memory, group, options, errors, mappings, connections, sharing, unsettled }
 })
 
+/**
+ * The driver of one rank over an open device. Options are as the backend's; it fails with BackendError where the device
+ * or a library is missing.
+ */
 export const make = Effect.fnUntraced(function* (
   kind: DriverKind,
   group: ProcessGroupShape,

@@ -31,10 +31,12 @@ const Fields = Schema.Struct({
   )
 })
 
+/** Options of the CUDA and HIP backends, checked: the values as a type, the schema as a value. */
 export type CudaOptions = typeof Fields.Type
 
 export const CudaOptions = strictOptions(Fields)
 
+/** The names of all options, as messages list them. */
 export const optionNames = Object.keys(Fields.fields)
 
 const defaultStagingBytes = 2 ** 30

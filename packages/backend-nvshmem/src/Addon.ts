@@ -88,9 +88,12 @@ export const packageFolder = fileURLToPath(new URL("..", import.meta.url))
 
 const require = createRequire(import.meta.url)
 
-export const { load: loadAddon } = addonLoader<Addon>({
+const loader = addonLoader<Addon>({
   backend: packageName,
   folder: packageFolder,
   abiVersion: 1,
   open: (folder): unknown => require("node-gyp-build")(folder)
 })
+
+/** Loads the addon once per process. It fails with Unavailable, which lists what was tried. */
+export const loadAddon = loader.load

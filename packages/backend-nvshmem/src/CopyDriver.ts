@@ -44,6 +44,7 @@ import { decodeByteLength } from "./Publication.ts"
 import { makePreparer } from "./prepareExchange.ts"
 import { addSymmetric } from "./symmetricTensors.ts"
 
+/** The driver, and what tests and benches ask of it besides. */
 export interface NvshmemCopyDriver extends CopyDriverShape {
   /** How long the parts of the latest run that ended well took; undefined before there is one. */
   readonly lastRun: Effect.Effect<RunTimes | undefined>

@@ -7,7 +7,9 @@ import { strictOptions } from "@tensorferry/core/backend/StrictOptions"
 import { Bytes, defaultCopyEngineBytes, Files, type GpuOptions, gpuFields } from "@tensorferry/gpu/options"
 import * as Schema from "effect/Schema"
 
+/** The ways over which regions may be put. */
 export const pathPreferences = ["auto", "put", "direct"] as const
+/** One of the ways over which regions may be put. */
 export type PathPreference = (typeof pathPreferences)[number]
 
 const Fields = Schema.Struct({
@@ -41,10 +43,12 @@ const Fields = Schema.Struct({
   )
 })
 
+/** Options of the NVSHMEM backend, checked: the values as a type, the schema as a value. */
 export type NvshmemOptions = typeof Fields.Type
 
 export const NvshmemOptions = strictOptions(Fields)
 
+/** The names of all options, as messages list them. */
 export const optionNames = Object.keys(Fields.fields)
 
 /** What the device and its engine take. */
@@ -64,6 +68,7 @@ const defaultSlots = 4
 /** Slots in which batches are packed before they are put. */
 export const sendSlots = 2
 
+/** Sizes that the options set, in bytes, and the number of slots, with their defaults. */
 export const exchangeSizes = (options: NvshmemOptions) => ({
   slotBytes: options.slotBytes ?? defaultSlotBytes,
   slots: options.slots ?? defaultSlots,

@@ -49,6 +49,7 @@ import { defaultThreads } from "./TensorEngine.ts"
 import { type Fetch, makeSending } from "./tcp/sending.ts"
 import { unavailableBecause } from "./unavailable.ts"
 
+/** How the driver of host memory copies. */
 export interface CopyDriverOptions {
   /** Threads that copy; 2 by default. */
   readonly threads?: number
@@ -56,6 +57,7 @@ export interface CopyDriverOptions {
   readonly forbid?: ReadonlyArray<PathName>
 }
 
+/** What the driver of host memory promises; the conformance kit holds it to each flag. */
 export const capabilities: CopyDriverCapabilities = {
   gather: true,
   requiresProcessGroupBarrier: true,
@@ -97,6 +99,10 @@ const failureOf = (errors: DriverErrors, { peers }: CompiledMoves, failure: Nati
   return errors.fail("TransportFailed", describeFailure(failure), facts)
 }
 
+/**
+ * The driver over a loaded addon for one rank of a group. It fails with BackendError where no way to peers' memory
+ * works.
+ */
 export const make = Effect.fnUntraced(function* (
   addon: Addon,
   group: ProcessGroupShape,

@@ -35,6 +35,7 @@ import type { TorchCopyOptions } from "./options.ts"
 import { pinAll } from "./PinCount.ts"
 import * as HostEngine from "./TensorEngine.ts"
 
+/** When the simulated device copies. */
 export interface ReplayDeviceOptions {
   /** Copies are made by the consumer's wait: for devices that take work from one thread only. */
   readonly deferred?: boolean

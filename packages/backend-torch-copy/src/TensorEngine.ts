@@ -38,11 +38,13 @@ import * as HostMemory from "./HostMemory.ts"
 import { type PinCount, pinAll } from "./PinCount.ts"
 import { unavailableBecause } from "./unavailable.ts"
 
+/** How the engine of host memory works. */
 export interface TensorEngineOptions {
   /** Threads that copy; 2 by default. */
   readonly threads?: number
 }
 
+/** What the engine of host memory promises; the conformance kit holds it to each flag. */
 export const capabilities: TensorEngineCapabilities = {
   cast: true,
   reduce: true,
@@ -50,6 +52,7 @@ export const capabilities: TensorEngineCapabilities = {
   hostVisible: true
 }
 
+/** Threads that copy, cast and reduce where no option says otherwise. */
 export const defaultThreads = 2
 
 const failureOf = (op: string, failure: NativeFailure): TensorError =>

@@ -23,6 +23,7 @@ const Fields = Schema.Struct({
   )
 })
 
+/** Options of the torch-copy backend, checked: the values as a type, the schema as a value. */
 export type TorchCopyOptions = typeof Fields.Type
 
 export const TorchCopyOptions = strictOptions(Fields)

@@ -135,9 +135,15 @@ export const packageFolder = fileURLToPath(new URL("..", import.meta.url))
 
 const require = createRequire(import.meta.url)
 
-export const { load: loadAddon, loadFrom: loadAddonFrom } = addonLoader<Addon>({
+const loader = addonLoader<Addon>({
   backend: backendName,
   folder: packageFolder,
   abiVersion: 1,
   open: (folder): unknown => require("node-gyp-build")(folder)
 })
+
+/** Loads the addon once per process. It fails with Unavailable, which lists what was tried. */
+export const loadAddon = loader.load
+
+/** As `loadAddon`, of a package in another folder. */
+export const loadAddonFrom = loader.loadFrom

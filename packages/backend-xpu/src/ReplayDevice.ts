@@ -222,6 +222,10 @@ export const open = Effect.fnUntraced(function* (
   return make(yield* openXpu(yield* loadAddon, options, device.index), isTimed)
 })
 
+/**
+ * A ring of `ringDepth` slots on one device, released with the layer's scope. It fails with BackendError where the
+ * driver is missing or the device refuses the memory.
+ */
 export const layer = (
   device: Device,
   ringDepth: number,

@@ -33,6 +33,7 @@ import { refusal, tensorFailure } from "./failures.ts"
 import type { XpuOptions } from "./options.ts"
 import { openXpu, type Xpu } from "./Xpu.ts"
 
+/** What the engine of XPU memory promises; the conformance kit holds it to each flag. */
 export const capabilities: TensorEngineCapabilities = { cast: true, reduce: false, quantize: [], hostVisible: false }
 
 /** An engine on an open device. */

@@ -71,4 +71,5 @@ export const descriptor: BackendDescriptor = {
     )
 }
 
+/** All backends of this package, as a registry takes them. */
 export const descriptors: ReadonlyArray<BackendDescriptor> = [descriptor]

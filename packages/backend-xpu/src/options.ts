@@ -39,12 +39,15 @@ const Fields = Schema.Struct({
   )
 })
 
+/** Options of the XPU backend, checked: the values as a type, the schema as a value. */
 export type XpuOptions = typeof Fields.Type
 
 export const XpuOptions = strictOptions(Fields)
 
+/** The names of all options, as messages list them. */
 export const optionNames = Object.keys(Fields.fields)
 
+/** Environment variables, as `process.env` holds them. */
 export type Environment = { readonly [name: string]: string | undefined }
 
 /** The number of this process among those of its machine, as launchers tell it; 0 where none does. */

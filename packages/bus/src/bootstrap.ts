@@ -18,6 +18,7 @@ import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import { type BusError, busError } from "./BusError.ts"
 
+/** Where the agent of a rank keeps its queue and its state. */
 export interface BusPlace {
   readonly rank: number
   readonly commandPath: string

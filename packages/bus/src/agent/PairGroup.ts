@@ -17,6 +17,7 @@ import type * as Scope from "effect/Scope"
 import { awaitEntries, type KeyValueError, type KeyValueStoreShape } from "../store/KeyValueStore.ts"
 import type { PairMembers } from "./Registration.ts"
 
+/** Which pair wants a group, who its members are, and which of them asks. */
 export interface PairGroupRequest {
   readonly pair: string
   readonly members: PairMembers
@@ -26,10 +27,12 @@ export interface PairGroupRequest {
   readonly deadline: Duration.Duration
 }
 
+/** Makes the process group of a pair of agents. It lives as long as the scope. */
 export type MakePairGroup = (
   request: PairGroupRequest
 ) => Effect.Effect<ProcessGroupShape, ProcessGroupError | KeyValueError, Scope.Scope>
 
+/** Where the group of a pair meets, and what its members prove to each other. */
 export interface TcpGroupOptions {
   /** Where other agents reach this one; 127.0.0.1 by default. */
   readonly host?: string
@@ -95,4 +98,5 @@ export const withinGroup =
 /** The group that is in the context. */
 export const withinContext: Effect.Effect<MakePairGroup, never, ProcessGroup> = Effect.map(ProcessGroup, withinGroup)
 
+/** What the keys of a pair's group begin with in the key-value store. */
 export const groupPrefix = (pair: string): string => `group/${encodeURIComponent(pair)}/`

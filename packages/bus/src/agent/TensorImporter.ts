@@ -14,6 +14,7 @@ import type * as Scope from "effect/Scope"
 import { type BusError, busError } from "../BusError.ts"
 import { byteOffsetOf, type TorchCudaTensor } from "../payload/TensorPayload.ts"
 
+/** What an importer offers: a client's tensor by its payload, held until the scope ends. */
 export interface TensorImporterShape {
   /**
    * Opens the memory on the device of this agent, once the client's event has passed, and views it as the tensor; closed

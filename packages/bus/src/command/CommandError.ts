@@ -4,6 +4,7 @@
 import { describeReason, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
 import * as Schema from "effect/Schema"
 
+/** Why a command failed, by tag. */
 export const CommandReason = Schema.Union([
   /** The bytes are not one whole message: cut short, too long, nested too deeply, not UTF-8. */
   reason("Malformed"),

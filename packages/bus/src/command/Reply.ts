@@ -21,11 +21,13 @@ export const Reply = Schema.Union([
 ])
 export type Reply = typeof Reply.Type
 
+/** The reply to a command that was carried out. */
 export const replyOk: Reply = { type: "Ok", version: 1 }
 
 /** Key of the state under which the reply to a command with this semaphore stands. */
 export const replyKey = (semaphoreName: string): string => `reply:${semaphoreName}`
 
+/** A reply as its bytes. */
 export const encodeReply = (reply: Reply): Uint8Array => encodeValue(reply as unknown as Value)
 
 /** Undefined for what is no reply of this version. */

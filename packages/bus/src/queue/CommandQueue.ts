@@ -15,6 +15,7 @@ import type * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import type { Message } from "../command/Command.ts"
 
+/** Why a queue failed, by tag. */
 export const CommandQueueReason = Schema.Union([
   /** No place became free before the deadline. */
   reason("Full"),
@@ -34,6 +35,7 @@ export const CommandQueueReason = Schema.Union([
 ])
 export type CommandQueueReason = typeof CommandQueueReason.Type
 
+/** Why a queue could not take, give or keep a command; `reason` names the queue and the remedy. */
 export class CommandQueueError extends Schema.TaggedError<CommandQueueError>()("CommandQueueError", {
   reason: CommandQueueReason
 }) {
@@ -42,9 +44,11 @@ export class CommandQueueError extends Schema.TaggedError<CommandQueueError>()("
   }
 }
 
+/** The error of a tag, from what is known where it was seen. */
 export const commandQueueError = (tag: CommandQueueReason["_tag"], input: ReasonInput): CommandQueueError =>
   new CommandQueueError({ reason: reasonOf(tag, input) })
 
+/** What a queue holds now. */
 export interface CommandQueueStatus {
   /** Commands ever taken out, and ever put in; exact beyond 2^53. */
   readonly head: bigint
@@ -56,6 +60,7 @@ export interface CommandQueueStatus {
   readonly refused: number
 }
 
+/** What a queue offers to its agent and its clients. */
 export interface CommandQueueShape {
   /** Puts commands in, one behind the other. The deadline is 60 seconds unless stated. */
   readonly enqueue: (
@@ -71,7 +76,9 @@ export class CommandQueue extends Context.Service<CommandQueue, CommandQueueShap
   "@tensorferry/bus/queue/CommandQueue"
 ) {}
 
+/** Most commands that wait where no option says otherwise. */
 export const defaultCapacity = 50_000
+/** How long a client waits for a free place where no option says otherwise. */
 export const defaultDeadline = "60 seconds"
 /** How many commands are taken out at once. */
 export const defaultMost = 64

@@ -27,6 +27,7 @@ import {
 } from "./CommandQueue.ts"
 import { readCommands, writeCommands } from "./readCommands.ts"
 
+/** Which file the queue is kept in, and which end of it this process is. */
 export interface LmdbQueueOptions {
   /** The file; its lock file and the semaphores are named after it. */
   readonly path: string
@@ -87,6 +88,10 @@ const messagesOf = ({ bytes, lengths }: NativeTaken): ReadonlyArray<Uint8Array> 
   })
 }
 
+/**
+ * One end of the queue in a file. It is closed with the scope; another agent on the same file is refused with
+ * CommandQueueError.
+ */
 export const make = Effect.fnUntraced(function* (options: LmdbQueueOptions) {
   const { path, role } = options
   const capacity = options.capacity ?? defaultCapacity
@@ -203,5 +208,6 @@ export const make = Effect.fnUntraced(function* (options: LmdbQueueOptions) {
   } satisfies CommandQueueShape
 })
 
+/** A queue in an LMDB file that Etha's Python clients read and write too. */
 export const layerLmdb = (options: LmdbQueueOptions): Layer.Layer<CommandQueue, CommandQueueError | BackendError> =>
   Layer.effect(CommandQueue, make(options))

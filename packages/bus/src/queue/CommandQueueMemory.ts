@@ -14,11 +14,13 @@ import {
 } from "./CommandQueue.ts"
 import { readCommands, writeCommands } from "./readCommands.ts"
 
+/** How much a queue in memory holds. */
 export interface MemoryOptions {
   /** Most commands that wait; 50000 by default. */
   readonly capacity?: number
 }
 
+/** A queue within this process. Commands that wait are lost with the scope. */
 export const make = Effect.fnUntraced(function* (options: MemoryOptions = {}) {
   const capacity = options.capacity ?? defaultCapacity
   const queue = yield* Effect.acquireRelease(Queue.bounded<Uint8Array>(capacity), Queue.shutdown)
@@ -64,5 +66,6 @@ export const make = Effect.fnUntraced(function* (options: MemoryOptions = {}) {
   } satisfies CommandQueueShape
 })
 
+/** A queue within this process, for tests and for clients in the agent's own process. */
 export const layerMemory = (options: MemoryOptions = {}): Layer.Layer<CommandQueue> =>
   Layer.effect(CommandQueue, make(options))

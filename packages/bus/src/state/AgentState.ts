@@ -14,6 +14,7 @@ import type * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 
+/** Why the state could not be read or written, by tag. */
 export const AgentStateReason = Schema.Union([
   /** A name or value that is too long, or no room for it. */
   reason("TooLarge"),
@@ -26,6 +27,7 @@ export const AgentStateReason = Schema.Union([
 ])
 export type AgentStateReason = typeof AgentStateReason.Type
 
+/** Why the agent's state could not be read or written; `reason` names the file and the remedy. */
 export class AgentStateError extends Schema.TaggedError<AgentStateError>()("AgentStateError", {
   reason: AgentStateReason
 }) {
@@ -34,6 +36,7 @@ export class AgentStateError extends Schema.TaggedError<AgentStateError>()("Agen
   }
 }
 
+/** The error of a tag, from what is known where it was seen. */
 export const agentStateError = (tag: AgentStateReason["_tag"], input: ReasonInput): AgentStateError =>
   new AgentStateError({ reason: reasonOf(tag, input) })
 
@@ -49,6 +52,7 @@ export interface Completion {
   ) => Effect.Effect<{ readonly reply: Uint8Array | undefined } | undefined, AgentStateError>
 }
 
+/** What a state offers: entries that clients of the bus read. */
 export interface AgentStateShape {
   /** All or none. */
   readonly put: (entries: StateEntries) => Effect.Effect<void, AgentStateError>

@@ -12,6 +12,7 @@ const failed = (error: { readonly message: string }) =>
     remedy: "Look at the semaphores in /dev/shm."
   })
 
+/** State within this process, lost with it. */
 export const make = (): AgentStateShape => {
   const values = new Map<string, Uint8Array>()
   const put = (entries: StateEntries) =>
@@ -45,4 +46,5 @@ export const make = (): AgentStateShape => {
   }
 }
 
+/** State within this process, lost with it. */
 export const layerMemory: Layer.Layer<AgentState> = Layer.sync(AgentState, make)

@@ -15,6 +15,7 @@ import * as Schema from "effect/Schema"
 import type * as EffectScope from "effect/Scope"
 import { type Addon, loadAddon, type NativeSemaphore, packageName } from "../Addon.ts"
 
+/** Why a semaphore failed, by tag. */
 export const NamedSemaphoreReason = Schema.Union([
   /** Not a slash and 1 to 200 characters without another slash. */
   reason("InvalidName"),
@@ -26,6 +27,7 @@ export const NamedSemaphoreReason = Schema.Union([
 ])
 export type NamedSemaphoreReason = typeof NamedSemaphoreReason.Type
 
+/** Why a semaphore could not be opened, waited for or posted; `reason` names it and the remedy. */
 export class NamedSemaphoreError extends Schema.TaggedError<NamedSemaphoreError>()("NamedSemaphoreError", {
   reason: NamedSemaphoreReason
 }) {
@@ -34,6 +36,7 @@ export class NamedSemaphoreError extends Schema.TaggedError<NamedSemaphoreError>
   }
 }
 
+/** The error of a tag, from what is known where it was seen. */
 export const namedSemaphoreError = (tag: NamedSemaphoreReason["_tag"], input: ReasonInput): NamedSemaphoreError =>
   new NamedSemaphoreError({ reason: reasonOf(tag, input) })
 

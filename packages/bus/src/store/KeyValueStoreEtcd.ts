@@ -22,6 +22,7 @@ import {
   keyValueError
 } from "./KeyValueStore.ts"
 
+/** Which etcd keeps the keys, and how long its answers may take. */
 export interface EtcdOptions {
   /** As http://127.0.0.1:2379. */
   readonly url: string
@@ -55,6 +56,7 @@ const rangeEnd = (prefix: string): string => {
   return bytes.subarray(0, last + 1).toString("base64")
 }
 
+/** A client of one etcd. It fails with KeyValueError where etcd does not answer in time. */
 export const make = Effect.fnUntraced(function* (options: EtcdOptions) {
   const url = options.url.replace(/\/+$/, "")
   const root = options.prefix ?? "tensorferry/"
@@ -215,5 +217,6 @@ export const make = Effect.fnUntraced(function* (options: EtcdOptions) {
   } satisfies KeyValueStoreShape
 })
 
+/** A store kept by etcd, over its JSON gateway. Ephemeral entries outlive their writer by `leaseSeconds`. */
 export const layerEtcd = (options: EtcdOptions): Layer.Layer<KeyValueStore, KeyValueError> =>
   Layer.effect(KeyValueStore, make(options))

@@ -38,6 +38,7 @@ export const viewOf = (map: KeyValueMap) =>
     })
   )
 
+/** A store within this process: one map for all who share the layer. */
 export const layerMemory: Layer.Layer<KeyValueStore> = Layer.effect(
   KeyValueStore,
   Effect.suspend(() => viewOf(new KeyValueMap()))

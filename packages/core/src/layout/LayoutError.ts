@@ -3,6 +3,7 @@
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 
+/** The tags of `LayoutError`. */
 export const LayoutErrorKind = Schema.Literals([
   /** Tensors that no rule matches. */
   "NoRule",

@@ -26,12 +26,16 @@ const textOffset = 256
 const pageBytes = 4096
 /** Longest column text. */
 const mostTextBytes = 2 ** 20
+/** Most rows of a ring. */
 export const mostRows = 2 ** 31
 
 /** Words of 8 bytes. */
 const fixed = { magic: 0, version: 1, dataOffset: 2, capacity: 3, rowBytes: 4, textBytes: 5, allBytes: 6 }
+/** Where the header names its owner. */
 export const ownerWord = 8
+/** Where the header counts reserved rows. */
 export const reservedWord = 16
+/** Where the header counts written rows. */
 export const writtenWord = 24
 
 /** A ring as this process sees it. */
