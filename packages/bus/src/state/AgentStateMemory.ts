@@ -36,10 +36,7 @@ export const make = (): AgentStateShape => {
         wait: (name, milliseconds) =>
           semaphore.wait(milliseconds).pipe(
             Effect.map(() => ({ reply: values.get(name) })),
-            Effect.catchIf(
-              (error) => error.reason._tag === "DeadlineExceeded",
-              () => Effect.succeed(undefined)
-            ),
+            Effect.catchReason("NamedSemaphoreError", "DeadlineExceeded", () => Effect.succeed(undefined)),
             Effect.mapError(failed)
           )
       }))

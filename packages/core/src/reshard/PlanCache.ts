@@ -43,7 +43,7 @@ const make = (capacity: number): PlanCacheShape => {
         }
         const made = Effect.suspend(() => Effect.fromResult(buildReshardPlan(source, destination, rank)))
         return Effect.map(
-          inSpan(made, "plan", () => ({ rank })),
+          inSpan(made, "PlanCache.plan", () => ({ rank })),
           (plan) => {
             plans.set(key, plan)
             if (plans.size > capacity) plans.delete(plans.keys().next().value!)
