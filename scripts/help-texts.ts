@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * Writes packages/cli/src/helpTexts.ts: the help of the command and of every subcommand, as the command renders it.
- * `--check` writes nothing and fails where the file says something else than the command.
+ * Writes the help of the command and of every subcommand, as the command renders it, for a terminal with colors: JSON, by
+ * the names before `--help`. Packing puts the file into the package; the source tree has none.
+ *
+ * Usage: node scripts/help-texts.ts FILE
  */
 import { spawn } from "node:child_process"
-import { readFileSync, writeFileSync } from "node:fs"
+import { writeFileSync } from "node:fs"
 import * as path from "node:path"
 import { stripVTControlCharacters } from "node:util"
 
 const sources = path.resolve(import.meta.dirname, "../packages/cli/src")
-const file = path.join(sources, "helpTexts.ts")
 
 /** From the module behind main.ts, which answers with no text of its own. */
 const rendered = (names: ReadonlyArray<string>): Promise<string> =>
@@ -42,21 +43,8 @@ const collect = async (names: ReadonlyArray<string>): Promise<ReadonlyArray<read
   return [[names.join(" "), text], ...below.flat()]
 }
 
-const literal = (text: string): string =>
-  `\`${text.replaceAll("\\", "\\\\").replaceAll("`", "\\`").replaceAll("${", "\\${").replaceAll("\u001b", "\\u001b")}\``
-
-const entries = await collect([])
-const written = `// SPDX-License-Identifier: Apache-2.0
-/**
- * What \`--help\` says of the command and of each subcommand, by the names before it, for a terminal with colors. Written
- * by \`node scripts/help-texts.ts\` from what the command itself renders; a test compares both.
- */
-export const helpTexts: Readonly<Record<string, string>> = {
-${entries.map(([names, text]) => `  ${/^[a-z]+$/.test(names) ? names : JSON.stringify(names)}: ${literal(text)}`).join(",\n")}
-}
-`
-if (!process.argv.includes("--check")) writeFileSync(file, written)
-else if (readFileSync(file, "utf8") !== written) {
-  console.error("helpTexts.ts is not what the command says; run: node scripts/help-texts.ts")
-  process.exitCode = 1
-}
+const [file] = process.argv.slice(2)
+if (file === undefined || file.startsWith("-")) {
+  console.error("usage: node scripts/help-texts.ts FILE")
+  process.exitCode = 2
+} else writeFileSync(file, `${JSON.stringify(Object.fromEntries(await collect([])), undefined, 1)}\n`)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
  * Packs every public package into a tarball as it would be published: what was compiled just now, core's modules merged,
- * this machine's addons prebuilt, versions instead of workspace references.
+ * the command's help rendered, this machine's addons prebuilt, versions instead of workspace references.
  *
  * Usage: node scripts/pack.ts FOLDER [PREBUILDS]
  * PREBUILDS is a folder with addons of other machines, as PACKAGE/prebuilds/linux-arm64/NAME.napi.glibc.node.
@@ -97,6 +97,10 @@ export const packAll = (folder: string, otherPrebuilds?: string): ReadonlyArray<
       addPrebuilt(name)
     }
     run(process.execPath, [path.join(root, "scripts/merge-core.ts")])
+    run(process.execPath, [
+      path.join(root, "scripts/help-texts.ts"),
+      path.join(packagesFolder, "cli/dist/helpTexts.json")
+    ])
     const filters = names.flatMap((name) => ["--filter", `./packages/${name}`])
     const args = ["--recursive", "--no-sort", ...filters, "pack", "--json", "--pack-destination", folder]
     return JSON.parse(pnpm(args, root)) as ReadonlyArray<Packed>

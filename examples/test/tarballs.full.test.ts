@@ -147,6 +147,27 @@ describe("installed without scripts", () => {
     assert.include(probe.remedy, "backend-torch-copy")
   })
 
+  it("the command answers help from packed texts, which are what it renders", { timeout: 300_000 }, async () => {
+    const dist = path.join(installed("@tensorferry/cli"), "dist")
+    const texts: Readonly<Record<string, string>> = JSON.parse(readFileSync(path.join(dist, "helpTexts.json"), "utf8"))
+    assert.includeMembers(Object.keys(texts), ["", "plan", "plan check", "backends conformance", "agent"])
+    const env = { FORCE_COLOR: "1", TERM: "xterm" }
+    // Stands in for what carries commands out: help that needs it fails.
+    const closed = `data:text/javascript,${encodeURIComponent(`
+      import { registerHooks } from "node:module"
+      registerHooks({ load: (url, context, next) => {
+        if (url.endsWith("/command.js")) throw new Error("loads the command")
+        return next(url, context)
+      } })`)}`
+    for (const [names, text] of Object.entries(texts)) {
+      const args = [...names.split(" ").filter((name) => name !== ""), "--help"]
+      const quick = await run(process.execPath, ["--import", closed, path.join(dist, "main.js"), ...args], { env })
+      assert.strictEqual(quick.stdout, `${text}\n`, shown(quick))
+      const slow = await run(process.execPath, [path.join(dist, "command.js"), ...args], { env })
+      assert.strictEqual(slow.stdout, quick.stdout, names)
+    }
+  })
+
   it("prebuilt addons ask for no newer system than is said", async () => {
     for (const [name, addon] of Object.entries(addons)) {
       const folder = path.join(installed(name), "prebuilds", `${process.platform}-${process.arch}`)

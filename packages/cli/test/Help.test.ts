@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * Help and version are answered from texts, without loading what carries commands out; they are what the command itself
- * would say.
+ * A packed command answers help and version from texts, without loading what carries commands out; they are what the
+ * command itself would say. The source tree has no texts of help and leaves it to the command.
  */
 import { type SpawnSyncReturns, spawnSync } from "node:child_process"
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs"
+import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs"
 import { stripTypeScriptTypes } from "node:module"
 import { tmpdir } from "node:os"
 import * as path from "node:path"
 import { fileURLToPath } from "node:url"
 import { stripVTControlCharacters } from "node:util"
 import { assert, describe, it } from "@effect/vitest"
-import { onTestFinished } from "vitest"
-import { helpTexts } from "../src/helpTexts.ts"
+import { afterAll, beforeAll, onTestFinished } from "vitest"
 
 const here = (file: string): string => fileURLToPath(new URL(file, import.meta.url))
 
@@ -39,12 +38,20 @@ const recorder = `data:text/javascript,${encodeURIComponent(`
   registerHooks({ load: (url, context, next) => { loaded.push(url); return next(url, context) } })
   process.on("exit", () => process.stderr.write(JSON.stringify(loaded)))`)}`
 
-const loadedBy = (args: ReadonlyArray<string>): ReadonlyArray<string> => {
-  const ended = start(["--import", recorder, main, ...args])
+/** The modules that answer, with the texts beside them, as in the packed package; what they must not import is not there. */
+const packed = mkdtempSync(path.join(tmpdir(), "tensorferry-help-"))
+const packedMain = path.join(packed, "dist/main.ts")
+const textsFile = path.join(packed, "dist/helpTexts.json")
+const texts = (): Readonly<Record<string, string>> => JSON.parse(readFileSync(textsFile, "utf8"))
+
+beforeAll(() => {
+  mkdirSync(path.dirname(packedMain))
+  copyFileSync(here("../package.json"), path.join(packed, "package.json"))
+  for (const file of ["main.ts", "help.ts"]) copyFileSync(here(`../src/${file}`), path.join(packed, "dist", file))
+  const ended = start([here("../../../scripts/help-texts.ts"), textsFile])
   assert.strictEqual(ended.status, 0, ended.stderr)
-  assert.isNotEmpty(ended.stdout)
-  return JSON.parse(ended.stderr) as ReadonlyArray<string>
-}
+}, 120_000)
+afterAll(() => rmSync(packed, { recursive: true, force: true }))
 
 describe("what the command says about itself", () => {
   it.each([
@@ -53,12 +60,23 @@ describe("what the command says about itself", () => {
     { args: ["reshard", "-h"] },
     { args: ["backends", "conformance", "--help"] },
     { args: ["--version"] }
-  ])("$args loads the texts alone", ({ args }) => {
-    const files = loadedBy(args).filter((url) => url.startsWith("file:"))
+  ])("$args, packed, loads the answering modules alone and is what the command renders", ({ args }) => {
+    const colors = { FORCE_COLOR: "1" }
+    const ended = start(["--import", recorder, packedMain, ...args], colors)
+    assert.strictEqual(ended.status, 0, ended.stderr)
+    const files = (JSON.parse(ended.stderr) as ReadonlyArray<string>).filter((url) => url.startsWith("file:"))
     assert.deepStrictEqual(
       files.map((url) => url.slice(url.lastIndexOf("/") + 1)).filter((name) => name !== "package.json"),
-      ["main.ts", "help.ts", "helpTexts.ts"]
+      ["main.ts", "help.ts"]
     )
+    assert.strictEqual(ended.stdout, start([command, ...args], colors).stdout)
+  })
+
+  it("the source tree renders its help", () => {
+    const ended = start(["--import", recorder, main, "plan", "--help"])
+    assert.strictEqual(ended.status, 0)
+    assert.include(JSON.parse(ended.stderr), new URL("../src/command.ts", import.meta.url).href)
+    assert.strictEqual(ended.stdout.trimEnd(), stripVTControlCharacters(texts().plan!))
   })
 
   it("tells defaults, and what arguments are", () => {
@@ -70,16 +88,14 @@ describe("what the command says about itself", () => {
       ["verify", [/A string.*\w\w/, /B string.*\w\w/]]
     ]
     for (const [name, lines] of wanted) {
-      const text = stripVTControlCharacters(helpTexts[name]!)
+      const text = stripVTControlCharacters(texts()[name]!)
       for (const line of lines) assert.match(text, line, name)
     }
   })
 
-  it("is what the command renders, for it and every subcommand", () => {
-    const ended = start([here("../../../scripts/help-texts.ts"), "--check"])
-    assert.strictEqual(ended.status, 0, ended.stderr)
+  it("the texts are of the command and every subcommand", () => {
     // Some of the first, the second and the last level.
-    assert.includeMembers(Object.keys(helpTexts), ["", "plan", "plan check", "backends conformance", "agent"])
+    assert.includeMembers(Object.keys(texts()), ["", "plan", "plan check", "backends conformance", "agent"])
   })
 
   it.each([
@@ -105,6 +121,7 @@ describe("what the command says about itself", () => {
   ])("$args is left to the command", ({ args, code }) => {
     const [said, would] = [start([main, ...args]), start([command, ...args])]
     assert.strictEqual(would.status, code, would.stdout)
+    assert.match(start([packedMain, ...args]).stderr, /ERR_MODULE_NOT_FOUND/)
     assert.deepStrictEqual([said.status, said.stdout, said.stderr], [would.status, would.stdout, would.stderr])
   })
 })
