@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Why a command of the tensor bus failed: as the agent tells it, and as the client gets it. */
-import { describeReason, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
+import { ReasonError, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
 import * as Schema from "effect/Schema"
 
 /** Why a command failed. Replies carry the tag by name; a tag that this version lacks becomes `ServiceFailed`. */
@@ -39,11 +39,7 @@ export const BusReason = Schema.Union([
 ])
 export type BusReason = typeof BusReason.Type
 
-export class BusError extends Schema.TaggedError<BusError>()("BusError", { reason: BusReason }) {
-  override get message(): string {
-    return describeReason(this.reason)
-  }
-}
+export class BusError extends ReasonError<BusError>()("BusError", BusReason) {}
 
 export const busError = (tag: BusReason["_tag"], input: ReasonInput): BusError =>
   new BusError({ reason: reasonOf(tag, input) })

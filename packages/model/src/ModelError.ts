@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /** What the command line refuses about a model: its files, rules and layouts. */
-import { describeReason, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
+import { ReasonError, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
 import * as Schema from "effect/Schema"
 
 /** What is wrong with the models, layouts, files or ranks of a command. */
@@ -34,11 +34,7 @@ export const ModelReason = Schema.Union([
 ])
 export type ModelReason = typeof ModelReason.Type
 
-export class ModelError extends Schema.TaggedError<ModelError>()("ModelError", { reason: ModelReason }) {
-  override get message(): string {
-    return describeReason(this.reason)
-  }
-}
+export class ModelError extends ReasonError<ModelError>()("ModelError", ModelReason) {}
 
 export const modelError = (tag: ModelReason["_tag"], input: ReasonInput): ModelError =>
   new ModelError({ reason: reasonOf(tag, input) })

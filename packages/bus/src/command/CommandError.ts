@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Why bytes are not a command: which rule they break, and where. */
 
-import { describeReason, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
+import { ReasonError, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
 import * as Schema from "effect/Schema"
 
 /** Why a command failed, by tag. */
@@ -13,11 +13,7 @@ export const CommandReason = Schema.Union([
 ])
 export type CommandReason = typeof CommandReason.Type
 
-export class CommandError extends Schema.TaggedError<CommandError>()("CommandError", { reason: CommandReason }) {
-  override get message(): string {
-    return describeReason(this.reason)
-  }
-}
+export class CommandError extends ReasonError<CommandError>()("CommandError", CommandReason) {}
 
 export const commandError = (tag: CommandReason["_tag"], input: ReasonInput): CommandError =>
   new CommandError({ reason: reasonOf(tag, input) })

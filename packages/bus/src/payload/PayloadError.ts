@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Why a payload of a command cannot be used: what it holds, and what the client should do instead. */
-import { describeReason, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
+import { ReasonError, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
 import * as Schema from "effect/Schema"
 
 export const PayloadReason = Schema.Union([
@@ -15,11 +15,7 @@ export const PayloadReason = Schema.Union([
 ])
 export type PayloadReason = typeof PayloadReason.Type
 
-export class PayloadError extends Schema.TaggedError<PayloadError>()("PayloadError", { reason: PayloadReason }) {
-  override get message(): string {
-    return describeReason(this.reason)
-  }
-}
+export class PayloadError extends ReasonError<PayloadError>()("PayloadError", PayloadReason) {}
 
 export const payloadError = (tag: PayloadReason["_tag"], input: ReasonInput): PayloadError =>
   new PayloadError({ reason: reasonOf(tag, input) })

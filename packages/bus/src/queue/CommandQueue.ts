@@ -8,7 +8,7 @@
  * - What is no command is passed by, logged and counted; its place is free again.
  * - Waiting never blocks the JavaScript thread and can be interrupted.
  */
-import { describeReason, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
+import { ReasonError, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
 import * as Context from "effect/Context"
 import type * as Duration from "effect/Duration"
 import type * as Effect from "effect/Effect"
@@ -36,13 +36,7 @@ export const CommandQueueReason = Schema.Union([
 export type CommandQueueReason = typeof CommandQueueReason.Type
 
 /** Why a queue could not take, give or keep a command; `reason` names the queue and the remedy. */
-export class CommandQueueError extends Schema.TaggedError<CommandQueueError>()("CommandQueueError", {
-  reason: CommandQueueReason
-}) {
-  override get message(): string {
-    return describeReason(this.reason)
-  }
-}
+export class CommandQueueError extends ReasonError<CommandQueueError>()("CommandQueueError", CommandQueueReason) {}
 
 /** The error of a tag, from what is known where it was seen. */
 export const commandQueueError = (tag: CommandQueueReason["_tag"], input: ReasonInput): CommandQueueError =>

@@ -8,7 +8,7 @@
  * Completions of commands are here because a reply and the semaphore behind it go together: each side does both in one
  * step, and a client that was let go on finds its reply.
  */
-import { describeReason, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
+import { ReasonError, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
 import * as Context from "effect/Context"
 import type * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
@@ -28,13 +28,7 @@ export const AgentStateReason = Schema.Union([
 export type AgentStateReason = typeof AgentStateReason.Type
 
 /** Why the agent's state could not be read or written; `reason` names the file and the remedy. */
-export class AgentStateError extends Schema.TaggedError<AgentStateError>()("AgentStateError", {
-  reason: AgentStateReason
-}) {
-  override get message(): string {
-    return describeReason(this.reason)
-  }
-}
+export class AgentStateError extends ReasonError<AgentStateError>()("AgentStateError", AgentStateReason) {}
 
 /** The error of a tag, from what is known where it was seen. */
 export const agentStateError = (tag: AgentStateReason["_tag"], input: ReasonInput): AgentStateError =>

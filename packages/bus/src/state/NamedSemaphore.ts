@@ -6,7 +6,7 @@
  * the JavaScript thread, keeps its deadline by the monotonic clock, and stops within 20 ms of an interruption.
  */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
-import { describeReason, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
+import { ReasonError, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
 import type { NativeCode, NativeFailure } from "@tensorferry/native/NativeAddon"
 import { runJob } from "@tensorferry/native/NativeJob"
 import * as Duration from "effect/Duration"
@@ -28,13 +28,10 @@ export const NamedSemaphoreReason = Schema.Union([
 export type NamedSemaphoreReason = typeof NamedSemaphoreReason.Type
 
 /** Why a semaphore could not be opened, waited for or posted; `reason` names it and the remedy. */
-export class NamedSemaphoreError extends Schema.TaggedError<NamedSemaphoreError>()("NamedSemaphoreError", {
-  reason: NamedSemaphoreReason
-}) {
-  override get message(): string {
-    return describeReason(this.reason)
-  }
-}
+export class NamedSemaphoreError extends ReasonError<NamedSemaphoreError>()(
+  "NamedSemaphoreError",
+  NamedSemaphoreReason
+) {}
 
 /** The error of a tag, from what is known where it was seen. */
 export const namedSemaphoreError = (tag: NamedSemaphoreReason["_tag"], input: ReasonInput): NamedSemaphoreError =>

@@ -8,7 +8,7 @@
  *   It goes on over a lost connection: what was missed shows in the next state.
  * - Keys have up to 1024 bytes, values up to 1 MiB.
  */
-import { describeReason, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
+import { ReasonError, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
 import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -32,11 +32,7 @@ export const KeyValueReason = Schema.Union([
 export type KeyValueReason = typeof KeyValueReason.Type
 
 /** The error of every operation of a store. */
-export class KeyValueError extends Schema.TaggedError<KeyValueError>()("KeyValueError", { reason: KeyValueReason }) {
-  override get message(): string {
-    return describeReason(this.reason)
-  }
-}
+export class KeyValueError extends ReasonError<KeyValueError>()("KeyValueError", KeyValueReason) {}
 
 /** Makes the error of this reason; `input` has at least `detail` and `remedy`. */
 export const keyValueError = (tag: KeyValueReason["_tag"], input: ReasonInput): KeyValueError =>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Failures of the `replay` commands that are neither the pipeline's, nor the ring's, nor a backend's. */
-import { describeReason, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
+import { ReasonError, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
 import * as Schema from "effect/Schema"
 
 export const ReplayReason = Schema.Union([
@@ -11,11 +11,7 @@ export const ReplayReason = Schema.Union([
 ])
 export type ReplayReason = typeof ReplayReason.Type
 
-export class ReplayError extends Schema.TaggedError<ReplayError>()("ReplayError", { reason: ReplayReason }) {
-  override get message(): string {
-    return describeReason(this.reason)
-  }
-}
+export class ReplayError extends ReasonError<ReplayError>()("ReplayError", ReplayReason) {}
 
 export const replayError = (tag: ReplayReason["_tag"], input: ReasonInput): ReplayError =>
   new ReplayError({ reason: reasonOf(tag, input) })

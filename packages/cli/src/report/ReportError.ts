@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Failures of records of runs: written, read, and shown. */
-import { describeReason, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
+import { ReasonError, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
 import * as Schema from "effect/Schema"
 
 export const ReportReason = Schema.Union([
@@ -11,15 +11,10 @@ export const ReportReason = Schema.Union([
 ])
 export type ReportReason = typeof ReportReason.Type
 
-export class ReportError extends Schema.TaggedError<ReportError>()("ReportError", {
-  reason: ReportReason,
+export class ReportError extends ReasonError<ReportError>()("ReportError", ReportReason, {
   /** The field that is wrong, as `ranks[2].memory.peak`; empty for the whole file. */
   field: Schema.String
-}) {
-  override get message(): string {
-    return describeReason(this.reason)
-  }
-}
+}) {}
 
 export const reportError = (tag: ReportReason["_tag"], field: string, input: ReasonInput): ReportError =>
   new ReportError({ reason: reasonOf(tag, input), field })

@@ -7,7 +7,7 @@ import * as Effect from "effect/Effect"
 import type * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
-import { describeReason, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
+import { ReasonError, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
 import type { CopyDriver, CopyDriverCapabilities } from "../service/CopyDriver.ts"
 import type { HostMemory } from "../service/HostMemory.ts"
 import type { ProcessGroup } from "../service/ProcessGroup.ts"
@@ -45,11 +45,7 @@ export const BackendReason = Schema.Union([
 export type BackendReason = typeof BackendReason.Type
 
 /** The error of registries, descriptors and the layers of backends. */
-export class BackendError extends Schema.TaggedError<BackendError>()("BackendError", { reason: BackendReason }) {
-  override get message(): string {
-    return describeReason(this.reason)
-  }
-}
+export class BackendError extends ReasonError<BackendError>()("BackendError", BackendReason) {}
 
 /** Makes the error of this reason; `input` has at least `detail` and `remedy`. */
 export const backendError = (tag: BackendReason["_tag"], input: ReasonInput): BackendError =>

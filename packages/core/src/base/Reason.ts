@@ -64,3 +64,28 @@ export const describeReason = (value: { readonly _tag: string } & ReasonFields):
   const where = named.length === 0 ? "" : ` (${named.join(", ")})`
   return `${value._tag}${where}: ${value.detail} ${value.remedy}`.trimEnd()
 }
+
+/**
+ * The class of a service's errors: tagged, with a reason of the union, `more` fields where it needs them, and the line for
+ * people as the message: `class XError extends ReasonError<XError>()("XError", XReason) {}`.
+ */
+export const ReasonError =
+  <Self>() =>
+  <
+    Tag extends string,
+    Reason extends Schema.Top & { readonly Type: { readonly _tag: string } & ReasonFields },
+    More extends Schema.Struct.Fields = Record<never, never>
+  >(
+    tag: Tag,
+    union: Reason,
+    more?: More
+  ) => {
+    const Made = Schema.TaggedError<Self>()(tag, { reason: union, ...(more as More) })
+    Object.defineProperty((Made as { readonly prototype: object }).prototype, "message", {
+      configurable: true,
+      get(this: { readonly reason: Reason["Type"] }) {
+        return describeReason(this.reason)
+      }
+    })
+    return Made
+  }

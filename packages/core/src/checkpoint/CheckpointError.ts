@@ -3,7 +3,7 @@
  * The one error of reading and writing checkpoints. Every reason names the file, and the tensor where there is one.
  */
 import * as Schema from "effect/Schema"
-import { describeReason, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
+import { ReasonError, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
 
 /** What is wrong with a file, with the index of files, or with a request to read or write them. */
 export const CheckpointReason = Schema.Union([
@@ -34,13 +34,7 @@ export const CheckpointReason = Schema.Union([
 ])
 export type CheckpointReason = typeof CheckpointReason.Type
 
-export class CheckpointError extends Schema.TaggedError<CheckpointError>()("CheckpointError", {
-  reason: CheckpointReason
-}) {
-  override get message(): string {
-    return describeReason(this.reason)
-  }
-}
+export class CheckpointError extends ReasonError<CheckpointError>()("CheckpointError", CheckpointReason) {}
 
 export const checkpointError = (tag: CheckpointReason["_tag"], input: ReasonInput): CheckpointError =>
   new CheckpointError({ reason: reasonOf(tag, input) })

@@ -11,7 +11,7 @@ import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
-import { describeReason, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
+import { ReasonError, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
 import type { MeshPlan } from "../ir/MeshPlan.ts"
 import type { ReshardError } from "../reshard/ReshardError.ts"
 import { engineFailed } from "../reshard/Writeback.ts"
@@ -41,13 +41,7 @@ export const TransferableReason = Schema.Union([
 ])
 export type TransferableReason = typeof TransferableReason.Type
 
-export class TransferableError extends Schema.TaggedError<TransferableError>()("TransferableError", {
-  reason: TransferableReason
-}) {
-  override get message(): string {
-    return describeReason(this.reason)
-  }
-}
+export class TransferableError extends ReasonError<TransferableError>()("TransferableError", TransferableReason) {}
 
 const transferableError = (tag: TransferableReason["_tag"], input: ReasonInput): TransferableError =>
   new TransferableError({ reason: reasonOf(tag, input) })

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Why a refit session refused or failed. Refusals change nothing. */
 import * as Schema from "effect/Schema"
-import { describeReason, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
+import { ReasonError, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
 
 /** Kinds of `RefitError`. */
 export const RefitReason = Schema.Union([
@@ -40,11 +40,7 @@ export const RefitReason = Schema.Union([
 ])
 export type RefitReason = typeof RefitReason.Type
 
-export class RefitError extends Schema.TaggedError<RefitError>()("RefitError", { reason: RefitReason }) {
-  override get message(): string {
-    return describeReason(this.reason)
-  }
-}
+export class RefitError extends ReasonError<RefitError>()("RefitError", RefitReason) {}
 
 export const refitError = (tag: RefitReason["_tag"], input: ReasonInput): RefitError =>
   new RefitError({ reason: reasonOf(tag, input) })

@@ -3,7 +3,7 @@
  * Why a replay pipeline has no batch. Each reason's text begins with the tick; the slot has a field of its own.
  */
 import * as Schema from "effect/Schema"
-import { describeReason, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
+import { ReasonError, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
 import type { ReplayTransferError } from "../service/ReplayTransferBackend.ts"
 
 /** What failed on a batch's way from the ring to the device. */
@@ -24,13 +24,10 @@ export const ReplayPipelineReason = Schema.Union([
 ])
 export type ReplayPipelineReason = typeof ReplayPipelineReason.Type
 
-export class ReplayPipelineError extends Schema.TaggedError<ReplayPipelineError>()("ReplayPipelineError", {
-  reason: ReplayPipelineReason
-}) {
-  override get message(): string {
-    return describeReason(this.reason)
-  }
-}
+export class ReplayPipelineError extends ReasonError<ReplayPipelineError>()(
+  "ReplayPipelineError",
+  ReplayPipelineReason
+) {}
 
 export const replayPipelineError = (tag: ReplayPipelineReason["_tag"], input: ReasonInput): ReplayPipelineError =>
   new ReplayPipelineError({ reason: reasonOf(tag, input) })

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Why a replay ring cannot be made, opened, written or read. */
 import * as Schema from "effect/Schema"
-import { describeReason, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
+import { ReasonError, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
 
 /** What is wrong with a ring, its memory, or a request to it. */
 export const ReplayRingReason = Schema.Union([
@@ -25,13 +25,7 @@ export const ReplayRingReason = Schema.Union([
 ])
 export type ReplayRingReason = typeof ReplayRingReason.Type
 
-export class ReplayRingError extends Schema.TaggedError<ReplayRingError>()("ReplayRingError", {
-  reason: ReplayRingReason
-}) {
-  override get message(): string {
-    return describeReason(this.reason)
-  }
-}
+export class ReplayRingError extends ReasonError<ReplayRingError>()("ReplayRingError", ReplayRingReason) {}
 
 export const replayRingError = (tag: ReplayRingReason["_tag"], input: ReasonInput): ReplayRingError =>
   new ReplayRingError({ reason: reasonOf(tag, input) })

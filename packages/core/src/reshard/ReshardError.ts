@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Why an update failed outside of the copy service: the plan, the tensors given for it, or a transform. */
 import * as Schema from "effect/Schema"
-import { describeReason, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
+import { ReasonError, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
 
 /** Which step of an update failed. */
 export const ReshardReason = Schema.Union([
@@ -20,11 +20,7 @@ export const ReshardReason = Schema.Union([
 ])
 export type ReshardReason = typeof ReshardReason.Type
 
-export class ReshardError extends Schema.TaggedError<ReshardError>()("ReshardError", { reason: ReshardReason }) {
-  override get message(): string {
-    return describeReason(this.reason)
-  }
-}
+export class ReshardError extends ReasonError<ReshardError>()("ReshardError", ReshardReason) {}
 
 export const reshardError = (tag: ReshardReason["_tag"], input: ReasonInput): ReshardError =>
   new ReshardError({ reason: reasonOf(tag, input) })

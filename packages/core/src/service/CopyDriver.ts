@@ -26,7 +26,7 @@ import type * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import type * as EffectScope from "effect/Scope"
 import type { Rank } from "../base/Ids.ts"
-import { describeReason, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
+import { ReasonError, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
 import type { Message } from "../ir/Message.ts"
 
 /** What failed in a driver. The reason's `scope` says whether the driver must be rebuilt. */
@@ -47,13 +47,7 @@ export const CopyDriverReason = Schema.Union([
 export type CopyDriverReason = typeof CopyDriverReason.Type
 
 /** Why a driver could not prepare, start or finish a transfer. */
-export class CopyDriverError extends Schema.TaggedError<CopyDriverError>()("CopyDriverError", {
-  reason: CopyDriverReason
-}) {
-  override get message(): string {
-    return describeReason(this.reason)
-  }
-}
+export class CopyDriverError extends ReasonError<CopyDriverError>()("CopyDriverError", CopyDriverReason) {}
 
 /** Makes the error; scope and retryability default to "op" and false. */
 export const copyDriverError = (tag: CopyDriverReason["_tag"], input: ReasonInput): CopyDriverError =>

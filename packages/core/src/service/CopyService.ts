@@ -23,7 +23,7 @@ import * as Context from "effect/Context"
 import type * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import type { Part, Rank, TaskId } from "../base/Ids.ts"
-import { describeReason, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
+import { ReasonError, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
 import type { Tensor } from "../tensor/Tensor.ts"
 import type { CopyDriverCapabilities } from "./CopyDriver.ts"
 import type { Fence } from "./TensorEngine.ts"
@@ -58,15 +58,10 @@ export const CopyReason = Schema.Union([
 export type CopyReason = typeof CopyReason.Type
 
 /** Why a run failed, and on which ranks. */
-export class CopyError extends Schema.TaggedError<CopyError>()("CopyError", {
-  reason: CopyReason,
+export class CopyError extends ReasonError<CopyError>()("CopyError", CopyReason, {
   /** The ranks that the failure is about. */
   ranks: Schema.Array(Schema.Int)
-}) {
-  override get message(): string {
-    return describeReason(this.reason)
-  }
-}
+}) {}
 
 /** Makes the error; `ranks` are those at fault. */
 export const copyError = (tag: CopyReason["_tag"], ranks: ReadonlyArray<Rank>, input: ReasonInput): CopyError =>

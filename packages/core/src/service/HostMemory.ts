@@ -13,7 +13,7 @@ import * as Context from "effect/Context"
 import type * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import type * as EffectScope from "effect/Scope"
-import { describeReason, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
+import { ReasonError, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
 import type { Storage } from "../tensor/Storage.ts"
 
 /** Kinds of `HostMemoryError`. */
@@ -31,13 +31,7 @@ export const HostMemoryReason = Schema.Union([
 export type HostMemoryReason = typeof HostMemoryReason.Type
 
 /** Why memory could not be allocated, shared or opened. */
-export class HostMemoryError extends Schema.TaggedError<HostMemoryError>()("HostMemoryError", {
-  reason: HostMemoryReason
-}) {
-  override get message(): string {
-    return describeReason(this.reason)
-  }
-}
+export class HostMemoryError extends ReasonError<HostMemoryError>()("HostMemoryError", HostMemoryReason) {}
 
 /** Makes the error; scope and retryability default to "op" and false. */
 export const hostMemoryError = (tag: HostMemoryReason["_tag"], input: ReasonInput): HostMemoryError =>

@@ -16,7 +16,7 @@ import type * as Duration from "effect/Duration"
 import type * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import type { Rank } from "../base/Ids.ts"
-import { describeReason, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
+import { ReasonError, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
 
 /** Why a group could not be formed, or a collective failed. */
 export const ProcessGroupReason = Schema.Union([
@@ -38,15 +38,10 @@ export const ProcessGroupReason = Schema.Union([
 export type ProcessGroupReason = typeof ProcessGroupReason.Type
 
 /** Why ranks could not meet or agree, and the ranks that it is about. */
-export class ProcessGroupError extends Schema.TaggedError<ProcessGroupError>()("ProcessGroupError", {
-  reason: ProcessGroupReason,
+export class ProcessGroupError extends ReasonError<ProcessGroupError>()("ProcessGroupError", ProcessGroupReason, {
   /** The ranks (of the whole job) that the failure is about. */
   ranks: Schema.Array(Schema.Int)
-}) {
-  override get message(): string {
-    return describeReason(this.reason)
-  }
-}
+}) {}
 
 /** Makes the error of this reason; `ranks` are those that the failure is about. */
 export const processGroupError = (

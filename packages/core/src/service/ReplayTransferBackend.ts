@@ -27,7 +27,7 @@ import type * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import type * as EffectScope from "effect/Scope"
 import type { DType } from "../base/DType.ts"
-import { describeReason, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
+import { ReasonError, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
 import type { Device } from "../tensor/Device.ts"
 import type { Tensor } from "../tensor/Tensor.ts"
 
@@ -47,13 +47,10 @@ export const ReplayTransferReason = Schema.Union([
 export type ReplayTransferReason = typeof ReplayTransferReason.Type
 
 /** Why a replay backend refused a request or failed at it. */
-export class ReplayTransferError extends Schema.TaggedError<ReplayTransferError>()("ReplayTransferError", {
-  reason: ReplayTransferReason
-}) {
-  override get message(): string {
-    return describeReason(this.reason)
-  }
-}
+export class ReplayTransferError extends ReasonError<ReplayTransferError>()(
+  "ReplayTransferError",
+  ReplayTransferReason
+) {}
 
 /** Makes the error; scope and retryability default to "op" and false. */
 export const replayTransferError = (tag: ReplayTransferReason["_tag"], input: ReasonInput): ReplayTransferError =>

@@ -21,7 +21,7 @@ import type * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import type * as EffectScope from "effect/Scope"
 import type { DType } from "../base/DType.ts"
-import { describeReason, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
+import { ReasonError, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
 import type { Shape } from "../base/Region.ts"
 import type { Device } from "../tensor/Device.ts"
 import type { QuantizationRecipe, QuantizedTensor } from "../tensor/QuantizedTensor.ts"
@@ -44,11 +44,7 @@ export const TensorReason = Schema.Union([
 export type TensorReason = typeof TensorReason.Type
 
 /** Why an engine refused a request or failed at it. */
-export class TensorError extends Schema.TaggedError<TensorError>()("TensorError", { reason: TensorReason }) {
-  override get message(): string {
-    return describeReason(this.reason)
-  }
-}
+export class TensorError extends ReasonError<TensorError>()("TensorError", TensorReason) {}
 
 /** Makes the error; scope and retryability default to "op" and false. */
 export const tensorError = (tag: TensorReason["_tag"], input: ReasonInput): TensorError =>

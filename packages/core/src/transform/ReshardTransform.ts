@@ -16,7 +16,7 @@ import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
-import { describeReason, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
+import { ReasonError, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
 import type { Region } from "../base/Region.ts"
 import type { TensorEngine, TensorError } from "../service/TensorEngine.ts"
 import { isQuantized, type QuantizedTensor } from "../tensor/QuantizedTensor.ts"
@@ -42,13 +42,7 @@ export const TransformReason = Schema.Union([
 export type TransformReason = typeof TransformReason.Type
 
 /** Why a transform refused a tensor or failed at it. */
-export class TransformError extends Schema.TaggedError<TransformError>()("TransformError", {
-  reason: TransformReason
-}) {
-  override get message(): string {
-    return describeReason(this.reason)
-  }
-}
+export class TransformError extends ReasonError<TransformError>()("TransformError", TransformReason) {}
 
 /** Makes the error; scope and retryability default to "op" and false. */
 export const transformError = (tag: TransformReason["_tag"], input: ReasonInput): TransformError =>
