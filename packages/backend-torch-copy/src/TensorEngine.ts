@@ -6,8 +6,6 @@
  * the caller is interrupted or frees it meanwhile. Every tensor it allocates can be shared with other processes.
  */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
-import { bitsOf, byteLengthOf, type DType } from "@tensorferry/core/base/DType"
-import { elementCount, formatShape, isRepresentable, type Shape } from "@tensorferry/core/base/Region"
 import type { HostMemoryShape } from "@tensorferry/core/service/HostMemory"
 import {
   type Fence,
@@ -17,13 +15,19 @@ import {
   type TensorError,
   tensorError
 } from "@tensorferry/core/service/TensorEngine"
-import { cpu, type Device, formatDevice } from "@tensorferry/core/tensor/Device"
+import { cpu } from "@tensorferry/core/tensor/Device"
 import type { QuantizedTensor } from "@tensorferry/core/tensor/QuantizedTensor"
-import type { Storage } from "@tensorferry/core/tensor/Storage"
-import { type Move, type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
-import { type Checked, hostStorage, makeReduceCheck } from "@tensorferry/native/MoveChecks"
+import type { Move, Tensor } from "@tensorferry/core/tensor/Tensor"
+import {
+  checkedWork,
+  type EngineErrors,
+  makeAllocate,
+  makeFillCheck,
+  makeWrapHost
+} from "@tensorferry/native/EngineParts"
+import { makeReduceCheck } from "@tensorferry/native/MoveChecks"
 import { addressOf, encodeFill, encodeReduce } from "@tensorferry/native/MoveTable"
-import { type NativeFailure, resultOf } from "@tensorferry/native/NativeAddon"
+import type { NativeFailure } from "@tensorferry/native/NativeAddon"
 import { acquirePool, type NativeJob, type Start, startJob } from "@tensorferry/native/NativeJob"
 import { makeQuantizeCheck } from "@tensorferry/native/QuantizeChecks"
 import { encodeQuantize } from "@tensorferry/native/QuantizeTable"
@@ -69,6 +73,8 @@ const failureOf = (op: string, failure: NativeFailure): TensorError =>
         nativeCode: failure.nativeCode
       })
 
+const errors: EngineErrors = { refusal, failureOf }
+
 /** An engine over given host memory. */
 export const make = Effect.fnUntraced(function* (
   addon: Addon,
@@ -102,37 +108,9 @@ export const make = Effect.fnUntraced(function* (
       })
     )
 
-  const checkedWork = <A>(
-    checked: () => Checked<A>,
-    then: (value: A) => Effect.Effect<void, TensorError>
-  ): Effect.Effect<void, TensorError> => Effect.suspend(() => Effect.flatMap(Effect.fromResult(checked()), then))
-
-  const allocate = (dtype: DType, shape: Shape, device: Device = cpu) =>
-    Effect.gen(function* () {
-      if (device.family !== "cpu" || device.index !== 0) {
-        return yield* refusal("Unsupported", "allocate", `There is no device ${formatDevice(device)} here, only cpu.`)
-      }
-      if (!isRepresentable(shape, bitsOf(dtype))) {
-        return yield* refusal("InvalidRequest", "allocate", `${dtype}${formatShape(shape)} exceeds 2^53 bits.`)
-      }
-      const storage = yield* memory
-        .allocate(byteLengthOf(dtype, elementCount(shape)))
-        .pipe(
-          Effect.mapError(({ reason }) =>
-            tensorError(reason._tag === "OutOfMemory" ? "OutOfMemory" : "DeviceFailure", { ...reason, op: "allocate" })
-          )
-        )
-      const view = tensorView(storage, dtype, shape)
-      return yield* Result.isSuccess(view)
-        ? Effect.succeed(view.success)
-        : refusal("InvalidRequest", "allocate", `${view.failure.detail}.`)
-    })
-
-  const addressOfBytes = (bytes: Uint8Array): Checked<bigint> =>
-    Result.mapError(resultOf(addon.addressOf(bytes)), (failure) => failureOf("wrapHost", failure))
-  const wrap = (bytes: Uint8Array): Checked<Storage> => hostStorage(refusal, bytes, addressOfBytes)
-
   const checkReduce = makeReduceCheck(refusal, checks.checkApart)
+
+  const checkFill = makeFillCheck(errors, checks.checkMove)
 
   const checkQuantize = makeQuantizeCheck(refusal, checks.checkMove)
 
@@ -151,12 +129,12 @@ export const make = Effect.fnUntraced(function* (
     name: backendName,
     deviceFamilies: ["cpu"],
     capabilities,
-    allocate,
-    wrapHost: (bytes) =>
-      Effect.acquireRelease(
-        Effect.suspend(() => Effect.fromResult(wrap(bytes))),
-        (storage) => Effect.sync(storage.free)
-      ),
+    allocate: makeAllocate(errors, cpu, (byteLength) =>
+      Effect.mapError(memory.allocate(byteLength), ({ reason }) =>
+        tensorError(reason._tag === "OutOfMemory" ? "OutOfMemory" : "DeviceFailure", { ...reason, op: "allocate" })
+      )
+    ),
+    wrapHost: makeWrapHost(errors, addon),
     copy: (moves: ReadonlyArray<Move>) =>
       Effect.suspend(() => {
         const known = batches.get(moves)
@@ -182,10 +160,7 @@ export const make = Effect.fnUntraced(function* (
       ),
     fill: (tensor, byte) =>
       checkedWork(
-        () =>
-          Number.isInteger(byte) && byte >= 0 && byte <= 255
-            ? checks.checkMove("fill", { dst: tensor, src: tensor })
-            : Result.fail(refusal("InvalidRequest", "fill", `${byte} is not a byte.`)),
+        () => checkFill(tensor, byte),
         ({ dst }) => {
           if (dst.shape.includes(0)) return Effect.void
           return work("fill", pinsOf([dst]), (done) => addon.startMoves(pool, encodeFill(dst, byte), false, done))

@@ -5,12 +5,18 @@
  * Invariant: an address reaches the addon only after its storage has proven to be memory of this process.
  */
 
-import { isCastable, isSubByte } from "@tensorferry/core/base/DType"
 import type { TensorError } from "@tensorferry/core/service/TensorEngine"
 import { formatDevice } from "@tensorferry/core/tensor/Device"
-import type { Storage } from "@tensorferry/core/tensor/Storage"
 import type { Move, Tensor } from "@tensorferry/core/tensor/Tensor"
-import { type Checked, describeTensor, makeMoveChecks, maxDimensions, refusalOf } from "@tensorferry/native/MoveChecks"
+import { makeHostProof } from "@tensorferry/native/HostProof"
+import {
+  type Checked,
+  describeTensor,
+  equalLengths,
+  isPlainMove,
+  makeMoveChecks,
+  refusalOf
+} from "@tensorferry/native/MoveChecks"
 import { addressOf, MoveTable } from "@tensorferry/native/MoveTable"
 import { ViewScan } from "@tensorferry/native/ViewScan"
 import * as Result from "effect/Result"
@@ -29,41 +35,12 @@ export interface CheckedBatch {
 
 export const refusal = refusalOf(backendName)
 
-const equalLengths = (a: ReadonlyArray<number>, b: ReadonlyArray<number>): boolean => {
-  if (a.length !== b.length) return false
-  for (let dim = 0; dim < a.length; dim++) if (a[dim] !== b[dim]) return false
-  return true
-}
-
 /** Moves whose regions are looked up together. */
 const lookAhead = 64
 
 /** The checks of one engine. Storages that proved to be memory of this process are remembered. */
 export const makeChecks = (addon: Addon) => {
-  const proven = new WeakSet<Storage>()
-
-  /** Memory that this package did not make must show bytes that lie where it says. */
-  const foreignFault = (op: string, storage: Storage): TensorError | undefined => {
-    if (storage.bytes === undefined) {
-      return refusal("InvalidRequest", op, `Storage ${storage.generation} shows no bytes to the host.`)
-    }
-    const { buffer } = storage.bytes
-    if (buffer instanceof ArrayBuffer && buffer.detached) {
-      return refusal("FreedStorage", op, `The buffer of storage ${storage.generation} was transferred or detached.`)
-    }
-    if (proven.has(storage)) return undefined
-    const address = addon.addressOf(storage.bytes)
-    const isThere = address.code === "Ok" && (address.value === storage.address || storage.byteLength === 0)
-    if (!isThere || storage.bytes.byteLength < storage.byteLength) {
-      return refusal(
-        "InvalidRequest",
-        op,
-        `Storage ${storage.generation} states an address where its bytes do not lie.`
-      )
-    }
-    proven.add(storage)
-    return undefined
-  }
+  const hostFault = makeHostProof(addon)
 
   const memoryFault = (op: string, tensor: Tensor, isWritten: boolean): TensorError | undefined => {
     const { storage } = tensor
@@ -71,7 +48,10 @@ export const makeChecks = (addon: Addon) => {
       const place = formatDevice(tensor.device)
       return refusal("InvalidRequest", op, `${describeTensor(tensor)} on ${place} is not a tensor of the host.`)
     }
-    if (!(storage.sharing instanceof HostRegion)) return foreignFault(op, storage)
+    if (!(storage.sharing instanceof HostRegion)) {
+      const fault = hostFault(storage)
+      return fault === undefined ? undefined : refusal(fault.tag, op, fault.detail)
+    }
     if (!isWritten || storage.sharing.isWritable) return undefined
     return refusal(
       "InvalidRequest",
@@ -80,21 +60,15 @@ export const makeChecks = (addon: Addon) => {
     )
   }
 
-  const { checkMove } = makeMoveChecks(refusal, memoryFault)
+  const { checkMove, checkApart } = makeMoveChecks(refusal, memoryFault)
 
   const [dstScan, srcScan] = [new ViewScan(), new ViewScan()]
 
   /** True for the usual move, whose checks all pass. Anything else is judged by `checkMove`, which finds the words. */
-  const isPlain = ({ dst, src }: Move, to: unknown, from: unknown): boolean => {
+  const isPlain = (move: Move, to: unknown, from: unknown): boolean => {
+    const { dst, src } = move
     if (!(to instanceof HostRegion && to.isWritable && from instanceof HostRegion)) return false
-    if (dst.storage.isFreed() || src.storage.isFreed() || dst.device.family !== "cpu" || src.device.family !== "cpu") {
-      return false
-    }
-    if (dst.dtype !== src.dtype && !isCastable(src.dtype, dst.dtype)) return false
-    if (isSubByte(dst.dtype) || dst.shape.length > maxDimensions || !equalLengths(dst.shape, src.shape)) return false
-    dstScan.read(dst)
-    srcScan.read(src)
-    if (!(dstScan.isSound && srcScan.isSound && dstScan.elements > 0 && !dstScan.repeats)) return false
+    if (dst.device.family !== "cpu" || src.device.family !== "cpu" || !isPlainMove(move, dstScan, srcScan)) return false
     if (dstScan.isDense) to.rememberDense(dst, dstScan.byteSpan)
     if (srcScan.isDense) from.rememberDense(src, srcScan.byteSpan)
     return true
@@ -174,19 +148,6 @@ export const makeChecks = (addon: Addon) => {
     }
     return Result.succeed({ table: table.table, pins, isOfRegions })
   }
-
-  /** The move, unless its two sides are dense regions that meet without being the same. */
-  const checkApart = (op: string, move: Move): Checked<Move> =>
-    Result.flatMap(checkMove(op, move), (checked) => {
-      dstScan.read(checked.dst)
-      srcScan.read(checked.src)
-      const [to, from] = [addressOf(checked.dst), addressOf(checked.src)]
-      const isJudged = dstScan.isDense && srcScan.isDense && dstScan.elements > 0 && to !== from
-      const meets = to < from + srcScan.byteSpan && from < to + dstScan.byteSpan
-      return isJudged && meets
-        ? Result.fail(refusal("InvalidRequest", op, `The regions overlap at address ${Math.max(to, from)}.`))
-        : Result.succeed(checked)
-    })
 
   return { checkMove, checkApart, checkBatch }
 }

@@ -8,44 +8,16 @@
 
 import type { TensorError } from "@tensorferry/core/service/TensorEngine"
 import { formatDevice } from "@tensorferry/core/tensor/Device"
-import type { Storage } from "@tensorferry/core/tensor/Storage"
 import type { Move, Tensor } from "@tensorferry/core/tensor/Tensor"
+import { makeHostProof } from "@tensorferry/native/HostProof"
 import { type Checked, describeTensor, makeMoveChecks } from "@tensorferry/native/MoveChecks"
 import { addressOf, MoveTable } from "@tensorferry/native/MoveTable"
 import { ViewScan } from "@tensorferry/native/ViewScan"
 import * as Result from "effect/Result"
-import type { Addon } from "./Addon.ts"
 import { backendName } from "./Addon.ts"
 import { DeviceRegion } from "./DeviceRegion.ts"
 import { refusal } from "./failures.ts"
 import type { Xpu } from "./Xpu.ts"
-
-/** Why a storage is no memory of this process that copies may touch; nothing where it is. */
-export const makeHostProof = (addon: Addon) => {
-  const proven = new WeakSet<Storage>()
-  return (
-    storage: Storage
-  ): { readonly tag: "InvalidRequest" | "FreedStorage"; readonly detail: string } | undefined => {
-    if (storage.bytes === undefined) {
-      return { tag: "InvalidRequest", detail: `Storage ${storage.generation} shows no bytes to the host.` }
-    }
-    const { buffer } = storage.bytes
-    if (buffer instanceof ArrayBuffer && buffer.detached) {
-      return { tag: "FreedStorage", detail: `The buffer of storage ${storage.generation} was transferred or detached.` }
-    }
-    if (proven.has(storage)) return undefined
-    const address = addon.addressOf(storage.bytes)
-    const isThere = address.code === "Ok" && (address.value === storage.address || storage.byteLength === 0)
-    if (!isThere || storage.bytes.byteLength < storage.byteLength) {
-      return {
-        tag: "InvalidRequest",
-        detail: `Storage ${storage.generation} states an address where its bytes do not lie.`
-      }
-    }
-    proven.add(storage)
-    return undefined
-  }
-}
 
 /** The checks of one engine. */
 export const makeChecks = (xpu: Xpu) => {

@@ -7,26 +7,23 @@
  * interrupted or frees it meanwhile. Memory of other devices of the process takes part where this one can reach it.
  */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
-import { bitsOf, byteLengthOf, type DType } from "@tensorferry/core/base/DType"
-import { elementCount, formatShape, isRepresentable, type Shape } from "@tensorferry/core/base/Region"
-import {
-  type Fence,
-  TensorEngine,
-  type TensorEngineShape,
-  type TensorError
-} from "@tensorferry/core/service/TensorEngine"
-import { type Device, equalDevices, formatDevice } from "@tensorferry/core/tensor/Device"
+import { TensorEngine, type TensorEngineShape, type TensorError } from "@tensorferry/core/service/TensorEngine"
 import type { QuantizedTensor } from "@tensorferry/core/tensor/QuantizedTensor"
-import type { Storage } from "@tensorferry/core/tensor/Storage"
-import { type Move, type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
-import { type Checked, hostStorage, makeReduceCheck } from "@tensorferry/native/MoveChecks"
+import type { Move, Tensor } from "@tensorferry/core/tensor/Tensor"
+import {
+  checkedWork,
+  type EngineErrors,
+  makeAllocate,
+  makeFillCheck,
+  makeWorkAccount,
+  makeWrapHost
+} from "@tensorferry/native/EngineParts"
+import { makeReduceCheck } from "@tensorferry/native/MoveChecks"
 import { addressOf, encodeFill, encodeReduce } from "@tensorferry/native/MoveTable"
-import { type NativeFailure, resultOf } from "@tensorferry/native/NativeAddon"
+import type { NativeFailure } from "@tensorferry/native/NativeAddon"
 import { makeQuantizeCheck } from "@tensorferry/native/QuantizeChecks"
 import { encodeQuantize } from "@tensorferry/native/QuantizeTable"
-import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import type * as EffectScope from "effect/Scope"
@@ -76,32 +73,18 @@ const kernelSteps = (add: (steps: StepTable) => void, moves: ReadonlyArray<BigUi
   return { steps: steps.table, moves }
 }
 
+const errors: EngineErrors = { refusal, failureOf: tensorFailure }
+
 /** An engine on an open device. */
 export const make = Effect.fnUntraced(function* (
   gpu: Gpu,
   memory: DeviceMemory
 ): Effect.fn.Return<TensorEngineShape, never, EffectScope.Scope> {
   const { addon } = gpu
-  /** Work that has begun and not ended, for fences. */
-  const working = new Set<Deferred.Deferred<void, TensorError>>()
+  const { work, fence } = makeWorkAccount(errors)
   const checks = makeChecks(gpu)
   const batches = makeBatchPrograms()
   yield* Effect.addFinalizer(() => Effect.andThen(Effect.sync(batches.closeAll), memory.shutdown.wait))
-
-  const work = <A>(op: string, run: Effect.Effect<A, NativeFailure>): Effect.Effect<void, TensorError> =>
-    Effect.suspend(() => {
-      const ended = Deferred.makeUnsafe<void, TensorError>()
-      working.add(ended)
-      return Effect.onExit(Effect.asVoid(Effect.mapError(run, (failure) => tensorFailure(op, failure))), (exit) =>
-        Effect.suspend(() => {
-          working.delete(ended)
-          const isInterrupted = Exit.isFailure(exit) && Exit.hasInterrupts(exit)
-          return isInterrupted
-            ? Deferred.fail(ended, refusal("DeviceFailure", op, "The work was interrupted."))
-            : Deferred.done(ended, exit)
-        })
-      )
-    })
 
   const pinAll = (ranges: ReadonlyArray<HostRange>): Result.Result<() => void, NativeFailure> => {
     const pins: Array<NativePin> = []
@@ -131,11 +114,6 @@ export const make = Effect.fnUntraced(function* (
       return work(op, runOnce(gpu, steps, pinned.success))
     })
 
-  const checkedWork = <A>(
-    checked: () => Checked<A>,
-    then: (value: A) => Effect.Effect<void, TensorError>
-  ): Effect.Effect<void, TensorError> => Effect.suspend(() => Effect.flatMap(Effect.fromResult(checked()), then))
-
   const copy = (moves: ReadonlyArray<Move>): Effect.Effect<void, TensorError> =>
     Effect.suspend(() => {
       const known = batches.get(moves)
@@ -152,27 +130,9 @@ export const make = Effect.fnUntraced(function* (
       return work("copy", made.success.run)
     })
 
-  const allocate = (dtype: DType, shape: Shape, on: Device = gpu.device) =>
-    Effect.gen(function* () {
-      if (!equalDevices(on, gpu.device)) {
-        const [wanted, here] = [formatDevice(on), formatDevice(gpu.device)]
-        return yield* refusal("Unsupported", "allocate", `There is no device ${wanted} here, only ${here}.`)
-      }
-      if (!isRepresentable(shape, bitsOf(dtype))) {
-        return yield* refusal("InvalidRequest", "allocate", `${dtype}${formatShape(shape)} exceeds 2^53 bits.`)
-      }
-      const storage = yield* memory.allocate(byteLengthOf(dtype, elementCount(shape)))
-      const view = tensorView(storage, dtype, shape)
-      return yield* Result.isSuccess(view)
-        ? Effect.succeed(view.success)
-        : refusal("InvalidRequest", "allocate", `${view.failure.detail}.`)
-    })
-
-  const addressOfBytes = (bytes: Uint8Array): Checked<bigint> =>
-    Result.mapError(resultOf(addon.addressOf(bytes)), (failure) => tensorFailure("wrapHost", failure))
-  const wrap = (bytes: Uint8Array): Checked<Storage> => hostStorage(refusal, bytes, addressOfBytes)
-
   const checkReduce = makeReduceCheck(refusal, checks.checkApart)
+
+  const checkFill = makeFillCheck(errors, checks.checkMove)
 
   const checkQuantize = makeQuantizeCheck(refusal, checks.checkMove)
 
@@ -200,12 +160,8 @@ export const make = Effect.fnUntraced(function* (
     name: `${packageName} on ${gpu.facts.name}`,
     deviceFamilies: [gpu.vendor],
     capabilities: tensorEngineCapabilities,
-    allocate,
-    wrapHost: (bytes) =>
-      Effect.acquireRelease(
-        Effect.suspend(() => Effect.fromResult(wrap(bytes))),
-        (storage) => Effect.sync(storage.free)
-      ),
+    allocate: makeAllocate(errors, gpu.device, memory.allocate),
+    wrapHost: makeWrapHost(errors, addon),
     copy,
     reduce: (dst, sources, op) =>
       checkedWork(
@@ -218,10 +174,7 @@ export const make = Effect.fnUntraced(function* (
       ),
     fill: (tensor, byte) =>
       checkedWork(
-        () =>
-          Number.isInteger(byte) && byte >= 0 && byte <= 255
-            ? checks.checkMove("fill", { dst: tensor, src: tensor })
-            : Result.fail(refusal("InvalidRequest", "fill", `${byte} is not a byte.`)),
+        () => checkFill(tensor, byte),
         ({ dst }) => {
           if (dst.shape.includes(0)) return Effect.void
           return runSteps(
@@ -233,10 +186,7 @@ export const make = Effect.fnUntraced(function* (
       ),
     quantize: (source, destination) => blockScaling("quantize", source, destination),
     dequantize: (source, destination) => blockScaling("dequantize", destination, source),
-    fence: Effect.sync((): Fence => {
-      const submitted = [...working]
-      return { await: Effect.forEach(submitted, Deferred.await, { discard: true }) }
-    })
+    fence
   }
   return engine
 })

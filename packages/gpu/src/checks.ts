@@ -6,12 +6,11 @@
  * Invariant: an address reaches the addon only after its storage has proven to be memory of this process or mapped here.
  */
 
-import { isCastable, isSubByte } from "@tensorferry/core/base/DType"
 import type { TensorError } from "@tensorferry/core/service/TensorEngine"
 import { formatDevice } from "@tensorferry/core/tensor/Device"
-import type { Storage } from "@tensorferry/core/tensor/Storage"
 import type { Move, Tensor } from "@tensorferry/core/tensor/Tensor"
-import { type Checked, describeTensor, makeMoveChecks, maxDimensions } from "@tensorferry/native/MoveChecks"
+import { makeHostProof } from "@tensorferry/native/HostProof"
+import { type Checked, describeTensor, isPlainMove, makeMoveChecks } from "@tensorferry/native/MoveChecks"
 import { addressOf, MoveTable } from "@tensorferry/native/MoveTable"
 import { ViewScan } from "@tensorferry/native/ViewScan"
 import * as Result from "effect/Result"
@@ -44,15 +43,9 @@ export interface CheckedBatch {
   readonly isOfDevices: boolean
 }
 
-const equalLengths = (a: ReadonlyArray<number>, b: ReadonlyArray<number>): boolean => {
-  if (a.length !== b.length) return false
-  for (let dim = 0; dim < a.length; dim++) if (a[dim] !== b[dim]) return false
-  return true
-}
-
 /** The checks of one engine. */
 export const makeChecks = (gpu: Gpu) => {
-  const proven = new WeakSet<Storage>()
+  const hostProof = makeHostProof(gpu.addon)
 
   const deviceFault = (op: string, tensor: Tensor, region: DeviceRegion): TensorError | undefined => {
     if (region.family !== gpu.vendor || tensor.device.family !== gpu.vendor) {
@@ -70,8 +63,7 @@ export const makeChecks = (gpu: Gpu) => {
 
   /** Host memory must show bytes that lie where it says. */
   const hostFault = (op: string, tensor: Tensor): TensorError | undefined => {
-    const { storage } = tensor
-    if (tensor.device.family !== "cpu" || storage.bytes === undefined) {
+    if (tensor.device.family !== "cpu" || tensor.storage.bytes === undefined) {
       const place = formatDevice(tensor.device)
       return refusal(
         "InvalidRequest",
@@ -79,22 +71,8 @@ export const makeChecks = (gpu: Gpu) => {
         `${describeTensor(tensor)} on ${place} is memory of neither this backend nor the host.`
       )
     }
-    const { buffer } = storage.bytes
-    if (buffer instanceof ArrayBuffer && buffer.detached) {
-      return refusal("FreedStorage", op, `The buffer of storage ${storage.generation} was transferred or detached.`)
-    }
-    if (proven.has(storage)) return undefined
-    const address = gpu.addon.addressOf(storage.bytes)
-    const isThere = address.code === "Ok" && (address.value === storage.address || storage.byteLength === 0)
-    if (!isThere || storage.bytes.byteLength < storage.byteLength) {
-      return refusal(
-        "InvalidRequest",
-        op,
-        `Storage ${storage.generation} states an address where its bytes do not lie.`
-      )
-    }
-    proven.add(storage)
-    return undefined
+    const fault = hostProof(tensor.storage)
+    return fault === undefined ? undefined : refusal(fault.tag, op, fault.detail)
   }
 
   const memoryFault = (op: string, tensor: Tensor): TensorError | undefined => {
@@ -102,22 +80,18 @@ export const makeChecks = (gpu: Gpu) => {
     return region instanceof DeviceRegion ? deviceFault(op, tensor, region) : hostFault(op, tensor)
   }
 
-  const { checkMove } = makeMoveChecks(refusal, memoryFault)
+  const { checkMove, checkApart } = makeMoveChecks(refusal, memoryFault)
 
   const [dstScan, srcScan] = [new ViewScan(), new ViewScan()]
 
   /** True for the usual move, whose checks all pass. Anything else is judged by `checkMove`, which finds the words. */
-  const isPlain = ({ dst, src }: Move, to: unknown, from: unknown): boolean => {
+  const isPlain = (move: Move, to: unknown, from: unknown): boolean => {
+    const { dst, src } = move
     if (!(to instanceof DeviceRegion && from instanceof DeviceRegion)) return false
     if (to.ordinal !== gpu.ordinal || from.ordinal !== gpu.ordinal) return false
     if (to.family !== gpu.vendor || from.family !== gpu.vendor) return false
     if (dst.device.family !== gpu.vendor || src.device.family !== gpu.vendor) return false
-    if (dst.storage.isFreed() || src.storage.isFreed()) return false
-    if (dst.dtype !== src.dtype && !isCastable(src.dtype, dst.dtype)) return false
-    if (isSubByte(dst.dtype) || dst.shape.length > maxDimensions || !equalLengths(dst.shape, src.shape)) return false
-    dstScan.read(dst)
-    srcScan.read(src)
-    return dstScan.isSound && srcScan.isSound && dstScan.elements > 0 && !dstScan.repeats
+    return isPlainMove(move, dstScan, srcScan)
   }
 
   /** Checks all moves and encodes them on the way. */
@@ -157,19 +131,6 @@ export const makeChecks = (gpu: Gpu) => {
     }
     return Result.succeed({ table: table.table, copies, pins, isOfDevices })
   }
-
-  /** The move, unless its two sides are dense regions that meet without being the same. */
-  const checkApart = (op: string, move: Move): Checked<Move> =>
-    Result.flatMap(checkMove(op, move), (checked) => {
-      dstScan.read(checked.dst)
-      srcScan.read(checked.src)
-      const [to, from] = [addressOf(checked.dst), addressOf(checked.src)]
-      const isJudged = dstScan.isDense && srcScan.isDense && dstScan.elements > 0 && to !== from
-      const meets = to < from + srcScan.byteSpan && from < to + dstScan.byteSpan
-      return isJudged && meets
-        ? Result.fail(refusal("InvalidRequest", op, `The regions overlap at address ${Math.max(to, from)}.`))
-        : Result.succeed(checked)
-    })
 
   /** Host memory under tensors that a kernel reaches as they are. */
   const pinsOf = (tensors: ReadonlyArray<Tensor>): ReadonlyArray<HostRange> =>

@@ -11,6 +11,8 @@ import { cpu } from "@tensorferry/core/tensor/Device"
 import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
 import { byteMove, type Move, type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
 import * as Result from "effect/Result"
+import { addressOf } from "./MoveTable.ts"
+import { ViewScan } from "./ViewScan.ts"
 
 /** A value, or the error with which an engine refuses a request. */
 export type Checked<A> = Result.Result<A, TensorError>
@@ -49,11 +51,33 @@ const leavesStorage = ({ storage, dtype, shape, strides, byteOffset }: Tensor): 
 const repeatsElements = ({ shape, strides }: Tensor): boolean =>
   !shape.includes(0) && shape.some((length, dim) => length > 1 && strides[dim] === 0)
 
+/** Whether two shapes are the same; for the usual move, where a call per dimension would cost as much as the copy. */
+export const equalLengths = (a: ReadonlyArray<number>, b: ReadonlyArray<number>): boolean => {
+  if (a.length !== b.length) return false
+  for (let dim = 0; dim < a.length; dim++) if (a[dim] !== b[dim]) return false
+  return true
+}
+
+/**
+ * True for a usual move between living tensors, as the scans of its two sides say, which are read here. Anything else is
+ * judged by `checkMove`, which finds the words. Whose memory it is, is the caller's to know.
+ */
+export const isPlainMove = ({ dst, src }: Move, dstScan: ViewScan, srcScan: ViewScan): boolean => {
+  if (dst.storage.isFreed() || src.storage.isFreed()) return false
+  if (dst.dtype !== src.dtype && !isCastable(src.dtype, dst.dtype)) return false
+  if (isSubByte(dst.dtype) || dst.shape.length > maxDimensions || !equalLengths(dst.shape, src.shape)) return false
+  dstScan.read(dst)
+  srcScan.read(src)
+  return dstScan.isSound && srcScan.isSound && dstScan.elements > 0 && !dstScan.repeats
+}
+
 /** `memoryFault` says whether the memory of a tensor is the engine's to read, or to write. */
 export const makeMoveChecks = (
   refusal: Refusal,
   memoryFault: (op: string, tensor: Tensor, isWritten: boolean) => TensorError | undefined
 ) => {
+  const [dstScan, srcScan] = [new ViewScan(), new ViewScan()]
+
   const tensorFault = (op: string, tensor: Tensor, isWritten: boolean): TensorError | undefined => {
     if (tensor.storage.isFreed()) {
       return refusal("FreedStorage", op, `The storage of ${describeTensor(tensor)} was freed.`)
@@ -83,15 +107,28 @@ export const makeMoveChecks = (
       ? refusal("InvalidRequest", op, `${describeTensor(move.dst)} repeats elements and cannot be written to.`)
       : undefined)
 
-  return {
-    /** The move in whole bytes, or why it cannot be done. */
-    checkMove: (op: string, move: Move): Checked<Move> => {
-      const fault = moveFault(op, move)
-      if (fault !== undefined) return Result.fail(fault)
-      if (!isSubByte(move.dst.dtype) || move.dst.shape.includes(0)) return Result.succeed(move)
-      return Result.mapError(byteMove(move), ({ detail }) => refusal("InvalidRequest", op, `${detail}.`))
-    }
+  /** The move in whole bytes, or why it cannot be done. */
+  const checkMove = (op: string, move: Move): Checked<Move> => {
+    const fault = moveFault(op, move)
+    if (fault !== undefined) return Result.fail(fault)
+    if (!isSubByte(move.dst.dtype) || move.dst.shape.includes(0)) return Result.succeed(move)
+    return Result.mapError(byteMove(move), ({ detail }) => refusal("InvalidRequest", op, `${detail}.`))
   }
+
+  /** The move, unless its two sides are dense regions that meet without being the same. */
+  const checkApart = (op: string, move: Move): Checked<Move> =>
+    Result.flatMap(checkMove(op, move), (checked) => {
+      dstScan.read(checked.dst)
+      srcScan.read(checked.src)
+      const [to, from] = [addressOf(checked.dst), addressOf(checked.src)]
+      const isJudged = dstScan.isDense && srcScan.isDense && dstScan.elements > 0 && to !== from
+      const meets = to < from + srcScan.byteSpan && from < to + dstScan.byteSpan
+      return isJudged && meets
+        ? Result.fail(refusal("InvalidRequest", op, `The regions overlap at address ${Math.max(to, from)}.`))
+        : Result.succeed(checked)
+    })
+
+  return { checkMove, checkApart }
 }
 
 /** `checkApart` checks a move and that its sides do not meet. */
