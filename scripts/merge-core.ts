@@ -19,7 +19,7 @@ export const mergedFolder = path.join(core, "dist/merged")
 /**
  * The files that are made, by rank (scripts/check-direction.ts): a folder imports from those before it, so merged files do
  * too. Folders that an application always loads together share a file. */
-const files: Readonly<Record<string, ReadonlyArray<string>>> = {
+export const mergedFiles: Readonly<Record<string, ReadonlyArray<string>>> = {
   base: ["base", "tensor"],
   layout: ["layout"],
   checkpoint: ["checkpoint"],
@@ -57,7 +57,7 @@ export const mergeCore = async (folder = mergedFolder): Promise<void> => {
     chunkFileNames: "[name].js",
     codeSplitting: {
       // A folder also takes what it depends on; those before it have taken theirs.
-      groups: Object.entries(files).map(([name, folders], rank, { length }) => ({
+      groups: Object.entries(mergedFiles).map(([name, folders], rank, { length }) => ({
         name,
         test: (id) => folders.some((folder) => id.startsWith(path.join(sources, folder) + path.sep)),
         priority: length - rank
