@@ -21,6 +21,7 @@ import {
   allocate,
   allocateHost,
   librariesOf,
+  onDevice,
   openDevice,
   problem,
   rowsMove,
@@ -332,18 +333,11 @@ describe("devices", () => {
   )
 
   it.live("let peers in, again and again", () =>
-    simulated(
-      "devices=3 peers=0-1",
-      Effect.scoped(
-        Effect.gen(function* () {
-          const addon = yield* loadAddon
-          const device = yield* openDevice(addon)
-          value(addon.enablePeer(device, 1))
-          value(addon.enablePeer(device, 1))
-          assert.strictEqual(problem(addon.enablePeer(device, 2)).code, "Unsupported")
-        })
-      )
-    )
+    onDevice("devices=3 peers=0-1", function* (addon, device) {
+      value(addon.enablePeer(device, 1))
+      value(addon.enablePeer(device, 1))
+      assert.strictEqual(problem(addon.enablePeer(device, 2)).code, "Unsupported")
+    })
   )
 })
 
@@ -442,19 +436,12 @@ describe("memory", () => {
   )
 
   it.live("that is being freed can be allocated again at once", () =>
-    simulated(
-      "memory=128m",
-      Effect.scoped(
-        Effect.gen(function* () {
-          const addon = yield* loadAddon
-          const device = yield* openDevice(addon)
-          for (let round = 0; round < 20; round++) {
-            const { memory } = yield* allocate(addon, device, 90 << 20)
-            value(addon.freeMemory(memory))
-          }
-        })
-      )
-    )
+    onDevice("memory=128m", function* (addon, device) {
+      for (let round = 0; round < 20; round++) {
+        const { memory } = yield* allocate(addon, device, 90 << 20)
+        value(addon.freeMemory(memory))
+      }
+    })
   )
 
   it.live("of the host is seen by JavaScript until it is freed", () =>
@@ -485,32 +472,25 @@ describe("memory", () => {
   )
 
   it.live("that JavaScript forgets is given back", () =>
-    simulated(
-      "",
-      Effect.scoped(
-        Effect.gen(function* () {
-          const addon = yield* loadAddon
-          const device = yield* openDevice(addon)
-          setFlagsFromString("--expose-gc")
-          const collect: () => void = runInNewContext("gc")
-          const before = simulator.report().live
-          for (let i = 0; i < 10; i++) {
-            yield* Effect.promise(() => run((done) => addon.startAllocate(device, 1000, done)))
-            yield* Effect.promise(() => run((done) => addon.startAllocateHost(device, 5000, done)))
-            value(addon.createProgram(device, new BigUint64Array(), [], undefined))
-          }
-          const isBack = () => {
-            const { memory, hostMemory } = simulator.report().live
-            return memory === before.memory && hostMemory === before.hostMemory
-          }
-          for (let turn = 0; turn < 200 && !isBack(); turn++) {
-            collect()
-            yield* Effect.promise(() => new Promise((resolve) => setImmediate(resolve)))
-          }
-          assert.isTrue(isBack())
-        })
-      )
-    )
+    onDevice("", function* (addon, device) {
+      setFlagsFromString("--expose-gc")
+      const collect: () => void = runInNewContext("gc")
+      const before = simulator.report().live
+      for (let i = 0; i < 10; i++) {
+        yield* Effect.promise(() => run((done) => addon.startAllocate(device, 1000, done)))
+        yield* Effect.promise(() => run((done) => addon.startAllocateHost(device, 5000, done)))
+        value(addon.createProgram(device, new BigUint64Array(), [], undefined))
+      }
+      const isBack = () => {
+        const { memory, hostMemory } = simulator.report().live
+        return memory === before.memory && hostMemory === before.hostMemory
+      }
+      for (let turn = 0; turn < 200 && !isBack(); turn++) {
+        collect()
+        yield* Effect.promise(() => new Promise((resolve) => setImmediate(resolve)))
+      }
+      assert.isTrue(isBack())
+    })
   )
 
   it.live("of the host is pinned by page, once for all that overlap", () =>
@@ -552,68 +532,54 @@ describe("memory", () => {
 
 describe("sharing", () => {
   it.live("names the allocation, refuses what cannot be named, and does not open its own", () =>
-    simulated(
-      "",
-      Effect.scoped(
-        Effect.gen(function* () {
-          const addon = yield* loadAddon
-          const device = yield* openDevice(addon)
-          const { memory, address } = yield* allocate(addon, device, 5 << 20)
-          const exported = value(addon.exportMemory(device, address + 4097n))
-          assert.strictEqual(exported.base, address)
-          assert.isAtLeast(exported.byteLength, 5 << 20)
-          assert.strictEqual(exported.handle.length, 64)
-          const own = problem(addon.importMemory(device, exported.handle))
-          assert.strictEqual(own.code, "InvalidArgument")
-          assert.include(own.detail, "this very process")
-          assert.strictEqual(problem(addon.importMemory(device, new Uint8Array(63))).code, "InvalidArgument")
-          value(addon.freeMemory(memory))
-          const virtual = simulator.allocateVirtual(1 << 20)
-          const refused = problem(addon.exportMemory(device, virtual))
-          assert.strictEqual(refused.code, "Unsupported")
-          assert.include(refused.detail, "virtual-memory allocator")
-          assert.strictEqual(value(addon.deviceOfAddress(device, virtual)), 0)
-          simulator.freeVirtual(virtual)
-          assert.strictEqual(problem(addon.exportMemory(device, 64n)).code, "InvalidArgument")
-        })
-      )
-    )
+    onDevice("", function* (addon, device) {
+      const { memory, address } = yield* allocate(addon, device, 5 << 20)
+      const exported = value(addon.exportMemory(device, address + 4097n))
+      assert.strictEqual(exported.base, address)
+      assert.isAtLeast(exported.byteLength, 5 << 20)
+      assert.strictEqual(exported.handle.length, 64)
+      const own = problem(addon.importMemory(device, exported.handle))
+      assert.strictEqual(own.code, "InvalidArgument")
+      assert.include(own.detail, "this very process")
+      assert.strictEqual(problem(addon.importMemory(device, new Uint8Array(63))).code, "InvalidArgument")
+      value(addon.freeMemory(memory))
+      const virtual = simulator.allocateVirtual(1 << 20)
+      const refused = problem(addon.exportMemory(device, virtual))
+      assert.strictEqual(refused.code, "Unsupported")
+      assert.include(refused.detail, "virtual-memory allocator")
+      assert.strictEqual(value(addon.deviceOfAddress(device, virtual)), 0)
+      simulator.freeVirtual(virtual)
+      assert.strictEqual(problem(addon.exportMemory(device, 64n)).code, "InvalidArgument")
+    })
   )
 
   it.live("reaches memory of another process until the import is closed", () =>
-    simulated(
-      "devices=2",
-      Effect.scoped(
-        Effect.gen(function* () {
-          const addon = yield* loadAddon
-          const device = yield* openDevice(addon)
-          const script = fileURLToPath(new URL("./fixtures/exporter.ts", import.meta.url))
-          const child = yield* Effect.acquireRelease(
-            Effect.sync(() => spawn(process.execPath, [script], { stdio: ["pipe", "pipe", "inherit"] })),
-            (exporter) => Effect.sync(() => void exporter.kill("SIGKILL"))
-          )
-          const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]()
-          const line = yield* Effect.promise(() => lines.next())
-          const { handle, offset, length } = JSON.parse(line.value ?? "{}")
-          const imported = value(addon.importMemory(device, Uint8Array.from(handle)))
-          const target = yield* allocate(addon, device, length)
-          const steps = new StepTable()
-          steps.copy(3, Number(target.address), Number(imported.address) + offset, length)
-          yield* Effect.promise(() => runSteps(addon, device, steps.table))
-          assert.deepStrictEqual(
-            Uint8Array.from(simulator.read(target.address, length)),
-            Uint8Array.from({ length }, (_, index) => (7 * index + 3) & 255)
-          )
-          value(addon.closeImport(imported.mapping))
-          assert.strictEqual(problem(addon.closeImport(imported.mapping)).code, "InvalidHandle")
-          value(addon.freeMemory(target.memory))
-          yield* Effect.promise(() => runSteps(addon, device, new BigUint64Array()))
-          child.stdin.write("end\n")
-          const last = yield* Effect.promise(() => lines.next())
-          assert.strictEqual(last.value, "[]")
-        })
+    onDevice("devices=2", function* (addon, device) {
+      const script = fileURLToPath(new URL("./fixtures/exporter.ts", import.meta.url))
+      const child = yield* Effect.acquireRelease(
+        Effect.sync(() => spawn(process.execPath, [script], { stdio: ["pipe", "pipe", "inherit"] })),
+        (exporter) => Effect.sync(() => void exporter.kill("SIGKILL"))
       )
-    )
+      const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]()
+      const line = yield* Effect.promise(() => lines.next())
+      const { handle, offset, length } = JSON.parse(line.value ?? "{}")
+      const imported = value(addon.importMemory(device, Uint8Array.from(handle)))
+      const target = yield* allocate(addon, device, length)
+      const steps = new StepTable()
+      steps.copy(3, Number(target.address), Number(imported.address) + offset, length)
+      yield* Effect.promise(() => runSteps(addon, device, steps.table))
+      assert.deepStrictEqual(
+        Uint8Array.from(simulator.read(target.address, length)),
+        Uint8Array.from({ length }, (_, index) => (7 * index + 3) & 255)
+      )
+      value(addon.closeImport(imported.mapping))
+      assert.strictEqual(problem(addon.closeImport(imported.mapping)).code, "InvalidHandle")
+      value(addon.freeMemory(target.memory))
+      yield* Effect.promise(() => runSteps(addon, device, new BigUint64Array()))
+      child.stdin.write("end\n")
+      const last = yield* Effect.promise(() => lines.next())
+      assert.strictEqual(last.value, "[]")
+    })
   )
 })
 

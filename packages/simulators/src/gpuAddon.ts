@@ -4,17 +4,19 @@
  * tables by hand.
  */
 import { assert } from "@effect/vitest"
-import type {
-  Addon,
-  AllocatedMemory,
-  DeviceOptions,
-  NativeCommunicator,
-  NativeDevice,
-  SpanTimes
+import {
+  type Addon,
+  type AllocatedMemory,
+  type DeviceOptions,
+  loadAddon,
+  type NativeCommunicator,
+  type NativeDevice,
+  type SpanTimes
 } from "@tensorferry/gpu/Addon"
 import type { Done, NativeAnswer, NativeFailure } from "@tensorferry/native/NativeAddon"
 import type { NativeJobHandle } from "@tensorferry/native/NativeJob"
 import * as Effect from "effect/Effect"
+import type * as Scope from "effect/Scope"
 import { leaks, openSimulated, simulator, violations } from "./gpu.ts"
 
 export const value = <A>(answer: NativeAnswer<A>): A => {
@@ -92,6 +94,22 @@ export const simulated = <A, E>(settings: string, body: Effect.Effect<A, E, neve
     assert.deepStrictEqual(leaks(), [])
     return result
   })
+
+/** Runs the body with the addon and an open device over a fresh simulated driver, as `simulated` does. */
+export const onDevice = (
+  settings: string,
+  body: (addon: Addon, device: NativeDevice) => Generator<Effect.Effect<unknown, unknown, Scope.Scope>, void, never>
+) =>
+  simulated(
+    settings,
+    Effect.scoped(
+      Effect.gen(function* () {
+        const addon = yield* loadAddon
+        const device = yield* openDevice(addon)
+        yield* Effect.gen(() => body(addon, device))
+      })
+    )
+  )
 
 const words = (head: number, ...values: ReadonlyArray<number>): ReadonlyArray<bigint> => [head, ...values].map(BigInt)
 
