@@ -5,17 +5,17 @@
  */
 
 import { assert, describe, it } from "@effect/vitest"
+import { killRankProcesses, runRankProcesses } from "@tensorferry/testing/RankProcesses"
 import { afterAll } from "vitest"
 import type { DeathLine } from "./fixtures/death-rank.ts"
-import { killJobs, runProcesses } from "./fixtures/job.ts"
 
-afterAll(killJobs)
+afterAll(killRankProcesses)
 
 describe("a PE that dies in the middle of a run", () => {
   it("fails the run of the others at once; they neither use nor finalise the library any more", {
     timeout: 120_000
   }, async () => {
-    const ranks = await runProcesses<DeathLine>("death-rank.ts", 2, {})
+    const ranks = await runRankProcesses<DeathLine>(new URL("./fixtures/death-rank.ts", import.meta.url), 2)
     assert.include(ranks[1]!.end, "SIGKILL")
     const [before, first, second] = ranks[0]!.lines
     assert.deepStrictEqual(

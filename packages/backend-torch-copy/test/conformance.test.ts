@@ -4,14 +4,11 @@
  * processes, over every path of its ladder.
  */
 
-import { describeTensorEngine } from "@tensorferry/testing/vitest"
-import { afterAll } from "vitest"
+import { describeProcesses, describeTensorEngine } from "@tensorferry/testing/vitest"
 import * as TensorEngine from "../src/TensorEngine.ts"
-import { describeProcesses } from "./conformanceProcesses.ts"
-import { killJobs } from "./fixtures/conformance-job.ts"
 
-afterAll(killJobs)
+const script = new URL("./fixtures/conformance-rank.ts", import.meta.url)
 
 describeTensorEngine("torch-copy", TensorEngine.layer())
 
-describeProcesses("torch-copy", [])
+describeProcesses("torch-copy", script, { forbid: [] }, { timeout: 120_000 })

@@ -7,12 +7,13 @@
 import type { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import * as Effect from "effect/Effect"
 import type * as Layer from "effect/Layer"
-import { describe, expect, it, type TestContext } from "vitest"
+import { afterAll, describe, expect, it, type TestContext } from "vitest"
 import {
   type CaseResult,
   type CopyCase,
   type CopyDriverCase,
   checkQuirks,
+  combineOutcomes,
   copyCases,
   copyDriverCases,
   type Quirks,
@@ -21,6 +22,7 @@ import {
   withQuirks
 } from "./Conformance.ts"
 import type { ReplaySubject } from "./conformance/ReplaySubject.ts"
+import { type ConformanceJob, killRankProcesses, runConformanceJob } from "./RankProcesses.ts"
 import { replayConformanceCases, runReplayCase } from "./ReplayConformance.ts"
 
 /** How cases become tests of the runner. */
@@ -40,13 +42,14 @@ const describeCases = <Case extends { readonly name: string }>(
   name: string,
   cases: ReadonlyArray<Case>,
   run: (oneCase: Case) => Effect.Effect<CaseResult>,
-  { quirks = {}, timeout }: DescribeOptions
+  options: DescribeOptions
 ): void => {
+  const { quirks = {} } = options
   describe(name, () => {
     for (const wrong of checkQuirks(cases, quirks))
       it(`states quirks: ${wrong.name}`, (context) => settle(context, wrong))
     for (const oneCase of cases) {
-      it(oneCase.name, timeout === undefined ? {} : { timeout }, async (context) => {
+      it(oneCase.name, limitOf(options), async (context) => {
         settle(context, await Effect.runPromise(withQuirks(oneCase, quirks, run)))
       })
     }
@@ -92,3 +95,28 @@ export const describeReplayTransfer = <E>(
     (oneCase) => Effect.orDie(Effect.provide(runReplayCase(oneCase), layer, { local: true })),
     options
   )
+
+const limitOf = ({ timeout }: DescribeOptions) => (timeout === undefined ? {} : { timeout })
+
+/**
+ * Every case of the copy service and the driver between processes, each of which runs `script` (see RankProcesses) with its
+ * place and what is `shared`, and at the end that no rank has faults to report.
+ */
+export const describeProcesses = (name: string, script: URL, shared: object, options: DescribeOptions = {}): void => {
+  afterAll(killRankProcesses)
+  // One job per size runs all of its cases; the first case of a size waits for it.
+  const jobs = new Map<number, Promise<ConformanceJob>>()
+  const run = (oneCase: CopyCase | CopyDriverCase) =>
+    Effect.promise(async () => {
+      const job = jobs.get(oneCase.size) ?? runConformanceJob(script, oneCase.size, shared)
+      jobs.set(oneCase.size, job)
+      return combineOutcomes(oneCase.name, (await job).outcomesOf(oneCase.name))
+    })
+  describeCopyService(name, run, options)
+  describeCopyDriver(name, run, options)
+  it(`${name} leaves the devices as they were`, limitOf(options), async () => {
+    for (const [size, job] of jobs)
+      for (const [rank, faults] of (await job).faults.entries())
+        expect(faults, `rank ${rank} of ${size}`).toStrictEqual([])
+  })
+}
