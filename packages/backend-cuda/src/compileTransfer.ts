@@ -6,7 +6,7 @@
  * published, so both ends cut alike.
  */
 import type { CopyDriverError, PeerPath } from "@tensorferry/core/service/CopyDriver"
-import { makeProgram } from "@tensorferry/gpu/GpuProgram"
+import { acquireProgram } from "@tensorferry/gpu/GpuProgram"
 import type { TransferProgram } from "@tensorferry/gpu/ProgramTransfer"
 import type { Checked, DriverErrors } from "@tensorferry/native/driver/DriverErrors"
 import { mergePaths } from "@tensorferry/native/driver/PeerPaths"
@@ -96,16 +96,7 @@ export const compileTransfer = (
     const direct = yield* Effect.fromResult(compileDirect(errors, flows, published, copyEngineBytes))
     const windows = yield* compilePacked(parts, flows, published, routes)
     const { steps, moves, spans, usesCommunicator } = transferSteps(direct, windows)
-    const making = Effect.suspend(() =>
-      Effect.fromResult(makeProgram(gpu, { steps, moves, communicator: connection?.native }))
-    )
-    const program =
-      steps.length === 0
-        ? undefined
-        : yield* Effect.acquireRelease(
-            Effect.mapError(making, (failure) => errors.ofNative(failure, "prepare")),
-            (made) => Effect.sync(made.close)
-          )
+    const program = yield* acquireProgram(gpu, errors, { steps, moves, communicator: connection?.native })
     const touched = flows.filter(({ route, memory }) => route.name !== "nccl" && memory !== undefined)
     return {
       paths: mergePaths(

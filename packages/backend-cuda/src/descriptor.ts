@@ -9,6 +9,7 @@ import { type Addon, loadAddon, packageFolder } from "@tensorferry/gpu/Addon"
 import { tensorEngineCapabilities } from "@tensorferry/gpu/capabilities"
 import { type Discovered, discover } from "@tensorferry/gpu/discover"
 import { libraryNames, libraryVariable, searchedPaths } from "@tensorferry/gpu/libraries"
+import { orUnavailable } from "@tensorferry/native/NativeAddon"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import { copyDriverCapabilities } from "./capabilities.ts"
@@ -55,16 +56,7 @@ const probe = (kind: DriverKind): Effect.Effect<ProbeResult> =>
       cause: `The library for collectives cannot be opened: ${opened.collectives.problem ?? "not found"}.`,
       remedy: `Install it, or name its file in ${libraryVariable(vendor, "collectives")}.`
     }
-  }).pipe(
-    Effect.catch(({ reason }) =>
-      Effect.succeed({
-        _tag: "Unavailable" as const,
-        tried: [`${packageFolder}build`, `${packageFolder}prebuilds`],
-        cause: reason.detail,
-        remedy: reason.remedy
-      })
-    )
-  )
+  }).pipe(orUnavailable(packageFolder))
 
 const descriptor = (kind: DriverKind): BackendDescriptor => ({
   name: kind,

@@ -9,19 +9,13 @@
 
 import type { Device } from "@tensorferry/core/tensor/Device"
 import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
-import { byteMove, isContiguous, tensorByteLength, tensorView } from "@tensorferry/core/tensor/Tensor"
+import { byteMove, tensorByteLength, tensorView } from "@tensorferry/core/tensor/Tensor"
 import type { Checked, DriverErrors } from "@tensorferry/native/driver/DriverErrors"
 import type { Flow } from "@tensorferry/native/driver/Flows"
 import type { PeerList } from "@tensorferry/native/driver/PeerList"
-import { MoveTable } from "@tensorferry/native/MoveTable"
+import { type ByteRun, MoveTable } from "@tensorferry/native/MoveTable"
 import * as Result from "effect/Result"
 import type { PeerMemory } from "./openPeerMemory.ts"
-
-export interface Run {
-  readonly destination: number
-  readonly source: number
-  readonly byteLength: number
-}
 
 export interface DirectMoves {
   readonly peer: number
@@ -30,7 +24,7 @@ export interface DirectMoves {
   readonly table: BigUint64Array
   readonly tableBytes: number
   /** For the copy engine. */
-  readonly runs: ReadonlyArray<Run>
+  readonly runs: ReadonlyArray<ByteRun>
 }
 
 /** The peer's storage, as far as this process can name its bytes. */
@@ -46,7 +40,7 @@ export const directMoves = (
 ): Checked<DirectMoves> => {
   const { peer, isReceiving, pairs } = flow
   const table = new MoveTable(pairs.length)
-  const runs: Array<Run> = []
+  const runs: Array<ByteRun> = []
   const storages = new Map<number, Storage>()
   let tableBytes = 0
 
@@ -63,19 +57,9 @@ export const directMoves = (
     if (Result.isFailure(view)) return wrong(`The peer's region is not in its memory: ${view.failure.detail}.`)
     const move = byteMove(isReceiving ? { dst: tensor, src: view.success } : { dst: view.success, src: tensor })
     if (Result.isFailure(move)) return wrong(`${move.failure.detail}.`)
-    const { dst, src } = move.success
-    const [destination, source] = [dst, src].map((side) => Number(side.storage.address) + side.byteOffset) as [
-      number,
-      number
-    ]
-    const byteLength = tensorByteLength(dst)
-    if (!isContiguous(dst) || !isContiguous(src)) table.add(dst, src, destination, source)
-    else if (byteLength < copyEngineBytes) table.addRun(destination, source, byteLength)
-    else {
-      runs.push({ destination, source, byteLength })
-      continue
-    }
-    tableBytes += byteLength
+    const run = table.addUnlessRun(move.success, copyEngineBytes)
+    if (run === undefined) tableBytes += tensorByteLength(move.success.dst)
+    else runs.push(run)
   }
   return Result.succeed({ peer, isReceiving, table: table.table, tableBytes, runs })
 }

@@ -9,14 +9,7 @@
 import { bitsOf, byteLengthOf } from "@tensorferry/core/base/DType"
 import { elementCount, fullRegion, regionShape } from "@tensorferry/core/base/Region"
 import type { Storage } from "@tensorferry/core/tensor/Storage"
-import {
-  byteMove,
-  isContiguous,
-  sliceTensor,
-  type Tensor,
-  tensorByteLength,
-  tensorView
-} from "@tensorferry/core/tensor/Tensor"
+import { byteMove, sliceTensor, type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
 import { cutShape } from "@tensorferry/gpu/stagingBoxes"
 import type { Checked, DriverErrors } from "@tensorferry/native/driver/DriverErrors"
 import type { Flow, Pair } from "@tensorferry/native/driver/Flows"
@@ -154,13 +147,7 @@ const shareOf = (
     if (Result.isFailure(dense)) return wrong(dense.failure.detail)
     const move = byteMove(isReceiving ? { dst: tensor, src: dense.success } : { dst: dense.success, src: tensor })
     if (Result.isFailure(move)) return wrong(move.failure.detail)
-    const { dst, src } = move.success
-    const [destination, source] = [dst, src].map((side) => Number(side.storage.address) + side.byteOffset) as [
-      number,
-      number
-    ]
-    if (isContiguous(dst) && isContiguous(src)) table.addRun(destination, source, tensorByteLength(dst))
-    else table.add(dst, src, destination, source)
+    table.addUnlessRun(move.success)
   }
   const packed = packedBytes === 0 ? [] : [{ address: stagingAddress + byteOffset, byteLength: packedBytes }]
   return Result.succeed({ peer, isReceiving, table: table.table, operations: [...packed, ...own], byteLength })

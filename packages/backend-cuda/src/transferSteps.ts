@@ -7,8 +7,10 @@
  */
 
 import type { Span } from "@tensorferry/gpu/RunTimes"
-import { eventLimit, StepTable, type StreamNumber } from "@tensorferry/gpu/StepTable"
-import type { DirectMoves, Run } from "./directMoves.ts"
+import { eventLimit, type StreamNumber } from "@tensorferry/gpu/StepTable"
+import { TimedSteps } from "@tensorferry/gpu/TimedSteps"
+import type { ByteRun } from "@tensorferry/native/MoveTable"
+import type { DirectMoves } from "./directMoves.ts"
 import type { GroupWindow, WindowShare } from "./packedMoves.ts"
 import { spreadProgress } from "./planning/windows.ts"
 
@@ -20,9 +22,6 @@ const copyEngines: ReadonlyArray<StreamNumber> = [5, 6, 7]
 
 /** Bytes of copies between two reports of progress. */
 const reportedBytes = 256 * 2 ** 20
-
-/** Above this many spans, windows are not timed: their number is bounded like that of events. */
-const spanLimit = eventLimit / 2
 
 export interface TransferSteps {
   readonly steps: BigUint64Array
@@ -42,43 +41,18 @@ export const transferSteps = (
   direct: ReadonlyArray<DirectMoves>,
   windows: ReadonlyArray<GroupWindow>
 ): TransferSteps => {
-  const steps = new StepTable()
-  const moves: Array<BigUint64Array> = []
-  const spans: Array<Span> = []
-  let events = 0
-
-  const record = (stream: StreamNumber): number => {
-    steps.record(stream, events)
-    return events++
-  }
-
-  const timed = (stream: StreamNumber, span: Span, work: () => void): void => {
-    const number = spans.length
-    if (number >= spanLimit) {
-      work()
-      return
-    }
-    spans.push(span)
-    steps.spanBegins(stream, number)
-    work()
-    steps.spanEnds(stream, number)
-  }
-
-  const kernel = (stream: StreamNumber, table: BigUint64Array): void => {
-    steps.moves(stream, moves.length)
-    moves.push(table)
-  }
+  const steps = new TimedSteps()
 
   const moveDirectly = ({ peer, table, tableBytes, runs }: DirectMoves, at: number): void => {
     if (table.length > 0) {
       const stream = directKernels[at % directKernels.length]!
-      timed(stream, { peer, phase: "kernel" }, () => kernel(stream, table))
+      steps.timed(stream, { peer, phase: "kernel" }, () => steps.kernel(stream, table))
       steps.progress(stream, tableBytes)
     }
     // Two streams, so that one copy starts while another ends; each takes the next run when it has the fewer bytes.
     const shares = [0, 1].map((turn) => ({
       stream: copyEngines[(2 * at + turn) % copyEngines.length]!,
-      runs: [] as Array<Run>,
+      runs: [] as Array<ByteRun>,
       byteLength: 0
     }))
     for (const run of runs) {
@@ -90,9 +64,9 @@ export const transferSteps = (
     for (const share of shares) copyRuns(peer, share.stream, share.runs)
   }
 
-  const copyRuns = (peer: number, stream: StreamNumber, runs: ReadonlyArray<Run>): void => {
+  const copyRuns = (peer: number, stream: StreamNumber, runs: ReadonlyArray<ByteRun>): void => {
     if (runs.length === 0) return
-    timed(stream, { peer, phase: "copy" }, () => {
+    steps.timed(stream, { peer, phase: "copy" }, () => {
       let unreported = 0
       for (const [at, { destination, source, byteLength }] of runs.entries()) {
         steps.copy(stream, destination, source, byteLength)
@@ -109,7 +83,7 @@ export const transferSteps = (
     for (const share of shares) {
       if (share.isReceiving !== isReceiving || share.table.length === 0) continue
       const phase = isReceiving ? "unpack" : "pack"
-      timed(stream, { peer: share.peer, phase }, () => kernel(stream, share.table))
+      steps.timed(stream, { peer: share.peer, phase }, () => steps.kernel(stream, share.table))
     }
   }
 
@@ -128,14 +102,14 @@ export const transferSteps = (
       // The slot is free when the group that sent it last is done.
       if (k >= 2) steps.wait(packing, sent[k - 2]!)
       stage(packing, shares, false)
-      steps.wait(wire, record(packing))
+      steps.wait(wire, steps.recordNext(packing))
     }
     const slot = (k % 2) as 0 | 1
     const isUnpacked = hasStaged(shares, true)
     const freed = unpacked[slot]
     if (freed !== undefined && isUnpacked) steps.wait(wire, freed)
     const peers = [...new Set(shares.map(({ peer }) => peer))]
-    timed(wire, { peer: peers.length === 1 ? peers[0] : undefined, phase: "wire" }, () => {
+    steps.timed(wire, { peer: peers.length === 1 ? peers[0] : undefined, phase: "wire" }, () => {
       steps.begin(wire)
       for (const { peer, isReceiving, operations } of shares) {
         for (const { address, byteLength } of operations) {
@@ -145,16 +119,16 @@ export const transferSteps = (
       }
       steps.end(wire)
     })
-    sent.push(record(wire))
+    sent.push(steps.recordNext(wire))
     if (isUnpacked) {
       steps.wait(unpacking, sent[k]!)
       stage(unpacking, shares, true)
-      unpacked[slot] = record(unpacking)
+      unpacked[slot] = steps.recordNext(unpacking)
     }
     steps.progress(isUnpacked ? unpacking : wire, progress[k]!)
   }
 
   for (const [at, each] of direct.entries()) moveDirectly(each, at)
   for (const [k, window] of windows.entries()) pass(window, k)
-  return { steps: steps.table, moves, spans, usesCommunicator: windows.length > 0 }
+  return { steps: steps.table, moves: steps.moveTables, spans: steps.spans, usesCommunicator: windows.length > 0 }
 }

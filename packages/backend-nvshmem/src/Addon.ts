@@ -3,8 +3,6 @@
  * The native addon as TypeScript sees it, and how it is found. Nothing is loaded before the first use, and the addon loads
  * on any Linux machine: the library is opened by `openLibrary`, never linked.
  */
-import { createRequire } from "node:module"
-import { fileURLToPath } from "node:url"
 import type { NativeStreamCalls } from "@tensorferry/gpu/Addon"
 import {
   type AddonIdentity,
@@ -83,17 +81,10 @@ export interface Addon extends AddonIdentity, JobControl {
   readonly closeExchange: (exchange: NativeExchange) => NativeAnswer<undefined>
 }
 
+const loader = addonLoader<Addon>(packageName, import.meta.url, 1)
+
 /** The folder that holds `build` or `prebuilds`: one above both `src` and `dist`. */
-export const packageFolder = fileURLToPath(new URL("..", import.meta.url))
-
-const require = createRequire(import.meta.url)
-
-const loader = addonLoader<Addon>({
-  backend: packageName,
-  folder: packageFolder,
-  abiVersion: 1,
-  open: (folder): unknown => require("node-gyp-build")(folder)
-})
+export const packageFolder = loader.folder
 
 /** Loads the addon once per process. It fails with Unavailable, which lists what was tried. */
 export const loadAddon = loader.load

@@ -6,17 +6,10 @@
 import { bitsOf, byteLengthOf } from "@tensorferry/core/base/DType"
 import type { Device } from "@tensorferry/core/tensor/Device"
 import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
-import {
-  byteMove,
-  isContiguous,
-  sliceTensor,
-  type Tensor,
-  tensorByteLength,
-  tensorView
-} from "@tensorferry/core/tensor/Tensor"
+import { byteMove, sliceTensor, type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
 import type { Checked, DriverErrors } from "@tensorferry/native/driver/DriverErrors"
 import type { Flow } from "@tensorferry/native/driver/Flows"
-import { MoveTable } from "@tensorferry/native/MoveTable"
+import { type ByteRun, MoveTable } from "@tensorferry/native/MoveTable"
 import * as Result from "effect/Result"
 import { segmentTensor } from "./planning/TaskSegmenter.ts"
 import { type Batch, packWorkload } from "./planning/WorkloadPacker.ts"
@@ -82,17 +75,10 @@ export const batchesOf = (
   return Result.succeed(packWorkload(pieces, { batchBytes, batchItems: piecesPerBatch, alignment: pieceAlignment }))
 }
 
-/** A dense run for the copy engine. */
-export interface Run {
-  readonly destination: number
-  readonly source: number
-  readonly byteLength: number
-}
-
 export interface SlotMoves {
   /** Moves of one kernel; empty where there are none. */
   readonly table: BigUint64Array
-  readonly runs: ReadonlyArray<Run>
+  readonly runs: ReadonlyArray<ByteRun>
 }
 
 /** Where the other end of a piece lies, as it can be reached here. */
@@ -123,7 +109,7 @@ export const batchMoves = (
   runBytes: number
 ): Checked<SlotMoves> => {
   const table = new MoveTable(batch.items.length)
-  const runs: Array<Run> = []
+  const runs: Array<ByteRun> = []
   for (const { item, offset } of batch.items) {
     const { tensor, taskId } = item
     const wrong = (detail: string) =>
@@ -132,15 +118,8 @@ export const batchMoves = (
     if (Result.isFailure(other)) return wrong(other.failure.detail)
     const move = byteMove(isReceiving ? { dst: tensor, src: other.success } : { dst: other.success, src: tensor })
     if (Result.isFailure(move)) return wrong(move.failure.detail)
-    const { dst, src } = move.success
-    const [destination, source] = [dst, src].map((side) => Number(side.storage.address) + side.byteOffset) as [
-      number,
-      number
-    ]
-    const byteLength = tensorByteLength(dst)
-    if (!isContiguous(dst) || !isContiguous(src)) table.add(dst, src, destination, source)
-    else if (byteLength < runBytes) table.addRun(destination, source, byteLength)
-    else runs.push({ destination, source, byteLength })
+    const run = table.addUnlessRun(move.success, runBytes)
+    if (run !== undefined) runs.push(run)
   }
   return Result.succeed({ table: table.table, runs })
 }

@@ -7,7 +7,7 @@
  */
 import type { CopyDriverError, PeerPath } from "@tensorferry/core/service/CopyDriver"
 import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
-import { makeProgram } from "@tensorferry/gpu/GpuProgram"
+import { acquireProgram } from "@tensorferry/gpu/GpuProgram"
 import type { TransferProgram } from "@tensorferry/gpu/ProgramTransfer"
 import type { Checked } from "@tensorferry/native/driver/DriverErrors"
 import type { PeerList } from "@tensorferry/native/driver/PeerList"
@@ -221,14 +221,7 @@ export const compileExchange = (
     const sends = yield* Effect.fromResult(compileSends(parts, input, planned))
     const receives = yield* Effect.fromResult(compileReceives(parts, input, planned))
     const { steps, moves, spans } = exchangeSteps(errors.rank, layout, sends, receives, plan.leaves)
-    const making = Effect.suspend(() => Effect.fromResult(makeProgram(gpu, { steps, moves, calls: member.calls })))
-    const program =
-      steps.length === 0
-        ? undefined
-        : yield* Effect.acquireRelease(
-            Effect.mapError(making, (failure) => errors.ofNative(failure, "prepare")),
-            (made) => Effect.sync(made.close)
-          )
+    const program = yield* acquireProgram(gpu, errors, { steps, moves, calls: member.calls })
     return {
       paths: pathsOf(errors.rank, options.path, input, schedule, planned.inPlacePeers),
       program,

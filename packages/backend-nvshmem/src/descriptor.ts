@@ -10,6 +10,7 @@ import { optionsLayer } from "@tensorferry/core/backend/OptionsLayer"
 import { loadAddon as loadDeviceAddon } from "@tensorferry/gpu/Addon"
 import { tensorEngineCapabilities } from "@tensorferry/gpu/capabilities"
 import { discover } from "@tensorferry/gpu/discover"
+import { orUnavailable } from "@tensorferry/native/NativeAddon"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import { loadAddon, packageFolder, packageName } from "./Addon.ts"
@@ -44,16 +45,7 @@ const probe: Effect.Effect<ProbeResult> = Effect.gen(function* () {
     detail: `${found.success.count} devices; ${opened.value.path}.`,
     versions: { addon: String(addon.abiVersion), nvshmem: opened.value.version ?? "unknown" }
   }
-}).pipe(
-  Effect.catch(({ reason }) =>
-    Effect.succeed({
-      _tag: "Unavailable" as const,
-      tried: [`${packageFolder}build`, `${packageFolder}prebuilds`],
-      cause: reason.detail,
-      remedy: reason.remedy
-    })
-  )
-)
+}).pipe(orUnavailable(packageFolder))
 
 /** What the package registers: one backend, for NVIDIA devices. */
 export const descriptors: ReadonlyArray<BackendDescriptor> = [

@@ -7,7 +7,8 @@
  * packed anew when its put has read it. What waits for an iteration waits only for earlier ones.
  */
 import type { Span } from "@tensorferry/gpu/RunTimes"
-import { eventLimit, StepTable, type StreamNumber } from "@tensorferry/gpu/StepTable"
+import { eventLimit, type StreamNumber } from "@tensorferry/gpu/StepTable"
+import { TimedSteps } from "@tensorferry/gpu/TimedSteps"
 import { callKinds } from "./Addon.ts"
 import type { SlotMoves } from "./batches.ts"
 import { arrivedWord, type BlockLayout, leaveWord, receiveSlotAddress, sendSlotAddress } from "./layout.ts"
@@ -48,8 +49,6 @@ export interface ExchangeSteps {
 
 /** Puts that a program has events for. */
 export const putLimit = Math.floor(eventLimit / 2)
-/** Above this many spans, batches are not timed. */
-const spanLimit = eventLimit / 2
 
 export const exchangeSteps = (
   pe: number,
@@ -58,31 +57,10 @@ export const exchangeSteps = (
   receives: ReadonlyArray<ReceiveStep>,
   leaves: ReadonlyArray<Leave>
 ): ExchangeSteps => {
-  const steps = new StepTable()
-  const tables: Array<BigUint64Array> = []
-  const spans: Array<Span> = []
-  let events = 0
+  const steps = new TimedSteps()
 
-  const record = (stream: StreamNumber): number => {
-    steps.record(stream, events)
-    return events++
-  }
-  const timed = (stream: StreamNumber, span: Span, work: () => void): void => {
-    const number = spans.length
-    if (number >= spanLimit) {
-      work()
-      return
-    }
-    spans.push(span)
-    steps.spanBegins(stream, number)
-    work()
-    steps.spanEnds(stream, number)
-  }
   const move = (stream: StreamNumber, { table, runs }: SlotMoves): void => {
-    if (table.length > 0) {
-      steps.moves(stream, tables.length)
-      tables.push(table)
-    }
+    if (table.length > 0) steps.kernel(stream, table)
     for (const { destination, source, byteLength } of runs) steps.copy(stream, destination, source, byteLength)
   }
   const give = ({ peer, receiveSlot, iteration }: Leave): void =>
@@ -97,10 +75,10 @@ export const exchangeSteps = (
     const { peer, iteration, byteLength, sendSlot, receiveSlot, moves } = send
     const before = read[sendSlot]
     if (before !== undefined) steps.wait(packing, before)
-    timed(packing, { peer, phase: "pack" }, () => move(packing, moves))
-    steps.wait(wire, record(packing))
+    steps.timed(packing, { peer, phase: "pack" }, () => move(packing, moves))
+    steps.wait(wire, steps.recordNext(packing))
     waitForLeave(wire, send)
-    timed(wire, { peer, phase: "wire" }, () => {
+    steps.timed(wire, { peer, phase: "wire" }, () => {
       steps.call(
         wire,
         callKinds.put,
@@ -112,21 +90,21 @@ export const exchangeSteps = (
         peer
       )
     })
-    read[sendSlot] = record(wire)
+    read[sendSlot] = steps.recordNext(wire)
     steps.progress(wire, byteLength)
   }
 
   const write = (send: SendStep, stream: StreamNumber): void => {
     const { peer, iteration, byteLength, receiveSlot, moves } = send
     waitForLeave(stream, send)
-    timed(stream, { peer, phase: moves.runs.length === 0 ? "kernel" : "copy" }, () => move(stream, moves))
+    steps.timed(stream, { peer, phase: moves.runs.length === 0 ? "kernel" : "copy" }, () => move(stream, moves))
     steps.call(stream, callKinds.signal, arrivedWord(layout, pe, receiveSlot), iteration, peer)
     steps.progress(stream, byteLength)
   }
 
   const receive = ({ peer, iteration, byteLength, receiveSlot, moves, next }: ReceiveStep): void => {
     steps.call(unpacking, callKinds.wait, arrivedWord(layout, peer, receiveSlot), iteration)
-    timed(unpacking, { peer, phase: "unpack" }, () => move(unpacking, moves))
+    steps.timed(unpacking, { peer, phase: "unpack" }, () => move(unpacking, moves))
     if (next !== undefined) give(next)
     steps.progress(unpacking, byteLength)
   }
@@ -145,5 +123,5 @@ export const exchangeSteps = (
       received += 1
     }
   }
-  return { steps: steps.table, moves: tables, spans }
+  return { steps: steps.table, moves: steps.moveTables, spans: steps.spans }
 }

@@ -4,10 +4,13 @@
  *
  * Invariant: a program is closed once, and only after its last run has ended.
  */
+import type { CopyDriverError } from "@tensorferry/core/service/CopyDriver"
+import type { DriverErrors } from "@tensorferry/native/driver/DriverErrors"
 import type { NativeFailure } from "@tensorferry/native/NativeAddon"
 import type { NativeJob } from "@tensorferry/native/NativeJob"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
+import type * as Scope from "effect/Scope"
 import type { NativeCommunicator, NativeStreamCalls, SpanTimes } from "./Addon.ts"
 import type { Gpu } from "./Gpu.ts"
 
@@ -75,6 +78,22 @@ export const makeProgram = (
     }
   })
 }
+
+/** A program that is closed with the scope; none where there are no steps. */
+export const acquireProgram = (
+  gpu: Gpu,
+  errors: DriverErrors,
+  steps: ProgramSteps
+): Effect.Effect<GpuProgram | undefined, CopyDriverError, Scope.Scope> =>
+  steps.steps.length === 0
+    ? Effect.undefined
+    : Effect.acquireRelease(
+        Effect.mapError(
+          Effect.suspend(() => Effect.fromResult(makeProgram(gpu, steps))),
+          (failure) => errors.ofNative(failure, "prepare")
+        ),
+        (made) => Effect.sync(made.close)
+      )
 
 /** Runs steps once. `finished` runs once when nothing of them is left, also if they never started. */
 export const runOnce = (

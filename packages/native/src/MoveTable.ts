@@ -7,7 +7,7 @@
  */
 import { type DType, dtypes } from "@tensorferry/core/base/DType"
 import type { ReduceOp } from "@tensorferry/core/service/TensorEngine"
-import type { Tensor } from "@tensorferry/core/tensor/Tensor"
+import { isContiguous, type Move, type Tensor, tensorByteLength } from "@tensorferry/core/tensor/Tensor"
 
 const numberOf: ReadonlyMap<DType, number> = new Map(dtypes.map((dtype, index) => [dtype, index]))
 
@@ -22,6 +22,13 @@ export interface TableMove {
   readonly src: Tensor
   /** Process that holds the source; 0 for this one. */
   readonly pid?: number
+}
+
+/** Bytes in a row on both sides. */
+export interface ByteRun {
+  readonly destination: number
+  readonly source: number
+  readonly byteLength: number
 }
 
 /** Host addresses are below 2^53, so numbers hold them exactly. */
@@ -100,6 +107,15 @@ export class MoveTable {
     writer.put(byteLength)
     writer.write(1, 0)
     writer.write(1, 0)
+  }
+
+  /** A checked move within one type, as a run where both sides are dense; runs from `runBytes` on are returned instead. */
+  addUnlessRun({ dst, src }: Move, runBytes = Number.POSITIVE_INFINITY): ByteRun | undefined {
+    const [destination, source, byteLength] = [addressOf(dst), addressOf(src), tensorByteLength(dst)]
+    if (!isContiguous(dst) || !isContiguous(src)) this.add(dst, src, destination, source)
+    else if (byteLength < runBytes) this.addRun(destination, source, byteLength)
+    else return { destination, source, byteLength }
+    return undefined
   }
 
   /** `pid` is the process that holds the source; 0 for this one. */

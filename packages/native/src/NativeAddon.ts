@@ -6,6 +6,8 @@
  * or outdated addon is a `BackendError` "Unavailable".
  */
 
+import { createRequire } from "node:module"
+import { fileURLToPath } from "node:url"
 import { type BackendError, backendError } from "@tensorferry/core/backend/BackendDescriptor"
 import { dtypes } from "@tensorferry/core/base/DType"
 import * as Effect from "effect/Effect"
@@ -62,33 +64,40 @@ export interface AddonIdentity {
 
 /** How one package loads its addon. */
 export interface AddonLoader<A> {
+  /** The folder that holds `build` or `prebuilds`: one above both `src` and `dist`. */
+  readonly folder: string
   /** Loads the addon, once per process. Fails with "Unavailable"; a later call tries again. */
   readonly load: Effect.Effect<A, BackendError>
   /** Loads the addon of another folder, for tests of other builds. */
   readonly loadFrom: (folder: string) => Effect.Effect<A, BackendError>
 }
 
-/** `open` opens the addon of a folder and may throw. */
-export const addonLoader = <A extends AddonIdentity>(input: {
-  readonly backend: string
-  readonly folder: string
-  readonly abiVersion: number
-  readonly open: (folder: string) => unknown
-}): AddonLoader<A> => {
+/**
+ * How the package of a backend loads its addon of this version. `module` is the URL of one of its modules, in `src` or
+ * `dist`; the package depends on node-gyp-build, and opening may throw.
+ */
+export const addonLoader = <A extends AddonIdentity>(
+  backend: string,
+  module: string,
+  abiVersion: number
+): AddonLoader<A> => {
+  const ownFolder = fileURLToPath(new URL("..", module))
+  const open = (folder: string): unknown => createRequire(module)("node-gyp-build")(folder)
+
   const unavailable = (detail: string): BackendError =>
     backendError("Unavailable", {
-      backend: input.backend,
+      backend,
       op: "load addon",
       detail,
-      remedy: `Run \`npm run build:native\` in ${input.folder} (it needs CMake and a C++20 compiler), then try again.`,
+      remedy: `Run \`npm run build:native\` in ${ownFolder} (it needs CMake and a C++20 compiler), then try again.`,
       scope: "service"
     })
 
   const check = (candidate: unknown): Result.Result<A, BackendError> => {
     const addon = candidate as Partial<AddonIdentity> | null
-    if (addon?.abiVersion !== input.abiVersion) {
+    if (addon?.abiVersion !== abiVersion) {
       return Result.fail(
-        unavailable(`The addon has version ${addon?.abiVersion ?? "none"}, this package needs ${input.abiVersion}.`)
+        unavailable(`The addon has version ${addon?.abiVersion ?? "none"}, this package needs ${abiVersion}.`)
       )
     }
     return addon.dtypes?.join() === dtypes.join()
@@ -99,7 +108,7 @@ export const addonLoader = <A extends AddonIdentity>(input: {
   const loadFrom = (folder: string): Result.Result<A, BackendError> =>
     Result.flatMap(
       Result.try({
-        try: () => input.open(folder),
+        try: () => open(folder),
         catch: (cause) => unavailable(`No addon could be loaded from ${folder}: ${String(cause).split("\n")[0]}.`)
       }),
       check
@@ -107,9 +116,10 @@ export const addonLoader = <A extends AddonIdentity>(input: {
 
   let loaded: A | undefined
   return {
+    folder: ownFolder,
     load: Effect.suspend(() => {
       if (loaded !== undefined) return Effect.succeed(loaded)
-      return Effect.tap(Effect.fromResult(loadFrom(input.folder)), (addon) =>
+      return Effect.tap(Effect.fromResult(loadFrom(ownFolder)), (addon) =>
         Effect.sync(() => {
           loaded = addon
         })
@@ -118,3 +128,14 @@ export const addonLoader = <A extends AddonIdentity>(input: {
     loadFrom: (folder) => Effect.suspend(() => Effect.fromResult(loadFrom(folder)))
   }
 }
+
+/** Ends the probe of a backend whose addon cannot be loaded from its package's folder. */
+export const orUnavailable = (folder: string) =>
+  Effect.catch(({ reason }: BackendError) =>
+    Effect.succeed({
+      _tag: "Unavailable" as const,
+      tried: [`${folder}build`, `${folder}prebuilds`],
+      cause: reason.detail,
+      remedy: reason.remedy
+    })
+  )
