@@ -7,7 +7,7 @@ import { readdirSync, readFileSync } from "node:fs"
 import * as path from "node:path"
 import { gunzipSync } from "node:zlib"
 import { descriptor as torchCopy } from "@tensorferry/backend-torch-copy"
-import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
+import { TensorEngine, type TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
 import {
   checkCommands,
   checkPayloads,
@@ -34,55 +34,32 @@ interface Verdict {
   readonly fault: string | undefined
 }
 
-const sets: Readonly<Record<string, (data: unknown) => Promise<ReadonlyArray<Verdict>>>> = {
-  megatron_plans: async (data) =>
-    (data as { readonly cases: ReadonlyArray<MegatronCase> }).cases.map((recorded) => ({
-      name: `${recorded.id} ${recorded.title}`,
-      fault: checkMegatronCase(recorded)
-    })),
-  dtensor_layouts: async (data) =>
-    (data as { readonly cases: ReadonlyArray<DtensorCase> }).cases.map((recorded) => ({
-      name: `${recorded.id} ${recorded.tags.join(", ")}`,
-      fault: checkDtensorCase(recorded)
-    })),
-  redistribute_values: async (data) =>
-    (data as { readonly cases: ReadonlyArray<RedistributeCase> }).cases.map((recorded) => ({
-      name: `${recorded.id} ${recorded.tags.join(", ")}`,
-      fault: checkRedistributeCase(recorded)
-    })),
-  etha_m2m: async (data) =>
-    (data as { readonly cases: ReadonlyArray<EthaCase> }).cases.map((recorded) => ({
-      name: `${recorded.id} ${recorded.title}`,
-      fault: checkEthaCase(recorded)
-    })),
-  nvshmem_schedules: async (data) =>
-    (data as { readonly cases: ReadonlyArray<ScheduleCase> }).cases.map((recorded) => ({
-      name: `${recorded.id} ${recorded.title}`,
-      fault: checkScheduleCase(recorded)
-    })),
-  wire_commands: async (data) => checkCommands(data as RecordedCommands),
-  bus_payloads: async (data) => checkPayloads(data as RecordedPayloads),
-  mxfp8: async (data) => {
-    const recorded = Schema.decodeUnknownSync(RecordedMxfp8)(data)
+type Judge = (data: unknown) => Promise<ReadonlyArray<Verdict>>
+
+const casesBy =
+  <Case>(check: (recorded: Case) => string | undefined, nameOf: (recorded: Case) => string): Judge =>
+  async (data) =>
+    (data as { readonly cases: ReadonlyArray<Case> }).cases.map((recorded) => ({
+      name: nameOf(recorded),
+      fault: check(recorded)
+    }))
+
+const byTitle = ({ id, title }: { readonly id: string; readonly title: string }) => `${id} ${title}`
+const byTags = ({ id, tags }: { readonly id: string; readonly tags: ReadonlyArray<string> }) =>
+  `${id} ${tags.join(", ")}`
+
+/** By the reference and by the engine that ships. */
+const onEngines =
+  <Recorded>(
+    schema: Schema.Codec<Recorded, unknown>,
+    check: (engine: TensorEngineShape, recorded: Recorded) => Effect.Effect<ReadonlyArray<Verdict>, unknown>
+  ): Judge =>
+  (data) => {
+    const recorded = Schema.decodeUnknownSync(schema)(data)
     const run = Effect.gen(function* () {
-      const reference = yield* checkMxfp8(ReferenceEngine.make(), recorded)
+      const reference = yield* check(ReferenceEngine.make(), recorded)
       const native = yield* Effect.provide(
-        Effect.flatMap(TensorEngine, (engine) => checkMxfp8(engine, recorded)),
-        torchCopy.tensorEngine!({})
-      )
-      return [
-        ...reference.map(({ name, fault }) => ({ name: `reference ${name}`, fault })),
-        ...native.map(({ name, fault }) => ({ name: `torch-copy ${name}`, fault }))
-      ]
-    })
-    return Effect.runPromise(run)
-  },
-  dtype_casts: async (data) => {
-    const recorded = Schema.decodeUnknownSync(RecordedCasts)(data)
-    const run = Effect.gen(function* () {
-      const reference = yield* checkCasts(ReferenceEngine.make(), recorded)
-      const native = yield* Effect.provide(
-        Effect.flatMap(TensorEngine, (engine) => checkCasts(engine, recorded)),
+        Effect.flatMap(TensorEngine, (engine) => check(engine, recorded)),
         torchCopy.tensorEngine!({})
       )
       return [
@@ -92,6 +69,17 @@ const sets: Readonly<Record<string, (data: unknown) => Promise<ReadonlyArray<Ver
     })
     return Effect.runPromise(run)
   }
+
+const sets: Readonly<Record<string, Judge>> = {
+  megatron_plans: casesBy<MegatronCase>(checkMegatronCase, byTitle),
+  dtensor_layouts: casesBy<DtensorCase>(checkDtensorCase, byTags),
+  redistribute_values: casesBy<RedistributeCase>(checkRedistributeCase, byTags),
+  etha_m2m: casesBy<EthaCase>(checkEthaCase, byTitle),
+  nvshmem_schedules: casesBy<ScheduleCase>(checkScheduleCase, byTitle),
+  wire_commands: async (data) => checkCommands(data as RecordedCommands),
+  bus_payloads: async (data) => checkPayloads(data as RecordedPayloads),
+  mxfp8: onEngines(RecordedMxfp8, checkMxfp8),
+  dtype_casts: onEngines(RecordedCasts, checkCasts)
 }
 
 const read = (file: string): unknown => {

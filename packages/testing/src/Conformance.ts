@@ -227,14 +227,26 @@ export const withQuirks = <Case extends { readonly name: string }, R>(
   )
 }
 
+/** Which cases to run, all by default, and where the subject is known to differ. */
+export interface CaseOptions<Case> {
+  readonly quirks?: Quirks
+  readonly cases?: ReadonlyArray<Case>
+}
+
+/** Cases by `run` against one subject, in order, and quirks that name no case. */
+export const runCases = <Case extends { readonly name: string }, R, E>(
+  layer: Layer.Layer<R, E>,
+  run: (oneCase: Case) => Effect.Effect<CaseResult, never, R>,
+  cases: ReadonlyArray<Case>,
+  quirks: Quirks = {}
+): Effect.Effect<ReadonlyArray<CaseResult>, E> => {
+  const all = Effect.forEach(cases, (oneCase) => withQuirks(oneCase, quirks, run))
+  const wrong = checkQuirks(cases, quirks).filter((result) => !cases.some((known) => known.name === result.name))
+  return Effect.map(Effect.provide(all, layer), (results) => [...results, ...wrong])
+}
+
 /** All engine cases against one engine, in order. */
 export const runTensorEngineCases = <E>(
   layer: Layer.Layer<TensorEngine, E>,
-  options: { readonly quirks?: Quirks; readonly cases?: ReadonlyArray<TensorEngineCase> } = {}
-): Effect.Effect<ReadonlyArray<CaseResult>, E> => {
-  const cases = options.cases ?? tensorEngineCases
-  const quirks = options.quirks ?? {}
-  const run = Effect.forEach(cases, (oneCase) => withQuirks(oneCase, quirks, runTensorEngineCase))
-  const wrong = checkQuirks(cases, quirks).filter((result) => !cases.some((known) => known.name === result.name))
-  return Effect.map(Effect.provide(run, layer), (results) => [...results, ...wrong])
-}
+  { cases = tensorEngineCases, quirks }: CaseOptions<TensorEngineCase> = {}
+): Effect.Effect<ReadonlyArray<CaseResult>, E> => runCases(layer, runTensorEngineCase, cases, quirks)

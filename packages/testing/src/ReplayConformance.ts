@@ -13,7 +13,7 @@ import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Scope from "effect/Scope"
-import { type CaseResult, checkQuirks, defaultCaseDeadline, judged, type Quirks, withQuirks } from "./Conformance.ts"
+import { type CaseOptions, type CaseResult, defaultCaseDeadline, judged, runCases } from "./Conformance.ts"
 import { ReplaySubject, type ReplaySubjectShape } from "./conformance/ReplaySubject.ts"
 import type { ReplayCase } from "./conformance/replayCase.ts"
 import { replayConformanceCases } from "./conformance/replayCases.ts"
@@ -46,14 +46,8 @@ export const runReplayCase = (
 /** All cases against one subject, in order. */
 export const runReplayCases = <E>(
   layer: Layer.Layer<ReplaySubject | TensorEngine, E>,
-  options: { readonly quirks?: Quirks; readonly cases?: ReadonlyArray<ReplayCase> } = {}
-): Effect.Effect<ReadonlyArray<CaseResult>, E> => {
-  const cases = options.cases ?? replayConformanceCases
-  const quirks = options.quirks ?? {}
-  const run = Effect.forEach(cases, (oneCase) => withQuirks(oneCase, quirks, runReplayCase))
-  const wrong = checkQuirks(cases, quirks).filter((result) => !cases.some((known) => known.name === result.name))
-  return Effect.map(Effect.provide(run, layer), (results) => [...results, ...wrong])
-}
+  { cases = replayConformanceCases, quirks }: CaseOptions<ReplayCase> = {}
+): Effect.Effect<ReadonlyArray<CaseResult>, E> => runCases(layer, runReplayCase, cases, quirks)
 
 /** A subject over the delayed device; `tell` may make the device, or the whole backend, lie. */
 export const delayedReplaySubject = (

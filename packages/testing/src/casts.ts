@@ -122,6 +122,16 @@ const low32 = (value: ElementValue): number =>
 const whole = (value: ElementValue): bigint =>
   typeof value === "bigint" ? value : Number.isFinite(value) ? BigInt(Math.trunc(value)) : 0n
 
+const integer = (kind: "Uint16" | "Int16" | "Uint32" | "Int32"): ElementCodec => ({
+  read: (view, at) => view[`get${kind}`](at, true),
+  write: (view, at, value) => view[`set${kind}`](at, low32(value), true)
+})
+
+const bigInteger = (kind: "BigUint64" | "BigInt64"): ElementCodec => ({
+  read: (view, at) => view[`get${kind}`](at, true),
+  write: (view, at, value) => view[`set${kind}`](at, whole(value), true)
+})
+
 const codecs: Partial<Record<DType, ElementCodec>> = {
   bool: {
     read: (view, at) => (view.getUint8(at) === 0 ? 0 : 1),
@@ -130,30 +140,12 @@ const codecs: Partial<Record<DType, ElementCodec>> = {
   },
   uint8: { read: (view, at) => view.getUint8(at), write: (view, at, value) => view.setUint8(at, low32(value)) },
   int8: { read: (view, at) => view.getInt8(at), write: (view, at, value) => view.setInt8(at, low32(value)) },
-  uint16: {
-    read: (view, at) => view.getUint16(at, true),
-    write: (view, at, value) => view.setUint16(at, low32(value), true)
-  },
-  int16: {
-    read: (view, at) => view.getInt16(at, true),
-    write: (view, at, value) => view.setInt16(at, low32(value), true)
-  },
-  uint32: {
-    read: (view, at) => view.getUint32(at, true),
-    write: (view, at, value) => view.setUint32(at, low32(value), true)
-  },
-  int32: {
-    read: (view, at) => view.getInt32(at, true),
-    write: (view, at, value) => view.setInt32(at, low32(value), true)
-  },
-  uint64: {
-    read: (view, at) => view.getBigUint64(at, true),
-    write: (view, at, value) => view.setBigUint64(at, whole(value), true)
-  },
-  int64: {
-    read: (view, at) => view.getBigInt64(at, true),
-    write: (view, at, value) => view.setBigInt64(at, whole(value), true)
-  },
+  uint16: integer("Uint16"),
+  int16: integer("Int16"),
+  uint32: integer("Uint32"),
+  int32: integer("Int32"),
+  uint64: bigInteger("BigUint64"),
+  int64: bigInteger("BigInt64"),
   float16: narrow16(float16),
   bfloat16: narrow16(bfloat16),
   float8_e5m2: narrow8(float8e5m2),

@@ -22,21 +22,22 @@ const extremum =
   (accumulated, operand) =>
     isBetter(operand, accumulated) || Number.isNaN(operand) ? operand : accumulated
 
-const floatSteps: Record<ReduceOp, Step<number>> = {
-  sum: (a, b) => a + b,
-  avg: (a, b) => a + b,
-  product: (a, b) => a * b,
+const stepsBy = <A extends ElementValue>(sum: Step<A>, product: Step<A>): Record<ReduceOp, Step<A>> => ({
+  sum,
+  avg: sum,
+  product,
   max: extremum((a, b) => a > b),
   min: extremum((a, b) => a < b)
-}
+})
 
-const integerSteps: Record<ReduceOp, Step<bigint>> = {
-  sum: (a, b) => a + b,
-  avg: (a, b) => a + b,
-  product: (a, b) => a * b,
-  max: extremum((a, b) => a > b),
-  min: extremum((a, b) => a < b)
-}
+const floatSteps = stepsBy<number>(
+  (a, b) => a + b,
+  (a, b) => a * b
+)
+const integerSteps = stepsBy<bigint>(
+  (a, b) => a + b,
+  (a, b) => a * b
+)
 
 const floatReduction = (dtype: DType, op: ReduceOp): Reduction => {
   const round = dtype === "float64" ? (value: number) => value : Math.fround

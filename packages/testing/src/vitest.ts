@@ -22,8 +22,10 @@ import {
   withQuirks
 } from "./Conformance.ts"
 import type { ReplaySubject } from "./conformance/ReplaySubject.ts"
+import { fuzz } from "./fuzz.ts"
 import { type ConformanceJob, killRankProcesses, runConformanceJob } from "./RankProcesses.ts"
 import { replayConformanceCases, runReplayCase } from "./ReplayConformance.ts"
+import { isSoak } from "./testLevel.ts"
 
 /** How cases become tests of the runner. */
 export interface DescribeOptions {
@@ -118,5 +120,34 @@ export const describeProcesses = (name: string, script: URL, shared: object, opt
     for (const [size, job] of jobs)
       for (const [rank, faults] of (await job).faults.entries())
         expect(faults, `rank ${rank} of ${size}`).toStrictEqual([])
+  })
+}
+
+/**
+ * Fuzzing of a script's targets: each keeps its rules within this memory, and takes some mutants but not all. `seconds` per
+ * target, or a minute from a seed of its own with TENSORFERRY_TESTS=soak. TENSORFERRY_FUZZ_SEED=N runs the one case N again.
+ */
+export const describeFuzz = (
+  script: URL,
+  targets: ReadonlyArray<string>,
+  limits: { readonly seconds: number; readonly megabytes: number }
+): void => {
+  const replayed = process.env.TENSORFERRY_FUZZ_SEED
+  const millis = replayed !== undefined ? 0 : 1000 * (isSoak ? 55 : limits.seconds)
+  const seed = replayed !== undefined ? Number(replayed) : isSoak ? Date.now() % 2 ** 40 : 1
+  describe("fuzzing", () => {
+    it.each(targets)("%s", { timeout: 180_000 }, async (target) => {
+      const report = await Effect.runPromise(
+        Effect.mapError(
+          fuzz({ script, target, seed, millis }),
+          (detail) => `${detail}\nRun it again with TENSORFERRY_FUZZ_SEED.`
+        )
+      )
+      expect(report.peakMegabytes).toBeLessThan(limits.megabytes)
+      if (replayed !== undefined) return
+      // Mutants that are all refused, or all accepted, would test little.
+      expect(report.accepted).toBeGreaterThan(0)
+      expect(report.accepted).toBeLessThan(report.cases)
+    })
   })
 }

@@ -41,6 +41,15 @@ const numbers = (header: ReadonlyArray<string>, rows: ReadonlyArray<ReadonlyArra
 
 const speeds = "on one host (4 GB/s per rank between processes, 8 GB/s within one)"
 
+const sharesOf = (rank: (PlanEstimate | MeshEstimate)["ranks"][number]): ReadonlyArray<string> => [
+  `${rank.rank}`,
+  formatBytes(rank.sourceBytes),
+  formatBytes(rank.destinationBytes),
+  formatBytes(rank.sentBytes),
+  formatBytes(rank.receivedBytes),
+  formatBytes(rank.localBytes)
+]
+
 export const describeEstimate = (estimate: PlanEstimate): string =>
   [
     trafficMatrix(
@@ -51,15 +60,7 @@ export const describeEstimate = (estimate: PlanEstimate): string =>
     "",
     numbers(
       ["rank", "source", "destination", "sends", "receives", "local", "peak memory"],
-      estimate.ranks.map((rank) => [
-        `${rank.rank}`,
-        formatBytes(rank.sourceBytes),
-        formatBytes(rank.destinationBytes),
-        formatBytes(rank.sentBytes),
-        formatBytes(rank.receivedBytes),
-        formatBytes(rank.localBytes),
-        formatBytes(rank.peakBytes)
-      ])
+      estimate.ranks.map((rank) => [...sharesOf(rank), formatBytes(rank.peakBytes)])
     ),
     "",
     `${estimate.ops} operations, ${formatBytes(estimate.totalBytes)} in all, ${formatBytes(estimate.remoteBytes)} between ranks`,
@@ -82,12 +83,7 @@ export const describeMeshEstimate = (estimate: MeshEstimate): string => {
         ...["buckets", "buffers", "peak memory"]
       ],
       estimate.ranks.map((rank) => [
-        `${rank.rank}`,
-        formatBytes(rank.sourceBytes),
-        formatBytes(rank.destinationBytes),
-        formatBytes(rank.sentBytes),
-        formatBytes(rank.receivedBytes),
-        formatBytes(rank.localBytes),
+        ...sharesOf(rank),
         ...(reduces ? [formatBytes(rank.reducedBytes)] : []),
         `${rank.buckets}`,
         formatBytes(rank.bufferBytes),

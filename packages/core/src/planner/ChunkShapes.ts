@@ -10,7 +10,7 @@ import { regionShape, type Shape } from "../base/Region.ts"
 import type { Chunk, PartialGroup } from "../ir/Chunk.ts"
 import type { RouteKind } from "../ir/Route.ts"
 import { boxRegions, rangeBoxes, type SharedRegion } from "./CellBoxes.ts"
-import { type MeshIndex, pairsOfSource, pairsOfTarget, type ShardPair, shardIndices } from "./MeshIndex.ts"
+import { type MeshIndex, pairsOfShard, type ShardPair, shardIndices } from "./MeshIndex.ts"
 import type { Shipment, ShipmentsOf } from "./SourceShares.ts"
 
 /** A chunk of any tensor of the shape. */
@@ -103,14 +103,14 @@ export const chunkShapesOf = (
   const own = source.positionOf.get(rank)
   if (own !== undefined) {
     const shard = shardIndices(source, own, shape.length)
-    for (const pair of pairsOfSource(index, grid, shard)) {
+    for (const pair of pairsOfShard(index, grid, shard, "bySource")) {
       for (const shipment of shipmentsOf(grid, pair)) addAsSource(own, pair, shipment)
     }
   }
   const place = target.positionOf.get(rank)
   if (place !== undefined) {
     const shard = shardIndices(target, place, shape.length)
-    for (const pair of pairsOfTarget(index, grid, shard)) {
+    for (const pair of pairsOfShard(index, grid, shard, "byTarget")) {
       for (const shipment of shipmentsOf(grid, pair)) {
         // What the rank ships to itself was found above.
         if (!shipment.targets.includes(place) || shipment.holder === own) continue

@@ -174,24 +174,14 @@ const pairsOf = (index: MeshIndex, choices: ReadonlyArray<ReadonlyArray<Overlap>
   }
 }
 
-/** The pairs of a source shard with the target shards that it meets, in row-major order. */
-export const pairsOfSource = (
+/** The pairs of a shard of one side with the shards of the other that it meets, in row-major order. */
+export const pairsOfShard = (
   index: MeshIndex,
   grid: ShapeGrid,
-  shard: ReadonlyArray<number>
+  shard: ReadonlyArray<number>,
+  side: "bySource" | "byTarget"
 ): ReadonlyArray<ShardPair> =>
   pairsOf(
     index,
-    grid.map(({ bySource }, dim) => bySource[shard[dim]!]!)
-  )
-
-/** The pairs of a target shard with the source shards that it meets, in row-major order. */
-export const pairsOfTarget = (
-  index: MeshIndex,
-  grid: ShapeGrid,
-  shard: ReadonlyArray<number>
-): ReadonlyArray<ShardPair> =>
-  pairsOf(
-    index,
-    grid.map(({ byTarget }, dim) => byTarget[shard[dim]!]!)
+    grid.map((dimension, dim) => dimension[side][shard[dim]!]!)
   )

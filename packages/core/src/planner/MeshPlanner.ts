@@ -13,7 +13,7 @@ import { isSharding, type MeshLayout, type PartialOp, resolveDims } from "../lay
 import { splitsOf } from "../layout/ShardIntervals.ts"
 import { boxRegions, rangeBoxes } from "./CellBoxes.ts"
 import { evenLength, lcm, shardCount } from "./MeshGrid.ts"
-import { type MeshIndex, pairsOfSource, shardIndices } from "./MeshIndex.ts"
+import { type MeshIndex, pairsOfShard, shardIndices } from "./MeshIndex.ts"
 import { shipmentRule } from "./SourceShares.ts"
 
 /** How sources are chosen among replicas. */
@@ -159,7 +159,7 @@ export const routesOf = (index: MeshIndex, rank?: Rank): ReadonlyArray<Route> =>
       if (known === undefined) own.set(cell.join(), { cell, dsts: [...dsts] })
       else known.dsts.push(...dsts)
     }
-    for (const pair of pairsOfSource(index, grid, shard)) {
+    for (const pair of pairsOfShard(index, grid, shard, "bySource")) {
       for (const { holder, targets, cells } of shipmentsOf(grid, pair)) {
         const boxes = rangeBoxes(
           pair.overlaps.map((overlap) => overlap.cells),

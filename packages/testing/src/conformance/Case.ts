@@ -33,29 +33,25 @@ export interface TensorEngineCase {
   readonly program: Effect.Effect<void, CaseError, TensorEngine | EffectScope.Scope>
 }
 
-/** Services that a rank of a copy case has. */
-export type CopyCaseServices = CopyService | TensorEngine | ProcessGroup | EffectScope.Scope
-
-/** One thing that every copy service must do, or refuse. */
-export interface CopyCase {
+interface RankCase<Services> {
   readonly name: string
   /** Ranks that take part; each runs `program` with its own rank. */
   readonly size: number
   readonly requires?: Requirement<CopyDriverCapabilities>
-  readonly program: (rank: Rank) => Effect.Effect<void, CaseError, CopyCaseServices>
+  readonly program: (rank: Rank) => Effect.Effect<void, CaseError, Services>
 }
+
+/** Services that a rank of a copy case has. */
+export type CopyCaseServices = CopyService | TensorEngine | ProcessGroup | EffectScope.Scope
+
+/** One thing that every copy service must do, or refuse. */
+export interface CopyCase extends RankCase<CopyCaseServices> {}
 
 /** Services that a rank of a driver case has. */
 export type CopyDriverCaseServices = CopyDriver | TensorEngine | ProcessGroup | EffectScope.Scope
 
 /** One thing that every copy driver must do without the service above it. */
-export interface CopyDriverCase {
-  readonly name: string
-  /** Ranks that take part; each runs `program` with its own rank. */
-  readonly size: number
-  readonly requires?: Requirement<CopyDriverCapabilities>
-  readonly program: (rank: Rank) => Effect.Effect<void, CaseError, CopyDriverCaseServices>
-}
+export interface CopyDriverCase extends RankCase<CopyDriverCaseServices> {}
 
 /** Fails the case with this sentence. */
 export const failed = (detail: string): Effect.Effect<never, CaseFailure> => Effect.fail(new CaseFailure({ detail }))

@@ -11,7 +11,7 @@ import * as Exit from "effect/Exit"
 import * as Option from "effect/Option"
 import * as Scope from "effect/Scope"
 import { type CopyDriverCase, check, checkEqual } from "./Case.ts"
-import { contents, driverCase, fill, judge, meet, pairOf, transfer } from "./driverPair.ts"
+import { contents, driverCase, fill, judge, meet, pairOf, readyPair, transfer } from "./driverPair.ts"
 import { expectElements, expectPoison, setPoison } from "./memory.ts"
 
 /** How long a transfer that can never end is given before it is cancelled. */
@@ -57,11 +57,7 @@ export const copyStartCases: ReadonlyArray<CopyDriverCase> = [
   ),
   driverCase("await ends when the bytes are there", (rank) =>
     Effect.gen(function* () {
-      const driver = yield* CopyDriver
-      const pair = yield* pairOf(rank)
-      yield* fill(rank, pair, 4)
-      const program = yield* driver.prepare(pair.messages)
-      yield* meet("filled")
+      const { driver, pair, program } = yield* readyPair(rank, 4)
       const inFlight = yield* driver.start(program)
       yield* inFlight.await
       yield* judge(rank, pair, 4)
@@ -71,11 +67,7 @@ export const copyStartCases: ReadonlyArray<CopyDriverCase> = [
   ),
   driverCase("moved bytes grow and stay within the messages", (rank) =>
     Effect.gen(function* () {
-      const driver = yield* CopyDriver
-      const pair = yield* pairOf(rank)
-      yield* fill(rank, pair, 1)
-      const program = yield* driver.prepare(pair.messages)
-      yield* meet("filled")
+      const { driver, pair, program } = yield* readyPair(rank, 1)
       const inFlight = yield* driver.start(program)
       const before = yield* inFlight.movedBytes
       yield* inFlight.await
@@ -132,11 +124,7 @@ export const copyStartCases: ReadonlyArray<CopyDriverCase> = [
   ),
   driverCase("cancel stops writing", (rank) =>
     Effect.gen(function* () {
-      const driver = yield* CopyDriver
-      const pair = yield* pairOf(rank)
-      yield* fill(rank, pair, 2)
-      const program = yield* driver.prepare(pair.messages)
-      yield* meet("filled")
+      const { driver, pair, program } = yield* readyPair(rank, 2)
       // Rank 1 gives up before rank 0 starts: whatever rank 0 does, nothing may be written on rank 1 any more.
       if (rank === 1) {
         const inFlight = yield* driver.start(program)
@@ -179,11 +167,7 @@ export const copyStartCases: ReadonlyArray<CopyDriverCase> = [
   ),
   driverCase("a transfer with a cancelled peer never ends well without its bytes", (rank) =>
     Effect.gen(function* () {
-      const driver = yield* CopyDriver
-      const pair = yield* pairOf(rank)
-      yield* fill(rank, pair, 3)
-      const program = yield* driver.prepare(pair.messages)
-      yield* meet("filled")
+      const { driver, pair, program } = yield* readyPair(rank, 3)
       // Rank 1 joins after rank 0 has started, and gives up at once.
       if (rank === 1) {
         yield* meet("started")

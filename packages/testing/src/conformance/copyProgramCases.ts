@@ -9,7 +9,7 @@ import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
 import * as Effect from "effect/Effect"
 import * as Scope from "effect/Scope"
 import { type CopyDriverCase, check } from "./Case.ts"
-import { driverCase, fill, judge, meet, pairOf, transfer } from "./driverPair.ts"
+import { driverCase, fill, judge, meet, pairOf, readyPair, transfer } from "./driverPair.ts"
 import { expectPoison, patternBytes, setElements, setPoison } from "./memory.ts"
 
 /** How long a rank that is late by intention is late, and how long nothing may happen any more. */
@@ -69,11 +69,7 @@ export const copyProgramCases: ReadonlyArray<CopyDriverCase> = [
     "sources may change as soon as await has ended",
     (rank) =>
       Effect.gen(function* () {
-        const driver = yield* CopyDriver
-        const pair = yield* pairOf(rank)
-        yield* fill(rank, pair, 6)
-        const program = yield* driver.prepare(pair.messages)
-        yield* meet("filled")
+        const { driver, pair, program } = yield* readyPair(rank, 6)
         // A receiver that comes late is no reason to be done early.
         if (rank === 1) yield* Effect.sleep(pause)
         const inFlight = yield* driver.start(program)
@@ -100,11 +96,7 @@ export const copyProgramCases: ReadonlyArray<CopyDriverCase> = [
   ),
   driverCase("is complete only when the bytes are there", (rank) =>
     Effect.gen(function* () {
-      const driver = yield* CopyDriver
-      const pair = yield* pairOf(rank)
-      yield* fill(rank, pair, 8)
-      const program = yield* driver.prepare(pair.messages)
-      yield* meet("filled")
+      const { driver, pair, program } = yield* readyPair(rank, 8)
       if (rank === 0) yield* Effect.sleep(pause)
       const inFlight = yield* driver.start(program)
       const polled = Effect.repeat(Effect.andThen(Effect.sleep(pollEvery), inFlight.isComplete), {

@@ -65,6 +65,16 @@ export const driverCase = (
   program: (rank) => Effect.scoped(program(rank))
 })
 
+/** A pair that is filled on both ranks, and its program: to be started. */
+export const readyPair = Effect.fnUntraced(function* (rank: Rank, round: number) {
+  const driver = yield* CopyDriver
+  const pair = yield* pairOf(rank)
+  yield* fill(rank, pair, round)
+  const program = yield* driver.prepare(pair.messages)
+  yield* meet("filled")
+  return { driver, pair, program }
+})
+
 /** Starts, waits, meets the others: one honest transfer. */
 export const transfer = Effect.fnUntraced(function* (program: Program) {
   const driver = yield* CopyDriver

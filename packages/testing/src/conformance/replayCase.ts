@@ -19,7 +19,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import type * as Fiber from "effect/Fiber"
 import * as Scope from "effect/Scope"
-import { type CaseFailure, check, failed } from "./Case.ts"
+import { type CaseFailure, check, checkEqual, failed } from "./Case.ts"
 import { loadBytes, type Placed, patternBytes, poison, setPoison, viewOf } from "./memory.ts"
 import { ReplaySubject, type ReplaySubjectShape } from "./ReplaySubject.ts"
 
@@ -212,4 +212,35 @@ export const expectState = Effect.fnUntraced(function* (
   // A copy may end between the two questions.
   const agrees = isReady === (state === "ready") || expected.includes("ready")
   yield* check(agrees, () => `${what}: slot ${slot} is ${state}, and isReady says ${isReady}.`)
+})
+
+/** Fails the case unless nothing of a held copy shows; the fiber waits for it. */
+export const expectHeld = Effect.fnUntraced(function* (
+  what: string,
+  backend: ReplayTransferBackendShape,
+  placed: Placed
+) {
+  const waiter = yield* Effect.forkScoped(backend.waitReady(0), { startImmediately: true })
+  yield* turns
+  yield* expectState(what, backend, 0, ["submitted", "deferred"])
+  yield* checkEqual(`${what}: a wait for it`, outcomeOf(waiter), "nothing yet")
+  yield* expectUntouched(what, placed)
+  return waiter
+})
+
+/** Closes the scope that holds the slot while a copy into it is held: that must wait for the copy. */
+export const expectCloseWaits = Effect.fnUntraced(function* (
+  scope: Scope.Closeable,
+  { whole }: Placed,
+  release: Effect.Effect<void>
+) {
+  const closing = yield* Effect.forkScoped(Scope.close(scope, Exit.void), { startImmediately: true })
+  yield* turns
+  const isThere = closing.pollUnsafe() === undefined && !whole.storage.isFreed()
+  yield* check(isThere, () => "The scope of a device slot was closed while a copy into it was under way.")
+  yield* release
+  yield* eventually(
+    "Closing",
+    Effect.sync(() => closing.pollUnsafe() !== undefined)
+  )
 })

@@ -15,6 +15,7 @@ import {
   build,
   deviceSlots,
   eventually,
+  expectCloseWaits,
   expectSlot,
   fillHost,
   hostSlot,
@@ -22,8 +23,7 @@ import {
   needsHold,
   type ReplayCase,
   replayCase,
-  submitHeld,
-  turns
+  submitHeld
 } from "./replayCase.ts"
 
 /** What each kind of submitter states; timing is free where it is not given. */
@@ -92,17 +92,7 @@ const closeDuring = replayCase(
     const source = yield* hostSlot([60_000])
     yield* fillHost(source, 1)
     const held = yield* submitHeld(backend, 0, slot!.tensor, source)
-    const closing = yield* Effect.forkScoped(Scope.close(outer, Exit.void), { startImmediately: true })
-    yield* turns
-    yield* check(
-      closing.pollUnsafe() === undefined && !slot!.whole.storage.isFreed(),
-      () => "The backend and its memory went away while a copy was under way."
-    )
-    yield* held.release
-    yield* eventually(
-      "Closing",
-      Effect.sync(() => closing.pollUnsafe() !== undefined)
-    )
+    yield* expectCloseWaits(outer, slot!, held.release)
     yield* check(slot!.whole.storage.isFreed(), () => "Closing left the device slot allocated.")
     // What is allocated now lies where the slot was; nothing may write there any more.
     yield* Effect.scoped(submitBoth(2))

@@ -12,6 +12,8 @@ import {
   build,
   deviceSlots,
   eventually,
+  expectCloseWaits,
+  expectHeld,
   expectSlot,
   expectState,
   expectUntouched,
@@ -210,11 +212,7 @@ const heldBack = replayCase(
     const [source, second] = [yield* hostSlot([50_000]), yield* hostSlot([50_000])]
     const bytes = yield* fillHost(source, 1)
     const held = yield* submitHeld(backend, 0, slot!.tensor, source)
-    const waiter = yield* Effect.forkScoped(backend.waitReady(0), { startImmediately: true })
-    yield* turns
-    yield* expectState("While the copy is held", backend, 0, ["submitted", "deferred"])
-    yield* checkEqual("The wait for a held copy", outcomeOf(waiter), "nothing yet")
-    yield* expectUntouched("A copy that has not ended", slot!)
+    const waiter = yield* expectHeld("A copy that is held", backend, slot!)
     yield* held.release
     yield* backend.waitReady(0)
     yield* expectState("After the wait", backend, 0, ["ready"])
@@ -299,17 +297,7 @@ const freedSlots = replayCase(
     const source = yield* hostSlot([length])
     yield* fillHost(source, 6)
     const held = yield* submitHeld(backend, 0, slot!.tensor, source)
-    const closing = yield* Effect.forkScoped(Scope.close(scope, Exit.void), { startImmediately: true })
-    yield* turns
-    yield* check(
-      closing.pollUnsafe() === undefined && !slot!.whole.storage.isFreed(),
-      () => "A device slot was freed while a copy into it was under way."
-    )
-    yield* held.release
-    yield* eventually(
-      "The release of the slot",
-      Effect.sync(() => closing.pollUnsafe() !== undefined)
-    )
+    yield* expectCloseWaits(scope, slot!, held.release)
     const [next] = yield* deviceSlots(backend, 1, [length])
     yield* turns
     yield* expectUntouched("A slot that was allocated later", next!)

@@ -13,6 +13,7 @@ import {
   build,
   deviceSlots,
   eventually,
+  expectHeld,
   expectSlot,
   expectState,
   expectUntouched,
@@ -133,11 +134,7 @@ const resubmitted = replayCase(
       const bytes = yield* fillHost(source, 2)
       yield* setPoison(slot!)
       const held = yield* submitHeld(backend, 0, slot!.tensor, source)
-      const waiter = yield* Effect.forkScoped(backend.waitReady(0), { startImmediately: true })
-      yield* turns
-      yield* expectState("The second copy", backend, 0, ["submitted", "deferred"])
-      yield* checkEqual("A wait for the second copy", outcomeOf(waiter), "nothing yet")
-      yield* expectUntouched("The second copy", slot!)
+      const waiter = yield* expectHeld("The second copy", backend, slot!)
       yield* held.release
       yield* Fiber.join(waiter)
       yield* expectSlot("The second copy", slot!, bytes)

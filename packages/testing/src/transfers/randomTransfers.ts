@@ -5,7 +5,9 @@
 import { bitsOf, byteLengthOf, type DType } from "@tensorferry/core/base/DType"
 import { elementCount, type Shape } from "@tensorferry/core/base/Region"
 import type { Message, MessagePart } from "@tensorferry/core/ir/Message"
-import type { TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
+import { CopyDriver } from "@tensorferry/core/service/CopyDriver"
+import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
+import { TensorEngine, type TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
 import { type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
@@ -226,5 +228,30 @@ export const judgeShare = (engine: TensorEngineShape, { sends, recvs }: Share, r
           ? []
           : [`round ${round}, task ${taskId} from ${from} to ${to}: byte ${place} of ${bytes.length}`]
       })
+    })
+  )
+
+/** This rank's share of the transfers, filled on all ranks, and its program: to be started. */
+export const readyShare = Effect.fnUntraced(function* (
+  rank: number,
+  transfers: ReadonlyArray<Transfer>,
+  round: number
+) {
+  const [driver, engine, group] = [yield* CopyDriver, yield* TensorEngine, yield* ProcessGroup]
+  const share = yield* makeShare(engine, transfers, rank)
+  const program = yield* driver.prepare(share.messages)
+  yield* fillShare(engine, share, round)
+  yield* group.barrier("filled")
+  return { driver, engine, group, share, program }
+})
+
+/** Carries the transfers out once, in a scope of their own: what is wrong, and the program. */
+export const carryOut = (rank: number, transfers: ReadonlyArray<Transfer>, round: number) =>
+  Effect.scoped(
+    Effect.gen(function* () {
+      const { driver, engine, group, share, program } = yield* readyShare(rank, transfers, round)
+      yield* (yield* driver.start(program)).await
+      yield* group.barrier("done")
+      return { wrong: yield* judgeShare(engine, share, round), program }
     })
   )
