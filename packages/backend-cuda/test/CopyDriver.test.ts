@@ -13,11 +13,11 @@ import { assertClean, resetSimulator, simulatedLibraries, simulator } from "@ten
 import { runMembers } from "@tensorferry/testing"
 import { isSoak } from "@tensorferry/testing/testLevel"
 import {
-  fillShare,
-  judgeShare,
+  carryOut,
   makeShare,
   makeTransfers,
   randomTransfer,
+  readyShare,
   type Transfer
 } from "@tensorferry/testing/transfers/randomTransfers"
 import * as Duration from "effect/Duration"
@@ -53,19 +53,10 @@ const transfers = makeTransfers(11, 2)
 
 /** One transfer that is right. */
 const works = (rank: number, list: ReadonlyArray<Transfer> = transfers) =>
-  Effect.gen(function* () {
-    const driver = yield* CopyDriver
-    const engine = yield* TensorEngine
-    const group = yield* ProcessGroup
-    const share = yield* makeShare(engine, list, rank)
-    const program = yield* driver.prepare(share.messages)
-    yield* fillShare(engine, share, 5)
-    yield* group.barrier("filled")
-    yield* (yield* driver.start(program)).await
-    yield* group.barrier("done")
-    assert.deepStrictEqual(yield* judgeShare(engine, share, 5), [])
+  Effect.map(carryOut(rank, list, 5), ({ wrong, program }) => {
+    assert.deepStrictEqual(wrong, [])
     return program
-  }).pipe(Effect.scoped)
+  })
 
 describe("a preparation", () => {
   for (const [what, kind, fault, reason] of [
@@ -205,13 +196,7 @@ describe("a communicator", () => {
   it("that was aborted breaks its programs, and the next preparation connects anew", { timeout: 60_000 }, async () => {
     await onRanks("nccl", "seed=4", (rank) =>
       Effect.gen(function* () {
-        const driver = yield* CopyDriver
-        const engine = yield* TensorEngine
-        const group = yield* ProcessGroup
-        const share = yield* makeShare(engine, transfers, rank)
-        const program = yield* driver.prepare(share.messages)
-        yield* fillShare(engine, share, 0)
-        yield* group.barrier("filled")
+        const { driver, group, program } = yield* readyShare(rank, transfers, 0)
         // Rank 1 never starts: rank 0's messages wait until they are aborted.
         if (rank === 0) {
           const running = yield* driver.start(program)
@@ -234,13 +219,7 @@ describe("a communicator", () => {
   it("that never gets on is left by an interruption, and the next preparation connects anew", async () => {
     await onRanks("nccl", "seed=5", (rank) =>
       Effect.gen(function* () {
-        const driver = yield* CopyDriver
-        const engine = yield* TensorEngine
-        const group = yield* ProcessGroup
-        const share = yield* makeShare(engine, transfers, rank)
-        const program = yield* driver.prepare(share.messages)
-        yield* fillShare(engine, share, 0)
-        yield* group.barrier("filled")
+        const { driver, group, program } = yield* readyShare(rank, transfers, 0)
         if (rank === 0) simulator.configure("stall=ncclGroupEnd:1")
         yield* group.barrier("planted")
         const running = yield* driver.start(program)

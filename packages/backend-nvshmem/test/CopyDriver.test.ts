@@ -9,8 +9,7 @@ import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
 import { TensorEngine as Engine } from "@tensorferry/core/service/TensorEngine"
 import { runMembers } from "@tensorferry/testing"
 import {
-  fillShare,
-  judgeShare,
+  carryOut,
   makeShare,
   makeTransfers,
   randomTransfer,
@@ -70,19 +69,10 @@ const transfers = makeTransfers(11, 2)
 
 /** One transfer that is right. */
 const works = (rank: number, list: ReadonlyArray<Transfer> = transfers) =>
-  Effect.gen(function* () {
-    const driver = yield* CopyDriver
-    const engine = yield* Engine
-    const group = yield* ProcessGroup
-    const share = yield* makeShare(engine, list, rank)
-    const program = yield* driver.prepare(share.messages)
-    yield* fillShare(engine, share, 5)
-    yield* group.barrier("filled")
-    yield* (yield* driver.start(program)).await
-    yield* group.barrier("done")
-    assert.deepStrictEqual(yield* judgeShare(engine, share, 5), [])
+  Effect.map(carryOut(rank, list, 5), ({ wrong, program }) => {
+    assert.deepStrictEqual(wrong, [])
     return program
-  }).pipe(Effect.scoped)
+  })
 
 const prepareFails = (list: ReadonlyArray<Transfer>, rank: number, change: (messages: Messages) => Messages) =>
   Effect.gen(function* () {

@@ -18,12 +18,20 @@ import {
   isPoison,
   openReplay,
   pattern,
+  type Rig,
   setPoison,
   turns,
   withRig
 } from "./support.ts"
 
 const length = 70_001
+
+/** A slot on the device, and bytes on the host to fill it with. */
+const slotAndSource = ({ replay, engine }: Pick<Rig, "replay" | "engine">, bytes: number, seed: number) =>
+  Effect.gen(function* () {
+    const [slot] = yield* replay.allocateDeviceSlots({ count: 1, shape: [bytes], dtype: "uint8" })
+    return [slot!, yield* hostTensor(engine, pattern(bytes, seed))] as const
+  })
 
 for (const subject of subjects) {
   describe.skipIf(lackOf(subject) !== undefined)(titleOf(subject), () => {
@@ -185,8 +193,7 @@ for (const subject of subjects) {
     it.live("memory of others is refused with the device's name", () =>
       withRig(subject, ({ replay, engine, xpu }) =>
         Effect.gen(function* () {
-          const [slot] = yield* replay.allocateDeviceSlots({ count: 1, shape: [8], dtype: "uint8" })
-          const source = yield* hostTensor(engine, pattern(8, 1))
+          const [slot, source] = yield* slotAndSource({ replay, engine }, 8, 1)
           const foreign = { ...slot!, storage: { ...slot!.storage, sharing: undefined } }
           const refused = yield* failureOf(replay.submitH2d({ slot: 1, destination: foreign, source }))
           assert.deepInclude(refused, { _tag: "DeviceMismatch", slot: 1, backend: "xpu" })
@@ -242,8 +249,7 @@ for (const subject of subjects) {
         ({ replay, engine }) =>
           Effect.gen(function* () {
             assert.isTrue((yield* replay.attributes).supportsTimingEvents)
-            const [slot] = yield* replay.allocateDeviceSlots({ count: 1, shape: [length], dtype: "uint8" })
-            const source = yield* hostTensor(engine, pattern(length, 4))
+            const [slot, source] = yield* slotAndSource({ replay, engine }, length, 4)
             assert.isUndefined(yield* replay.copySeconds(0))
             for (let round = 0; round < 3; round++) {
               yield* replay.submitH2d({ slot: 0, destination: slot!, source })
@@ -263,9 +269,8 @@ describe.skipIf(lackOf("opencl") !== undefined)(`failures of ${titleOf("opencl")
   it.live("a command that fails on the device is told with its number", () =>
     withRig("opencl", (rig) =>
       Effect.gen(function* () {
-        const { replay, engine } = rig
-        const [slot] = yield* replay.allocateDeviceSlots({ count: 1, shape: [64], dtype: "uint8" })
-        const source = yield* hostTensor(engine, pattern(64, 1))
+        const { replay } = rig
+        const [slot, source] = yield* slotAndSource(rig, 64, 1)
         const hold = yield* holdQueue(rig)
         yield* replay.submitH2d({ slot: 0, destination: slot!, source })
         yield* hold.fail
@@ -282,8 +287,7 @@ describe.skipIf(lackOf("level-zero") !== undefined)(`failures of ${titleOf("leve
   it.live("a refused command is told with its function, name and number, and the next works", () =>
     withRig("level-zero", ({ replay, engine }) =>
       Effect.gen(function* () {
-        const [slot] = yield* replay.allocateDeviceSlots({ count: 1, shape: [64], dtype: "uint8" })
-        const source = yield* hostTensor(engine, pattern(64, 1))
+        const [slot, source] = yield* slotAndSource({ replay, engine }, 64, 1)
         const submit = replay.submitH2d({ slot: 0, destination: slot!, source })
         simulator.configure("fail=zeCommandListAppendMemoryCopy:1:0x70000003")
         const failure = yield* failureOf(submit)
@@ -301,8 +305,7 @@ describe.skipIf(lackOf("level-zero") !== undefined)(`failures of ${titleOf("leve
     withRig("level-zero", (rig) =>
       Effect.gen(function* () {
         const { replay, engine } = rig
-        const [slot] = yield* replay.allocateDeviceSlots({ count: 1, shape: [64], dtype: "uint8" })
-        const source = yield* hostTensor(engine, pattern(64, 1))
+        const [slot, source] = yield* slotAndSource(rig, 64, 1)
         const hold = yield* holdQueue(rig)
         yield* replay.submitH2d({ slot: 0, destination: slot!, source })
         simulator.configure("lost=1")

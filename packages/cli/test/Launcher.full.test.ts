@@ -2,7 +2,6 @@
 /** The command as one process per rank of a launcher, as torchrun, and what happens when the processes disagree. */
 
 import { existsSync, readdirSync, writeFileSync } from "node:fs"
-import { createServer } from "node:net"
 import { join } from "node:path"
 import { afterEach, assert, describe, it } from "@effect/vitest"
 import {
@@ -10,6 +9,7 @@ import {
   endAll,
   eventually,
   failuresOf,
+  freePort,
   run,
   scratch,
   signal,
@@ -19,16 +19,6 @@ import {
 import { assertSameModel, mnist, mnistRules, writeModel } from "./support/models.ts"
 
 afterEach(endAll)
-
-const freePort = (): Promise<number> =>
-  new Promise((resolve, reject) => {
-    const server = createServer()
-    server.on("error", reject)
-    server.listen(0, "127.0.0.1", () => {
-      const address = server.address()
-      server.close(() => resolve(typeof address === "object" && address !== null ? address.port : 0))
-    })
-  })
 
 /** What torchrun sets. */
 const environment = (rank: number, size: number, port: number): NodeJS.ProcessEnv => ({

@@ -1,30 +1,8 @@
-// SPDX-License-Identifier: Apache-2.0
-/** What every block of every page does, run; and that the reports leave out no case of the kit. */
-import { spawnSync } from "node:child_process"
 import { readdirSync, readFileSync } from "node:fs"
 import { join } from "node:path"
-import { fileURLToPath } from "node:url"
 import { assert, describe, it } from "@effect/vitest"
-import {
-  ConformanceReport,
-  copyCases,
-  copyDriverCases,
-  replayConformanceCases,
-  tensorEngineCases
-} from "@tensorferry/testing"
-import * as Schema from "effect/Schema"
-
-const root = fileURLToPath(new URL("../../../", import.meta.url))
-
-const script = (name: string, ...args: ReadonlyArray<string>) =>
-  spawnSync(process.execPath, [join(root, "scripts", name), ...args], {
-    encoding: "utf8",
-    cwd: root,
-    timeout: 1_200_000
-  })
-
-const reports = join(root, "docs/backends")
-const decode = Schema.decodeUnknownSync(Schema.fromJsonString(Schema.toCodecJson(ConformanceReport)))
+import { copyCases, copyDriverCases, replayConformanceCases, tensorEngineCases } from "@tensorferry/testing"
+import { decode, reports, script } from "./support/pages.ts"
 
 describe("docs/backends.md", () => {
   it("leaves out no case that the kit has", () => {

@@ -1,25 +1,8 @@
-// SPDX-License-Identifier: Apache-2.0
-/** Pages say what is: docs/backends.md what the reports say, and the blocks of all pages what really works. */
-import { spawnSync } from "node:child_process"
 import { readdirSync, readFileSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
-import { fileURLToPath } from "node:url"
 import { assert, describe, it } from "@effect/vitest"
-import { ConformanceReport } from "@tensorferry/testing"
-import * as Schema from "effect/Schema"
 import { scratch } from "./support/command.ts"
-
-const root = fileURLToPath(new URL("../../../", import.meta.url))
-
-const script = (name: string, ...args: ReadonlyArray<string>) =>
-  spawnSync(process.execPath, [join(root, "scripts", name), ...args], {
-    encoding: "utf8",
-    cwd: root,
-    timeout: 1_200_000
-  })
-
-const reports = join(root, "docs/backends")
-const decode = Schema.decodeUnknownSync(Schema.fromJsonString(Schema.toCodecJson(ConformanceReport)))
+import { decode, reports, root, script } from "./support/pages.ts"
 
 describe("docs/backends.md", () => {
   it("is what the reports say", () => {

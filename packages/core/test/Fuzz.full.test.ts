@@ -1,42 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
  * Parsers of foreign data on damaged inputs: each ends with a value that keeps its rules or with its own typed error,
- * soon and in little memory. Seconds by default; a minute per parser, from a seed of its own, with TENSORFERRY_TESTS=soak.
- * TENSORFERRY_FUZZ_SEED=N runs the one case N again.
+ * soon and in little memory.
  */
 
 import { assert, describe, it } from "@effect/vitest"
 import { fuzz } from "@tensorferry/testing/fuzz"
 import { makeRandom, mutantByteLimit, mutateBytes, mutateEncoded, mutateJson } from "@tensorferry/testing/mutate"
-import { isSoak } from "@tensorferry/testing/testLevel"
+import { describeFuzz } from "@tensorferry/testing/vitest"
 import * as Effect from "effect/Effect"
 import { targets } from "./fixtures/fuzzTargets.ts"
 
-const replayed = process.env.TENSORFERRY_FUZZ_SEED
-const millis = replayed !== undefined ? 0 : isSoak ? 55_000 : 5_000
-const seed = replayed !== undefined ? Number(replayed) : isSoak ? Date.now() % 2 ** 40 : 1
+const fuzzed = new URL("./fixtures/fuzzTargets.ts", import.meta.url)
 
-describe("fuzzing", () => {
-  for (const target of Object.keys(targets)) {
-    it.live(
-      target,
-      () =>
-        Effect.gen(function* () {
-          const script = new URL("./fixtures/fuzzTargets.ts", import.meta.url)
-          const report = yield* Effect.mapError(
-            fuzz({ script, target, seed, millis }),
-            (detail) => `${detail}\nRun it again with TENSORFERRY_FUZZ_SEED.`
-          )
-          assert.isBelow(report.peakMegabytes, 400)
-          if (replayed !== undefined) return
-          // Mutants that are all refused, or all accepted, would test little.
-          assert.isAbove(report.accepted, 0)
-          assert.isBelow(report.accepted, report.cases)
-        }),
-      180_000
-    )
-  }
-})
+describeFuzz(fuzzed, Object.keys(targets), { seconds: 5, megabytes: 400 })
 
 describe("the harness", () => {
   const script = new URL("./fixtures/fuzzFaults.ts", import.meta.url)

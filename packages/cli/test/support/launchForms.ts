@@ -2,23 +2,12 @@
 /**
  * The variables of each launcher, and of a script where there is none; wrong ones with their remedies.
  */
-import { createServer } from "node:net"
 import { join } from "node:path"
 import { afterEach, assert, describe, it } from "@effect/vitest"
-import { endAll, failuresOf, run, scratch, start } from "./command.ts"
+import { endAll, failuresOf, freePort, run, scratch, start } from "./command.ts"
 import { assertSameModel, mnist, mnistRules } from "./models.ts"
 
 afterEach(endAll)
-
-const freePort = (): Promise<number> =>
-  new Promise((resolve, reject) => {
-    const server = createServer()
-    server.on("error", reject)
-    server.listen(0, "127.0.0.1", () => {
-      const address = server.address()
-      server.close(() => resolve(typeof address === "object" && address !== null ? address.port : 0))
-    })
-  })
 
 type Variables = Readonly<Record<string, string>>
 

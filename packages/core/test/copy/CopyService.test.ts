@@ -11,7 +11,7 @@ import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
-import { CopyDriver, copyDriverError, type Program } from "../../src/service/CopyDriver.ts"
+import { CopyDriver, type CopyDriverShape, copyDriverError, type Program } from "../../src/service/CopyDriver.ts"
 import { type CopyOp, CopyService } from "../../src/service/CopyService.ts"
 import { ProcessGroup } from "../../src/service/ProcessGroup.ts"
 import { TensorEngine } from "../../src/service/TensorEngine.ts"
@@ -165,40 +165,45 @@ describe("operations that cannot be carried out", () => {
   )
 })
 
+/** A driver of one rank whose transfers are what `start` makes. */
+const startingBy = (name: string, start: CopyDriverShape["start"]) =>
+  Layer.succeed(
+    CopyDriver,
+    CopyDriver.of({
+      name,
+      rank: 0,
+      worldSize: 1,
+      capabilities: {
+        gather: true,
+        requiresProcessGroupBarrier: false,
+        requiresTaskId: false,
+        deviceFamilies: ["*"],
+        maxMessageBytes: 1024
+      },
+      prepare: (messages) => Effect.succeed({ messages, paths: [] }),
+      start
+    })
+  )
+
 describe("interruption", () => {
   it.live("a transfer that has just started is cancelled", () =>
     Effect.gen(function* () {
       let cancelled = 0
       const run = yield* Deferred.make<Fiber.Fiber<unknown, unknown>>()
-      const driver = Layer.succeed(
-        CopyDriver,
-        CopyDriver.of({
-          name: "late",
-          rank: 0,
-          worldSize: 1,
-          capabilities: {
-            gather: true,
-            requiresProcessGroupBarrier: false,
-            requiresTaskId: false,
-            deviceFamilies: ["*"],
-            maxMessageBytes: 1024
-          },
-          prepare: (messages) => Effect.succeed({ messages, paths: [] }),
-          // The run is interrupted in the very moment in which the transfer starts.
-          start: () =>
-            Effect.gen(function* () {
-              const fiber = yield* Deferred.await(run)
-              fiber.interruptUnsafe()
-              return {
-                isComplete: Effect.succeed(false),
-                await: Effect.never,
-                cancel: Effect.sync(() => {
-                  cancelled += 1
-                }),
-                movedBytes: Effect.succeed(0)
-              }
-            }).pipe(Effect.uninterruptible)
-        })
+      // The run is interrupted in the very moment in which the transfer starts.
+      const driver = startingBy("late", () =>
+        Effect.gen(function* () {
+          const fiber = yield* Deferred.await(run)
+          fiber.interruptUnsafe()
+          return {
+            isComplete: Effect.succeed(false),
+            await: Effect.never,
+            cancel: Effect.sync(() => {
+              cancelled += 1
+            }),
+            movedBytes: Effect.succeed(0)
+          }
+        }).pipe(Effect.uninterruptible)
       )
       yield* runCluster({ size: 1, driver: () => driver }, () =>
         Effect.gen(function* () {
@@ -365,28 +370,13 @@ describe("lists of operations", () => {
     Effect.gen(function* () {
       const started = yield* Deferred.make<void>()
       const copied = yield* Deferred.make<void>()
-      const driver = Layer.succeed(
-        CopyDriver,
-        CopyDriver.of({
-          name: "patient",
-          rank: 0,
-          worldSize: 1,
-          capabilities: {
-            gather: true,
-            requiresProcessGroupBarrier: false,
-            requiresTaskId: false,
-            deviceFamilies: ["*"],
-            maxMessageBytes: 1024
-          },
-          prepare: (messages) => Effect.succeed({ messages, paths: [] }),
-          // Each side waits for the other, so that neither may wait for the other's end.
-          start: () =>
-            Effect.as(Deferred.succeed(started, undefined), {
-              isComplete: Deferred.isDone(copied),
-              await: Deferred.await(copied),
-              cancel: Effect.void,
-              movedBytes: Effect.succeed(0)
-            })
+      // Each side waits for the other, so that neither may wait for the other's end.
+      const driver = startingBy("patient", () =>
+        Effect.as(Deferred.succeed(started, undefined), {
+          isComplete: Deferred.isDone(copied),
+          await: Deferred.await(copied),
+          cancel: Effect.void,
+          movedBytes: Effect.succeed(0)
         })
       )
       const engine = Layer.effect(

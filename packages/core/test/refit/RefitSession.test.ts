@@ -11,7 +11,7 @@ import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import type * as Scope from "effect/Scope"
 import type { RefitError, RefitReason } from "../../src/refit/RefitError.ts"
-import { makeRefitSession } from "../../src/refit/RefitSession.ts"
+import { makeRefitSession, type RefitSession } from "../../src/refit/RefitSession.ts"
 import type { KernelForm, RefitSpec } from "../../src/refit/RefitSpec.ts"
 import { executeReshardPlan } from "../../src/reshard/executeReshardPlan.ts"
 import { TensorEngine, type TensorEngineShape, type TensorError, tensorError } from "../../src/service/TensorEngine.ts"
@@ -33,6 +33,21 @@ const refused = <A, R>(effect: Effect.Effect<A, RefitError | TensorError, R>, ta
   })
 
 const count = (more: () => number) => Effect.asVoid(Effect.sync(more))
+
+/** An update of the small weights, committed. */
+const commitWeights = (
+  session: RefitSession,
+  engine: TensorEngineShape,
+  label: string,
+  a: ReadonlyArray<number>,
+  b: ReadonlyArray<number>
+) =>
+  Effect.gen(function* () {
+    yield* session.begin({ label })
+    yield* session.add("a", yield* floats(engine, a))
+    yield* session.add("b", yield* floats(engine, b))
+    return yield* session.commit()
+  })
 
 describe("content", () => {
   it.effect("a version is its content: the same again changes nothing, and is warned of when it goes on", () =>
@@ -484,12 +499,7 @@ describe("failures", () => {
           resume: Effect.sync(() => void log.push("resume"))
         })
         const update = (label: string, value: number) =>
-          Effect.gen(function* () {
-            yield* session.begin({ label })
-            yield* session.add("a", yield* floats(engine, [value, 0, 0, 0]))
-            yield* session.add("b", yield* floats(engine, [0, 0, 0]))
-            return yield* session.commit()
-          })
+          commitWeights(session, engine, label, [value, 0, 0, 0], [0, 0, 0])
         yield* update("1", 1)
         works = false
         assert.match(yield* refused(update("2", 2), "CommitFailed"), /requests do not end/)
@@ -520,12 +530,7 @@ describe("failures", () => {
             ]
           })
           const update = (label: string, value: number) =>
-            Effect.gen(function* () {
-              yield* session.begin({ label })
-              yield* session.add("a", yield* floats(engine, [value, 0, 0, 0]))
-              yield* session.add("b", yield* floats(engine, [0, 0, 0]))
-              return yield* session.commit()
-            })
+            commitWeights(session, engine, label, [value, 0, 0, 0], [0, 0, 0])
           const read = session.use(({ version, weights }) =>
             Effect.succeed([version.label, valuesOf(weights.tensors.get("a") as Tensor)[0]])
           )
@@ -590,12 +595,7 @@ describe("two places", () => {
         const { tensors } = yield* smallWeights(engine, true)
         const session = yield* makeRefitSession({ tensors, publish: "exchange" })
         const update = (label: string, value: number) =>
-          Effect.gen(function* () {
-            yield* session.begin({ label })
-            yield* session.add("a", yield* floats(engine, [value, value, value, value]))
-            yield* session.add("b", yield* floats(engine, [value, value, value]))
-            return yield* session.commit()
-          })
+          commitWeights(session, engine, label, [value, value, value, value], [value, value, value])
         yield* update("1", 1)
         const started = yield* Deferred.make<void>()
         const end = yield* Deferred.make<void>()
