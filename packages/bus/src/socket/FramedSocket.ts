@@ -10,11 +10,11 @@
  *   on. A peer can therefore make this process keep one chunk and one body within the limit, no more.
  */
 import { connect, type Socket } from "node:net"
+import { encodeFrame, type Frame, frameHeader, makeFrameReader, onePiece } from "@tensorferry/core/group/Frames"
 import * as Data from "effect/Data"
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
-import { encodeFrame, type Frame, frameHeader, makeFrameReader, onePiece } from "./Frames.ts"
 
 /** The connection is over. The detail goes behind a name: "its connection broke (ECONNRESET)". */
 export class SocketClosed extends Data.TaggedError("SocketClosed")<{ readonly detail: string }> {}

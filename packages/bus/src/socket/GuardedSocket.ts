@@ -12,6 +12,9 @@
 import { createHmac, randomBytes, timingSafeEqual } from "node:crypto"
 import { createServer, type Server } from "node:net"
 import { canonicalJson } from "@tensorferry/core/base/Digest"
+import { Natural32 } from "@tensorferry/core/base/Numbers"
+import type { Frame } from "@tensorferry/core/group/Frames"
+import { Hex32, jsonBody } from "@tensorferry/core/group/Frames"
 import * as Data from "effect/Data"
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -20,7 +23,6 @@ import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import type * as EffectScope from "effect/Scope"
 import { type Address, attach, dial, type FramedSocket, type SocketClosed, type SocketLimits } from "./FramedSocket.ts"
-import type { Frame } from "./Frames.ts"
 
 /** Types of the frames of a handshake. Applications use 16 and above. */
 const frameType = { hello: 1, challenge: 2, proof: 3, welcome: 4, reject: 6 } as const
@@ -61,28 +63,8 @@ export class SocketRefused extends Data.TaggedError("SocketRefused")<{
   readonly claim?: unknown
 }> {}
 
-const Natural = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 2 ** 31 - 1 }))
-/** 32 random bytes or a SHA-256 code, in hexadecimal. */
-const Hex32 = Schema.String.check(Schema.isPattern(/^[0-9a-f]{64}$/))
-
-const Hello = Schema.Struct({ protocol: Schema.String, version: Natural, nonce: Hex32, claim: Schema.Unknown })
+const Hello = Schema.Struct({ protocol: Schema.String, version: Natural32, nonce: Hex32, claim: Schema.Unknown })
 type Hello = typeof Hello.Type
-
-const encoder = new TextEncoder()
-const decoder = new TextDecoder()
-
-/** JSON bodies, checked against a schema. */
-const jsonBody = <T, E>(schema: Schema.Codec<T, E>) => {
-  const codec = Schema.fromJsonString(schema)
-  const encode = Schema.encodeUnknownResult(codec)
-  const decode = Schema.decodeUnknownResult(codec)
-  return {
-    // Encoding fails only for a value that the type excludes; its receiver then reports a malformed message.
-    encode: (value: T): Uint8Array => encoder.encode(Result.getOrElse(encode(value), () => "")),
-    decode: (body: Uint8Array): Result.Result<T, string> =>
-      Result.mapError(decode(decoder.decode(body)), () => "a malformed message")
-  }
-}
 
 const hello = jsonBody(Hello)
 const challenge = jsonBody(Schema.Struct({ nonce: Hex32 }))

@@ -6,23 +6,23 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
+import { type Frame, type FrameReader, frameHeader, makeFrameReader } from "../../src/group/Frames.ts"
 import {
   decodeFailure,
   decodeResult,
   encodeArrive,
   encodeFailure,
   encodeResult,
-  type Frame,
-  frameHeader,
   hello,
-  makeArriveReader,
-  makeFrameReader
+  makeArriveReader
 } from "../../src/group/internal/frames.ts"
 import { processGroupError } from "../../src/service/ProcessGroup.ts"
 
 const upTo = (maximum: number) => Schema.Int.check(Schema.isBetween({ minimum: 0, maximum }))
 const listOf = (maximum: number, maxLength: number) => Arbitrary.array(Arbitrary.schema(upTo(maximum)), { maxLength })
 const join = (parts: ReadonlyArray<Uint8Array>) => new Uint8Array(Buffer.concat(parts))
+
+const taken = (reader: FrameReader): Frame | undefined => Result.getOrThrow(reader.take())
 
 describe("collective wire", () => {
   it.prop(
@@ -35,7 +35,8 @@ describe("collective wire", () => {
       const received: Array<Frame> = []
       for (let at = 0, cut = 0; at < stream.byteLength; cut++) {
         const length = (cuts[cut % Math.max(1, cuts.length)] ?? 0) + 1
-        received.push(...Result.getOrThrow(reader.push(stream.slice(at, at + length))))
+        reader.push(stream.slice(at, at + length))
+        for (let frame = taken(reader); frame !== undefined; frame = taken(reader)) received.push(frame)
         at += length
       }
       assert.deepStrictEqual(received, sent)
@@ -44,11 +45,16 @@ describe("collective wire", () => {
 
   it("refuses a frame beyond the limit from its header alone, until the limit is raised", () => {
     const reader = makeFrameReader(10)
-    assert.isTrue(Result.isSuccess(reader.push(frameHeader(1, 10))))
-    assert.isTrue(Result.isSuccess(reader.push(new Uint8Array(10))))
-    assert.isTrue(Result.isFailure(makeFrameReader(10).push(frameHeader(1, 11))))
+    reader.push(frameHeader(1, 10))
+    assert.isUndefined(taken(reader))
+    reader.push(new Uint8Array(10))
+    assert.strictEqual(taken(reader)?.body.byteLength, 10)
+    const refusing = makeFrameReader(10)
+    refusing.push(frameHeader(1, 11))
+    assert.isTrue(Result.isFailure(refusing.take()))
     reader.setLimit(11)
-    assert.isTrue(Result.isSuccess(reader.push(frameHeader(1, 11))))
+    reader.push(frameHeader(1, 11))
+    assert.isUndefined(taken(reader))
   })
 
   it("carries bodies both ways", () => {

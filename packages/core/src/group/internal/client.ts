@@ -15,20 +15,11 @@ import * as Schedule from "effect/Schedule"
 import type * as EffectScope from "effect/Scope"
 import type { Rank } from "../../base/Ids.ts"
 import type { ProcessGroupError } from "../../service/ProcessGroup.ts"
+import type { Frame } from "../Frames.ts"
 import { makeCalls } from "./calls.ts"
 import { attach, type Connection, ConnectionClosed } from "./connection.ts"
 import { type Departure, deadlineExceeded, formatMillis, hubGaveUp, peerGone, rendezvousFailed } from "./errors.ts"
-import {
-  challenge,
-  decodeFailure,
-  decodeResult,
-  encodeArrive,
-  type Frame,
-  failureText,
-  frameType,
-  hello,
-  proof
-} from "./frames.ts"
+import { challenge, decodeFailure, decodeResult, encodeArrive, failureText, frameType, hello, proof } from "./frames.ts"
 import type { Endpoint } from "./group.ts"
 import { equalProofs, freshNonce, proofOf, protocolName, protocolVersion } from "./handshake.ts"
 import { addressOf, closeGrace, type TcpSettings } from "./settings.ts"

@@ -10,7 +10,8 @@ import * as Data from "effect/Data"
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
-import { encodeFrame, type Frame, frameHeader, handshakeLimit, makeFrameReader, onePiece } from "./frames.ts"
+import { encodeFrame, type Frame, frameHeader, makeFrameReader, onePiece } from "../Frames.ts"
+import { handshakeLimit } from "./frames.ts"
 
 export class ConnectionClosed extends Data.TaggedError("ConnectionClosed")<{ readonly detail: string }> {}
 
@@ -67,9 +68,12 @@ export const attach = (socket: Socket): Connection => {
   socket.setKeepAlive(true, 10_000)
   socket.on("data", (chunk: Buffer) => {
     if (why !== undefined) return
-    const read = reader.push(chunk)
-    if (Result.isFailure(read)) destroy(read.failure)
-    else for (const frame of read.success) deliver(frame)
+    reader.push(chunk)
+    for (let read = reader.take(); why === undefined; read = reader.take()) {
+      if (Result.isFailure(read)) return destroy(read.failure)
+      if (read.success === undefined) return
+      deliver(read.success)
+    }
   })
   socket.on("error", (error: NodeJS.ErrnoException) => {
     why ??= `its connection broke (${error.code ?? error.message})`

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * Frames between the members of a TCP group: u32 little-endian body length, u8 type, body.
+ * What the frames between the members of a TCP group hold, by type.
  *
- * Invariant: nothing read from a peer is trusted. A frame is refused before its body is allocated when it exceeds the
- * limit, and every decoder answers a `Result`; lists are checked against the bytes that are there.
+ * Invariant: nothing read from a peer is trusted. Every decoder answers a `Result`; lists are checked against the bytes
+ * that are there.
  */
 
 import * as Result from "effect/Result"
@@ -11,6 +11,7 @@ import * as Schema from "effect/Schema"
 import type { Rank } from "../../base/Ids.ts"
 import { Natural32 } from "../../base/Numbers.ts"
 import { ProcessGroupError } from "../../service/ProcessGroup.ts"
+import { Hex32, jsonBody, onePiece } from "../Frames.ts"
 import type { Refusal } from "./hub.ts"
 
 /** Handshake frames carry JSON, the others binary bodies. */
@@ -35,93 +36,7 @@ export const frameType = {
 /** Longest body before a peer has proved that it knows the token. */
 export const handshakeLimit = 4096
 
-export interface Frame {
-  readonly type: number
-  readonly body: Uint8Array
-}
-
-const headerBytes = 5
-
-/** Bodies up to this length are copied into one piece: one write of one buffer is what sockets are fastest at. */
-export const onePiece = 16 * 1024
-
 const viewOf = (bytes: Uint8Array): DataView => new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength)
-
-/** The header of a frame whose body has this length. */
-export const frameHeader = (type: number, bodyBytes: number): Uint8Array => {
-  const header = new Uint8Array(headerBytes)
-  const view = viewOf(header)
-  view.setUint32(0, bodyBytes, true)
-  view.setUint8(4, type)
-  return header
-}
-
-/** A whole frame in one buffer. */
-export const encodeFrame = (type: number, bodyBytes: number, parts: ReadonlyArray<Uint8Array>): Uint8Array => {
-  const frame = Buffer.allocUnsafe(headerBytes + bodyBytes)
-  frame.writeUInt32LE(bodyBytes, 0)
-  frame[4] = type
-  let at = headerBytes
-  for (const part of parts) {
-    frame.set(part, at)
-    at += part.byteLength
-  }
-  return frame
-}
-
-export interface FrameReader {
-  /** Frames that end in this chunk, or what is wrong; after a failure the stream is lost. */
-  readonly push: (chunk: Uint8Array) => Result.Result<ReadonlyArray<Frame>, string>
-  readonly setLimit: (bytes: number) => void
-}
-
-/** Cuts a byte stream into frames. Bodies are memory of their own. */
-export const makeFrameReader = (limit: number): FrameReader => {
-  let maxBodyBytes = limit
-  const header = new Uint8Array(headerBytes)
-  let headerFilled = 0
-  let body = new Uint8Array(0)
-  let bodyFilled = 0
-
-  const allocate = (type: number, bytes: number): Result.Result<Uint8Array<ArrayBuffer>, string> =>
-    bytes > maxBodyBytes
-      ? Result.fail(`a frame of type ${type} announces ${bytes} bytes, the limit is ${maxBodyBytes}`)
-      : Result.try({ try: () => new Uint8Array(bytes), catch: () => `no memory for a frame of ${bytes} bytes` })
-
-  const push = (chunk: Uint8Array): Result.Result<ReadonlyArray<Frame>, string> => {
-    const frames: Array<Frame> = []
-    let at = 0
-    while (at < chunk.byteLength) {
-      if (headerFilled < headerBytes) {
-        const taken = Math.min(headerBytes - headerFilled, chunk.byteLength - at)
-        header.set(chunk.subarray(at, at + taken), headerFilled)
-        headerFilled += taken
-        at += taken
-        if (headerFilled < headerBytes) break
-        const allocated = allocate(header[4]!, viewOf(header).getUint32(0, true))
-        if (Result.isFailure(allocated)) return Result.fail(allocated.failure)
-        body = allocated.success
-        bodyFilled = 0
-      }
-      const taken = Math.min(body.byteLength - bodyFilled, chunk.byteLength - at)
-      body.set(chunk.subarray(at, at + taken), bodyFilled)
-      bodyFilled += taken
-      at += taken
-      if (bodyFilled === body.byteLength) {
-        frames.push({ type: header[4]!, body })
-        headerFilled = 0
-      }
-    }
-    return Result.succeed(frames)
-  }
-
-  return {
-    push,
-    setLimit: (bytes) => {
-      maxBodyBytes = bytes
-    }
-  }
-}
 
 const encoder = new TextEncoder()
 const decoder = new TextDecoder()
@@ -225,22 +140,6 @@ export const decodeResult = (body: Uint8Array): Result.Result<ResultBody, string
   })
   return Result.succeed({ call, payloads })
 }
-
-/** JSON bodies, checked against a schema. */
-const jsonBody = <T, E>(schema: Schema.Codec<T, E>) => {
-  const codec = Schema.fromJsonString(schema)
-  const encode = Schema.encodeUnknownResult(codec)
-  const decode = Schema.decodeUnknownResult(codec)
-  return {
-    // Encoding fails only for a value that the type excludes; its receiver then reports a malformed frame.
-    encode: (value: T): Uint8Array => encoder.encode(Result.getOrElse(encode(value), () => "")),
-    decode: (body: Uint8Array): Result.Result<T, string> =>
-      Result.mapError(decode(decoder.decode(body)), () => "malformed message")
-  }
-}
-
-/** 32 random bytes or a SHA-256 code, in hexadecimal. */
-const Hex32 = Schema.String.check(Schema.isPattern(/^[0-9a-f]{64}$/))
 
 export const Hello = Schema.Struct({
   protocol: Schema.String,

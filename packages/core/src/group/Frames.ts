@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * A byte stream as frames: u32 little-endian body length, u8 type, body.
+ * A byte stream as frames: u32 little-endian body length, u8 type, body. Groups of processes and the bus speak in them.
  *
  * Invariant: nothing read from a peer is trusted. A frame is refused before its body is allocated when it exceeds the
  * limit. A reader keeps no more than the chunks it was given and one body within the limit; it cuts one frame at a time,
  * so a limit that changes between two frames holds for the second.
  */
 import * as Result from "effect/Result"
+import * as Schema from "effect/Schema"
 
+/** What one end wrote at once. */
 export interface Frame {
   readonly type: number
   readonly body: Uint8Array
 }
 
+/** Length and type. */
 export const frameHeaderBytes = 5
 
 /** Bodies up to this length are copied into one piece: one write of one buffer is what sockets are fastest at. */
@@ -42,6 +45,7 @@ export const encodeFrame = (type: number, bodyBytes: number, parts: ReadonlyArra
   return frame
 }
 
+/** Frames of a stream as they end. */
 export interface FrameReader {
   /** Keeps bytes that have come. */
   readonly push: (chunk: Uint8Array) => void
@@ -109,3 +113,22 @@ export const makeFrameReader = (limit: number): FrameReader => {
     }
   }
 }
+
+const encoder = new TextEncoder()
+const decoder = new TextDecoder()
+
+/** JSON bodies, checked against a schema. */
+export const jsonBody = <T, E>(schema: Schema.Codec<T, E>) => {
+  const codec = Schema.fromJsonString(schema)
+  const encode = Schema.encodeUnknownResult(codec)
+  const decode = Schema.decodeUnknownResult(codec)
+  return {
+    // Encoding fails only for a value that the type excludes; its receiver then reports a malformed message.
+    encode: (value: T): Uint8Array => encoder.encode(Result.getOrElse(encode(value), () => "")),
+    decode: (body: Uint8Array): Result.Result<T, string> =>
+      Result.mapError(decode(decoder.decode(body)), () => "a malformed message")
+  }
+}
+
+/** 32 random bytes or a SHA-256 code, in hexadecimal. */
+export const Hex32 = Schema.String.check(Schema.isPattern(/^[0-9a-f]{64}$/))
