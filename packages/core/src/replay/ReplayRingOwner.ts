@@ -4,19 +4,13 @@
  * time below, so that a reused number is not taken for the process that died. Linux tells both in /proc; processes that
  * share a ring see each other there, since they could not have opened its memory otherwise.
  */
-import { readFileSync } from "node:fs"
-import * as Result from "effect/Result"
+import { processStart } from "../base/processStart.ts"
 
 /** The word of a live process; `undefined` for one that has ended or never was. */
 export const processWord = (pid: number | "self"): bigint | undefined => {
-  const text = Result.try(() => readFileSync(`/proc/${pid}/stat`, "latin1"))
-  if (Result.isFailure(text)) return undefined
-  // The program's name stands in parentheses and may hold anything; the state follows, the start time is 20th from there.
-  const fields = text.success.slice(text.success.lastIndexOf(")") + 2).split(" ")
-  const hasEnded = fields[0] === "Z" || fields[0] === "X"
-  const start = fields[19]
-  if (hasEnded || start === undefined || !/^\d+$/.test(start)) return undefined
-  return (BigInt(Number.parseInt(text.success, 10)) << 32n) | (BigInt(start) & 0xffff_ffffn)
+  const start = processStart(pid)
+  if (start === undefined || !/^\d+$/.test(start)) return undefined
+  return (BigInt(pid === "self" ? process.pid : pid) << 32n) | (BigInt(start) & 0xffff_ffffn)
 }
 
 export const pidOf = (word: bigint): number => Number(word >> 32n)

@@ -7,6 +7,7 @@
  */
 import { randomUUID } from "node:crypto"
 import { readFileSync, readlinkSync } from "node:fs"
+import { processStart } from "@tensorferry/core/base/processStart"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 
@@ -23,15 +24,6 @@ export const ProcessIdentity = Schema.Struct({
   start: Word
 })
 export type ProcessIdentity = typeof ProcessIdentity.Type
-
-/** When a process started, or undefined where there is none that still runs. */
-export const processStart = (pid: number | "self"): string | undefined => {
-  const stat = Result.getOrUndefined(Result.try(() => readFileSync(`/proc/${pid}/stat`, "latin1")))
-  // The name before may hold anything, closing brackets too. Fields 3 (the state) to 22 of the file follow it.
-  const fields = stat?.slice(stat.lastIndexOf(")") + 2).split(" ")
-  const hasEnded = fields?.[0] === "Z" || fields?.[0] === "X"
-  return hasEnded ? undefined : fields?.[19]
-}
 
 const read = (file: string): string | undefined =>
   Result.getOrUndefined(Result.try(() => readFileSync(file, "latin1").trim()))
