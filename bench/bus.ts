@@ -15,6 +15,7 @@ import * as Clients from "@tensorferry/bus/client/TensorBusClient"
 import * as AgentStateLmdb from "@tensorferry/bus/state/AgentStateLmdb"
 import { KeyValueStore } from "@tensorferry/bus/store/KeyValueStore"
 import { layerServed } from "@tensorferry/bus/store/KeyValueStoreTcp"
+import { median } from "@tensorferry/core/base/Numbers"
 import { copyServiceLayer } from "@tensorferry/core/copy/CopyServiceLayer"
 import { replicate } from "@tensorferry/core/layout/Placement"
 import { HostMemory } from "@tensorferry/core/service/HostMemory"
@@ -23,7 +24,7 @@ import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
-import { type BenchResult, median } from "./measure.ts"
+import type { BenchResult } from "./measure.ts"
 
 const count = 20_000
 const client = fileURLToPath(new URL("../packages/bus/test/fixtures/bus_client.py", import.meta.url))

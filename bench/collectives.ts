@@ -4,8 +4,9 @@
  * them. A round counts as the longest time that any rank waited in it.
  */
 import { fileURLToPath } from "node:url"
+import { median } from "@tensorferry/core/base/Numbers"
 import { type Child, startChild } from "./child.ts"
-import { type BenchResult, median } from "./measure.ts"
+import type { BenchResult } from "./measure.ts"
 
 const rankScript = fileURLToPath(new URL("collectives-rank.ts", import.meta.url))
 const bytes = 256

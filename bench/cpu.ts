@@ -7,6 +7,7 @@
  */
 import { TensorEngine as HostEngine } from "@tensorferry/backend-torch-copy"
 import { bitsOf, type DType } from "@tensorferry/core/base/DType"
+import { median } from "@tensorferry/core/base/Numbers"
 import { elementCount, type Shape } from "@tensorferry/core/base/Region"
 import type { TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
@@ -15,7 +16,7 @@ import { type Move, sliceTensor, type Tensor, transposeTensor } from "@tensorfer
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
-import { type BenchResult, median } from "./measure.ts"
+import type { BenchResult } from "./measure.ts"
 import { type Reference, startTorch } from "./reference.ts"
 
 const threads = 2

@@ -9,8 +9,9 @@ import { mkdirSync, mkdtempSync, readFileSync, realpathSync, rmSync, symlinkSync
 import { tmpdir } from "node:os"
 import * as path from "node:path"
 import { fileURLToPath } from "node:url"
+import { median } from "@tensorferry/core/base/Numbers"
 import { mergeCore } from "../scripts/merge-core.ts"
-import { type BenchResult, median } from "./measure.ts"
+import type { BenchResult } from "./measure.ts"
 
 const here = (file: string): string => fileURLToPath(new URL(file, import.meta.url))
 

@@ -25,9 +25,3 @@ export const sample = (rounds: number, run: () => void): ReadonlyArray<number> =
     return (performance.now() - start) / 1000
   })
 }
-
-export const median = (values: ReadonlyArray<number>): number => {
-  const sorted = [...values].sort((a, b) => a - b)
-  const middle = Math.floor(sorted.length / 2)
-  return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2
-}

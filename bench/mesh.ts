@@ -2,12 +2,14 @@
 /**
  * Mesh planning at scale: the map between two meshes of 512 ranks and one rank's plan for 1000 tensors, on one core.
  */
+
+import { median } from "@tensorferry/core/base/Numbers"
 import { deviceMesh } from "@tensorferry/core/layout/DeviceMesh"
 import { meshLayout, type Placement, replicate, shard } from "@tensorferry/core/layout/Placement"
 import { indexLowering, lowerRank } from "@tensorferry/core/planner/Lowering"
 import { planMesh } from "@tensorferry/core/planner/MeshPlanner"
 import * as Result from "effect/Result"
-import { type BenchResult, median, sample } from "./measure.ts"
+import { type BenchResult, sample } from "./measure.ts"
 
 const tensorCount = 1000
 

@@ -8,6 +8,7 @@
 import { readFileSync } from "node:fs"
 import { gunzipSync } from "node:zlib"
 import type { DType } from "@tensorferry/core/base/DType"
+import { median } from "@tensorferry/core/base/Numbers"
 import { type ModelTensor, modelLayout, type ParallelConfig, worldSizeOf } from "@tensorferry/core/layout/ModelLayout"
 import { parametersOf, type Roster } from "@tensorferry/core/layout/Roster"
 import { clusterTraffic } from "@tensorferry/core/planner/Estimate"
@@ -20,7 +21,7 @@ import {
 } from "@tensorferry/core/reshard/RosterMessages"
 import { presets } from "@tensorferry/model/ModelFamilies"
 import * as Result from "effect/Result"
-import { type BenchResult, median, sample } from "./measure.ts"
+import { type BenchResult, sample } from "./measure.ts"
 
 const shapesOf = (model: string): ReadonlyArray<ModelTensor> => {
   const file = new URL(`./shapes/${model}.json.gz`, import.meta.url)

@@ -5,13 +5,14 @@
  */
 import { descriptors } from "@tensorferry/backend-cuda"
 import { descriptor as hostBackend } from "@tensorferry/backend-torch-copy"
+import { median } from "@tensorferry/core/base/Numbers"
 import { HostMemory } from "@tensorferry/core/service/HostMemory"
 import { ReplayTransferBackend } from "@tensorferry/core/service/ReplayTransferBackend"
 import { tensorView } from "@tensorferry/core/tensor/Tensor"
 import { gpuSimulator } from "@tensorferry/simulators/libraries"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
-import { type BenchResult, median } from "./measure.ts"
+import type { BenchResult } from "./measure.ts"
 
 const libraries = { runtime: gpuSimulator, driver: gpuSimulator, compiler: gpuSimulator, collectives: gpuSimulator }
 

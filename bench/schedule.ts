@@ -4,7 +4,8 @@
  */
 import { type ScheduledBatch, scheduleBatches } from "@tensorferry/backend-nvshmem/planning/CommunicationScheduler"
 import { executionPlan } from "@tensorferry/backend-nvshmem/planning/ExecutionPlan"
-import { type BenchResult, median, sample } from "./measure.ts"
+import { median } from "@tensorferry/core/base/Numbers"
+import { type BenchResult, sample } from "./measure.ts"
 
 /** Every PE sends as many batches, to the PEs after it in turn; lengths differ. */
 const even = (peCount: number, count: number): ReadonlyArray<ScheduledBatch> =>

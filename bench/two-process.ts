@@ -8,8 +8,9 @@ import { mkdtempSync, rmSync } from "node:fs"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { fileURLToPath } from "node:url"
+import { median } from "@tensorferry/core/base/Numbers"
 import { type Child, startChild } from "./child.ts"
-import { type BenchResult, median } from "./measure.ts"
+import type { BenchResult } from "./measure.ts"
 import { type Reference, startTorch } from "./reference.ts"
 
 interface TwoProcessCase {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Statistics of what was measured. Pure. */
 
-export const median = (values: ReadonlyArray<number>): number =>
-  [...values].sort((a, b) => a - b)[values.length >> 1] ?? 0
+import { median } from "@tensorferry/core/base/Numbers"
 
 /** The median slope over all pairs, as a share of the median, per 100 (Theil-Sen). */
 export const driftPer100 = (values: ReadonlyArray<number>): number => {

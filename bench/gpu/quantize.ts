@@ -7,13 +7,13 @@
  * Both are timed as whole Effects over large tensors, taking turns, so that a launch and a wait count little and alike.
  */
 import type { BackendDescriptor, BackendOptions } from "@tensorferry/core/backend/BackendDescriptor"
+import { median } from "@tensorferry/core/base/Numbers"
 import { TensorEngine, type TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
 import { mxfp8Recipe, type QuantizedTensor, scaleShapeOf } from "@tensorferry/core/tensor/QuantizedTensor"
 import { sliceTensor } from "@tensorferry/core/tensor/Tensor"
 import { checkMxfp8, RecordedMxfp8 } from "@tensorferry/golden/mxfp8"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
-import { median } from "./numbers.ts"
 import type { Figure } from "./replay.ts"
 
 const rounds = 15

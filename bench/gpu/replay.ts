@@ -11,6 +11,7 @@ import type { ReplayQueue } from "@tensorferry/backend-cuda/ReplayQueue"
 import * as ReplayTesting from "@tensorferry/backend-cuda/ReplayTesting"
 import { type OpenReplay, open } from "@tensorferry/backend-cuda/ReplayTransfer"
 import { descriptor as hostBackend } from "@tensorferry/backend-torch-copy"
+import { median } from "@tensorferry/core/base/Numbers"
 import { replayTransferLayer } from "@tensorferry/core/replay/ReplayTransferLayer"
 import { HostMemory } from "@tensorferry/core/service/HostMemory"
 import { type ReplaySubmission, ReplayTransferBackend } from "@tensorferry/core/service/ReplayTransferBackend"
@@ -23,7 +24,6 @@ import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import type * as EffectScope from "effect/Scope"
-import { median } from "./numbers.ts"
 
 const mebibyte = 2 ** 20
 

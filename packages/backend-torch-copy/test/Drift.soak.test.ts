@@ -7,6 +7,7 @@ import { spawn } from "node:child_process"
 import { createInterface } from "node:readline"
 import { fileURLToPath } from "node:url"
 import { assert, describe, it } from "@effect/vitest"
+import { median } from "@tensorferry/core/base/Numbers"
 import type { PathName } from "../src/memoryPath.ts"
 import type { SoakInput, SoakSample } from "./fixtures/soak-rank.ts"
 
@@ -31,8 +32,6 @@ const startRank = (input: SoakInput) => {
   const ended = new Promise<number | null>((resolve) => child.once("close", resolve))
   return { first, ended, lines }
 }
-
-const median = (values: ReadonlyArray<number>): number => [...values].sort((a, b) => a - b)[values.length >> 1]!
 
 /** The median slope over all pairs of samples, as a share of the median, per 100 runs (Theil-Sen). */
 const driftPer100 = (values: ReadonlyArray<number>): number => {

@@ -15,22 +15,13 @@ import * as Exit from "effect/Exit"
 import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 import { toFailure } from "../job/JobSpec.ts"
+import { parentGone, sendToParent } from "../job/parentChannel.ts"
 import { receiveJob } from "../job/receiveJob.ts"
 import { FromRank, ToRank } from "./rankProcesses.ts"
 
 const encode = Schema.encodeSync(FromRank)
 
-/** Ends when the message has left; a closed channel means that nobody listens any more. */
-const send = (message: typeof FromRank.Type): Effect.Effect<void> =>
-  Effect.callback((resume) => {
-    if (process.send === undefined || !process.connected) return resume(Effect.void)
-    process.send(encode(message), undefined, undefined, () => resume(Effect.void))
-  })
-
-const parentGone = Effect.callback<void>((resume) => {
-  process.once("disconnect", () => resume(Effect.void))
-  if (!process.connected) resume(Effect.void)
-})
+const send = (message: typeof FromRank.Type): Effect.Effect<void> => sendToParent(encode(message))
 
 /** Runs `body` as this rank's part of the work, with its group. */
 export const runRankProgram = <Work, News, E>(

@@ -5,6 +5,7 @@
  * A round is as long as on the slowest rank. What is told is the median over the rounds, of both in the same run.
  */
 
+import { median } from "@tensorferry/core/base/Numbers"
 import { modelError } from "@tensorferry/model/ModelError"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
@@ -25,12 +26,6 @@ export interface BenchCase {
   readonly copyBytesPerSecond: number
   readonly path: string
   readonly reason: string
-}
-
-const median = (values: ReadonlyArray<number>): number => {
-  const sorted = values.toSorted((a, b) => a - b)
-  const middle = Math.floor(sorted.length / 2)
-  return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2
 }
 
 /** The slowest rank of each round. */

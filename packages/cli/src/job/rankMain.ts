@@ -14,21 +14,12 @@ import * as Exit from "effect/Exit"
 import * as Schema from "effect/Schema"
 import { anyRankJob } from "./anyRankJob.ts"
 import { FromRank, ToRank, toFailure } from "./JobSpec.ts"
+import { parentGone, sendToParent } from "./parentChannel.ts"
 import { receiveJob } from "./receiveJob.ts"
 
 const encode = Schema.encodeSync(FromRank)
-/** Sends to the parent; ends when the message has left. A closed channel means that nobody listens any more. */
-const tell = (message: FromRank): Effect.Effect<void> =>
-  Effect.callback((resume) => {
-    if (process.send === undefined || !process.connected) return resume(Effect.void)
-    process.send(encode(message), undefined, undefined, () => resume(Effect.void))
-  })
 
-/** Ends when the parent's channel closes: its process is gone, so nobody waits for this rank. */
-const parentGone = Effect.callback<void>((resume) => {
-  process.once("disconnect", () => resume(Effect.void))
-  if (!process.connected) resume(Effect.void)
-})
+const tell = (message: FromRank): Effect.Effect<void> => sendToParent(encode(message))
 
 /** At most this many progress messages per second; the last of a phase always goes. */
 const progressMillis = 100
