@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+/** What every block of every page does, run; and that the reports leave out no case of the kit. */
 import { readdirSync, readFileSync } from "node:fs"
 import { join } from "node:path"
 import { assert, describe, it } from "@effect/vitest"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+/** Pages say what is: docs/backends.md what the reports say, and the blocks of all pages what really works. */
 import { readdirSync, readFileSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
 import { assert, describe, it } from "@effect/vitest"
