@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * Makes the reports in docs/backends: judges backends with `tensorferry backends conformance`, those of GPUs over the
- * simulated driver of their package. Names as arguments; all by default. Afterwards run scripts/backends-doc.ts.
+ * Makes the reports in docs/backends: runs `tensorferry backends conformance` on each backend, those of GPUs over the
+ * drivers of packages/simulators. Arguments name backends; all by default. Run scripts/backends-doc.ts afterwards.
  */
 import { spawnSync } from "node:child_process"
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs"
@@ -36,7 +36,7 @@ const shmem = simulated(nvshmemSimulator)
 /** So that little data passes through every way. */
 const small = { arenaBytes: 2 ** 20, copyEngineBytes: 2 ** 15 }
 const cuda: Subject = {
-  note: "Simulated: over the simulated GPU driver of the package, not on a GPU.",
+  note: "Simulated: over the simulated driver of packages/simulators, not on a GPU.",
   environment: gpu,
   options: { ...small, stagingBytes: 2 ** 18, directBytes: 2 ** 14 }
 }
@@ -65,7 +65,7 @@ for (const [name, { note, environment = {}, options = {}, hooks }] of Object.ent
   for (const line of lines) if (/ failed /.test(line)) console.log(line)
   console.log(lines.at(-1))
   if (status !== 0) process.exitCode = 1
-  // Where this checkout lies is nobody's business.
+  // Reports hold paths relative to the checkout.
   writeFileSync(file, readFileSync(file, "utf8").replaceAll(`${root}/`, ""))
   spawnSync(path.join(root, "node_modules/.bin/biome"), ["format", "--write", file], { cwd: root, stdio: "ignore" })
 }
