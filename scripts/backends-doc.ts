@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * Makes docs/backends.md from the reports in docs/backends: what each backend offers and how it stands in the conformance
- * kit. `--check` writes nothing and fails where the page is not what the reports say.
+ * Makes docs/backends.md from the reports in docs/backends: what each backend offers, and its results in the conformance
+ * kit. `--check` writes nothing, and fails if the page differs from the reports.
  */
 import { readdirSync, readFileSync, writeFileSync } from "node:fs"
 import * as path from "node:path"
@@ -68,10 +68,10 @@ const capabilities: ReadonlyArray<readonly [service: string, name: string, title
   ["copyDriver", "gather", "takes strided regions"],
   ["copyDriver", "requiresProcessGroupBarrier", "needs a barrier"],
   ["copyDriver", "requiresTaskId", "needs task ids"],
-  ["copyDriver", "maxMessageBytes", "bytes of a message"]
+  ["copyDriver", "maxMessageBytes", "most bytes of a message"]
 ]
 
-/** Cases that did not pass, by why, so that a reason that many share is said once. */
+/** Cases that did not pass, by reason, so that a reason that many share stands once. */
 const notPassed = (report: ConformanceReport, status: "failed" | "skipped"): ReadonlyArray<string> => {
   const byReason = new Map<string, Array<string>>()
   for (const { cases } of report.services) {
@@ -98,7 +98,7 @@ const section = (report: ConformanceReport): string => {
     `- Versions: ${versions.join(", ")}`,
     `- Machine: ${machine.platform} ${machine.architecture}, ${machine.processor}, Node ${machine.node}; up to ${report.ranks} processes`,
     `- Options: \`${JSON.stringify(report.options)}\``,
-    ...(report.isFiltered ? ["- **Only some of the cases were run.**"] : []),
+    ...(report.isFiltered ? ["- **Only some of the cases ran.**"] : []),
     ...(failed.length === 0 ? [] : ["", "Failed:", "", ...failed]),
     ...(skipped.length === 0 ? [] : ["", "Skipped, and why:", "", ...skipped])
   ].join("\n")
@@ -110,10 +110,10 @@ export const backendsPage = (reports: ReadonlyArray<ConformanceReport>): string 
     "",
     "<!-- Made by scripts/backends-doc.ts from docs/backends/*.json. Do not edit. -->",
     "",
-    "What each backend offers, and how it stands in the conformance kit. Each line is from a report that",
-    "`tensorferry backends conformance NAME --report FILE` wrote; `node scripts/backends-reports.ts` makes them all anew.",
-    "A case is skipped where the backend says that it does not do this, or where the descriptor alone gives no means to try it;",
-    "the packages' own tests try more.",
+    "This page shows what each backend offers, and its results in the conformance kit. Each line comes from a report of",
+    "`tensorferry backends conformance NAME --report FILE`; `node scripts/backends-reports.ts` makes all reports again.",
+    "A case is skipped where the backend declares that it cannot do this, or where the descriptor offers no hook to test it.",
+    "The tests of the packages cover more.",
     "",
     table(
       ["backend", ...services.map(([, title]) => title)],
