@@ -55,12 +55,12 @@ const subcommands = await Promise.all([
   ),
   subcommand(
     "bench",
-    "Measure what a backend moves between processes, beside plain copies in memory",
+    "Measure the speed of a backend between processes, beside plain copies in memory",
     async () => (await import("./commands/bench.ts")).bench
   ),
   subcommand(
     "backends",
-    "List backends, what they find or miss on this machine, and judge one by the conformance kit",
+    "List backends, show what they find or miss on this machine, and test one with the conformance kit",
     async () => (await import("./commands/backends.ts")).backends
   ),
   subcommand(
@@ -70,7 +70,7 @@ const subcommands = await Promise.all([
   ),
   subcommand(
     "agent",
-    "Serve one rank of the tensor bus: processes hand it tensors, it exchanges them with other agents",
+    "Run an agent of the tensor bus, which exchanges tensors of local processes with other agents",
     async () => (await import("./commands/agent.ts")).agent
   )
 ])

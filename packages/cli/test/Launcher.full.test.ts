@@ -168,7 +168,7 @@ describe("ranks that a launcher starts", () => {
     const [failure] = failuresOf(ended)
     assert.strictEqual(failure!.reason, "RendezvousFailed")
     assert.include(failure!.message, "Set the same TENSORFERRY_TOKEN on every rank.")
-    await eventually("the warning", 20_000, () => (warned.includes("waits on") ? true : undefined))
+    await eventually("the warning", 20_000, () => (warned.includes("continues to wait") ? true : undefined))
     assert.include(warned, "refused a connection from 127.0.0.1: The tokens of rank 1 and rank 0 differ.")
     assert.strictEqual(printed, "")
     signal(zero!.pid, "SIGTERM")

@@ -60,7 +60,7 @@ describe("a rank that is told what it cannot read", () => {
     assert.strictEqual(last.failure.tag, "ModelError")
     assert.strictEqual(last.failure.reason, "InvalidJob")
     assert.include(last.failure.message, "cannot be read")
-    assert.include(last.failure.message, "same release")
+    assert.include(last.failure.message, "one release")
   })
 
   it("of a piece of work on a backend says so too", { timeout: 60_000 }, async () => {

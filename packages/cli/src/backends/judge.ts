@@ -73,7 +73,7 @@ const findHooks = (file: Option.Option<string>) =>
           modelError("InvalidUsage", {
             file: name,
             detail: "It cannot be read.",
-            remedy: "Name a module that exports replayTesting, as a descriptor has it."
+            remedy: "Name a module that exports replayTesting, of the type that descriptors have."
           })
       }).pipe(Effect.as(pathToFileURL(path.resolve(name)).href))
   })
@@ -129,9 +129,9 @@ export const judge = (given: JudgeRequest) =>
         backend: given.name,
         detail:
           filter === undefined
-            ? "It offers nothing that can be judged."
+            ? "It offers no service that the kit can test."
             : `No case has "${filter}" in its service or name.`,
-        remedy: filter === undefined ? "Judge another backend." : "Leave --filter out to see all names."
+        remedy: filter === undefined ? "Test another backend." : "Leave --filter out to see all names."
       })
     }
     const report: ConformanceReport = {

@@ -21,7 +21,7 @@ export const readBackendOptions = (given: Option.Option<string>) =>
     onSome: (text) =>
       Effect.mapError(parse(text), () =>
         modelError("InvalidUsage", {
-          detail: `--options is no JSON: ${text.slice(0, 80)}`,
+          detail: `--options is not JSON: ${text.slice(0, 80)}`,
           remedy: "Write an object in quotes, as --options '{\"threads\": 2}'."
         })
       )

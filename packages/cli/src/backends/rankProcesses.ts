@@ -104,7 +104,7 @@ export const runRanks = Effect.fn("runRanks")(function* (given: RankWork): Effec
       const next = yield* Effect.timeoutOption(Queue.take(events), Duration.millis(quietMillis))
       if (Option.isNone(next)) {
         for (const rank of alive) {
-          note(rank, "failed", `the process told nothing for ${quietMillis / 1000} s and was killed`)
+          note(rank, "failed", `the process reported nothing for ${quietMillis / 1000} s and was killed`)
           processes[rank]!.child.kill("SIGKILL")
         }
         continue
@@ -128,7 +128,8 @@ export const runRanks = Effect.fn("runRanks")(function* (given: RankWork): Effec
       if (joined.has(rank)) continue
       // Without it the ranks never meet; the others would wait for it in vain.
       for (const other of alive) {
-        if (!causes.has(other)) note(other, "heard", `the process was ended, as rank ${rank} never met the others`)
+        if (!causes.has(other))
+          note(other, "heard", `the process was ended, because rank ${rank} never connected to the others`)
         processes[other]!.child.kill("SIGTERM")
       }
     }

@@ -14,7 +14,7 @@ export const readHooks = (url: string): Effect.Effect<ReplayTesting, ModelError>
     modelError("InvalidUsage", {
       file: fileURLToPath(url),
       detail,
-      remedy: "Export a function replayTesting, as a descriptor has it."
+      remedy: "Export a function replayTesting, of the type that descriptors have."
     })
   return Effect.tryPromise({
     try: (): Promise<{ readonly replayTesting?: unknown }> => import(url),

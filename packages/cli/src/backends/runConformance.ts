@@ -80,7 +80,7 @@ const plan = ({ descriptor, ranks, filter, quirks }: ConformanceRequest): Readon
             quirk !== undefined && quirk.trim() !== ""
               ? skipped(`Known quirk: ${quirk}`)
               : size > ranks
-                ? skipped(`it has ${size} ranks, and ${ranks} were asked for`)
+                ? skipped(`it needs ${size} ranks, and --ranks is ${ranks}`)
                 : undefined
           return { service, name, ranks: size, result }
         })
@@ -152,7 +152,11 @@ export const runConformance = Effect.fn("runConformance")(function* (
       const detail = badEnds(ends)
         .map(({ text }) => text)
         .join("\n")
-      const lost = (name: string): CaseResult => ({ name, status: "failed", detail: detail || "It gave no outcome." })
+      const lost = (name: string): CaseResult => ({
+        name,
+        status: "failed",
+        detail: detail || "The process reported no outcome."
+      })
       yield* settle(culprit, lost(culprit.name))
       vain = left.length === before ? vain + 1 : 0
       left = rest

@@ -36,7 +36,7 @@ const defaultStore = "127.0.0.1:29650"
 const flags = {
   rank: Flag.Int("rank").pipe(
     Flag.withSchema(Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 2 ** 31 - 1 }))),
-    Flag.withDescription("Rank of this agent among all; by default AGENT_RANK, or RANK + AGENT_RANK_OFFSET"),
+    Flag.withDescription("Rank of this agent among all agents; by default AGENT_RANK, or RANK + AGENT_RANK_OFFSET"),
     Flag.optional
   ),
   folder: Flag.String("folder").pipe(
@@ -45,12 +45,14 @@ const flags = {
   ),
   store: Flag.String("store").pipe(
     Flag.withDescription(
-      `Where agents meet: HOST:PORT of the agent that serves the store, or the URL of an etcd (default ${defaultStore})`
+      `Where agents find each other: HOST:PORT of the agent that serves the store, or the URL of an etcd (default ${defaultStore})`
     ),
     Flag.withDefault(defaultStore)
   ),
   serve: Flag.Boolean("serve").pipe(
-    Flag.withDescription("Serve the store at that address; one agent does. Beyond loopback it needs TENSORFERRY_TOKEN"),
+    Flag.withDescription(
+      "Serve the store at that address; exactly one agent must. Beyond loopback this needs TENSORFERRY_TOKEN"
+    ),
     Flag.withDefault(false)
   ),
   host: Flag.String("host").pipe(
@@ -59,12 +61,12 @@ const flags = {
   ),
   deadline: Flag.Finite("deadline").pipe(
     Flag.withSchema(Schema.Finite.check(Schema.isBetween({ minimum: leastSeconds, maximum: mostSeconds }))),
-    Flag.withDescription("Seconds that a command waits for other ranks; TENSORFERRY_DEADLINE, or 60"),
+    Flag.withDescription("Seconds that a command waits for other ranks; by default TENSORFERRY_DEADLINE, else 60"),
     Flag.optional
   ),
   backend: backend.pipe(
     Flag.withDescription(
-      "Backend that moves the bytes; auto takes one for the host and, once GPU tensors come, one for them"
+      "Backend that moves the bytes; auto takes one for host tensors and, once GPU tensors are registered, one for those"
     )
   ),
   device: Flag.Int("device").pipe(
@@ -82,13 +84,13 @@ const storeLayer = Effect.fnUntraced(function* (address: string, isServed: boole
   const withToken = token === undefined ? {} : { token }
   if (/^https?:\/\//.test(address)) {
     return isServed
-      ? yield* usage("An etcd serves itself.", "Leave --serve out.")
+      ? yield* usage("An etcd serves its own store.", "Leave --serve out.")
       : KeyValueStoreEtcd.layerEtcd({ url: address })
   }
   const match = /^(.+):(\d{1,5})$/.exec(address)
   const port = Number(match?.[2])
   if (match === null || port > 65_535) {
-    return yield* usage(`"${address}" is no address of a store.`, "Write HOST:PORT, or the URL of an etcd.")
+    return yield* usage(`"${address}" is not the address of a store.`, "Write HOST:PORT, or the URL of an etcd.")
   }
   const host = match[1]!.replace(/^\[(.*)\]$/, "$1")
   return isServed
@@ -155,7 +157,7 @@ export const agent = Command.make("agent", flags, (given) =>
     { command: "tensorferry agent --rank 0 --serve", description: "The first agent, which also serves the store" },
     {
       command: "tensorferry agent --rank 1 --folder /run/job7",
-      description: "Another one, with files of its own folder"
+      description: "Another agent, with its files in another folder"
     }
   ])
 )

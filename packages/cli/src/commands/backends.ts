@@ -127,14 +127,14 @@ const probeCommand = Command.make(
   }
 ).pipe(
   Command.withDescription(
-    "Everything that a backend finds or misses on this machine; exit code 1 where the named one cannot work"
+    "Show everything that backends find or miss on this machine; exit code 1 if the named backend cannot work"
   )
 )
 
 const optionsCommand = Command.make(
   "options",
   {
-    name: Argument.String("NAME").pipe(Argument.withDescription("The backend, as torch-copy")),
+    name: Argument.String("NAME").pipe(Argument.withDescription("The backend, such as torch-copy")),
     backendPackages,
     json
   },
@@ -151,7 +151,7 @@ const optionsCommand = Command.make(
         )
       }
     )
-).pipe(Command.withDescription("The options that a backend takes: name, values, default and what each does"))
+).pipe(Command.withDescription("Show the options that a backend takes: name, values, default and what each does"))
 
 export const backends = Command.make("backends", { backendPackages, json }, list).pipe(
   Command.withSubcommands([
@@ -159,13 +159,13 @@ export const backends = Command.make("backends", { backendPackages, json }, list
     probeCommand,
     optionsCommand,
     conformance.pipe(
-      Command.withDescription("Judge a backend by every case of the conformance kit; exit code 1 where one fails")
+      Command.withDescription("Run every case of the conformance kit on a backend; exit code 1 if one fails")
     )
   ]),
   Command.withExamples([
     { command: "tensorferry backends", description: "The same as backends list" },
-    { command: "tensorferry backends probe cuda", description: "What one of them looked for, and where" },
-    { command: "tensorferry backends options torch-copy", description: "What can be given as --options" },
-    { command: "tensorferry backends conformance torch-copy", description: "Whether one keeps the contract" }
+    { command: "tensorferry backends probe cuda", description: "What the backend cuda looked for, and where" },
+    { command: "tensorferry backends options torch-copy", description: "What --options accepts" },
+    { command: "tensorferry backends conformance torch-copy", description: "Whether a backend keeps the contracts" }
   ])
 )

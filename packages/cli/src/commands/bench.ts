@@ -83,8 +83,8 @@ const describe = (name: string, ranks: number, cases: ReadonlyArray<BenchCase>):
     "",
     table(header, rows, [...header.slice(0, -1).map(() => "right" as const), "left"]),
     "",
-    "Times are of the slowest process, from submission until the bytes are there; rates are of one process in one direction.",
-    "The memory copy is of as many bytes within each process, in turns with the rounds of the same run."
+    "Times are of the slowest process, from submission until the bytes have arrived; rates are of one process in one direction.",
+    "The memory copy moves as many bytes within each process, in turns with the rounds of the same run."
   ].join("\n")
 }
 
@@ -123,7 +123,7 @@ export const bench = Command.make("bench", flags, (given) =>
     })
   )
 ).pipe(
-  Command.withDescription("Measure what a backend moves between processes, beside plain copies in memory"),
+  Command.withDescription("Measure the speed of a backend between processes, beside plain copies in memory"),
   Command.withExamples([
     { command: "tensorferry bench", description: "The backend that auto chooses, two processes" },
     { command: "tensorferry bench --backend nccl --ranks 8 --bytes 1MiB --bytes 1GiB", description: "Eight devices" }

@@ -15,7 +15,7 @@ const mostRanks = 4
 const defaultCaseSeconds = 60
 
 const flags = {
-  name: Argument.String("NAME").pipe(Argument.withDescription("The backend to judge")),
+  name: Argument.String("NAME").pipe(Argument.withDescription("The backend to test")),
   ranks: Flag.Int("ranks").pipe(
     Flag.withSchema(Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: mostRanks }))),
     Flag.withDescription(
@@ -24,7 +24,7 @@ const flags = {
     Flag.withDefault(mostRanks)
   ),
   filter: Flag.String("filter").pipe(
-    Flag.withDescription("Only cases with this in their service or name, as copyDriver or cancel"),
+    Flag.withDescription("Only cases whose service or name contains this text, such as copyDriver or cancel"),
     Flag.optional
   ),
   options: backendOptions,
@@ -34,7 +34,7 @@ const flags = {
   ),
   hooks: Flag.String("hooks").pipe(
     Flag.withDescription(
-      "JavaScript or TypeScript module whose replayTesting holds the device of a replay backend back; by default the descriptor's"
+      "JavaScript or TypeScript module whose replayTesting can delay a replay backend's device; by default the descriptor's"
     ),
     Flag.optional
   ),
@@ -45,7 +45,7 @@ const flags = {
   ),
   report: Flag.String("report").pipe(Flag.withDescription("File to write the report to, as JSON"), Flag.optional),
   note: Flag.String("note").pipe(
-    Flag.withDescription("A line for the report, such as that the devices are simulated"),
+    Flag.withDescription("A note for the report, for example that the devices are simulated"),
     Flag.withDefault("")
   ),
   backendPackages,

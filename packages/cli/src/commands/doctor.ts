@@ -53,7 +53,7 @@ const libraryTable = (libraries: ReadonlyArray<LibraryFinding>): string =>
 
 const backendTable = ({ backends }: Findings): string =>
   table(
-    ["backend", "state", "devices", "would do here"],
+    ["backend", "state", "devices", "can do here"],
     backends.map(({ name, deviceFamilies, offers, probe }) => [
       name,
       probe._tag === "Available" ? "available" : "unavailable",
@@ -81,7 +81,7 @@ const describe = (findings: Findings): string => {
   return [
     factTable("machine", machine),
     factTable("between processes", sharing),
-    devices.length === 0 ? "devices: no driver tells of a GPU" : factTable("device", devices),
+    devices.length === 0 ? "devices: no driver reports a GPU" : factTable("device", devices),
     ...(libraries.length === 0
       ? []
       : [`${libraryTable(libraries)}\nsearched: ${searchedFolders(libraries).join(", ")}`]),

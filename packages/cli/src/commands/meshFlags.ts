@@ -68,7 +68,7 @@ export const meshConfig = {
     Flag.optional
   ),
   sourceChoice: Flag.Literals("source-choice", SourceChoice.literals).pipe(
-    Flag.withDescription("Which of several holders of a shard serves whom (balanced by default)"),
+    Flag.withDescription("Which of several ranks that hold a shard sends to whom (balanced by default)"),
     Flag.optional
   ),
   bucketBytes: Flag.Int("bucket-bytes").pipe(

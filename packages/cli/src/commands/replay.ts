@@ -55,7 +55,7 @@ const flags = {
   rows: countOr(4096, "rows", "Rows of a batch", 1, 2 ** 24),
   width: countOr(256, "width", "Numbers (float32) in the observation of a row", 1, 2 ** 20),
   ring: countOr(2, "ring", "Slots that batches rotate through: 1 without overlap, 2 hot and cold, more ahead", 1, 64),
-  capacity: count("capacity", "Rows that the replay holds; by default four batches", 1, 2 ** 31).pipe(Flag.optional),
+  capacity: count("capacity", "Rows that the ring holds; by default four batches", 1, 2 ** 31).pipe(Flag.optional),
   append: count("append", "New rows that the collector appends per batch; by default a quarter of it", 0, 2 ** 31).pipe(
     Flag.optional
   ),
@@ -127,8 +127,10 @@ const describe = (job: ReplayJob, result: ReplayResult): string => {
     `throughput ${Math.round(rows / seconds)} rows/s, overlap ${(overlapOf(result) * 100).toFixed(1)}%`,
     ...(result.redrawn === 0
       ? []
-      : [`${result.redrawn} rows were overwritten while they were packed, and drawn again`]),
-    ...(job.verify ? [`verified: ${result.rowsVerified} rows, each whole and the one that seed and tick pick`] : [])
+      : [`${result.redrawn} rows were overwritten while the collector packed them, and others were drawn instead`]),
+    ...(job.verify
+      ? [`verified: ${result.rowsVerified} rows, each whole and the row that seed and tick determine`]
+      : [])
   ].join("\n")
 }
 
@@ -241,7 +243,7 @@ const bench = subcommand("bench", 100, false).pipe(
 )
 
 const demo = subcommand("demo", 20, true).pipe(
-  Command.withDescription("The same, and check every row of every batch against what the collector wrote"),
+  Command.withDescription("Do the same as bench, and compare every row of every batch with what the collector wrote"),
   Command.withExamples([
     { command: "tensorferry replay demo --rows 64 --ring 3", description: "Small batches, two prepared ahead" }
   ])

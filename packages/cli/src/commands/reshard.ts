@@ -312,7 +312,9 @@ export const reshard = Command.make(
       Flag.optional
     ),
     dtype: Flag.Literals("dtype", castTypes).pipe(
-      Flag.withDescription("Element type that other floats end in; by default their own"),
+      Flag.withDescription(
+        "Element type to which floats that are not quantized are converted; by default they keep their own"
+      ),
       Flag.optional
     ),
     out: Flag.String("out").pipe(
@@ -334,7 +336,9 @@ export const reshard = Command.make(
       Flag.optional
     ),
     deadline: Flag.Finite("deadline").pipe(
-      Flag.withDescription("Seconds without progress after which a rank is given up (TENSORFERRY_DEADLINE, else 60)"),
+      Flag.withDescription(
+        "Seconds without progress after which the others stop waiting for a rank and fail (by default TENSORFERRY_DEADLINE, else 60)"
+      ),
       Flag.withSchema(Schema.Finite.check(Schema.isBetween({ minimum: leastSeconds, maximum: mostSeconds }))),
       Flag.optional
     ),

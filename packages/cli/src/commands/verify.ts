@@ -102,7 +102,7 @@ const flags = {
   ),
   tolerance: Flag.Finite("tolerance").pipe(
     Flag.withDescription(
-      "Compare values, not bytes: types may differ, NAME with NAME_scale is dequantized, and values may differ by this part of the largest of their block of 32"
+      "Compare values, not bytes: types may differ, NAME with NAME_scale is dequantized, and values may differ by this fraction of the largest value in their block of 32"
     ),
     Flag.withSchema(Schema.Finite.check(Schema.isBetween({ minimum: 0, maximum: 1 }))),
     Flag.optional

@@ -131,7 +131,7 @@ const tooManyPieces = (paramName: string, shape: Shape, count: number): Result.R
   Result.fail(
     modelError("InvalidLayout", {
       paramName,
-      detail: `The shard ${formatShape(shape)} is made of ${count} pieces of the tensor; at most ${mostPieces} are read.`,
+      detail: `The shard ${formatShape(shape)} consists of ${count} regions of the tensor; at most ${mostPieces} can be read.`,
       remedy: "Use smaller split factors."
     })
   )

@@ -18,8 +18,8 @@ export const receiveJob = <A, I>(schema: Schema.Codec<A, I>): Effect.Effect<A, M
     Effect.catchTag("SchemaError", ({ message }) =>
       modelError("InvalidJob", {
         op: "start a rank",
-        detail: `The job that this rank was told cannot be read: ${message}.`,
-        remedy: "Ranks are started by the command of the same release; see that no two releases are installed."
+        detail: `The job description that this rank got cannot be read: ${message}.`,
+        remedy: "Make sure that only one release of tensorferry is installed."
       })
     )
   )

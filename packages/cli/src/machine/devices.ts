@@ -155,7 +155,7 @@ const remedyFor = (device: FoundDevice): string | undefined => {
       .map(({ file }) => file)
       .join(", ")
   const [absent, denied] = [named("absent"), named("denied")]
-  if (absent !== "") return `${absent} is not here: load the driver, or pass the device into the container.`
+  if (absent !== "") return `${absent} is missing: load the driver, or pass the device into the container.`
   return denied === ""
     ? undefined
     : `This user may not open ${denied}: join the group that owns the file (ls -l), often video or render.`
@@ -169,7 +169,7 @@ export const deviceFacts = (devices: ReadonlyArray<FoundDevice>): ReadonlyArray<
       `${device.vendor} ${device.model}`,
       ...(device.driver === undefined ? [] : [device.driver]),
       ...opened,
-      ...(device.family === undefined ? ["no backend is for it"] : [])
+      ...(device.family === undefined ? ["no backend supports it"] : [])
     ]
     return fact(device.address, parts.join(", "), { ...device }, remedyFor(device))
   })

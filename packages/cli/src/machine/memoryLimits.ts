@@ -95,7 +95,7 @@ export const memoryFacts = (files: SystemFiles): ReadonlyArray<Fact> => {
   const memory = fact(
     "memory",
     total === undefined || available === undefined
-      ? "unknown: /proc/meminfo does not tell"
+      ? "unknown: /proc/meminfo does not say"
       : `${formatBytes(available)} available of ${formatBytes(total)}`,
     { total, available }
   )

@@ -44,7 +44,7 @@ export const limitFacts = (files: SystemFiles, hasDevices: boolean): ReadonlyArr
     judge: (limit: Limit) => readonly [summary: string, remedy: string | undefined]
   ) => {
     const limit = limits.get(name)
-    if (limit === undefined) return [fact(label, "unknown: /proc/self/limits does not tell", {})]
+    if (limit === undefined) return [fact(label, "unknown: /proc/self/limits does not say", {})]
     const [summary, remedy] = judge(limit)
     return [fact(label, summary, asData(limit), remedy)]
   }

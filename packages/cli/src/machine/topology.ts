@@ -54,7 +54,7 @@ export const topologyFacts = (files: SystemFiles, program: ProgramFacts): Readon
     fact(
       "memory nodes",
       nodes.length === 0
-        ? "unknown: the system does not tell"
+        ? "unknown: the system does not say"
         : `${nodes
             .map(({ node, processors, memory }) => {
               const size = memory === undefined ? "" : `, ${formatBytes(memory)}`

@@ -126,7 +126,7 @@ export const decodeRunRecord = (file: string, text: string): Result.Result<RunRe
       return Result.fail(
         reportError("UnknownVersion", "version", {
           file,
-          detail: `It is of version ${version}; this program knows version 1.`,
+          detail: `It has version ${version}; this program knows version 1.`,
           remedy: "Use the version of tensorferry that wrote it, or a newer one."
         })
       )
