@@ -210,16 +210,16 @@ export const replayTransfer = (
       const ringDepth = yield* valueOf(choice.ringDepth)
       const device = parseDevice(text)
       if (device === undefined) return yield* invalidChoice(`"${text}" is not a device.`)
-      if (!isRingDepth(ringDepth)) return yield* invalidChoice(`There is no ring of depth ${ringDepth}.`)
+      if (!isRingDepth(ringDepth)) return yield* invalidChoice(`A ring depth of ${ringDepth} is not possible.`)
       const deadline =
         choice.deadline === undefined
           ? yield* ReplayTransferDeadline
           : Option.getOrUndefined(Duration.fromInput(choice.deadline))
       if (deadline === undefined || Duration.toMillis(deadline) <= 0) {
-        return yield* invalidChoice(`${String(choice.deadline)} is no deadline.`)
+        return yield* invalidChoice(`${String(choice.deadline)} is not a valid deadline.`)
       }
       const busyPoll = choice.busyPoll === undefined ? undefined : Option.getOrNull(Duration.fromInput(choice.busyPoll))
-      if (busyPoll === null) return yield* invalidChoice(`${String(choice.busyPoll)} is no time to poll.`)
+      if (busyPoll === null) return yield* invalidChoice(`${String(choice.busyPoll)} is not a valid time to poll.`)
       const descriptor = yield* registry.forFamily(device.family, "replayTransfer", choice.backend)
       yield* requireAvailable(descriptor)
       const options = yield* decodeOptions(descriptor, choice.options ?? {})

@@ -57,7 +57,7 @@ const importFailed = (name: string, file: string, cause: unknown): BackendError 
     name,
     `Importing its descriptors failed: ${text}${where}.`.replace(/\.\.$/, "."),
     isUnparsed
-      ? `Correct the package's code${place === undefined ? `; node --check ${file} tells the line` : ""}.`
+      ? `Correct the package's code${place === undefined ? `; node --check ${file} shows the line` : ""}.`
       : importRemedy(text),
     file
   )
@@ -71,7 +71,7 @@ const importRemedy = (text: string): string => {
   if (!text.includes("@tensorferry/core")) return "See the package's own requirements."
   return /Cannot find package/.test(text)
     ? "Install @tensorferry/core where the package finds it."
-    : `The package wants what this @tensorferry/core (contract version ${backendApiVersion}) does not have: upgrade @tensorferry/core, or take an older version of the package.`
+    : `The package needs modules that this @tensorferry/core (contract version ${backendApiVersion}) lacks: upgrade @tensorferry/core, or take an older version of the package.`
 }
 
 /** The package.json of a package as `from` (a file URL) would import it, or of a folder relative to it. */
@@ -104,7 +104,7 @@ export const loadBackendPackage = Effect.fn("BackendLoader.load")(function* (
     catch: (cause) =>
       loadFailed(
         name,
-        `Its package.json is no JSON: ${messageOf(cause)}.`,
+        `Its package.json is not JSON: ${messageOf(cause)}.`,
         "Correct it at this place, or install the package again.",
         manifestPath
       )

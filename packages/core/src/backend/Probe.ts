@@ -25,14 +25,14 @@ const atFault = (descriptor: BackendDescriptor, cause: string): ProbeResult => {
     _tag: "Unavailable",
     tried: [],
     cause,
-    remedy: `A probe answers with a result and never fails: tell the authors of ${name === undefined ? `backend ${descriptor.name}` : `package ${name}`}, or use another version of it.`
+    remedy: `A probe returns a result and never fails: report this to the authors of ${name === undefined ? `backend ${descriptor.name}` : `package ${name}`}, or use another version of it.`
   }
 }
 
 /** What the backend's probe says; never fails. */
 export const probeBackend = (descriptor: BackendDescriptor): Effect.Effect<ProbeResult> =>
   Effect.suspend(() => descriptor.probe).pipe(
-    Effect.map((found) => (isResult(found) ? found : atFault(descriptor, "Its probe answered with no probe result."))),
+    Effect.map((found) => (isResult(found) ? found : atFault(descriptor, "Its probe returned no probe result."))),
     Effect.catchCause((cause) =>
       Cause.hasInterruptsOnly(cause)
         ? Effect.interrupt

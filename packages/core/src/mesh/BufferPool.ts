@@ -68,7 +68,7 @@ export const makeBufferPool = (
             rank,
             op: "buffer",
             detail: `A buffer of ${byteLength} bytes exceeds the limit: ${allocated} of ${limit} bytes are in use.`,
-            remedy: "Give buffers back before taking others."
+            remedy: "Release buffers before you take others."
           })
         }
         const scope = yield* Scope.fork(whole)

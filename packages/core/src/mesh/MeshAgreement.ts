@@ -103,7 +103,7 @@ const planDiffers = (all: ReadonlyArray<typeof Contents.Type>, rank: Rank, other
     detail:
       name === undefined
         ? `Ranks ${rank} and ${other} have plans with buckets of different sizes.`
-        : `Ranks ${rank} and ${other} have different plans: tensor ${at}, ${name}, is missing in one or laid out otherwise.`,
+        : `Ranks ${rank} and ${other} have different plans: tensor ${at}, ${name}, is missing from one of them, or has another layout.`,
     remedy: "Make the plans of all ranks from the same layouts, tensors and bucket size."
   })
 }
@@ -156,7 +156,7 @@ export const agreeOnMeshPlan = Effect.fn("agreeOnMeshPlan")(function* (
     const wrong = copyError("Unsupported", [service.rank], {
       rank: service.rank,
       op: operation,
-      detail: `${maxInFlight} buckets in flight with pieces of ${pieceBytes} bytes cannot be.`,
+      detail: `${maxInFlight} buckets in flight with parts of ${pieceBytes} bytes are not possible.`,
       remedy: "State positive whole numbers."
     })
     yield* service.run({ refuse: wrong })

@@ -59,7 +59,7 @@ export const makeMeshRuns = (service: CopyServiceShape): MeshRuns => {
                 op: "executeMeshPlan",
                 isRetryable: true,
                 detail: `Rank ${rank} was interrupted between two waves.`,
-                remedy: "Run again; see there why it was interrupted."
+                remedy: "See the output of that rank for the reason, then run again."
               })
             : tellOthers(rank, failed.error)
         return Effect.ignore(service.run({ refuse }))

@@ -101,7 +101,7 @@ export const executeMeshPlan = Effect.fn("executeMeshPlan")(function* (
     if (options.agreement !== undefined && options.agreement.sharedDigest !== plan.sharedDigest) {
       return yield* reshardError("InvalidPlan", {
         rank,
-        detail: "The ranks settled another plan than this one.",
+        detail: "The ranks agreed on a plan other than this one.",
         remedy: "Call agreeOnMeshPlan for this plan, or leave the agreement out."
       })
     }

@@ -136,7 +136,7 @@ export const checkMeshPlan = (plan: MeshPlan): ReadonlyArray<PlanError> => {
     }
     parts.delete(name)
   }
-  for (const name of parts.keys()) wrong(undefined, `Contributions to ${name} are reduced by nobody.`)
+  for (const name of parts.keys()) wrong(undefined, `Contributions to ${name} are reduced by no rank.`)
   return faults
 }
 

@@ -82,7 +82,7 @@ export const paused = <A>(
   const named = (what: string) => (error: { readonly message: string }) =>
     refitError("CommitFailed", {
       detail: `${what} failed: ${error.message}`,
-      remedy: "The update is gone; begin again when this works."
+      remedy: "The update was closed; correct the cause, then begin an update again."
     })
   const pause = Effect.tapError(Effect.mapError(spec.pause ?? Effect.void, named("Pausing")), () => onUnpaused)
   return Effect.uninterruptibleMask((unmasked) =>

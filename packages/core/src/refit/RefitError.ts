@@ -52,5 +52,5 @@ export const causedBy =
     refitError(tag, {
       ...(paramName === undefined ? {} : { paramName }),
       detail: error.message,
-      remedy: "Look at the failure behind it."
+      remedy: "See the failure that caused it."
     })

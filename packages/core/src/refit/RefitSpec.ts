@@ -115,7 +115,7 @@ export const specFault = (spec: RefitSpec): RefitError | undefined => {
   for (const [name, tensor] of spec.tensors) {
     const held = [tensor.live, ...(tensor.spare === undefined ? [] : [tensor.spare])]
     if (spec.publish === "exchange" && tensor.spare === undefined) {
-      return invalid("It has one place, but versions are to alternate between two.", "Give a spare tensor.", name)
+      return invalid("It has no spare, but versions alternate between two places.", "Give a spare tensor.", name)
     }
     const other = held.find((each) => !equalShapes(plainOf(each).shape, tensor.shape))
     if (tensor.form === undefined && other !== undefined) {
@@ -130,7 +130,7 @@ export const specFault = (spec: RefitSpec): RefitError | undefined => {
   for (const [alias, target] of spec.aliases ?? []) {
     if (spec.aliases?.has(target) === true || !spec.tensors.has(target)) {
       return invalid(
-        `It is an alias of ${target}, which is no tensor of the session.`,
+        `It is an alias of ${target}, which is not a tensor of the session.`,
         "Name the tensor itself.",
         alias
       )
@@ -142,7 +142,7 @@ export const specFault = (spec: RefitSpec): RefitError | undefined => {
   const hollow = spec.caches?.find(({ refresh }) => refresh === undefined)
   return hollow === undefined
     ? undefined
-    : invalid(`The cache ${hollow.name} has nothing that rebuilds it.`, "Implement it, or leave the cache out.")
+    : invalid(`The cache ${hollow.name} has no refresh.`, "Give it a refresh, or leave the cache out.")
 }
 
 /** Dense memory for everything that travels, by name; aliases have none. */

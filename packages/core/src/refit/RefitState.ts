@@ -95,10 +95,10 @@ const begin = (state: RefitState, update: OpenUpdate): Result.Result<RefitState,
   if (update.kind === "patch" && (here === undefined || here.id !== update.base)) {
     return refuse(
       "WrongBase",
-      `The patch "${update.label}" is for ${update.base ?? "no base that it names"}; here ${
+      `The patch "${update.label}" has the base ${update.base ?? "none"}; here ${
         here === undefined ? describe(weights) : `"${here.label}" is ${here.id}`
       }.`,
-      "Send a full update, or a patch for what is here."
+      "Send a full update, or a patch for the version in use."
     )
   }
   return Result.succeed({ ...state, open: update })
@@ -125,10 +125,10 @@ export const step = (state: RefitState, command: RefitCommand): Result.Result<Re
     case "Sleep":
       return weights._tag === "Ready"
         ? Result.succeed({ ...state, weights: { _tag: "Asleep", version: weights.version, dropped: command.drop } })
-        : refuse("WrongState", `Only weights in use sleep; ${describe(weights)}.`, "Sleep once.")
+        : refuse("WrongState", `Only weights in use can sleep; ${describe(weights)}.`, "Sleep once.")
     case "Wake":
       if (weights._tag !== "Asleep") {
-        return refuse("WrongState", `Only sleeping weights wake; ${describe(weights)}.`, "Sleep first.")
+        return refuse("WrongState", `Only sleeping weights can wake; ${describe(weights)}.`, "Sleep first.")
       }
       return Result.succeed({
         ...state,

@@ -90,7 +90,7 @@ export class RefitUpdate {
         this.#warnings.push({ kind: "UnknownTensor", detail })
         return Result.succeed({ _tag: "Ignore" })
       }
-      const remedy = "Declare it, or as an alias of the tensor that it is tied to."
+      const remedy = "Declare it as a tensor, or as an alias of the tensor that it is tied to."
       return Result.fail(refitError("UnknownTensor", { paramName: name, detail, remedy }))
     }
     if (form !== undefined && form !== "wire") {
@@ -102,12 +102,12 @@ export class RefitUpdate {
     const wanted = { dtype: target.dtype, shape: regionShape(part) }
     if (tensor.dtype !== wanted.dtype || !equalShapes(tensor.shape, wanted.shape)) {
       const [came, travels] = [tensor, wanted].map(({ dtype, shape }) => `${dtype}${formatShape(shape)}`)
-      return mismatch(name, `${came} came where ${travels} travels.`)
+      return mismatch(name, `It came as ${came}; the session expects ${travels}.`)
     }
     if (aliased !== undefined) {
       return region === undefined
         ? Result.succeed({ _tag: "Compare" })
-        : mismatch(name, `It is an alias of ${aliased}; parts go there.`)
+        : mismatch(name, `It is an alias of ${aliased}; send regions under that name.`)
     }
     const duplicate = this.checkNew(name, part)
     return duplicate === undefined
@@ -119,7 +119,7 @@ export class RefitUpdate {
   lacking(kind: "full" | "patch", found: ReadonlyMap<string, Digest>): RefitError | undefined {
     if (this.#added.size === 0) {
       return refitError("EmptyUpdate", {
-        detail: "The update has brought nothing.",
+        detail: "The update is empty.",
         remedy: "Add tensors, or abort it."
       })
     }
@@ -127,7 +127,7 @@ export class RefitUpdate {
     const absent = this.#spec.groups?.find((group) => !brought.has(group))
     if (absent !== undefined) {
       return refitError("GroupMissing", {
-        detail: `The update has brought nothing of the group ${absent}.`,
+        detail: `The update has no tensor of the group ${absent}.`,
         remedy: "Send every expected group."
       })
     }

@@ -75,7 +75,7 @@ export const makeRefitWeights = (spec: RefitSpec, wire: ReadonlyMap<string, Tens
         yield* Effect.mapError(refresh!(at(place)), ({ message }) =>
           refitError("CommitFailed", {
             detail: `The cache ${name} could not be rebuilt: ${message}`,
-            remedy: "Look at the failure behind it."
+            remedy: "See the failure that caused it."
           })
         )
       }

@@ -63,8 +63,8 @@ const gone = (request: PackRequest): ReplayPipelineError =>
   batchError("CollectorGone", request, {
     op: "pack",
     scope: "peer",
-    detail: "The collector's channel is closed; it ended or was ended.",
-    remedy: "See why the collector ended, start another one and build the pipeline on it."
+    detail: "The collector's channel is closed, because the collector exited.",
+    remedy: "See why the collector exited, start another one and build the pipeline on it."
   })
 
 interface OpenRequest {

@@ -113,7 +113,7 @@ export const makeReplayPipeline = Effect.fnUntraced(function* (
   if (depth < 1 || !isNatural(seed) || !isNatural(rows) || rows < 1) {
     return yield* wrongState(
       "makeReplayPipeline",
-      `${depth} slots of ${rows} rows with seed ${seed} make no pipeline.`,
+      `${depth} slots of ${rows} rows with seed ${seed} are not valid for a pipeline.`,
       "Give at least one slot, at least one row and a natural seed."
     )
   }
@@ -239,7 +239,7 @@ export const makeReplayPipeline = Effect.fnUntraced(function* (
     const swapping = Effect.gen(function* () {
       const used = state.hot
       if (used === undefined) {
-        return yield* wrongState("afterTick", "No batch is hot.", "Call sampleLargeBatch first.")
+        return yield* wrongState("afterTick", "No batch is in use.", "Call sampleLargeBatch first.")
       }
       const { batch } = used
       const exit = yield* inDeadline(batch, Effect.exit(Deferred.await(batch.ended)), () =>

@@ -39,7 +39,7 @@ export interface RingPositions {
 
 const remedies: Partial<Record<ReplayRingReason["_tag"], string>> = {
   RingFreed: "Keep the scope of the ring's memory open while the ring is used.",
-  RingTorn: "Let only the claimed writer write to the ring's memory, and make the ring anew.",
+  RingTorn: "Let only the claimed writer write to the ring's memory, and make a new ring.",
   OwnedByOther: "End that writer, or make a ring for each writer.",
   NotOwner: "Claim the ring again.",
   InvalidRequest: "Append whole rows; commit what was begun before more is begun."
@@ -106,7 +106,7 @@ export interface ReplayWriter {
 const claim = (ring: ReplayRing): Result.Result<bigint, ReplayRingError> => {
   if (ring.storage.isFreed()) return Result.fail(ringFailure("RingFreed", "The ring's memory was freed."))
   const own = processWord("self")
-  if (own === undefined) return Result.fail(ringFailure("NotOwner", "/proc does not tell when this process started."))
+  if (own === undefined) return Result.fail(ringFailure("NotOwner", "/proc does not say when this process started."))
   for (;;) {
     const owner = Atomics.load(ring.words, ownerWord)
     if (owner === own || isRunning(owner)) {
@@ -124,7 +124,7 @@ const writerOf = (ring: ReplayRing, own: bigint): ReplayWriter => {
   const owned = (): Result.Result<RingPositions, ReplayRingError> => {
     const positions = ringPositions(ring)
     if (Result.isFailure(positions) || Atomics.load(words, ownerWord) === own) return positions
-    return Result.fail(ringFailure("NotOwner", "The ring is written by another process, or was given back."))
+    return Result.fail(ringFailure("NotOwner", "Another process writes to the ring, or this writer was closed."))
   }
 
   const reserve = (rows: number): Result.Result<ReadonlyArray<Uint8Array>, ReplayRingError> => {
@@ -159,7 +159,7 @@ const writerOf = (ring: ReplayRing, own: bigint): ReplayWriter => {
     const count = rows.byteLength / layout.rowBytes
     if (!Number.isInteger(count)) {
       return Result.fail(
-        ringFailure("InvalidRequest", `${rows.byteLength} bytes are no whole rows of ${layout.rowBytes} bytes.`)
+        ringFailure("InvalidRequest", `${rows.byteLength} bytes are not whole rows of ${layout.rowBytes} bytes.`)
       )
     }
     let done = 0

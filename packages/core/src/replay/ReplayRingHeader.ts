@@ -97,7 +97,7 @@ export const createReplayRing = (
   capacity: number
 ): Result.Result<ReplayRing, ReplayRingError> => {
   if (!Number.isInteger(capacity) || capacity < 1 || capacity > mostRows) {
-    return invalidLayout(`${capacity} is no number of rows.`)
+    return invalidLayout(`${capacity} is not a valid number of rows.`)
   }
   const text = textOf(layout)
   const allBytes = replayRingBytes(layout, capacity)

@@ -90,7 +90,7 @@ export const columnViews = (layout: RowLayout, batch: Tensor): Result.Result<Col
   const [rows, rowBytes] = batch.shape
   if (batch.dtype !== "uint8" || batch.shape.length !== 2 || rowBytes !== layout.rowBytes || !isContiguous(batch)) {
     const detail =
-      `${batch.dtype}${formatShape(batch.shape)} with strides [${batch.strides.join(",")}] is no dense batch of rows ` +
+      `${batch.dtype}${formatShape(batch.shape)} with strides [${batch.strides.join(",")}] is not a dense batch of rows ` +
       `of ${layout.rowBytes} bytes`
     return Result.fail({ _tag: "ViewFault", detail })
   }

@@ -151,7 +151,7 @@ const makeBackend = Effect.fnUntraced(function* (
           const op = "allocateDeviceSlots"
           if (ring.isClosed) return yield* refusals.closed(op)
           if (!Number.isSafeInteger(count) || count < 0) {
-            return yield* refusals.refuse("SlotOutOfRange", op, `${count} is no number of slots.`, "Ask for 0 or more.")
+            return yield* refusals.refuse("SlotOutOfRange", op, `Invalid count ${count}.`, "Ask for 0 or more.")
           }
           if (!isRepresentable(shape, bitsOf(dtype))) {
             const what = `The shape ${formatShape(shape)} of ${dtype} is not of natural numbers, or exceeds 2^53 bits.`

@@ -288,7 +288,7 @@ describe("other services", () => {
           provided(replayTransfer({ device: "alpha:0", ringDepth: 2, ...choice }), descriptors)
         assert.include(yield* refused("InvalidOptions", build({ device: "Alpha 0" })), '"Alpha 0"')
         for (const ringDepth of [0, -1, 1.5, Number.NaN, Number.POSITIVE_INFINITY, 65_537]) {
-          assert.include(yield* refused("InvalidOptions", build({ ringDepth })), `depth ${ringDepth}`)
+          assert.include(yield* refused("InvalidOptions", build({ ringDepth })), `depth of ${ringDepth}`)
         }
         for (const deadline of [0, -5, "soon" as "1 second"]) {
           assert.include(yield* refused("InvalidOptions", build({ deadline })), String(deadline))
@@ -470,7 +470,7 @@ describe("loader", () => {
       const load = (name: string) => loadBackendPackage(name, url)
       assert.include(yield* refused("LoadFailed", load("not-installed")), "not-installed")
       yield* refused("InvalidDescriptor", load("silent"))
-      assert.include(yield* refused("LoadFailed", load("garbled")), "no JSON")
+      assert.include(yield* refused("LoadFailed", load("garbled")), "not JSON")
       assert.include(yield* refused("LoadFailed", load("throwing")), "no luck")
       yield* refused("InvalidDescriptor", load("empty"))
       yield* refused("InvalidDescriptor", load("foreign"))

@@ -104,7 +104,7 @@ describe("a package for", () => {
         const reason = yield* refusal({ descriptors }, line)
         assert.strictEqual(reason._tag, "LoadFailed")
         assert.match(reason.detail, /[tT]omorrow/)
-        assert.include(reason.remedy, "(contract version 1) does not have: upgrade @tensorferry/core")
+        assert.include(reason.remedy, "(contract version 1) lacks: upgrade @tensorferry/core")
       })
     )
   }
@@ -138,7 +138,7 @@ describe("a package that is broken", () => {
     Effect.gen(function* () {
       for (const name of ["spool", "./node_modules/spool"]) {
         const { detail, file } = yield* refused('{\n "name": "spool",\n "tensorferry": {,}\n}', source(1), name)
-        assert.match(detail, /^Its package\.json is no JSON: .*line 3 column 18/)
+        assert.match(detail, /^Its package\.json is not JSON: .*line 3 column 18/)
         assert.match(file ?? "", /spool\/package\.json$/)
       }
     })
@@ -148,7 +148,7 @@ describe("a package that is broken", () => {
     Effect.gen(function* () {
       const plain = yield* refused({ descriptors }, "export const descriptors = = []")
       assert.match(plain.detail, /Unexpected token '='.* \(in .*spool\/index\.js or a file that it imports\)\.$/)
-      assert.match(plain.remedy, /node --check .*spool\/index\.js tells the line/)
+      assert.match(plain.remedy, /node --check .*spool\/index\.js shows the line/)
     })
   )
 
@@ -193,7 +193,7 @@ describe("a probe", () => {
       /^Its probe failed: bad probe \(at .*index\.js:\d+:\d+\)$/
     ],
     ["fails", 'Effect.fail("no library")', /^Its probe failed: no library$/],
-    ["answers with nothing", "Effect.void", /^Its probe answered with no probe result\.$/]
+    ["answers with nothing", "Effect.void", /^Its probe returned no probe result\.$/]
   ] as const) {
     it.live(`that ${what} makes its backend unavailable, and says whose it is`, () =>
       Effect.gen(function* () {

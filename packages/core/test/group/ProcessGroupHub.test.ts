@@ -116,7 +116,7 @@ describe("collective hub", () => {
     )
     const later = hub.arrive(arrival(1), 1)
     assert.deepStrictEqual(failureOf(later[0]!)!.ranks, [2])
-    assert.include(failureOf(later[0]!)!.message, "it was lost: killed")
+    assert.include(failureOf(later[0]!)!.message, "was lost: killed")
     assert.strictEqual(hub.arrive(arrival(0, "pair", [0, 1]), 2).length, 2)
     assert.deepStrictEqual(hub.leave(2, { kind: "left", detail: "again" }), [])
   })

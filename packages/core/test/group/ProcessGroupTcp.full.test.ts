@@ -106,7 +106,7 @@ describe("TCP group", () => {
     workers[0]!.child.kill("SIGKILL")
     const survivors = workers.slice(1)
     await each(survivors, async (worker) => {
-      assert.include(await assertError(worker, "PeerGone", [0]), "it was lost")
+      assert.include(await assertError(worker, "PeerGone", [0]), "was lost")
       await assertError(worker, "PeerGone", [0])
     })
     await assertFinished(survivors, 0)
@@ -118,7 +118,7 @@ describe("TCP group", () => {
       await assertFinished([workers[leaver]!], 0)
       const others = workers.filter((_, rank) => rank !== leaver)
       await each(others, async (worker) => {
-        assert.include(await assertError(worker, "PeerGone", [leaver]), "it left")
+        assert.include(await assertError(worker, "PeerGone", [leaver]), "left the group")
       })
       await assertFinished(others, 0)
     }
@@ -149,7 +149,7 @@ describe("TCP group", () => {
     workers[0]!.child.kill("SIGSTOP")
     await each(workers.slice(1), async (worker) => {
       await assertError(worker, "DeadlineExceeded", [0])
-      assert.include(await assertError(worker, "PeerGone", [0]), "silent")
+      assert.include(await assertError(worker, "PeerGone", [0]), "sent nothing")
     })
     await assertFinished(workers.slice(1), 0)
   })

@@ -158,7 +158,7 @@ export const copyStartCases: ReadonlyArray<CopyDriverCase> = [
         yield* started.success.cancel
         yield* check(
           rank === 0 || Option.isNone(ended) || Exit.isFailure(ended.value),
-          () => "A transfer into freed memory ended well."
+          () => "A transfer into freed memory succeeded."
         )
       }
       yield* meet("ended")

@@ -157,7 +157,7 @@ const reporting: ReadonlyArray<CopyCase> = [
             run: { onProgress: (moved, total) => Effect.sync(() => void seen.push([moved, total])) }
           })
           const total = bytesOf(exchange.filter(({ to }) => to === rank))
-          yield* check(seen.length > 0, () => "No progress was told.")
+          yield* check(seen.length > 0, () => "No progress was reported.")
           for (const [at, [moved, of]] of seen.entries()) {
             const before = seen[at - 1]?.[0] ?? 0
             yield* check(

@@ -58,7 +58,7 @@ export const makeMachine = ({ group, scope, backend, rank, calls }: CopyParts, d
       op: "run",
       isRetryable: true,
       detail: `Rank ${rank} was interrupted in the middle of the run.`,
-      remedy: "Run again; see there why it was interrupted."
+      remedy: "See the output of that rank for the reason, then run again."
     })
     const report = Effect.gen(function* () {
       if (pending === undefined || (yield* standBy(pending))) yield* resync(group, interrupted)

@@ -61,7 +61,7 @@ const shakeHands = Effect.fnUntraced(function* (
       return Effect.fail(
         typeof decoded.failure === "string"
           ? failed(
-              `What listens on ${addressOf(settings)} sent no valid handshake: ${decoded.failure}.`,
+              `The process that listens on ${addressOf(settings)} sent no valid handshake: ${decoded.failure}.`,
               "Check MASTER_ADDR and TENSORFERRY_PORT, and run the same release on every rank."
             )
           : decoded.failure
@@ -75,7 +75,7 @@ const shakeHands = Effect.fnUntraced(function* (
   const { code } = yield* expect(frameType.welcome, proof.decode)
   if (!equalProofs(code, proofOf(token, "hub", claim, nonce))) {
     return yield* failed(
-      `What listens on ${addressOf(settings)} does not know the token.`,
+      `The process that listens on ${addressOf(settings)} does not know the token.`,
       "Set the same TENSORFERRY_TOKEN on every rank, and check MASTER_ADDR and TENSORFERRY_PORT."
     )
   }
@@ -175,11 +175,11 @@ export const join = Effect.fnUntraced(function* (
     const missing = [{ rank: 0, waitsIn: undefined }]
     const silent = {
       kind: "lost",
-      detail: `it was silent for ${formatMillis(deadlineMillis)} and was given up`
+      detail: `it sent nothing for ${formatMillis(deadlineMillis)}`
     } as const
     gone = (label) => peerGone([[0, silent]], label)(rank)
     calls.failAll((label) => deadlineExceeded(missing, [0, rank], label, deadlineMillis)(rank))
-    connection.destroy("rank 0 was silent")
+    connection.destroy("rank 0 sent nothing before the deadline")
   }
   let bytesHeard = 0
   yield* Effect.forkScoped(

@@ -46,7 +46,7 @@ export const peerGone =
         peer: gone[0]![0],
         op,
         scope: "peer",
-        detail: `${gone.map(([rank, { kind, detail }]) => `Rank ${rank} is gone, it ${kind === "left" ? "left" : "was lost"}: ${detail}.`).join(" ")}`,
+        detail: `${gone.map(([rank, { kind, detail }]) => `Rank ${rank} ${kind === "left" ? "left the group" : "was lost"}: ${detail}.`).join(" ")}`,
         remedy: "Look at the output of that rank, then start the job again; a group without that rank can go on."
       }
     )

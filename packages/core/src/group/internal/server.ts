@@ -106,7 +106,7 @@ export const serve = Effect.fnUntraced(function* (
       if (isFatal || !refusals.add(address, detail)) return Effect.void
       const waits = Deferred.isDoneUnsafe(formed)
         ? ""
-        : " Anyone can connect, so rank 0 waits on; end the job if that was one of its ranks."
+        : " Anyone can connect, so rank 0 continues to wait; end the job if that was one of its ranks."
       return Effect.logWarning(`Rank 0 refused a connection from ${address}: ${detail} ${error.reason.remedy}${waits}`)
     })
 

@@ -36,7 +36,7 @@ export const durationOf = (
       processGroupError("RendezvousFailed", [rank], {
         rank,
         scope: "service",
-        detail: `${option} is ${typeof input === "string" ? `"${input}"` : String(input)}, which is no time to wait.`,
+        detail: `${option} is ${typeof input === "string" ? `"${input}"` : String(input)}, which is not a valid time to wait.`,
         remedy: `Give ${option} as a text such as "90 seconds", or as milliseconds above 0.`
       })
   )
