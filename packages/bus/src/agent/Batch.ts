@@ -77,7 +77,7 @@ const pairOf = (id: string, pairs: ReadonlyMap<string, Pair>, name: string): Res
 export const pairBroken = (commandOp: string, pair: Pair): BusError =>
   busError("PairBroken", {
     op: commandOp,
-    detail: `A member of pair ${pair.name} is gone.`,
+    detail: `An agent of pair ${pair.name} has exited.`,
     remedy: "Send InitPair again on all ranks, once their agents run."
   })
 
@@ -123,7 +123,7 @@ const bucketBytesOf = (command: RegisterTensors): Result.Result<number | null, B
     : Result.fail(
         busError("InvalidCommand", {
           op,
-          detail: `A bucket of ${command.bucketSize} bytes cannot be.`,
+          detail: `A bucket of ${command.bucketSize} bytes is not possible.`,
           remedy: "State a positive number of bytes, or none."
         })
       )

@@ -59,9 +59,11 @@ export const makeCompletions = (state: AgentStateShape, lifetime: Duration.Durat
     complete: (name, error) => {
       if (name === null) return Effect.void
       if (isReserved(name))
-        return Effect.logWarning(`A command names the semaphore ${name} of a queue; nobody is told.`)
+        return Effect.logWarning(
+          `A command names ${name}, a semaphore of a queue, for its completion; the agent does not post it.`
+        )
       return Effect.catch(tell(name, error), (failure) =>
-        Effect.logWarning(`A client could not be told of its command's end: ${failure.message}`)
+        Effect.logWarning(`A client could not be notified that its command has ended: ${failure.message}`)
       )
     },
     expire: (now) =>

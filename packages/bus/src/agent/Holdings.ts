@@ -28,7 +28,7 @@ export const makeHoldings = ({ rank, store }: PairSettings, state: AgentStateSha
           busError("UnknownBatch", {
             op,
             detail: `There is no batch ${JSON.stringify(id.slice(0, 80))} on agent ${rank}.`,
-            remedy: "Send RegisterTensors first; a batch is also gone when its client is."
+            remedy: "Send RegisterTensors first; an agent also drops the batches of a client that exits."
           })
         )
   }

@@ -122,7 +122,7 @@ const layoutOf = (
   first: number
 ): Result.Result<MeshLayout, BusError> => {
   const made = Result.flatMap(deviceMesh({ shape: mesh, firstRank: first }), (device) => meshLayout(device, placements))
-  return Result.mapError(made, (error) => mismatch(pair, `the layout of side ${side} cannot be: ${error.message}`))
+  return Result.mapError(made, (error) => mismatch(pair, `the layout of side ${side} is not valid: ${error.message}`))
 }
 
 /** Everything about a pair once all of its ranks are there; undefined as long as some are missing. */

@@ -114,7 +114,7 @@ export const make = Effect.fnUntraced(function* (options: AgentOptions) {
   const defect = (op: string, cause: Cause.Cause<unknown>): BusError =>
     busError("ServiceFailed", {
       op,
-      detail: `Agent ${options.rank} failed at something that it does not know: ${String(Cause.squash(cause)).slice(0, 400)}.`,
+      detail: `Agent ${options.rank} failed for an unknown reason: ${String(Cause.squash(cause)).slice(0, 400)}.`,
       remedy: "Report it with the agent's log."
     })
 
@@ -140,7 +140,7 @@ export const make = Effect.fnUntraced(function* (options: AgentOptions) {
       [...batches.values()].filter(({ owners }) => owners.some((owner) => !isAlive(owner))),
       (batch) =>
         Effect.andThen(
-          Effect.logWarning(`The client of batch ${batch.id} is gone; the batch is dropped.`),
+          Effect.logWarning(`The client of batch ${batch.id} has exited; the agent dropped the batch.`),
           lanes.enter(
             [`batch:${batch.id}`],
             []

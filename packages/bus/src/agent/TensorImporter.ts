@@ -71,6 +71,6 @@ export const importerOver = (devices: DeviceImport, deadline: Duration.Input): T
       })
       return yield* Result.isSuccess(view)
         ? Effect.succeed(view.success)
-        : busError("InvalidPayload", { op, detail: `${view.failure.detail}.`, remedy: "Share the tensor anew." })
+        : busError("InvalidPayload", { op, detail: `${view.failure.detail}.`, remedy: "Share the tensor again." })
     })
 })

@@ -44,7 +44,7 @@ const viewOf = (storage: Storage, payload: TensorPayload, byteOffset: number): E
   return Result.isSuccess(view)
     ? Effect.succeed(view.success)
     : Effect.fail(
-        busError("InvalidPayload", { op, detail: `${view.failure.detail}.`, remedy: "Share the tensor anew." })
+        busError("InvalidPayload", { op, detail: `${view.failure.detail}.`, remedy: "Share the tensor again." })
       )
 }
 

@@ -126,7 +126,7 @@ export const make = Effect.fnUntraced(function* (options: ClientOptions = {}) {
       })
 
   const gone = (op: string, detail: string): BusError =>
-    busError("AgentGone", { op, detail, remedy: "Start the agent again, and make pairs and batches anew." })
+    busError("AgentGone", { op, detail, remedy: "Start the agent again, and make pairs and batches again." })
 
   /** Fails where the agent has not been heard of for too long. */
   const checkHeartbeat = Effect.fnUntraced(function* (op: string) {
@@ -134,7 +134,7 @@ export const make = Effect.fnUntraced(function* (options: ClientOptions = {}) {
     const beaten = bytes === undefined ? Number.NaN : Number(new TextDecoder().decode(bytes)) * 1000
     const age = (yield* Clock.currentTimeMillis) - beaten
     if (!(age <= ageMillis)) {
-      const said = bytes === undefined ? "has no heartbeat" : `was last heard of ${Math.round(age / 1000)} s ago`
+      const said = bytes === undefined ? "has no heartbeat" : `sent its last heartbeat ${Math.round(age / 1000)} s ago`
       return yield* gone(op, `The agent ${said}.`)
     }
   })

@@ -131,7 +131,7 @@ export class PickleMachine {
   call(isObject: boolean) {
     const [callee, args] = this.popMany(2)
     if (callee?.type !== "name" || args?.type !== "tuple") {
-      return this.fail(malformed("Something that is no name is called."))
+      return this.fail(malformed("The pickle calls something that is not a name."))
     }
     if (!isObject) return this.push({ type: "call", name: callee.name, args: args.items })
     if (args.items.length > 0) return this.fail(forbidden(`${callee.name} is made with arguments.`))
@@ -213,7 +213,7 @@ export class PickleMachine {
 
   /** Nothing but a pickle begins like this. */
   begin(): void {
-    if (this.#bytes[0] !== 0x80) this.fail(malformed("The bytes are no pickle of protocol 4."))
+    if (this.#bytes[0] !== 0x80) this.fail(malformed("The bytes are not a pickle of protocol 4."))
   }
 
   /** The one value that is left. */

@@ -223,6 +223,6 @@ export const decodeTensorPayload = (bytes: Uint8Array): Read<TensorPayload> => {
   return Result.flatMap(readPickle(bytes), (value) => {
     if (value.type === "call" && value.name === "rebuild_tensor") return hostTensor(value.args)
     if (value.type === "call" && value.name === "rebuild_cuda_tensor") return cudaTensor(value.args)
-    return odd("The payload is no tensor.")
+    return odd("The payload is not a tensor.")
   })
 }

@@ -34,7 +34,9 @@ export const readCommands = (
       if (Result.isSuccess(decoded)) messages.push(decoded.success)
       else {
         refused(1)
-        yield* Effect.logWarning(`Passed by ${entry.length} bytes in the command queue: ${decoded.failure.message}`)
+        yield* Effect.logWarning(
+          `Skipped an invalid entry of ${entry.length} bytes in the command queue: ${decoded.failure.message}`
+        )
       }
     }
     return messages

@@ -183,7 +183,7 @@ const examine = Effect.fnUntraced(function* <Claim>(socket: FramedSocket, listen
   socket.send(frameType.challenge, challenge.encode({ nonce }))
   const { code } = yield* expect(socket, frameType.proof, proof.decode)
   if (!equalCodes(code, codeOf(guard.token, "opener", said, nonce))) {
-    return yield* fail("Token", "Its token is another.", said.claim)
+    return yield* fail("Token", "It has another token.", said.claim)
   }
   if (listener.admit !== undefined) {
     yield* Effect.mapError(

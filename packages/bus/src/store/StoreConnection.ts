@@ -86,7 +86,7 @@ export const openConnection = (options: ConnectOptions): Effect.Effect<StoreConn
       }
       talk.listen(
         (message) => listeners.get(message.id)?.(message),
-        (detail) => end(unreachable(`The store at ${where} is gone: ${detail}.`))
+        (detail) => end(unreachable(`The connection to the store at ${where} ended: ${detail}.`))
       )
       const listen: StoreConnection["listen"] = (id, listener) => {
         if (ended !== undefined) listener(ended)

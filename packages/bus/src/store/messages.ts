@@ -76,7 +76,7 @@ const talkOver = <In, Out>(incoming: Schema.Codec<In, unknown>, outgoing: Schema
         receive: ({ type, body }) => {
           const message = decode(type === messageType ? decoder.decode(body) : "")
           if (Result.isSuccess(message)) receive(message.success)
-          else socket.destroy("it broke the protocol, a message is not of it")
+          else socket.destroy("it broke the protocol with an unknown message")
         }
       })
   })
