@@ -39,7 +39,7 @@ export const makeConnections = (gpu: Gpu, group: ProcessGroupShape, errors: Driv
       const made = addon.createUniqueId(gpu.libraries)
       return made.code === "Ok" ? Result.succeed(made.value) : Result.fail(errors.ofNative(made, "connect"))
     },
-    { detail: "Rank 0 could not begin a communicator.", op: "connect", byteLength: uniqueIdBytes }
+    { detail: "Rank 0 could not start a communicator.", op: "connect", byteLength: uniqueIdBytes }
   )
 
   const connect = (number: number): Effect.Effect<Connection, CopyDriverError> =>

@@ -121,7 +121,7 @@ export const make = Effect.fnUntraced(function* (
   const { gpu, errors, unsettled } = parts
   const prepareTransfer = makePreparer(parts)
   const entries = makeProgramEntries<PreparedTransfer>(() =>
-    errors.fail("InvalidProgram", "The program is of another driver.", { op: "start" })
+    errors.fail("InvalidProgram", "The program belongs to another driver.", { op: "start" })
   )
   let lastRun: RunTimes | undefined
 

@@ -55,7 +55,9 @@ export const replayCopy = (
     start: () => {
       // Shorter than it was: detached, or a resizable buffer shrank.
       if (bytes.byteLength < lastByte) {
-        return Effect.fail(refused("FreedStorage", "submitH2d", "The source's bytes were taken away.", slot))
+        return Effect.fail(
+          refused("FreedStorage", "submitH2d", "The source's buffer was detached or made shorter.", slot)
+        )
       }
       const answer = start()
       if (answer === replayAnswers.ok) return undefined

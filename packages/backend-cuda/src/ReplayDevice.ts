@@ -109,7 +109,7 @@ export const makeReplayDevice = (queue: ReplayQueue, memory: DeviceMemory): Repl
           refused(
             "DeviceMismatch",
             op,
-            `The destination on ${place} is no memory of ${formatDevice(gpu.device)}.`,
+            `The destination on ${place} is not memory of ${formatDevice(gpu.device)}.`,
             slot
           )
         )

@@ -13,11 +13,11 @@ const Fields = Schema.Struct({
   ...gpuFields,
   stagingBytes: Schema.optionalKey(
     Bytes(2 ** 16).annotate({
-      description: "Device memory in which messages are packed, in all; 1 GiB by default, less where less is needed."
+      description: "Total device memory in which messages are packed; 1 GiB by default, less where less is needed."
     })
   ),
   directBytes: Schema.optionalKey(
-    Bytes(1).annotate({ description: "Parts from this length on are sent as they are; 32 MiB by default." })
+    Bytes(1).annotate({ description: "Length in bytes from which parts are sent without packing; 32 MiB by default." })
   ),
   direction: Schema.optionalKey(
     Schema.Literals(directionPreferences).annotate({
@@ -26,7 +26,7 @@ const Fields = Schema.Struct({
   ),
   timing: Schema.optionalKey(
     Schema.Boolean.annotate({
-      description: "Keeps the device's own time of replay copies; by default what `ReplayTransferTiming` says."
+      description: "Times replay copies on the device; by default what `ReplayTransferTiming` says."
     })
   )
 })

@@ -119,7 +119,7 @@ export const make = Effect.fnUntraced(function* (
   membership = members
   const prepareExchange = makePreparer(parts, members)
   const entries = makeProgramEntries<KeptExchange>(() =>
-    errors.fail("InvalidProgram", "The program is of another driver.", { op: "start" })
+    errors.fail("InvalidProgram", "The program belongs to another driver.", { op: "start" })
   )
   let lastRun: RunTimes | undefined
   const begin = makeRuns(parts, members, (times) => {

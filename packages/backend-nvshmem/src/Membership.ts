@@ -78,7 +78,7 @@ export const makeMembership = (parts: DriverParts) => {
       const made = addon.createUniqueId(library)
       return made.code === "Ok" ? Result.succeed(made.value) : Result.fail(errors.ofNative(made, "join"))
     },
-    { detail: "Rank 0 could not begin a job.", op: "join", byteLength: uniqueIdBytes }
+    { detail: "Rank 0 could not start a job.", op: "join", byteLength: uniqueIdBytes }
   )
 
   const leave = (session: NativeSession): Effect.Effect<void> =>

@@ -50,7 +50,7 @@ export const makeRuns = (parts: DriverParts, members: Membership, finished: (tim
       return errors.fail("InvalidProgram", "The program was closed, or its memory was freed.", { op })
     }
     if (member !== members.member() || member.mustReset) {
-      return errors.fail("Broken", "A run before did not end well; prepare again.", { op, scope: "service" })
+      return errors.fail("Broken", "An earlier run failed; prepare again.", { op, scope: "service" })
     }
     return undefined
   }

@@ -20,7 +20,7 @@ const Fields = Schema.Struct({
       driver: Schema.optionalKey(Files),
       compiler: Schema.optionalKey(Files),
       nvshmem: Schema.optionalKey(Files)
-    }).annotate({ description: "Files of libraries, each the only one tried." })
+    }).annotate({ description: "Files of libraries; for a named library no other file is tried." })
   ),
   path: Schema.optionalKey(
     Schema.Literals(pathPreferences).annotate({
@@ -37,7 +37,8 @@ const Fields = Schema.Struct({
   ),
   slots: Schema.optionalKey(
     Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 64 })).annotate({
-      description: "Batches that may arrive at a time; 4 by default. The smallest of all ranks counts.",
+      description:
+        "Slots, so the number of batches that may arrive at one time; 4 by default. The smallest of all ranks counts.",
       default: 4
     })
   )

@@ -69,7 +69,7 @@ export const capabilities: CopyDriverCapabilities = {
 /** What differs from the general remedies. */
 const remedies = {
   InvalidProgram: "Prepare the messages again with storage that is open.",
-  TransportFailed: "Look at the native code; build the service anew."
+  TransportFailed: "Look up the native code, and build the service again."
 }
 
 /** What the driver keeps beside a program. */
@@ -80,7 +80,7 @@ interface Compiled {
   readonly fetches: ReadonlyMap<number, Fetch>
 }
 
-const notUsable = "The program is of another driver, closed, or its memory was freed."
+const notUsable = "The program belongs to another driver, was closed, or its memory was freed."
 
 /** Maps of peers' memory that are given back with the scope. */
 const holdMaps = (maps: PeerMaps): Effect.Effect<Array<PeerMap>, never, Scope.Scope> =>

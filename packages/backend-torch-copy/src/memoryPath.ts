@@ -64,7 +64,9 @@ export const makeMemoryPaths = (
     const cookie = new Uint8Array(peer.cookie.length / 2)
     const read = addon.readProcess(peer.pid, BigInt(peer.cookieAddress), cookie)
     if (read.code !== "Ok") return read.detail
-    return Buffer.from(cookie).toString("hex") === peer.cookie ? undefined : "the process number leads elsewhere"
+    return Buffer.from(cookie).toString("hex") === peer.cookie
+      ? undefined
+      : "the process number belongs to another process"
   }
   let unreadable: { readonly why: string | undefined } | undefined
 

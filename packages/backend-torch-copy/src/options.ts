@@ -12,12 +12,12 @@ const Fields = Schema.Struct({
   ),
   forbid: Schema.optionalKey(
     Schema.Array(Schema.Literals(pathNames)).annotate({
-      description: "Ways to the memory of other processes that must not be used."
+      description: "Paths to the memory of other processes that the driver must not use."
     })
   ),
   deferred: Schema.optionalKey(
     Schema.Boolean.annotate({
-      description: "Replay copies are made by the consumer's wait instead of by the submission.",
+      description: "Makes replay copies when the consumer waits instead of when they are submitted.",
       default: false
     })
   )

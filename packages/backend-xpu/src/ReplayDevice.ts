@@ -114,7 +114,8 @@ const copyOf = (xpu: Xpu, slot: number, native: NativeCopy, source: Tensor): Rep
   return {
     start: () => {
       // Shorter than it was: transferred to another thread, or a resizable buffer shrank.
-      if (storage.bytes!.byteLength < lastByte) return Effect.fail(freedSource(slot, "The source's bytes are gone."))
+      if (storage.bytes!.byteLength < lastByte)
+        return Effect.fail(freedSource(slot, "The source's buffer was detached or made shorter."))
       isTorn = false
       const failure = addon.startCopy(native)
       if (failure !== undefined) return Effect.fail(failed(failure))

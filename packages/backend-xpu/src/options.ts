@@ -18,12 +18,12 @@ const Fields = Schema.Struct({
   ),
   device: Schema.optionalKey(
     Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 65_535 })).annotate({
-      description: "Number of the device; by default the rank on this machine, counted around."
+      description: "Number of the device; by default the rank on this machine modulo the number of devices."
     })
   ),
   libraries: Schema.optionalKey(
     Schema.Struct({ levelZero: Schema.optionalKey(Files), openCl: Schema.optionalKey(Files) }).annotate({
-      description: "Files of the libraries, each the only one tried."
+      description: "Files of libraries; for a named library no other file is tried."
     })
   ),
   timing: Schema.optionalKey(
@@ -34,7 +34,7 @@ const Fields = Schema.Struct({
   ),
   forbid: Schema.optionalKey(
     Schema.Array(Schema.Literals(optionalCapabilities)).annotate({
-      description: "Capabilities that must not be used although the driver has them."
+      description: "Capabilities of the driver that the backend must not use."
     })
   )
 })

@@ -76,7 +76,9 @@ export const makeForeignMemory = (gpu: Gpu) => {
     const op = "foreign storage"
     const isNumber = address >= 0n && address + BigInt(Math.max(0, byteLength)) <= BigInt(Number.MAX_SAFE_INTEGER)
     if (!Number.isSafeInteger(byteLength) || byteLength < 0 || !isNumber) {
-      return Result.fail(refusal("InvalidRequest", op, `${byteLength} bytes at ${address} are no piece of memory.`))
+      return Result.fail(
+        refusal("InvalidRequest", op, `${byteLength} bytes at ${address} are not a valid range of memory.`)
+      )
     }
     const on = addon.deviceOfAddress(native, address)
     if (on.code !== "Ok") return Result.fail(tensorFailure(op, on))
@@ -101,13 +103,19 @@ export const makeForeignMemory = (gpu: Gpu) => {
     const op = "import storage"
     const isPiece = [byteOffset, byteLength, byteOffset + byteLength].every((n) => Number.isSafeInteger(n) && n >= 0)
     if (!isPiece) {
-      return Result.fail(refusal("InvalidRequest", op, `${byteLength} bytes at ${byteOffset} are no piece of memory.`))
+      return Result.fail(
+        refusal("InvalidRequest", op, `${byteLength} bytes at ${byteOffset} are not a valid range of memory.`)
+      )
     }
     const opened = addon.importMemory(native, handle)
     if (opened.code !== "Ok") return Result.fail(tensorFailure(op, opened))
     const { mapping } = opened.value
     const address = opened.value.address + BigInt(byteOffset)
-    const borrowed = borrow(address, byteLength, Result.fail("memory of another process cannot be handed on"))
+    const borrowed = borrow(
+      address,
+      byteLength,
+      Result.fail("memory of another process cannot be passed on to a third one")
+    )
     borrowed.users = 1
     return Result.succeed(
       makeStorage({

@@ -68,7 +68,7 @@ const refused = (failure: NativeFailure): TensorError =>
         backend: packageName,
         op,
         detail: describeFailure(failure),
-        remedy: "Share the memory anew, keep it alive while it is in use, and let both processes use one device."
+        remedy: "Share the memory again, keep it alive while it is in use, and let both processes use one device."
       })
     : tensorFailure(op, failure)
 
@@ -112,7 +112,9 @@ const ofGpu = (gpu: Gpu): MemoryImport => {
     const { byteOffset, byteLength } = request
     const end = byteOffset + byteLength
     if (![byteOffset, byteLength, end].every((value) => Number.isSafeInteger(value) && value >= 0)) {
-      return Result.fail(refusal("InvalidRequest", op, `${byteLength} bytes at ${byteOffset} are no piece of memory.`))
+      return Result.fail(
+        refusal("InvalidRequest", op, `${byteLength} bytes at ${byteOffset} are not a valid range of memory.`)
+      )
     }
     const key = Buffer.from(request.handle).toString("hex")
     const known = allocations.get(key)

@@ -17,11 +17,11 @@ export const Files = Schema.Union([Schema.String, Schema.Array(Schema.String)])
 export const gpuFields = {
   device: Schema.optionalKey(
     Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 65_535 })).annotate({
-      description: "Number of the device; by default the rank on this machine, counted around."
+      description: "Number of the device; by default the rank on this machine modulo the number of devices."
     })
   ),
   copyEngineBytes: Schema.optionalKey(
-    Bytes(1).annotate({ description: "Regions from this length on are left to the copy engine; 8 MiB by default." })
+    Bytes(1).annotate({ description: "Length in bytes from which the copy engine moves a region; 8 MiB by default." })
   ),
   arenaBytes: Schema.optionalKey(
     Bytes(2 ** 16).annotate({ description: "Device memory that small tensors share at a time; 64 MiB by default." })
@@ -32,7 +32,7 @@ export const gpuFields = {
   blocks: Schema.optionalKey(
     Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 65_535 })).annotate({
       description:
-        "Blocks of a kernel that moves; by default one for each of three quarters of the device's processors."
+        "Blocks of a kernel that moves bytes; by default one for each of three quarters of the device's processors."
     })
   )
 }
@@ -41,7 +41,7 @@ export const gpuFields = {
 export const vendorFields = {
   vendor: Schema.optionalKey(
     Schema.Literals(["cuda", "rocm"]).annotate({
-      description: "Whose libraries; by default the first of both with a device."
+      description: "Vendor whose libraries are used; by default the first of the two with a device."
     })
   ),
   libraries: Schema.optionalKey(
@@ -50,7 +50,7 @@ export const vendorFields = {
       driver: Schema.optionalKey(Files),
       compiler: Schema.optionalKey(Files),
       collectives: Schema.optionalKey(Files)
-    }).annotate({ description: "Files of libraries, each the only one tried." })
+    }).annotate({ description: "Files of libraries; for a named library no other file is tried." })
   )
 }
 

@@ -81,9 +81,9 @@ type Fault = { readonly paramName?: string; readonly detail: string } | undefine
 const piecesFault = (entry: ShardTensor, whole: Shape): string | undefined => {
   const { shape, pieces } = entry
   for (const [at, { local, global }] of pieces.entries()) {
-    if (!isInside(global, whole)) return "A piece lies outside of the tensor."
+    if (!isInside(global, whole)) return "A piece lies outside the tensor."
     if (!isInside(local, shape) || !equalShapes(regionShape(local), regionShape(global)))
-      return "A piece lies outside of what the file holds, or has another shape there."
+      return "A piece lies outside what the file holds, or has another shape there."
     if (isEmptyRegion(local)) return "A piece is empty."
     if (pieces.slice(0, at).some((other) => intersect(other.local, local) !== undefined)) return "Two pieces overlap."
   }

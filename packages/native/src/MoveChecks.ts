@@ -160,7 +160,7 @@ export const hostStorage = (
     return Result.fail(refusal("FreedStorage", "wrapHost", "The bytes belong to a buffer that was transferred away."))
   }
   if (buffer instanceof ArrayBuffer && buffer.resizable) {
-    return Result.fail(refusal("InvalidRequest", "wrapHost", "The buffer is resizable: its bytes could go away."))
+    return Result.fail(refusal("InvalidRequest", "wrapHost", "The buffer is resizable, so its bytes could be removed."))
   }
   return Result.map(addressOf(bytes), (address) =>
     makeStorage({ device: cpu, address, byteLength: bytes.byteLength, bytes, release: () => {} })

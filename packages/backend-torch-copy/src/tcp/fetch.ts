@@ -60,7 +60,8 @@ export const makeFetcher = Effect.fnUntraced(function* (
     yield* stream.write(encodeHello(secret, rank))
     const answer = new Uint8Array(halfBytes)
     yield* stream.read(answer)
-    if (!equalBytes(answer, secret.subarray(halfBytes))) return yield* Effect.fail("who listens there is not the peer")
+    if (!equalBytes(answer, secret.subarray(halfBytes)))
+      return yield* Effect.fail("the process that listens there is not the peer")
     return stream
   })
 
@@ -68,7 +69,7 @@ export const makeFetcher = Effect.fnUntraced(function* (
     const known = connections.get(peer)
     if (known !== undefined) return known.stream
     const endpoint = endpoints.get(peer)
-    if (endpoint === undefined) return yield* Effect.fail("the peer told no port")
+    if (endpoint === undefined) return yield* Effect.fail("the peer reported no port")
     const scope = yield* Scope.fork(parent)
     const stream = yield* Scope.provide(greet(endpoint), scope).pipe(
       Effect.onError((cause) => Scope.close(scope, Exit.failCause(cause)))

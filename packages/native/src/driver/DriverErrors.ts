@@ -18,11 +18,11 @@ export type Checked<A> = Result.Result<A, CopyDriverError>
 export type Remedies = Readonly<Record<CopyDriverReason["_tag"], string>>
 
 const defaultRemedies: Remedies = {
-  PeerGone: "Start the peer again and build the service anew.",
-  TransportFailed: "Look up the native code; build the service anew.",
+  PeerGone: "Start the peer again, and build the service again.",
+  TransportFailed: "Look up the native code, and build the service again.",
   UnreachableMemory: "Allocate with this backend's engine, or choose another backend.",
   Unsupported: "Look at the driver's capabilities.",
-  Broken: "Build the service anew; the service does so by itself at its next run.",
+  Broken: "Build the driver again; the copy service does so at its next run.",
   InvalidProgram: "Prepare the messages again, equal on both ends, with storage that stays open."
 }
 

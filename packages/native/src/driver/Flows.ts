@@ -138,7 +138,7 @@ export const problemOf = (list: PeerList | undefined, direction: Message["direct
       if (part.shape.includes(0)) continue
       const memory = list!.memories[part.memory]
       const block = memory === undefined ? undefined : list!.blocks[memory.block]
-      if (block === undefined) return "it was not told where it lies"
+      if (block === undefined) return "its owner did not publish where it lies"
       if (block.handle === "") return block.problem
     }
   }
