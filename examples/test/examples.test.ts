@@ -43,7 +43,7 @@ describe("examples", () => {
 })
 
 describe("ring.ts", () => {
-  it("runs alone, and with its ranks told by a launcher", async () => {
+  it("runs alone, and with the ranks that a launcher sets", async () => {
     const alone = await node("ring.ts")
     assert.include(alone.stdout, "rank 0: byte 1 from rank 0", shown(alone))
     const port = String(20_000 + Math.floor(Math.random() * 20_000))

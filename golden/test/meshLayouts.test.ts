@@ -12,7 +12,7 @@ describe("layouts recorded from PyTorch DTensor", () => {
     })
   }
 
-  it("a wrong shard is told", () => {
+  it("a wrong shard is reported", () => {
     const [first] = cases
     const [rank, ...others] = first!.ranks
     const changed = { ...first!, ranks: [{ ...rank!, global_offset: [1] }, ...others] }

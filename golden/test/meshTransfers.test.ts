@@ -12,7 +12,7 @@ describe("maps and transfers recorded from Etha", () => {
     })
   }
 
-  it("a route to another rank is told", () => {
+  it("a route to another rank is reported", () => {
     const recorded = cases.find(({ id }) => id === "v005")!
     const [first, ...others] = recorded.m2m!.routes
     const routes = [{ ...first!, dsts: [{ rank: 3, cell: [0] }] }, ...others]

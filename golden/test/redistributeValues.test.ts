@@ -12,7 +12,7 @@ describe("element values recorded with PyTorch DTensor", () => {
     })
   }
 
-  it("a wrong element is told", () => {
+  it("a wrong element is reported", () => {
     const [first] = cases
     const [[rank, held], ...others] = Object.entries(first!.target_locals) as [
       [string, RedistributeCase["target_locals"][string]],

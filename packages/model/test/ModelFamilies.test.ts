@@ -263,7 +263,7 @@ describe("presets", () => {
     assertPlans({ tensors: kv, config }, "llama", "tp=3", "tp=2,dp=2")
   })
 
-  it("cut heads by rows when told to", () => {
+  it("cut heads by rows with the option rows", () => {
     const input: PresetInput = { tensors: kv, config: { model_type: "llama", num_key_value_heads: 2 }, kvHeads: "rows" }
     assert.deepStrictEqual(regionsOf(layoutOf(input, "llama", "tp=4"), kv[1]!.name), [
       [[[0, 2]]],

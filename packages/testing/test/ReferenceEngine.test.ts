@@ -56,7 +56,7 @@ describe("memory", () => {
     })
   )
 
-  it.effect("takes the poison and the limit that it is told", () =>
+  it.effect("uses the poison and the limit that its options set", () =>
     Effect.gen(function* () {
       const small = make({ poison: 0x11, memoryLimit: 100 })
       const first = yield* small.allocate("uint8", [60])

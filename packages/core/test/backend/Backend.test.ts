@@ -247,7 +247,7 @@ describe("other services", () => {
     })
   )
 
-  it.effect("engines are found by family, and refused where nobody has one", () =>
+  it.effect("engines are found by family, and refused where no backend has one", () =>
     Effect.gen(function* () {
       const descriptors = [backend("alpha", ["alpha"])]
       yield* provided(tensorEngine({ deviceFamily: "alpha" }), descriptors)

@@ -47,7 +47,7 @@ const messageOf = <A>(effect: Effect.Effect<A, BackendError>) =>
   })
 
 describe("a descriptor", () => {
-  it.effect("that is right is given back as it is", () =>
+  it.effect("that is right is returned unchanged", () =>
     Effect.gen(function* () {
       assert.strictEqual(yield* checkDescriptor(right, "it"), right as unknown as BackendDescriptor)
     })

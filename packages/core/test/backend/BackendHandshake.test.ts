@@ -109,7 +109,7 @@ describe("a package for", () => {
     )
   }
 
-  it.live("this core, with a field that is wrong: told with its place", () =>
+  it.live("this core, with a wrong field: the error names its place", () =>
     Effect.gen(function* () {
       const reason = yield* refusal({ descriptors }, source(1, "copyDriver: 3"))
       assert.strictEqual(reason._tag, "InvalidDescriptor")
@@ -134,7 +134,7 @@ describe("a package that is broken", () => {
     })
   )
 
-  it.live("has a manifest that is no JSON: the place is told", () =>
+  it.live("has a manifest that is not JSON: the error names the place", () =>
     Effect.gen(function* () {
       for (const name of ["spool", "./node_modules/spool"]) {
         const { detail, file } = yield* refused('{\n "name": "spool",\n "tensorferry": {,}\n}', source(1), name)
@@ -144,7 +144,7 @@ describe("a package that is broken", () => {
     })
   )
 
-  it.live("has code that cannot be parsed: the file is told", () =>
+  it.live("has code that cannot be parsed: the error names the file", () =>
     Effect.gen(function* () {
       const plain = yield* refused({ descriptors }, "export const descriptors = = []")
       assert.match(plain.detail, /Unexpected token '='.* \(in .*spool\/index\.js or a file that it imports\)\.$/)
@@ -159,7 +159,7 @@ describe("a package that is broken", () => {
     })
   )
 
-  it.live("wants a name that another package does not export: not told that its code is wrong", () =>
+  it.live("imports a name that another package does not export: the error does not blame its code", () =>
     Effect.gen(function* () {
       const { detail, remedy } = yield* refused({ descriptors }, 'import { nobody } from "effect/Effect"')
       assert.match(detail, /nobody/)
@@ -167,7 +167,7 @@ describe("a package that is broken", () => {
     })
   )
 
-  it.live("wants a file of its own that is not there: not told to upgrade core", () =>
+  it.live("imports a file of its own that is missing: the error does not ask to upgrade core", () =>
     Effect.gen(function* () {
       const { detail, remedy } = yield* refused({ descriptors }, 'import "./gone.js"')
       assert.match(detail, /gone\.js/)

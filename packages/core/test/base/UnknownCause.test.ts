@@ -21,7 +21,7 @@ const printed = (source: string, name = "driver.mjs"): string => {
   return ended.stderr
 }
 
-describe("a process that crashed is told by its message and the place in its own code", () => {
+describe("a process that crashed is reported by its message and the place in its own code", () => {
   it.each([
     {
       what: "inside of Node",
@@ -62,7 +62,7 @@ describe("a process that crashed is told by its message and the place in its own
 })
 
 describe("what was thrown", () => {
-  it("is told with its kind and place; what is no error by its text", () => {
+  it("is reported with its kind and place, and a value that is not an error by its text", () => {
     assert.match(describeThrown(new TypeError("no")), /^TypeError: no \(at .*UnknownCause\.test\.ts:\d+:\d+\)$/)
     assert.strictEqual(describeThrown("just a text"), "just a text")
     assert.strictEqual(describeThrown(undefined), "undefined")
@@ -74,7 +74,7 @@ describe("what was thrown", () => {
   })
 })
 
-describe("a name that nobody knows", () => {
+describe("an unknown name", () => {
   const known = ["moves one byte", "moves one tensor", "cancel"]
   it("is near to one that differs little, whatever the case", () => {
     assert.strictEqual(nearestName("moves one tnsor", known), "moves one tensor")

@@ -47,7 +47,7 @@ describe("round trip", () => {
   })
 
   it.effect.prop(
-    "tensors of all types, empty ones included, at once or in pieces",
+    "tensors of all types, empty ones included, at once or in parts",
     { items: Arbitrary.array(Arbitrary.schema(description), { maxLength: 6 }), text: Schema.String },
     ({ items, text }) =>
       Effect.gen(function* () {

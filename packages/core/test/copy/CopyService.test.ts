@@ -127,7 +127,7 @@ const refusedFor = (submit: Effect.Effect<unknown, unknown, CopyService | Tensor
   })
 
 describe("operations that cannot be carried out", () => {
-  it.effect("task ids and parts that are no natural numbers are refused on every rank", () =>
+  it.effect("task ids and parts that are not natural numbers are refused on every rank", () =>
     Effect.gen(function* () {
       const wrong = [
         [1.5, 0],
@@ -327,7 +327,7 @@ describe("a rank that is interrupted before its transfer has started", () => {
 })
 
 describe("lists of operations", () => {
-  it.live("one that was run before is known again, until memory of it is gone", () =>
+  it.live("a batch that was run before is recognised, until its memory is freed", () =>
     Effect.gen(function* () {
       yield* runCluster({ size: 2 }, (rank) =>
         Effect.gen(function* () {

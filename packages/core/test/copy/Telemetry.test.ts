@@ -215,7 +215,7 @@ describe("telemetry", () => {
     )
   )
 
-  it.live("makes no spans and works out no attributes where nobody traces", () =>
+  it.live("makes no spans and computes no attributes where no tracer is installed", () =>
     Effect.gen(function* () {
       let asked = 0
       const span = inSpan(Effect.option(Effect.currentSpan), "phase", () => {

@@ -56,7 +56,7 @@ describe("collective hub", () => {
     assert.isTrue(hub.arrive(arrival(0, "next"), 60).every(({ result }) => Result.isSuccess(result)))
   })
 
-  it("names the missing rank after the deadline, tells it when it arrives, and stays in step", () => {
+  it("names the missing rank after the deadline, fails that rank too when it arrives, and stays in step", () => {
     const hub = hubOf(100)
     hub.arrive(arrival(0), 0)
     hub.arrive(arrival(2), 10)
@@ -105,7 +105,7 @@ describe("collective hub", () => {
     assert.deepStrictEqual(hub.expire(150).map(tagOf), ["DeadlineExceeded", "DeadlineExceeded"])
   })
 
-  it("fails what includes a gone rank, now and later, and nothing else", () => {
+  it("fails collectives that include a lost rank, now and later, and no others", () => {
     const hub = hubOf()
     hub.arrive(arrival(0), 0)
     hub.arrive(arrival(1, "pair", [0, 1]), 0)

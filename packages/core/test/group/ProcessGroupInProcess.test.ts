@@ -130,7 +130,7 @@ describe("in-process group", () => {
     })
   )
 
-  it.effect("fails at once for a rank that is gone, and only there", () =>
+  it.effect("fails at once for a rank that left, and only there", () =>
     Effect.gen(function* () {
       const groups = yield* makeInProcessGroups(3)
       const waiting = yield* Effect.forkChild(Effect.flip(groups[0]!.barrier("x")))

@@ -38,7 +38,7 @@ const refused = (port: number, rank = 1, size = 2) =>
   Effect.flip(Effect.scoped(make({ ...at, size, rank, port, token: "wrong" }))).pipe(Effect.timeout("10 seconds"))
 
 describe("a wrong token", () => {
-  it.live("ends its rank at once, warns rank 0's people at once, and ends nobody else", () =>
+  it.live("ends its rank at once, makes rank 0 warn at once, and ends no other rank", () =>
     Effect.gen(function* () {
       const { fiber, warnings, port } = yield* startRankZero({})
       for (let time = 0; time < 3; time++) {
@@ -79,7 +79,7 @@ describe("a wrong token", () => {
     })
   )
 
-  it.live("tells an admitted rank that gives up first whom to ask", () =>
+  it.live("tells an admitted rank that fails first that rank 0's output names the missing ranks", () =>
     Effect.gen(function* () {
       const { port, fiber } = yield* startRankZero({})
       const early = { host: "127.0.0.1", size: 3, port, token: "right" }
@@ -118,7 +118,7 @@ describe("a wrong token", () => {
 })
 
 describe("what was refused", () => {
-  it("is told by kind, with the rest counted", () => {
+  it("is reported by kind, with the rest counted", () => {
     const refusals = makeRefusals()
     assert.strictEqual(refusals.text(), "")
     assert.isTrue(refusals.add("10.0.0.1", "One."))

@@ -335,7 +335,7 @@ describe("TCP rendezvous", () => {
     await impostor.close()
   })
 
-  it("takes a member that breaks the protocol for gone", async () => {
+  it("treats a member that breaks the protocol as lost", async () => {
     const arrival = (members: ReadonlyArray<number>) =>
       encodeArrive({ call: 1, members, label: 'barrier "x"', payload: new Uint8Array(0) })
     const breaches: ReadonlyArray<readonly [number, ReadonlyArray<Uint8Array>]> = [
@@ -418,7 +418,7 @@ describe("TCP options", () => {
     )
   }
 
-  it("refuses times that are no time to wait", async () => {
+  it("refuses times that are not valid", async () => {
     for (const time of ["soon" as "1 second", 0, -5, Number.NaN]) {
       for (const option of ["deadline", "connectDeadline"] as const) {
         const made = makeTcp({ rank: 0, size: 1, host: "127.0.0.1", port: 0, [option]: time })

@@ -351,7 +351,7 @@ describe("memory of an update", () => {
     })
   )
 
-  it.live("a chunk longer than a buffer travels in pieces, contributions among them", () =>
+  it.live("a chunk longer than a buffer travels in parts, contributions too", () =>
     Effect.gen(function* () {
       for (const [from, to] of [
         ["1:R", "1@1:R"],
@@ -407,7 +407,7 @@ describe("memory of an update", () => {
   )
 })
 
-it.live("progress is told, hooks run once after the last byte, and work before is awaited", () =>
+it.live("progress is reported, hooks run once after the last byte, and earlier work is awaited", () =>
   Effect.gen(function* () {
     const plans = plansOf(specsOf("2:S0", "2@2:S1", [{ shape: [8, 8] }]), 64)
     const outcome = outcomeOf(plans)

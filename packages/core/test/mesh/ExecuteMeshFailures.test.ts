@@ -126,7 +126,7 @@ describe("plans that do not fit", () => {
     })
   )
 
-  it.live("a rank that plans otherwise is named, with the tensor, before a byte moves", () =>
+  it.live("a rank with another plan is named, with the tensor, before a byte moves", () =>
     Effect.gen(function* () {
       const others = (change: (name: string) => object) =>
         plansOf(
@@ -364,7 +364,7 @@ describe("failures in the middle", () => {
     )
   }
 
-  it.live("a rank that is gone fails the others, who are told which", () =>
+  it.live("a rank that left fails the others with its name", () =>
     Effect.gen(function* () {
       const exits = yield* runRanks({ size: plans.length, groupDeadline: Duration.seconds(20) }, (rank) =>
         Effect.gen(function* () {

@@ -26,7 +26,7 @@ describe("JSON form", () => {
     })
   )
 
-  it("refuses what is no plan", () => {
+  it("refuses text that is not a plan", () => {
     const decode = Schema.decodeUnknownResult(ReshardPlan)
     const [plan] = plans
     assert.isTrue(Result.isSuccess(decode(plan)))

@@ -584,7 +584,7 @@ describe("names and experts", () => {
     })
   )
 
-  it.live("a cached plan finds buffers that were freed and allocated anew", () =>
+  it.live("a cached plan finds buffers that were freed and allocated again", () =>
     Effect.gen(function* () {
       const model = oracleModel(layoutOf(2, { pp: 2 }).roster, layoutOf(2).roster)
       const plans = plansOf(model.source, model.destination, 4)

@@ -517,7 +517,7 @@ describe("plans", () => {
     refused([{ ...one!, map: fixed }], "InvalidMetadata", "2 dimensions")
   })
 
-  it("tell each chunk in words", () => {
+  it("describe each chunk in words", () => {
     const plans = plansOf(specsOf("2:P(sum)", "3@1:R", [{ shape: [4] }]))
     assert.deepStrictEqual(
       chunksOf(plans[1]!).map((chunk) => describeChunk(chunk, "w")),
@@ -533,7 +533,7 @@ describe("plans", () => {
     )
   })
 
-  it("are checked: chunks that are lost, doubled, moved or stated otherwise at one end are told", () => {
+  it("are checked: chunks that are lost, doubled, moved or different at one end are reported", () => {
     const plans = plansOf(specs(), 64)
     const damage = (change: (plan: MeshPlan) => MeshPlan, at = 0) =>
       checkMeshPlans(plans.map((plan, place) => (place === at ? change(plan) : plan))).map(({ message }) => message)

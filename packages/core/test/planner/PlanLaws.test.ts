@@ -187,7 +187,7 @@ describe("oracle", () => {
   )
 
   it.live(
-    "tells wrong elements from missing ones",
+    "distinguishes wrong elements from missing ones",
     () =>
       Effect.gen(function* () {
         const tensor = { lengths: [6, 4], dtype: "float32", source: "first", destination: "first", layer: 0 } as const

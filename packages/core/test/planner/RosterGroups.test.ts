@@ -70,7 +70,7 @@ describe("tensor-parallel groups", () => {
   }
   for (const [title, groups] of Object.entries(wrong)) {
     for (const side of ["source", "destination"] as const) {
-      it(`${title}, at the ${side}, are refused alike on every rank`, () => {
+      it(`${title}, at the ${side}, are refused with the same error on every rank`, () => {
         const errors =
           side === "source"
             ? refusal(sharded(groups, 0), sharded(good, 4))

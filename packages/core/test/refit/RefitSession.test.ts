@@ -102,7 +102,7 @@ describe("content", () => {
     )
   )
 
-  it.effect("a patch names its base; a version that nobody committed is no base", () =>
+  it.effect("a patch names its base, and a version that was never committed is refused as base", () =>
     withEngine((engine) =>
       Effect.gen(function* () {
         const { a, tensors } = yield* smallWeights(engine)
@@ -143,7 +143,7 @@ describe("content", () => {
     )
   )
 
-  it.effect("nothing added is no update; elements that come twice are refused", () =>
+  it.effect("an empty update is refused, and so are elements that come twice", () =>
     withEngine((engine) =>
       Effect.gen(function* () {
         const { tensors } = yield* smallWeights(engine)

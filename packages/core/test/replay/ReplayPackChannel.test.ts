@@ -78,7 +78,7 @@ describe("a channel", () => {
     })
   )
 
-  it.live("lets go of a slot before an interruption ends", () =>
+  it.live("releases a slot before an interruption ends", () =>
     Effect.gen(function* () {
       const { collector, learner } = makePorts()
       const state = { isWriting: false }

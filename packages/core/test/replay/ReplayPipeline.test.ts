@@ -230,7 +230,7 @@ describe("a pipeline", { timeout: 20_000 }, () => {
     })
   )
 
-  it.live("writes a device slot anew only when the consumer is done with it", () =>
+  it.live("overwrites a device slot only when the consumer is done with it", () =>
     Effect.gen(function* () {
       const world = yield* makeWorld(1)
       const { held, pipeline, serve } = world
@@ -266,7 +266,7 @@ describe("a pipeline", { timeout: 20_000 }, () => {
 })
 
 describe("failures", { timeout: 20_000 }, () => {
-  it.live("of a pack are told once, with tick and slot, and the tick can be prepared again", () =>
+  it.live("of a pack are reported once, with tick and slot, and the tick can be prepared again", () =>
     Effect.gen(function* () {
       const world = yield* makeWorld(2, { fill: 0 })
       const { append, pipeline, serve } = world
@@ -283,7 +283,7 @@ describe("failures", { timeout: 20_000 }, () => {
     })
   )
 
-  it.live("of a damaged ring are told as such", () =>
+  it.live("of a damaged ring are reported as such", () =>
     Effect.gen(function* () {
       const { pipeline, ring, serve } = yield* makeWorld(1)
       ring.words[24] = 100n
@@ -294,7 +294,7 @@ describe("failures", { timeout: 20_000 }, () => {
     })
   )
 
-  it.live("of a copy are told by the wait, or by afterTick where the batch was hot already", () =>
+  it.live("of a copy are reported by the wait, or by afterTick where the batch was hot already", () =>
     Effect.gen(function* () {
       const world = yield* makeWorld(2)
       const { held, pipeline, serve } = world
@@ -316,7 +316,7 @@ describe("failures", { timeout: 20_000 }, () => {
     })
   )
 
-  it.live("of time leave everything as it is", () =>
+  it.live("of time leave the pipeline unchanged", () =>
     Effect.gen(function* () {
       const world = yield* makeWorld(2, { deadline: 20 })
       const { held, pipeline, serve } = world

@@ -158,7 +158,7 @@ describe("a ring", () => {
     { arbitrary: { runs: 60 } }
   )
 
-  it.effect("keeps rows of several mebibytes in pieces, and short and long rows alike", () =>
+  it.effect("keeps rows of several mebibytes, and short and long rows", () =>
     Effect.gen(function* () {
       for (const width of [1, 15, 31, 4000]) {
         const layout = Result.getOrThrow(makeRowLayout([{ name: "x", dtype: "float64", shape: [width] }]))
@@ -250,7 +250,7 @@ describe("writers", () => {
     })
   )
 
-  it.effect("that died leave a ring whose half-written rows nobody reads", () =>
+  it.effect("that died leave a ring whose half-written rows are never read", () =>
     Effect.gen(function* () {
       const ring = newRing(8)
       yield* Effect.scoped(
@@ -369,7 +369,7 @@ describe("readers", () => {
     })
   )
 
-  it.effect("say when there is no row, and when a request is none", () =>
+  it.effect("fail when there is no row, and when a request is malformed", () =>
     Effect.gen(function* () {
       const ring = newRing(8)
       const into = new Uint8Array(2 * replayLayout.rowBytes)
@@ -394,7 +394,7 @@ describe("sampling", () => {
     assert.deepStrictEqual([...drawRows({ seed: 42, tick: 7, rows: 6, range: 100 })], recorded)
   })
 
-  it("is uniform, where the range is no power of two, too", () => {
+  it("is uniform, also where the range is not a power of two", () => {
     for (const range of [3, 10, 96, 100]) {
       const seen = new Array<number>(range).fill(0)
       const rows = 200 * range

@@ -67,7 +67,7 @@ const withCopies =
   })
 
 describe("prepared copies", () => {
-  it.live("are prepared once per pair, and anew when registration changes", () =>
+  it.live("are prepared once per pair, and again when registration changes", () =>
     Effect.gen(function* () {
       let prepared = 0
       const { device, backend, destination, source } = yield* setUp("synchronous", (honest) => ({
@@ -343,7 +343,7 @@ describe("devices", () => {
     }).pipe(Effect.scoped)
   )
 
-  it.live("tell of failures by starting, by being asked and by being awaited", () =>
+  it.live("report failures when started, when asked and when awaited", () =>
     Effect.gen(function* () {
       const starts = yield* setUp(
         "asynchronous",
@@ -380,7 +380,7 @@ describe("devices", () => {
     }).pipe(Effect.scoped)
   )
 
-  it.live("have streams wait only for copies that are under way, and tell their time only afterwards", () =>
+  it.live("make streams wait only for copies that are under way, and report their time only afterwards", () =>
     Effect.gen(function* () {
       const asked: Array<string> = []
       const { device, backend, destination, source } = yield* setUp("asynchronous", (honest) => ({

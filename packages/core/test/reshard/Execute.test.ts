@@ -453,7 +453,7 @@ describe("transforms", () => {
 })
 
 describe("an update with the plan and tensors of one before", () => {
-  it.live("is known again until a tensor is another one or gone, and moves the bytes of the day", () =>
+  it.live("is recognised until a tensor is replaced or freed, and moves the current bytes", () =>
     Effect.gen(function* () {
       const model = oracleModel(rosterOf(2), rosterOf(3))
       const plans = plansOf(model.source, model.destination, 3)
@@ -495,7 +495,7 @@ describe("an update with the plan and tensors of one before", () => {
   )
 })
 
-it.live("an update tells its progress and waits for the work before it", () =>
+it.live("an update reports its progress and waits for the work before it", () =>
   Effect.gen(function* () {
     const model = oracleModel(rosterOf(2), layoutOf(2, { firstRank: 2 }).roster)
     const plans = plansOf(model.source, model.destination, 4)

@@ -246,7 +246,7 @@ describe("faults", () => {
     ]
   }
   for (const [title, [held, peer, detail]] of Object.entries(wrong)) {
-    it.effect(`${title} fails every rank alike, by name`, () =>
+    it.effect(`${title} fails every rank with the same error, by name`, () =>
       Effect.gen(function* () {
         for (const [rank, exit] of (yield* exchange(held)).entries()) {
           const error = Exit.isFailure(exit) ? yield* Effect.flip(exit) : undefined
@@ -260,7 +260,7 @@ describe("faults", () => {
     )
   }
 
-  it.effect("a rank that is gone before either round is named", () =>
+  it.effect("a rank that left before either round is named", () =>
     Effect.scoped(
       Effect.gen(function* () {
         for (const round of [1, 2]) {

@@ -357,7 +357,7 @@ describe("refused on every rank before anything moves", () => {
     })
   )
 
-  it.live("recipes and layouts that nobody knows, and scales of another count", () =>
+  it.live("unknown recipes and layouts, and scales of another count, are refused", () =>
     Effect.gen(function* () {
       const foreign = [
         { ...mxfp8Recipe(), name: "auto" as "mxfp8" },

@@ -63,7 +63,7 @@ describe("PeerList", () => {
     { arbitrary: { runs: 300, seed: "damage" } }
   )
 
-  it("refuses rows that are no parts", () => {
+  it("refuses rows that are not parts", () => {
     for (const row of [[], [1, 2, 3, 4], [0, 0, 99, 0, 0], [0, 0, 1, 0, 0, 5], [0, 0, 1, 0, 0.5], [0, 0, 1, 0, -1]]) {
       const text = JSON.stringify({
         blocks: [],
