@@ -193,7 +193,7 @@ describe("preparations, again and again", () => {
 })
 
 describe("a communicator", () => {
-  it("that was aborted breaks its programs, and the next preparation connects anew", { timeout: 60_000 }, async () => {
+  it("that was aborted breaks its programs, and the next preparation connects again", { timeout: 60_000 }, async () => {
     await onRanks("nccl", "seed=4", (rank) =>
       Effect.gen(function* () {
         const { driver, group, program } = yield* readyShare(rank, transfers, 0)
@@ -216,7 +216,7 @@ describe("a communicator", () => {
     )
   })
 
-  it("that never gets on is left by an interruption, and the next preparation connects anew", async () => {
+  it("that makes no progress is abandoned by an interruption, and the next preparation connects again", async () => {
     await onRanks("nccl", "seed=5", (rank) =>
       Effect.gen(function* () {
         const { driver, group, program } = yield* readyShare(rank, transfers, 0)

@@ -78,7 +78,7 @@ describe("the way", () => {
     for (const result of results) assert.include(pathsOf(result), "pushed")
   })
 
-  it("is the sender's push where told to", { timeout }, async () => {
+  it("is the sender's push where the option says so", { timeout }, async () => {
     const results = await runPair(pairOf({ scenario: "once", kind: "cuda-ipc", options: { direction: "push" } }))
     assertRight(results)
     for (const result of results) assert.include(pathsOf(result), "pushed")
@@ -96,7 +96,7 @@ describe("a peer that was killed", () => {
 })
 
 describe("times", () => {
-  it("are told by peer and phase", { timeout }, async () => {
+  it("are reported by peer and phase", { timeout }, async () => {
     const options = { stagingBytes: 2 ** 16, directBytes: 2 ** 30 }
     const results = await runPair(pairOf({ scenario: "once", kind: "nccl", options }))
     assertRight(results)

@@ -61,7 +61,7 @@ describe("a planted fault is found", () => {
     })
   const faults: ReadonlyArray<readonly [string, (addon: Addon) => Addon]> = [
     [
-      "streams are not told to wait for the event",
+      "streams do not wait for the event",
       (addon) => ({ ...addon, holdStream: () => ({ code: "Ok", value: undefined }) })
     ],
     ["a copy is called done without asking its event", prepared(() => ({ query: () => replayAnswers.ok }))],
@@ -307,7 +307,7 @@ describe("the end", () => {
     assertClean()
   })
 
-  it("of the device is told by the copy that ran into it", async () => {
+  it("of the device is reported by the copy that met it", async () => {
     resetSimulator("seed=2 late=cudaMemcpyAsync:1:700")
     const reason = await run(
       Effect.gen(function* () {

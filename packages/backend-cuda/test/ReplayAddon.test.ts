@@ -105,7 +105,7 @@ describe("a prepared copy", () => {
     })
   )
 
-  it.live("has each stream that was told to wait read the new bytes, also a foreign one", () =>
+  it.live("makes each stream that waits read the new bytes, also a foreign stream", () =>
     Effect.gen(function* () {
       let stale = 0
       for (let seed = 1; seed <= seeds; seed++) {
@@ -273,7 +273,7 @@ describe("a host slot", () => {
     })
   )
 
-  it.live("may be registered twice, and stays registered until the last has gone", () =>
+  it.live("may be registered twice, and stays registered until both are unregistered", () =>
     over("seed=2", (_, device) =>
       Effect.scoped(
         Effect.gen(function* () {

@@ -161,7 +161,7 @@ describe("the library", () => {
     return exits.map((exit) => (Exit.isFailure(exit) ? String(exit.cause) : assert.fail("it worked")))
   }
 
-  it("absent on one rank: that rank says what was tried, the other that a rank is gone", {
+  it("absent on one rank: that rank says what it tried, the other that a rank left", {
     timeout: 60_000
   }, async () => {
     const files = { ...testOptions.libraries, nvshmem: "/nonexistent/libnvshmem_host.so.3" }
@@ -264,7 +264,7 @@ describe("a run", () => {
     for (let round = 0; round < 3; round++) await onRanks(`seed=${round}`, (rank) => works(rank))
   })
 
-  it("tells its schedule and the ways taken", { timeout: 60_000 }, async () => {
+  it("reports its schedule and the paths taken", { timeout: 60_000 }, async () => {
     const programs = await onRanks(
       "seed=8",
       (rank) => works(rank, long),

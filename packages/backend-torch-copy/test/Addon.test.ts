@@ -59,7 +59,7 @@ describe("native functions", () => {
     })
   )
 
-  it.live("tell handles of different kinds apart", () =>
+  it.live("distinguish handles of different kinds", () =>
     Effect.gen(function* () {
       const addon = yield* loadAddon
       const pool = addon.createPool(1)

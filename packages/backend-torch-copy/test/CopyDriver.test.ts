@@ -92,7 +92,7 @@ describe("within one process", () => {
     )
   }
 
-  it.live("fails alike on every rank where no path is left", () =>
+  it.live("fails with the same error on every rank where no path is left", () =>
     Effect.gen(function* () {
       const { engine, drivers } = yield* makeDrivers(3, { forbid: noPath })
       const tags = yield* together(3, (rank) =>
@@ -105,7 +105,7 @@ describe("within one process", () => {
     })
   )
 
-  it.live("fails alike where one rank publishes freed storage, and works afterwards", () =>
+  it.live("fails on every rank where one publishes freed storage, and works afterwards", () =>
     Effect.gen(function* () {
       const { engine, drivers } = yield* makeDrivers(2)
       const to = yield* filled(engine, "uint8", [9], 0xa5)
@@ -183,7 +183,7 @@ describe("within one process", () => {
     )
   }
 
-  it.live("gives up mappings that no program has used since the preparation before", () =>
+  it.live("closes mappings that no program has used since the preparation before", () =>
     Effect.gen(function* () {
       const { engine, drivers } = yield* makeDrivers(2)
       const round = Effect.gen(function* () {
@@ -376,7 +376,7 @@ describe("between processes", () => {
     )
   }
 
-  it.live("fails alike in all processes where no path is left", () =>
+  it.live("fails with the same error in all processes where no path is left", () =>
     Effect.gen(function* () {
       const { addon, engine, group, answers } = yield* job(2, { forbid: noPath })
       const driver = yield* CopyDriver.make(addon, group)

@@ -31,7 +31,7 @@ const poisoned = (engine: TensorEngineShape, dtype: Tensor["dtype"], shape: Read
 
 const floatAt = (bytes: Uint8Array, at: number): number => new DataView(bytes.buffer).getFloat32(4 * at, true)
 
-describe.skipIf(process.platform !== "linux")("weights that somebody reads by their address", () => {
+describe.skipIf(process.platform !== "linux")("weights that a reader uses by their address", () => {
   for (const publish of ["copy", "exchange"] as const) {
     it.live(`${publish}: three updates of padded and quantized weights`, () =>
       Effect.gen(function* () {

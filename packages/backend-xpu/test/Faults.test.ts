@@ -134,7 +134,7 @@ describe.skipIf(lackOf("level-zero") !== undefined)(`planted faults, ${titleOf("
     "zexDriverReleaseImportedPointer"
   ]
 
-  it.live("an error of any call is told with its number, and the driver sees no misuse", () =>
+  it.live("an error of any call is reported with its number, and the driver sees no misuse", () =>
     Effect.gen(function* () {
       const nativeCode = 0x70000002
       const reported = new Set<string>()

@@ -243,7 +243,7 @@ for (const subject of subjects) {
       )
     )
 
-    it.live("tells how long copies took on the device, where asked", () =>
+    it.live("reports how long copies took on the device, on request", () =>
       withRig(
         subject,
         ({ replay, engine }) =>
@@ -266,7 +266,7 @@ for (const subject of subjects) {
 }
 
 describe.skipIf(lackOf("opencl") !== undefined)(`failures of ${titleOf("opencl")}`, () => {
-  it.live("a command that fails on the device is told with its number", () =>
+  it.live("a command that fails on the device is reported with its number", () =>
     withRig("opencl", (rig) =>
       Effect.gen(function* () {
         const { replay } = rig
@@ -284,7 +284,7 @@ describe.skipIf(lackOf("opencl") !== undefined)(`failures of ${titleOf("opencl")
 })
 
 describe.skipIf(lackOf("level-zero") !== undefined)(`failures of ${titleOf("level-zero")}`, () => {
-  it.live("a refused command is told with its function, name and number, and the next works", () =>
+  it.live("a refused command is reported with its function, name and number, and the next works", () =>
     withRig("level-zero", ({ replay, engine }) =>
       Effect.gen(function* () {
         const [slot, source] = yield* slotAndSource({ replay, engine }, 64, 1)

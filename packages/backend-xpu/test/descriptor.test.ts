@@ -98,7 +98,7 @@ describe("descriptor", () => {
     `with both loaders${needsBoth === undefined ? "" : `: ${needsBoth}`}`,
     () => {
       it.live(
-        "tells the drivers' own errors where loaders find no driver, and takes the other where one finds none",
+        "reports the drivers' own errors where no loader finds a driver, and takes the other driver where only one is missing",
         () =>
           Effect.gen(function* () {
             const answers = [{ ...noLevelZero, ...noOpenCl }, noLevelZero].map(probedApart)

@@ -392,7 +392,7 @@ describe("life", () => {
     )
   )
 
-  it.live("an agent that stops tells its clients, and one that follows makes the pair again", () =>
+  it.live("an agent that stops answers its clients, and the next agent makes the pair again", () =>
     Effect.scoped(
       Effect.gen(function* () {
         const cluster = yield* makeCluster({ deadline: "5 seconds" })
@@ -462,7 +462,7 @@ describe("life", () => {
     )
   )
 
-  it.live("replies expire, and nobody is told on the semaphore of a queue", () =>
+  it.live("replies expire, and the semaphore of a queue is never posted for one", () =>
     Effect.gen(function* () {
       const state = AgentStateMemory.make()
       const completions = makeCompletions(state, Duration.seconds(60))

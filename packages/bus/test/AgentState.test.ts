@@ -72,7 +72,7 @@ describe.skipIf(!hasLmdb)(`state${hasLmdb ? "" : ` (skipped: ${lmdbMissing})`}`,
     )
   )
 
-  it.live("a file that somebody removed is made anew; one of an earlier agent is emptied", () =>
+  it.live("a file that was removed is created again; a file of an earlier agent is emptied", () =>
     withFile((path) =>
       Effect.gen(function* () {
         const state = yield* open(path)

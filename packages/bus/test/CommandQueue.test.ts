@@ -207,7 +207,7 @@ describe.skipIf(!hasLmdb)(`in a file${hasLmdb ? "" : ` (skipped: ${lmdbMissing})
     )
   )
 
-  it.live("links, files that others can write, and files that are no queue are refused", () =>
+  it.live("links, files that others can write, and files that are not a queue are refused", () =>
     withFile((path, folder) =>
       Effect.gen(function* () {
         const target = join(folder, "target")
@@ -274,7 +274,7 @@ describe.skipIf(!hasLmdb)(`in a file${hasLmdb ? "" : ` (skipped: ${lmdbMissing})
         )
       )
 
-      it.live("what is no command is passed by, and its place is free again", () =>
+      it.live("an invalid entry is skipped, and its place is free again", () =>
         withFile((path) =>
           Effect.gen(function* () {
             const agent = yield* open(path)
@@ -286,7 +286,7 @@ describe.skipIf(!hasLmdb)(`in a file${hasLmdb ? "" : ` (skipped: ${lmdbMissing})
         )
       )
 
-      it.live("producers that die after their place, and before they tell of their command", () =>
+      it.live("a client that dies after taking a place and before posting its command costs no place", () =>
         withFile((path) =>
           Effect.gen(function* () {
             const agent = yield* open(path)

@@ -263,7 +263,7 @@ describe.skipIf(!canRun)(`tensors on GPUs${reason}`, () => {
   )
 
   it.live(
-    "memory that is gone, and pieces that leave their allocation, are refused and their counts given back",
+    "freed memory, and ranges that leave their allocation, are refused and their counts released",
     () =>
       inScope((folder) =>
         Effect.gen(function* () {

@@ -72,7 +72,7 @@ const behaviours = (views: Effect.Effect<MakeView, unknown, Scope.Scope>) => {
     )
   )
 
-  it.live("what never comes is told with what is there", () =>
+  it.live("a wait for missing keys fails and names the keys that are there", () =>
     Effect.scoped(
       Effect.gen(function* () {
         const store = yield* yield* views

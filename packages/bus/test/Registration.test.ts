@@ -37,7 +37,7 @@ describe("registrations", () => {
     assert.isUndefined(Result.getOrThrow(membersOf("p", a0, entriesOf([4, a0], [2, b]))))
   })
 
-  it("a rank whose attempt others refused ends with what they found, though their registrations are gone", () => {
+  it("a rank whose attempt others refused fails with their reason, though their registrations were removed", () => {
     const [own, other] = [registration(0, "a", "mine"), registration(1, "b", "theirs")]
     const refusal = refusalOf("p", other, entriesOf([0, own], [1, other]), "Pair p: agent 1 states something else.")
     assert.deepStrictEqual([...refusal.attempts].sort(), ["mine", "theirs", "theirs"])
@@ -49,7 +49,7 @@ describe("registrations", () => {
     }
   })
 
-  it("a refusal of an earlier attempt is history: told where ranks are missing, in nobody's way", () => {
+  it("a refusal of an earlier attempt is reported where ranks are missing, and stops no new attempt", () => {
     const [own, other] = [registration(0, "a", "second"), registration(1, "b", "theirs")]
     const old = refusalOf("p", other, entriesOf([0, registration(0, "a", "first")]), "It did not fit.")
     const waiting = entriesOf([0, own], [1, old])

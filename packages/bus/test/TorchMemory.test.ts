@@ -111,7 +111,7 @@ describe("host memory", () => {
     )
   )
 
-  it.live("memory that is gone, too short or has no owner; what was opened before goes back", () =>
+  it.live("memory that is freed, too short or without owner is refused, and what was opened before is released", () =>
     Effect.scoped(
       Effect.gen(function* () {
         const { a } = yield* onePair

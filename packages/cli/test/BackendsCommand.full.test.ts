@@ -90,7 +90,7 @@ describe("backends", () => {
     assert.match(failuresOf(ended)[0]!.message, /\(at .*spool\/index\.ts:2\)/)
   })
 
-  it("judges a backend of somebody else: what passed, what does not apply here, who it was", async () => {
+  it("tests a backend of another author, and reports what passed, what does not apply, and its package", async () => {
     const { code, report, resultOf } = await judge("moves one")
     assert.strictEqual(code, 0, JSON.stringify(report.services))
     assert.strictEqual(resultOf("moves one byte").status, "passed")
@@ -121,7 +121,7 @@ describe("backends", () => {
 })
 
 describe("backends conformance", () => {
-  it("tells of a process that crashed first, by its message and the line of the driver", async () => {
+  it("reports the process that crashed first, by its message and the line of the driver", async () => {
     const { code, report, resultOf } = await judge("programs without", [
       [
         "spool/driver.ts",
@@ -143,7 +143,7 @@ describe("backends conformance", () => {
     assert.include(describeReport(report), "rank 1 crashed: ")
   })
 
-  it("tells of a layer that throws by its message and the line, in every case and in bench", async () => {
+  it("reports a layer that throws by its message and the line, in every case and in bench", async () => {
     const change: Change = [
       "spool/driver.ts",
       "const group = yield* ProcessGroup\n",
@@ -348,7 +348,7 @@ describe("bench", () => {
     }
   })
 
-  it("tells no figures of a driver that spoils bytes", async () => {
+  it("reports no figures of a driver that spoils bytes", async () => {
     using folder = scratch()
     writeSpool(folder.path, [["spool/driver.ts", "into.set(arrived)", "into.set(arrived.map(() => 0x55))"]])
     const args = ["bench", "--backend", "spool", "--backend-package", "./spool", "--bytes", "8", "--json"]

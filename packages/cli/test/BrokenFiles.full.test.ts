@@ -85,7 +85,7 @@ const damages: ReadonlyArray<Damage> = [
     /version/
   ),
   byManifest(
-    "a key that nobody knows",
+    "an unknown key",
     (m) => {
       m.layout.cp = 2
     },
@@ -185,7 +185,7 @@ const damages: ReadonlyArray<Damage> = [
     "cut"
   ),
   byManifest(
-    "a piece outside of what the file holds",
+    "a piece outside what the file holds",
     (m) => {
       m.shards[1]!.tensors[0]!.pieces[0]!.local = [
         [1, 3],

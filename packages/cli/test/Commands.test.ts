@@ -51,7 +51,7 @@ describe("wrong usage ends with 2", () => {
 })
 
 describe("wrong usage", () => {
-  it("is told in a few lines on standard error, with the usage and where the help is", async () => {
+  it("is reported in a few lines on standard error, with the usage and where the help is", async () => {
     const [flag, name, help, group] = await runAll([
       ["plan", mnist, "--to", "tp=x"],
       ["backends", "prob"],
@@ -266,7 +266,7 @@ describe("reshard", () => {
     }
   })
 
-  it("a backend that cannot work here says why, and one that nobody knows is refused", async () => {
+  it("a backend that cannot work here says why, and an unknown one is refused", async () => {
     const args = ["reshard", mnist, "--to", "tp=2", "--rules", mnistRules, "--json", "--backend"]
     interface BackendsJson {
       readonly backends: ReadonlyArray<{

@@ -30,7 +30,7 @@ const start = (environment: NodeJS.ProcessEnv) => {
 }
 
 describe("compiled code", () => {
-  it("is kept in the user's cache, for nobody else", () => {
+  it("is kept in the user's cache, readable by this user only", () => {
     const home = makeHome()
     start({ HOME: home })
     const folder = path.join(home, ".cache/tensorferry/compiled")

@@ -53,7 +53,7 @@ describe("what is asked for", () => {
 })
 
 describe("the command", () => {
-  it("quantizes on the way, either side alike, and both are within tolerance of the checkpoint", async () => {
+  it("quantizes on the way with the same bytes by either side, within tolerance of the checkpoint", async () => {
     using folder = scratch()
     const model = join(folder.path, "model.safetensors")
     await Effect.runPromise(

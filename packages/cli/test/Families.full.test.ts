@@ -452,7 +452,7 @@ describe("made-up data", () => {
     }).pipe(Effect.scoped)
   )
 
-  it.effect("of files that are no shapes is refused", () =>
+  it.effect("of files that do not hold shapes is refused", () =>
     Effect.gen(function* () {
       using folder = scratch()
       const file = join(folder.path, "shapes.json")

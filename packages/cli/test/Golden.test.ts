@@ -32,7 +32,7 @@ it("a folder that is missing, is a file, or is not named", () => {
   }
 })
 
-it("sets that are not covered, and files that are no data", () => {
+it("sets that are not covered, and files that are not data, are named", () => {
   using folder = scratch()
   for (const name of ["unknown", "dtype_casts"]) {
     mkdirSync(join(folder.path, name))

@@ -79,7 +79,7 @@ describe("what the command says about itself", () => {
     assert.strictEqual(ended.stdout.trimEnd(), stripVTControlCharacters(texts().plan!))
   })
 
-  it("tells defaults, and what arguments are", () => {
+  it("shows defaults, and what arguments are", () => {
     const wanted: ReadonlyArray<readonly [name: string, lines: ReadonlyArray<RegExp>]> = [
       ["replay bench", [/--rows .*4096/, /--width .*256/, /--ring .*2 by/, /--ticks .*100 by/, /--compute .*20 by/]],
       ["replay demo", [/--ticks .*20 by/]],

@@ -33,7 +33,7 @@ describe("a rank that comes late to a failed job", () => {
       const error = yield* Effect.flip(late.barrier("copy"))
       assert.strictEqual(error.reason._tag, "PeerGone")
       assert.deepStrictEqual([...error.ranks], [2], error.message)
-      assert.include(error.message, "Rank 2 was lost")
+      assert.include(error.message, "Rank 2 left the group")
       yield* Scope.close(scopes[1]!, Exit.void)
     })
   )

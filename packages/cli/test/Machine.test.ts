@@ -124,7 +124,7 @@ describe("memory", () => {
     assert.isUndefined(groupLimit(unlimited.files, old))
   })
 
-  it("is told in one line each", () => {
+  it("is shown in one line each", () => {
     using root = rootWith({
       "proc/meminfo": "MemTotal:       24683656 kB\nMemFree:        22794464 kB\nMemAvailable:   24245316 kB\n",
       "proc/self/cgroup": first,
@@ -307,7 +307,7 @@ describe("devices", () => {
     const { "dev/nvidia-uvm": _, ...rest } = nvidia
     using root = rootWith(rest)
     const [absent] = deviceFacts(findDevices(root.files))
-    assert.include(absent!.remedy, "/dev/nvidia-uvm is not here")
+    assert.include(absent!.remedy, "/dev/nvidia-uvm is missing")
     assert.include(absent!.summary, "2 of 3 device files usable")
     const locked: SystemFiles = { ...root.files, access: () => "denied" }
     const [denied] = deviceFacts(findDevices(locked))

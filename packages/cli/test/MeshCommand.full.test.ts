@@ -222,7 +222,7 @@ describe("plan", () => {
 })
 
 describe("plan --explain", () => {
-  it("tells a rank's chunks between meshes, by peer", async () => {
+  it("explains a rank's chunks between meshes, by peer", async () => {
     const args = planned("2x2:P(sum),S0", "4@2:S1", "6x8", "--dtype", "float32", "--explain", "2")
     const [text, asJson] = (await runAll([args, [...args, "--json"]])) as [Ended, Ended]
     assert.strictEqual(text.code, 0, text.stderr)
@@ -243,7 +243,7 @@ describe("plan --explain", () => {
     for (const step of explanation!.groups.flatMap(({ steps }) => steps)) assert.strictEqual(step.region.length, 2)
   })
 
-  it("tells a rank's operations between parallel layouts", async () => {
+  it("explains a rank's operations between parallel layouts", async () => {
     const args = ["plan", mnist, "--to", "tp=3", "--rules", mnistRules, "--explain", "0"]
     const [text, asJson] = (await runAll([args, [...args, "--json"]])) as [Ended, Ended]
     assert.strictEqual(text.code, 0, text.stderr)

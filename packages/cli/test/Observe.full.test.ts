@@ -212,7 +212,7 @@ describe("the record of a real reshard", () => {
     })
   }
 
-  it("of another version is refused as such, and what is no record by what it is", () => {
+  it("of another version is refused as such, and a file that is not a record by what is wrong", () => {
     for (const [text, reason] of [
       [JSON.stringify({ ...readRecord(), version: 2 }), "UnknownVersion"],
       ["{", "InvalidRecord"],

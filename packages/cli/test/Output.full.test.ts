@@ -102,7 +102,7 @@ describe("the output", () => {
     assert.deepStrictEqual(readdirSync(out).sort(), files)
   })
 
-  it("a folder that is filled by somebody else meanwhile: kept as it is", async () => {
+  it("a folder that another process fills meanwhile is left unchanged", async () => {
     using folder = scratch()
     const out = join(folder.path, "out")
     const command = start(args(out))

@@ -12,7 +12,7 @@ describe("docs/backends.md", () => {
     assert.strictEqual(status, 0, stderr)
   })
 
-  it("tells of every backend that is shipped, where its devices are simulated, and of no failure", () => {
+  it("lists every shipped backend, says where its devices are simulated, and has no failure", () => {
     const all = readdirSync(reports).map((file) => decode(readFileSync(join(reports, file), "utf8")))
     assert.sameMembers(
       all.map(({ backend }) => backend),

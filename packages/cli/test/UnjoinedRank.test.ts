@@ -41,7 +41,7 @@ describe("a rank that fails before the ranks have met", () => {
   )
 })
 
-describe("a rank that is told what it cannot read", () => {
+describe("a rank that gets a job description that it cannot read", () => {
   const decode = Schema.decodeUnknownSync(FromRank)
 
   it("says so and ends", { timeout: 60_000 }, async () => {

@@ -234,7 +234,7 @@ describe("libraries", () => {
 })
 
 describe("devices", () => {
-  it.live("tell what they are", () =>
+  it.live("describe themselves", () =>
     simulated(
       "devices=3 peers=0-1 memory=64m capability=8.6 processors=7 name=Some-GPU",
       Effect.gen(function* () {
@@ -471,7 +471,7 @@ describe("memory", () => {
     )
   )
 
-  it.live("that JavaScript forgets is given back", () =>
+  it.live("that JavaScript forgets is released", () =>
     onDevice("", function* (addon, device) {
       setFlagsFromString("--expose-gc")
       const collect: () => void = runInNewContext("gc")

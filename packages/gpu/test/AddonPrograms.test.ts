@@ -156,7 +156,7 @@ describe("steps", () => {
     })
   )
 
-  it.live("tell times of spans and bytes on the way", () =>
+  it.live("report times of spans and bytes on the way", () =>
     onDevice("seed=3", function* (addon, device) {
       const memory = yield* allocate(addon, device, 1 << 20)
       const steps = new StepTable()

@@ -179,7 +179,7 @@ describe("DeviceMemory", () => {
     )
   )
 
-  it.live("maps memory of another process until the scope ends, and hands it to nobody", () =>
+  it.live("maps memory of another process until the scope ends, and passes it to no third process", () =>
     clean(
       "",
       Effect.gen(function* () {

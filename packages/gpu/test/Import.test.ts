@@ -64,7 +64,7 @@ const withExporter = <A, E>(
 const residentKilobytes = () => Number(/VmRSS:\s+(\d+)/.exec(readFileSync("/proc/self/status", "utf8"))?.[1])
 
 describe("memory of other processes", () => {
-  it.live("pieces of one allocation share a mapping and a block, and show the owner's bytes", () =>
+  it.live("ranges of one allocation share a mapping and a block, and show the owner's bytes", () =>
     withExporter(({ handle, offset, length, imports, engine }) =>
       Effect.gen(function* () {
         const whole = yield* imports.open({ handle, byteOffset: offset, byteLength: length })
@@ -104,7 +104,7 @@ describe("memory of other processes", () => {
     )
   )
 
-  it.live("pieces that leave their allocation, and bytes that are no handle, are refused", () =>
+  it.live("ranges that leave their allocation, and bytes that are not a handle, are refused", () =>
     withExporter(({ handle, offset, length, imports }) =>
       Effect.gen(function* () {
         for (const [byteOffset, byteLength] of [

@@ -44,7 +44,7 @@ describe("Sharing", () => {
     assert.deepStrictEqual(sharing.revoked(4), [])
   })
 
-  it("keeps spare blocks, and blocks of nobody's business", () => {
+  it("keeps spare blocks, and blocks that are not shared", () => {
     const sharing = makeSharing()
     const [spare, other] = [makeBlock(1), makeBlock(2)]
     spare.state.isEmpty = spare.state.isSpare = other.state.isEmpty = true
@@ -52,7 +52,7 @@ describe("Sharing", () => {
     assert.deepStrictEqual(sharing.revoked(1), [])
   })
 
-  it("tells again after the drivers were built anew", () => {
+  it("publishes again after the drivers were built again", () => {
     const sharing = makeSharing()
     const { block, state } = makeBlock(5)
     sharing.share(block)
@@ -66,7 +66,7 @@ describe("Sharing", () => {
     assert.strictEqual(state.reclaimed, 1)
   })
 
-  it("lets go of everything when all have parted, unless a driver has begun since", () => {
+  it("releases everything when all drivers are closed, unless one has started since", () => {
     const sharing = makeSharing()
     const { block, state } = makeBlock(5)
     const first = sharing.restart()
@@ -80,7 +80,7 @@ describe("Sharing", () => {
     assert.strictEqual(block.sharings.size, 0)
   })
 
-  it("lets go of a block for one job only", () => {
+  it("releases a block for one job only", () => {
     const [one, two] = [makeSharing(), makeSharing()]
     const { block, state } = makeBlock(5)
     one.share(block)

@@ -15,7 +15,7 @@ const facts: DirectionFacts = {
 const direction = (changes: Partial<DirectionFacts>) => Result.getOrElse(directionOf({ ...facts, ...changes }), String)
 
 describe("directionOf", () => {
-  it("pushes both ways at once, and pulls otherwise, unless told to", () => {
+  it("pushes when bytes flow both ways, and pulls otherwise, unless an option decides", () => {
     assert.strictEqual(direction({}), "push")
     assert.strictEqual(direction({ isDuplex: false }), "pull")
     assert.strictEqual(direction({ isDuplex: false, preference: "push" }), "push")

@@ -48,14 +48,14 @@ describe("cutWindows", () => {
     ])
   })
 
-  it("counts operations, packed pieces as one", () => {
+  it("counts operations, and packed parts as one", () => {
     assert.deepStrictEqual(cutWindows([own(1), small(1), own(1), small(1), own(1)], limits), [
       { begin: 0, end: 4 },
       { begin: 4, end: 5 }
     ])
   })
 
-  it("gives a piece beyond all limits a window of its own", () => {
+  it("gives a part beyond all limits a window of its own", () => {
     assert.deepStrictEqual(cutWindows([own(1), own(1_000_000), own(1)], limits), [
       { begin: 0, end: 1 },
       { begin: 1, end: 2 },
@@ -65,7 +65,7 @@ describe("cutWindows", () => {
 
   const Piece = Schema.Struct({ byteLength: between(1, 2000), isOwn: Schema.Boolean, isStaged: Schema.Boolean })
   it.prop(
-    "covers all pieces in order within the limits",
+    "covers all parts in order within the limits",
     { pieces: Arbitrary.array(Arbitrary.schema(Piece), { maxLength: 40 }), peers: Arbitrary.schema(between(1, 9)) },
     ({ pieces, peers }) => {
       const wanted = windowLimits(20_000 * peers, peers)

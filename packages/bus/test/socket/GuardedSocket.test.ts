@@ -231,7 +231,7 @@ describe("GuardedSocket", () => {
     })
   )
 
-  it.live("gives up a peer that does not read", () =>
+  it.live("closes the connection of a peer that does not read", () =>
     Effect.gen(function* () {
       const over = yield* Deferred.make<string>()
       const port = yield* serve({
@@ -247,7 +247,7 @@ describe("GuardedSocket", () => {
     })
   )
 
-  it.live("tells the end once, with a reason, after all frames that came before it", () =>
+  it.live("reports the end once, with a reason, after all frames that came before it", () =>
     Effect.gen(function* () {
       const port = yield* serve({
         attend: (socket) => {
