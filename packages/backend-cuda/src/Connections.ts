@@ -3,7 +3,7 @@
  * The communicator of a driver's group: made when first needed, by all ranks together, and again after it broke.
  *
  * Invariant: connections have numbers that count on all ranks alike; a broken one is never used again. An abort on one rank
- * breaks it for all, so ranks tell each other which one they have and make a new one unless all have the same.
+ * breaks it for all, so ranks compare which one they have and make a new one unless all have the same.
  */
 import type { CopyDriverError } from "@tensorferry/core/service/CopyDriver"
 import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * What ranks tell each other before a transfer: who they are, where their parts lie, and what peers must let go of. JSON,
+ * What ranks publish before a transfer: who they are, where their parts lie, and what peers must release. JSON,
  * with the list for each peer as a text of its own, so that a rank decodes only what concerns it.
  *
  * Invariant: what a peer says is decoded here before anything uses it; numbers are exact, addresses below 2^53. That a

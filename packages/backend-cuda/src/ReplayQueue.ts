@@ -18,15 +18,15 @@ import type * as EffectScope from "effect/Scope"
 
 /** How copies are queued. Every way keeps the contract; they differ in what the link and the submitter pay. */
 export interface ReplayWay {
-  /** Slots take turns among so many streams: while one tells that its copy has ended, the link carries the next one's. */
+  /** Slots take turns among so many streams: while one reports its copy's end, the link carries the next one's. */
   readonly streams: number
   /** Where more copies than this are under way on a stream, so many share an event. */
   readonly copiesPerEvent: number
-  /** Events tell time. */
+  /** Events record the time. */
   readonly isTimed: boolean
 }
 
-/** An event that tells time keeps the link idle for longer than one that does not, so copies are timed only when asked. */
+/** An event with a timestamp keeps the link idle for longer than a plain one, so copies are timed only when asked. */
 export const replayWay: ReplayWay = { streams: 1, copiesPerEvent: 1, isTimed: false }
 
 /** Dense slots, one behind the other on either side, and how they are copied. */
@@ -36,7 +36,7 @@ export interface RawSlots {
   readonly source: bigint
   readonly byteLength: number
   readonly slots: number
-  /** What tells that copies have ended: behind every so many of a stream. */
+  /** Events that signal the end of copies, one behind every so many of a stream. */
   readonly signal: keyof typeof rawSignals
   readonly streams: number
   readonly copiesPerSignal: number

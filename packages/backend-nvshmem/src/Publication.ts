@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * What PEs tell each other in a preparation. What a peer says is decoded here before anything uses it.
+ * What PEs publish in a preparation. What a peer sends is decoded here before anything uses it.
  */
 
 import { decodeOutcome } from "@tensorferry/native/driver/Outcome"

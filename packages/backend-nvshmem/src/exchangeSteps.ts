@@ -4,7 +4,7 @@
  * and for other PEs on the device alone.
  *
  * Invariants: a slot is written only with its owner's leave, which is given when it is unpacked; a slot for packing is
- * packed anew when its put has read it. What waits for an iteration waits only for earlier ones.
+ * packed again when its put has read it. What waits for an iteration waits only for earlier ones.
  */
 import type { Span } from "@tensorferry/gpu/RunTimes"
 import { eventLimit, type StreamNumber } from "@tensorferry/gpu/StepTable"

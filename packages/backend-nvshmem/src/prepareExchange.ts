@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * A preparation on one rank: tells the others what it has to send, agrees with them on the job and the schedule, and makes
+ * A preparation on one rank: publishes what it has to send, agrees with them on the job and the schedule, and makes
  * the program of its part.
  *
  * Invariant: the collectives are reached by every rank whatever fails between them, each reports the failures so far, and

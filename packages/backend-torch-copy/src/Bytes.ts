@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * Natural numbers as bytes, seven bits each, the lowest first: most numbers that ranks tell each other are small.
+ * Natural numbers as bytes, seven bits each, the lowest first: most numbers that ranks exchange are small.
  *
  * Invariant: a reader never looks beyond its bytes. After a fault it answers zeros and `isSound` stays false, so that a
  * decoder checks once at its end; counts are to be checked by `hasRoomFor` before anything is allocated for them.

@@ -4,7 +4,7 @@
  *
  * Invariants: a file is closed when its last storage is gone, but for one empty file kept for the next small storage;
  * memory handed out reads as zero; memory of other processes is mapped copy-on-write, so nothing done here reaches it,
- * unless it is opened to be written together.
+ * unless it is opened by `openShared`.
  */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
 import {

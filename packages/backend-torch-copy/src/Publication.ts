@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * What ranks tell each other before a transfer: where the sender's parts lie. Short statements are JSON, the lists of
+ * What ranks publish before a transfer: where the sender's parts lie. Short statements are JSON, the lists of
  * parts are bytes: there are thousands of them, and each rank reads only its own.
  *
  * Invariant: what a peer says is decoded here before anything uses it; numbers are exact, addresses below 2^53. That a

@@ -38,7 +38,7 @@ export interface DeviceFacts {
   readonly name: string
   readonly kind: "gpu" | "accelerator" | "cpu"
   readonly driverVersion: string
-  /** 0 where the driver does not tell. */
+  /** 0 where the driver does not report it. */
   readonly totalBytes: number
   readonly maxAllocationBytes: number
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * Replay slots on one device: copies on a queue of their own, whose events tell when they are done.
+ * Replay slots on one device: copies on a queue of their own, whose events signal when they are done.
  *
  * Invariants: a start is one native call. Host memory that goes away while a copy reads it goes after the copy, for which
  * whoever frees it waits. A stream that is not one of this device's queues is served by a wait of the host: an event

@@ -35,7 +35,7 @@ export interface Xpu {
   readonly capabilities: XpuCapabilities
   /** Starts work and waits; interruption cancels it and waits for that. */
   readonly run: <A>(start: Start<A>) => Effect.Effect<A, NativeFailure>
-  /** A copy was started whose end nobody tells: memory is freed only behind it. */
+  /** A copy was started whose end is not reported: memory is freed only behind it. */
   readonly copyStarted: () => void
   /** Ends when everything that runs now has ended: true; or after a while, when it has not. */
   readonly settled: Effect.Effect<boolean>

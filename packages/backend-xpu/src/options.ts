@@ -50,7 +50,7 @@ export const optionNames = Object.keys(Fields.fields)
 /** Environment variables, as `process.env` holds them. */
 export type Environment = { readonly [name: string]: string | undefined }
 
-/** The number of this process among those of its machine, as launchers tell it; 0 where none does. */
+/** The number of this process among those of its machine, as launchers state it; 0 where none does. */
 const localRankVariables = ["LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "RANK"]
 
 /** The device that an option or the launcher's environment chooses among `count`. */

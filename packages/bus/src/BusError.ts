@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/** Why a command of the tensor bus failed: as the agent tells it, and as the client gets it. */
+/** Why a command of the tensor bus failed: as the agent reports it, and as the client gets it. */
 import { ReasonError, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
 import * as Schema from "effect/Schema"
 

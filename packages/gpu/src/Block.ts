@@ -35,14 +35,14 @@ export const nextBlockNumber = (): number => ++lastNumber
 
 /** Which blocks the ranks of a job may have mapped; see `makeSharing`. */
 export interface Sharing {
-  /** The block is about to be told to peers. */
+  /** The block is about to be published to peers. */
   readonly share: (block: Block) => void
-  /** Numbers of the blocks that peers must let go of, to be told with this publication. */
+  /** Numbers of the blocks that peers must release, to be sent with this publication. */
   readonly revoked: (publication: number) => ReadonlyArray<number>
   /** All ranks have carried out what publications up to this one said. */
   readonly settle: (publication: number) => void
   /**
-   * A driver begins: publications are counted anew, and what was told must be told again. The function that it gives back
+   * A driver begins: publications are counted again, and all are sent again. The function that it gives back
    * is for when all ranks have closed their mappings: unless another driver has begun, nobody knows any block any more.
    */
   readonly restart: () => () => void

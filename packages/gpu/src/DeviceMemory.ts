@@ -54,7 +54,7 @@ export interface DeviceMemory {
     byteOffset: number,
     byteLength: number
   ) => Effect.Effect<Storage, TensorError, EffectScope.Scope>
-  /** What the ranks of a group may know of this memory by drivers of this name; outlives drivers that are built anew. */
+  /** What the ranks of a group may know of this memory by drivers of this name; outlives these drivers. */
   readonly sharingWith: (group: ProcessGroupShape, driver: string) => Sharing
   /** How ranks part that may have this memory mapped. */
   readonly shutdown: ShutdownBarrier

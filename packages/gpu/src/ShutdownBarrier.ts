@@ -49,5 +49,5 @@ export const makeShutdownBarrier = () => {
   }
 }
 
-/** How drivers say farewell, and how memory waits for those of others. */
+/** How drivers report their end, and how memory waits for those of others. */
 export type ShutdownBarrier = ReturnType<typeof makeShutdownBarrier>

@@ -73,7 +73,7 @@ export const kernelCacheFolder = (options: GpuOptions, environment: Environment 
   return home !== undefined && path.isAbsolute(home) ? path.join(home, ".cache", "tensorferry") : undefined
 }
 
-/** The number of this process among those of its machine, as launchers tell it; 0 where none does. */
+/** The number of this process among those of its machine, as launchers state it; 0 where none does. */
 const localRankVariables = ["LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "RANK"]
 
 /** The device that an option or the launcher's environment chooses among `count`. */

@@ -23,7 +23,7 @@ export const ModelReason = Schema.Union([
   reason("Unsupported"),
   /** A rank ended without a result. */
   reason("RankEnded"),
-  /** A rank was told a job that it cannot read. */
+  /** A rank got a job description that it cannot read. */
   reason("InvalidJob"),
   /** A file of shapes is not one. */
   reason("InvalidShapes"),

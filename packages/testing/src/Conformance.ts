@@ -68,7 +68,7 @@ export const CaseResult = Schema.Struct({
 })
 export type CaseResult = typeof CaseResult.Type
 
-/** How one rank's part of a case ended. Plain data, so that processes can tell each other. */
+/** How one rank's part of a case ended. Plain data, so that processes can send it. */
 export const RankOutcome = Schema.Struct({
   rank: Schema.Int,
   status: CaseResult.fields.status,
@@ -92,7 +92,7 @@ const frames = (defect: unknown): string => {
   return at < 0 ? "" : `\n${stack.slice(at)}`
 }
 
-/** What failed, without the stack of the kit itself; defects are told with their place first, and keep their stack below. */
+/** What failed, without the stack of the kit itself; defects name their place first, and keep their stack below. */
 export const describeCause = (cause: Cause.Cause<unknown>): string =>
   cause.reasons
     .map((reason) => {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * Copies that have started and end when they are told to, streams of work behind them, and memory that is given out again
+ * Copies that have started and end when a test says so, streams of work behind them, and memory that is given out again
  * at the same address: what a delayed replay device is made of.
  *
  * Invariant: bytes move when a copy ends and at no other time.

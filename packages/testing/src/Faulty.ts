@@ -16,7 +16,7 @@ import * as Layer from "effect/Layer"
 
 /** What becomes of the call at the fault's step. */
 export type FaultAction =
-  /** The call fails with this scope; "service" demands that the driver is built anew. */
+  /** The call fails with this scope; "service" demands that the driver is built again. */
   | { readonly _tag: "Fail"; readonly scope: FailureScope }
   /** The call never ends. */
   | { readonly _tag: "Stall" }

@@ -51,7 +51,7 @@ export interface LoopbackNetwork {
   readonly meet: (key: string) => Meeting
   /** The number of the next message of a rank's half of a pair, so that messages of different runs never mix. */
   readonly next: (rank: Rank, pair: string) => number
-  /** A rank's driver begins anew: its counts start from 0, and nobody waits for what it had offered. */
+  /** A rank's driver begins again: its counts start from 0, and nobody waits for what it had offered. */
   readonly join: (rank: Rank) => Effect.Effect<void>
   /** Fails every open meeting with a rank. */
   readonly abandon: (rank: Rank) => Effect.Effect<void>

@@ -19,7 +19,7 @@ export type { DriverLie, EngineLie, Lie } from "./lies/Lie.ts"
 /** Lies of a driver with `gather`, over host memory. */
 export const driverLies: ReadonlyArray<DriverLie> = [...messageLies, ...programLies]
 
-/** The driver of a layer, telling a lie. Each build lies anew. */
+/** The driver of a layer, with a lie. Each build lies again. */
 export const lyingDriver = <E>(
   lie: DriverLie,
   driver: Layer.Layer<CopyDriver, E, ProcessGroup | TensorEngine>

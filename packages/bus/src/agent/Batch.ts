@@ -262,7 +262,7 @@ interface Failure {
   readonly ranks?: ReadonlyArray<number>
 }
 
-/** What moved went wrong; the ranks of the group are told as agents. */
+/** A transfer failed; the error names the ranks of the group as agents. */
 const transferFailed = (batch: Batch, error: Failure): BusError => {
   const { pair, id } = batch
   const agents = (error.ranks ?? []).map((rank) => pair.members.agents[rank]).filter((agent) => agent !== undefined)

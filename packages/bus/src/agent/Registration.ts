@@ -16,7 +16,7 @@ import type { Entries } from "../store/KeyValueStore.ts"
 
 export const Registration = Schema.Struct({
   version: Schema.Literal(1),
-  /** Names one run of one agent, so that a restarted one is told from the one before. */
+  /** Names one run of one agent, so that a restarted one differs from the one before. */
   instance: Schema.String,
   /** Names this attempt to make the pair. */
   attempt: Schema.String,
@@ -170,7 +170,7 @@ export const membersOf = (
   })
 }
 
-/** What others are told where this rank finds that the registrations do not fit. */
+/** What other ranks get where this rank finds that the registrations do not match. */
 export const refusalOf = (pair: string, own: Registration, entries: Entries, detail: string): Refusal => {
   const read = readRegistrations(pair, own, entries)
   const others = Result.isSuccess(read) ? read.success : []

@@ -4,11 +4,11 @@
  * client how it went.
  *
  * Contract
- * - Every command ends within the deadline, well or with a typed error that names what failed; its client is told in both
+ * - Every command ends within the deadline, well or with a typed error that names what failed; its client learns both
  *   cases. Clients that know replies get the error, all others at least the completion.
  * - Commands on one pair or batch are carried out in the order of their arrival; others run side by side.
  * - Tensors are used where they lie. A client that dies leaves nothing behind: its batches are dropped within seconds.
- * - When the scope ends, commands under way are ended and told "Stopping"; pairs, batches, names and files go.
+ * - When the scope ends, commands under way end with "Stopping"; pairs, batches, names and files are removed.
  */
 
 import { randomUUID } from "node:crypto"

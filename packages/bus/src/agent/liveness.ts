@@ -2,7 +2,7 @@
 /** Whether a client's process still lives. Reads /proc; a process that cannot be seen from here counts as unknown. */
 import { processStart } from "@tensorferry/core/base/processStart"
 
-/** A process, told from a later one with the same number where that is known. */
+/** A process, distinguished from a later one with the same number where that is known. */
 export interface Owner {
   readonly pid: number
   readonly processStart: string | undefined

@@ -3,7 +3,7 @@
  * A process's way to its agent: sends commands, waits for their completion, and turns replies into typed errors.
  *
  * Contract
- * - Each call ends when the agent is done with the command, or fails: with what the agent tells, with "AgentGone" when its
+ * - Each call ends when the agent is done with the command, or fails: with the agent's error, with "AgentGone" when its
  *   heartbeat is missing, or with "DeadlineExceeded".
  * - Tensors are shared, not copied; they must stay alive until their batch is cleaned up.
  * - An interrupted call leaves no semaphore behind; the agent may carry out the command all the same.
@@ -164,7 +164,7 @@ export const make = Effect.fnUntraced(function* (options: ClientOptions = {}) {
           }
           yield* checkHeartbeat(op)
         }
-        // Where the agent made its state anew in the meantime, the wait looked into the old one.
+        // Where the agent made its state again in the meantime, the wait looked into the old one.
         const bytes = completed.reply ?? (yield* Effect.mapError(state.get(replyKey(name)), failed(op)))
         const reply = bytes === undefined ? undefined : decodeReply(bytes)
         if (reply === undefined) return yield* gone(op, "The command was completed without a reply.")

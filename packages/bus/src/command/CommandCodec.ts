@@ -3,7 +3,7 @@
  * Commands as bytes. Owns the names and the order of fields on the wire.
  *
  * Invariant: what is written is what other clients write, byte for byte; what is read is exactly what they accept. The tag
- * may stand anywhere, unknown fields are passed by, of a repeated field the last counts, a float may come as a whole
+ * may stand anywhere, unknown fields are ignored, of a repeated field the last counts, a float may come as a whole
  * number; anything else is an error that names the field.
  */
 import * as Result from "effect/Result"

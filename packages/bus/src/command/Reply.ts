@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * How an agent tells a client what became of a command: well, or which error it was. Stands in the agent's state under
+ * How an agent reports to a client how a command ended: well, or with which error. Stands in the agent's state under
  * the name of the command's semaphore until it expires; clients that know nothing of replies lose nothing.
  */
 import { ReasonFields } from "@tensorferry/core/base/Reason"

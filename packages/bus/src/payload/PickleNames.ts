@@ -42,7 +42,7 @@ const names: ReadonlyMap<string, PickleName> = new Map<string, PickleName>([
   ["torch.nn.parameter\nParameter", "Parameter"],
   ["torch.storage\nUntypedStorage", "UntypedStorage"],
   ["torch.storage\nTypedStorage", "TypedStorage"],
-  // Types that exist there but not here are told apart from names that have no business in a payload.
+  // Types that exist there but not here are distinguished from names that have no business in a payload.
   ...[...dtypes, "complex128", "complex32", "half", "float", "double"].map(
     (dtype) => [`torch\n${dtype}`, `dtype ${dtype}`] as const
   )

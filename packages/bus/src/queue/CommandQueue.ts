@@ -5,7 +5,7 @@
  * Contract
  * - Any number of processes put commands in, one agent takes them out, in the order in which they were put in.
  * - A full queue makes `enqueue` wait, and fail with "Full" at its deadline; nothing is ever overwritten or lost.
- * - What is no command is passed by, logged and counted; its place is free again.
+ * - An invalid entry is skipped, logged and counted; its place is free again.
  * - Waiting never blocks the JavaScript thread and can be interrupted.
  */
 import { ReasonError, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
@@ -50,7 +50,7 @@ export interface CommandQueueStatus {
   /** What the counters say: commands that wait, places that are free. */
   readonly items: number
   readonly space: number
-  /** Entries that this process passed by because they were no commands. */
+  /** Entries that this process skipped because they were not commands. */
   readonly refused: number
 }
 

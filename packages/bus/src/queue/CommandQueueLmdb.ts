@@ -103,7 +103,7 @@ export const make = Effect.fnUntraced(function* (options: LmdbQueueOptions) {
   const putPool = yield* Effect.mapError(acquirePool(addon, 1), fail)
   const takePool = yield* Effect.mapError(acquirePool(addon, 1), fail)
   let refused = 0
-  /** Taken out and told to nobody yet: a wait that is interrupted in its last moment has taken all the same. */
+  /** Taken out and not yet returned: a wait that is interrupted in its last moment has taken all the same. */
   const taken: Array<Uint8Array> = []
 
   const open = runJob<NativeQueue>(
@@ -135,7 +135,7 @@ export const make = Effect.fnUntraced(function* (options: LmdbQueueOptions) {
         )
       )
     })
-  /** The queue that is open; opened anew where the caller found `gone` to be replaced. */
+  /** The queue that is open; opened again where the caller found `gone` to be replaced. */
   const queueUnless = (gone: NativeQueue | undefined) =>
     Effect.suspend(() => (isOpenBut(gone) ? Effect.succeed(current!) : Semaphore.withPermits(turn, 1)(reopen(gone))))
   const use = <A>(

@@ -22,7 +22,7 @@ export const writeCommands = (
       )
 }
 
-/** The commands among these bytes; `refused` is told how many were none. */
+/** The commands among these bytes; `refused` gets the number of the others. */
 export const readCommands = (
   entries: ReadonlyArray<Uint8Array>,
   refused: (count: number) => void

@@ -66,7 +66,7 @@ export const attach = (socket: Socket, limits: SocketLimits): FramedSocket => {
   let sink: FrameSink | undefined
   let wake: (() => void) | undefined
   let why: string | undefined
-  /** Given up by this end: what comes now is nobody's. */
+  /** Closed by this end: what arrives now is ignored. */
   let isDropped = false
   let isClosed = false
 

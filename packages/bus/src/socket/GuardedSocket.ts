@@ -159,7 +159,7 @@ export interface Listener<Claim> {
   readonly attend: (socket: FramedSocket, claim: Claim) => void
   /** Hears of every connection that was turned away, before the peer does. */
   readonly refused?: (refusal: SocketRefused, peer: string) => Effect.Effect<void>
-  /** Runs once a peer that was turned away has been told. */
+  /** Runs after a refused peer got its answer. */
   readonly refusedAndTold?: (refusal: SocketRefused, peer: string) => Effect.Effect<void>
 }
 

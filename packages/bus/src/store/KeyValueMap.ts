@@ -2,7 +2,7 @@
 /**
  * Entries in memory with their watchers: what a store serves, and what a store within one process is.
  *
- * Invariant: a watcher is told once for any number of changes since it last looked.
+ * Invariant: a watcher is notified once for any number of changes since it last looked.
  */
 import type { Entries } from "./KeyValueStore.ts"
 

@@ -3,7 +3,7 @@
  * A store in etcd, through the JSON gateway that every etcd serves, so that no client library is needed.
  *
  * Ephemeral entries belong to a lease that this process keeps alive; when the lease is lost, as after a long stop of the
- * process, a new one is taken and the entries are put again. A watch that breaks is begun anew.
+ * process, a new one is taken and the entries are put again. A watch that breaks is started again.
  */
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -188,7 +188,7 @@ export const make = Effect.fnUntraced(function* (options: EtcdOptions) {
     )
   }
 
-  // A wrong address is better told now than at the first pair.
+  // A wrong address is better reported now than at the first pair.
   yield* list("\0")
   return {
     put: (key, value, putOptions = {}) =>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/** What a rank of a bench is told, and what it tells. Plain data. */
+/** What a rank of a bench gets, and what it reports. Plain data. */
 import * as Schema from "effect/Schema"
 import { backendPlace } from "./conformanceWork.ts"
 

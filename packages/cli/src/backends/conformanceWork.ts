@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/** What a process that judges a backend is told, and what it tells. Plain data. */
+/** What a process that tests a backend gets, and what it reports. Plain data. */
 import { RankOutcome } from "@tensorferry/testing"
 import * as Schema from "effect/Schema"
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * Starts one process per rank for a piece of work on a backend, lets them meet, and hands on what they tell.
+ * Starts one process per rank for a piece of work on a backend, lets them connect, and passes on what they report.
  *
  * Invariants: when the Effect ends, in whatever way, every process that it started is gone. It ends: ranks watch each other
- * by the deadline of their group, and processes that tell nothing for too long are killed. A process that dies takes
+ * by the deadline of their group, and processes that report nothing for too long are killed. A process that dies takes
  * nothing with it but itself: how it ended is a value.
  */
 import { fileURLToPath } from "node:url"
@@ -15,7 +15,7 @@ import * as Queue from "effect/Queue"
 import * as Schema from "effect/Schema"
 import { type RankEvent, startRanks } from "../job/RankProcess.ts"
 
-/** What a rank is told. The work itself is known to those who start it and to the program that does it. */
+/** What a rank gets. The work itself is known to those who start it and to the program that does it. */
 export const ToRank = Schema.Struct({
   rank: Schema.Int,
   size: Schema.Int,
@@ -47,7 +47,7 @@ export interface RankWork {
   readonly work: Schema.Json
   /** Of the group's collectives. */
   readonly deadlineMillis: number
-  /** Processes that tell nothing for so long are killed. */
+  /** Processes that report nothing for so long are killed. */
   readonly quietMillis: number
   readonly onNews: (rank: number, news: Schema.Json) => Effect.Effect<void>
 }

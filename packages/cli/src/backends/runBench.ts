@@ -2,7 +2,7 @@
 /**
  * Measures what a backend moves between processes, beside what the same processes copy within their own memory.
  *
- * A round is as long as on the slowest rank. What is told is the median over the rounds, of both in the same run.
+ * A round is as long as on the slowest rank. The result is the median over the rounds, of both in the same run.
  */
 
 import { median } from "@tensorferry/core/base/Numbers"

@@ -188,7 +188,7 @@ export const runConformance = Effect.fn("runConformance")(function* (
     const own = planned.filter((one) => one.service === service)
     const isFirst = service === planned[0]?.service
     const cases = own.map((one) => results.get(one)!)
-    // A quirk that is stated wrongly is nobody's case; it is told once.
+    // A quirk that is stated wrongly belongs to no case; it is reported once.
     const stated = isFirst ? wrongQuirks.map((wrong) => ({ ...wrong, ranks: 0 })) : []
     return { service, isOffered: isOffered(descriptor, service), cases: [...cases, ...stated] }
   })

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/** `tensorferry agent`: serves one rank of the tensor bus until it is told to stop. */
+/** `tensorferry agent`: runs one agent of the tensor bus until a signal stops it. */
 
 import * as path from "node:path"
 import { pathToFileURL } from "node:url"

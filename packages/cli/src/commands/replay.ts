@@ -33,7 +33,7 @@ const count = (name: string, description: string, minimum: number, maximum: numb
     Flag.withDescription(description)
   )
 
-/** The same with a value that the help tells. */
+/** The same with a default that the help shows. */
 const countOr = (byDefault: number, name: string, description: string, minimum: number, maximum: number) =>
   count(name, `${description} (${byDefault} by default)`, minimum, maximum).pipe(Flag.withDefault(byDefault))
 

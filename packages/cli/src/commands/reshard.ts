@@ -71,7 +71,7 @@ const titleOf = (spec: AnyJobSpec, size: number): string =>
     ? `${formatMeshChoice(spec.mesh)}, ${size} ranks, tensor ${spec.tensor}`
     : `${formatParallelConfig(spec.from)} → ${formatParallelConfig(spec.to)}, ${size} ranks (${spec.ranks})`
 
-/** What only a transfer between meshes tells. */
+/** What only a transfer between meshes reports. */
 const describeMesh = (reports: ReadonlyArray<RankReport>): ReadonlyArray<string> => {
   const figures = reports.flatMap(({ mesh }) => (mesh === undefined ? [] : [mesh]))
   if (figures.length === 0) return []
@@ -163,7 +163,7 @@ const asJson = (spec: AnyJobSpec, reports: ReadonlyArray<RankReport>) => ({
 /** All failures, those that name their own cause before those that only heard of it. */
 const byWeight = (reason: string): number => (reason === "PeerGone" || reason === "DeadlineExceeded" ? 1 : 0)
 
-/** Leaves behind what was asked for, and tells what happened. */
+/** Writes the files that were asked for, and reports what happened. */
 const conclude = (spec: AnyJobSpec, reports: ReadonlyArray<RankReport>, { files, isJson, begun }: Output) =>
   Effect.gen(function* () {
     const seconds = (performance.now() - begun) / 1000

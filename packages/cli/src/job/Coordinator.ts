@@ -121,7 +121,7 @@ export const runProcesses = Effect.fn("runProcesses")(function* (
     new Set([...outcomes.values()].flatMap((outcome) => (outcome._tag === "Failed" ? outcome.failure.ranks : [])))
   const isFailed = (): boolean => [...outcomes.values()].some((outcome) => outcome._tag === "Failed")
 
-  /** False until the ranks have been told to meet; before that none of them would notice that another is gone. */
+  /** False until the ranks were asked to connect; before that none would notice that another has exited. */
   let isMeeting = false
   /** What is not waited for longer, and what happens then. None while the ranks watch each other. */
   let limit: { readonly at: number; readonly expire: () => void } | undefined

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * What all ranks of a reshard job are told, and what they tell the process that started them. Plain data.
+ * What all ranks of a reshard job get, and what they report to the process that started them. Plain data.
  */
 
 import { ReasonFields } from "@tensorferry/core/base/Reason"

@@ -43,7 +43,7 @@ const job = Effect.gen(function* () {
     host: "127.0.0.1",
     port,
     deadline: Duration.millis(spec.deadlineMillis),
-    // All ranks run by now. Rank 0 knows who is missing, so it gives up first and tells the others.
+    // All ranks run by now. Rank 0 knows who is missing, so it fails first and reports to the others.
     connectDeadline: Duration.millis(Math.max(1_000, spec.deadlineMillis) + (rank === 0 ? 0 : 1_000)),
     onListening: (bound) => tell({ _tag: "Listening", port: bound })
   })

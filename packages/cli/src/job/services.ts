@@ -13,7 +13,7 @@ import type * as Scope from "effect/Scope"
 import { backendRegistry } from "./backends.ts"
 import type { AnyJobSpec } from "./JobSpec.ts"
 
-/** Runs `body` on the backend of the job; it is told why that backend was chosen. */
+/** Runs `body` on the backend of the job; it gets the reason why that backend was chosen. */
 export const withJobServices = <A, E, R>(
   spec: Pick<AnyJobSpec, "backend" | "backendPackages" | "packagesFrom" | "deadlineMillis">,
   body: (backendReason: string) => Effect.Effect<A, E, R | CopyService | TensorEngine | Scope.Scope>

@@ -121,7 +121,7 @@ const computeDevices = (files: SystemFiles): ReadonlyArray<Sighting> =>
     ]
   })
 
-/** All devices that drivers tell of; what several say of one is put together, the vendor's own words first. */
+/** All devices that drivers report; what several say of one is merged, the vendor's own words first. */
 export const findDevices = (files: SystemFiles): ReadonlyArray<FoundDevice> => {
   const byAddress = new Map<string, Array<Sighting>>()
   for (const sighting of [...nvidiaDevices(files), ...computeDevices(files), ...displayDevices(files)]) {

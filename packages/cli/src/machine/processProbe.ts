@@ -17,7 +17,7 @@ import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { type Fact, fact } from "./Fact.ts"
 
-/** What the second process is told: where the memory is, and what is in it. */
+/** What the second process gets: where the memory is, and what is in it. */
 export const Question = Schema.Struct({
   handle: HostMemoryHandle,
   address: Schema.String,

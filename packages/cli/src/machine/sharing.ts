@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
  * Whether processes of this machine can get at each other's memory: what the system states about it. What is really tried
- * is in `neighbour.ts`.
+ * is in `processProbe.ts`.
  */
 import { formatBytes } from "../text/Table.ts"
 import { type Fact, fact } from "./Fact.ts"
@@ -21,7 +21,7 @@ const tracing = (scope: string | undefined): Fact => {
   )
 }
 
-/** The runtime that this process is in a container of, as far as its files tell. */
+/** The runtime that this process is in a container of, as far as its files show. */
 export const containerOf = (files: SystemFiles): string | undefined => {
   if (files.access("/.dockerenv") !== "absent") return "docker"
   if (files.access("/run/.containerenv") !== "absent") return "podman"

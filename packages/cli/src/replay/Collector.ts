@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * Starts the collector's process and tells it its job.
+ * Starts the collector's process and sends it its job.
  *
  * Invariant: the process is gone when the scope has closed.
  */

@@ -5,7 +5,7 @@ import { ReplaySlotHandle } from "@tensorferry/core/replay/ReplaySlots"
 import { HostMemoryHandle } from "@tensorferry/core/service/HostMemory"
 import * as Schema from "effect/Schema"
 
-/** What the collector is told first. */
+/** What the collector gets first. */
 export const CollectorJob = Schema.TaggedStruct("CollectorJob", {
   ring: HostMemoryHandle,
   slots: Schema.Array(ReplaySlotHandle),

@@ -9,7 +9,7 @@ import type { RecordedPhase, RecordedTensor, RecordedTraffic, RunRecord } from "
 /** Phases of one rank that are kept: the longest, where there are more. */
 const phaseLimit = 5_000
 
-/** Attributes that the place of a phase already tells. */
+/** Attributes that the place of a phase already shows. */
 const told = new Set(["rank", "backend", "run"])
 
 const aboutOf = ({ attributes, error }: SpanRecord): string =>

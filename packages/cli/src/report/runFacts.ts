@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/** What a run ran on, for its record: programs, machine, devices, and the versions that the backend's probe tells. */
+/** What a run ran on, for its record: programs, machine, devices, and the versions that the backend's probe reports. */
 import * as os from "node:os"
 import { fileURLToPath } from "node:url"
 import { chooseCopyBackend } from "@tensorferry/core/backend/BackendLayer"

@@ -29,7 +29,7 @@ import { notePackage } from "./Probe.ts"
 const PackageJson = Schema.Struct({
   tensorferry: Schema.Struct({
     descriptors: Schema.NonEmptyString,
-    /** Version of the contracts, told without running code. */
+    /** Version of the contracts, readable without running code. */
     apiVersion: Schema.optionalKey(Schema.Int)
   }),
   publishConfig: Schema.optionalKey(Schema.Unknown)
@@ -40,13 +40,13 @@ const decodeManifest = Schema.decodeUnknownResult(PackageJson)
 const loadFailed = (name: string, detail: string, remedy: string, file?: string) =>
   backendError("LoadFailed", { backend: name, detail, remedy, ...(file === undefined ? {} : { file }) })
 
-/** Where in its code an import failed, as far as Node tells. The last to stand in a stack is this file itself. */
+/** Where in its code an import failed, as far as Node says. The last to stand in a stack is this file itself. */
 const placeOf = (cause: unknown): string | undefined => {
   const place = cause instanceof Error ? placeInStack(cause.stack ?? "") : undefined
   return place?.startsWith(fileURLToPath(import.meta.url)) ? undefined : place
 }
 
-/** What an import that failed says: the fault and its place. Of JavaScript that cannot be parsed Node tells no place. */
+/** What an import that failed says: the fault and its place. Node gives no place for a syntax error. */
 const importFailed = (name: string, file: string, cause: unknown): BackendError => {
   const text = messageOf(cause)
   const place = placeOf(cause)

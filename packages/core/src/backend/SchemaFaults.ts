@@ -26,7 +26,7 @@ const valueAt = (input: unknown, path: Path): unknown =>
     input
   )
 
-/** Long values are told by their kind: a message is read by people. */
+/** Long values are named by their kind: a message is read by people. */
 const describeValue = (value: unknown): string => {
   if (typeof value === "function") return "a function"
   if (typeof value === "object" && value !== null) return Array.isArray(value) ? "a list" : "an object"

@@ -4,7 +4,7 @@
  */
 import type { Part, TaskId } from "../base/Ids.ts"
 
-/** Anything that names its transfer; `part` tells several tensors of one task apart and is 0 by default. */
+/** Anything that names its transfer; `part` numbers the tensors of one task and is 0 by default. */
 export interface HasTaskId {
   readonly taskId: TaskId | undefined
   readonly part?: Part

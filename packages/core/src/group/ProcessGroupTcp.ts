@@ -35,7 +35,7 @@ export interface TcpOptions {
   readonly size: number
   /** Where rank 0 listens and the others find it. */
   readonly host: string
-  /** 0 on rank 0 takes any free port; `onListening` tells which. */
+  /** 0 on rank 0 takes any free port; `onListening` gets its number. */
   readonly port: number
   /** No-progress deadline of waits; 60 seconds by default. Give the same on every rank. */
   readonly deadline?: Duration.Input

@@ -146,7 +146,7 @@ export const localTensor = (
   }
 }
 
-/** How planning is told of the cut: the plain forms where all shards are equal, explicit intervals otherwise. */
+/** How planning gets the cut: the plain forms where all shards are equal, explicit intervals otherwise. */
 const describeCut = ({
   tensor,
   degree,

@@ -3,7 +3,7 @@
  * Degrees of parallelism, and where a rank stands in them.
  *
  * Ranks are numbered stage by stage. A stage has `tp x dp` ranks, the tensor-parallel position fastest. Experts divide the
- * same ranks anew: expert tensor-parallel position fastest, then the expert-parallel one, then the replica.
+ * same ranks again: expert tensor-parallel position fastest, then the expert-parallel one, then the replica.
  */
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"

@@ -103,7 +103,7 @@ export const runPipeline = (
 ): Effect.Effect<PipelineReport, MeshFailure> => {
   const { plan, reductions, background } = context
   const { reductionWaves, transferWaves } = agreement
-  // Ranks that only copy locally tell each other how that ended, too.
+  // Ranks that only copy locally exchange how that ended, too.
   const waves = Math.max(1, reductionWaves + transferWaves)
   const waveAt = (at: number): Wave | undefined =>
     at < reductionWaves ? schedule.reductions[at] : schedule.transfers[at - reductionWaves]

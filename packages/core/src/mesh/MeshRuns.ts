@@ -37,7 +37,7 @@ export interface MeshRuns {
 /** Runs over a copy service; a failure of this rank reaches the ranks that wait for it. */
 export const makeMeshRuns = (service: CopyServiceShape): MeshRuns => {
   const { rank } = service
-  // While a run is under way, the service itself tells the others how it ended.
+  // While a run is under way, the service itself reports to the others how it ended.
   let isKnown = false
   return {
     run: ({ isLast, ...options }) =>

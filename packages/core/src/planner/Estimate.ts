@@ -34,7 +34,7 @@ export interface RankEstimate {
   /** What the transform of the update allocates, where it was named. */
   readonly transformBytes: number
   /**
-   * Source, destination, cast and transform buffers together. Not counted, because a plan does not tell: staging buffers of
+   * Source, destination, cast and transform buffers together. Not counted, as plans do not show it: staging buffers of
    * a driver without `gather`, and buffers for sends that an update in place would overwrite.
    */
   readonly peakBytes: number
@@ -68,9 +68,9 @@ const castBytesOf = (ops: ReadonlyArray<TransferOp>, tensors: ReadonlyArray<Plan
 const tensorBytesOf = (tensors: ReadonlyArray<PlanTensor>): number =>
   tensors.reduce((sum, tensor) => sum + byteLengthOf(tensor.dtype, elementCount(tensor.shape)), 0)
 
-/** What plans alone do not tell. */
+/** What plans alone do not show. */
 export interface EstimateOptions {
-  /** Bytes that a rank's transform allocates for its plan, such as `mxfp8BufferBytes` tells. */
+  /** Bytes that a rank's transform allocates for its plan, such as `mxfp8BufferBytes` computes. */
   readonly transformBytes?: (plan: ReshardPlan) => number
 }
 

@@ -74,7 +74,7 @@ export const checkMeshPlan = (plan: MeshPlan): ReadonlyArray<PlanError> => {
   /** Boxes that this rank reduces, and the members whose parts it gets. */
   const needed = new Map<string, Chunk>()
   const parts = new Map<string, Array<Rank>>()
-  /** The global place of a box on one rank; undefined, and told, where the box is not one of its shard. */
+  /** The global place of a box on one rank; undefined, and reported, where the box is not one of its shard. */
   const placeOf = (chunk: Chunk, shard: LocalShard | undefined, box: Region): string | undefined => {
     const shape: Shape = shard?.shape ?? []
     if (shard === undefined || !isInside(box, shape)) {

@@ -91,7 +91,7 @@ const checkNames = (index: RosterIndex): PlanError | undefined => {
   return undefined
 }
 
-/** Refuses experts whose global number cannot be told from their local one: two ranks' experts would get one name. */
+/** Refuses experts whose global number does not follow from the local one: two ranks' experts would get one name. */
 const checkExperts = (index: RosterIndex): PlanError | undefined => {
   for (const [layoutClass, parameters] of index.roster.classes.entries()) {
     for (const parameter of parameters) {

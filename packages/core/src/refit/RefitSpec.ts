@@ -70,7 +70,7 @@ export interface RefitSpec {
    * failure leaves the old version in use. The commit's result says that addresses changed.
    */
   readonly publish?: "copy" | "exchange"
-  /** Names that the session does not know: refused (default), or told as a warning of the commit. */
+  /** Names that the session does not know: refused (default), or a warning of the commit. */
   readonly unknown?: "refuse" | "warn"
   /** A commit warns when it is the so-manieth in a row with the same content. 3 by default. */
   readonly repeatLimit?: number

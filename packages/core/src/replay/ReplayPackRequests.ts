@@ -12,7 +12,7 @@
  *
  * Rows travel through shared memory only. Requests and answers, some hundred bytes each, go over a channel that both
  * processes have anyway (`ReplayPackChannel`): Node's `Atomics.wait` does not work on mapped memory, and a mailbox that is
- * polled would cost a core or add delay. A channel also tells at once when the other process is gone.
+ * polled would cost a core or add delay. A channel also closes at once when the other process exits.
  */
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"

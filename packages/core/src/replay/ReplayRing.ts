@@ -11,7 +11,7 @@
  *   are never torn, whatever the processes do in between and however the ring wraps.
  * - One writer: it claims the ring by a compare-and-swap of its process into the header. A second one fails with
  *   `OwnedByOther` while the first runs. A dead writer's ring can be claimed; rows that it had begun and not completed
- *   stay unreadable until they are written anew.
+ *   stay unreadable until they are overwritten.
  * - A reader needs no right to write: it only loads from the header, so a copy-on-write mapping is enough.
  */
 import * as Effect from "effect/Effect"

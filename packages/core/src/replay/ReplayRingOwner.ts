@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
  * Which process writes a ring, in one word that is changed atomically: the process number above, the low half of its start
- * time below, so that a reused number is not taken for the process that died. Linux tells both in /proc; processes that
+ * time below, so that a reused number is not taken for the process that died. Linux shows both in /proc; processes that
  * share a ring see each other there, since they could not have opened its memory otherwise.
  */
 import { processStart } from "../base/processStart.ts"

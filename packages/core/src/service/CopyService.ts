@@ -9,7 +9,7 @@
  * - `run` is collective over the service's `ProcessGroup`: ranks with an empty queue call it too. All ranks agree on the
  *   whole batch before any byte moves; a missing partner, unequal shapes or types, an unknown rank or freed storage fails
  *   on every rank with an error that names it. A batch equal to the previous one is agreed on by one digest and reuses
- *   the compiled program; addresses are looked up anew whenever a storage's generation changed.
+ *   the compiled program; addresses are looked up again whenever a storage's generation changed.
  * - Operations of a rank with itself are matched by `matchLocalOpsByTaskId` and never reach the driver; they happen while
  *   the others travel. Regions that one run writes must not meet regions that it reads or writes otherwise.
  * - When `run` succeeds, every byte is in place on every rank and sources may be changed or freed. When it fails, every
@@ -142,7 +142,7 @@ export interface RunOptions {
   readonly after?: ReadonlyArray<Fence>
   /**
    * What completes the received data on this rank, as casts into their destination. Runs after this rank's last byte and
-   * before ranks tell each other how the run ended, so its failure is everybody's.
+   * before ranks exchange how the run ended, so its failure is everybody's.
    */
   readonly finish?: Effect.Effect<void, CopyError>
   /** Called with the bytes moved so far on this rank. */

@@ -9,7 +9,7 @@
  *   what only it knows: whose memory it can reach.
  * - Of one slot at most one copy is under way at any time; copies of different slots may be under way together.
  * - A prepared copy is started any number of times, one start after the other. The bytes change between starts, the
- *   addresses do not: it is prepared anew when either tensor is another object, when host slots were registered or
+ *   addresses do not: it is prepared again when either tensor is another object, when host slots were registered or
  *   unregistered, and never started after a storage of it was freed.
  * - Freeing a storage while a copy of it is under way must not corrupt anybody's memory: the device keeps the memory until
  *   the copy has ended. (Slots that the layer allocated or registered are released only behind their copies.)
@@ -25,7 +25,7 @@ import type { ReplayStream, ReplayTransferAttributes, ReplayTransferError } from
 /** One prepared copy. Its functions are cheap and never keep the JS thread waiting. */
 export interface ReplayCopy {
   /**
-   * `undefined`: the copy was handed to the device, and later calls tell how it goes. An Effect: nothing has happened yet;
+   * `undefined`: the copy was handed to the device, and later calls report on it. An Effect: nothing has happened yet;
    * the copy starts when it runs, and goes on off the JS thread. Where the device has no asynchronous submission it ends
    * with the copy; where it has, the copy may still be under way then. Interrupted, it stops the copy, waits until the
    * device has let go of both tensors, or leaves a copy that `isDone` reports as under way.
@@ -47,7 +47,7 @@ export interface ReplayDevice {
    * starts the copy inside the consumer's wait.
    */
   readonly isDeferred?: boolean
-  /** Read anew at each use. `device` never changes. */
+  /** Read again at each use. `device` never changes. */
   readonly attributes: () => ReplayTransferAttributes
   /** Makes one host slot known to the driver until the scope closes. `index` is its place in the caller's list. */
   readonly register: (slot: Tensor, index: number) => Effect.Effect<void, ReplayTransferError, EffectScope.Scope>

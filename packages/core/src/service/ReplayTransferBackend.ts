@@ -89,7 +89,7 @@ export interface ReplayTransferAttributes {
 
 /** What a replay backend does. */
 export interface ReplayTransferBackendShape {
-  /** Read anew at each use: registration changes `hostPinned` and `directPinnedShared`. */
+  /** Read again at each use: registration changes `hostPinned` and `directPinnedShared`. */
   readonly attributes: Effect.Effect<ReplayTransferAttributes>
   /** Makes host slots known to the device's driver; undone by the scope. */
   readonly registerHostSlots: (

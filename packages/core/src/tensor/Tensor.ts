@@ -45,7 +45,7 @@ export const tensorElementCount = (tensor: Tensor): number => elementCount(tenso
 /** Bytes of the elements when densely packed. */
 export const tensorByteLength = (tensor: Tensor): number => byteLengthOf(tensor.dtype, elementCount(tensor.shape))
 
-/** A view of `storage`; dense row-major from its first byte unless told otherwise. */
+/** A view of `storage`; dense row-major from its first byte unless strides are given. */
 export const tensorView = (
   storage: Storage,
   dtype: DType,

@@ -4,7 +4,7 @@
  * with those of other processes.
  *
  * Contract: works for every span of the program, whoever makes it. At most `limit` spans are kept, the first ones; trace and
- * record tell how many more there were.
+ * record say how many more there were.
  */
 import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"

@@ -9,7 +9,7 @@
  * - Destinations that are not quantized get the values that the blocks stand for; sources that are quantized are read as
  *   such. A quantized source by the sender's own rule travels as it is.
  * - Destinations are written in place: their addresses stay.
- * - Rules are part of what travels: in the `sender` form the last part of a transfer is empty, and its shape tells the
+ * - Rules are part of what travels: in the `sender` form the last part of a transfer is empty, and its shape states the
  *   rule, so that two ends that name different rules do not match, and nothing moves.
  */
 import * as Effect from "effect/Effect"

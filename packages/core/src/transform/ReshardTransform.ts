@@ -5,7 +5,7 @@
  * Contract
  * - For a parameter that `shouldTransform` chooses, the sender's `prepareSend` and the receiver's `prepareRecv` return
  *   tensors that agree in number, shape and type, part by part; the copy service compares them before any byte moves.
- *   Parts of one transfer are told apart by `(taskId, part)`, so several tensors per transfer also work within a rank.
+ *   `(taskId, part)` identifies a part of a transfer, so several tensors per transfer also work within a rank.
  * - `finalizeRecv` runs after the last byte of the whole update, once per transfer, and writes into the destination.
  * - Tensors that the hooks allocate live in the scope of the update.
  * - All transfers of an update are prepared before the first is finalized, so that a transform may gather what belongs

@@ -44,7 +44,7 @@ const watchStorages = (messages: ReadonlyArray<Message>, life: ProgramLife): Eff
     Effect.acquireRelease(
       Effect.sync(() => {
         const storages = [...storagesOf(messages)]
-        // A preparation takes a while, and who frees memory meanwhile tells nobody who asks later.
+        // A preparation takes a while, and memory that is freed meanwhile is not reported to those who ask later.
         if (storages.some((storage) => storage.isFreed())) life.isUsable = false
         return storages.map((storage) =>
           storage.onRevoke(() => {

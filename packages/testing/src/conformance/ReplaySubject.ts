@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * What the replay cases judge: a backend that is built anew for each case, host memory for it, and the hooks that the
+ * What the replay cases test: a backend that is built again for each case, host memory for it, and the hooks that the
  * author can offer. Cases that need a hook are skipped, with that reason, where it is missing.
  *
  * The `TensorEngine` next to it in the context reads and poisons the backend's device slots.

@@ -86,7 +86,7 @@ export const copyStartCases: ReadonlyArray<CopyDriverCase> = [
       yield* fill(rank, pair, 6)
       const driver = yield* CopyDriver
       const inFlight = yield* transfer(yield* driver.prepare(pair.messages))
-      // A driver without a clock on its device has none to tell.
+      // A driver without a clock on its device reports none.
       const times = yield* inFlight.peerTimes ?? Effect.succeed([])
       const peers = times.map(({ peer }) => peer)
       yield* check(

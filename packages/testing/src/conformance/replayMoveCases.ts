@@ -147,7 +147,7 @@ const addressReuse = replayCase(
   "memory that comes back at the same address is new memory",
   Effect.gen(function* () {
     const backend = yield* build(1)
-    // Small memory comes back sooner, large memory is mapped anew; both must work.
+    // Small memory comes back sooner, large memory is mapped again; both must work.
     for (const [length, times] of [
       [3000, 6],
       [4_500_000, 3]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/** Drivers that move the wrong bytes, or tell wrongly how far they are. */
+/** Drivers that move the wrong bytes, or report wrongly how far they are. */
 
 import { equalShapes, rowMajorStrides } from "@tensorferry/core/base/Region"
 import type { Program } from "@tensorferry/core/service/CopyDriver"

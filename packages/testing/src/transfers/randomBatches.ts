@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
  * Batches of transfers run by ranks of one process over a driver: three rounds with new contents, and again in memory that
- * was allocated anew, every byte judged.
+ * was allocated again, every byte compared.
  */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
 import { CopyDriver } from "@tensorferry/core/service/CopyDriver"

@@ -75,7 +75,7 @@ export const groupQueue = (
 export const findDuplicate = (ops: ReadonlyArray<BatchOp>): BatchOp | undefined =>
   ops.find((op, at) => at > 0 && isSame(ops[at - 1]!, op))
 
-/** What ranks tell each other about an operation. */
+/** What ranks exchange about an operation. */
 export interface OpSummary {
   readonly taskId: number | null
   readonly part: number

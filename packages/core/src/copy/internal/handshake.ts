@@ -86,7 +86,7 @@ const Resync = Schema.Struct({
 })
 type Resync = typeof Resync.Type
 const resyncOfRank = makeMessages(Resync)
-/** The failure of the rank that left first; what cannot be read tells of none. */
+/** The failure of the rank that left first; what cannot be read has none. */
 const resyncs: Payloads<Resync, CopyError | undefined, never> = {
   encode: resyncOfRank.encode,
   decodeAll: (payloads) => {
@@ -276,7 +276,7 @@ export const agree = Effect.fnUntraced(function* (
 
 /**
  * The failure behind the others: a rank that lost a peer or waited for it in vain is not the first one, where that peer
- * tells of a failure of its own.
+ * reports a failure of its own.
  */
 const rootFault = (faults: ReadonlyArray<CopyError | null>): CopyError | undefined => {
   const isSecondary = ({ reason }: CopyError): boolean =>

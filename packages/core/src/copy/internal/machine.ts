@@ -37,7 +37,7 @@ export const makeMachine = ({ group, scope, backend, rank, calls }: CopyParts, d
 
   /**
    * After an interruption while the others were still to agree: they will, and begin. The program is closed by then, so
-   * that no byte of this rank moves any more; its start only tells the others. False where they failed to agree.
+   * that no byte of this rank moves any more; its start only reports to the others. False where they failed to agree.
    */
   const standBy = ({ agreeing, program, driver: known }: PendingAgreement): Effect.Effect<boolean> =>
     Effect.gen(function* () {

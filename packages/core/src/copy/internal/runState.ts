@@ -7,7 +7,7 @@
  * out, so the others count on it) -> `Moving` -> `Settling` (the work is done here; the ranks settle how it ended) ->
  * `Ending` (no further collective belongs to the run) -> `Idle`. Ranks that fail to agree go from `Agreeing` to `Idle`, with
  * driver and program as they were. A run that is interrupted goes to `Ending` from any phase; between its first and its last
- * collective it has to tell the others (`Leave`).
+ * collective it has to report to the others (`Leave`).
  *
  * The driver is there, or broken: closed, until a run builds it again. The program is what the last compilation made for
  * the memory and the batch that it names; it is there only together with the driver that compiled it.

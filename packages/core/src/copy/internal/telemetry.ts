@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * What a copy service tells of its runs: seconds per phase for the report, spans where somebody traces, and metrics.
+ * What a copy service reports of its runs: seconds per phase, spans where a tracer is installed, and metrics.
  *
  * Invariant: what a run costs here does not grow with its operations.
  */

@@ -51,7 +51,7 @@ export const peerGone =
       }
     )
 
-/** Rank 0 left because of a failure that this member was not told of. */
+/** Rank 0 left because of a failure that was not reported to this member. */
 export const hubGaveUp =
   (first: ProcessGroupError, op: string): Failure =>
   (receiver) =>
