@@ -29,7 +29,7 @@ const fileOf = (name: string): string => fileURLToPath(new URL(name, import.meta
 describe("a rank that fails before the ranks have met", () => {
   it.live("ends the job long before the deadline", () =>
     Effect.gen(function* () {
-      const run = runProcesses(spec, 3, () => Effect.void, fileOf("./fixtures/unjoined-rank.ts"))
+      const run = runProcesses(spec, 3, () => Effect.void, fileOf("../fixtures/unjoined-rank.ts"))
       const outcomes = yield* Effect.timeout(Effect.scoped(run), "40 seconds")
       assert.deepStrictEqual(
         outcomes.map(({ _tag }) => _tag),
@@ -45,7 +45,7 @@ describe("a rank that gets a job description that it cannot read", () => {
   const decode = Schema.decodeUnknownSync(FromRank)
 
   it("says so and ends", { timeout: 60_000 }, async () => {
-    const child = fork(fileOf("../src/job/rankMain.ts"), ["rank", "1"], { stdio: "pipe", execArgv: [] })
+    const child = fork(fileOf("../../src/job/rankMain.ts"), ["rank", "1"], { stdio: "pipe", execArgv: [] })
     const said: Array<FromRank> = []
     child.on("message", (message) => {
       const told = decode(message)
@@ -64,7 +64,7 @@ describe("a rank that gets a job description that it cannot read", () => {
   })
 
   it("of a piece of work on a backend says so too", { timeout: 60_000 }, async () => {
-    const child = fork(fileOf("../src/backends/conformanceMain.ts"), ["rank", "1"], { stdio: "pipe", execArgv: [] })
+    const child = fork(fileOf("../../src/backends/conformanceMain.ts"), ["rank", "1"], { stdio: "pipe", execArgv: [] })
     const said: Array<unknown> = []
     child.on("message", (message) => said.push(message))
     child.send({ rank: 0 })
