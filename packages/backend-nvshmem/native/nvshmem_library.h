@@ -18,6 +18,7 @@ namespace tensorferry::nvshmem {
 
 struct Library {
   static constexpr napi_type_tag typeTag{0x0c6f83d1ba5e4e11, 0xb7a2f09c5d1e4301};
+  static constexpr const char* kind = "library";
   NvshmemApi api;
 };
 

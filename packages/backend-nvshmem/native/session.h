@@ -23,6 +23,7 @@ namespace tensorferry::nvshmem {
 class Session : public std::enable_shared_from_this<Session> {
  public:
   static constexpr napi_type_tag typeTag{0x6a10be4f7c2d4912, 0x9e83d56b01fa4702};
+  static constexpr const char* kind = "session";
 
   Session(std::shared_ptr<Library> library, std::shared_ptr<gpu::Libraries> libraries, int ordinal, int rank,
           int size) noexcept

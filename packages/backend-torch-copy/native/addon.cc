@@ -16,8 +16,9 @@ constexpr int abiVersion = 4;
 Napi::Object initialise(Napi::Env env, Napi::Object exports) {
   if (beginAddon(env, exports, "tensorferry", abiVersion) == nullptr) return exports;
   exports.Set("instructionSet", kernels().name);
-  bindMemory(env, exports);
-  bindMoves(env, exports);
+  Functions functions(env, exports);
+  bindMemory(functions);
+  bindMoves(functions);
   return exports;
 }
 

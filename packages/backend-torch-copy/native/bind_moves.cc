@@ -4,8 +4,6 @@
  */
 #include <vector>
 
-#include <tensorferry/addon.h>
-
 #include "bindings.h"
 #include "moves.h"
 #include "quantize.h"
@@ -14,55 +12,31 @@
 namespace tensorferry {
 namespace {
 
-bool isTable(Napi::Value value) {
-  return value.IsTypedArray() && value.As<Napi::TypedArray>().TypedArrayType() == napi_biguint64_array;
+using Pool = std::shared_ptr<JobPool>;
+
+Answer startMoves(const Call& call, Pool pool, Napi::BigUint64Array table, bool refuseOverlap,
+                  Napi::Function callback) {
+  auto items = parseItems(table.Data(), table.ElementLength(), refuseOverlap);
+  if (!items.ok()) return items.status();
+  return call.start(pool, makeMoveJob(std::move(items.value())), callback);
 }
 
-Napi::Value startMoves(const Napi::CallbackInfo& info) {
-  return guarded(info, "startMoves", [&]() -> Napi::Value {
-    auto pool = info.Length() == 4 ? unwrap<JobPool>(info[0]) : nullptr;
-    if (pool == nullptr || !isTable(info[1]) || !info[2].IsBoolean() || !info[3].IsFunction())
-      return toJs(info.Env(), badArgument("startMoves", "(pool, table, refuseOverlap, callback)"));
-    auto table = info[1].As<Napi::BigUint64Array>();
-    auto items = parseItems(table.Data(), table.ElementLength(), info[2].As<Napi::Boolean>().Value());
-    if (!items.ok()) return toJs(info.Env(), items.status());
-    auto job = makeMoveJob(std::move(items.value()));
-    return Jobs::of(info.Env())->start(pool, std::move(job), info[3].As<Napi::Function>());
-  });
-}
-
-Napi::Value startReduce(const Napi::CallbackInfo& info) {
-  return guarded(info, "startReduce", [&]() -> Napi::Value {
-    auto pool = info.Length() == 3 ? unwrap<JobPool>(info[0]) : nullptr;
-    if (pool == nullptr || !isTable(info[1]) || !info[2].IsFunction())
-      return toJs(info.Env(), badArgument("startReduce", "(pool, table, callback)"));
-    auto table = info[1].As<Napi::BigUint64Array>();
-    auto job = makeReduceJob(table.Data(), table.ElementLength());
-    if (!job.ok()) return toJs(info.Env(), job.status());
-    return Jobs::of(info.Env())->start(pool, std::move(job.value()), info[2].As<Napi::Function>());
-  });
-}
-
-Napi::Value startQuantize(const Napi::CallbackInfo& info) {
-  return guarded(info, "startQuantize", [&]() -> Napi::Value {
-    auto pool = info.Length() == 3 ? unwrap<JobPool>(info[0]) : nullptr;
-    if (pool == nullptr || !isTable(info[1]) || !info[2].IsFunction())
-      return toJs(info.Env(), badArgument("startQuantize", "(pool, table, callback)"));
-    auto table = info[1].As<Napi::BigUint64Array>();
-    auto job = makeQuantizeJob(table.Data(), table.ElementLength());
-    if (!job.ok()) return toJs(info.Env(), job.status());
-    return Jobs::of(info.Env())->start(pool, std::move(job.value()), info[2].As<Napi::Function>());
-  });
+/** Starts the job that `makeJob` makes of a table. */
+template <Result<std::shared_ptr<Job>> (*makeJob)(const uint64_t* words, size_t count)>
+Answer startTable(const Call& call, Pool pool, Napi::BigUint64Array table, Napi::Function callback) {
+  auto job = makeJob(table.Data(), table.ElementLength());
+  if (!job.ok()) return job.status();
+  return call.start(pool, std::move(job.value()), callback);
 }
 
 }  // namespace
 
-void bindMoves(Napi::Env env, Napi::Object exports) {
-  bindPools(env, exports);
-  bindJobControls<notOfKind>(env, exports);
-  exports.Set("startMoves", Napi::Function::New(env, startMoves));
-  exports.Set("startReduce", Napi::Function::New(env, startReduce));
-  exports.Set("startQuantize", Napi::Function::New(env, startQuantize));
+void bindMoves(Functions& functions) {
+  bindPools(functions);
+  bindJobControls<std::shared_ptr<Job>>(functions);
+  functions.add<startMoves>("startMoves", "(pool, table, refuseOverlap, callback)")
+      .add<startTable<makeReduceJob>>("startReduce", "(pool, table, callback)")
+      .add<startTable<makeQuantizeJob>>("startQuantize", "(pool, table, callback)");
 }
 
 }  // namespace tensorferry

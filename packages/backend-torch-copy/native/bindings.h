@@ -4,11 +4,11 @@
  */
 #pragma once
 
-#include <tensorferry/napi_setup.h>
+#include <tensorferry/addon.h>
 
 namespace tensorferry {
 
-void bindMemory(Napi::Env env, Napi::Object exports);
-void bindMoves(Napi::Env env, Napi::Object exports);
+void bindMemory(Functions& functions);
+void bindMoves(Functions& functions);
 
 }  // namespace tensorferry

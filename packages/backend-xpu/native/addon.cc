@@ -21,9 +21,10 @@ Napi::Object initialise(Napi::Env env, Napi::Object exports) {
   shared->calls = jobs->makePool(1);
   shared->devices = Devices::create(env);
   if (shared->devices == nullptr) return exports;
-  bindDevice(env, exports, shared);
-  bindMemory(env, exports, shared);
-  bindCopies(env, exports, shared);
+  Functions functions(env, exports, shared);
+  bindDevice(functions);
+  bindMemory(functions);
+  bindCopies(functions);
   return exports;
 }
 

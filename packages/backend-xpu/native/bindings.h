@@ -6,6 +6,8 @@
 
 #include <memory>
 
+#include <tensorferry/addon.h>
+
 #include "device.h"
 
 namespace tensorferry::xpu {
@@ -17,15 +19,8 @@ struct Shared {
   std::shared_ptr<JobPool> calls;
 };
 
-template <Napi::Value (*function)(const Napi::CallbackInfo&)>
-void exportFunction(Napi::Env env, Napi::Object exports, const char* name, Shared* shared) {
-  exports.Set(name, Napi::Function::New<function>(env, name, shared));
-}
-
-inline Shared& sharedOf(const Napi::CallbackInfo& info) { return *static_cast<Shared*>(info.Data()); }
-
-void bindDevice(Napi::Env env, Napi::Object exports, Shared* shared);
-void bindMemory(Napi::Env env, Napi::Object exports, Shared* shared);
-void bindCopies(Napi::Env env, Napi::Object exports, Shared* shared);
+void bindDevice(Functions& functions);
+void bindMemory(Functions& functions);
+void bindCopies(Functions& functions);
 
 }  // namespace tensorferry::xpu

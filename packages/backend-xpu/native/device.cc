@@ -145,28 +145,4 @@ Status Copy::start() {
   return {};
 }
 
-Devices* Devices::create(napi_env env) {
-  auto* devices = new Devices();
-  const auto shutDown = [](void* data) {
-    auto* owned = static_cast<Devices*>(data);
-    for (const auto& device : owned->devices_) device->close();
-    delete owned;
-  };
-  if (napi_add_env_cleanup_hook(env, shutDown, devices) == napi_ok) return devices;
-  delete devices;
-  return nullptr;
-}
-
-void Devices::add(std::shared_ptr<Device> device) {
-  std::erase_if(devices_, [](const auto& held) {
-    if (held->isDead()) held->close();
-    return held->isDead();
-  });
-  devices_.push_back(std::move(device));
-}
-
-void Devices::remove(Device* device) noexcept {
-  std::erase_if(devices_, [&](const auto& held) { return held.get() == device; });
-}
-
 }  // namespace tensorferry::xpu

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include <tensorferry/napi_jobs.h>
+#include <tensorferry/open_devices.h>
 
 #include "driver.h"
 
@@ -36,6 +37,7 @@ class Dependent {
 class Device : public std::enable_shared_from_this<Device> {
  public:
   static constexpr napi_type_tag typeTag{0x5d0c8f21b7a94e10, 0xa3e6114cf0927d5b};
+  static constexpr const char* kind = "device";
 
   Device(std::shared_ptr<Platform> platform, size_t ordinal, Capabilities forbidden, Jobs& jobs);
   ~Device() { close(); }
@@ -94,27 +96,18 @@ class Device : public std::enable_shared_from_this<Device> {
 /** Waits for a completion; stops early when the token is cancelled, but not before `patience` has passed since then. */
 Status waitFor(Completion& completion, const CancelToken& token, std::chrono::nanoseconds patience);
 
-/** The devices of one JavaScript environment. JS thread. */
-class Devices {
- public:
-  /** Lives until the environment ends; its cleanup closes all devices before the pools of `Jobs` go. */
-  static Devices* create(napi_env env);
-
-  void add(std::shared_ptr<Device> device);
-  void remove(Device* device) noexcept;
-
- private:
-  std::vector<std::shared_ptr<Device>> devices_;
-};
+using Devices = OpenDevices<Device>;
 
 /** A prepared copy into a slot, which is started again and again. JS thread; `completion` also from threads that wait. */
 class Copy final : public Dependent {
  public:
   static constexpr napi_type_tag typeTag{0x1f6b6e0c94d84a37, 0xb1d3a58e27c06f44};
+  static constexpr const char* kind = "copy";
 
   Copy(std::shared_ptr<Device> owner, uint64_t destination, uint64_t source, uint64_t length, bool timed) noexcept
       : device(std::move(owner)), destination_(destination), source_(source), length_(length), timed_(timed) {}
 
+  bool isOpen() const noexcept { return device->isOpen(); }
   Status start();
   /** Of the last start; null where nothing is to wait for. */
   CompletionRef completion() const noexcept {
@@ -139,6 +132,7 @@ class Copy final : public Dependent {
 class HeldQueue final : public Dependent {
  public:
   static constexpr napi_type_tag typeTag{0x62f07d0f35b24c8e, 0x90ab3cf1de457702};
+  static constexpr const char* kind = "hold";
   explicit HeldQueue(std::shared_ptr<Hold> hold) noexcept : hold_(std::move(hold)) {}
   Status end(bool isFailure) noexcept {
     if (hold_ == nullptr) return failure(Code::InvalidHandle, "releaseHold", "The hold has ended.");

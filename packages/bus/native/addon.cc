@@ -15,13 +15,14 @@ constexpr int abiVersion = 3;
 
 Napi::Object initialise(Napi::Env env, Napi::Object exports) {
   if (beginAddon(env, exports, "tensorferry bus", abiVersion) == nullptr) return exports;
-  bindPools(env, exports);
-  bindJobControls<notOfKind>(env, exports);
-  bindCompletions(env, exports);
-  bindFiles(env, exports);
-  bindQueue(env, exports);
-  bindSemaphore(env, exports);
-  bindTorch(env, exports);
+  Functions functions(env, exports);
+  bindPools(functions);
+  bindJobControls<std::shared_ptr<Job>>(functions);
+  bindCompletions(functions);
+  bindFiles(functions);
+  bindQueue(functions);
+  bindSemaphore(functions);
+  bindTorch(functions);
   return exports;
 }
 

@@ -17,101 +17,69 @@ struct CompletionHandle {
   std::shared_ptr<Semaphore> semaphore;
 };
 
-class AwaitJob final : public Job {
- public:
-  AwaitJob(std::shared_ptr<Semaphore> semaphore, std::shared_ptr<LmdbFile> file, std::string key, double milliseconds)
-      : semaphore_(std::move(semaphore)), file_(std::move(file)), key_(std::move(key)), milliseconds_(milliseconds) {}
-  void run(size_t) noexcept override {
-    const auto semaphore = std::move(semaphore_);  // JavaScript may hold the job for long
-    const auto file = std::move(file_);
-    Status status = caught("await completion", [&] {
-      switch (semaphore->wait(Deadline(milliseconds_), cancelToken)) {
-        case Semaphore::Waited::taken:
-          break;
-        case Semaphore::Waited::timedOut:
-          return Status{};
-        case Semaphore::Waited::cancelled:
-          return failure(Code::Cancelled, "await completion", "The wait was cancelled.");
-      }
-      isCompleted_ = true;
-      auto values = file->get({key_});
-      if (!values.ok()) return values.status();
-      reply_ = std::move(values.value()[0]);
-      return Status{};
-    });
-    if (!status.ok()) fail(std::move(status));
-  }
-  Napi::Value value(Napi::Env env) override {
-    Napi::Object object = Napi::Object::New(env);
-    object.Set("isCompleted", isCompleted_);
-    if (reply_) object.Set("reply", toBytes(env, *reply_));
-    return object;
-  }
-
- private:
-  std::shared_ptr<Semaphore> semaphore_;
-  std::shared_ptr<LmdbFile> file_;
-  std::string key_;
-  double milliseconds_;
-  bool isCompleted_ = false;
-  std::optional<std::string> reply_;
+/** What became of a wait: whether the command is completed, and the reply where there is one. */
+struct Completed {
+  bool isCompleted = false;
+  std::optional<std::string> reply;
 };
 
-Napi::Value openCompletion(const Napi::CallbackInfo& info) {
-  return guarded(info, "openCompletion", [&]() -> Napi::Value {
-    if (info.Length() != 1 || !info[0].IsString()) return toJs(info.Env(), badArgument("openCompletion", "(name)"));
-    auto handle = std::make_shared<CompletionHandle>();
-    handle->name = info[0].As<Napi::String>().Utf8Value();
-    auto semaphore = Semaphore::create(handle->name, 0);
-    if (!semaphore.ok()) return toJs(info.Env(), semaphore.status());
-    handle->semaphore = std::make_shared<Semaphore>(std::move(semaphore.value()));
-    return succeed(info.Env(), wrap(info.Env(), std::move(handle)));
+Result<Completed> awaitReply(Semaphore& semaphore, LmdbFile& file, const std::string& key, double milliseconds,
+                             const CancelToken& token) {
+  switch (semaphore.wait(Deadline(milliseconds), token)) {
+    case Semaphore::Waited::taken:
+      break;
+    case Semaphore::Waited::timedOut:
+      return Completed{};
+    case Semaphore::Waited::cancelled:
+      return failure(Code::Cancelled, "await completion", "The wait was cancelled.");
+  }
+  auto values = file.get({key});
+  if (!values.ok()) return values.status();
+  return Completed{true, std::move(values.value()[0])};
+}
+
+Answer openCompletion(const Call& call, std::string name) {
+  return answerOf(Semaphore::create(name, 0), [&](Semaphore& semaphore) {
+    auto made = std::make_shared<Semaphore>(std::move(semaphore));
+    return wrap(call.env, std::make_shared<CompletionHandle>(CompletionHandle{name, std::move(made)}));
   });
 }
 
-Napi::Value startAwaitCompletion(const Napi::CallbackInfo& info) {
-  return guarded(info, "startAwaitCompletion", [&]() -> Napi::Value {
-    std::string key;
-    auto pool = info.Length() == 6 ? unwrap<JobPool>(info[0]) : nullptr;
-    auto handle = info.Length() == 6 ? unwrap<CompletionHandle>(info[1]) : nullptr;
-    auto file = info.Length() == 6 ? fileOf(info[2]) : nullptr;
-    if (pool == nullptr || handle == nullptr || handle->semaphore == nullptr || file == nullptr ||
-        !readBytes(info[3], key) || !info[4].IsNumber() || !info[5].IsFunction())
-      return toJs(info.Env(), badArgument("startAwaitCompletion",
-                                          "(pool, open completion, open file, key, milliseconds, callback)"));
-    auto job = std::make_shared<AwaitJob>(handle->semaphore, std::move(file), std::move(key),
-                                          info[4].As<Napi::Number>().DoubleValue());
-    return Jobs::of(info.Env())->start(pool, std::move(job), info[5].As<Napi::Function>());
-  });
+Answer startAwaitCompletion(const Call& call, Pool pool, std::shared_ptr<CompletionHandle> handle,
+                            std::shared_ptr<LmdbFile> file, Bytes key, double milliseconds, Napi::Function callback) {
+  if (handle->semaphore == nullptr) return call.refusal();
+  auto wait = [semaphore = handle->semaphore, file, key, milliseconds](Job& job) mutable {
+    const auto awaited = std::move(semaphore);  // JavaScript may hold the job for long
+    const auto replies = std::move(file);
+    return awaitReply(*awaited, *replies, key.value, milliseconds, job.cancelToken);
+  };
+  const auto give = [](Napi::Env env, const Completed& completed) -> Napi::Value {
+    Napi::Object object = Napi::Object::New(env);
+    object.Set("isCompleted", completed.isCompleted);
+    if (completed.reply) object.Set("reply", toBytes(env, *completed.reply));
+    return object;
+  };
+  return call.start(pool, makeJob("await completion", std::move(wait), give), callback);
 }
 
 /** A wait that still runs keeps the semaphore open until it ends. */
-Napi::Value closeCompletion(const Napi::CallbackInfo& info) {
-  return guarded(info, "closeCompletion", [&]() -> Napi::Value {
-    auto handle = info.Length() == 1 ? unwrap<CompletionHandle>(info[0]) : nullptr;
-    if (handle == nullptr) return toJs(info.Env(), badArgument("closeCompletion", "(completion)"));
-    if (handle->semaphore != nullptr) Semaphore::unlink(handle->name);
-    handle->semaphore = nullptr;
-    return succeed(info.Env());
-  });
+Status closeCompletion(const Call&, std::shared_ptr<CompletionHandle> handle) {
+  if (handle->semaphore != nullptr) Semaphore::unlink(handle->name);
+  handle->semaphore = nullptr;
+  return {};
 }
 
 /** For a client that is to go on without a reply. */
-Napi::Value completeWithoutReply(const Napi::CallbackInfo& info) {
-  return guarded(info, "completeWithoutReply", [&]() -> Napi::Value {
-    if (info.Length() != 1 || !info[0].IsString())
-      return toJs(info.Env(), badArgument("completeWithoutReply", "(name)"));
-    return toJs(info.Env(), Semaphore::complete(info[0].As<Napi::String>().Utf8Value()));
-  });
-}
+Status completeWithoutReply(const Call&, std::string name) { return Semaphore::complete(name); }
 
 }  // namespace
 
-void bindCompletions(Napi::Env env, Napi::Object exports) {
-  exports.Set("openCompletion", Napi::Function::New(env, openCompletion));
-  exports.Set("startAwaitCompletion", Napi::Function::New(env, startAwaitCompletion));
-  exports.Set("completeWithoutReply", Napi::Function::New(env, completeWithoutReply));
-  exports.Set("closeCompletion", Napi::Function::New(env, closeCompletion));
+void bindCompletions(Functions& functions) {
+  functions.add<openCompletion>("openCompletion", "(name)")
+      .add<startAwaitCompletion>("startAwaitCompletion",
+                                 "(pool, open completion, open file, key, milliseconds, callback)")
+      .add<completeWithoutReply>("completeWithoutReply", "(name)")
+      .add<closeCompletion>("closeCompletion", "(completion)");
 }
 
 }  // namespace tensorferry

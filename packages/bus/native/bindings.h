@@ -4,52 +4,46 @@
  */
 #pragma once
 
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include <tensorferry/napi_jobs.h>
+#include <tensorferry/addon.h>
 
 namespace tensorferry {
 
 class LmdbFile;
 
-void bindCompletions(Napi::Env env, Napi::Object exports);
-void bindFiles(Napi::Env env, Napi::Object exports);
-void bindQueue(Napi::Env env, Napi::Object exports);
-void bindSemaphore(Napi::Env env, Napi::Object exports);
-void bindTorch(Napi::Env env, Napi::Object exports);
+void bindCompletions(Functions& functions);
+void bindFiles(Functions& functions);
+void bindQueue(Functions& functions);
+void bindSemaphore(Functions& functions);
+void bindTorch(Functions& functions);
 
 /** The open file in JavaScript hands; nothing once it is closed. */
-std::shared_ptr<LmdbFile> fileOf(Napi::Value value);
+template <>
+struct Holder<LmdbFile> {
+  static std::shared_ptr<LmdbFile> take(Napi::Value value);
+};
 
-/** A whole number in a JavaScript number; `limit` is the largest allowed. */
-inline bool readNumber(Napi::Value value, uint64_t limit, uint64_t& out) {
-  if (!value.IsNumber()) return false;
-  const double number = value.As<Napi::Number>().DoubleValue();
-  if (!(number >= 0 && number <= static_cast<double>(limit)) ||
-      number != static_cast<double>(static_cast<uint64_t>(number)))
-    return false;
-  out = static_cast<uint64_t>(number);
-  return true;
-}
+using Pool = std::shared_ptr<JobPool>;
 
-inline bool readBytes(Napi::Value value, std::string& out) {
-  if (!value.IsTypedArray() || value.As<Napi::TypedArray>().TypedArrayType() != napi_uint8_array) return false;
-  const auto bytes = value.As<Napi::Uint8Array>();
-  out.assign(reinterpret_cast<const char*>(bytes.Data()), bytes.ByteLength());
-  return true;
-}
+/** An array of byte arrays, copied. */
+struct ByteArrays {
+  std::vector<std::string> value;
+};
 
-/** An array of byte arrays, copied: JavaScript may change its own while a job runs. */
-inline bool readByteArrays(Napi::Value value, std::vector<std::string>& out) {
-  if (!value.IsArray()) return false;
-  const auto array = value.As<Napi::Array>();
-  out.resize(array.Length());
-  for (uint32_t i = 0; i < array.Length(); i++)
-    if (!readBytes(array.Get(i), out[i])) return false;
-  return true;
-}
+template <>
+struct Reader<ByteArrays> {
+  static std::optional<ByteArrays> read(Napi::Value value) {
+    auto arrays = Reader<std::vector<Bytes>>::read(value);
+    if (!arrays) return std::nullopt;
+    ByteArrays copied;
+    for (Bytes& bytes : *arrays) copied.value.push_back(std::move(bytes.value));
+    return copied;
+  }
+};
 
 inline Napi::Value toBytes(Napi::Env env, const std::string& bytes) {
   auto array = Napi::Uint8Array::New(env, bytes.size());

@@ -19,15 +19,16 @@ Napi::Object initialise(Napi::Env env, Napi::Object exports) {
   if (beginAddon(env, exports, "tensorferry-cuda", abiVersion) == nullptr) return exports;
   shared->devices = Devices::create(env);
   if (shared->devices == nullptr) return exports;
-  bindLibraries(env, exports, shared);
-  bindDevice(env, exports, shared);
-  bindMemory(env, exports, shared);
-  bindSharing(env, exports, shared);
-  bindImport(env, exports, shared);
-  bindCommunicator(env, exports, shared);
-  bindPrograms(env, exports, shared);
-  bindReplay(env, exports, shared);
-  bindReplayMeasure(env, exports, shared);
+  Functions functions(env, exports, shared);
+  bindLibraries(functions);
+  bindDevice(functions);
+  bindMemory(functions);
+  bindSharing(functions);
+  bindImport(functions);
+  bindCommunicator(functions);
+  bindPrograms(functions);
+  bindReplay(functions);
+  bindReplayMeasure(functions);
   return exports;
 }
 

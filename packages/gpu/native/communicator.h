@@ -22,6 +22,7 @@ namespace tensorferry::gpu {
 class Communicator final : public Resource {
  public:
   static constexpr napi_type_tag typeTag{0x1fa2c6b07e914d07, 0xae51840f6d3b4ca6};
+  static constexpr const char* kind = "communicator";
   Communicator(std::shared_ptr<Device> owner, CommunicatorHandle handle, uint32_t ownRank, uint32_t rankCount) noexcept
       : Resource(std::move(owner)), ownRank(ownRank), ranks(rankCount), handle_(handle) {}
 

@@ -117,28 +117,4 @@ bool Device::waitForReleases(const CancelToken& token) {
   return !token.isCancelled();
 }
 
-Devices* Devices::create(napi_env env) {
-  auto* devices = new Devices();
-  const auto end = [](void* data) {
-    std::unique_ptr<Devices> owned(static_cast<Devices*>(data));
-    for (const auto& device : owned->devices_) device->close();
-  };
-  if (napi_add_env_cleanup_hook(env, end, devices) != napi_ok) {
-    delete devices;
-    return nullptr;
-  }
-  return devices;
-}
-
-void Devices::add(std::shared_ptr<Device> device) {
-  for (const auto& other : devices_)
-    if (other->isDead()) other->close();  // its threads end before the last owner goes, which then is not one of them
-  std::erase_if(devices_, [](const auto& other) { return other->isDead(); });
-  devices_.push_back(std::move(device));
-}
-
-void Devices::remove(Device* device) noexcept {
-  std::erase_if(devices_, [device](const auto& other) { return other.get() == device; });
-}
-
 }  // namespace tensorferry::gpu

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include <tensorferry/napi_jobs.h>
+#include <tensorferry/open_devices.h>
 #include <tensorferry_gpu/gpu_libraries.h>
 #include <tensorferry_gpu/gpu_objects.h>
 
@@ -53,6 +54,7 @@ class Task final : public ParallelTask {
 class Device : public std::enable_shared_from_this<Device> {
  public:
   static constexpr napi_type_tag typeTag{0x3b5f9a7710c24d02, 0x8e0c27d1f7e64b21};
+  static constexpr const char* kind = "device";
 
   Device(std::shared_ptr<Libraries> libraries, int ordinal, DeviceOptions options, Jobs& jobs);
   ~Device() { close(); }
@@ -108,17 +110,6 @@ class Device : public std::enable_shared_from_this<Device> {
   std::vector<std::weak_ptr<Resource>> resources_;
 };
 
-/** The devices of one JavaScript environment. JS thread. */
-class Devices {
- public:
-  /** Lives until the environment ends; its cleanup closes all devices before the pools of `Jobs` go. */
-  static Devices* create(napi_env env);
-
-  void add(std::shared_ptr<Device> device);
-  void remove(Device* device) noexcept;
-
- private:
-  std::vector<std::shared_ptr<Device>> devices_;
-};
+using Devices = OpenDevices<Device>;
 
 }  // namespace tensorferry::gpu

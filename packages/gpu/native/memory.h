@@ -20,6 +20,7 @@ namespace tensorferry::gpu {
 class Memory final : public Resource {
  public:
   static constexpr napi_type_tag typeTag{0x6d0f1b2c94e84a03, 0xb7c05e9d3a1f4462};
+  static constexpr const char* kind = "device memory";
   Memory(std::shared_ptr<Device> owner, DeviceBlock block) noexcept
       : Resource(std::move(owner)), address(reinterpret_cast<uint64_t>(block.get())), block_(std::move(block)) {}
   const uint64_t address;
@@ -34,6 +35,7 @@ class Memory final : public Resource {
 class HostMemory final : public Resource {
  public:
   static constexpr napi_type_tag typeTag{0x2e7755a1d0f94c04, 0x9a3b6c0812de4f73};
+  static constexpr const char* kind = "host memory";
   HostMemory(std::shared_ptr<Device> owner, HostBlock block, size_t bytes) noexcept
       : Resource(std::move(owner)), address(block.get()), byteLength(bytes), block_(std::move(block)) {}
   void* const address;
@@ -49,6 +51,7 @@ class HostMemory final : public Resource {
 class Mapping final : public Resource {
  public:
   static constexpr napi_type_tag typeTag{0x90c84ad27b6e4f05, 0x81d2f3057a9c4e84};
+  static constexpr const char* kind = "mapping";
   Mapping(std::shared_ptr<Device> owner, ImportedBlock block) noexcept
       : Resource(std::move(owner)), address(reinterpret_cast<uint64_t>(block.get())), block_(std::move(block)) {}
   const uint64_t address;
@@ -63,6 +66,7 @@ class Mapping final : public Resource {
 class Pin final : public Resource {
  public:
   static constexpr napi_type_tag typeTag{0xc4e10b6f58a34d06, 0x8f60a7d4c2b14e95};
+  static constexpr const char* kind = "pin";
   Pin(std::shared_ptr<Device> owner, PinnedRange range) noexcept
       : Resource(std::move(owner)), range_(std::move(range)) {}
 

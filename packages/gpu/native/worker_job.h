@@ -14,11 +14,10 @@ class WorkerJob : public Job {
  public:
   void cancel() noexcept override {
     Job::cancel();
-    waker_.wake();
+    waker.wake();
   }
 
- protected:
-  Waker waker_;
+  Waker waker;
 };
 
 }  // namespace tensorferry::gpu

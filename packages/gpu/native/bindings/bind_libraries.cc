@@ -5,61 +5,67 @@
 #include <tensorferry_gpu/gpu_libraries.h>
 #include <tensorferry_gpu/gpu_objects.h>
 
-#include <tensorferry_gpu/arguments.h>
 #include "bindings.h"
 #include "kernel_compiler.h"
 
-namespace tensorferry::gpu {
+namespace tensorferry {
+
+template <>
+struct Reader<gpu::Vendor> {
+  static std::optional<gpu::Vendor> read(Napi::Value value) {
+    const auto name = Reader<std::string>::read(value);
+    if (name == "cuda") return gpu::Vendor::Cuda;
+    return name == "rocm" ? std::optional(gpu::Vendor::Rocm) : std::nullopt;
+  }
+};
+
+template <>
+struct Reader<gpu::LibraryNames> {
+  static std::optional<gpu::LibraryNames> read(Napi::Value value) {
+    if (!value.IsObject()) return std::nullopt;
+    gpu::LibraryNames names;
+    const auto take = [&](const char* key, std::vector<std::string>& into) {
+      auto list = Reader<std::vector<std::string>>::read(value.As<Napi::Object>().Get(key));
+      if (list) into = std::move(*list);
+      return list.has_value();
+    };
+    const bool areLists = take("runtime", names.runtime) && take("driver", names.driver) &&
+                          take("compiler", names.compiler) && take("collectives", names.collectives);
+    return areLists ? std::optional(std::move(names)) : std::nullopt;
+  }
+};
+
+namespace gpu {
 namespace {
 
 Napi::Object describe(Napi::Env env, const LibraryFound& found) {
   Napi::Object object = Napi::Object::New(env);
-  Napi::Array tried = Napi::Array::New(env, found.tried.size());
-  for (size_t i = 0; i < found.tried.size(); i++) tried.Set(static_cast<uint32_t>(i), found.tried[i]);
-  object.Set("tried", tried);
+  object.Set("tried", toJs(env, found.tried));
   if (!found.path.empty()) object.Set("path", found.path);
   if (!found.version.empty()) object.Set("version", found.version);
   if (found.path.empty()) object.Set("problem", found.problem);
   return object;
 }
 
-Napi::Value openLibrariesOf(const Napi::CallbackInfo& info) {
-  return guarded(info, "openLibraries", [&]() -> Napi::Value {
-    Napi::Env env = info.Env();
-    const Napi::Value vendorName = argument(info, 0), lists = argument(info, 1);
-    const std::string vendor = vendorName.IsString() ? vendorName.As<Napi::String>().Utf8Value() : "";
-    const auto names = [&](const char* key) {
-      return lists.IsObject() ? readTexts(lists.As<Napi::Object>().Get(key)) : std::nullopt;
-    };
-    auto runtime = names("runtime"), driver = names("driver"), compiler = names("compiler"),
-         collectives = names("collectives");
-    if ((vendor != "cuda" && vendor != "rocm") || !runtime || !driver || !compiler || !collectives)
-      return toJs(env, badArgument("openLibraries", "(\"cuda\" or \"rocm\", lists of names)"));
-    const LibraryNames wanted{std::move(*runtime), std::move(*driver), std::move(*compiler), std::move(*collectives)};
-    OpenedLibraries opened = openLibraries(vendor == "cuda" ? Vendor::Cuda : Vendor::Rocm, wanted);
-    Napi::Object object = Napi::Object::New(env);
-    if (opened.libraries != nullptr) object.Set("libraries", wrap(env, opened.libraries));
-    object.Set("runtime", describe(env, opened.runtime));
-    object.Set("driver", describe(env, opened.driver));
-    object.Set("compiler", describe(env, opened.compiler));
-    object.Set("collectives", describe(env, opened.collectives));
-    return succeed(env, object);
-  });
+Answer openLibrariesOf(const Call& call, Vendor vendor, LibraryNames names) {
+  OpenedLibraries opened = openLibraries(vendor, names);
+  Napi::Object object = Napi::Object::New(call.env);
+  if (opened.libraries != nullptr) object.Set("libraries", wrap(call.env, opened.libraries));
+  object.Set("runtime", describe(call.env, opened.runtime));
+  object.Set("driver", describe(call.env, opened.driver));
+  object.Set("compiler", describe(call.env, opened.compiler));
+  object.Set("collectives", describe(call.env, opened.collectives));
+  return object;
 }
 
-Napi::Value deviceCount(const Napi::CallbackInfo& info) {
-  return guarded(info, "deviceCount", [&]() -> Napi::Value {
-    Napi::Env env = info.Env();
-    auto libraries = unwrap<Libraries>(argument(info, 0));
-    if (libraries == nullptr) return badHandle(env, "deviceCount", "set of libraries");
-    const GpuApi& api = libraries->api;
-    int count = 0;
-    const int answer = api.getDeviceCount(&count);
-    if (answer != code::success) api.clearError();
-    if (answer == code::noDevice) return succeed(env, Napi::Number::New(env, 0));
-    if (answer != code::success) return toJs(env, runtimeFailure(api, api.getDeviceCount.name, answer));
-    return succeed(env, Napi::Number::New(env, count));
-  });
+Answer deviceCount(const Call& call, Open<Libraries> libraries) {
+  const GpuApi& api = libraries->api;
+  int count = 0;
+  const int answer = api.getDeviceCount(&count);
+  if (answer != code::success) api.clearError();
+  if (answer == code::noDevice) return Napi::Number::New(call.env, 0);
+  if (answer != code::success) return runtimeFailure(api, api.getDeviceCount.name, answer);
+  return Napi::Number::New(call.env, count);
 }
 
 struct Facts {
@@ -102,70 +108,52 @@ Result<Facts> factsOf(const GpuApi& api, int ordinal) {
   return facts;
 }
 
-Napi::Value deviceFacts(const Napi::CallbackInfo& info) {
-  return guarded(info, "deviceFacts", [&]() -> Napi::Value {
-    Napi::Env env = info.Env();
-    auto libraries = unwrap<Libraries>(argument(info, 0));
-    if (libraries == nullptr) return badHandle(env, "deviceFacts", "set of libraries");
-    const auto ordinal = readNumber(argument(info, 1), INT32_MAX);
-    if (!ordinal) return toJs(env, badArgument("deviceFacts", "(libraries, ordinal)"));
-    auto facts = factsOf(libraries->api, static_cast<int>(*ordinal));
-    if (!facts.ok()) {
-      libraries->api.clearError();
-      return toJs(env, facts.status());
-    }
-    Napi::Object object = Napi::Object::New(env);
-    object.Set("name", facts.value().name);
-    object.Set("uuid", facts.value().uuid);
-    object.Set("busId", facts.value().busId);
-    object.Set("totalBytes", static_cast<double>(facts.value().total));
-    object.Set("freeBytes", static_cast<double>(facts.value().free));
-    object.Set("processors", facts.value().processors);
-    object.Set("architecture", facts.value().architecture);
-    return succeed(env, object);
+Answer deviceFacts(const Call& call, Open<Libraries> libraries, Ordinal ordinal) {
+  auto facts = factsOf(libraries->api, static_cast<int>(ordinal));
+  if (!facts.ok()) libraries->api.clearError();
+  return answerOf(std::move(facts), [&](const Facts& facts) {
+    Napi::Object object = Napi::Object::New(call.env);
+    object.Set("name", facts.name);
+    object.Set("uuid", facts.uuid);
+    object.Set("busId", facts.busId);
+    object.Set("totalBytes", static_cast<double>(facts.total));
+    object.Set("freeBytes", static_cast<double>(facts.free));
+    object.Set("processors", facts.processors);
+    object.Set("architecture", facts.architecture);
+    return object;
   });
 }
 
-Napi::Value canAccessPeer(const Napi::CallbackInfo& info) {
-  return guarded(info, "canAccessPeer", [&]() -> Napi::Value {
-    Napi::Env env = info.Env();
-    auto libraries = unwrap<Libraries>(argument(info, 0));
-    if (libraries == nullptr) return badHandle(env, "canAccessPeer", "set of libraries");
-    const auto ordinal = readNumber(argument(info, 1), INT32_MAX), peer = readNumber(argument(info, 2), INT32_MAX);
-    if (!ordinal || !peer) return toJs(env, badArgument("canAccessPeer", "(libraries, ordinal, peer)"));
-    const GpuApi& api = libraries->api;
-    int can = 0;
-    Status status = callRuntime(api, api.canAccessPeer, &can, static_cast<int>(*ordinal), static_cast<int>(*peer));
-    if (!status.ok()) api.clearError();
-    return toJs(env, status, Napi::Boolean::New(env, can != 0));
-  });
+Answer canAccessPeer(const Call& call, Open<Libraries> libraries, Ordinal ordinal, Ordinal peer) {
+  const GpuApi& api = libraries->api;
+  int can = 0;
+  Status status = callRuntime(api, api.canAccessPeer, &can, static_cast<int>(ordinal), static_cast<int>(peer));
+  if (!status.ok()) {
+    api.clearError();
+    return status;
+  }
+  return Napi::Boolean::New(call.env, can != 0);
 }
 
-Napi::Value createUniqueId(const Napi::CallbackInfo& info) {
-  return guarded(info, "createUniqueId", [&]() -> Napi::Value {
-    Napi::Env env = info.Env();
-    auto libraries = unwrap<Libraries>(argument(info, 0));
-    if (libraries == nullptr) return badHandle(env, "createUniqueId", "set of libraries");
-    const GpuApi& api = libraries->api;
-    if (!api.hasCollectives)
-      return toJs(env,
-                  failure(Code::Unsupported, "createUniqueId", "No collectives library (NCCL or RCCL) was opened."));
-    UniqueId id{};
-    const int answer = api.createUniqueId(&id);
-    if (answer != collectives::success)
-      return toJs(env, collectivesFailure(api, api.createUniqueId.name, answer, nullptr));
-    return succeed(env, Napi::Buffer<uint8_t>::Copy(env, id.bytes, sizeof id.bytes));
-  });
+Answer createUniqueId(const Call& call, Open<Libraries> libraries) {
+  const GpuApi& api = libraries->api;
+  if (!api.hasCollectives)
+    return failure(Code::Unsupported, call.function, "No collectives library (NCCL or RCCL) was opened.");
+  UniqueId id{};
+  const int answer = api.createUniqueId(&id);
+  if (answer != collectives::success) return collectivesFailure(api, api.createUniqueId.name, answer, nullptr);
+  return Napi::Buffer<uint8_t>::Copy(call.env, id.bytes, sizeof id.bytes);
 }
 
 }  // namespace
 
-void bindLibraries(Napi::Env env, Napi::Object exports, Shared* shared) {
-  exportFunction<openLibrariesOf>(env, exports, "openLibraries", shared);
-  exportFunction<deviceCount>(env, exports, "deviceCount", shared);
-  exportFunction<deviceFacts>(env, exports, "deviceFacts", shared);
-  exportFunction<canAccessPeer>(env, exports, "canAccessPeer", shared);
-  exportFunction<createUniqueId>(env, exports, "createUniqueId", shared);
+void bindLibraries(Functions& functions) {
+  functions.add<openLibrariesOf>("openLibraries", "(\"cuda\" or \"rocm\", lists of names)")
+      .add<deviceCount>("deviceCount", "(libraries)")
+      .add<deviceFacts>("deviceFacts", "(libraries, ordinal)")
+      .add<canAccessPeer>("canAccessPeer", "(libraries, ordinal, peer)")
+      .add<createUniqueId>("createUniqueId", "(libraries)");
 }
 
-}  // namespace tensorferry::gpu
+}  // namespace gpu
+}  // namespace tensorferry

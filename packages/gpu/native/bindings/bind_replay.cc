@@ -7,7 +7,6 @@
 #include <atomic>
 #include <vector>
 
-#include <tensorferry_gpu/arguments.h>
 #include "bindings.h"
 #include "replay/replay.h"
 #include "worker_job.h"
@@ -27,7 +26,7 @@ class PageableJob final : public WorkerJob {
       if (cancelToken.isCancelled()) return failure(Code::Cancelled, "replay", "The copy was cancelled.");
       const int answer = copy_->startPageable();
       if (answer != code::success) return replayFailure(copy_->replay->api(), answer);
-      return copy_->wait(copy_->marked(), waker_, cancelToken, true);
+      return copy_->wait(copy_->marked(), waker, cancelToken, true);
     });
     end();
     if (!status.ok()) fail(std::move(status));
@@ -42,131 +41,37 @@ class PageableJob final : public WorkerJob {
   std::atomic<bool> ended_{false};
 };
 
-class WaitJob final : public WorkerJob {
- public:
-  WaitJob(std::shared_ptr<ReplayCopy> copy, const ReplayMark& mark) noexcept : copy_(std::move(copy)), mark_(mark) {}
-  void run(size_t) noexcept override {
-    Status status = caught("wait", [&] { return copy_->wait(mark_, waker_, cancelToken, false); });
-    if (!status.ok()) fail(std::move(status));
-  }
-
- private:
-  std::shared_ptr<ReplayCopy> copy_;
-  ReplayMark mark_;
-};
-
-/** Waits until streams have come to where they stood when the fence was made. */
-class FenceJob final : public WorkerJob {
- public:
-  FenceJob(std::shared_ptr<Replay> replay, std::vector<Event> events, bool isOfCopies) noexcept
-      : replay_(std::move(replay)), events_(std::move(events)), isOfCopies_(isOfCopies) {}
-  void run(size_t) noexcept override {
-    Status status = caught("fence", [&]() -> Status {
-      DeviceScope scope(replay_->api(), replay_->device->ordinal());
-      // Memory goes back to its owner behind a fence of the copies.
-      Status ended;
-      for (const Event& event : events_) {
-        if (!ended.ok()) break;
-        ended = waitForEvent(replay_->api(), event.get(), waker_, cancelToken, isOfCopies_);
-      }
-      events_.clear();
-      return ended;
-    });
-    if (!status.ok()) fail(std::move(status));
-  }
-
-  const std::shared_ptr<JobPool>& pool() const noexcept { return isOfCopies_ ? replay_->submissions : replay_->waits; }
-
- private:
-  std::shared_ptr<Replay> replay_;
-  std::vector<Event> events_;
-  bool isOfCopies_;
-};
-
-class RegisterJob final : public Job {
- public:
-  RegisterJob(std::shared_ptr<Device> device, uint64_t address, uint64_t bytes) noexcept
-      : device_(std::move(device)), address_(address), bytes_(bytes) {}
-  void run(size_t) noexcept override {
-    Status status = caught("registerHostSlot", [&] {
-      if (cancelToken.isCancelled()) return failure(Code::Cancelled, "registerHostSlot", "It was cancelled.");
-      auto made = pinHostSlot(device_, address_, bytes_);
-      if (made.ok()) pin_ = std::make_shared<Handle<Pin>>(std::move(made.value()));
-      return made.ok() ? Status{} : made.status();
-    });
-    if (!status.ok()) fail(std::move(status));
-  }
-  Napi::Value value(Napi::Env env) override { return wrap(env, pin_); }
-
- private:
-  std::shared_ptr<Device> device_;
-  uint64_t address_, bytes_;
-  std::shared_ptr<Handle<Pin>> pin_;
-};
-
-/** Ends when what was closed before is given back. */
-class ReleaseJob final : public Job {
- public:
-  explicit ReleaseJob(std::shared_ptr<Device> device) noexcept : device_(std::move(device)) {}
-  void run(size_t) noexcept override { device_->waitForReleases(cancelToken); }
-
- private:
-  std::shared_ptr<Device> device_;
-};
-
-Napi::Value startRegisterHostSlot(const Napi::CallbackInfo& info) {
-  return guarded(info, "startRegisterHostSlot", [&]() -> Napi::Value {
-    Napi::Env env = info.Env();
-    auto device = unwrap<Device>(argument(info, 0));
-    if (device == nullptr || !device->isOpen()) return badHandle(env, "startRegisterHostSlot", "device");
-    const auto address = readBigint(argument(info, 1)), bytes = readNumber(argument(info, 2), byteLimit);
-    if (!address || !bytes || *bytes == 0 || !argument(info, 3).IsFunction())
-      return toJs(env, badArgument("startRegisterHostSlot", "(device, address, byteLength of at least 1, callback)"));
-    return Jobs::of(env)->start(device->calls, std::make_shared<RegisterJob>(device, *address, *bytes),
-                                info[3].As<Napi::Function>());
-  });
+Answer startRegisterHostSlot(const Call& call, Open<Device> device, Big address, Whole<byteLimit, 1> bytes,
+                             Napi::Function callback) {
+  const auto pin = [=](Job& job) -> Result<std::shared_ptr<Handle<Pin>>> {
+    if (job.cancelToken.isCancelled()) return cancelledEarly("registerHostSlot", "It");
+    return handleOf(pinHostSlot(device, address, bytes));
+  };
+  const auto give = [](Napi::Env env, auto& made) { return wrap(env, std::move(made)); };
+  return call.start(device->calls, makeJob("registerHostSlot", pin, give), callback);
 }
 
-Napi::Value startUnpinHost(const Napi::CallbackInfo& info) {
-  return guarded(info, "startUnpinHost", [&]() -> Napi::Value {
-    Napi::Env env = info.Env();
-    auto pin = openResource<Pin>(argument(info, 0));
-    if (pin == nullptr) return badHandle(env, "startUnpinHost", "pin");
-    if (!argument(info, 1).IsFunction()) return toJs(env, badArgument("startUnpinHost", "(pin, callback)"));
-    pin->close();
-    return Jobs::of(env)->start(pin->device->calls, std::make_shared<ReleaseJob>(pin->device),
-                                info[1].As<Napi::Function>());
-  });
+/** The job ends when what was closed before is given back. */
+Answer startUnpinHost(const Call& call, Open<Pin> pin, Napi::Function callback) {
+  pin->close();
+  const auto wait = [device = pin->device](Job& job) {
+    device->waitForReleases(job.cancelToken);
+    return Status{};
+  };
+  return call.start(pin->device->calls, makeJob("unpinHost", wait), callback);
 }
 
-Napi::Value createReplay(const Napi::CallbackInfo& info) {
-  return guarded(info, "createReplay", [&]() -> Napi::Value {
-    Napi::Env env = info.Env();
-    auto device = unwrap<Device>(argument(info, 0));
-    if (device == nullptr || !device->isOpen()) return badHandle(env, "createReplay", "device");
-    const auto slots = readNumber(argument(info, 1), slotLimit);
-    const auto streams = readNumber(argument(info, 2), streamLimit),
-               together = readNumber(argument(info, 3), slotLimit);
-    if (!slots || *slots == 0 || !streams || *streams == 0 || !together || *together == 0 ||
-        !argument(info, 4).IsBoolean())
-      return toJs(
-          env, badArgument("createReplay", "(device, 1 to 65536 slots, 1 to 16 streams, copies per event, isTimed)"));
-    const ReplayWay way{*streams, *together, info[4].As<Napi::Boolean>().Value()};
-    auto replay = Replay::create(device, static_cast<size_t>(*slots), way, *Jobs::of(env));
-    if (!replay.ok()) return toJs(env, replay.status());
-    Napi::Object object = Napi::Object::New(env);
-    object.Set("stream", bigint(env, reinterpret_cast<uint64_t>(replay.value()->own.get())));
-    object.Set("replay", wrapResource(env, replay.value()));
-    return succeed(env, object);
-  });
-}
+using StreamCount = Whole<streamLimit, 1>;
+using SlotCount = Whole<slotLimit, 1>;
 
-Napi::Value closeReplay(const Napi::CallbackInfo& info) {
-  return guarded(info, "closeReplay", [&]() -> Napi::Value {
-    auto replay = openResource<Replay>(argument(info, 0));
-    if (replay == nullptr) return badHandle(info.Env(), "closeReplay", "replay object");
-    replay->close();
-    return succeed(info.Env());
+Answer createReplay(const Call& call, Open<Device> device, SlotCount slots, StreamCount streams, SlotCount together,
+                    bool isTimed) {
+  const ReplayWay way{streams, together, isTimed};
+  return answerOf(Replay::create(device, slots, way, *Jobs::of(call.env)), [&](const auto& replay) {
+    Napi::Object object = Napi::Object::New(call.env);
+    object.Set("stream", bigint(call.env, replay->own.get()));
+    object.Set("replay", wrapResource(call.env, replay));
+    return object;
   });
 }
 
@@ -215,144 +120,91 @@ bool addFunction(Napi::Env env, Napi::Object object, const char* name, napi_call
   return true;
 }
 
-Napi::Value prepareReplayCopy(const Napi::CallbackInfo& info) {
-  return guarded(info, "prepareReplayCopy", [&]() -> Napi::Value {
-    Napi::Env env = info.Env();
-    auto replay = openResource<Replay>(argument(info, 0));
-    if (replay == nullptr) return badHandle(env, "prepareReplayCopy", "replay object");
-    const auto slot = readNumber(argument(info, 1), replay->slots.size() - 1);
-    const auto destination = readBigint(argument(info, 2)), source = readBigint(argument(info, 3));
-    const auto bytes = readNumber(argument(info, 4), byteLimit);
-    if (!slot || !destination || !source || !bytes || *destination > UINT64_MAX - *bytes ||
-        *source > UINT64_MAX - *bytes)
-      return toJs(env, badArgument("prepareReplayCopy", "(replay, slot, destination, source, byteLength)"));
-    auto copy = std::make_shared<ReplayCopy>(replay, static_cast<size_t>(*slot), *destination, *source,
-                                             static_cast<size_t>(*bytes));
-    Napi::Object object = Napi::Object::New(env);
-    if (!addFunction(env, object, "start", startCopy, copy) || !addFunction(env, object, "query", queryCopy, copy) ||
-        !addFunction(env, object, "seconds", secondsOfCopy, copy))
-      return toJs(env, failure(Code::SystemFailure, "prepareReplayCopy", "JavaScript makes no function any more."));
-    object.Set("copy", wrap(env, copy));
-    return succeed(env, object);
-  });
+Answer prepareReplayCopy(const Call& call, Open<Replay> replay, Whole<slotLimit> slot, Big destination, Big source,
+                         Whole<byteLimit> bytes) {
+  const uint64_t last = UINT64_MAX - bytes;
+  if (slot >= replay->slots.size() || destination > last || source > last) return call.refusal();
+  auto copy = std::make_shared<ReplayCopy>(replay, slot, destination, source, bytes);
+  Napi::Object object = Napi::Object::New(call.env);
+  if (!addFunction(call.env, object, "start", startCopy, copy) ||
+      !addFunction(call.env, object, "query", queryCopy, copy) ||
+      !addFunction(call.env, object, "seconds", secondsOfCopy, copy))
+    return failure(Code::SystemFailure, call.function, "JavaScript makes no function any more.");
+  object.Set("copy", wrap(call.env, copy));
+  return object;
 }
 
-/** Runs `body` with the copy that the first argument is, where the second is a callback. */
-template <typename Body>
-Napi::Value withCopy(const Napi::CallbackInfo& info, const char* function, const Body& body) {
-  return guarded(info, function, [&]() -> Napi::Value {
-    Napi::Env env = info.Env();
-    auto copy = unwrap<ReplayCopy>(argument(info, 0));
-    if (copy == nullptr || !copy->replay->isOpen()) return badHandle(env, function, "replay copy");
-    if (!argument(info, 1).IsFunction()) return toJs(env, badArgument(function, "(copy, callback)"));
-    return body(env, copy);
-  });
+Answer startReplayCopy(const Call& call, Open<ReplayCopy> copy, Napi::Function callback) {
+  return call.start(copy->replay->submissions, std::make_shared<PageableJob>(copy), callback);
 }
 
-Napi::Value startReplayCopy(const Napi::CallbackInfo& info) {
-  return withCopy(info, "startReplayCopy", [&](Napi::Env env, const std::shared_ptr<ReplayCopy>& copy) {
-    return Jobs::of(env)->start(copy->replay->submissions, std::make_shared<PageableJob>(copy),
-                                info[1].As<Napi::Function>());
-  });
+Answer startReplayWait(const Call& call, Open<ReplayCopy> copy, Napi::Function callback) {
+  auto mark = copy->mark();
+  if (!mark.ok()) return mark.status();
+  const auto wait = [copy, mark = mark.value()](WorkerJob& job) {
+    return copy->wait(mark, job.waker, job.cancelToken, false);
+  };
+  return call.start(copy->replay->waits, makeJob<WorkerJob>("wait", wait), callback);
 }
 
-Napi::Value startReplayWait(const Napi::CallbackInfo& info) {
-  return withCopy(info, "startReplayWait", [&](Napi::Env env, const std::shared_ptr<ReplayCopy>& copy) -> Napi::Value {
-    auto mark = copy->mark();
-    if (!mark.ok()) return toJs(env, mark.status());
-    return Jobs::of(env)->start(copy->replay->waits, std::make_shared<WaitJob>(copy, mark.value()),
-                                info[1].As<Napi::Function>());
-  });
+/** Without a stream, the replay object's own. */
+Status holdStream(const Call&, Open<ReplayCopy> copy, std::optional<Big> stream) {
+  return copy->holdStream(stream ? reinterpret_cast<StreamHandle>(stream->value) : copy->replay->own.get());
 }
 
-Napi::Value holdStream(const Napi::CallbackInfo& info) {
-  return guarded(info, "holdStream", [&]() -> Napi::Value {
-    Napi::Env env = info.Env();
-    auto copy = unwrap<ReplayCopy>(argument(info, 0));
-    if (copy == nullptr || !copy->replay->isOpen()) return badHandle(env, "holdStream", "replay copy");
-    StreamHandle stream = copy->replay->own.get();
-    if (!argument(info, 1).IsUndefined()) {
-      const auto handle = readBigint(info[1]);
-      if (!handle) return toJs(env, badArgument("holdStream", "(copy, the handle of a stream or undefined)"));
-      stream = reinterpret_cast<StreamHandle>(*handle);
-    }
-    const Status status = copy->holdStream(stream);
-    return status.ok() ? succeed(env) : toJs(env, status);
-  });
+Answer replayQuery(const Call& call, Held<Replay> replay) { return Napi::Number::New(call.env, replay->query()); }
+
+Status describeReplayAnswer(const Call&, Held<Replay> replay, double number) {
+  return replayFailure(replay->api(), static_cast<int>(number));
 }
 
-Napi::Value replayQuery(const Napi::CallbackInfo& info) {
-  return guarded(info, "replayQuery", [&]() -> Napi::Value {
-    auto replay = unwrap<Handle<Replay>>(argument(info, 0));
-    if (replay == nullptr) return badHandle(info.Env(), "replayQuery", "replay object");
-    return succeed(info.Env(), Napi::Number::New(info.Env(), replay->object->query()));
-  });
-}
-
-Napi::Value describeReplayAnswer(const Napi::CallbackInfo& info) {
-  return guarded(info, "describeReplayAnswer", [&]() -> Napi::Value {
-    Napi::Env env = info.Env();
-    auto replay = unwrap<Handle<Replay>>(argument(info, 0));
-    if (replay == nullptr) return badHandle(env, "describeReplayAnswer", "replay object");
-    if (!argument(info, 1).IsNumber()) return toJs(env, badArgument("describeReplayAnswer", "(replay, number)"));
-    return toJs(env, replayFailure(replay->object->api(), info[1].As<Napi::Number>().Int32Value()), env.Undefined());
-  });
-}
-
-Napi::Value startReplayFence(const Napi::CallbackInfo& info) {
-  return guarded(info, "startReplayFence", [&]() -> Napi::Value {
-    Napi::Env env = info.Env();
-    auto replay = openResource<Replay>(argument(info, 0));
-    if (replay == nullptr) return badHandle(env, "startReplayFence", "replay object");
-    if (!argument(info, 1).IsBoolean() || !argument(info, 2).IsFunction())
-      return toJs(env, badArgument("startReplayFence", "(replay, whether of the copies, callback)"));
-    const bool isOfCopies = info[1].As<Napi::Boolean>().Value();
-    CurrentDevice current(replay->api(), replay->device->ordinal());
-    auto events = replay->fence(isOfCopies);
-    if (!events.ok()) return toJs(env, events.status());
-    auto job = std::make_shared<FenceJob>(replay, std::move(events.value()), isOfCopies);
-    return Jobs::of(env)->start(job->pool(), job, info[2].As<Napi::Function>());
-  });
-}
-
-Napi::Value revokePin(const Napi::CallbackInfo& info) {
-  return guarded(info, "revokePin", [&]() -> Napi::Value {
-    Napi::Env env = info.Env();
-    auto replay = openResource<Replay>(argument(info, 0));
-    if (replay == nullptr) return badHandle(env, "revokePin", "replay object");
-    auto pin = openResource<Pin>(argument(info, 1));
-    if (pin == nullptr) return badHandle(env, "revokePin", "pin");
+/** The job waits until streams have come to where they stood when it was started. */
+Answer startReplayFence(const Call& call, Open<Replay> replay, bool isOfCopies, Napi::Function callback) {
+  CurrentDevice current(replay->api(), replay->device->ordinal());
+  auto events = replay->fence(isOfCopies);
+  if (!events.ok()) return events.status();
+  auto fence = [replay, isOfCopies, events = std::move(events.value())](WorkerJob& job) mutable {
     DeviceScope scope(replay->api(), replay->device->ordinal());
-    pin->finish();  // settles all that uses pins
-    return succeed(env);
-  });
+    // Memory goes back to its owner behind a fence of the copies.
+    Status ended;
+    for (const Event& event : events) {
+      if (!ended.ok()) break;
+      ended = waitForEvent(replay->api(), event.get(), job.waker, job.cancelToken, isOfCopies);
+    }
+    events.clear();
+    return ended;
+  };
+  const auto& pool = isOfCopies ? replay->submissions : replay->waits;
+  return call.start(pool, makeJob<WorkerJob>("fence", std::move(fence)), callback);
 }
 
-Napi::Value settleReplay(const Napi::CallbackInfo& info) {
-  return guarded(info, "settleReplay", [&]() -> Napi::Value {
-    auto replay = openResource<Replay>(argument(info, 0));
-    if (replay == nullptr) return badHandle(info.Env(), "settleReplay", "replay object");
-    replay->settle();
-    return succeed(info.Env());
-  });
+Status revokePin(const Call&, Open<Replay> replay, Open<Pin> pin) {
+  DeviceScope scope(replay->api(), replay->device->ordinal());
+  pin->finish();  // settles all that uses pins
+  return {};
+}
+
+Status settleReplay(const Call&, Open<Replay> replay) {
+  replay->settle();
+  return {};
 }
 
 }  // namespace
 
-void bindReplay(Napi::Env env, Napi::Object exports, Shared* shared) {
-  exportFunction<startRegisterHostSlot>(env, exports, "startRegisterHostSlot", shared);
-  exportFunction<startUnpinHost>(env, exports, "startUnpinHost", shared);
-  exportFunction<createReplay>(env, exports, "createReplay", shared);
-  exportFunction<closeReplay>(env, exports, "closeReplay", shared);
-  exportFunction<prepareReplayCopy>(env, exports, "prepareReplayCopy", shared);
-  exportFunction<startReplayCopy>(env, exports, "startReplayCopy", shared);
-  exportFunction<startReplayWait>(env, exports, "startReplayWait", shared);
-  exportFunction<holdStream>(env, exports, "holdStream", shared);
-  exportFunction<replayQuery>(env, exports, "replayQuery", shared);
-  exportFunction<describeReplayAnswer>(env, exports, "describeReplayAnswer", shared);
-  exportFunction<startReplayFence>(env, exports, "startReplayFence", shared);
-  exportFunction<revokePin>(env, exports, "revokePin", shared);
-  exportFunction<settleReplay>(env, exports, "settleReplay", shared);
+void bindReplay(Functions& functions) {
+  functions.add<startRegisterHostSlot>("startRegisterHostSlot", "(device, address, byteLength of at least 1, callback)")
+      .add<startUnpinHost>("startUnpinHost", "(pin, callback)")
+      .add<createReplay>("createReplay", "(device, 1 to 65536 slots, 1 to 16 streams, copies per event, isTimed)")
+      .add<close<Open<Replay>>>("closeReplay", "(replay)")
+      .add<prepareReplayCopy>("prepareReplayCopy", "(replay, slot, destination, source, byteLength)")
+      .add<startReplayCopy>("startReplayCopy", "(copy, callback)")
+      .add<startReplayWait>("startReplayWait", "(copy, callback)")
+      .add<holdStream>("holdStream", "(copy, the handle of a stream or undefined)")
+      .add<replayQuery>("replayQuery", "(replay)")
+      .add<describeReplayAnswer>("describeReplayAnswer", "(replay, number)")
+      .add<startReplayFence>("startReplayFence", "(replay, whether of the copies, callback)")
+      .add<revokePin>("revokePin", "(replay, pin)")
+      .add<settleReplay>("settleReplay", "(replay)");
 }
 
 }  // namespace tensorferry::gpu

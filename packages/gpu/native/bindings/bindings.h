@@ -7,20 +7,18 @@
 #include <memory>
 #include <vector>
 
+#include <tensorferry_gpu/arguments.h>
 #include "device.h"
 #include "memory.h"
 
 namespace tensorferry::gpu {
 
 /** Pinned memory that JavaScript sees; shared by the handle and the bytes, so that neither outlives the memory. */
-struct HostHandle {
-  static constexpr napi_type_tag typeTag = HostMemory::typeTag;
-  explicit HostHandle(std::shared_ptr<HostMemory> memory) noexcept : object(std::move(memory)) {}
-  HostHandle(const HostHandle&) = delete;
-  HostHandle& operator=(const HostHandle&) = delete;
-  ~HostHandle() { object->close(); }
+struct HostHandle : Handle<HostMemory> {
+  using Handle::Handle;
+  static constexpr const char* kind = HostMemory::kind;
+  bool isOpen() const noexcept { return object->isOpen(); }
 
-  const std::shared_ptr<HostMemory> object;
   /** The bytes in JavaScript, held weakly. */
   Napi::Reference<Napi::ArrayBuffer> buffer;
 };
@@ -31,24 +29,20 @@ struct Shared {
   std::vector<std::weak_ptr<HostHandle>> hostHandles;
 };
 
-template <Napi::Value (*function)(const Napi::CallbackInfo&)>
-void exportFunction(Napi::Env env, Napi::Object exports, const char* name, Shared* shared) {
-  exports.Set(name, Napi::Function::New<function>(env, name, shared));
-}
-
-inline Shared& sharedOf(const Napi::CallbackInfo& info) { return *static_cast<Shared*>(info.Data()); }
+/** A device's number among those of its vendor, and what else the vendor's functions take as an `int`. */
+using Ordinal = Whole<INT32_MAX>;
 
 /** Takes the bytes of a device's host memory out of JavaScript's reach. */
 void detachHostBuffers(Shared& shared, const Device& device);
 
-void bindLibraries(Napi::Env env, Napi::Object exports, Shared* shared);
-void bindDevice(Napi::Env env, Napi::Object exports, Shared* shared);
-void bindMemory(Napi::Env env, Napi::Object exports, Shared* shared);
-void bindSharing(Napi::Env env, Napi::Object exports, Shared* shared);
-void bindImport(Napi::Env env, Napi::Object exports, Shared* shared);
-void bindCommunicator(Napi::Env env, Napi::Object exports, Shared* shared);
-void bindPrograms(Napi::Env env, Napi::Object exports, Shared* shared);
-void bindReplay(Napi::Env env, Napi::Object exports, Shared* shared);
-void bindReplayMeasure(Napi::Env env, Napi::Object exports, Shared* shared);
+void bindLibraries(Functions& functions);
+void bindDevice(Functions& functions);
+void bindMemory(Functions& functions);
+void bindSharing(Functions& functions);
+void bindImport(Functions& functions);
+void bindCommunicator(Functions& functions);
+void bindPrograms(Functions& functions);
+void bindReplay(Functions& functions);
+void bindReplayMeasure(Functions& functions);
 
 }  // namespace tensorferry::gpu

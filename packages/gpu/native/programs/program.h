@@ -37,6 +37,7 @@ struct PlacedTable {
 class Program final : public Resource {
  public:
   static constexpr napi_type_tag typeTag{0x83d6e91f4b274d08, 0x9b2c5ad1709e48b7};
+  static constexpr const char* kind = "program";
 
   /** Checks and compiles. `communicator` and `calls` may be null. */
   static Result<std::shared_ptr<Program>> create(const std::shared_ptr<Device>& device, WordTable steps,

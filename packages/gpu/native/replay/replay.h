@@ -113,6 +113,7 @@ struct ReplayLane {
 class Replay final : public Resource, public PinUser {
  public:
   static constexpr napi_type_tag typeTag{0x52c7d0e94a1b4d0a, 0x8f13b60e7c2d49a1};
+  static constexpr const char* kind = "replay object";
 
   /** Makes streams and the events of this many slots. */
   static Result<std::shared_ptr<Replay>> create(const std::shared_ptr<Device>& device, size_t slotCount,
@@ -171,6 +172,7 @@ struct ReplayMark {
 class ReplayCopy {
  public:
   static constexpr napi_type_tag typeTag{0x1f6e9a3b70d54d0b, 0x9c52e8d1460f4bb7};
+  static constexpr const char* kind = "replay copy";
 
   ReplayCopy(std::shared_ptr<Replay> owner, size_t slot, uint64_t destination, uint64_t source, size_t bytes) noexcept
       : replay(std::move(owner)),
@@ -178,6 +180,8 @@ class ReplayCopy {
         destination_(destination),
         source_(source),
         bytes_(bytes) {}
+
+  bool isOpen() const noexcept { return replay->isOpen(); }
 
   /** Queues the copy and answers the vendor's number, `isClosed` or `needsThread`. JS thread. */
   int start();

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "dtype.h"
-#include "napi_jobs.h"
+#include "functions.h"
 
 namespace tensorferry {
 
@@ -36,72 +36,31 @@ inline Jobs* beginAddon(Napi::Env env, Napi::Object exports, const char* name, i
   return jobs;
 }
 
-/** What an addon answers to a handle that is not what a function takes. */
-using Refusal = Status (*)(const char* function, const char* kind);
-
-/** The handle is taken for a closed one. */
-inline Status notOpen(const char* function, const char* kind) {
-  return failure(Code::InvalidHandle, function, std::string("This is no open ") + kind + ".");
+template <typename Handle>
+Status cancelJob(const Call&, Handle job) {
+  job->cancel();
+  return {};
 }
 
-/** The handle is taken for a wrong argument. */
-inline Status notOfKind(const char* function, const char* kind) {
-  return badArgument(function, (std::string("(") + kind + ")").c_str());
+template <typename Handle>
+Answer movedBytes(const Call& call, Handle job) {
+  return Napi::Number::New(call.env, static_cast<double>(job->movedBytes.read()));
 }
 
-inline Napi::Object badHandle(Napi::Env env, const char* function, const char* kind) {
-  return toJs(env, notOpen(function, kind));
+/** Exports `cancelJob` and `movedBytes`. `Handle` says what another value than a job is taken for (arguments.h). */
+template <typename Handle>
+void bindJobControls(Functions& functions) {
+  functions.add<cancelJob<Handle>>("cancelJob", "(job)").template add<movedBytes<Handle>>("movedBytes", "(job)");
 }
 
-/** The only argument of a call, as a resource of a kind; null where it is none. */
-template <typename Kind>
-std::shared_ptr<Kind> onlyArgument(const Napi::CallbackInfo& info) {
-  return info.Length() == 1 ? unwrap<Kind>(info[0]) : nullptr;
-}
-
-/** Exports `cancelJob` and `movedBytes`. */
-template <Refusal refusal>
-void bindJobControls(Napi::Env env, Napi::Object exports) {
-  const auto add = [&](const char* name, Napi::Value (*function)(const Napi::CallbackInfo&)) {
-    exports.Set(name, Napi::Function::New(env, function, name));
-  };
-  add("cancelJob", [](const Napi::CallbackInfo& info) -> Napi::Value {
-    return guarded(info, "cancelJob", [&]() -> Napi::Value {
-      auto job = onlyArgument<Job>(info);
-      if (job == nullptr) return toJs(info.Env(), refusal("cancelJob", "job"));
-      job->cancel();
-      return succeed(info.Env());
-    });
-  });
-  add("movedBytes", [](const Napi::CallbackInfo& info) -> Napi::Value {
-    return guarded(info, "movedBytes", [&]() -> Napi::Value {
-      auto job = onlyArgument<Job>(info);
-      if (job == nullptr) return toJs(info.Env(), refusal("movedBytes", "job"));
-      return succeed(info.Env(), Napi::Number::New(info.Env(), static_cast<double>(job->movedBytes.read())));
-    });
-  });
+inline Answer createPool(const Call& call, Whole<256, 1> threads) {
+  return wrap(call.env, Jobs::of(call.env)->makePool(static_cast<unsigned>(threads)));
 }
 
 /** Exports `createPool` and `closePool`, for addons whose pools JavaScript makes. */
-inline void bindPools(Napi::Env env, Napi::Object exports) {
-  const auto add = [&](const char* name, Napi::Value (*function)(const Napi::CallbackInfo&)) {
-    exports.Set(name, Napi::Function::New(env, function, name));
-  };
-  add("createPool", [](const Napi::CallbackInfo& info) -> Napi::Value {
-    return guarded(info, "createPool", [&]() -> Napi::Value {
-      const double threads = info.Length() == 1 && info[0].IsNumber() ? info[0].As<Napi::Number>().DoubleValue() : 0;
-      if (!(threads >= 1 && threads <= 256)) return toJs(info.Env(), badArgument("createPool", "(threads: 1 to 256)"));
-      return succeed(info.Env(), wrap(info.Env(), Jobs::of(info.Env())->makePool(static_cast<unsigned>(threads))));
-    });
-  });
-  add("closePool", [](const Napi::CallbackInfo& info) -> Napi::Value {
-    return guarded(info, "closePool", [&]() -> Napi::Value {
-      auto pool = onlyArgument<JobPool>(info);
-      if (pool == nullptr) return toJs(info.Env(), notOfKind("closePool", "pool"));
-      pool->pool.close();
-      return succeed(info.Env());
-    });
-  });
+inline void bindPools(Functions& functions) {
+  functions.add<createPool>("createPool", "(threads: 1 to 256)")
+      .add<close<std::shared_ptr<JobPool>>>("closePool", "(pool)");
 }
 
 }  // namespace tensorferry

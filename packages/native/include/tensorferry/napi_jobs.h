@@ -12,7 +12,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "cancel.h"
@@ -27,6 +29,7 @@ class Jobs;
 class Job : public ParallelTask {
  public:
   static constexpr napi_type_tag typeTag{0x7f2f3f6d1c9a4b01, 0x9d2b8e53a6c04f11};
+  static constexpr const char* kind = "job";
 
   void cancel() noexcept override { cancelToken.cancel(); }
   void done() noexcept override;
@@ -66,6 +69,7 @@ class Job : public ParallelTask {
 struct JobPool {
   static constexpr napi_type_tag typeTag{0x2c1be06aa5a14d22, 0x8f0b3c7715e94a02};
   explicit JobPool(unsigned threads) : pool(threads) {}
+  void close() { pool.close(); }
   ThreadPool pool;
 };
 
@@ -101,16 +105,16 @@ class Jobs {
   }
 
   /** Queues the job; `callback` gets `{ code, ..., value }`. Returns the job for JavaScript, or why it cannot run. */
-  Napi::Object start(const std::shared_ptr<JobPool>& pool, std::shared_ptr<Job> job, Napi::Function callback) {
+  Result<Napi::Value> start(const std::shared_ptr<JobPool>& pool, std::shared_ptr<Job> job, Napi::Function callback) {
     job->self_ = job;
     job->jobs_ = this;
     running_.emplace(job.get(), Running{job, pool, Napi::Persistent(callback)});
     if (running_.size() == 1) napi_ref_threadsafe_function(env_, callback_);
     if (!pool->pool.submit(job)) {
       forget(job.get());
-      return toJs(env_, failure(Code::InvalidHandle, "start", "The pool is closed."));
+      return failure(Code::InvalidHandle, "start", "The pool is closed.");
     }
-    return succeed(env_, wrap<Job>(env_, job));
+    return wrap<Job>(env_, job);
   }
 
  private:
@@ -163,6 +167,58 @@ class Jobs {
 
 inline void Job::done() noexcept {
   if (auto self = self_.lock()) jobs_->finished(std::move(self));
+}
+
+template <typename T>
+struct IsResult : std::false_type {};
+template <typename T>
+struct IsResult<Result<T>> : std::true_type {};
+
+/** What a job without a value gives. */
+struct Nothing {
+  Napi::Value operator()(Napi::Env env) const { return env.Undefined(); }
+};
+
+/**
+ * A job of one function, which gets the job and answers a Status, or a value that `give` turns into one of JavaScript. Both
+ * live as long as the job, which JavaScript may hold for long: a function that must let go of something moves it out.
+ */
+template <typename Base, typename Work, typename Give>
+class WorkJob final : public Base {
+ public:
+  WorkJob(const char* op, Work work, Give give) : op_(op), work_(std::move(work)), give_(std::move(give)) {}
+
+  void run(size_t) noexcept override {
+    Status status = caught(op_, [&]() -> Status {
+      if constexpr (hasValue) {
+        made_.emplace(work_(*this));
+        return made_->ok() ? Status{} : made_->status();
+      } else {
+        return work_(*this);
+      }
+    });
+    if (!status.ok()) this->fail(std::move(status));
+  }
+
+  Napi::Value value(Napi::Env env) override {
+    if constexpr (hasValue) return give_(env, made_->value());
+    else return give_(env);
+  }
+
+ private:
+  using Made = std::invoke_result_t<Work&, Base&>;
+  static constexpr bool hasValue = IsResult<Made>::value;
+
+  const char* const op_;
+  Work work_;
+  Give give_;
+  std::optional<Made> made_;
+};
+
+/** A job of a function; failures of the standard library name `op`. `Base` is what the function needs of its job. */
+template <typename Base = Job, typename Work, typename Give = Nothing>
+std::shared_ptr<Job> makeJob(const char* op, Work work, Give give = {}) {
+  return std::make_shared<WorkJob<Base, Work, Give>>(op, std::move(work), std::move(give));
 }
 
 }  // namespace tensorferry

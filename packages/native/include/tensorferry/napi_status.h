@@ -35,9 +35,14 @@ inline Status badArgument(const char* function, const char* expected) {
   return failure(Code::InvalidArgument, function, std::string("The arguments must be ") + expected + ".");
 }
 
+/** The handle that a function got is none of its kind, or a closed one. */
+inline Status notOpen(const char* function, const char* kind) {
+  return failure(Code::InvalidHandle, function, std::string("This is no open ") + kind + ".");
+}
+
 /** Runs the body of a binding; whatever it throws becomes a status. */
 template <typename Body>
-Napi::Value guarded(const Napi::CallbackInfo& info, const char* function, Body body) noexcept {
+Napi::Value guarded(const Napi::CallbackInfo& info, const char* function, const Body& body) noexcept {
   Napi::Value answer;
   const Status status = caught(function, [&] {
     answer = body();

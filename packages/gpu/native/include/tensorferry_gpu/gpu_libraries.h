@@ -31,6 +31,7 @@ struct LibraryFound {
 
 struct Libraries {
   static constexpr napi_type_tag typeTag{0x51c0f30d86b24e01, 0xa1d9c7e4420b5f10};
+  static constexpr const char* kind = "set of libraries";
   GpuApi api;
   /** Of the driver and of the compiler, as text: part of the key of cached kernels. */
   std::string driverVersion, compilerVersion;

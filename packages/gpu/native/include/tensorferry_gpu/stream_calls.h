@@ -22,6 +22,7 @@ class StreamCalls {
  public:
   /** Its last digit is the version of this interface. */
   static constexpr napi_type_tag typeTag{0x4b7e0d2f96c14a31, 0x8d51e2a70f3bc601};
+  static constexpr const char* kind = "taker of calls";
   virtual ~StreamCalls() = default;
 
   /** What is wrong with the words of a call; null where nothing is. JS thread. */
