@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include <simulated_kernel.h>
+#include <tensorferry_gpu/simulated_kernel.h>
 
 namespace tensorferry::gpu::simulator {
 

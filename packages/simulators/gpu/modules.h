@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include <simulated_kernel.h>
+#include <tensorferry_gpu/simulated_kernel.h>
 
 #include "handles.h"
 

@@ -4,8 +4,8 @@
  */
 #include <cstdlib>
 
+#include <tensorferry_gpu/simulated_kernel.h>
 #include "move_kernels.h"
-#include "simulated_kernel.h"
 
 namespace tensorferry::gpu {
 namespace {

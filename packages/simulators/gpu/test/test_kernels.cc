@@ -2,7 +2,7 @@
 /*
  * Kernels for the simulator's own tests: each takes one struct and touches memory as a device would.
  */
-#include <simulated_kernel.h>
+#include <tensorferry_gpu/simulated_kernel.h>
 
 #include <cstdint>
 #include <cstring>

@@ -59,8 +59,8 @@ void quantizeNaively(uint8_t type, ScaleRule rule, uint64_t plain, uint64_t plai
                      uint64_t scaleAt) {
   float values[mxBlock], largest = 0;
   for (unsigned i = 0; i < mxBlock; i++) {
-    castOnHost(static_cast<uint8_t>(DType::Float32), &values[i], type, reinterpret_cast<void*>(plain + i * plainStep),
-               1);
+    castNaively(static_cast<uint8_t>(DType::Float32), &values[i], type, reinterpret_cast<void*>(plain + i * plainStep),
+                1);
     if (largest == largest && !(std::fabs(values[i]) <= largest)) largest = std::fabs(values[i]);
   }
   const unsigned scale = scaleByRule(rule, largest);
@@ -80,7 +80,7 @@ void dequantizeNaively(uint8_t type, uint64_t plain, uint64_t plainStep, uint64_
     const double magnitude = std::ldexp(valueOfCode(code & 0x7f), scale - 127);
     const bool isNaN = scale == 255 || (code & 0x7f) == 0x7f;
     const float value = isNaN ? NAN : static_cast<float>((code & 0x80) != 0 ? -magnitude : magnitude);
-    castOnHost(type, reinterpret_cast<void*>(plain + i * plainStep), static_cast<uint8_t>(DType::Float32), &value, 1);
+    castNaively(type, reinterpret_cast<void*>(plain + i * plainStep), static_cast<uint8_t>(DType::Float32), &value, 1);
   }
 }
 
@@ -113,7 +113,7 @@ void temper(Random& random, uint8_t type, Tensor& tensor) {
     if (random.chance(odd)) continue;
     const float value =
         std::ldexp(static_cast<float>(static_cast<int32_t>(random.next() >> 40) - (1 << 23)) / (1 << 23), exponent);
-    castOnHost(type, tensor.bytes.data() + tensor.offset + i * size, static_cast<uint8_t>(DType::Float32), &value, 1);
+    castNaively(type, tensor.bytes.data() + tensor.offset + i * size, static_cast<uint8_t>(DType::Float32), &value, 1);
   }
 }
 

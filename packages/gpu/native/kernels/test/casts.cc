@@ -107,7 +107,7 @@ void testCasts() {
       if (to == from) continue;
       const size_t size = dtypeBytes[to];
       std::vector<uint8_t> expected(count * size), single(count * size + 64, 0xa5), grouped(count * size + 64, 0xa5);
-      castOnHost(to, expected.data(), from, bytes.data(), count);
+      castNaively(to, expected.data(), from, bytes.data(), count);
       MoveList moves;
       Move dense =
           moveOf(static_cast<DType>(to), static_cast<DType>(from), addressOf(grouped.data()), addressOf(bytes.data()));

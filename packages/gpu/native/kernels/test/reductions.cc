@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Reductions of random form against the host's kernels, element by element.
+ * Reductions of random form against a naive reference, element by element, as tensorferry/elements.h defines the types.
  */
-#include "../../../../backend-torch-copy/native/kernels.h"
-#include "support.h"
+#include <type_traits>
+#include <utility>
 
-namespace tensorferry::baseline {
-extern const Kernels table;
-}
+#include <tensorferry/elements.h>
+
+#include "support.h"
 
 namespace tensorferry::gpu::test {
 namespace {
@@ -19,25 +19,31 @@ struct Tensor {
   uint64_t address() const { return addressOf(bytes.data()) + offset; }
 };
 
-void reduceOnHost(uint8_t op, uint8_t type, uint64_t to, const std::vector<uint64_t>& from) {
-  const Kernels& table = baseline::table;
-  const size_t wide = static_cast<size_t>(wideOf(type));
-  const int64_t size = dtypeBytes[type];
-  uint64_t sum = 0, next = 0;
-  table.load[type](&sum, reinterpret_cast<uint8_t*>(from[0]), size, 1);
-  for (size_t t = 1; t < from.size(); t++) {
-    table.load[type](&next, reinterpret_cast<uint8_t*>(from[t]), size, 1);
-    table.accumulate[op][wide](&sum, &next, 1);
+template <DType type, ReduceOp op>
+void reduceElement(uint64_t to, const std::vector<uint64_t>& from) {
+  using E = Element<type>;
+  const auto read = [](uint64_t address) {
+    typename E::Stored stored;
+    std::memcpy(&stored, reinterpret_cast<const void*>(address), sizeof stored);
+    return E::decode(stored);
+  };
+  auto result = read(from[0]);
+  for (size_t t = 1; t < from.size(); t++) result = combine<op>(result, read(from[t]));
+  if constexpr (op == ReduceOp::Average) {
+    // Sums of integers wrap in the type of the elements before they are divided.
+    if constexpr (std::is_integral_v<decltype(result)>) result = E::decode(E::encode(result));
+    result /= static_cast<decltype(result)>(from.size());
   }
-  if (op == static_cast<uint8_t>(ReduceOp::Average)) {
-    if (wide >= static_cast<size_t>(Wide::Int64)) {
-      uint64_t narrow = 0;
-      table.store[type][wide](reinterpret_cast<uint8_t*>(&narrow), size, &sum, 1);
-      table.load[type](&sum, reinterpret_cast<uint8_t*>(&narrow), size, 1);
-    }
-    table.divide[wide](&sum, from.size(), 1);
-  }
-  table.store[type][wide](reinterpret_cast<uint8_t*>(to), size, &sum, 1);
+  const auto stored = E::encode(result);
+  std::memcpy(reinterpret_cast<void*>(to), &stored, sizeof stored);
+}
+
+/** Pairs are numbered by type, then operation. */
+template <size_t... pairs>
+void reduceNaively(size_t pair, std::index_sequence<pairs...>, uint64_t to, const std::vector<uint64_t>& from) {
+  static constexpr void (*reductions[])(uint64_t, const std::vector<uint64_t>&) = {
+      reduceElement<static_cast<DType>(pairs / reduceOpCount), static_cast<ReduceOp>(pairs % reduceOpCount)>...};
+  reductions[pair](to, from);
 }
 
 Tensor makeTensor(Random& random, const std::vector<uint64_t>& shape, uint64_t size, bool dense) {
@@ -59,7 +65,7 @@ void temper(Random& random, uint8_t type, Tensor& tensor) {
   for (size_t at = tensor.offset; at + size <= tensor.bytes.size(); at += size) {
     if (!random.chance(90)) continue;
     const float value = static_cast<float>(static_cast<int32_t>(random.next() >> 40)) / 4096.0f;
-    castOnHost(type, tensor.bytes.data() + at, static_cast<uint8_t>(DType::Float32), &value, 1);
+    castNaively(type, tensor.bytes.data() + at, static_cast<uint8_t>(DType::Float32), &value, 1);
   }
 }
 
@@ -121,7 +127,7 @@ void reductionOfRandomForm(uint64_t seed) {
         from.push_back(address);
       }
     }
-    reduceOnHost(op, type, to, from);
+    reduceNaively(type * reduceOpCount + op, std::make_index_sequence<castableCount * reduceOpCount>(), to, from);
     size_t d = shape.size();
     while (d > 0 && ++position[d - 1] == shape[d - 1]) position[--d] = 0;
     if (d == 0) break;

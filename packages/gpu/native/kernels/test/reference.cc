@@ -1,27 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * The naive reference: one element after another, casts by the kernels of the host's backend.
+ * The naive reference: one element after another, as tensorferry/elements.h defines the types.
  */
-#include "../../../../backend-torch-copy/native/kernels.h"
+#include <utility>
+
+#include <tensorferry/elements.h>
+
 #include "support.h"
 
-// Not all of that backend: the table of its plainest instruction set.
-namespace tensorferry::baseline {
-extern const Kernels table;
+namespace tensorferry::gpu::test {
+namespace {
+
+using CastElement = void (*)(void* to, const void* from);
+
+template <DType toType, DType fromType>
+void castElement(void* to, const void* from) {
+  typename Element<fromType>::Stored stored;
+  std::memcpy(&stored, from, sizeof stored);
+  const auto cast = Element<toType>::encode(Element<fromType>::decode(stored));
+  std::memcpy(to, &cast, sizeof cast);
 }
 
-namespace tensorferry::gpu::test {
+/** Pairs of types are numbered by destination, then source. */
+template <size_t... pairs>
+CastElement castOf(size_t pair, std::index_sequence<pairs...>) {
+  static constexpr CastElement casts[] = {
+      castElement<static_cast<DType>(pairs / castableCount), static_cast<DType>(pairs % castableCount)>...};
+  return casts[pair];
+}
 
-void castOnHost(uint8_t toType, void* to, uint8_t fromType, const void* from, size_t count) {
-  const Kernels& table = baseline::table;
-  uint8_t wide[blockElements * 8];
-  for (size_t done = 0; done < count; done += blockElements) {
-    const size_t part = std::min(blockElements, count - done);
-    table.load[fromType](wide, static_cast<const uint8_t*>(from) + done * dtypeBytes[fromType], dtypeBytes[fromType],
-                         part);
-    table.store[toType][static_cast<size_t>(wideOf(fromType))](static_cast<uint8_t*>(to) + done * dtypeBytes[toType],
-                                                               dtypeBytes[toType], wide, part);
-  }
+}  // namespace
+
+void castNaively(uint8_t toType, void* to, uint8_t fromType, const void* from, size_t count) {
+  const CastElement cast =
+      castOf(toType * castableCount + fromType, std::make_index_sequence<castableCount * castableCount>());
+  for (size_t i = 0; i < count; i++)
+    cast(static_cast<uint8_t*>(to) + i * dtypeBytes[toType],
+         static_cast<const uint8_t*>(from) + i * dtypeBytes[fromType]);
 }
 
 void moveNaively(const Move& move, int64_t shift) {
@@ -38,8 +53,8 @@ void moveNaively(const Move& move, int64_t shift) {
     } else if (move.destinationType == move.sourceType) {
       std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), move.sourceSize);
     } else {
-      castOnHost(move.destinationType, reinterpret_cast<void*>(to), move.sourceType,
-                 reinterpret_cast<const void*>(from), 1);
+      castNaively(move.destinationType, reinterpret_cast<void*>(to), move.sourceType,
+                  reinterpret_cast<const void*>(from), 1);
     }
     size_t d = move.dimensionCount;
     while (d > 0 && ++position[d - 1] == move.dimensions[d - 1].length) position[--d] = 0;

@@ -15,8 +15,8 @@
 #include <tensorferry/moves.h>
 #include <tensorferry/status.h>
 
+#include <tensorferry_gpu/simulated_kernel.h>
 #include "batch.h"
-#include "simulated_kernel.h"
 
 namespace tensorferry::gpu::test {
 
@@ -119,8 +119,8 @@ inline Move runOf(uint64_t destination, uint64_t source, uint64_t bytes) {
   return move;
 }
 
-/** One element from bits to bits, by the host's kernels. */
-void castOnHost(uint8_t toType, void* to, uint8_t fromType, const void* from, size_t count);
+/** Elements from bits to bits, one after another. */
+void castNaively(uint8_t toType, void* to, uint8_t fromType, const void* from, size_t count);
 
 /** Executes a move element by element; addresses of the destination are shifted by `shift`. */
 void moveNaively(const Move& move, int64_t shift);
