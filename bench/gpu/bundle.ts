@@ -88,6 +88,13 @@ addon("backend-torch-copy")
 addon("gpu")
 addon("backend-nvshmem")
 addon("bus")
+// The addon of measurements, which is in no package.
+const measuring = path.join(root, "bench/gpu/native")
+execFileSync("cmake", ["-S", measuring, "-B", path.join(measuring, "build"), "-DCMAKE_BUILD_TYPE=Release"])
+execFileSync("cmake", ["--build", path.join(measuring, "build"), "-j2"])
+const measuringTo = path.join(folder, "native/build/Release")
+mkdirSync(measuringTo, { recursive: true })
+copyFileSync(path.join(measuring, "build/Release/raw_copies.node"), path.join(measuringTo, "raw_copies.node"))
 for (const library of [gpuSimulator, nvshmemSimulator]) {
   copyFileSync(library, path.join(folder, path.basename(library)))
 }

@@ -24,6 +24,7 @@ import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import type * as EffectScope from "effect/Scope"
+import { timeRawCopies } from "./rawCopies.ts"
 
 const mebibyte = 2 ** 20
 
@@ -142,8 +143,8 @@ const bandwidth = Effect.fnUntraced(function* (
   // The first round warms up.
   for (let round = 0; round <= rounds; round++) {
     const own = yield* timeBackend(ring, count)
-    const alone = yield* opened.queue.timeRawCopies({ ...raw, signal: "nothing" }, count)
-    const withEvents = yield* opened.queue.timeRawCopies({ ...raw, signal: "timedEvent" }, count)
+    const alone = yield* timeRawCopies(opened.queue.gpu, { ...raw, signal: "nothing" }, count)
+    const withEvents = yield* timeRawCopies(opened.queue.gpu, { ...raw, signal: "timedEvent" }, count)
     if (round === 0) continue
     ours.push(own)
     theirs.push(alone.seconds)

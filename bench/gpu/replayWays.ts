@@ -5,7 +5,7 @@
  */
 
 import { makeReplayDevice } from "@tensorferry/backend-cuda/ReplayDevice"
-import { openReplayQueue, type RawSlots, type ReplayWay, replayWay } from "@tensorferry/backend-cuda/ReplayQueue"
+import { openReplayQueue, type ReplayWay, replayWay } from "@tensorferry/backend-cuda/ReplayQueue"
 import { type OpenReplay, open } from "@tensorferry/backend-cuda/ReplayTransfer"
 import { descriptor as hostBackend } from "@tensorferry/backend-torch-copy"
 import { median } from "@tensorferry/core/base/Numbers"
@@ -17,6 +17,7 @@ import type { NativeFailure } from "@tensorferry/native/NativeAddon"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
+import { type RawSlots, timeRawCopies } from "./rawCopies.ts"
 import { hostSlots, type ReplaySpec, rawSlots, timeBackend } from "./replay.ts"
 
 const mebibyte = 2 ** 20
@@ -162,7 +163,7 @@ const measure = Effect.fnUntraced(function* (opened: OpenReplay, spec: ReplaySpe
     }
     for (const [at, loop] of loops.entries()) {
       if (lacking.has(at)) continue
-      const timed = yield* Effect.result(opened.queue.timeRawCopies({ ...raw, ...loop }, count))
+      const timed = yield* Effect.result(timeRawCopies(opened.queue.gpu, { ...raw, ...loop }, count))
       if (timed._tag === "Failure") lacking.set(at, timed.failure)
       else if (round > 0) theirs[at]!.push(timed.success)
     }

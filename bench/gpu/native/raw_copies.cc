@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * See replay_raw.h. Nobody looks at the signals: their cost to the link is what is measured.
+ * See raw_copies.h. Nobody looks at the signals: their cost to the link is what is measured.
  */
-#include "replay_raw.h"
+#include "raw_copies.h"
 
 #include <chrono>
+#include <vector>
+
+#include <tensorferry_gpu/gpu_objects.h>
 
 namespace tensorferry::gpu {
 namespace {
@@ -54,9 +57,9 @@ Status finish(const GpuApi& api, const std::vector<RawLane>& lanes, const Cancel
 
 }  // namespace
 
-Result<RawTimes> timeRawCopies(Replay& replay, const RawSlots& raw, size_t count, const CancelToken& token) {
-  const GpuApi& api = replay.api();
-  DeviceScope scope(api, replay.device->ordinal());
+Result<RawTimes> timeRawCopies(const GpuApi& api, int ordinal, const RawSlots& raw, size_t count,
+                               const CancelToken& token) {
+  DeviceScope scope(api, ordinal);
   if (Status status = scope.status(); !status.ok()) return status;
   if (raw.signal == RawSignal::Value && !api.writeValue)
     return failure(Code::Unsupported, "timeRawCopies", "The driver has no streams that write values.");

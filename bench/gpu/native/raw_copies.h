@@ -5,7 +5,12 @@
  */
 #pragma once
 
-#include "replay.h"
+#include <cstddef>
+#include <cstdint>
+
+#include <tensorferry/cancel.h>
+#include <tensorferry_gpu/gpu_api.h>
+#include <tensorferry_gpu/gpu_status.h>
 
 namespace tensorferry::gpu {
 
@@ -36,7 +41,8 @@ struct RawTimes {
   double submitting = 0, all = 0;
 };
 
-/** Makes so many copies, slot by slot. A thread of `submissions`. */
-Result<RawTimes> timeRawCopies(Replay& replay, const RawSlots& raw, size_t count, const CancelToken& token);
+/** Makes so many copies, slot by slot, on streams of its own. Waits busily until they have ended: not for the JS thread. */
+Result<RawTimes> timeRawCopies(const GpuApi& api, int ordinal, const RawSlots& raw, size_t count,
+                               const CancelToken& token);
 
 }  // namespace tensorferry::gpu

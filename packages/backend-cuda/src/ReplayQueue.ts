@@ -7,7 +7,7 @@
  */
 
 import type { ReplayStream } from "@tensorferry/core/service/ReplayTransferBackend"
-import { type NativeReplay, type RawTimes, rawSignals, replayAnswers } from "@tensorferry/gpu/Addon"
+import { type NativeReplay, replayAnswers } from "@tensorferry/gpu/Addon"
 import { addBackground, idle } from "@tensorferry/gpu/BackgroundWork"
 import type { Gpu } from "@tensorferry/gpu/Gpu"
 import { type NativeFailure, resultOf } from "@tensorferry/native/NativeAddon"
@@ -29,19 +29,6 @@ export interface ReplayWay {
 /** An event with a timestamp keeps the link idle for longer than a plain one, so copies are timed only when asked. */
 export const replayWay: ReplayWay = { streams: 1, copiesPerEvent: 1, isTimed: false }
 
-/** Dense slots, one behind the other on either side, and how they are copied. */
-export interface RawSlots {
-  readonly destination: bigint
-  /** Pinned. */
-  readonly source: bigint
-  readonly byteLength: number
-  readonly slots: number
-  /** Events that signal the end of copies, one behind every so many of a stream. */
-  readonly signal: keyof typeof rawSignals
-  readonly streams: number
-  readonly copiesPerSignal: number
-}
-
 export interface ReplayQueue {
   readonly gpu: Gpu
   readonly native: NativeReplay
@@ -62,8 +49,6 @@ export interface ReplayQueue {
   readonly delayCopies: (nanoseconds: number) => Effect.Effect<undefined, NativeFailure>
   /** Queues a copy within the device on the consumers' stream. */
   readonly consume: (destination: bigint, source: bigint, byteLength: number) => Effect.Effect<undefined, NativeFailure>
-  /** Times so many copies by the vendor's function alone, slot by slot, for comparisons. */
-  readonly timeRawCopies: (raw: RawSlots, count: number) => Effect.Effect<RawTimes, NativeFailure>
 }
 
 /**
@@ -123,24 +108,6 @@ export const openReplayQueue = (
           consume: (destination, source, byteLength) =>
             Effect.suspend(() =>
               Effect.fromResult(resultOf(addon.copyOnReplayStream(native, destination, source, byteLength)))
-            ),
-          timeRawCopies: (raw, count) =>
-            runJob<RawTimes>(
-              addon,
-              (done) =>
-                addon.startRawCopies(
-                  native,
-                  raw.destination,
-                  raw.source,
-                  raw.byteLength,
-                  raw.slots,
-                  rawSignals[raw.signal],
-                  raw.streams,
-                  raw.copiesPerSignal,
-                  count,
-                  done
-                ),
-              () => {}
             )
         }
         return Effect.succeed({ queue, withdraw })

@@ -28,7 +28,6 @@ Napi::Object initialise(Napi::Env env, Napi::Object exports) {
   bindCommunicator(functions);
   bindPrograms(functions);
   bindReplay(functions);
-  bindReplayMeasure(functions);
   return exports;
 }
 

@@ -137,15 +137,6 @@ export const replayAnswers = {
   needsThread: -2
 } as const
 
-/** What stands behind copies of `startRawCopies`. */
-export const rawSignals = { nothing: 0, timedEvent: 1, event: 2, value: 3 } as const
-
-/** Seconds until all copies were queued, and until they had ended. */
-export interface RawTimes {
-  readonly submitSeconds: number
-  readonly seconds: number
-}
-
 export interface Addon extends AddonIdentity, JobControl {
   /** Opens what it can; reports what it tried. Never fails for a missing library. */
   readonly openLibraries: (vendor: Vendor, names: LibraryNames) => NativeAnswer<OpenedLibraries>
@@ -295,24 +286,8 @@ export interface Addon extends AddonIdentity, JobControl {
     source: bigint,
     byteLength: number
   ) => NativeAnswer<undefined>
-  /** Keeps the streams of copies or the own one busy for a while, for tests and measurements. */
+  /** Keeps the streams of copies or the own one busy for a while, for conformance tests. */
   readonly spinReplay: (replay: NativeReplay, isOfCopies: boolean, nanoseconds: number) => NativeAnswer<undefined>
-  /**
-   * Times so many copies by the vendor's function alone, slot by slot over dense slots, for comparisons; `signal` is one of
-   * `rawSignals`.
-   */
-  readonly startRawCopies: (
-    replay: NativeReplay,
-    destination: bigint,
-    source: bigint,
-    byteLength: number,
-    slots: number,
-    signal: number,
-    streams: number,
-    copiesPerSignal: number,
-    count: number,
-    done: Done<RawTimes>
-  ) => NativeAnswer<NativeJobHandle>
 }
 
 const loader = addonLoader<Addon>(packageName, import.meta.url, 1)

@@ -10,12 +10,15 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_CXX_VISIBILITY_PRESET hidden)
 set(CMAKE_CXX_FLAGS_RELEASE "-O3")
 set(SANITIZE "" CACHE STRING "address or thread: build with this sanitizer")
+if(NOT DEFINED TENSORFERRY_NPM_DIR)
+  set(TENSORFERRY_NPM_DIR ${CMAKE_SOURCE_DIR})
+endif()
 set(TENSORFERRY_INCLUDE_DIR "${CMAKE_CURRENT_LIST_DIR}/../include")
 find_package(Threads REQUIRED)
 
-# The folder that an npm package states for its headers, resolved from the package being built.
+# The folder that an npm package states for its headers, resolved from the package being built or from TENSORFERRY_NPM_DIR.
 function(tensorferry_npm_include package out)
-  execute_process(COMMAND node -p "require('${package}').include_dir" WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}
+  execute_process(COMMAND node -p "require('path').resolve(require('${package}').include_dir)" WORKING_DIRECTORY ${TENSORFERRY_NPM_DIR}
     OUTPUT_VARIABLE folder OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
   set(${out} ${folder} PARENT_SCOPE)
 endfunction()

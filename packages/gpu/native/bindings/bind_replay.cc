@@ -184,6 +184,27 @@ Status revokePin(const Call&, Open<Replay> replay, Open<Pin> pin) {
   return {};
 }
 
+/** A minute, as for programs. */
+constexpr uint64_t spinLimit = 60'000'000'000;
+
+/** Keeps consumers or copies back, so that tests see who waits for whom. */
+Status spinReplay(const Call&, Open<Replay> replay, bool isOfCopies, Whole<spinLimit> nanoseconds) {
+  DeviceScope scope(replay->api(), replay->device->ordinal());
+  const auto spin = [&](const Stream& stream) { return replay->device->kernels.spin(nanoseconds, stream.get()); };
+  if (!isOfCopies) return spin(replay->own);
+  for (const ReplayLane& lane : replay->lanes)
+    if (Status status = spin(lane.stream); !status.ok()) return status;
+  return {};
+}
+
+/** A consumer that reads. */
+Status copyOnReplayStream(const Call&, Open<Replay> replay, Big destination, Big source, Whole<byteLimit> bytes) {
+  const GpuApi& api = replay->api();
+  DeviceScope scope(api, replay->device->ordinal());
+  return callRuntime(api, api.copy, destination.as<void>(), source.as<const void>(), static_cast<size_t>(bytes),
+                     inferredDirection, replay->own.get());
+}
+
 Status settleReplay(const Call&, Open<Replay> replay) {
   replay->settle();
   return {};
@@ -204,6 +225,8 @@ void bindReplay(Functions& functions) {
       .add<describeReplayAnswer>("describeReplayAnswer", "(replay, number)")
       .add<startReplayFence>("startReplayFence", "(replay, whether of the copies, callback)")
       .add<revokePin>("revokePin", "(replay, pin)")
+      .add<spinReplay>("spinReplay", "(replay, whether on the copies' stream, nanoseconds, at most a minute)")
+      .add<copyOnReplayStream>("copyOnReplayStream", "(replay, destination, source, byteLength)")
       .add<settleReplay>("settleReplay", "(replay)");
 }
 

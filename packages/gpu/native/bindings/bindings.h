@@ -43,6 +43,5 @@ void bindImport(Functions& functions);
 void bindCommunicator(Functions& functions);
 void bindPrograms(Functions& functions);
 void bindReplay(Functions& functions);
-void bindReplayMeasure(Functions& functions);
 
 }  // namespace tensorferry::gpu
