@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include <tensorferry/shared_library.h>
 #include <tensorferry/type_tags.h>
 
 #include "nvshmem_api.h"
@@ -22,11 +23,10 @@ struct Library {
   NvshmemApi api;
 };
 
-struct OpenedLibrary {
+struct OpenedLibrary : LibraryOpening {
   /** Null where none could be opened; then `problem` says why. */
   std::shared_ptr<Library> library;
-  std::vector<std::string> tried;
-  std::string path, version, problem;
+  std::string version;
 };
 
 /** A library that lacks a function or is too old is left, and the next name is tried. */

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include <tensorferry/shared_library.h>
 #include <tensorferry/status.h>
 
 namespace tensorferry::xpu {
@@ -119,9 +120,7 @@ class Platform {
 };
 
 /** What became of looking for a library: a platform, or a problem in words. */
-struct Found {
-  std::vector<std::string> tried;
-  std::string path, problem;
+struct Found : LibraryOpening {
   int32_t nativeCode = 0;
   std::shared_ptr<Platform> platform;
 };

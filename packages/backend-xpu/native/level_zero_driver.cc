@@ -390,36 +390,17 @@ class LevelZeroPlatform final : public Platform {
   std::vector<DeviceFacts> facts_;
 };
 
-std::string fillApi(ze::Api& api, void* library) {
-  std::string missing;
-#define TENSORFERRY_LEVEL_ZERO_FIND(member, symbol, ...)                                          \
-  api.member.name = #symbol;                                                                      \
-  api.member.function = reinterpret_cast<decltype(api.member.function)>(dlsym(library, #symbol)); \
-  if (api.member.function == nullptr && missing.empty()) missing = #symbol;
+void fillApi(ze::Api& api, SymbolTable& table) {
+#define TENSORFERRY_LEVEL_ZERO_FIND(member, symbol, ...) table.find(api.member, #symbol);
   TENSORFERRY_LEVEL_ZERO_FUNCTIONS(TENSORFERRY_LEVEL_ZERO_FIND)
 #undef TENSORFERRY_LEVEL_ZERO_FIND
-  return missing;
 }
 
 }  // namespace
 }  // namespace level_zero
 
 Found openLevelZero(const std::vector<std::string>& names) {
-  Found found;
-  // Never freed: what was opened stays open, and threads of the driver may still call at the end of the process.
-  auto* api = new ze::Api();
-  if (openLibrary(names, found, [&](void* library) { return level_zero::fillApi(*api, library); }) == nullptr) {
-    delete api;
-    return found;
-  }
-  auto platform = std::make_shared<level_zero::LevelZeroPlatform>(*api);
-  if (Status status = platform->list(); !status.ok()) {
-    found.problem = status.op + ": " + status.detail;
-    found.nativeCode = status.nativeCode;
-    return found;
-  }
-  found.platform = std::move(platform);
-  return found;
+  return openPlatform<level_zero::LevelZeroPlatform, ze::Api>(names, level_zero::fillApi);
 }
 
 }  // namespace tensorferry::xpu

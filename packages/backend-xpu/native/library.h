@@ -1,58 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Opens a shared library and looks functions up in it. Any thread.
- *
- * Invariant: a library that was opened with all its functions stays open for the life of the process, because drivers
- * leave threads behind.
+ * Opens a driver's library and what is found by it. Any thread.
  */
 #pragma once
 
-#include <dlfcn.h>
-#include <link.h>
-
-#include <cstdlib>
+#include <memory>
 #include <string>
 #include <vector>
+
+#include <tensorferry/shared_library.h>
 
 #include "driver.h"
 
 namespace tensorferry::xpu {
 
-/** Where a library was really loaded from. */
-inline std::string pathOf(void* library, const std::string& name) {
-  link_map* map = nullptr;
-  if (dlinfo(library, RTLD_DI_LINKMAP, &map) != 0 || map == nullptr || map->l_name == nullptr) return name;
-  char* real = realpath(map->l_name, nullptr);
-  std::string path = real == nullptr ? map->l_name : real;
-  std::free(real);
-  return path;
-}
-
-/** `fill` answers the name of the first function that is missing, or nothing. */
-template <typename Fill>
-void* openLibrary(const std::vector<std::string>& names, Found& found, Fill fill) {
-  for (const std::string& name : names) {
-    found.tried.push_back(name);
-    std::string problem;
-    void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) {
-      const char* text = dlerror();
-      problem = text == nullptr ? name + " could not be opened" : text;
-    } else {
-      const std::string missing = fill(library);
-      found.path = pathOf(library, name);
-      if (missing.empty()) {
-        found.problem.clear();
-        return library;
-      }
-      problem = found.path + " has no function " + missing;
-      found.path.clear();
-      dlclose(library);
-    }
-    found.problem += (found.problem.empty() ? "" : "; ") + problem;
+/** A platform over the first library of these names that serves. `fill` looks functions up in an open one. */
+template <typename PlatformKind, typename Api, typename Fill>
+Found openPlatform(const std::vector<std::string>& names, Fill fill) {
+  Found found;
+  // Never freed: what was opened stays open, and threads of the driver may still call at the end of the process.
+  auto* api = new Api();
+  const auto faultOf = [&](void* library) {
+    SymbolTable table(library);
+    fill(*api, table);
+    return table.fault();
+  };
+  if (!openFirst(names, found, faultOf)) {
+    delete api;
+    return found;
   }
-  if (names.empty()) found.problem = "no name was given";
-  return nullptr;
+  auto platform = std::make_shared<PlatformKind>(*api);
+  if (Status status = platform->list(); !status.ok()) {
+    found.problem = status.op + ": " + status.detail;
+    found.nativeCode = status.nativeCode;
+    return found;
+  }
+  found.platform = std::move(platform);
+  return found;
 }
 
 }  // namespace tensorferry::xpu

@@ -256,36 +256,17 @@ class ClPlatform final : public Platform {
   std::vector<DeviceFacts> facts_;
 };
 
-std::string fillApi(cl::Api& api, void* library) {
-  std::string missing;
-#define TENSORFERRY_OPENCL_FIND(member, symbol, ...)                                              \
-  api.member.name = #symbol;                                                                      \
-  api.member.function = reinterpret_cast<decltype(api.member.function)>(dlsym(library, #symbol)); \
-  if (api.member.function == nullptr && missing.empty()) missing = #symbol;
+void fillApi(cl::Api& api, SymbolTable& table) {
+#define TENSORFERRY_OPENCL_FIND(member, symbol, ...) table.find(api.member, #symbol);
   TENSORFERRY_OPENCL_FUNCTIONS(TENSORFERRY_OPENCL_FIND)
 #undef TENSORFERRY_OPENCL_FIND
-  return missing;
 }
 
 }  // namespace
 }  // namespace opencl
 
 Found openOpenCl(const std::vector<std::string>& names) {
-  Found found;
-  // Never freed, as for Level Zero.
-  auto* api = new cl::Api();
-  if (openLibrary(names, found, [&](void* library) { return opencl::fillApi(*api, library); }) == nullptr) {
-    delete api;
-    return found;
-  }
-  auto platform = std::make_shared<opencl::ClPlatform>(*api);
-  if (Status status = platform->list(); !status.ok()) {
-    found.problem = status.op + ": " + status.detail;
-    found.nativeCode = status.nativeCode;
-    return found;
-  }
-  found.platform = std::move(platform);
-  return found;
+  return openPlatform<opencl::ClPlatform, cl::Api>(names, opencl::fillApi);
 }
 
 }  // namespace tensorferry::xpu

@@ -5,83 +5,30 @@
 #include <tensorferry_gpu/gpu_libraries.h>
 
 #include <dlfcn.h>
-#include <link.h>
-
-#include <cstdlib>
 
 namespace tensorferry::gpu {
 namespace {
 
-class SymbolTable {
- public:
-  SymbolTable(void* library, Vendor vendor) : library_(library), vendor_(vendor) {}
-
-  template <typename Function>
-  void find(Entry<Function>& entry, bool required, const char* cuda, const char* hip) {
-    const char* name = vendor_ == Vendor::Cuda ? cuda : hip;
-    void* symbol = *name == '\0' ? nullptr : dlsym(library_, name);
-    entry.name = name;
-    entry.function = reinterpret_cast<decltype(entry.function)>(symbol);
-    if (symbol == nullptr && required && missing_.empty()) missing_ = name;
-  }
-
-  const std::string& missing() const noexcept { return missing_; }
-
- private:
-  void* library_;
-  Vendor vendor_;
-  std::string missing_;
-};
-
-/** Looks the functions of one library up; answers the name of the first required one that is missing, or nothing. */
+/** Looks the functions of one library up; answers what is wrong with it, or nothing. */
 using Fill = std::string (*)(GpuApi&, void*);
 
-#define TENSORFERRY_GPU_FILL(function, required, optional)                                        \
-  std::string function(GpuApi& api, void* library) {                                              \
-    SymbolTable table(library, api.vendor);                                                       \
-    required(TENSORFERRY_GPU_REQUIRED) optional(TENSORFERRY_GPU_OPTIONAL) return table.missing(); \
+#define TENSORFERRY_GPU_FILL(function, required, optional)                                      \
+  std::string function(GpuApi& api, void* library) {                                            \
+    SymbolTable table(library);                                                                 \
+    const bool isCuda = api.vendor == Vendor::Cuda;                                             \
+    required(TENSORFERRY_GPU_REQUIRED) optional(TENSORFERRY_GPU_OPTIONAL) return table.fault(); \
   }
-#define TENSORFERRY_GPU_REQUIRED(member, signature, cuda, hip) table.find(api.member, true, cuda, hip);
-#define TENSORFERRY_GPU_OPTIONAL(member, signature, cuda, hip) table.find(api.member, false, cuda, hip);
+#define TENSORFERRY_GPU_REQUIRED(member, signature, cuda, hip) table.find(api.member, isCuda ? cuda : hip);
+#define TENSORFERRY_GPU_OPTIONAL(member, signature, cuda, hip) table.find(api.member, isCuda ? cuda : hip, false);
 
 TENSORFERRY_GPU_FILL(fillRuntime, TENSORFERRY_GPU_RUNTIME, TENSORFERRY_GPU_RUNTIME_OPTIONAL)
 TENSORFERRY_GPU_FILL(fillDriver, TENSORFERRY_GPU_DRIVER, TENSORFERRY_GPU_DRIVER_OPTIONAL)
 TENSORFERRY_GPU_FILL(fillCompiler, TENSORFERRY_GPU_COMPILER, TENSORFERRY_GPU_COMPILER_OPTIONAL)
 TENSORFERRY_GPU_FILL(fillCollectives, TENSORFERRY_GPU_COLLECTIVES, TENSORFERRY_GPU_COLLECTIVES_OPTIONAL)
 
-/** Where a library was really loaded from. */
-std::string pathOf(void* library, const std::string& name) {
-  link_map* map = nullptr;
-  if (dlinfo(library, RTLD_DI_LINKMAP, &map) != 0 || map == nullptr || map->l_name == nullptr) return name;
-  char* real = realpath(map->l_name, nullptr);
-  std::string path = real == nullptr ? map->l_name : real;
-  std::free(real);
-  return path;
-}
-
 LibraryFound openOne(GpuApi& api, const std::vector<std::string>& names, Fill fill) {
   LibraryFound found;
-  for (const std::string& name : names) {
-    found.tried.push_back(name);
-    void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-    std::string problem;
-    if (library == nullptr) {
-      const char* text = dlerror();
-      problem = text == nullptr ? name + " could not be opened" : text;
-    } else {
-      const std::string missing = fill(api, library);
-      if (missing.empty()) {
-        found.path = pathOf(library, name);
-        found.problem.clear();
-        return found;
-      }
-      problem = pathOf(library, name) + " has no function " + missing;
-      dlclose(library);
-    }
-    found.problem += (found.problem.empty() ? "" : "; ") + problem;
-  }
-  if (names.empty()) found.problem = "no name was given";
-  found.problem += ".";
+  if (!openFirst(names, found, [&](void* library) { return fill(api, library); })) found.problem += ".";
   return found;
 }
 

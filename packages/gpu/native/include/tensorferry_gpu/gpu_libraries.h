@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include <tensorferry/shared_library.h>
 #include <tensorferry/type_tags.h>
 
 #include "gpu_api.h"
@@ -23,10 +24,9 @@ struct LibraryNames {
   std::vector<std::string> runtime, driver, compiler, collectives;
 };
 
-/** What became of one library: `path` where it was opened, else `problem`. */
-struct LibraryFound {
-  std::vector<std::string> tried;
-  std::string path, version, problem;
+/** What became of one library. */
+struct LibraryFound : LibraryOpening {
+  std::string version;
 };
 
 struct Libraries {
