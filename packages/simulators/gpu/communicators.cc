@@ -131,7 +131,7 @@ class GroupOperation final : public Operation {
       const uint64_t state = letter.state.load(std::memory_order_acquire);
       letter.state.store(0, std::memory_order_release);
       if (state == mark(part.number, LetterState::Mismatched)) {
-        communicator_->fail(nccl::invalidUsage, sizeText(part, letter.bytes));
+        communicator_->fail(collectives::invalidUsage, sizeText(part, letter.bytes));
         return false;
       }
       world.report.bytes["ncclSent"] += part.bytes;
@@ -143,7 +143,7 @@ class GroupOperation final : public Operation {
       const Located from = locate(world, part.address, part.bytes, "ncclSend");
       const Allocation* allocation = world.memory.find(part.address);
       if (from.error != 0 || allocation == nullptr) {
-        communicator_->fail(nccl::unhandledCudaError, "The memory of a send is gone.");
+        communicator_->fail(collectives::unhandledDeviceError, "The memory of a send is gone.");
         return false;
       }
       letter.file = allocation->segment->file;
@@ -160,18 +160,18 @@ class GroupOperation final : public Operation {
     Letter& letter = letterOf(part);
     if (letter.bytes != part.bytes) {
       world.violation("nccl-size-mismatch", sizeText(part, letter.bytes));
-      communicator_->fail(nccl::invalidUsage, sizeText(part, letter.bytes));
+      communicator_->fail(collectives::invalidUsage, sizeText(part, letter.bytes));
       letter.state.store(mark(part.number, LetterState::Mismatched), std::memory_order_release);
       return false;
     }
     if (part.bytes > 0) {
       if (locate(world, part.address, part.bytes, "ncclRecv").error != 0) {
-        communicator_->fail(nccl::unhandledCudaError, "The memory of a receive is gone.");
+        communicator_->fail(collectives::unhandledDeviceError, "The memory of a receive is gone.");
         return false;
       }
       Source source;
       if (!openLetter(world, letter, source)) {
-        communicator_->fail(nccl::remoteError,
+        communicator_->fail(collectives::remoteError,
                             "The memory of rank " + std::to_string(part.peer) + " cannot be reached.");
         return false;
       }
@@ -208,7 +208,7 @@ class GroupOperation final : public Operation {
                         !processAlive(slot.process.load(), slot.start.load());
       // What it did before it went may have come in since this part was looked at.
       if (!gone || isReady(part)) continue;
-      communicator_->fail(nccl::remoteError, "Rank " + std::to_string(part.peer) + " is gone.");
+      communicator_->fail(collectives::remoteError, "Rank " + std::to_string(part.peer) + " is gone.");
       return true;
     }
     return false;
@@ -279,7 +279,7 @@ void watchPeers(World&, Communicator& communicator, bool all) {
     // Who left in order is missed only where work with it is open, or before all have met.
     const bool gone = state == RankState::Aborted || (state == RankState::Left && !joined) ||
                       (state == RankState::Joined && !processAlive(slot.process.load(), slot.start.load()));
-    if (gone) communicator.fail(nccl::remoteError, "Rank " + std::to_string(rank) + " is gone.");
+    if (gone) communicator.fail(collectives::remoteError, "Rank " + std::to_string(rank) + " is gone.");
   }
 }
 

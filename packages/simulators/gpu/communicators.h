@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
+#include "../common/handles.h"
 #include "abi.h"
-#include "handles.h"
 #include "memory.h"
 #include "streams.h"
 
@@ -125,7 +125,7 @@ struct Communicator {
 using CommunicatorRef = std::shared_ptr<Communicator>;
 
 struct Communicators {
-  Handles<Communicator> handles{0xa6};
+  simulators::Handles<Communicator> handles{0x5fa6};
   /** Rooms that this process has mapped, by the file's inode. */
   std::map<uint64_t, std::weak_ptr<Room>> rooms;
   /** Rooms made here stay until reset, so that others can come in. */

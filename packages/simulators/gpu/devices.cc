@@ -139,8 +139,8 @@ TENSORFERRY_SIM_API int cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
   return runtimeCall("cudaDeviceEnablePeerAccess", [&](Call& call) -> int {
     if (flags != 0) return code::invalidValue;
     if (!exists(call.world, peer) || peer == call.thread.device) return code::invalidDevice;
-    if (!call.world.settings.canAccess(call.thread.device, peer)) return code::peerAccessUnsupported;
-    return call.world.peers.emplace(call.thread.device, peer).second ? 0 : code::peerAccessAlreadyEnabled;
+    if (!call.world.settings.canAccess(call.thread.device, peer)) return code::peerUnsupported;
+    return call.world.peers.emplace(call.thread.device, peer).second ? 0 : code::peerAlreadyEnabled;
   });
 }
 

@@ -12,7 +12,7 @@
 #include <map>
 #include <memory>
 
-#include "handles.h"
+#include "../common/handles.h"
 #include "streams.h"
 
 namespace tensorferry::gpu::simulator {
@@ -59,7 +59,7 @@ struct Event {
 using EventRef = std::shared_ptr<Event>;
 
 struct Events {
-  Handles<Event> handles{0xa2};
+  simulators::Handles<Event> handles{0x5fa2};
   std::vector<std::shared_ptr<CellPool>> pools;
   uint64_t next = 1;
   /** The stream that has the record queued. */

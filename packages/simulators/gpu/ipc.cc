@@ -123,7 +123,7 @@ TENSORFERRY_SIM_API int cudaIpcOpenMemHandle(void** out, IpcHandle handle, unsig
     }
     if (given.nodeLow != nodeOf(world)) return code::invalidValue;
     const int opener = call.thread.device;
-    if (given.device != opener && !world.settings.canAccess(opener, given.device)) return code::peerAccessUnsupported;
+    if (given.device != opener && !world.settings.canAccess(opener, given.device)) return code::peerUnsupported;
     for (auto& entry : world.memory.allocations) {
       Allocation& known = entry.second;
       if (known.kind != Kind::Imported || known.segment->inode != given.inode || known.slot != given.slot) continue;

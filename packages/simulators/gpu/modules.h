@@ -13,7 +13,7 @@
 
 #include <tensorferry_gpu/simulated_kernel.h>
 
-#include "handles.h"
+#include "../common/handles.h"
 
 namespace tensorferry::gpu::simulator {
 
@@ -38,9 +38,9 @@ struct Program {
 };
 
 struct Modules {
-  Handles<Module> handles{0xa3};
-  Handles<Function> functions{0xa4};
-  Handles<Program> programs{0xa5};
+  simulators::Handles<Module> handles{0x5fa3};
+  simulators::Handles<Function> functions{0x5fa4};
+  simulators::Handles<Program> programs{0x5fa5};
 };
 
 /** The image of a compilation: `real` for one machine (cubin), else portable text (PTX). Arch 90 is 9.0. */

@@ -42,10 +42,10 @@ std::shared_ptr<Room> mapRoom(int file, uint32_t ranks) {
 
 int makeRoom(World& world, UniqueId& identifier) {
   const int file = memfd_create("tensorferry-simulated-room", MFD_CLOEXEC);
-  if (file < 0) return nccl::systemError;
+  if (file < 0) return collectives::systemError;
   if (ftruncate(file, static_cast<off_t>(roomBytes(maxRanks))) != 0) {
     close(file);
-    return nccl::systemError;
+    return collectives::systemError;
   }
   // The file alone is kept: how much of it is mapped depends on the number of ranks.
   auto room = std::make_shared<Room>();
@@ -57,25 +57,25 @@ int makeRoom(World& world, UniqueId& identifier) {
   kept.push_back(std::move(room));
   // Files of rooms made long ago are let go; their ranks have them mapped.
   if (kept.size() > 64) kept.erase(kept.begin());
-  return nccl::success;
+  return collectives::success;
 }
 
 int enterRoom(World& world, const UniqueId& identifier, uint32_t ranks, std::shared_ptr<Room>& room) {
   RoomIdentifier given;
   std::memcpy(&given, &identifier, sizeof given);
-  if (given.magic != roomMagic) return nccl::invalidArgument;
+  if (given.magic != roomMagic) return collectives::invalidArgument;
   room = world.communicators.rooms[given.inode].lock();
   if (room == nullptr) {
-    if (!processAlive(given.process, given.start)) return nccl::remoteError;
+    if (!processAlive(given.process, given.start)) return collectives::remoteError;
     const int file = openForeignFile(given.process, given.file, given.inode);
-    if (file < 0) return nccl::systemError;
+    if (file < 0) return collectives::systemError;
     room = mapRoom(file, ranks);
-    if (room == nullptr) return nccl::systemError;
+    if (room == nullptr) return collectives::systemError;
     world.communicators.rooms[given.inode] = room;
   }
   uint32_t agreed = 0;
-  if (!room->head->ranks.compare_exchange_strong(agreed, ranks) && agreed != ranks) return nccl::invalidArgument;
-  return room->ranks == ranks ? nccl::success : nccl::invalidArgument;
+  if (!room->head->ranks.compare_exchange_strong(agreed, ranks) && agreed != ranks) return collectives::invalidArgument;
+  return room->ranks == ranks ? collectives::success : collectives::invalidArgument;
 }
 
 uint64_t deviceKey(const World& world, int device) {
@@ -93,7 +93,7 @@ bool allJoined(World& world, Communicator& communicator) {
     if (rank != communicator.rank && room.head->slots[rank].device.load() == own) {
       world.violation("nccl-duplicate-device", "Ranks " + std::to_string(rank) + " and " +
                                                    std::to_string(communicator.rank) + " are on the same device.");
-      communicator.fail(nccl::invalidUsage, "Duplicate GPU detected.");
+      communicator.fail(collectives::invalidUsage, "Duplicate GPU detected.");
     }
   communicator.ready = true;
   return true;

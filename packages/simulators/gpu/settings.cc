@@ -7,20 +7,12 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "../common/numbers.h"
+
 namespace tensorferry::gpu::simulator {
 namespace {
 
-bool readNumber(const std::string& text, uint64_t& value) {
-  if (text.empty() || text[0] < '0' || text[0] > '9') return false;
-  char* end = nullptr;
-  value = std::strtoull(text.c_str(), &end, 0);
-  const std::string suffix = end;
-  if (suffix == "k") value <<= 10;
-  else if (suffix == "m") value <<= 20;
-  else if (suffix == "g") value <<= 30;
-  else return suffix.empty();
-  return true;
-}
+using simulators::readNumber;
 
 template <typename Integer>
 bool readInto(const std::string& text, Integer& target, uint64_t limit = INT32_MAX) {

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "handles.h"
+#include "../common/handles.h"
 
 namespace tensorferry::gpu::simulator {
 
@@ -81,7 +81,7 @@ struct Stream {
 inline bool Dependency::met() const { return stream->completed >= sequence; }
 
 struct Streams {
-  Handles<Stream> handles{0xa1};
+  simulators::Handles<Stream> handles{0x5fa1};
   /** Streams that are alive or still have work, by number. */
   std::map<uint64_t, StreamRef> active;
   std::map<int, StreamRef> legacy;

@@ -12,4 +12,7 @@ namespace tensorferry::xpu::simulator {
 TENSORFERRY_LEVEL_ZERO_FUNCTIONS(TENSORFERRY_SIMULATED)
 #undef TENSORFERRY_SIMULATED
 
+/** The entry of a function that has the member's name. */
+#define TENSORFERRY_ENTRY(member) decltype(member##Entry) member##Entry{"", member};
+
 }  // namespace tensorferry::xpu::simulator

@@ -234,19 +234,19 @@ void dropMemory(World& world) {
   world.memoryBytes = 0;
 }
 
-decltype(initialiseEntry) initialiseEntry{"", initialise};
-decltype(driversEntry) driversEntry{"", drivers};
-decltype(driverApiVersionEntry) driverApiVersionEntry{"", driverApiVersion};
-decltype(driverPropertiesEntry) driverPropertiesEntry{"", driverProperties};
-decltype(extensionFunctionEntry) extensionFunctionEntry{"", extensionFunction};
-decltype(devicesEntry) devicesEntry{"", devices};
-decltype(devicePropertiesEntry) devicePropertiesEntry{"", deviceProperties};
-decltype(memoryPropertiesEntry) memoryPropertiesEntry{"", memoryProperties};
-decltype(queueGroupsEntry) queueGroupsEntry{"", queueGroups};
-decltype(createContextEntry) createContextEntry{"", createContext};
-decltype(destroyContextEntry) destroyContextEntry{"", destroyContext};
-decltype(allocateDeviceEntry) allocateDeviceEntry{"", allocateDevice};
-decltype(allocateHostEntry) allocateHostEntry{"", allocateHost};
+TENSORFERRY_ENTRY(initialise)
+TENSORFERRY_ENTRY(drivers)
+TENSORFERRY_ENTRY(driverApiVersion)
+TENSORFERRY_ENTRY(driverProperties)
+TENSORFERRY_ENTRY(extensionFunction)
+TENSORFERRY_ENTRY(devices)
+TENSORFERRY_ENTRY(deviceProperties)
+TENSORFERRY_ENTRY(memoryProperties)
+TENSORFERRY_ENTRY(queueGroups)
+TENSORFERRY_ENTRY(createContext)
+TENSORFERRY_ENTRY(destroyContext)
+TENSORFERRY_ENTRY(allocateDevice)
+TENSORFERRY_ENTRY(allocateHost)
 decltype(freeEntry) freeEntry{"", freeMemory};
 
 }  // namespace tensorferry::xpu::simulator

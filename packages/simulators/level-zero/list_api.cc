@@ -208,20 +208,20 @@ ze::Result eventTimes(ze::EventHandle handle, ze::KernelTimestamps* times) {
 
 }  // namespace
 
-decltype(createListEntry) createListEntry{"", createList};
-decltype(destroyListEntry) destroyListEntry{"", destroyList};
-decltype(barrierEntry) barrierEntry{"", barrier};
-decltype(copyEntry) copyEntry{"", copy};
-decltype(copyRegionEntry) copyRegionEntry{"", copyRegion};
-decltype(fillEntry) fillEntry{"", fill};
-decltype(createPoolEntry) createPoolEntry{"", createPool};
-decltype(destroyPoolEntry) destroyPoolEntry{"", destroyPool};
-decltype(createEventEntry) createEventEntry{"", createEvent};
-decltype(destroyEventEntry) destroyEventEntry{"", destroyEvent};
-decltype(signalEventEntry) signalEventEntry{"", signalEvent};
-decltype(waitEventEntry) waitEventEntry{"", waitEvent};
-decltype(queryEventEntry) queryEventEntry{"", queryEvent};
-decltype(resetEventEntry) resetEventEntry{"", resetEvent};
-decltype(eventTimesEntry) eventTimesEntry{"", eventTimes};
+TENSORFERRY_ENTRY(createList)
+TENSORFERRY_ENTRY(destroyList)
+TENSORFERRY_ENTRY(barrier)
+TENSORFERRY_ENTRY(copy)
+TENSORFERRY_ENTRY(copyRegion)
+TENSORFERRY_ENTRY(fill)
+TENSORFERRY_ENTRY(createPool)
+TENSORFERRY_ENTRY(destroyPool)
+TENSORFERRY_ENTRY(createEvent)
+TENSORFERRY_ENTRY(destroyEvent)
+TENSORFERRY_ENTRY(signalEvent)
+TENSORFERRY_ENTRY(waitEvent)
+TENSORFERRY_ENTRY(queryEvent)
+TENSORFERRY_ENTRY(resetEvent)
+TENSORFERRY_ENTRY(eventTimes)
 
 }  // namespace tensorferry::xpu::simulator

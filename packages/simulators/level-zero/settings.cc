@@ -7,18 +7,12 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "../common/numbers.h"
+
 namespace tensorferry::xpu::simulator {
 namespace {
 
-bool readNumber(const std::string& text, uint64_t& value) {
-  if (text.empty() || text[0] < '0' || text[0] > '9') return false;
-  char* end = nullptr;
-  value = std::strtoull(text.c_str(), &end, 0);
-  const std::string suffix = end;
-  const unsigned shift = suffix == "k" ? 10 : suffix == "m" ? 20 : suffix == "g" ? 30 : 0;
-  value <<= shift;
-  return suffix.empty() || shift != 0;
-}
+using simulators::readNumber;
 
 bool readFailure(const std::string& text, Settings& settings) {
   const size_t first = text.find(':'), second = text.find(':', first + 1);

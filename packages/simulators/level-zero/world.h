@@ -12,7 +12,7 @@
 #include <set>
 
 #include <tensorferry_xpu/level_zero_api.h>
-#include "handles.h"
+#include "../common/handles.h"
 #include "settings.h"
 
 namespace tensorferry::xpu::simulator {
@@ -87,10 +87,10 @@ struct World {
   /** Threads that wait for events, and pieces that queries let run. */
   int waiting = 0;
   uint64_t allowed = 0, commands = 0;
-  Handles<Context, ze::ContextHandle> contexts{1};
-  Handles<List, ze::ListHandle> lists{2};
-  Handles<Pool, ze::PoolHandle> pools{3};
-  Handles<Event, ze::EventHandle> events{4};
+  simulators::Handles<Context, ze::ContextHandle> contexts{0x5e01};
+  simulators::Handles<List, ze::ListHandle> lists{0x5e02};
+  simulators::Handles<Pool, ze::PoolHandle> pools{0x5e03};
+  simulators::Handles<Event, ze::EventHandle> events{0x5e04};
   /** Memory by address; freed blocks stay until they are used again. */
   std::map<uintptr_t, Block> memory;
   uint64_t memoryBytes = 0;
@@ -128,7 +128,7 @@ ze::Result guarded(const char* function, Body body) noexcept {
 
 /** The object of a handle; null for a bad one, with a violation. */
 template <typename Object, typename Raw>
-std::shared_ptr<Object> find(Call& call, const Handles<Object, Raw>& handles, Raw handle) {
+std::shared_ptr<Object> find(Call& call, const simulators::Handles<Object, Raw>& handles, Raw handle) {
   auto object = handles.find(handle);
   if (object == nullptr)
     call.world.violation("bad-handle", std::string(call.function) + " with a handle of nothing alive.");

@@ -126,7 +126,7 @@ TENSORFERRY_SIM_API int hipDeviceGetAttribute(int* value, int attribute, int dev
 
 TENSORFERRY_SIM_API int hipGetDevicePropertiesR0600(void* properties, int device) {
   int value = 0;
-  if (properties == nullptr) return tensorferry::gpu::simulator::code::invalidValue;
+  if (properties == nullptr) return tensorferry::gpu::code::invalidValue;
   if (const int answer = cudaDeviceGetAttribute(&value, 16, device); answer != 0) return answer;
   constexpr size_t bytes = 1472;
   constexpr size_t architectureAt = 1160;

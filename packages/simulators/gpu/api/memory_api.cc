@@ -122,7 +122,7 @@ TENSORFERRY_SIM_API int cudaHostRegister(void* pointer, size_t size, unsigned fl
     if (pointer == nullptr || size == 0 || flags > 15) return code::invalidValue;
     const auto start = reinterpret_cast<uintptr_t>(pointer);
     if (call.world.memory.find(start) != nullptr) return code::invalidValue;
-    if (overlapsHost(call.world, start, size)) return code::hostMemoryAlreadyRegistered;
+    if (overlapsHost(call.world, start, size)) return code::hostAlreadyRegistered;
     call.world.memory.host[start] = {start, size, true, call.thread.device, call.world.memory.next++};
     return 0;
   });
@@ -130,7 +130,7 @@ TENSORFERRY_SIM_API int cudaHostRegister(void* pointer, size_t size, unsigned fl
 
 TENSORFERRY_SIM_API int cudaHostUnregister(void* pointer) {
   return runtimeCall("cudaHostUnregister",
-                     [&](Call& call) -> int { return endHost(call, pointer, true, code::hostMemoryNotRegistered); });
+                     [&](Call& call) -> int { return endHost(call, pointer, true, code::hostNotRegistered); });
 }
 
 TENSORFERRY_SIM_API int cudaHostGetDevicePointer(void** device, void* pointer, unsigned flags) {

@@ -163,7 +163,7 @@ TENSORFERRY_SIM_API int cuModuleLoadData(void** handle, const void* image) {
     const int own = call.world.settings.capabilityMajor * 10 + call.world.settings.capabilityMinor;
     // Machine code runs within its major version from its own minor on; portable code on everything newer.
     if (contents.architecture > own || (contents.real && contents.architecture / 10 != own / 10))
-      return code::noBinaryForDevice;
+      return code::noKernelImage;
     auto module = std::make_shared<Module>();
     module->device = call.thread.device;
     module->kernels = std::move(contents.kernels);

@@ -62,16 +62,16 @@ int waitJoined(Call& call, const CommunicatorRef& communicator) {
         watchPeers(world, *communicator, false);
         return communicator->aborted || communicator->asyncError != 0 || allJoined(world, *communicator);
       });
-  if (answer != 0) return refuse(world, nccl::systemError, "Not all ranks came.");
+  if (answer != 0) return refuse(world, collectives::systemError, "Not all ranks came.");
   return communicator->asyncError;
 }
 
 int start(Call& call, void** out, int ranks, const UniqueId& identifier, int rank, bool blocking) {
   World& world = call.world;
   if (out == nullptr || ranks < 1 || ranks > static_cast<int>(maxRanks) || rank < 0 || rank >= ranks)
-    return refuse(world, nccl::invalidArgument, "Bad rank or number of ranks.");
+    return refuse(world, collectives::invalidArgument, "Bad rank or number of ranks.");
   *out = nullptr;
-  if (world.settings.devices == 0) return refuse(world, nccl::unhandledCudaError, "No device.");
+  if (world.settings.devices == 0) return refuse(world, collectives::unhandledDeviceError, "No device.");
   call.thread.bound = true;
   auto communicator = std::make_shared<Communicator>();
   const auto count = static_cast<uint32_t>(ranks);
@@ -88,7 +88,7 @@ int start(Call& call, void** out, int ranks, const UniqueId& identifier, int ran
   uint32_t absent = 0;
   if (!slot.process.compare_exchange_strong(absent, process)) {
     world.violation("nccl-rank-twice", "Rank " + std::to_string(rank) + " joined twice with one unique id.");
-    return refuse(world, nccl::invalidUsage, "The rank has joined already.");
+    return refuse(world, collectives::invalidUsage, "The rank has joined already.");
   }
   slot.start.store(processStart(process));
   slot.device.store(deviceKey(world, communicator->device));
@@ -99,9 +99,9 @@ int start(Call& call, void** out, int ranks, const UniqueId& identifier, int ran
   Group& group = threadGroup(world);
   if (group.depth > 0) {
     group.joining.push_back(communicator);
-    return nccl::success;
+    return collectives::success;
   }
-  if (!blocking) return nccl::inProgress;
+  if (!blocking) return collectives::inProgress;
   const int error = waitJoined(call, communicator);
   if (error != 0 && world.communicators.handles.release(*out) != nullptr) {
     slot.state.store(static_cast<uint32_t>(RankState::Aborted), std::memory_order_release);
@@ -126,13 +126,13 @@ int endGroup(Call& call, Group& group) {
   const uint64_t epoch = world.epoch;
   for (const auto& communicator : joining) {
     if (!communicator->blocking) {
-      answer = answer == 0 ? nccl::inProgress : answer;
+      answer = answer == 0 ? collectives::inProgress : answer;
     } else if (const int error = waitJoined(call, communicator); error != 0) {
       answer = error;
     }
-    if (world.epoch != epoch) return nccl::systemError;
+    if (world.epoch != epoch) return collectives::systemError;
   }
-  if (answer != 0 && answer != nccl::inProgress) return answer;
+  if (answer != 0 && answer != collectives::inProgress) return answer;
   std::vector<CommunicatorRef> order;
   std::map<const Communicator*, GroupWork> work;
   for (auto& pending : parts) {
@@ -154,7 +154,7 @@ int endGroup(Call& call, Group& group) {
     } else {
       // The work reaches the stream later, as with the real library's background thread.
       communicator->polls = 1 + static_cast<unsigned>(world.random.below(4));
-      answer = nccl::inProgress;
+      answer = collectives::inProgress;
     }
   }
   return answer;
@@ -162,7 +162,7 @@ int endGroup(Call& call, Group& group) {
 
 int addPart(const char* function, bool send, const void* buffer, size_t count, int type, int peer, void* handle,
             void* streamHandle) {
-  return guarded(function, nccl::internalError, [&](Call& call) -> int {
+  return guarded(function, collectives::internalError, [&](Call& call) -> int {
     World& world = call.world;
     Group& group = threadGroup(world);
     const auto fail = [&](int error, std::string text) {
@@ -170,39 +170,39 @@ int addPart(const char* function, bool send, const void* buffer, size_t count, i
       return refuse(world, error, std::move(text));
     };
     const CommunicatorRef communicator = findCommunicator(world, handle, function);
-    if (communicator == nullptr) return fail(nccl::invalidArgument, "Bad communicator.");
+    if (communicator == nullptr) return fail(collectives::invalidArgument, "Bad communicator.");
     if (!communicator->ready || !communicator->accepted.empty()) {
       world.violation(
           "nccl-before-success",
           std::string(function) + " before the previous operation of the communicator has returned success.");
-      return fail(nccl::invalidArgument, "The communicator is in progress.");
+      return fail(collectives::invalidArgument, "The communicator is in progress.");
     }
-    if (communicator->finalized) return fail(nccl::invalidUsage, "The communicator is finalized.");
+    if (communicator->finalized) return fail(collectives::invalidUsage, "The communicator is finalized.");
     if (communicator->asyncError != 0) return fail(communicator->asyncError, communicator->lastError);
     if (typeBytes(type) == 0 || peer < 0 || peer >= static_cast<int>(communicator->room->ranks))
-      return fail(nccl::invalidArgument, "Bad data type or peer.");
+      return fail(collectives::invalidArgument, "Bad data type or peer.");
     const StreamRef stream = findStream(world, streamHandle, function);
-    if (stream == nullptr) return fail(nccl::unhandledCudaError, "Bad stream.");
+    if (stream == nullptr) return fail(collectives::unhandledDeviceError, "Bad stream.");
     if (stream->device != communicator->device) {
       world.violation("wrong-device", std::string(function) + " in a stream of device " +
                                           std::to_string(stream->device) + " on a communicator of device " +
                                           std::to_string(communicator->device) + ".");
-      return fail(nccl::invalidArgument, "The stream is of another device.");
+      return fail(collectives::invalidArgument, "The stream is of another device.");
     }
     const size_t bytes = count * typeBytes(type);
     const auto address = reinterpret_cast<uintptr_t>(buffer);
     if (bytes > 0) {
       const Located place = locate(world, address, bytes, function);
       const Allocation* allocation = world.memory.find(address);
-      if (place.error != 0) return fail(nccl::invalidArgument, "The buffer is not within one allocation.");
+      if (place.error != 0) return fail(collectives::invalidArgument, "The buffer is not within one allocation.");
       if (allocation == nullptr) {
         world.violation("bad-address", std::string(function) + " of memory that is not device memory.");
-        return fail(nccl::invalidArgument, "The buffer is not device memory.");
+        return fail(collectives::invalidArgument, "The buffer is not device memory.");
       }
       if (allocation->kind != Kind::Imported && allocation->device != communicator->device) {
         world.violation("wrong-device",
                         std::string(function) + " of memory of another device than the communicator's.");
-        return fail(nccl::invalidArgument, "The buffer is of another device.");
+        return fail(collectives::invalidArgument, "The buffer is of another device.");
       }
     }
     Part part;
@@ -211,27 +211,27 @@ int addPart(const char* function, bool send, const void* buffer, size_t count, i
     part.address = address;
     part.bytes = bytes;
     group.parts.push_back({communicator, part, stream, call.stall, call.late});
-    return group.depth > 0 ? nccl::success : endGroup(call, group);
+    return group.depth > 0 ? collectives::success : endGroup(call, group);
   });
 }
 
 /** Waits until the work of a communicator is done. */
 int drain(Call& call, const CommunicatorRef& communicator) {
   queueAccepted(call.world, communicator);
-  if (!communicator->busy()) return nccl::success;
+  if (!communicator->busy()) return collectives::success;
   const Dependency last = communicator->last;
   const int answer = drive(
       call.world, call.lock, std::string(call.function) + " of rank " + std::to_string(communicator->rank),
       [&](std::vector<StreamRef>& open) { open.push_back(last.stream); },
       [&] { return last.met() || communicator->asyncError != 0 || communicator->aborted; });
-  return answer == 0 ? communicator->asyncError : nccl::systemError;
+  return answer == 0 ? communicator->asyncError : collectives::systemError;
 }
 
 template <typename Body>
 int communicatorCall(const char* function, void* handle, Body body) noexcept {
-  return guarded(function, nccl::internalError, [&](Call& call) -> int {
+  return guarded(function, collectives::internalError, [&](Call& call) -> int {
     const CommunicatorRef communicator = findCommunicator(call.world, handle, function);
-    return communicator == nullptr ? nccl::invalidArgument : body(call, communicator);
+    return communicator == nullptr ? collectives::invalidArgument : body(call, communicator);
   });
 }
 
@@ -245,31 +245,31 @@ void leave(Call& call, void* handle, const CommunicatorRef& communicator, RankSt
 }  // namespace
 
 TENSORFERRY_SIM_API int ncclGetVersion(int* version) {
-  return guarded("ncclGetVersion", nccl::internalError, [&](Call&) -> int {
-    return version == nullptr ? nccl::invalidArgument : (*version = nccl::version, 0);
+  return guarded("ncclGetVersion", collectives::internalError, [&](Call&) -> int {
+    return version == nullptr ? collectives::invalidArgument : (*version = collectivesVersion, 0);
   });
 }
 
 TENSORFERRY_SIM_API int ncclGetUniqueId(UniqueId* identifier) {
-  return guarded("ncclGetUniqueId", nccl::internalError, [&](Call& call) -> int {
-    return identifier == nullptr ? nccl::invalidArgument : makeRoom(call.world, *identifier);
+  return guarded("ncclGetUniqueId", collectives::internalError, [&](Call& call) -> int {
+    return identifier == nullptr ? collectives::invalidArgument : makeRoom(call.world, *identifier);
   });
 }
 
 TENSORFERRY_SIM_API int ncclCommInitRank(void** out, int ranks, UniqueId identifier, int rank) {
-  return guarded("ncclCommInitRank", nccl::internalError,
+  return guarded("ncclCommInitRank", collectives::internalError,
                  [&](Call& call) { return start(call, out, ranks, identifier, rank, true); });
 }
 
 TENSORFERRY_SIM_API int ncclCommInitRankConfig(void** out, int ranks, UniqueId identifier, int rank,
                                                const NcclConfig* config) {
-  return guarded("ncclCommInitRankConfig", nccl::internalError, [&](Call& call) -> int {
+  return guarded("ncclCommInitRankConfig", collectives::internalError, [&](Call& call) -> int {
     bool blocking = true;
     if (config != nullptr) {
       const bool known = config->size >= sizeof(NcclConfig) && config->size <= 4096 && config->magic == ncclConfigMagic;
-      if (!known) return refuse(call.world, nccl::invalidArgument, "The configuration is not initialized.");
+      if (!known) return refuse(call.world, collectives::invalidArgument, "The configuration is not initialized.");
       if (config->blocking != 0 && config->blocking != 1 && config->blocking != INT32_MIN)
-        return refuse(call.world, nccl::invalidArgument, "Bad value of blocking.");
+        return refuse(call.world, collectives::invalidArgument, "Bad value of blocking.");
       blocking = config->blocking != 0;
     }
     return start(call, out, ranks, identifier, rank, blocking);
@@ -278,7 +278,7 @@ TENSORFERRY_SIM_API int ncclCommInitRankConfig(void** out, int ranks, UniqueId i
 
 TENSORFERRY_SIM_API int ncclCommGetAsyncError(void* handle, int* error) {
   return communicatorCall("ncclCommGetAsyncError", handle, [&](Call& call, const CommunicatorRef& communicator) -> int {
-    if (error == nullptr) return nccl::invalidArgument;
+    if (error == nullptr) return collectives::invalidArgument;
     World& world = call.world;
     watchPeers(world, *communicator, true);
     if (communicator->polls > 0) {
@@ -289,41 +289,43 @@ TENSORFERRY_SIM_API int ncclCommGetAsyncError(void* handle, int* error) {
     const bool finalizing = communicator->finalized && communicator->busy();
     if (finalizing) nudge(world, call.lock);
     const bool inProgress = !communicator->ready || !communicator->accepted.empty() || finalizing;
-    *error = communicator->asyncError != 0 ? communicator->asyncError : inProgress ? nccl::inProgress : nccl::success;
-    return nccl::success;
+    *error = communicator->asyncError != 0 ? communicator->asyncError
+             : inProgress                  ? collectives::inProgress
+                                           : collectives::success;
+    return collectives::success;
   });
 }
 
 TENSORFERRY_SIM_API int ncclCommCount(void* handle, int* count) {
   return communicatorCall("ncclCommCount", handle, [&](Call&, const CommunicatorRef& communicator) -> int {
-    if (count == nullptr || !communicator->ready) return nccl::invalidArgument;
+    if (count == nullptr || !communicator->ready) return collectives::invalidArgument;
     *count = static_cast<int>(communicator->room->ranks);
-    return nccl::success;
+    return collectives::success;
   });
 }
 
 TENSORFERRY_SIM_API int ncclCommUserRank(void* handle, int* rank) {
   return communicatorCall("ncclCommUserRank", handle, [&](Call&, const CommunicatorRef& communicator) -> int {
-    if (rank == nullptr || !communicator->ready) return nccl::invalidArgument;
+    if (rank == nullptr || !communicator->ready) return collectives::invalidArgument;
     *rank = static_cast<int>(communicator->rank);
-    return nccl::success;
+    return collectives::success;
   });
 }
 
 TENSORFERRY_SIM_API int ncclCommCuDevice(void* handle, int* device) {
   return communicatorCall("ncclCommCuDevice", handle, [&](Call&, const CommunicatorRef& communicator) -> int {
-    if (device == nullptr) return nccl::invalidArgument;
+    if (device == nullptr) return collectives::invalidArgument;
     *device = communicator->device;
-    return nccl::success;
+    return collectives::success;
   });
 }
 
 TENSORFERRY_SIM_API int ncclCommFinalize(void* handle) {
   return communicatorCall("ncclCommFinalize", handle, [&](Call& call, const CommunicatorRef& communicator) -> int {
-    if (communicator->finalized) return nccl::invalidUsage;
+    if (communicator->finalized) return collectives::invalidUsage;
     communicator->finalized = true;
     if (communicator->blocking) return drain(call, communicator);
-    return communicator->busy() ? nccl::inProgress : nccl::success;
+    return communicator->busy() ? collectives::inProgress : collectives::success;
   });
 }
 
@@ -331,7 +333,7 @@ TENSORFERRY_SIM_API int ncclCommDestroy(void* handle) {
   return communicatorCall("ncclCommDestroy", handle, [&](Call& call, const CommunicatorRef& communicator) -> int {
     const uint64_t epoch = call.world.epoch;
     const int answer = drain(call, communicator);
-    if (call.world.epoch != epoch) return nccl::systemError;
+    if (call.world.epoch != epoch) return collectives::systemError;
     // Work that cannot end any more must not hold its stream for ever.
     communicator->aborted = true;
     leave(call, handle, communicator, answer == 0 ? RankState::Left : RankState::Aborted);
@@ -344,25 +346,25 @@ TENSORFERRY_SIM_API int ncclCommAbort(void* handle) {
     communicator->aborted = true;
     communicator->accepted.clear();
     leave(call, handle, communicator, RankState::Aborted);
-    return nccl::success;
+    return collectives::success;
   });
 }
 
 TENSORFERRY_SIM_API int ncclGroupStart() {
-  return guarded("ncclGroupStart", nccl::internalError, [](Call& call) -> int {
+  return guarded("ncclGroupStart", collectives::internalError, [](Call& call) -> int {
     threadGroup(call.world).depth++;
-    return nccl::success;
+    return collectives::success;
   });
 }
 
 TENSORFERRY_SIM_API int ncclGroupEnd() {
-  return guarded("ncclGroupEnd", nccl::internalError, [](Call& call) -> int {
+  return guarded("ncclGroupEnd", collectives::internalError, [](Call& call) -> int {
     Group& group = threadGroup(call.world);
     if (group.depth == 0) {
       call.world.violation("group-not-started", "ncclGroupEnd without ncclGroupStart.");
-      return refuse(call.world, nccl::invalidUsage, "No group was started.");
+      return refuse(call.world, collectives::invalidUsage, "No group was started.");
     }
-    return --group.depth > 0 ? nccl::success : endGroup(call, group);
+    return --group.depth > 0 ? collectives::success : endGroup(call, group);
   });
 }
 
@@ -389,7 +391,7 @@ TENSORFERRY_SIM_API const char* ncclGetErrorString(int error) {
 
 TENSORFERRY_SIM_API const char* ncclGetLastError(void* handle) {
   thread_local std::string text;
-  guarded("ncclGetLastError", nccl::internalError, [&](Call& call) -> int {
+  guarded("ncclGetLastError", collectives::internalError, [&](Call& call) -> int {
     const auto communicator = call.world.communicators.handles.find(handle);
     text = communicator != nullptr && !communicator->lastError.empty() ? communicator->lastError
                                                                        : call.world.communicators.lastError;

@@ -175,7 +175,7 @@ int compile(const Settings& settings, Program& program, const std::vector<std::s
   for (const auto& option : options) {
     if (isHarmless(option) || isStandard(option) || readArchitecture(settings, option, real, architecture)) continue;
     program.log = "nvrtc: error: invalid value or unrecognized option '" + option + "'";
-    return nvrtc::invalidOption;
+    return compiler::invalidOption;
   }
   program.log = faultOf(program.name, program.source, program);
   uint64_t hash = hashText(program.source);
@@ -186,7 +186,7 @@ int compile(const Settings& settings, Program& program, const std::vector<std::s
     all += "\n" + header.second;
   }
   for (const auto& option : options) hash = hashText(option, hash);
-  if (!program.log.empty()) return nvrtc::compilation;
+  if (!program.log.empty()) return compiler::compilation;
   std::vector<std::string> names;
   size_t count = 0;
   const SimulatedKernel* kernels = tensorferry_simulated_kernels(&count);
@@ -194,17 +194,17 @@ int compile(const Settings& settings, Program& program, const std::vector<std::s
     if (all.find(kernels[index].name) != std::string::npos) names.emplace_back(kernels[index].name);
   program.ptx = makeImage(false, architecture, hash, names);
   program.cubin = real ? makeImage(true, architecture, hash, names) : "";
-  return nvrtc::success;
+  return compiler::success;
 }
 
 template <typename Body>
 int nvrtcCall(const char* function, void* handle, Body body) noexcept {
-  return guarded(function, nvrtc::internalError, [&](Call& call) -> int {
+  return guarded(function, compiler::internalError, [&](Call& call) -> int {
     const auto program = call.world.modules.programs.find(handle);
     if (program == nullptr) {
       call.world.violation(call.world.modules.programs.wasReleased(handle) ? "use-after-destroy" : "bad-handle",
                            std::string(function) + " with a program that does not exist (any more).");
-      return nvrtc::invalidProgram;
+      return compiler::invalidProgram;
     }
     return body(call, *program);
   });
@@ -212,67 +212,67 @@ int nvrtcCall(const char* function, void* handle, Body body) noexcept {
 
 int sizeOf(const char* function, void* handle, size_t* size, std::string Program::* text, bool needed) {
   return nvrtcCall(function, handle, [&](Call&, Program& program) -> int {
-    if (size == nullptr) return nvrtc::invalidInput;
-    if (needed && program.ptx.empty()) return nvrtc::invalidProgram;
+    if (size == nullptr) return compiler::invalidInput;
+    if (needed && program.ptx.empty()) return compiler::invalidProgram;
     // All but machine code count a zero at the end; here that has one too, because it is text.
     *size = (program.*text).empty() && needed ? 0 : (program.*text).size() + 1;
-    return nvrtc::success;
+    return compiler::success;
   });
 }
 
 int textOf(const char* function, void* handle, char* out, std::string Program::* text, bool needed) {
   return nvrtcCall(function, handle, [&](Call&, Program& program) -> int {
-    if (out == nullptr) return nvrtc::invalidInput;
-    if (needed && (program.*text).empty()) return nvrtc::invalidProgram;
+    if (out == nullptr) return compiler::invalidInput;
+    if (needed && (program.*text).empty()) return compiler::invalidProgram;
     std::memcpy(out, (program.*text).c_str(), (program.*text).size() + 1);
-    return nvrtc::success;
+    return compiler::success;
   });
 }
 
 }  // namespace
 
 TENSORFERRY_SIM_API int nvrtcVersion(int* major, int* minor) {
-  return guarded("nvrtcVersion", nvrtc::internalError, [&](Call&) -> int {
-    if (major == nullptr || minor == nullptr) return nvrtc::invalidInput;
+  return guarded("nvrtcVersion", compiler::internalError, [&](Call&) -> int {
+    if (major == nullptr || minor == nullptr) return compiler::invalidInput;
     *major = 13;
     *minor = 0;
-    return nvrtc::success;
+    return compiler::success;
   });
 }
 
 TENSORFERRY_SIM_API int nvrtcGetNumSupportedArchs(int* count) {
-  return guarded("nvrtcGetNumSupportedArchs", nvrtc::internalError, [&](Call& call) -> int {
-    if (count == nullptr) return nvrtc::invalidInput;
+  return guarded("nvrtcGetNumSupportedArchs", compiler::internalError, [&](Call& call) -> int {
+    if (count == nullptr) return compiler::invalidInput;
     *count = 0;
     for (const int machine : machines) *count += machine <= call.world.settings.compiler;
-    return nvrtc::success;
+    return compiler::success;
   });
 }
 
 TENSORFERRY_SIM_API int nvrtcGetSupportedArchs(int* out) {
-  return guarded("nvrtcGetSupportedArchs", nvrtc::internalError, [&](Call& call) -> int {
-    if (out == nullptr) return nvrtc::invalidInput;
+  return guarded("nvrtcGetSupportedArchs", compiler::internalError, [&](Call& call) -> int {
+    if (out == nullptr) return compiler::invalidInput;
     for (const int machine : machines)
       if (machine <= call.world.settings.compiler) *out++ = machine;
-    return nvrtc::success;
+    return compiler::success;
   });
 }
 
 TENSORFERRY_SIM_API int nvrtcCreateProgram(void** handle, const char* source, const char* name, int headers,
                                            const char* const* texts, const char* const* names) {
-  return guarded("nvrtcCreateProgram", nvrtc::internalError, [&](Call& call) -> int {
+  return guarded("nvrtcCreateProgram", compiler::internalError, [&](Call& call) -> int {
     if (handle == nullptr || source == nullptr || headers < 0 ||
         (headers > 0 && (texts == nullptr || names == nullptr)))
-      return nvrtc::invalidInput;
+      return compiler::invalidInput;
     auto program = std::make_shared<Program>();
     program->name = name == nullptr ? "default_program" : name;
     program->source = source;
     for (int index = 0; index < headers; index++) {
-      if (texts[index] == nullptr || names[index] == nullptr) return nvrtc::invalidInput;
+      if (texts[index] == nullptr || names[index] == nullptr) return compiler::invalidInput;
       program->headers.emplace_back(names[index], texts[index]);
     }
     *handle = call.world.modules.programs.issue(std::move(program));
-    return nvrtc::success;
+    return compiler::success;
   });
 }
 
@@ -280,7 +280,7 @@ TENSORFERRY_SIM_API int nvrtcCompileProgram(void* handle, int count, const char*
   return nvrtcCall("nvrtcCompileProgram", handle, [&](Call& call, Program& program) -> int {
     std::vector<std::string> given;
     for (int index = 0; index < count; index++) {
-      if (options == nullptr || options[index] == nullptr) return nvrtc::invalidInput;
+      if (options == nullptr || options[index] == nullptr) return compiler::invalidInput;
       given.emplace_back(options[index]);
     }
     return compile(call.world.settings, program, given);
@@ -307,11 +307,11 @@ TENSORFERRY_SIM_API int nvrtcGetProgramLog(void* handle, char* out) {
 }
 
 TENSORFERRY_SIM_API int nvrtcDestroyProgram(void** handle) {
-  if (handle == nullptr) return nvrtc::invalidInput;
+  if (handle == nullptr) return compiler::invalidInput;
   return nvrtcCall("nvrtcDestroyProgram", *handle, [&](Call& call, Program&) -> int {
     call.world.modules.programs.release(*handle);
     *handle = nullptr;
-    return nvrtc::success;
+    return compiler::success;
   });
 }
 

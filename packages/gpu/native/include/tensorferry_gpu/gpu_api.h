@@ -12,6 +12,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <tensorferry_gpu/gpu_codes.h>
+
 namespace tensorferry::gpu {
 
 using StreamHandle = void*;
@@ -179,51 +181,6 @@ struct GpuApi {
 };
 
 // Numbers that both vendors share.
-
-/** Answers of runtime and driver. */
-namespace code {
-inline constexpr int success = 0;
-inline constexpr int invalidValue = 1;
-inline constexpr int outOfMemory = 2;
-inline constexpr int insufficientDriver = 35;
-inline constexpr int callRequiresNewerDriver = 36;
-inline constexpr int noDevice = 100;
-inline constexpr int invalidDevice = 101;
-inline constexpr int invalidImage = 200;
-inline constexpr int invalidContext = 201;
-inline constexpr int noKernelImage = 209;
-inline constexpr int peerUnsupported = 217;
-inline constexpr int unsupportedPtx = 222;
-inline constexpr int invalidHandle = 400;
-inline constexpr int notFound = 500;
-inline constexpr int notReady = 600;
-inline constexpr int peerAlreadyEnabled = 704;
-inline constexpr int hostAlreadyRegistered = 712;
-inline constexpr int hostNotRegistered = 713;
-inline constexpr int notPermitted = 800;
-inline constexpr int notSupported = 801;
-}  // namespace code
-
-/** Answers of the collectives. */
-namespace collectives {
-inline constexpr int success = 0;
-inline constexpr int unhandledDeviceError = 1;
-inline constexpr int systemError = 2;
-inline constexpr int invalidArgument = 4;
-inline constexpr int invalidUsage = 5;
-inline constexpr int remoteError = 6;
-inline constexpr int inProgress = 7;
-inline constexpr int timeout = 8;
-/** Elements of one byte. */
-inline constexpr int int8 = 0;
-}  // namespace collectives
-
-/** Answers of the compiler. */
-namespace compiler {
-inline constexpr int outOfMemory = 1;
-inline constexpr int invalidOption = 5;
-inline constexpr int compilation = 6;
-}  // namespace compiler
 
 inline constexpr unsigned nonBlockingStream = 1;
 inline constexpr unsigned untimedEvent = 2;

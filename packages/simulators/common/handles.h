@@ -10,18 +10,19 @@
 #include <map>
 #include <memory>
 
-namespace tensorferry::gpu::simulator {
+namespace tensorferry::simulators {
 
-template <typename T>
+/** `Raw` is a handle as the interface has it: a pointer to nothing. */
+template <typename T, typename Raw = void*>
 class Handles {
  public:
-  /** `tag` tells the kinds of handles apart. */
-  explicit Handles(uint64_t tag) : tag_((0x5f00 | tag) << 48) {}
+  /** `tag` of 16 bits tells the kinds of handles apart. */
+  explicit Handles(uint64_t tag) : tag_(tag << 48) {}
 
-  void* issue(std::shared_ptr<T> object) {
+  Raw issue(std::shared_ptr<T> object) {
     const uint64_t number = next_++;
     objects_.emplace(number, std::move(object));
-    return reinterpret_cast<void*>(tag_ | number);
+    return reinterpret_cast<Raw>(tag_ | number);
   }
   std::shared_ptr<T> find(const void* handle) const {
     const auto found = objects_.find(numberOf(handle));
@@ -53,4 +54,4 @@ class Handles {
   std::map<uint64_t, std::shared_ptr<T>> objects_;
 };
 
-}  // namespace tensorferry::gpu::simulator
+}  // namespace tensorferry::simulators
