@@ -56,29 +56,33 @@ auto allocateOrWait(Device& device, const CancelToken& token, Make make) {
 
 void Memory::giveBack() noexcept {
   ExportBook::instance().remove(device->api(), address);
-  block_.reset();
+  DeviceResource::giveBack();
+}
+
+/** A resource over the block that `makeBlock` makes. */
+template <typename Kind, typename MakeBlock>
+Result<std::shared_ptr<Kind>> allocate(const std::shared_ptr<Device>& device, size_t bytes, const CancelToken& token,
+                                       const MakeBlock& makeBlock) {
+  DeviceScope scope(device->api(), device->ordinal());
+  if (Status status = scope.status(); !status.ok()) return status;
+  auto block = allocateOrWait(*device, token, [&] { return makeBlock(device->api(), bytes); });
+  if (!block.ok()) return block.status();
+  std::shared_ptr<Kind> memory;
+  if constexpr (std::is_same_v<Kind, HostMemory>)
+    memory = std::make_shared<Kind>(device, std::move(block.value()), bytes);
+  else memory = std::make_shared<Kind>(device, std::move(block.value()));
+  device->adopt(memory);
+  return memory;
 }
 
 Result<std::shared_ptr<Memory>> allocateMemory(const std::shared_ptr<Device>& device, size_t bytes,
                                                const CancelToken& token) {
-  DeviceScope scope(device->api(), device->ordinal());
-  if (Status status = scope.status(); !status.ok()) return status;
-  auto block = allocateOrWait(*device, token, [&] { return makeDeviceBlock(device->api(), bytes); });
-  if (!block.ok()) return block.status();
-  auto memory = std::make_shared<Memory>(device, std::move(block.value()));
-  device->adopt(memory);
-  return memory;
+  return allocate<Memory>(device, bytes, token, makeDeviceBlock);
 }
 
 Result<std::shared_ptr<HostMemory>> allocateHostMemory(const std::shared_ptr<Device>& device, size_t bytes,
                                                        const CancelToken& token) {
-  DeviceScope scope(device->api(), device->ordinal());
-  if (Status status = scope.status(); !status.ok()) return status;
-  auto block = allocateOrWait(*device, token, [&] { return makeHostBlock(device->api(), bytes); });
-  if (!block.ok()) return block.status();
-  auto memory = std::make_shared<HostMemory>(device, std::move(block.value()), bytes);
-  device->adopt(memory);
-  return memory;
+  return allocate<HostMemory>(device, bytes, token, makeHostBlock);
 }
 
 Result<std::shared_ptr<Pin>> pinHostMemory(const std::shared_ptr<Device>& device, uint64_t address, uint64_t bytes) {

@@ -17,19 +17,36 @@
 
 namespace tensorferry::gpu {
 
-class Memory final : public Resource {
+/** A block of the device that `Block` gives back. */
+template <typename Block>
+class DeviceResource : public Resource {
  public:
-  static constexpr napi_type_tag typeTag{0x6d0f1b2c94e84a03, 0xb7c05e9d3a1f4462};
-  static constexpr const char* kind = "device memory";
-  Memory(std::shared_ptr<Device> owner, DeviceBlock block) noexcept
+  DeviceResource(std::shared_ptr<Device> owner, Block block) noexcept
       : Resource(std::move(owner)), address(reinterpret_cast<uint64_t>(block.get())), block_(std::move(block)) {}
   const uint64_t address;
 
  protected:
-  void giveBack() noexcept override;
+  void giveBack() noexcept override { block_.reset(); }
 
  private:
-  DeviceBlock block_;
+  Block block_;
+};
+
+class Memory final : public DeviceResource<DeviceBlock> {
+ public:
+  static constexpr napi_type_tag typeTag{0x6d0f1b2c94e84a03, 0xb7c05e9d3a1f4462};
+  static constexpr const char* kind = "device memory";
+  using DeviceResource::DeviceResource;
+
+ protected:
+  void giveBack() noexcept override;
+};
+
+class Mapping final : public DeviceResource<ImportedBlock> {
+ public:
+  static constexpr napi_type_tag typeTag{0x90c84ad27b6e4f05, 0x81d2f3057a9c4e84};
+  static constexpr const char* kind = "mapping";
+  using DeviceResource::DeviceResource;
 };
 
 class HostMemory final : public Resource {
@@ -46,21 +63,6 @@ class HostMemory final : public Resource {
 
  private:
   HostBlock block_;
-};
-
-class Mapping final : public Resource {
- public:
-  static constexpr napi_type_tag typeTag{0x90c84ad27b6e4f05, 0x81d2f3057a9c4e84};
-  static constexpr const char* kind = "mapping";
-  Mapping(std::shared_ptr<Device> owner, ImportedBlock block) noexcept
-      : Resource(std::move(owner)), address(reinterpret_cast<uint64_t>(block.get())), block_(std::move(block)) {}
-  const uint64_t address;
-
- protected:
-  void giveBack() noexcept override { block_.reset(); }
-
- private:
-  ImportedBlock block_;
 };
 
 class Pin final : public Resource {
