@@ -87,6 +87,22 @@ describe("arguments", () => {
     })
   )
 
+  it.live("beyond those of a function are refused, and it does not run", () =>
+    simulated(
+      "",
+      Effect.scoped(
+        Effect.gen(function* () {
+          const addon = yield* loadAddon
+          const device = yield* openDevice(addon)
+          const { memory } = yield* allocate(addon, device, 1000)
+          const freeMemory: (...all: ReadonlyArray<never>) => NativeAnswer<undefined> = addon.freeMemory
+          assert.strictEqual(problem(freeMemory(memory as never, 1 as never)).code, "InvalidArgument")
+          value(addon.freeMemory(memory))
+        })
+      )
+    )
+  )
+
   it.live("that are handles of another kind, or closed, are refused", () =>
     simulated(
       "",
