@@ -51,6 +51,13 @@ const subjects: { readonly [backend: string]: Subject } = {
 }
 
 const named = process.argv.slice(2)
+const unknown = named.filter((name) => !(name in subjects))
+if (unknown.length > 0) {
+  console.error(
+    `No subject of this script: ${unknown.join(", ")}. Add an entry to subjects, or name ${Object.keys(subjects).join(", ")}.`
+  )
+  process.exit(2)
+}
 for (const [name, { note, environment = {}, options = {}, hooks }] of Object.entries(subjects)) {
   if (named.length > 0 && !named.includes(name)) continue
   const file = path.join(folder, `${name}.json`)

@@ -3,6 +3,7 @@
 import { readdirSync, readFileSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
 import { assert, describe, it } from "@effect/vitest"
+import { shippedDescriptors } from "../src/job/backends.ts"
 import { scratch } from "./support/command.ts"
 import { decode, reports, root, script } from "./support/pages.ts"
 
@@ -16,7 +17,7 @@ describe("docs/backends.md", () => {
     const all = readdirSync(reports).map((file) => decode(readFileSync(join(reports, file), "utf8")))
     assert.sameMembers(
       all.map(({ backend }) => backend),
-      ["torch-copy", "cuda", "cuda-ipc", "nccl", "nvshmem", "xpu"]
+      shippedDescriptors.map(({ name }) => name)
     )
     const page = readFileSync(join(root, "docs/backends.md"), "utf8")
     for (const { backend, note, services, isFiltered } of all) {

@@ -1,23 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Who was judged and where: the facts around the results of a conformance run. */
 import * as os from "node:os"
-import { descriptors as cuda } from "@tensorferry/backend-cuda/descriptor"
-import { descriptors as nvshmem } from "@tensorferry/backend-nvshmem/descriptor"
-import { descriptors as torchCopy } from "@tensorferry/backend-torch-copy"
-import { descriptors as xpu } from "@tensorferry/backend-xpu"
 import { type BackendDescriptor, backendApiVersion } from "@tensorferry/core/backend/BackendDescriptor"
 import { findManifest, loadBackendPackage } from "@tensorferry/core/backend/BackendLoader"
 import { readSmallFile } from "@tensorferry/core/checkpoint/FileAccess"
 import type { ConformanceReport } from "@tensorferry/testing"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
-
-const shipped: ReadonlyArray<readonly [name: string, descriptors: ReadonlyArray<BackendDescriptor>]> = [
-  ["@tensorferry/backend-torch-copy", torchCopy],
-  ["@tensorferry/backend-cuda", cuda],
-  ["@tensorferry/backend-nvshmem", nvshmem],
-  ["@tensorferry/backend-xpu", xpu]
-]
+import { shippedPackages } from "../job/backends.ts"
 
 const Manifest = Schema.fromJsonString(Schema.Struct({ name: Schema.String, version: Schema.String }))
 
@@ -36,7 +26,7 @@ const packageOf = Effect.fnUntraced(function* (
   packages: ReadonlyArray<string>,
   from: string
 ) {
-  const own = shipped.find(([, descriptors]) => descriptors.includes(descriptor))
+  const own = shippedPackages.find(([, descriptors]) => descriptors.includes(descriptor))
   if (own !== undefined) return yield* manifestOf(own[0], import.meta.url)
   for (const name of packages) {
     const loaded = yield* Effect.orElseSucceed(

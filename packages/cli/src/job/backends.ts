@@ -4,12 +4,20 @@ import { descriptors as cuda } from "@tensorferry/backend-cuda/descriptor"
 import { descriptors as nvshmem } from "@tensorferry/backend-nvshmem/descriptor"
 import { descriptors as torchCopy } from "@tensorferry/backend-torch-copy"
 import { descriptors as xpu } from "@tensorferry/backend-xpu"
-import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
+import type { BackendDescriptor, BackendError } from "@tensorferry/core/backend/BackendDescriptor"
 import { loaderLayer } from "@tensorferry/core/backend/BackendLoader"
 import type { BackendRegistry } from "@tensorferry/core/backend/BackendRegistry"
 import type * as Layer from "effect/Layer"
 
-export const shippedDescriptors = [...torchCopy, ...cuda, ...nvshmem, ...xpu]
+/** The packages that the command comes with, and what each offers. */
+export const shippedPackages: ReadonlyArray<readonly [name: string, descriptors: ReadonlyArray<BackendDescriptor>]> = [
+  ["@tensorferry/backend-torch-copy", torchCopy],
+  ["@tensorferry/backend-cuda", cuda],
+  ["@tensorferry/backend-nvshmem", nvshmem],
+  ["@tensorferry/backend-xpu", xpu]
+]
+
+export const shippedDescriptors = shippedPackages.flatMap(([, descriptors]) => descriptors)
 
 export const backendRegistry = (
   packages: ReadonlyArray<string>,

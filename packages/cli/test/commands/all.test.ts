@@ -3,6 +3,7 @@
 import { readFileSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
 import { afterAll, afterEach, assert, beforeAll, describe, it } from "@effect/vitest"
+import { shippedDescriptors } from "../../src/job/backends.ts"
 import { type Ended, endAll, failuresOf, run, runAll, scratch } from "../support/command.ts"
 import { mnist, mnistRules, writeModel } from "../support/models.ts"
 
@@ -297,7 +298,7 @@ describe("backends and doctor", () => {
       readonly probe: { readonly _tag: string; readonly remedy?: string; readonly tried?: ReadonlyArray<string> }
     }>
   }
-  const names = ["torch-copy", "cuda", "cuda-ipc", "nccl", "nvshmem", "xpu"]
+  const names = shippedDescriptors.map(({ name }) => name)
 
   it("list every backend, what it offers, and what it lacks", async () => {
     for (const command of ["backends", "doctor"]) {
