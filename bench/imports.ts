@@ -68,6 +68,8 @@ const rounds = 15
 
 export const imports = async (): Promise<ReadonlyArray<BenchResult>> => {
   await mergeCore()
+  // As packing does: the published command answers --help from texts.
+  spawnSync(process.execPath, [here("../scripts/help-texts.ts"), path.join(path.dirname(command), "helpTexts.json")])
   const folder = makeStranger()
   const { NODE_COMPILE_CACHE: _, ...environment } = process.env
   const times = new Map(starts.map((start) => [start, [] as Array<number>]))
