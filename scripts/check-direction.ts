@@ -36,6 +36,7 @@ const packages: Readonly<Record<string, Room>> = {
       replay: 8,
       mesh: 9,
       refit: 10,
+      config: 10,
       backend: 10
     }
   },

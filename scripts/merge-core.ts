@@ -29,7 +29,8 @@ export const mergedFiles: Readonly<Record<string, ReadonlyArray<string>>> = {
   transform: ["transform"],
   reshard: ["trace", "reshard", "mesh", "refit"],
   replay: ["replay"],
-  backend: ["backend"]
+  backend: ["backend"],
+  config: ["config"]
 }
 
 export const mergeCore = async (folder = mergedFolder): Promise<void> => {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Whether a client's process still lives. Reads /proc; a process that cannot be seen from here counts as unknown. */
-import { processStart } from "@tensorferry/core/base/processStart"
+import { processStart } from "@tensorferry/core/group/processStart"
 
 /** A process, distinguished from a later one with the same number where that is known. */
 export interface Owner {

@@ -4,7 +4,7 @@
  * time below, so that a reused number is not taken for the process that died. Linux shows both in /proc; processes that
  * share a ring see each other there, since they could not have opened its memory otherwise.
  */
-import { processStart } from "../base/processStart.ts"
+import { processStart } from "../group/processStart.ts"
 
 /** The word of a live process; `undefined` for one that has ended or never was. */
 export const processWord = (pid: number | "self"): bigint | undefined => {

@@ -7,7 +7,7 @@
  */
 import { randomUUID } from "node:crypto"
 import { readFileSync, readlinkSync } from "node:fs"
-import { processStart } from "@tensorferry/core/base/processStart"
+import { processStart } from "@tensorferry/core/group/processStart"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 

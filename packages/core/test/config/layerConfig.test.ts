@@ -5,7 +5,7 @@ import * as Config from "effect/Config"
 import * as ConfigProvider from "effect/ConfigProvider"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
-import { layerConfig } from "../../src/backend/layerConfig.ts"
+import { layerConfig } from "../../src/config/layerConfig.ts"
 import * as ProcessGroupTcp from "../../src/group/ProcessGroupTcp.ts"
 import { ProcessGroup } from "../../src/service/ProcessGroup.ts"
 
