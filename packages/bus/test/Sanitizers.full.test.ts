@@ -6,5 +6,5 @@ import { packageFolder } from "../src/Addon.ts"
 describeSanitized({
   packageFolder,
   prebuild: "@TENSORFERRY/BUS_PREBUILD",
-  files: ["CommandQueue", "AgentState", "NamedSemaphore", "TorchMemory", "QueueEnds"]
+  files: ["queue/CommandQueue", "state/AgentState", "state/NamedSemaphore", "payload/TorchMemory", "queue/QueueEnds"]
 })
