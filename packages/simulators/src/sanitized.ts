@@ -4,7 +4,7 @@
  * only in full runs.
  */
 import { spawnSync } from "node:child_process"
-import { chmodSync, mkdtempSync, rmSync, writeFileSync } from "node:fs"
+import { chmodSync, existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs"
 import { createRequire } from "node:module"
 import { tmpdir } from "node:os"
 import { dirname, join } from "node:path"
@@ -54,6 +54,16 @@ const sanitizers = {
   }
 }
 
+/** The files of each package by the kind of run that has them. A name without a file is a mistake of the list. */
+const groupsOf = (...lists: ReadonlyArray<readonly [tested: string, files: ReadonlyArray<string>]>) =>
+  lists.flatMap(([tested, files]) =>
+    (["usual", "full"] as const).flatMap((kind) => {
+      const ending = kind === "usual" ? ".test.ts" : ".full.test.ts"
+      const names = files.map((file) => `test/${file}${ending}`).filter((name) => existsSync(join(tested, name)))
+      return names.length === 0 ? [] : [{ tested, kind, names }]
+    })
+  )
+
 /** Defines the test. */
 export const describeSanitized = (subject: SanitizedTests): void => {
   const { packageFolder, prebuild, files, above, isSimulated = false, leaking = [] } = subject
@@ -81,26 +91,28 @@ export const describeSanitized = (subject: SanitizedTests): void => {
     const suppressions = join(folder, "suppressions")
     writeFileSync(suppressions, [...alwaysLeaking, ...leaking].map((each) => `leak:${each}`).join("\n"))
     const runner = join(dirname(createRequire(import.meta.url).resolve("vitest/package.json")), "vitest.mjs")
-    for (const [tested, names] of [[packageFolder, files] as const, ...(above === undefined ? [] : [above])]) {
-      const ended = run(
-        tested,
-        process.execPath,
-        [runner, "run", "--pool=forks", "--testTimeout=600000", ...names.map((file) => `test/${file}.test.ts`)],
-        {
-          [prebuild]: folder,
-          ...(isSimulated ? { TENSORFERRY_SIMULATORS_BUILD: simulators } : {}),
-          LD_PRELOAD: run(tested, "c++", [`-print-file-name=${library}`]).stdout.trim(),
-          ...environment(suppressions),
-          ...subject.environment,
-          TENSORFERRY_TESTS: undefined
-        }
-      )
+    for (const { tested, kind, names } of groupsOf([packageFolder, files], ...(above === undefined ? [] : [above]))) {
+      const ended = run(tested, process.execPath, [runner, "run", "--pool=forks", "--testTimeout=600000", ...names], {
+        [prebuild]: folder,
+        ...(isSimulated ? { TENSORFERRY_SIMULATORS_BUILD: simulators } : {}),
+        LD_PRELOAD: run(tested, "c++", [`-print-file-name=${library}`]).stdout.trim(),
+        ...environment(suppressions),
+        ...subject.environment,
+        TENSORFERRY_TESTS: kind
+      })
       assert.strictEqual(ended.status, 0, ended.stdout.slice(-20_000) + ended.stderr.slice(-20_000))
       assert.notMatch(ended.stderr, report)
     }
   }
 
   describe.skipIf(process.platform !== "linux")("sanitizers", () => {
+    it("are given tests that exist", () => {
+      const found = groupsOf([packageFolder, files], ...(above === undefined ? [] : [above])).flatMap(
+        ({ names }) => names
+      )
+      assert.lengthOf(found, files.length + (above?.[1].length ?? 0), found.join(" "))
+    })
+
     for (const name of subject.sanitizers ?? (["address"] as const)) {
       it(`find no misuse: ${name}`, { timeout: 2_400_000 }, () => {
         const folder = mkdtempSync(join(tmpdir(), "tensorferry-sanitize-"))
