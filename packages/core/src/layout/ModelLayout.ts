@@ -9,7 +9,7 @@
  */
 import * as Result from "effect/Result"
 import type { Rank } from "../base/Ids.ts"
-import type { LayoutError } from "./LayoutError.ts"
+import { type LayoutError, layoutError } from "./LayoutError.ts"
 import {
   type Holding,
   holdingOf,
@@ -91,6 +91,11 @@ export const modelLayout = (input: ModelLayoutInput): Result.Result<ModelLayout,
       if (holding.success !== undefined) held.push(holding.success)
     }
     holdings.set(positionKey(place), held)
+  }
+  const held = new Set([...holdings.values()].flatMap((each) => each.map(({ tensor }) => tensor.name)))
+  const missing = placed.success.filter(({ name }) => !held.has(name)).map(({ name }) => name)
+  if (missing.length > 0) {
+    return layoutError("InvalidConfig", missing, "No rank would hold them.", "Correct the rules or the degrees.")
   }
 
   const tensorsAt = (place: RankPlace): ReadonlyArray<readonly [Holding, LocalTensor]> =>

@@ -4,8 +4,8 @@
  * names mean different tensors on different ranks. Everything that matches tensors across ranks uses the names made here.
  */
 
-/** The last number of `weight3`/`bias3` (grouped experts) or of a list element (`local_experts.3.`). */
-const groupedExpert = /^(weight|bias)(\d+)$/
+/** The last number of `weight3`/`bias3` (grouped experts) or of a list element (`local_experts.3.`); longer ones count nothing. */
+const groupedExpert = /^(weight|bias)(\d{1,9})$/
 const expertList = /^(local_experts|experts)$/
 
 /** Local prefix of a module to its global prefix, e.g. `decoder.layers.0` to `decoder.layers.16`. */
@@ -35,7 +35,7 @@ const findExpert = (parts: ReadonlyArray<string>): { readonly at: number; readon
   for (let at = 0; at < parts.length; at++) {
     const grouped = groupedExpert.exec(parts[at]!)
     if (grouped !== null) return { at, local: Number(grouped[2]) }
-    if (expertList.test(parts[at]!) && /^\d+$/.test(parts[at + 1] ?? ""))
+    if (expertList.test(parts[at]!) && /^\d{1,9}$/.test(parts[at + 1] ?? ""))
       return { at: at + 1, local: Number(parts[at + 1]) }
   }
   return undefined

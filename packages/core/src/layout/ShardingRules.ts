@@ -36,14 +36,17 @@ export const ShardingRule = Schema.Struct({
 })
 export type ShardingRule = typeof ShardingRule.Type
 
+/** Text before the number, `{}`, and what follows. */
+const LayerPlace = Schema.String.check(
+  Schema.isPattern(/^[^{}]+\{\}[^{}]*$/, { expected: "text, then {} where the layer number stands" })
+)
+
 export const ShardingRules = Schema.Struct({
   rules: Schema.Array(ShardingRule),
   /** What to do with a tensor that no rule matches. */
   default: Schema.optionalKey(Schema.Literal("replicate")),
   /** Where the layer number stands in a name, as `model.layers.{}.`, or several such places; after the start or a dot. */
-  layers: Schema.optionalKey(
-    Schema.Union([Schema.NonEmptyString, Schema.Array(Schema.NonEmptyString).check(Schema.isMinLength(1))])
-  ),
+  layers: Schema.optionalKey(Schema.Union([LayerPlace, Schema.Array(LayerPlace).check(Schema.isMinLength(1))])),
   /** Tensors that share the storage of another one where the model does not hold them, as a tied output head does. */
   aliases: Schema.optionalKey(Schema.Array(Schema.Struct({ name: Schema.NonEmptyString, of: Schema.NonEmptyString })))
 })
@@ -87,7 +90,7 @@ export const layerNumber = (rules: Pick<ShardingRules, "layers">, name: string):
     for (let from = name.indexOf(before!); from >= 0; from = name.indexOf(before!, from + 1)) {
       if (from > 0 && name[from - 1] !== ".") continue
       const rest = name.slice(from + before!.length)
-      const digits = /^\d+/.exec(rest)?.[0]
+      const digits = /^\d{1,9}(?!\d)/.exec(rest)?.[0]
       if (digits !== undefined && rest.startsWith(after, digits.length)) return Number(digits)
     }
   }

@@ -16,6 +16,8 @@ const mostCutDimensions = 12
 
 /** Undefined where the cover is exact, else what is wrong with it, naming an element where one can be found quickly. */
 export const coverageFault = (shape: Shape, regions: ReadonlyArray<Region>): string | undefined => {
+  const odd = regions.find((region) => region.length !== shape.length)
+  if (odd !== undefined) return `Region ${formatRegion(odd)} has other dimensions than ${formatShape(shape)}.`
   if (shape.includes(0)) return undefined
   const live = regions.filter((region) => region.every(([start, stop]) => start < stop))
   if (live.length === 0) return `No element of ${formatShape(shape)} is written.`

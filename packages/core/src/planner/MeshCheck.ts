@@ -124,8 +124,9 @@ export const checkMeshPlan = (plan: MeshPlan): ReadonlyArray<PlanError> => {
   for (const chunk of plan.localChunks) see(chunk)
   for (const bucket of plan.buckets) checkBucket(bucket, see, (detail) => wrong(bucket.entries[0]?.chunk, detail))
   for (const [at, tensor] of plan.tensors.entries()) {
-    if (tensor.targetShape === null) continue
-    const fault = coverageFault(tensor.targetShape, written[at]!)
+    // What was stated may be wrong, which is a fault of its own; regions were held against the shard itself.
+    const held = shardOf(tensor, "target", plan.rank)?.shape
+    const fault = held === undefined ? undefined : coverageFault(held, written[at]!)
     if (fault !== undefined) faults.push(planError("InvalidPlan", tensor.name, [plan.rank], fault, remedy))
   }
   for (const [name, chunk] of needed) {
