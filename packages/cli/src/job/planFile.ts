@@ -4,9 +4,9 @@
  *
  * Nothing in a file is trusted: what is read back is decoded, and then proved by itself.
  */
-import { constants } from "node:buffer"
-import { readFile, writeFile } from "node:fs/promises"
+import { writeFile } from "node:fs/promises"
 import type { Rank } from "@tensorferry/core/base/Ids"
+import { readSmallFile } from "@tensorferry/core/checkpoint/FileAccess"
 import { MeshPlan } from "@tensorferry/core/ir/MeshPlan"
 import { ReshardPlanSet } from "@tensorferry/core/ir/ReshardPlan"
 import { checkMeshPlans } from "@tensorferry/core/planner/MeshCheck"
@@ -30,8 +30,8 @@ export type PlanSet = typeof PlanSet.Type
 
 const codec = Schema.fromJsonString(PlanSet)
 
-/** The file is read as one text. */
-const mostBytes = constants.MAX_STRING_LENGTH
+/** A plan is read as one text and checked whole, which takes about twenty times its length in memory. */
+const mostBytes = 2 ** 28
 
 const fileFailed = (file: string, what: string) => (cause: unknown) =>
   modelError("FileFailed", {
@@ -59,15 +59,14 @@ export const savePlans = Effect.fnUntraced(function* (
 })
 
 export const readPlans = Effect.fnUntraced(function* (file: string): Effect.fn.Return<PlanSet, ModelError> {
-  const bytes = yield* Effect.tryPromise({ try: () => readFile(file), catch: fileFailed(file, "read the plan") })
-  const decoded =
-    bytes.length > mostBytes
-      ? undefined
-      : Schema.decodeResult(codec, { onExcessProperty: "error" })(bytes.toString("utf8"))
-  if (decoded !== undefined && Result.isSuccess(decoded)) return decoded.success
+  const bytes = yield* Effect.mapError(readSmallFile(file, mostBytes), ({ reason }) =>
+    modelError("FileFailed", { file, detail: reason.detail, remedy: reason.remedy })
+  )
+  const decoded = Schema.decodeResult(codec, { onExcessProperty: "error" })(new TextDecoder().decode(bytes))
+  if (Result.isSuccess(decoded)) return decoded.success
   return yield* modelError("InvalidPlan", {
     file,
-    detail: decoded === undefined ? `It has ${bytes.length} bytes.` : decoded.failure.message,
+    detail: decoded.failure.message,
     remedy: "Save it again with tensorferry plan --save."
   })
 })
@@ -104,7 +103,7 @@ export const countOps = (set: PlanSet): number =>
     ? set.plans.reduce(
         (sum, plan) =>
           plan.buckets.reduce(
-            (chunks, { entries }) => (entries[0]!.chunk.srcIdx.rank === plan.rank ? chunks + entries.length : chunks),
+            (chunks, { entries }) => (entries[0]?.chunk.srcIdx.rank === plan.rank ? chunks + entries.length : chunks),
             sum + plan.localChunks.length
           ),
         0

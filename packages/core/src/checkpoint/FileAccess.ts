@@ -138,15 +138,15 @@ export const writeFully = (
     }
   })
 
-/** The whole of a small file. */
-export const readSmallFile = (path: string): Effect.Effect<Uint8Array, CheckpointError> =>
+/** The whole of a regular file of at most `most` bytes; pipes and devices, which need not end, are refused. */
+export const readSmallFile = (path: string, most = textByteLimit): Effect.Effect<Uint8Array, CheckpointError> =>
   Effect.scoped(
     Effect.gen(function* () {
       const file = yield* openForReading(path)
-      if (file.size > textByteLimit) {
+      if (file.size > most) {
         return yield* checkpointError("InvalidIndex", {
-          detail: `The file has ${file.size} bytes, at most ${textByteLimit} are read.`,
-          remedy: "Check that this is the index of a checkpoint.",
+          detail: `The file has ${file.size} bytes, at most ${most} are read.`,
+          remedy: "Check that this is the file that you mean.",
           file: path
         })
       }

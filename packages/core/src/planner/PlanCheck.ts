@@ -92,63 +92,60 @@ const checkRegion = (op: TransferOp, tensor: PlanTensor, wrong: (name: string, d
 /** Faults of the plans of all ranks together, those of each plan included. */
 export const checkPlans = (plans: ReadonlyArray<ReshardPlan>): ReadonlyArray<PlanError> => {
   const faults = plans.flatMap((plan) => [...checkPlan(plan)])
+  const wrong = (name: string, ranks: ReadonlyArray<Rank>, detail: string) => faults.push(invalid(name, ranks, detail))
   const [first] = plans
   if (first === undefined) return faults
   const ranks = new Set<Rank>()
   for (const plan of plans) {
-    if (ranks.has(plan.rank)) faults.push(invalid("", [plan.rank], "Two plans are for one rank."))
+    if (ranks.has(plan.rank)) wrong("", [plan.rank], "Two plans are for one rank.")
     ranks.add(plan.rank)
     if (plan.rosterDigest !== first.rosterDigest || plan.taskCount !== first.taskCount) {
-      faults.push(invalid("", [first.rank, plan.rank], "The plans were made from different rosters."))
+      wrong("", [first.rank, plan.rank], "The plans were made from different rosters.")
     }
   }
-  const sends = new Map<number, { readonly rank: Rank; readonly op: TransferOp }>()
+  const sends = new Map<number, { readonly rank: Rank; readonly op: TransferOp; readonly name: string | undefined }>()
+  // A destination tied to another tensor is filled from that one where no source has its own name.
+  const sent = new Set(plans.flatMap(({ sourceTensors }) => sourceTensors.map(({ resolvedName }) => resolvedName)))
+  const globalNames = (tensors: ReadonlyArray<PlanTensor>) =>
+    new Map(tensors.map(({ name, resolvedName }) => [name, resolvedName]))
   for (const plan of plans) {
+    const names = globalNames(plan.sourceTensors)
     for (const op of plan.sendOps) {
       const other = sends.get(op.taskId)
       if (other !== undefined) {
-        faults.push(invalid(op.paramName, [other.rank, plan.rank], `Task ${op.taskId} is sent by two ranks.`))
+        wrong(op.paramName, [other.rank, plan.rank], `Task ${op.taskId} is sent by two ranks.`)
       }
-      sends.set(op.taskId, { rank: plan.rank, op })
+      sends.set(op.taskId, { rank: plan.rank, op, name: names.get(op.paramName) })
     }
   }
   const matched = new Set<number>()
   for (const plan of plans) {
+    const names = globalNames(plan.destinationTensors)
     for (const op of plan.recvOps) {
       const partner = sends.get(op.taskId)
       if (partner === undefined || partner.op.peerRank !== plan.rank || op.peerRank !== partner.rank) {
-        faults.push(
-          invalid(
-            op.paramName,
-            [plan.rank, op.peerRank],
-            `Receive task ${op.taskId} from rank ${op.peerRank} has no send.`
-          )
-        )
+        wrong(op.paramName, [plan.rank, op.peerRank], `Receive task ${op.taskId} from rank ${op.peerRank} has no send.`)
         continue
       }
-      if (matched.has(op.taskId))
-        faults.push(invalid(op.paramName, [plan.rank], `Task ${op.taskId} is received twice.`))
+      if (matched.has(op.taskId)) wrong(op.paramName, [plan.rank], `Task ${op.taskId} is received twice.`)
       matched.add(op.taskId)
+      const name = names.get(op.paramName)
+      if (name !== partner.name && name !== undefined && sent.has(name)) {
+        wrong(op.paramName, [partner.rank, plan.rank], `Task ${op.taskId} sends ${partner.name} into ${name}.`)
+      }
       const agree =
         equalRegions(op.mySlice, partner.op.peerSlice) &&
         equalRegions(op.peerSlice, partner.op.mySlice) &&
         op.wireDtype === partner.op.wireDtype
       if (!agree) {
-        faults.push(
-          invalid(
-            op.paramName,
-            [partner.rank, plan.rank],
-            `Both ends of task ${op.taskId} state different regions or types.`
-          )
-        )
+        const detail = `Both ends of task ${op.taskId} state different regions or types.`
+        wrong(op.paramName, [partner.rank, plan.rank], detail)
       }
     }
   }
   for (const [taskId, { rank, op }] of sends) {
     if (!matched.has(taskId)) {
-      faults.push(
-        invalid(op.paramName, [rank, op.peerRank], `Send task ${taskId} to rank ${op.peerRank} has no receive.`)
-      )
+      wrong(op.paramName, [rank, op.peerRank], `Send task ${taskId} to rank ${op.peerRank} has no receive.`)
     }
   }
   return faults
