@@ -69,7 +69,9 @@ const rounds = 15
 export const imports = async (): Promise<ReadonlyArray<BenchResult>> => {
   await mergeCore()
   // As packing does: the published command answers --help from texts.
-  spawnSync(process.execPath, [here("../scripts/help-texts.ts"), path.join(path.dirname(command), "helpTexts.json")])
+  const texts = path.join(path.dirname(command), "helpTexts.json")
+  const rendered = spawnSync(process.execPath, [here("../scripts/help-texts.ts"), texts], { encoding: "utf8" })
+  if (rendered.status !== 0) throw new Error(`help-texts.ts ended with ${rendered.status}: ${rendered.stderr}`)
   const folder = makeStranger()
   const { NODE_COMPILE_CACHE: _, ...environment } = process.env
   const times = new Map(starts.map((start) => [start, [] as Array<number>]))

@@ -31,7 +31,7 @@ const published = (name: string, entry: Entry): Entry => {
   return { types: `./dist/${module}.d.ts`, default: `./${folder}/${module}.js` }
 }
 
-/** The modules that a door opens: its own, and those it takes names from, unless they are doors themselves. */
+/** The modules that a door opens: its own, and those whose names it exports. */
 const opened = (source: SourceFile): ReadonlyArray<SourceFile> => {
   const found = new Set([source])
   for (const file of found) {

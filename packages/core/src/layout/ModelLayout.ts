@@ -79,6 +79,7 @@ export const modelLayout = (input: ModelLayoutInput): Result.Result<ModelLayout,
   const placeAt = (rank: Rank): RankPlace => placeOf(config.success, firstRank, rank)
   // Ranks at the same position hold the same: what they hold is worked out once.
   const holdings = new Map<string, ReadonlyArray<Holding>>()
+  const found = new Set<Holding["tensor"]>()
   const positionKey = ({ stage, tp, expertTp, expertEp }: RankPlace) => `${stage}/${tp}/${expertTp}/${expertEp}`
   for (const rank of ranks) {
     const place = placeAt(rank)
@@ -88,12 +89,13 @@ export const modelLayout = (input: ModelLayoutInput): Result.Result<ModelLayout,
       if (tensor.stage !== place.stage) continue
       const holding = holdingOf(tensor, config.success, place)
       if (Result.isFailure(holding)) return Result.fail(holding.failure)
-      if (holding.success !== undefined) held.push(holding.success)
+      if (holding.success === undefined) continue
+      held.push(holding.success)
+      found.add(tensor)
     }
     holdings.set(positionKey(place), held)
   }
-  const held = new Set([...holdings.values()].flatMap((each) => each.map(({ tensor }) => tensor.name)))
-  const missing = placed.success.filter(({ name }) => !held.has(name)).map(({ name }) => name)
+  const missing = placed.success.filter((tensor) => !found.has(tensor)).map(({ name }) => name)
   if (missing.length > 0) {
     return layoutError("InvalidConfig", missing, "No rank would hold them.", "Correct the rules or the degrees.")
   }
