@@ -34,7 +34,6 @@ const packages: Readonly<Record<string, Room>> = {
       trace: 7,
       reshard: 8,
       replay: 8,
-      mesh: 9,
       refit: 10,
       config: 10,
       backend: 10

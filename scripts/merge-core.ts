@@ -27,7 +27,7 @@ export const mergedFiles: Readonly<Record<string, ReadonlyArray<string>>> = {
   planner: ["planner"],
   copy: ["service", "group", "copy"],
   transform: ["transform"],
-  reshard: ["trace", "reshard", "mesh", "refit"],
+  reshard: ["trace", "reshard", "refit"],
   replay: ["replay"],
   backend: ["backend"],
   config: ["config"]

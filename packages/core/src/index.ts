@@ -62,8 +62,6 @@ export * as Placement from "./layout/Placement.ts"
 export * as Roster from "./layout/Roster.ts"
 export * as ShardingRules from "./layout/ShardingRules.ts"
 // Carrying plans out.
-export { executeMeshPlan, type MeshReport } from "./mesh/executeMeshPlan.ts"
-export { agreeOnMeshPlan } from "./mesh/MeshAgreement.ts"
 // Planning.
 export * as Estimate from "./planner/Estimate.ts"
 export * as Lowering from "./planner/Lowering.ts"
@@ -105,7 +103,6 @@ export { PlanCache, PlanCacheCapacity } from "./reshard/PlanCache.ts"
 export { ReshardError } from "./reshard/ReshardError.ts"
 export { exchangeRosters } from "./reshard/RosterExchange.ts"
 export { makeUpdateMemory, type UpdateMemory } from "./reshard/UpdateMemory.ts"
-export type { Writeback } from "./reshard/Writeback.ts"
 // Services.
 export {
   CopyDriver,

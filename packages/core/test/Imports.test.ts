@@ -64,9 +64,7 @@ describe("import of core", () => {
     const loaded = loadedBy(path.join(sources, "planner/RosterPlanner.ts"))
     assert.deepStrictEqual(
       loaded.filter((url) =>
-        /^node:(net|fs)|\/core\/src\/(service|copy|group|reshard|mesh|replay|refit|trace|backend|checkpoint)\//.test(
-          url
-        )
+        /^node:(net|fs)|\/core\/src\/(service|copy|group|reshard|replay|refit|trace|backend|checkpoint)\//.test(url)
       ),
       []
     )

@@ -8,9 +8,7 @@
 
 import { exchangePayloads, jsonPayloads, type Payloads } from "@tensorferry/core/group/Exchange"
 import type { MeshPlan } from "@tensorferry/core/ir/MeshPlan"
-import { executeMeshPlan } from "@tensorferry/core/mesh/executeMeshPlan"
-import type { MeshAgreement } from "@tensorferry/core/mesh/MeshAgreement"
-import { agreeOnMeshPlan } from "@tensorferry/core/mesh/MeshAgreement"
+import { executeReshardPlan } from "@tensorferry/core/reshard/executeReshardPlan"
 import type { HostMemory } from "@tensorferry/core/service/HostMemory"
 import type { ProcessGroupError } from "@tensorferry/core/service/ProcessGroup"
 import { type TensorDict, tensorDict } from "@tensorferry/core/tensor/TensorDict"
@@ -43,7 +41,6 @@ export interface Batch {
   readonly pair: Pair
   readonly tensors: TensorDict
   readonly plans: BatchPlans
-  readonly agreements: [MeshAgreement | undefined, MeshAgreement | undefined]
   readonly services: Effect.Effect<TransferServices, BusError>
   /** Clients whose end is noticed. */
   readonly owners: ReadonlyArray<Owner>
@@ -228,7 +225,6 @@ const build = Effect.fnUntraced(function* (
     pair,
     tensors: tensorDict(plans.names.map((name, at) => [name, tensors[at]!] as const)),
     plans,
-    agreements: [undefined, undefined],
     services: batchServices(id, pair, settings.deviceTransports[device.family], scope),
     owners: [...new Map(owners.map((owner) => [owner.pid, owner])).values()],
     scope
@@ -367,11 +363,7 @@ export const transferBatch = (
       return
     }
     yield* Effect.all([announce, agree], { concurrency: 2, discard: true })
-    const update = Effect.gen(function* () {
-      const agreement = batch.agreements[direction] ?? (yield* agreeOnMeshPlan(plan))
-      batch.agreements[direction] = agreement
-      yield* executeMeshPlan(plan, isSource ? tensors : undefined, isSource ? undefined : tensors, { agreement })
-    })
+    const update = executeReshardPlan(plan, isSource ? tensors : undefined, isSource ? undefined : tensors)
     yield* Effect.provideContext(update, yield* batch.services)
     if (!isSource && leads) yield* signal("0")
   })

@@ -16,12 +16,11 @@ import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import { toFailure } from "../job/JobSpec.ts"
-import { makeMeshEstimator } from "../job/meshEstimate.ts"
 import { formatMeshChoice, meshPlans } from "../job/meshPlans.ts"
 import { countOps, faultsOf, readPlans, savePlans } from "../job/planFile.ts"
 import { reportFailure, withFailures } from "../output/CliFailure.ts"
-import { describeExplanation, type Explanation, explainMeshPlan, explainReshardPlan } from "../output/Explanation.ts"
-import { describeEstimate, describeMeshEstimate } from "../output/PlanText.ts"
+import { describeExplanation, type Explanation, explainPlan } from "../output/Explanation.ts"
+import { describeEstimate } from "../output/PlanText.ts"
 import { checkTarget } from "../report/runFiles.ts"
 import { chooseMeshes, type MeshFlags, meshConfig, meshTensorConfig, statedFlags, usage } from "./meshFlags.ts"
 import { checkpoint, chooseLayouts, json, type LayoutFlags, layoutConfig } from "./shared.ts"
@@ -42,11 +41,10 @@ const check = Command.make(
             flags.json
           )
         const [ranks, operations] = [set.plans.length, countOps(set)]
-        const what = set.format === "tensorferry.mesh-plan-set" ? "chunks" : "operations"
         yield* Console.log(
           flags.json
             ? JSON.stringify({ ok: true, ranks, operations }, null, 2)
-            : `${file}: ${ranks} ranks, ${operations} ${what}: every element is written exactly once and both ends agree`
+            : `${file}: ${ranks} ranks, ${operations} operations: every element is written exactly once and both ends agree`
         )
       })
     )
@@ -112,7 +110,7 @@ const planCheckpoint = Effect.fnUntraced(function* (target: string, flags: PlanF
     facts: { ...choice, size: layouts.size },
     estimate,
     text: describeEstimate(estimate),
-    explanation: explained === undefined ? undefined : explainReshardPlan(explained)
+    explanation: explained === undefined ? undefined : explainPlan(explained)
   } satisfies Output
 })
 
@@ -127,9 +125,7 @@ const planMeshes = Effect.fnUntraced(function* (flags: PlanFlags) {
   const targetDtype = Option.getOrElse(flags.toDtype, () => sourceDtype)
   const planned = yield* Effect.fromResult(meshPlans({ name: "tensor", shape, sourceDtype, targetDtype }, choice))
   const plans = planned.ranks.map(planned.planFor)
-  const estimator = makeMeshEstimator()
-  for (const plan of plans) estimator.add(plan)
-  const estimate = estimator.finish()
+  const estimate = estimatePlans(plans)
   const explained = yield* explainedPlan(flags, plans)
   if (Option.isSome(flags.save)) {
     yield* savePlans(path.resolve(flags.save.value), { format: "tensorferry.mesh-plan-set", version: 1, plans })
@@ -139,8 +135,8 @@ const planMeshes = Effect.fnUntraced(function* (flags: PlanFlags) {
     head: `${formatMeshChoice(choice)}, ${plans.length} ranks, ${types}${formatShape(shape)}, sources ${choice.sourceChoice}`,
     facts: { ...choice, shape, dtype: sourceDtype, toDtype: targetDtype, size: plans.length },
     estimate,
-    text: describeMeshEstimate(estimate),
-    explanation: explained === undefined ? undefined : explainMeshPlan(explained)
+    text: describeEstimate(estimate),
+    explanation: explained === undefined ? undefined : explainPlan(explained)
   } satisfies Output
 })
 

@@ -25,7 +25,6 @@ import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { agreeOnJob } from "../job/agreeOnJob.ts"
-import { anyRankJob } from "../job/anyRankJob.ts"
 import { backendRegistry } from "../job/backends.ts"
 import { runProcesses } from "../job/Coordinator.ts"
 import { chooseDeadline, leastSeconds, mostSeconds } from "../job/deadline.ts"
@@ -33,6 +32,7 @@ import { type AnyJobSpec, isMeshJob, type JobSpec, type MeshJobSpec, type RankRe
 import { exchangeReports } from "../job/joinedReports.ts"
 import { checkpointMeshPlans } from "../job/MeshJob.ts"
 import { formatMeshChoice } from "../job/meshPlans.ts"
+import { rankJob } from "../job/RankJob.ts"
 import { printAround, reportFailure, withFailures } from "../output/CliFailure.ts"
 import { makeProgressBar } from "../output/ProgressBar.ts"
 import { checkTarget, type RunFiles, writeRunFiles } from "../report/runFiles.ts"
@@ -71,16 +71,12 @@ const titleOf = (spec: AnyJobSpec, size: number): string =>
     ? `${formatMeshChoice(spec.mesh)}, ${size} ranks, tensor ${spec.tensor}`
     : `${formatParallelConfig(spec.from)} → ${formatParallelConfig(spec.to)}, ${size} ranks (${spec.ranks})`
 
-/** What only a transfer between meshes reports. */
-const describeMesh = (reports: ReadonlyArray<RankReport>): ReadonlyArray<string> => {
-  const figures = reports.flatMap(({ mesh }) => (mesh === undefined ? [] : [mesh]))
-  if (figures.length === 0) return []
-  const largest = Math.max(...figures.map(({ bufferBytes }) => bufferBytes))
-  const buckets = figures.reduce((total, { bucketsSent }) => total + bucketsSent, 0)
-  const waves = figures[0]!.waves
-  return [
-    `${buckets} buckets in ${waves} wave${waves === 1 ? "" : "s"}, at most ${formatBytes(largest)} of buffers on a rank`
-  ]
+/** How the update was cut, where it was. */
+const describeWaves = (reports: ReadonlyArray<RankReport>): ReadonlyArray<string> => {
+  const [waves, bytes] = [most(reports, (report) => report.waves), most(reports, (report) => report.bufferBytes)]
+  return bytes === 0
+    ? []
+    : [`${waves} wave${waves === 1 ? "" : "s"}, at most ${formatBytes(bytes)} of buffers on a rank`]
 }
 
 const conversionOf = (spec: AnyJobSpec): string => {
@@ -133,7 +129,7 @@ const describe = (spec: AnyJobSpec, reports: ReadonlyArray<RankReport>): string 
       ? "nothing moved"
       : table(["from", "to", "bytes", "path", "why"], peers, ["right", "right", "right"]),
     "",
-    ...describeMesh(reports),
+    ...describeWaves(reports),
     spec.verify
       ? `verified: ${sum(reports, (report) => report.tensorsVerified)} shards, ${formatBytes(verified)}, bit-identical to ${spec.checkpoint}${describeConversion(spec)}`
       : "not verified (--no-verify)",
@@ -223,7 +219,7 @@ const runJoined = Effect.fnUntraced(function* (spec: AnyJobSpec, output: Output)
           }
         }
   const report = yield* Effect.provideService(
-    anyRankJob(joined, () => Effect.void),
+    rankJob(joined, () => Effect.void),
     ProcessGroup,
     group
   )

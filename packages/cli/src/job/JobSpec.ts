@@ -52,24 +52,17 @@ export type AnyJobSpec = typeof AnyJobSpec.Type
 
 export const isMeshJob = (spec: AnyJobSpec): spec is MeshJobSpec => "mesh" in spec
 
-/** What only a transfer between meshes has. Bytes; numbers of this rank. */
-export const MeshFigures = Schema.Struct({
-  waves: Schema.Int,
-  bucketsSent: Schema.Int,
-  bucketsReceived: Schema.Int,
-  bufferBytes: Schema.Int,
-  launchesDeferred: Schema.Int
-})
-
 export const RankReport = Schema.Struct({
   rank: Schema.Int,
   sourceBytes: Schema.Int,
   destinationBytes: Schema.Int,
   /** Seconds per step. */
   seconds: Schema.Record(Schema.String, Schema.Finite),
-  /** Between meshes, of all waves together. */
+  /** Of all waves together. */
   copy: CopyReport,
-  mesh: Schema.optionalKey(MeshFigures),
+  /** Runs of the copy service, and bytes of the buffers that what is cast waits in. */
+  waves: Schema.Int,
+  bufferBytes: Schema.Int,
   backendReason: Schema.String,
   tensorsVerified: Schema.Int,
   bytesVerified: Schema.Int,

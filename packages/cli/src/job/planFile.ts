@@ -10,6 +10,7 @@ import { readSmallFile } from "@tensorferry/core/checkpoint/FileAccess"
 import { MeshPlan } from "@tensorferry/core/ir/MeshPlan"
 import { ReshardPlanSet } from "@tensorferry/core/ir/ReshardPlan"
 import { checkMeshPlans } from "@tensorferry/core/planner/MeshCheck"
+import { opsOf } from "@tensorferry/core/planner/MeshOps"
 import { checkPlans } from "@tensorferry/core/planner/PlanCheck"
 import { type PlanError, planError } from "@tensorferry/core/planner/PlanError"
 import { type ModelError, modelError } from "@tensorferry/model/ModelError"
@@ -71,41 +72,22 @@ export const readPlans = Effect.fnUntraced(function* (file: string): Effect.fn.R
   })
 })
 
-/** Every rank of the meshes has one plan. */
-const memberFaults = (plans: ReadonlyArray<MeshPlan>): ReadonlyArray<PlanError> => {
-  const found = new Set<Rank>()
-  const twice = plans.flatMap(({ rank }) => {
-    const isKnown = found.has(rank)
-    found.add(rank)
-    return isKnown ? [rank] : []
-  })
-  // Plans that state other meshes have another digest, which is a fault of its own.
+/** Every rank of the meshes has a plan; plans that state other meshes have another digest, which is a fault of its own. */
+const absentFaults = (plans: ReadonlyArray<MeshPlan>): ReadonlyArray<PlanError> => {
+  const found = new Set<Rank>(plans.map(({ rank }) => rank))
   const meshes = (plans[0]?.maps ?? []).flatMap(({ source, target }) => [source.mesh, target.mesh])
   const absent = [...new Set(meshes.flatMap(({ ranks }) => ranks))].filter((rank) => !found.has(rank))
   const remedy = "Make the plan again from the layouts; do not edit it."
-  return [
-    ...(twice.length === 0 ? [] : [planError("InvalidPlan", "", twice, "Two plans are for one rank.", remedy)]),
-    ...(absent.length === 0
-      ? []
-      : [planError("InvalidPlan", "", absent, "The meshes have ranks without plans.", remedy)])
-  ]
+  return absent.length === 0
+    ? []
+    : [planError("InvalidPlan", "", absent, "The meshes have ranks without plans.", remedy)]
 }
 
 /** Everything that is wrong with plans of either kind. */
 export const faultsOf = (set: PlanSet): ReadonlyArray<PlanError> =>
   set.format === "tensorferry.mesh-plan-set"
-    ? [...memberFaults(set.plans), ...checkMeshPlans(set.plans)]
+    ? [...absentFaults(set.plans), ...checkMeshPlans(set.plans)]
     : checkPlans(set.plans)
 
-/** Operations of plans between parallel layouts, chunks of plans between meshes; each counted once. */
-export const countOps = (set: PlanSet): number =>
-  set.format === "tensorferry.mesh-plan-set"
-    ? set.plans.reduce(
-        (sum, plan) =>
-          plan.buckets.reduce(
-            (chunks, { entries }) => (entries[0]?.chunk.srcIdx.rank === plan.rank ? chunks + entries.length : chunks),
-            sum + plan.localChunks.length
-          ),
-        0
-      )
-    : set.plans.reduce((sum, plan) => sum + plan.recvOps.length, 0)
+/** Transfers of the plans of all ranks, each counted once. */
+export const countOps = (set: PlanSet): number => set.plans.reduce((sum, plan) => sum + opsOf(plan).recvOps.length, 0)

@@ -12,9 +12,9 @@ import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Schema from "effect/Schema"
-import { anyRankJob } from "./anyRankJob.ts"
 import { FromRank, ToRank, toFailure } from "./JobSpec.ts"
 import { parentGone, sendToParent } from "./parentChannel.ts"
+import { rankJob } from "./RankJob.ts"
 import { receiveJob } from "./receiveJob.ts"
 
 const encode = Schema.encodeSync(FromRank)
@@ -26,7 +26,7 @@ const progressMillis = 100
 
 const makeProgress = () => {
   let last = 0
-  return (phase: Parameters<Parameters<typeof anyRankJob>[1]>[0], done: number, total: number) =>
+  return (phase: Parameters<Parameters<typeof rankJob>[1]>[0], done: number, total: number) =>
     Effect.suspend(() => {
       const now = performance.now()
       if (done < total && now - last < progressMillis) return Effect.void
@@ -48,7 +48,7 @@ const job = Effect.gen(function* () {
     onListening: (bound) => tell({ _tag: "Listening", port: bound })
   })
   yield* tell({ _tag: "Joined" })
-  return yield* Effect.provideService(anyRankJob(spec, makeProgress()), ProcessGroup, group)
+  return yield* Effect.provideService(rankJob(spec, makeProgress()), ProcessGroup, group)
 })
 
 const main = Effect.gen(function* () {

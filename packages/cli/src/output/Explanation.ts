@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/**
- * What one rank does by a plan, in words: each chunk of a plan between meshes, each operation of a plan between parallel
- * layouts, grouped by the ranks at the other end.
- */
-import { byteLengthOf } from "@tensorferry/core/base/DType"
+/** What one rank does by a plan of either planner, in words: each transfer, grouped by the ranks at the other end. */
 import type { Rank } from "@tensorferry/core/base/Ids"
-import { elementCount, formatRegion, formatShape, type Region, regionShape } from "@tensorferry/core/base/Region"
-import { type Chunk, describeChunk } from "@tensorferry/core/ir/Chunk"
-import type { MeshPlan } from "@tensorferry/core/ir/MeshPlan"
+import { formatRegion, formatShape, type Region } from "@tensorferry/core/base/Region"
 import type { ReshardPlan } from "@tensorferry/core/ir/ReshardPlan"
 import type { TransferOp } from "@tensorferry/core/ir/TransferOp"
+import { type AnyPlan, opsOf } from "@tensorferry/core/planner/MeshOps"
 import { opByteLength } from "@tensorferry/core/planner/PlanCheck"
+import { isContribution, travelShape } from "@tensorferry/core/planner/Waves"
 import { formatBytes } from "../text/Table.ts"
 
 export interface Step {
@@ -52,63 +48,49 @@ const grouped = (rank: Rank, steps: Iterable<readonly [peers: ReadonlyArray<Rank
   }
 }
 
-export const explainMeshPlan = (plan: MeshPlan): Explanation => {
-  const { rank } = plan
-  const stepOf = (chunk: Chunk, bytes: number): readonly [ReadonlyArray<Rank>, Step] => {
-    const { name } = plan.tensors[chunk.tensor]!
-    const { dstIdx, kind, sliceTuples, srcIdx, srcSliceTuples } = chunk
-    const common = { name, words: describeChunk(chunk, name) }
-    if (kind !== "local" && srcIdx.rank === rank) {
-      const send = { action: "send", region: srcSliceTuples, peerRegion: sliceTuples } as const
-      return [dstIdx.map((to) => to.rank), { ...send, ...common, bytes: bytes * dstIdx.length }]
-    }
-    const places =
-      sliceTuples === null
-        ? { region: srcSliceTuples, peerRegion: null }
-        : { region: sliceTuples, peerRegion: srcSliceTuples }
-    return kind === "local"
-      ? [[], { action: "copy", ...places, ...common, bytes }]
-      : [[srcIdx.rank], { action: "receive", ...places, ...common, bytes }]
+/** What is sent alike to several ranks is one step with all of them. */
+const steps = (plan: ReshardPlan): Iterable<readonly [peers: Array<Rank>, op: TransferOp]> => {
+  // A local copy is in both lists; its send says what is reduced.
+  const ops = [...plan.sendOps, ...plan.recvOps.filter((op) => op.peerRank !== plan.rank)]
+  const alike = new Map<string, readonly [peers: Array<Rank>, op: TransferOp]>()
+  for (const [at, op] of ops.entries()) {
+    const { paramName, isSend, peerRank, mySlice, peerSlice, reduction } = op
+    const shared = `${paramName} ${formatRegion(mySlice)} ${formatRegion(peerSlice)} ${reduction}`
+    const key = isSend && peerRank !== plan.rank ? shared : String(at)
+    const known = alike.get(key)
+    if (known === undefined) alike.set(key, [[peerRank], op])
+    else known[0].push(peerRank)
   }
-  return grouped(rank, [
-    ...plan.localChunks.map((chunk) =>
-      stepOf(chunk, byteLengthOf(chunk.transferDtype, elementCount(chunk.chunkShape)))
-    ),
-    ...plan.buckets.flatMap(({ entries }) => entries.map(({ chunk, nbytes }) => stepOf(chunk, nbytes)))
-  ])
+  return alike.values()
 }
 
-export const explainReshardPlan = (plan: ReshardPlan): Explanation => {
+/** What a rank does by a plan of either planner. */
+export const explainPlan = (given: AnyPlan): Explanation => {
+  const plan = opsOf(given)
   const { rank } = plan
-  const stepOf = (op: TransferOp): readonly [ReadonlyArray<Rank>, Step] => {
-    const box = `(${op.wireDtype}${formatShape(regionShape(op.mySlice))})`
+  const stepOf = ([peers, op]: readonly [ReadonlyArray<Rank>, TransferOp]): readonly [ReadonlyArray<Rank>, Step] => {
+    const box = `(${op.wireDtype}${formatShape(travelShape(op))})`
     const [own, other] = [formatRegion(op.mySlice), formatRegion(op.peerSlice)]
-    const common = { name: op.paramName, bytes: opByteLength(op), region: op.mySlice, peerRegion: op.peerSlice }
+    const contributes = isContribution(plan, op)
+    const places = contributes
+      ? { region: op.mySlice, peerRegion: null }
+      : { region: op.mySlice, peerRegion: op.peerSlice }
+    const common = { name: op.paramName, bytes: opByteLength(op) * peers.length, ...places }
+    const reduction = contributes || op.reduction === undefined ? undefined : plan.reductions?.[op.reduction]
+    const reduced = reduction === undefined ? "" : `, ${reduction.op} over ranks ${reduction.ranks.join(", ")}`
     if (op.peerRank === rank) {
-      const words = `rank ${rank} copies ${op.paramName}${other} ${box} into ${own} of its own destination`
-      return [[], { ...common, action: "copy", words }]
+      const words = `rank ${rank} copies ${op.paramName}${own} ${box}${reduced} into ${other} of its own destination`
+      return [[], { ...common, region: op.peerSlice, peerRegion: op.mySlice, action: "copy", words }]
     }
-    return op.isSend
-      ? [
-          [op.peerRank],
-          {
-            ...common,
-            action: "send",
-            words: `rank ${rank} sends ${op.paramName}${own} ${box} to rank ${op.peerRank} into ${other}`
-          }
-        ]
-      : [
-          [op.peerRank],
-          {
-            ...common,
-            action: "receive",
-            words: `rank ${op.peerRank} sends ${op.paramName}${other} ${box} to rank ${rank} into ${own}`
-          }
-        ]
+    const [from, to] = op.isSend ? [rank, peers.join(", ")] : [op.peerRank, `${rank}`]
+    const [source, into] = op.isSend ? [own, other] : [other, own]
+    const what = `${op.paramName}${source} ${box}${reduced}`
+    const words = contributes
+      ? `rank ${from} contributes ${what} to the reduction on rank ${to}`
+      : `rank ${from} sends ${what} to rank${peers.length === 1 ? "" : "s"} ${to} into ${into}`
+    return [peers, { ...common, action: op.isSend ? "send" : "receive", words }]
   }
-  // A local copy is in both lists.
-  const sends = plan.sendOps.filter((op) => op.peerRank !== rank)
-  return grouped(rank, [...plan.recvOps, ...sends].map(stepOf))
+  return grouped(rank, [...steps(plan)].map(stepOf))
 }
 
 const shownGroups = 24

@@ -2,17 +2,16 @@
 /** Estimates of plans as text for people: who sends how much to whom, and what each rank needs for it. */
 import type { Rank } from "@tensorferry/core/base/Ids"
 import type { PlanEstimate, Traffic } from "@tensorferry/core/planner/Estimate"
-import type { MeshEstimate } from "../job/meshEstimate.ts"
 import { type Align, formatBytes, formatSeconds, table } from "../text/Table.ts"
 
 /** Largest matrix that is drawn; larger jobs list their busiest pairs. */
 const drawnRanks = 16
 
-const trafficMatrix = (ranks: ReadonlyArray<Rank>, traffic: ReadonlyArray<Traffic>, ops: string): string => {
+const trafficMatrix = (ranks: ReadonlyArray<Rank>, traffic: ReadonlyArray<Traffic>): string => {
   if (ranks.length > drawnRanks) {
     const busiest = [...traffic].sort((a, b) => b.bytes - a.bytes).slice(0, drawnRanks)
     return table(
-      ["from", "to", "bytes", ops],
+      ["from", "to", "bytes", "ops"],
       busiest.map((pair) => [`${pair.from}`, `${pair.to}`, formatBytes(pair.bytes), `${pair.ops}`]),
       ["right", "right", "right", "right"]
     )
@@ -41,7 +40,7 @@ const numbers = (header: ReadonlyArray<string>, rows: ReadonlyArray<ReadonlyArra
 
 const speeds = "on one host (4 GB/s per rank between processes, 8 GB/s within one)"
 
-const sharesOf = (rank: (PlanEstimate | MeshEstimate)["ranks"][number]): ReadonlyArray<string> => [
+const sharesOf = (rank: PlanEstimate["ranks"][number]): ReadonlyArray<string> => [
   `${rank.rank}`,
   formatBytes(rank.sourceBytes),
   formatBytes(rank.destinationBytes),
@@ -50,48 +49,29 @@ const sharesOf = (rank: (PlanEstimate | MeshEstimate)["ranks"][number]): Readonl
   formatBytes(rank.localBytes)
 ]
 
-export const describeEstimate = (estimate: PlanEstimate): string =>
-  [
-    trafficMatrix(
-      estimate.ranks.map(({ rank }) => rank),
-      estimate.traffic,
-      "ops"
-    ),
-    "",
-    numbers(
-      ["rank", "source", "destination", "sends", "receives", "local", "peak memory"],
-      estimate.ranks.map((rank) => [...sharesOf(rank), formatBytes(rank.peakBytes)])
-    ),
-    "",
-    `${estimate.ops} operations, ${formatBytes(estimate.totalBytes)} in all, ${formatBytes(estimate.remoteBytes)} between ranks`,
-    `predicted time ${formatSeconds(estimate.seconds)} ${speeds}`
-  ].join("\n")
-
-export const describeMeshEstimate = (estimate: MeshEstimate): string => {
+export const describeEstimate = (estimate: PlanEstimate): string => {
   const reduces = estimate.ranks.some(({ reducedBytes }) => reducedBytes > 0)
   return [
     trafficMatrix(
       estimate.ranks.map(({ rank }) => rank),
-      estimate.traffic,
-      "chunks"
+      estimate.traffic
     ),
     "",
     numbers(
       [
         ...["rank", "source", "destination", "sends", "receives", "local"],
         ...(reduces ? ["reduces"] : []),
-        ...["buckets", "buffers", "peak memory"]
+        ...["buffers", "peak memory"]
       ],
       estimate.ranks.map((rank) => [
         ...sharesOf(rank),
         ...(reduces ? [formatBytes(rank.reducedBytes)] : []),
-        `${rank.buckets}`,
         formatBytes(rank.bufferBytes),
         formatBytes(rank.peakBytes)
       ])
     ),
     "",
-    `${estimate.chunks} chunks in ${estimate.buckets} buckets, ${formatBytes(estimate.totalBytes)} in all, ${formatBytes(estimate.remoteBytes)} between ranks`,
+    `${estimate.ops} operations, ${formatBytes(estimate.totalBytes)} in all, ${formatBytes(estimate.remoteBytes)} between ranks`,
     `predicted time ${formatSeconds(estimate.seconds)} ${speeds}`
   ].join("\n")
 }

@@ -5,6 +5,7 @@ import { join } from "node:path"
 import { afterAll, afterEach, assert, beforeAll, describe, it } from "@effect/vitest"
 import { makeInProcessGroups } from "@tensorferry/core/group/ProcessGroupInProcess"
 import { parseMeshLayout } from "@tensorferry/core/layout/MeshText"
+import type { PlanEstimate } from "@tensorferry/core/planner/Estimate"
 import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
 import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
@@ -12,8 +13,7 @@ import * as Exit from "effect/Exit"
 import * as Result from "effect/Result"
 import type { MeshJobSpec, RankReport } from "../../src/job/JobSpec.ts"
 import { toFailure } from "../../src/job/JobSpec.ts"
-import { meshRankJob } from "../../src/job/MeshJob.ts"
-import type { MeshEstimate } from "../../src/job/meshEstimate.ts"
+import { rankJob } from "../../src/job/RankJob.ts"
 import type { Explanation } from "../../src/output/Explanation.ts"
 import { type Ended, endAll, failuresOf, run, runAll, scratch } from "../support/command.ts"
 import { mnist, mnistRules, pattern, writeModel } from "../support/models.ts"
@@ -57,7 +57,7 @@ const moved = (tensor: string, from: string, to: string, ...more: ReadonlyArray<
 interface PlanJson {
   readonly ok: boolean
   readonly size: number
-  readonly estimate: MeshEstimate
+  readonly estimate: PlanEstimate
   readonly explanation?: Explanation
 }
 
@@ -137,7 +137,7 @@ describe("plan", () => {
     const pair = (from: number, to: number) => estimate.traffic.find((one) => one.from === from && one.to === to)?.bytes
     assert.strictEqual(pair(2, 2), 16)
     assert.strictEqual((pair(0, 2) ?? 0) + (pair(1, 2) ?? 0), 16)
-    const sum = (of: (rank: MeshEstimate["ranks"][number]) => number) =>
+    const sum = (of: (rank: PlanEstimate["ranks"][number]) => number) =>
       estimate.ranks.reduce((total, rank) => total + of(rank), 0)
     assert.strictEqual(
       sum((rank) => rank.sentBytes),
@@ -147,7 +147,7 @@ describe("plan", () => {
     assert.isAbove(estimate.seconds, 0)
   })
 
-  it("counts reductions, casts, buckets and the choice of sources", async () => {
+  it("counts reductions, casts, transfers and the choice of sources", async () => {
     const [partial, etha, small, empty] = await runAll([
       planned("2x2:P(sum),S0", "2:S0", "6x5", "--to-dtype", "float32", "--json"),
       planned("2x2:S0,R", "4:R", "4x4", "--source-choice", "etha", "--json"),
@@ -171,7 +171,7 @@ describe("plan", () => {
     }
     assert.strictEqual(json<PlanJson>(etha!).estimate.totalBytes, 4 * 32)
     const cut = json<PlanJson>(small!).estimate
-    assert.strictEqual(cut.buckets, 3)
+    assert.strictEqual(cut.ops, 4)
     assert.strictEqual(json<PlanJson>(empty!).estimate.totalBytes, 0)
   })
 
@@ -211,7 +211,7 @@ describe("plan", () => {
       ["plan", "check", file, "--json"],
       ...damages.map((_, number) => ["plan", "check", at(`mesh-${number}.json`), "--json"])
     ])
-    assert.match(text!.stdout, /4 ranks, \d+ chunks: every element is written exactly once/)
+    assert.match(text!.stdout, /4 ranks, \d+ operations: every element is written exactly once/)
     assert.strictEqual(json<{ ranks: number }>(proved!).ranks, 4)
     for (const [number, refused] of checked.entries()) {
       const [what] = damages[number]!
@@ -280,7 +280,6 @@ describe("reshard", () => {
     ])) as [Ended, Ended]
     assert.strictEqual(text.code, 0, text.stdout + text.stderr)
     assert.match(text.stdout, /2x2:S0,R → 3@2:S1, 5 ranks, tensor odd, backend torch-copy/)
-    assert.match(text.stdout, /buckets in \d+ wave/)
     assert.match(text.stdout, /verified: 3 shards, 70 B, bit-identical/)
     interface Moved {
       readonly ok: boolean
@@ -297,7 +296,7 @@ describe("reshard", () => {
     assert.strictEqual(result.bytes.destination, 4 * 6 * 3 * 4)
     assert.strictEqual(result.bytes.local! + result.bytes.remote!, result.bytes.destination)
     assert.strictEqual(new Set(result.reports.map((report) => report.rosterDigest)).size, 1)
-    for (const { mesh } of result.reports) assert.isAbove(mesh?.waves ?? 0, 0)
+    for (const { waves } of result.reports) assert.isAbove(waves, 0)
   })
 })
 
@@ -332,7 +331,7 @@ const runJob = (
             Effect.provideService(
               // A rank whose process ends is gone for the others.
               Effect.onError(
-                meshRankJob(specOf(group.rank, spec), () => Effect.void),
+                rankJob(specOf(group.rank, spec), () => Effect.void),
                 () => group.leave
               ),
               ProcessGroup,

@@ -71,6 +71,8 @@ describe("reports of ranks that a launcher started", () => {
       phases: { handshake: 0, prepare: 0, pack: 0, local: 0, transfer: 0, unpack: 0, writeback: 0, outcome: 0 },
       peers: []
     },
+    waves: 1,
+    bufferBytes: 0,
     backendReason: "",
     tensorsVerified: 0,
     bytesVerified: 0,

@@ -13,7 +13,7 @@ import * as Schema from "effect/Schema"
 import { DType } from "../base/DType.ts"
 import { Rank } from "../base/Ids.ts"
 import { Natural } from "../base/Numbers.ts"
-import { formatRegion, formatShape, Region, Shape } from "../base/Region.ts"
+import { Region, Shape } from "../base/Region.ts"
 import { PartialOp } from "../layout/Placement.ts"
 import { CellRef, RouteKind } from "./Route.ts"
 
@@ -45,22 +45,3 @@ export const Chunk = Schema.Struct({
   bucketKey: Schema.String
 })
 export type Chunk = typeof Chunk.Type
-
-/** What a chunk does, in words. */
-export const describeChunk = (chunk: Chunk, name: string): string => {
-  const { srcIdx, dstIdx, transferDtype, chunkShape } = chunk
-  const box = `${name}${formatRegion(chunk.srcSliceTuples)} (${transferDtype}${formatShape(chunkShape)})`
-  const to = dstIdx.map(({ rank }) => rank).join(", ")
-  const reduced = chunk.sourcePartialGroups.map(({ ranks, op }) => `, ${op} over ranks ${ranks.join(", ")}`).join("")
-  const into = chunk.sliceTuples === null ? "" : ` into ${formatRegion(chunk.sliceTuples)}`
-  switch (chunk.kind) {
-    case "local":
-      return `rank ${srcIdx.rank} copies ${box}${reduced}${into} of its own destination`
-    case "none":
-      return `rank ${srcIdx.rank} contributes ${box} to the reduction on rank ${to}`
-    case "p2p":
-      return `rank ${srcIdx.rank} sends ${box}${reduced} to rank ${to}${into}`
-    case "broadcast":
-      return `rank ${srcIdx.rank} sends ${box}${reduced} to ranks ${to}${into}`
-  }
-}

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
  * What one rank does to turn the source layout into the destination layout: its sends and receives, and the tensors
- * they refer to, so that a plan read from a file can be checked without the rosters. Data only; the JSON form is
- * versioned.
+ * they refer to, so that a plan read from a file can be checked without the rosters. Plans between meshes are lowered to
+ * this form too (`planner/MeshOps`); one executor carries out both. Data only; the JSON form is versioned.
+ *
+ * Version 1 had neither peers' types, nor reductions, nor permuted axes; its plans are still read.
  */
 
 import * as Schema from "effect/Schema"
 import { type Digest, digestOf } from "../base/Digest.ts"
 import { DType } from "../base/DType.ts"
 import { Rank } from "../base/Ids.ts"
-import { Natural } from "../base/Numbers.ts"
-import { Shape } from "../base/Region.ts"
+import { Natural, Positive } from "../base/Numbers.ts"
+import { Region, Shape } from "../base/Region.ts"
+import { PartialOp } from "../layout/Placement.ts"
 import { TransferOp } from "./TransferOp.ts"
 
 /** A tensor of this rank that the plan reads or writes. */
@@ -22,9 +25,22 @@ export const PlanTensor = Schema.Struct({
 })
 export type PlanTensor = typeof PlanTensor.Type
 
+/** A box of a source tensor to which several ranks, this one among them, hold contributions. */
+export const Reduction = Schema.Struct({
+  /** The source tensor, and the box in it; equal on all these ranks. */
+  paramName: Schema.String,
+  region: Region,
+  /** Ascending. Contributions are reduced in this order, in the source's element type, once. */
+  ranks: Schema.Array(Rank),
+  op: PartialOp,
+  /** The rank among them that reduces. */
+  root: Rank
+})
+export type Reduction = typeof Reduction.Type
+
 export const ReshardPlan = Schema.Struct({
   format: Schema.Literal("tensorferry.reshard-plan"),
-  version: Schema.Literal(1),
+  version: Schema.Literals([1, 2]),
   rank: Rank,
   /** Tensors of the source side on this rank; empty where it has none. */
   sourceTensors: Schema.Array(PlanTensor),
@@ -34,7 +50,12 @@ export const ReshardPlan = Schema.Struct({
   aliases: Schema.Array(Schema.Tuple([Schema.String, Schema.String])),
   sendOps: Schema.Array(TransferOp),
   recvOps: Schema.Array(TransferOp),
-  /** Number of task ids in the whole job. */
+  reductions: Schema.optionalKey(Schema.Array(Reduction)),
+  /** Most bytes that any group of ranks reduces, equal on all ranks; 0 where it is left out. */
+  reductionBytes: Schema.optionalKey(Natural),
+  /** Most bytes that wait in buffers on their way from one rank to another, equal on all ranks. */
+  waveBytes: Schema.optionalKey(Positive),
+  /** Task ids lie below it, on all ranks. */
   taskCount: Natural,
   /** Digest of the rosters that the plan was made from, equal on all ranks. */
   rosterDigest: Schema.String

@@ -6,9 +6,10 @@ import { byteLengthOf, wireDType } from "../base/DType.ts"
 import type { Rank } from "../base/Ids.ts"
 import { elementCount, regionShape } from "../base/Region.ts"
 import type { PlanTensor, ReshardPlan } from "../ir/ReshardPlan.ts"
-import type { TransferOp } from "../ir/TransferOp.ts"
+import { type AnyPlan, opsOf } from "./MeshOps.ts"
 import { opByteLength } from "./PlanCheck.ts"
 import type { PlanIndex } from "./RosterPlanner.ts"
+import { bufferBytesOf, defaultWaveBytes, wavesOf } from "./Waves.ts"
 
 /** Speeds in bytes per second. */
 export interface LinkSpeeds {
@@ -26,15 +27,18 @@ export interface RankEstimate {
   readonly rank: Rank
   readonly sourceBytes: number
   readonly destinationBytes: number
+  /** Contributions to reductions among them. */
   readonly sentBytes: number
   readonly receivedBytes: number
   readonly localBytes: number
-  /** Buffers for regions that travel in another type than a tensor of this rank has. */
-  readonly castBytes: number
+  /** Parts that the rank reduces, its own among them, in the source's element type. */
+  readonly reducedBytes: number
+  /** Results of reductions, and most bytes at once of what is cast or contributed on its way. */
+  readonly bufferBytes: number
   /** What the transform of the update allocates, where it was named. */
   readonly transformBytes: number
   /**
-   * Source, destination, cast and transform buffers together. Not counted, as plans do not show it: staging buffers of
+   * Source, destination and all buffers together. Not counted, as plans do not show it: staging buffers of
    * a driver without `gather`, and buffers for sends that an update in place would overwrite.
    */
   readonly peakBytes: number
@@ -59,10 +63,17 @@ export interface PlanEstimate {
   readonly seconds: number
 }
 
-/** All casts of a rank have their buffers at once: they are filled before, or emptied after, everything moves. */
-const castBytesOf = (ops: ReadonlyArray<TransferOp>, tensors: ReadonlyArray<PlanTensor>): number => {
-  const held = new Map(tensors.map((tensor) => [tensor.name, tensor.dtype]))
-  return ops.reduce((sum, op) => (held.get(op.paramName) === op.wireDtype ? sum : sum + opByteLength(op)), 0)
+/** Bytes of the boxes that a rank reduces, and of the parts that go into them. */
+const reductionsOf = ({ rank, reductions = [], sourceTensors }: ReshardPlan) => {
+  const dtypes = new Map(sourceTensors.map(({ name, dtype }) => [name, dtype]))
+  let [results, parts] = [0, 0]
+  for (const { paramName, region, ranks, root } of reductions) {
+    if (root !== rank) continue
+    const bytes = byteLengthOf(dtypes.get(paramName) ?? "uint8", elementCount(regionShape(region)))
+    results += bytes
+    parts += bytes * ranks.length
+  }
+  return { results, parts }
 }
 
 const tensorBytesOf = (tensors: ReadonlyArray<PlanTensor>): number =>
@@ -74,12 +85,13 @@ export interface EstimateOptions {
   readonly transformBytes?: (plan: ReshardPlan) => number
 }
 
-/** Adds up the plans of all ranks. */
+/** Adds up the plans of all ranks, of either planner. */
 export const estimatePlans = (
-  plans: ReadonlyArray<ReshardPlan>,
+  given: ReadonlyArray<AnyPlan>,
   speeds: LinkSpeeds = hostLinkSpeeds,
   options: EstimateOptions = {}
 ): PlanEstimate => {
+  const plans = given.map(opsOf)
   const traffic: Array<Traffic> = []
   const sent = new Map<Rank, number>()
   const received = new Map<Rank, number>()
@@ -108,7 +120,8 @@ export const estimatePlans = (
   const ranks = plans.map((plan): RankEstimate => {
     const sourceBytes = tensorBytesOf(plan.sourceTensors)
     const destinationBytes = tensorBytesOf(plan.destinationTensors)
-    const castBytes = castBytesOf(plan.sendOps, plan.sourceTensors) + castBytesOf(plan.recvOps, plan.destinationTensors)
+    const { results, parts } = reductionsOf(plan)
+    const bufferBytes = results + bufferBytesOf(plan, wavesOf(plan, plan.waveBytes ?? defaultWaveBytes))
     const transformBytes = options.transformBytes?.(plan) ?? 0
     return {
       rank: plan.rank,
@@ -117,16 +130,20 @@ export const estimatePlans = (
       sentBytes: sent.get(plan.rank) ?? 0,
       receivedBytes: received.get(plan.rank) ?? 0,
       localBytes: local.get(plan.rank) ?? 0,
-      castBytes,
+      reducedBytes: parts,
+      bufferBytes,
       transformBytes,
-      peakBytes: sourceBytes + destinationBytes + castBytes + transformBytes
+      peakBytes: sourceBytes + destinationBytes + bufferBytes + transformBytes
     }
   })
-  const seconds = Math.max(
-    0,
-    ...ranks.map(
-      (rank) => Math.max(rank.sentBytes, rank.receivedBytes) / speeds.remote + rank.localBytes / speeds.local
-    )
+  const seconds = ranks.reduce(
+    (most, rank) =>
+      Math.max(
+        most,
+        Math.max(rank.sentBytes, rank.receivedBytes) / speeds.remote +
+          (rank.localBytes + rank.reducedBytes) / speeds.local
+      ),
+    0
   )
   const totalBytes = traffic.reduce((sum, entry) => sum + entry.bytes, 0)
   const remoteBytes = traffic.reduce((sum, entry) => sum + (entry.from === entry.to ? 0 : entry.bytes), 0)

@@ -23,6 +23,8 @@ import type { Chunk } from "../ir/Chunk.ts"
 import { type MeshPlan, type MeshTensor, sharedDigestOf } from "../ir/MeshPlan.ts"
 import { intervalsAt, type LocalShard, localShard } from "../layout/ShardIntervals.ts"
 import { coverageFault } from "./Coverage.ts"
+import { meshOps } from "./MeshOps.ts"
+import { checkPlans } from "./PlanCheck.ts"
 import { type PlanError, planError } from "./PlanError.ts"
 
 const remedy = "Make the plan again from the layouts; do not edit it."
@@ -157,42 +159,10 @@ const checkBucket = (bucket: Bucket, see: (chunk: Chunk) => void, wrong: (detail
   if (end !== bucket.totalBytes) wrong(`Bucket ${bucket.key} states ${bucket.totalBytes} bytes and fills ${end}.`)
 }
 
-/** What the ends of a bucket must agree on. */
-const sharedForm = (bucket: Bucket): string => canonicalJson({ entries: bucket.entries, totalBytes: bucket.totalBytes })
-
 /** Faults of the plans of all ranks together, those of each plan included. */
 export const checkMeshPlans = (plans: ReadonlyArray<MeshPlan>): ReadonlyArray<PlanError> => {
   const faults = plans.flatMap((plan) => [...checkMeshPlan(plan)])
-  const wrong = (ranks: ReadonlyArray<Rank>, detail: string) =>
-    faults.push(planError("InvalidPlan", "", ranks, detail, remedy))
-  const [first] = plans
-  for (const plan of plans) {
-    if (plan.sharedDigest !== first!.sharedDigest) {
-      wrong([first!.rank, plan.rank], "The plans were made from different layouts, tensors or bucket sizes.")
-    }
-  }
-  const ends = new Map<string, Map<Rank, Bucket>>()
-  for (const plan of plans) {
-    for (const bucket of plan.buckets) {
-      const known = ends.get(bucket.key) ?? new Map<Rank, Bucket>()
-      if (bucket.entries.length === 0) continue
-      if (known.has(plan.rank)) wrong([plan.rank], `Bucket ${bucket.key} appears twice.`)
-      known.set(plan.rank, bucket)
-      ends.set(bucket.key, known)
-    }
-  }
-  for (const [key, buckets] of ends) {
-    const [bucket] = buckets.values()
-    const { srcIdx, dstIdx } = bucket!.entries[0]!.chunk
-    const wanted = [srcIdx.rank, ...dstIdx.map(({ rank }) => rank)]
-    const missing = wanted.filter((rank) => !buckets.has(rank))
-    if (missing.length > 0) wrong(missing, `Bucket ${key} is not in the plan of every rank that it names.`)
-    for (const [rank, other] of buckets) {
-      if (sharedForm(other) !== sharedForm(bucket!))
-        wrong([srcIdx.rank, rank], `Bucket ${key} differs between its ends.`)
-    }
-  }
-  return faults
+  return faults.length > 0 ? faults : checkPlans(plans.map(meshOps))
 }
 
 /** Payload bytes that one rank sends to others, contributions among them; a broadcast counts once per destination. */

@@ -13,9 +13,10 @@ import {
   formatShape,
   isEmptyRegion,
   isInside,
-  regionShape
+  regionShape,
+  type Shape
 } from "../base/Region.ts"
-import type { PlanTensor, ReshardPlan } from "../ir/ReshardPlan.ts"
+import type { PlanTensor, Reduction, ReshardPlan } from "../ir/ReshardPlan.ts"
 import type { TransferOp } from "../ir/TransferOp.ts"
 import { coverageFault } from "./Coverage.ts"
 import { type PlanError, planError } from "./PlanError.ts"
@@ -37,19 +38,22 @@ export const checkPlan = (plan: ReshardPlan): ReadonlyArray<PlanError> => {
     if (destinations.has(alias)) wrong(alias, `It is an alias of ${target} and a destination of its own.`)
     else if (!destinations.has(target)) wrong(alias, `It is an alias of ${target}, which the plan does not fill.`)
   }
+  checkReductions(plan, sources, wrong)
   for (const [ops, tensors, isSend] of [
     [plan.sendOps, sources, true],
     [plan.recvOps, destinations, false]
   ] as const) {
-    const seen = new Set<number>()
+    const seen = new Set<string>()
     for (const op of ops) {
       const kind = isSend ? "Send" : "Receive"
       if (op.isSend !== isSend) wrong(op.paramName, `Task ${op.taskId} is in the wrong list.`)
-      if (seen.has(op.taskId)) wrong(op.paramName, `${kind} task ${op.taskId} appears twice.`)
-      seen.add(op.taskId)
+      const channel = `${op.peerRank} ${op.taskId}`
+      if (seen.has(channel)) wrong(op.paramName, `${kind} task ${op.taskId} appears twice.`)
+      seen.add(channel)
       if (op.taskId >= plan.taskCount)
         wrong(op.paramName, `Task ${op.taskId} is not below the task count ${plan.taskCount}.`)
-      const tensor = tensors.get(op.paramName)
+      // Contributions arrive for a source tensor.
+      const tensor = (!isSend && op.reduction !== undefined ? sources : tensors).get(op.paramName)
       if (tensor === undefined)
         wrong(op.paramName, `${kind} task ${op.taskId} names a tensor that the plan does not list.`)
       else checkRegion(op, tensor, wrong)
@@ -57,6 +61,7 @@ export const checkPlan = (plan: ReshardPlan): ReadonlyArray<PlanError> => {
   }
   const received = new Map<string, Array<TransferOp>>()
   for (const op of plan.recvOps) {
+    if (op.reduction !== undefined) continue
     const list = received.get(op.paramName)
     if (list === undefined) received.set(op.paramName, [op])
     else list.push(op)
@@ -73,6 +78,56 @@ export const checkPlan = (plan: ReshardPlan): ReadonlyArray<PlanError> => {
   return faults
 }
 
+const isGroup = (ranks: ReadonlyArray<Rank>): boolean => ranks.every((rank, at) => at === 0 || ranks[at - 1]! < rank)
+
+/** Every contribution comes once, from each other member of the group, and goes to the rank that reduces. */
+const checkReductions = (
+  plan: ReshardPlan,
+  sources: ReadonlyMap<string, PlanTensor>,
+  wrong: (name: string, detail: string) => void
+): void => {
+  const { rank, reductions = [], sendOps, recvOps } = plan
+  const parts = reductions.map(() => [] as Array<Rank>)
+  for (const { paramName, region, ranks, root } of reductions) {
+    const tensor = sources.get(paramName)
+    if (tensor === undefined || !isInside(region, tensor.shape)) {
+      wrong(paramName, `A reduction of ${formatRegion(region)} is not inside a source tensor of the plan.`)
+    }
+    if (!isGroup(ranks) || !ranks.includes(rank) || !ranks.includes(root)) {
+      wrong(paramName, `A reduction over ranks ${ranks.join(", ")} on rank ${root} does not have this rank in order.`)
+    }
+  }
+  if (reductions.length > 0 && (plan.reductionBytes ?? 0) === 0) wrong("", "Its reductions have no bytes.")
+  for (const op of [...sendOps, ...recvOps]) {
+    if (op.reduction === undefined) continue
+    const reduction = reductions[op.reduction]
+    const fits = (box: Reduction) => box.paramName === op.paramName && equalRegions(box.region, op.mySlice)
+    if (reduction === undefined || !fits(reduction)) {
+      wrong(op.paramName, `Task ${op.taskId} names reduction ${op.reduction}, which is of something else.`)
+    } else if (!op.isSend) parts[op.reduction]!.push(op.peerRank)
+    else if (reduction.root !== rank && reduction.root !== op.peerRank) {
+      wrong(op.paramName, `Task ${op.taskId} contributes to rank ${op.peerRank}, but rank ${reduction.root} reduces.`)
+    }
+    if (reduction !== undefined && (!op.isSend || reduction.root !== rank)) {
+      const held = sources.get(op.paramName)?.dtype
+      if (held !== op.wireDtype) wrong(op.paramName, `Task ${op.taskId} contributes ${op.wireDtype} to ${held}.`)
+    }
+  }
+  for (const [at, { paramName, ranks, root }] of reductions.entries()) {
+    const wanted = root === rank ? ranks.filter((member) => member !== rank) : []
+    const got = parts[at]!.sort((a, b) => a - b)
+    if (wanted.join() !== got.join()) {
+      wrong(
+        paramName,
+        `Reduction ${at} needs the parts of ranks ${wanted.join(", ") || "none"} and gets ${got.join(", ") || "none"}.`
+      )
+    }
+  }
+}
+
+const isPermutation = (axes: ReadonlyArray<number>, dims: number): boolean =>
+  axes.length === dims && new Set(axes).size === dims && axes.every((axis) => axis < dims)
+
 const checkRegion = (op: TransferOp, tensor: PlanTensor, wrong: (name: string, detail: string) => void): void => {
   if (!isInside(op.mySlice, tensor.shape)) {
     wrong(
@@ -81,12 +136,20 @@ const checkRegion = (op: TransferOp, tensor: PlanTensor, wrong: (name: string, d
     )
   } else if (isEmptyRegion(op.mySlice)) {
     wrong(op.paramName, `Task ${op.taskId} moves the empty region ${formatRegion(op.mySlice)}.`)
-  } else if (!equalShapes(regionShape(op.mySlice), regionShape(op.peerSlice))) {
+  } else if (op.axes !== undefined && !isPermutation(op.axes, op.mySlice.length)) {
+    wrong(op.paramName, `Task ${op.taskId} has axes [${op.axes.join(",")}], which are not those of its region.`)
+  } else if (!equalShapes(...endShapes(op))) {
     wrong(
       op.paramName,
       `Task ${op.taskId} pairs ${formatRegion(op.mySlice)} with ${formatRegion(op.peerSlice)} of another shape.`
     )
   }
+}
+
+/** Shapes of both ends, dimensions in the order of the destination. */
+const endShapes = ({ mySlice, peerSlice, isSend, axes }: TransferOp): readonly [Shape, Shape] => {
+  const [from, to] = (isSend ? [mySlice, peerSlice] : [peerSlice, mySlice]).map(regionShape) as [Shape, Shape]
+  return [axes === undefined ? from : axes.map((dim) => from[dim]!), to]
 }
 
 /** Faults of the plans of all ranks together, those of each plan included. */
@@ -103,7 +166,7 @@ export const checkPlans = (plans: ReadonlyArray<ReshardPlan>): ReadonlyArray<Pla
       wrong("", [first.rank, plan.rank], "The plans were made from different rosters.")
     }
   }
-  const sends = new Map<number, { readonly rank: Rank; readonly op: TransferOp; readonly name: string | undefined }>()
+  const sends = new Map<string, { readonly rank: Rank; readonly op: TransferOp; readonly name: string | undefined }>()
   // A destination tied to another tensor is filled from that one where no source has its own name.
   const sent = new Set(plans.flatMap(({ sourceTensors }) => sourceTensors.map(({ resolvedName }) => resolvedName)))
   const globalNames = (tensors: ReadonlyArray<PlanTensor>) =>
@@ -111,24 +174,22 @@ export const checkPlans = (plans: ReadonlyArray<ReshardPlan>): ReadonlyArray<Pla
   for (const plan of plans) {
     const names = globalNames(plan.sourceTensors)
     for (const op of plan.sendOps) {
-      const other = sends.get(op.taskId)
-      if (other !== undefined) {
-        wrong(op.paramName, [other.rank, plan.rank], `Task ${op.taskId} is sent by two ranks.`)
-      }
-      sends.set(op.taskId, { rank: plan.rank, op, name: names.get(op.paramName) })
+      sends.set(`${plan.rank} ${op.peerRank} ${op.taskId}`, { rank: plan.rank, op, name: names.get(op.paramName) })
     }
   }
-  const matched = new Set<number>()
+  const matched = new Set<string>()
   for (const plan of plans) {
-    const names = globalNames(plan.destinationTensors)
+    const sources = globalNames(plan.sourceTensors)
+    const destinations = globalNames(plan.destinationTensors)
     for (const op of plan.recvOps) {
-      const partner = sends.get(op.taskId)
-      if (partner === undefined || partner.op.peerRank !== plan.rank || op.peerRank !== partner.rank) {
+      const names = op.reduction === undefined ? destinations : sources
+      const channel = `${op.peerRank} ${plan.rank} ${op.taskId}`
+      const partner = sends.get(channel)
+      if (partner === undefined) {
         wrong(op.paramName, [plan.rank, op.peerRank], `Receive task ${op.taskId} from rank ${op.peerRank} has no send.`)
         continue
       }
-      if (matched.has(op.taskId)) wrong(op.paramName, [plan.rank], `Task ${op.taskId} is received twice.`)
-      matched.add(op.taskId)
+      matched.add(channel)
       const name = names.get(op.paramName)
       if (name !== partner.name && name !== undefined && sent.has(name)) {
         wrong(op.paramName, [partner.rank, plan.rank], `Task ${op.taskId} sends ${partner.name} into ${name}.`)
@@ -136,16 +197,17 @@ export const checkPlans = (plans: ReadonlyArray<ReshardPlan>): ReadonlyArray<Pla
       const agree =
         equalRegions(op.mySlice, partner.op.peerSlice) &&
         equalRegions(op.peerSlice, partner.op.mySlice) &&
-        op.wireDtype === partner.op.wireDtype
+        op.wireDtype === partner.op.wireDtype &&
+        op.axes?.join() === partner.op.axes?.join()
       if (!agree) {
         const detail = `Both ends of task ${op.taskId} state different regions or types.`
         wrong(op.paramName, [partner.rank, plan.rank], detail)
       }
     }
   }
-  for (const [taskId, { rank, op }] of sends) {
-    if (!matched.has(taskId)) {
-      wrong(op.paramName, [rank, op.peerRank], `Send task ${taskId} to rank ${op.peerRank} has no receive.`)
+  for (const [channel, { rank, op }] of sends) {
+    if (!matched.has(channel)) {
+      wrong(op.paramName, [rank, op.peerRank], `Send task ${op.taskId} to rank ${op.peerRank} has no receive.`)
     }
   }
   return faults

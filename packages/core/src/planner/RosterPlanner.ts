@@ -200,7 +200,10 @@ export const measuredPlanRank = (
       const { tiles, senders } = index.assign(member, kind)
       if (!receives && !senders.includes(rank)) continue
       const { structure } = kind.destinations.get(member.layoutClass)!
-      const wireDtype = wireDType(kind.sourceDtype, destination.roster.structures[structure]!.dtype)
+      const targetDtype = destination.roster.structures[structure]!.dtype
+      const wireDtype = wireDType(kind.sourceDtype, targetDtype)
+      const ofSource = kind.sourceDtype === wireDtype ? {} : { peerDtype: kind.sourceDtype }
+      const ofTarget = targetDtype === wireDtype ? {} : { peerDtype: targetDtype }
       const offsets = index.offsetsOf(member)
       for (const position of positions) {
         const wanted = parameters[position]!
@@ -210,6 +213,7 @@ export const measuredPlanRank = (
           if (receives) {
             recvOps.push({
               ...common,
+              ...ofSource,
               paramName: wanted.name,
               peerRank: sender,
               isSend: false,
@@ -220,6 +224,7 @@ export const measuredPlanRank = (
           if (sender === rank) {
             sendOps.push({
               ...common,
+              ...ofTarget,
               paramName: localSource(wanted.resolvedName),
               peerRank: member.rank,
               isSend: true,
@@ -234,7 +239,7 @@ export const measuredPlanRank = (
   const byTask = (a: TransferOp, b: TransferOp): number => a.taskId - b.taskId
   const plan: ReshardPlan = {
     format: "tensorferry.reshard-plan",
-    version: 1,
+    version: 2,
     rank,
     sourceTensors: planTensors(source, rank),
     destinationTensors: planTensors(destination, rank),

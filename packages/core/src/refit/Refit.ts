@@ -8,8 +8,8 @@
  */
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
-import type { ReshardPlan } from "../ir/ReshardPlan.ts"
 import type { ParameterMetadata } from "../layout/ParameterMetadata.ts"
+import type { AnyPlan } from "../planner/MeshOps.ts"
 import type { PlanError } from "../planner/PlanError.ts"
 import { type ExecuteOptions, executeReshardPlan, type ReshardReport } from "../reshard/executeReshardPlan.ts"
 import { PlanCache } from "../reshard/PlanCache.ts"
@@ -23,13 +23,23 @@ import type { TensorDict } from "../tensor/TensorDict.ts"
 
 /** A plan that all ranks agreed on, and how to carry it out again and again. */
 export interface PreparedRefit {
-  readonly plan: ReshardPlan
+  readonly plan: AnyPlan
   readonly swap: (
     source?: TensorDict,
     destination?: TensorDict,
     options?: ExecuteOptions
   ) => Effect.Effect<ReshardReport, ReshardError | CopyError, CopyService | TensorEngine>
 }
+
+/**
+ * Keeps a plan that this rank has, such as one between meshes. Nothing is exchanged: ranks whose plans differ learn of it in
+ * their first swap.
+ */
+export const prepared = (plan: AnyPlan): Effect.Effect<PreparedRefit, never, Scope.Scope> =>
+  Effect.map(makeUpdateMemory, (memory) => ({
+    plan,
+    swap: (source, destination, options) => executeReshardPlan(plan, source, destination, { memory, ...options })
+  }))
 
 /** Exchanges what this rank holds on each side (nothing, for a rank that is not part of it) and plans. */
 export const prepare = Effect.fn("Refit.prepare")(function* (holdings: {
@@ -40,9 +50,5 @@ export const prepare = Effect.fn("Refit.prepare")(function* (holdings: {
   const cache = yield* PlanCache
   const rosters = yield* exchangeRosters(group, holdings.source ?? [], holdings.destination ?? [])
   const plan = yield* cache.get(rosters.source, rosters.destination, group.rank)
-  const memory = yield* makeUpdateMemory
-  return {
-    plan,
-    swap: (source, destination, options) => executeReshardPlan(plan, source, destination, { memory, ...options })
-  }
+  return yield* prepared(plan)
 })

@@ -19,7 +19,7 @@ import type * as Scope from "effect/Scope"
 import * as Semaphore from "effect/Semaphore"
 import type { Digest } from "../base/Digest.ts"
 import type { Region } from "../base/Region.ts"
-import type { ReshardPlan } from "../ir/ReshardPlan.ts"
+import { type AnyPlan, arrivals, opsOf } from "../planner/MeshOps.ts"
 import { type ExecuteOptions, executeReshardPlan, type ReshardReport } from "../reshard/executeReshardPlan.ts"
 import type { ReshardError } from "../reshard/ReshardError.ts"
 import type { CopyError, CopyService } from "../service/CopyService.ts"
@@ -87,7 +87,7 @@ export interface RefitSession {
   readonly add: (name: string, tensor: Tensor, options?: AddOptions) => Effect.Effect<void, RefitError, TensorEngine>
   /** Adds what this rank receives by a plan; collective like the plan. */
   readonly receive: (
-    plan: ReshardPlan,
+    plan: AnyPlan,
     source?: TensorDict,
     options?: ExecuteOptions
   ) => Effect.Effect<ReshardReport, RefitError | ReshardError | CopyError, CopyService | TensorEngine>
@@ -203,8 +203,8 @@ export const makeRefitSession = Effect.fnUntraced(function* (
     serialized(
       Effect.gen(function* () {
         yield* apply({ _tag: "Add", id: undefined })
-        for (const { name } of plan.destinationTensors) {
-          if (wire.has(name)) continue
+        const { name } = opsOf(plan).destinationTensors.find((tensor) => !wire.has(tensor.name)) ?? {}
+        if (name !== undefined) {
           return yield* refitError("UnknownTensor", {
             paramName: name,
             detail: "The plan fills a tensor that the session does not have.",
@@ -212,11 +212,11 @@ export const makeRefitSession = Effect.fnUntraced(function* (
           })
         }
         // Before anything moves: what meets what was added before would come twice.
-        for (const { paramName, mySlice } of plan.recvOps) {
+        for (const { paramName, mySlice } of arrivals(plan)) {
           const duplicate = update!.checkNew(paramName, mySlice)
           if (duplicate !== undefined) return yield* duplicate
         }
-        for (const { paramName, mySlice } of plan.recvOps) update!.cover(paramName, mySlice)
+        for (const { paramName, mySlice } of arrivals(plan)) update!.cover(paramName, mySlice)
         return yield* onFailure(executeReshardPlan(plan, source, tensorDict(wire), executeOptions), fail)
       })
     )

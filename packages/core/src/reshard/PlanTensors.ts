@@ -7,15 +7,18 @@ import * as Result from "effect/Result"
 import { equalShapes, formatShape } from "../base/Region.ts"
 import type { ReshardPlan } from "../ir/ReshardPlan.ts"
 import type { TransferOp } from "../ir/TransferOp.ts"
+import { checkMeshPlan } from "../planner/MeshCheck.ts"
+import { type AnyPlan, opsOf } from "../planner/MeshOps.ts"
 import { checkPlan } from "../planner/PlanCheck.ts"
+import { isContribution, type Leg } from "../planner/Waves.ts"
 import { isQuantized, type QuantizedTensor } from "../tensor/QuantizedTensor.ts"
-import { sliceTensor, type Tensor } from "../tensor/Tensor.ts"
+import { permuteTensor, sliceTensor, type Tensor } from "../tensor/Tensor.ts"
 import { resolveTensor, type TensorDict } from "../tensor/TensorDict.ts"
 import { type ReshardError, reshardError } from "./ReshardError.ts"
 
 const remedy = "Make the plan from what the ranks hold now."
 
-/** The region of a tensor that an operation names. */
+/** The region of a tensor that an operation names, its dimensions in the order in which it travels. */
 export const plainView = (
   rank: number,
   op: TransferOp,
@@ -25,7 +28,17 @@ export const plainView = (
     Effect.fail(reshardError("TensorMismatch", { rank, paramName: op.paramName, taskId: op.taskId, detail, remedy }))
   if (isQuantized(tensor)) return mismatch("The tensor is quantized, but no transform was chosen for it.")
   const view = sliceTensor(tensor, op.mySlice)
-  return Result.isSuccess(view) ? Effect.succeed(view.success) : mismatch(view.failure.detail)
+  if (Result.isFailure(view)) return mismatch(view.failure.detail)
+  return Effect.succeed(op.isSend && op.axes !== undefined ? permuteTensor(view.success, op.axes) : view.success)
+}
+
+/** What a leg moves of what its operation moves. */
+export const legView = (rank: number, { op, within }: Leg, view: Tensor): Effect.Effect<Tensor, ReshardError> => {
+  if (within === undefined) return Effect.succeed(view)
+  const { paramName, taskId } = op
+  return Effect.mapError(Effect.fromResult(sliceTensor(view, within)), ({ detail }) =>
+    reshardError("TensorMismatch", { rank, paramName, taskId, detail, remedy })
+  )
 }
 
 const checkSide = (
@@ -69,23 +82,27 @@ const checkSide = (
 
 /** Undefined where the plan is sound and every tensor that it uses is there as it should be. */
 export const checkTensors = (
-  plan: ReshardPlan,
+  given: AnyPlan,
   rank: number,
   source: TensorDict | undefined,
   destination: TensorDict | undefined
 ): ReshardError | undefined => {
-  if (plan.rank !== rank) {
+  if (given.rank !== rank) {
     return reshardError("InvalidPlan", {
       rank,
-      detail: `The plan is for rank ${plan.rank}.`,
+      detail: `The plan is for rank ${given.rank}.`,
       remedy: "Pass this rank's own plan."
     })
   }
-  const [fault] = checkPlan(plan)
+  const [fault] = given.format === "tensorferry.mesh-plan" ? checkMeshPlan(given) : checkPlan(given)
   if (fault !== undefined) {
     return reshardError("InvalidPlan", { rank, paramName: fault.paramName, detail: fault.detail, remedy: fault.remedy })
   }
-  const sent = new Set(plan.sendOps.map((op) => op.paramName))
+  const plan = opsOf(given)
+  const sent = new Set([
+    ...plan.sendOps.map((op) => op.paramName),
+    ...plan.recvOps.flatMap((op) => (isContribution(plan, op) ? [op.paramName] : []))
+  ])
   const filled = new Set(plan.destinationTensors.map((tensor) => tensor.name))
   const wrong =
     checkSide(rank, "source", plan.sourceTensors, sent, source) ??

@@ -8,19 +8,18 @@
  * Plans and tensors are values that nobody changes; memory that was freed is found by the copy service. What is remembered
  * goes with its plan.
  */
-import type { ReshardPlan } from "../ir/ReshardPlan.ts"
-import type { CopyOp } from "../service/CopyService.ts"
+import type { AnyPlan } from "../planner/MeshOps.ts"
+import type { CopyOp, RunPlan } from "../service/CopyService.ts"
 import type { QuantizedTensor } from "../tensor/QuantizedTensor.ts"
 import type { Tensor } from "../tensor/Tensor.ts"
 import type { TensorDict } from "../tensor/TensorDict.ts"
-import type { Writeback } from "./Writeback.ts"
+import type { Writebacks } from "./Incoming.ts"
 
 /** What one rank's update does. */
 export interface Update {
   readonly ops: ReadonlyArray<CopyOp>
-  readonly writebacks: ReadonlyArray<Writeback>
-  /** How many there are of each kind. */
-  readonly counts: { readonly direct: number; readonly copy: number; readonly transform: number }
+  readonly writebacks: Writebacks
+  readonly statement: RunPlan
 }
 
 interface Side {
@@ -32,6 +31,7 @@ interface Side {
 interface Known {
   readonly source: Side
   readonly destination: Side
+  readonly waveBytes: number | undefined
   readonly update: Update
 }
 
@@ -47,25 +47,27 @@ const isUnchanged = (side: Side, dict: TensorDict | undefined): boolean => {
   return true
 }
 
-const updates = new WeakMap<ReshardPlan, Known>()
+const updates = new WeakMap<AnyPlan, Known>()
 
 /** The update of an earlier call, where nothing that it follows from has changed. */
 export const cachedUpdate = (
-  plan: ReshardPlan,
+  plan: AnyPlan,
+  waveBytes: number | undefined,
   source: TensorDict | undefined,
   destination: TensorDict | undefined
 ): Update | undefined => {
   const known = updates.get(plan)
-  if (known === undefined) return undefined
+  if (known === undefined || known.waveBytes !== waveBytes) return undefined
   return isUnchanged(known.source, source) && isUnchanged(known.destination, destination) ? known.update : undefined
 }
 
 /** For an update whose operations are on the tensors of the dictionaries alone. */
 export const cacheUpdate = (
-  plan: ReshardPlan,
+  plan: AnyPlan,
+  waveBytes: number | undefined,
   source: TensorDict | undefined,
   destination: TensorDict | undefined,
   update: Update
 ): void => {
-  updates.set(plan, { source: sideOf(source), destination: sideOf(destination), update })
+  updates.set(plan, { waveBytes, source: sideOf(source), destination: sideOf(destination), update })
 }

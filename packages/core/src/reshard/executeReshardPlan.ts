@@ -1,30 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * Carries out one rank's plan: sends regions of the source, receives into the destination, casts and transforms on the
- * way, and runs the destination's refresh hooks once, after the last byte.
+ * Carries out one rank's plan, of either planner: contributes and reduces, sends regions of the source, receives into the
+ * destination, casts and transforms on the way, and runs the destination's refresh hooks once, after the last byte.
  *
- * Collective over the copy service's group: every rank of the job calls it, with a source, a destination, both or
- * neither. A rank whose tensors do not fit its plan makes the call fail on every rank before any byte moves.
+ * Collective over the copy service's group: every rank of the job calls it, with a source, a destination, both or neither.
+ * A rank whose tensors do not fit its plan, or whose plan is not that of the others, makes the call fail on every rank
+ * before any byte moves.
  *
  * Source and destination of a rank may share memory in any way: what is received from oneself at the very same place stays
  * where it is, and every other region that is both sent and overwritten is copied to a buffer before anything is written.
+ *
+ * While a wave is under way, the buffers of the next one are filled and those of the one before are emptied.
  */
 import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
+import * as Scope from "effect/Scope"
+import { digestOf } from "../base/Digest.ts"
 import type { Rank } from "../base/Ids.ts"
-import { regionShape } from "../base/Region.ts"
+import { m2mDigest } from "../ir/M2MMap.ts"
 import type { ReshardPlan } from "../ir/ReshardPlan.ts"
-import { type CopyError, type CopyOp, type CopyReport, CopyService, copyError } from "../service/CopyService.ts"
+import { type AnyPlan, opsOf } from "../planner/MeshOps.ts"
+import { opByteLength } from "../planner/PlanCheck.ts"
+import { defaultWaveBytes, legBytes, type Waves, wavesOf } from "../planner/Waves.ts"
+import { type CopyOp, type CopyReport, CopyService, type RunPlan } from "../service/CopyService.ts"
 import { annotatePhase, inSpan } from "../service/Spans.ts"
 import { type Fence, TensorEngine } from "../service/TensorEngine.ts"
 import type { Move } from "../tensor/Tensor.ts"
-import { resolveTensor, type TensorDict } from "../tensor/TensorDict.ts"
+import type { TensorDict } from "../tensor/TensorDict.ts"
 import type { ReshardTransform } from "../transform/ReshardTransform.ts"
-import { type Outgoing, overwrittenSends } from "./InPlace.ts"
-import { checkTensors, plainView } from "./PlanTensors.ts"
-import type { ReshardError } from "./ReshardError.ts"
-import { cachedUpdate, cacheUpdate, type Update } from "./UpdateCache.ts"
+import { engineFailed } from "./Buffers.ts"
+import {
+  emptyBuffers,
+  finishTransforms,
+  type Incoming,
+  prepareIncoming,
+  type Sides,
+  type Writebacks
+} from "./Incoming.ts"
+import { joinReports } from "./joinReports.ts"
+import { type Outgoing, prepareOutgoing } from "./Outgoing.ts"
+import { makePlanRuns, type PlanRuns, type UpdateFailure } from "./PlanRuns.ts"
+import { checkTensors } from "./PlanTensors.ts"
+import { type ReshardError, reshardError } from "./ReshardError.ts"
+import { cachedUpdate, cacheUpdate } from "./UpdateCache.ts"
 import type { UpdateMemory } from "./UpdateMemory.ts"
-import { engineFailed, finishWritebacks, makeWriteback, transformFailed, type Writeback } from "./Writeback.ts"
 
 /** Options of one update. */
 export interface ExecuteOptions {
@@ -33,186 +52,209 @@ export interface ExecuteOptions {
   readonly after?: ReadonlyArray<Fence>
   /** Where buffers come from; without it the update allocates them and frees them at its end. */
   readonly memory?: UpdateMemory
+  /**
+   * Most bytes that wait in buffers on their way from one rank to another; equal on all ranks. What the plan says by
+   * default, else 1 GiB. A rank has four times as many at most for each rank that it exchanges with.
+   */
+  readonly waveBytes?: number
   readonly onProgress?: (movedBytes: number, totalBytes: number) => Effect.Effect<void>
 }
 
 /** What one update did on this rank. */
 export interface ReshardReport {
   readonly rank: Rank
+  /** All waves together. */
   readonly copy: CopyReport
-  /** How many sends were copied to buffers first, because the update overwrites their memory. */
+  /** Runs of the copy service, the same on all ranks. */
+  readonly waves: number
+  /** How many sends were copied to buffers first, because the update overwrites their memory, and the bytes of that. */
   readonly stagedSends: number
+  readonly stagedBytes: number
   /** How many receives were written in each way. */
-  readonly writebacks: { readonly direct: number; readonly copy: number; readonly transform: number }
+  readonly writebacks: Writebacks
+  /** Buffers for what is cast or contributed, and results of reductions, in bytes. */
+  readonly bufferBytes: number
+  readonly reducedBytes: number
 }
 
-/** Makes a failure of this rank known to the others in place of running. */
-const refuse = (rank: Rank, error: ReshardError | CopyError): CopyError =>
-  error._tag === "CopyError"
-    ? error
-    : copyError("TransferFailed", [rank], { ...error.reason, rank, op: "executeReshardPlan", detail: error.message })
-
-/** What a rank sends, and the moves that fill the buffers among it. Nothing has been read yet. */
-interface Sends {
-  readonly outgoing: ReadonlyArray<Outgoing>
-  readonly fills: ReadonlyArray<Move>
+/** What the ranks compare before a byte moves, and what an error can name. */
+const statementOf = (given: AnyPlan, waveBytes: number, runs: number): RunPlan => {
+  const { rosterDigest } = opsOf(given)
+  const digest = digestOf([rosterDigest, waveBytes])
+  if (given.format !== "tensorferry.mesh-plan") return { digest, runs }
+  const contents = () => {
+    const maps = given.maps.map(m2mDigest)
+    return given.tensors.map(
+      ({ name, shape, sourceDtype, targetDtype, map }) =>
+        [name, digestOf([shape, sourceDtype, targetDtype, maps[map]])] as const
+    )
+  }
+  return { digest, runs, contents }
 }
 
-/** Prepares every send; regions whose type differs from the wire's travel in buffers. */
-const prepareSends = Effect.fnUntraced(function* (
-  plan: ReshardPlan,
-  source: TensorDict | undefined,
-  transform: ReshardTransform | undefined
-) {
+/** Everything that is known of an update before its first byte moves. */
+interface Update {
+  readonly plan: ReshardPlan
+  readonly sides: Sides
+  readonly schedule: Waves
+  readonly statement: RunPlan
+}
+
+type Moved = Omit<ReshardReport, "rank" | "waves"> & {
+  /** The operations of an update that needs no memory and nothing but one run: the next one is the same. */
+  readonly repeatable: ReadonlyArray<CopyOp> | undefined
+}
+
+const nothingStaged = { stagedSends: 0, stagedBytes: 0, bufferBytes: 0, reducedBytes: 0, repeatable: undefined }
+
+const waveFault = (rank: Rank, waveBytes = 1): ReshardError | undefined =>
+  Number.isSafeInteger(waveBytes) && waveBytes > 0
+    ? undefined
+    : reshardError("InvalidPlan", {
+        rank,
+        detail: `A wave of ${waveBytes} bytes is not possible.`,
+        remedy: "State a positive whole number."
+      })
+
+/** Walks through the waves of an update. */
+const moveWaves = Effect.fnUntraced(function* (
+  { plan, sides, schedule: { reductions, waves }, statement }: Update,
+  incoming: Incoming,
+  runs: PlanRuns,
+  onProgress: ExecuteOptions["onProgress"]
+): Effect.fn.Return<Moved, UpdateFailure, CopyService | TensorEngine | Scope.Scope> {
+  const service = yield* CopyService
   const engine = yield* TensorEngine
   const { rank } = plan
-  const fills: Array<Move> = []
-  const outgoing: Array<Outgoing> = []
-  for (const op of plan.sendOps) {
-    const tensor = source === undefined ? undefined : resolveTensor(source, op.paramName)
-    if (tensor === undefined) continue
-    if (transform?.shouldTransform(op.paramName) === true) {
-      const prepared = transform.prepareSend({ paramName: op.paramName, region: op.mySlice, tensor })
-      const parts = yield* Effect.mapError(prepared, (error) => transformFailed(rank, op, error))
-      for (const [part, region] of parts.entries()) outgoing.push({ op, part, tensor: region })
-      continue
-    }
-    const view = yield* plainView(rank, op, tensor)
-    if (view.dtype === op.wireDtype) {
-      outgoing.push({ op, part: 0, tensor: view })
-      continue
-    }
-    const allocated = engine.allocate(op.wireDtype, regionShape(op.mySlice), view.device)
-    const buffer = yield* Effect.mapError(allocated, (error) => engineFailed(rank, "allocate", error))
-    fills.push({ dst: buffer, src: view })
-    outgoing.push({ op, part: 0, tensor: buffer })
+  // Closes first, so that nothing in the background touches memory that is gone.
+  const background = yield* Scope.fork(yield* Effect.scope)
+  const forked = <A, E>(work: Effect.Effect<A, E>) => Effect.forkIn(work, background, { startImmediately: true })
+  const copied = (op: string, moves: ReadonlyArray<Move>) =>
+    moves.length === 0 ? Effect.void : Effect.mapError(engine.copy(moves), (error) => engineFailed(rank, op, error))
+  const withEngine = Effect.provideService(TensorEngine, engine)
+
+  // Contributions leave before anything is written.
+  const unwritten = { casts: incoming.casts, results: [], written: [] }
+  let outgoing: Outgoing = yield* prepareOutgoing(plan, waves.slice(0, reductions), sides, unwritten)
+  let first = 0
+  const fill = (wave: number) => {
+    const fills = outgoing.waves[wave - first]?.fills ?? []
+    if (fills.length === 0) return Effect.void
+    return inSpan(copied("cast", fills), "reshard.cast", () => ({ rank, wave, ops: fills.length }))
   }
-  return { outgoing, fills } satisfies Sends
-})
-
-/** Prepares every receive and how it is written. */
-const prepareRecvs = Effect.fnUntraced(function* (
-  plan: ReshardPlan,
-  destination: TensorDict | undefined,
-  transform: ReshardTransform | undefined
-) {
-  const writebacks: Array<Writeback> = []
-  for (const op of plan.recvOps) {
-    const tensor = destination === undefined ? undefined : resolveTensor(destination, op.paramName)
-    if (tensor !== undefined) writebacks.push(yield* makeWriteback(plan.rank, op, tensor, transform))
+  const empty = (wave: number): Effect.Effect<void, ReshardError> => {
+    const arrived = incoming.waves[wave]
+    const ops = (arrived?.copies.length ?? 0) + (arrived?.reductions.length ?? 0)
+    if (arrived === undefined || ops === 0) return Effect.void
+    return inSpan(withEngine(emptyBuffers(rank, arrived)), "reshard.writeback", () => ({ rank, wave, ops }))
   }
-  return writebacks
-})
+  /** Reductions are done; now the destination is written, so what that would overwrite is kept first. */
+  const beginTransfers = Effect.gen(function* () {
+    yield* emptyBuffers(rank, { copies: [], reductions: incoming.alone })
+    outgoing = yield* prepareOutgoing(plan, waves.slice(reductions), sides, incoming)
+    first = reductions
+  })
 
-/** Gives every send that the update itself would overwrite a buffer of its own. */
-const stageOverwritten = Effect.fnUntraced(function* (
-  rank: Rank,
-  { outgoing, fills }: Sends,
-  writebacks: ReadonlyArray<Writeback>
-) {
-  const engine = yield* TensorEngine
-  const overwritten = overwrittenSends(rank, outgoing, writebacks)
-  const staged: Array<Outgoing> = []
-  const moves = [...fills]
-  for (const send of outgoing) {
-    if (!overwritten.has(send)) {
-      staged.push(send)
-      continue
+  const totalBytes = waves.flatMap(({ recvs }) => recvs).reduce((sum, leg) => sum + legBytes(leg), 0)
+  const reports: Array<CopyReport> = []
+  let ops: ReadonlyArray<CopyOp> = []
+  let needsNothing =
+    waves.length === 1 && incoming.transforms.length + incoming.bufferBytes + incoming.reducedBytes === 0
+  let movedBytes = 0
+  let emptying: Fiber.Fiber<void, ReshardError> | undefined
+  for (let at = 0; at < runs.total(); at++) {
+    if (at === reductions) {
+      if (emptying !== undefined) yield* Fiber.join(emptying)
+      yield* beginTransfers
     }
-    const { tensor } = send
-    const allocated = engine.allocate(tensor.dtype, tensor.shape, tensor.device)
-    const buffer = yield* Effect.mapError(allocated, (error) => engineFailed(rank, "allocate", error))
-    moves.push({ dst: buffer, src: tensor })
-    staged.push({ ...send, tensor: buffer })
-  }
-  return { sends: { outgoing: staged, fills: moves } satisfies Sends, stagedSends: overwritten.size }
-})
-
-const countsOf = (writebacks: ReadonlyArray<Writeback>): Update["counts"] => {
-  const count = (tag: Writeback["_tag"]) => writebacks.filter((writeback) => writeback._tag === tag).length
-  return { direct: count("Direct"), copy: count("Copy"), transform: count("Transform") }
-}
-
-/** What an update queues, right before `run`, so that an update which ends earlier leaves nothing there. */
-const opsOf = (outgoing: ReadonlyArray<Outgoing>, writebacks: ReadonlyArray<Writeback>): ReadonlyArray<CopyOp> => [
-  ...outgoing.map(({ op, part, tensor }): CopyOp => {
-    const { peerRank: destRank, taskId, paramName } = op
-    return { _tag: "SendOp", tensor, destRank, taskId, part, paramName }
-  }),
-  ...writebacks.flatMap(({ op, buffers }) =>
-    buffers.map((tensor, part): CopyOp => {
-      const { peerRank: srcRank, taskId, paramName } = op
-      return { _tag: "RecvOp", tensor, srcRank, taskId, part, paramName }
+    if (at === 0 || at === reductions) yield* fill(at)
+    const leaving = outgoing.waves[at - first]
+    ops = [...(leaving?.ops ?? []), ...(incoming.waves[at]?.ops ?? [])]
+    yield* service.submitAll(ops)
+    const following = at + 1 >= waves.length || at + 1 === reductions ? undefined : yield* forked(fill(at + 1))
+    const [before, moved, casts] = [emptying, movedBytes, at === reductions ? outgoing.casts : []]
+    const isLast = at + 1 === waves.length
+    if (outgoing.keptSends + casts.length + (leaving?.fills.length ?? 0) > 0) needsNothing = false
+    const finish = Effect.gen(function* () {
+      if (before !== undefined) yield* Fiber.join(before)
+      yield* copied("cast", casts)
+      if (!isLast) return
+      yield* empty(at)
+      yield* withEngine(finishTransforms(rank, sides.transform, incoming.transforms))
     })
-  )
-]
+    const report = yield* runs.run(
+      {
+        plan: statement,
+        ...(onProgress === undefined ? {} : { onProgress: (bytes) => onProgress(moved + bytes, totalBytes) })
+      },
+      needsNothing ? undefined : finish
+    )
+    reports.push(report)
+    movedBytes += report.remoteBytesReceived + report.localBytes
+    emptying = isLast ? undefined : yield* forked(empty(at))
+    if (following !== undefined) yield* Fiber.join(following)
+  }
+  const castBytes = [...incoming.casts.keys()].reduce((sum, op) => sum + opByteLength(op), 0)
+  const { keptSends, keptBytes } = outgoing
+  return {
+    copy: joinReports(reports, { localBytes: castBytes, localOps: incoming.casts.size }),
+    stagedSends: keptSends,
+    stagedBytes: keptBytes,
+    writebacks: incoming.counts,
+    bufferBytes: incoming.bufferBytes + outgoing.bufferBytes,
+    reducedBytes: incoming.reducedBytes,
+    repeatable: needsNothing && reports.length === 1 ? ops : undefined
+  }
+})
 
 export const executeReshardPlan = Effect.fn("executeReshardPlan")(function* (
-  plan: ReshardPlan,
+  given: AnyPlan,
   source?: TensorDict,
   destination?: TensorDict,
   options: ExecuteOptions = {}
-): Effect.fn.Return<ReshardReport, ReshardError | CopyError, CopyService | TensorEngine> {
+): Effect.fn.Return<ReshardReport, UpdateFailure, CopyService | TensorEngine> {
   const service = yield* CopyService
   const engine = yield* TensorEngine
-  const { transform } = options
-  yield* annotatePhase(() => ({ rank: plan.rank, sends: plan.sendOps.length, receives: plan.recvOps.length }))
+  const { rank } = service
+  const { transform, onProgress } = options
+  yield* annotatePhase(() => ({ rank }))
+  let waves = 1
+  const runs = makePlanRuns(service, () => waves)
+
   const body = Effect.gen(function* () {
     for (const fence of options.after ?? []) {
-      yield* Effect.mapError(fence.await, (error) => engineFailed(plan.rank, "after", error))
+      yield* Effect.mapError(fence.await, (error) => engineFailed(rank, "after", error))
     }
-    const isPlain = transform === undefined && plan.rank === service.rank
-    const known = isPlain ? cachedUpdate(plan, source, destination) : undefined
-    if (known !== undefined) return { ...known, stagedSends: 0 }
-    const fault = checkTensors(plan, service.rank, source, destination)
+    const known = transform === undefined ? cachedUpdate(given, options.waveBytes, source, destination) : undefined
+    if (known !== undefined) {
+      yield* service.submitAll(known.ops)
+      const progress = onProgress === undefined ? {} : { onProgress }
+      const copy = yield* runs.run({ plan: known.statement, ...progress }, undefined)
+      return { ...nothingStaged, copy, writebacks: known.writebacks }
+    }
+    const fault = waveFault(rank, options.waveBytes) ?? checkTensors(given, rank, source, destination)
     if (fault !== undefined) return yield* fault
-    const prepared = yield* prepareSends(plan, source, transform)
-    const writebacks = yield* prepareRecvs(plan, destination, transform)
-    const { sends, stagedSends } = yield* stageOverwritten(plan.rank, prepared, writebacks)
-    if (sends.fills.length > 0) {
-      const filled = Effect.flatMap(TensorEngine, (memory) => memory.copy(sends.fills))
-      const casts = inSpan(filled, "reshard.cast", () => ({ rank: plan.rank, ops: sends.fills.length }))
-      yield* Effect.mapError(casts, (error) => engineFailed(plan.rank, "cast", error))
+    const plan = opsOf(given)
+    const waveBytes = options.waveBytes ?? plan.waveBytes ?? defaultWaveBytes
+    const schedule = wavesOf(plan, waveBytes, (name) => transform?.shouldTransform(name) === true)
+    waves = schedule.waves.length
+    const sides: Sides = { source, destination, transform }
+    const statement = statementOf(given, waveBytes, waves)
+    const incoming = yield* prepareIncoming(plan, schedule, sides)
+    const moved = yield* moveWaves({ plan, sides, schedule, statement }, incoming, runs, onProgress)
+    if (moved.repeatable !== undefined && transform === undefined) {
+      const { repeatable, writebacks } = moved
+      cacheUpdate(given, options.waveBytes, source, destination, { ops: repeatable, writebacks, statement })
     }
-    const update: Update = { writebacks, ops: opsOf(sends.outgoing, writebacks), counts: countsOf(writebacks) }
-    const needsNoMemory = sends.fills.length === 0 && update.counts.direct === writebacks.length
-    if (isPlain && needsNoMemory) cacheUpdate(plan, source, destination, update)
-    return { ...update, stagedSends }
+    return moved
   })
-  const updated = Effect.gen(function* () {
+  const update = Effect.gen(function* () {
     const memory = options.memory === undefined ? engine : yield* options.memory.borrow(engine)
-    // A failure before `run` must reach the other ranks, which wait for this one there.
-    const { writebacks, ops, counts, stagedSends } = yield* Effect.tapError(
-      Effect.provideService(body, TensorEngine, memory),
-      (error) => Effect.ignore(service.run({ refuse: refuse(service.rank, error) }))
-    )
-    yield* service.submitAll(ops)
-    // Writebacks are part of the run: a rank that cannot write must not be the only one that knows.
-    let unwritten: ReshardError | undefined
-    const isDone = counts.direct === writebacks.length
-    const finish = finishWritebacks(plan.rank, writebacks).pipe(
-      Effect.provideService(TensorEngine, memory),
-      Effect.mapError((error) => {
-        unwritten = error
-        return refuse(service.rank, error)
-      })
-    )
-    const copy = yield* service
-      .run({
-        ...(isDone ? {} : { finish }),
-        ...(options.onProgress === undefined ? {} : { onProgress: options.onProgress })
-      })
-      .pipe(Effect.mapError((error) => unwritten ?? error))
-    return { counts, copy, stagedSends }
+    return yield* Effect.provideService(body, TensorEngine, memory)
   })
-  const { counts, copy, stagedSends } = yield* Effect.scoped(updated)
+  const { repeatable: _, ...moved } = yield* runs.guard(Effect.scoped(update))
   if (destination !== undefined && destination.refreshCaches.length > 0) {
     yield* inSpan(Effect.all(destination.refreshCaches, { discard: true }), "reshard.refresh")
   }
-  return {
-    rank: service.rank,
-    copy,
-    stagedSends,
-    writebacks: counts
-  }
+  return { rank, waves: runs.total(), ...moved }
 })

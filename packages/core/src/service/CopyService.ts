@@ -22,6 +22,7 @@
 import * as Context from "effect/Context"
 import type * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
+import type { Digest } from "../base/Digest.ts"
 import type { Part, Rank, TaskId } from "../base/Ids.ts"
 import { ReasonError, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
 import type { Tensor } from "../tensor/Tensor.ts"
@@ -110,6 +111,8 @@ export const CopyReport = Schema.Struct({
   stagingBytes: Schema.Int,
   /** True where the program of the previous run was used again. */
   reusedProgram: Schema.Boolean,
+  /** Where the run belongs to a plan: how many runs that takes on the rank with most. */
+  planRuns: Schema.optionalKey(Schema.Int),
   phases: Schema.Struct({
     handshake: Schema.Finite,
     prepare: Schema.Finite,
@@ -134,8 +137,20 @@ export const CopyReport = Schema.Struct({
 })
 export type CopyReport = typeof CopyReport.Type
 
+/** A plan that is carried out in one run or several. */
+export interface RunPlan {
+  /** Equal on all ranks that planned alike. */
+  readonly digest: Digest
+  /** Runs that this rank needs. Every rank takes part in as many as the rank with most needs. */
+  readonly runs: number
+  /** Name and digest of each part, so that an error can name what differs. */
+  readonly contents?: () => ReadonlyArray<readonly [name: string, digest: Digest]>
+}
+
 /** Options of one run. */
 export interface RunOptions {
+  /** What the run belongs to; ranks whose plans differ fail before a byte moves. */
+  readonly plan?: RunPlan
   /** Instead of running, make this failure of the caller known: `run` then fails with it on every rank. */
   readonly refuse?: CopyError
   /** Work that fills the sources; awaited before anything else. */

@@ -88,12 +88,19 @@ export const sliceTensor = (tensor: Tensor, region: Region): Result.Result<Tenso
   return Result.succeed({ ...tensor, shape, byteOffset: tensor.byteOffset + offsetBits / 8 })
 }
 
+/** The same elements, dimension `n` of the result being dimension `axes[n]` of the tensor. */
+export const permuteTensor = (tensor: Tensor, axes: ReadonlyArray<number>): Tensor => ({
+  ...tensor,
+  shape: axes.map((dim) => tensor.shape[dim]!),
+  strides: axes.map((dim) => tensor.strides[dim]!)
+})
+
 /** The same elements with dimensions `a` and `b` exchanged. */
-export const transposeTensor = (tensor: Tensor, a: number, b: number): Tensor => {
-  const swap = <A>(values: ReadonlyArray<A>): ReadonlyArray<A> =>
-    values.map((value, dim) => (dim === a ? values[b]! : dim === b ? values[a]! : value))
-  return { ...tensor, shape: swap(tensor.shape), strides: swap(tensor.strides) }
-}
+export const transposeTensor = (tensor: Tensor, a: number, b: number): Tensor =>
+  permuteTensor(
+    tensor,
+    tensor.shape.map((_, dim) => (dim === a ? b : dim === b ? a : dim))
+  )
 
 /** True where the elements lie densely in row-major order. */
 export const isContiguous = (tensor: Tensor): boolean => {

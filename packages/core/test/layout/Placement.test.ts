@@ -20,7 +20,7 @@ import {
 } from "../../src/layout/Placement.ts"
 import { localShard } from "../../src/layout/ShardIntervals.ts"
 import { ReduceOp } from "../../src/service/TensorEngine.ts"
-import { parse } from "../mesh/meshSupport.ts"
+import { parse } from "../reshard/meshSupport.ts"
 
 const refused = (
   result: Result.Result<unknown, MeshError>,

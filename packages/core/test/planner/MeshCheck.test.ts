@@ -7,7 +7,7 @@ import type { MeshPlan } from "../../src/ir/MeshPlan.ts"
 import { coverageFault } from "../../src/planner/Coverage.ts"
 import { indexLowering, lowerRank } from "../../src/planner/Lowering.ts"
 import { checkMeshPlan } from "../../src/planner/MeshCheck.ts"
-import { specsOf } from "../mesh/meshSupport.ts"
+import { specsOf } from "../reshard/meshSupport.ts"
 
 const plan: MeshPlan = lowerRank(
   Result.getOrThrow(

@@ -18,7 +18,7 @@ import * as Schema from "effect/Schema"
 import type { Rank } from "../../src/base/Ids.ts"
 import { elementCount, type Shape } from "../../src/base/Region.ts"
 import type { Bucket } from "../../src/ir/Bucket.ts"
-import { type Chunk, describeChunk } from "../../src/ir/Chunk.ts"
+import type { Chunk } from "../../src/ir/Chunk.ts"
 import type { SourceChoice } from "../../src/ir/M2MMap.ts"
 import { MeshPlan } from "../../src/ir/MeshPlan.ts"
 import { formatMeshLayout } from "../../src/layout/MeshText.ts"
@@ -32,7 +32,7 @@ import { checkMeshPlan, checkMeshPlans, sentBytesOf } from "../../src/planner/Me
 import { planMesh } from "../../src/planner/MeshPlanner.ts"
 import type { PlanErrorKind } from "../../src/planner/PlanError.ts"
 import { indexRosters, planRank } from "../../src/planner/RosterPlanner.ts"
-import { parse, specsOf, type TensorInput } from "../mesh/meshSupport.ts"
+import { parse, specsOf, type TensorInput } from "../reshard/meshSupport.ts"
 
 const times = (usual: number) => (isSoak ? usual * 20 : usual)
 const timeout = isSoak ? 900_000 : 60_000
@@ -515,22 +515,6 @@ describe("plans", () => {
     assert.isTrue(Result.isSuccess(indexLowering(specsOf("2:S0", "4:S0", [{ shape: [4, 2], from: "float4_e2m1fn" }]))))
     const fixed = Result.getOrThrow(planMesh(parse("2:S-1"), parse("2:R"), { tensorRank: 2 }))
     refused([{ ...one!, map: fixed }], "InvalidMetadata", "2 dimensions")
-  })
-
-  it("describe each chunk in words", () => {
-    const plans = plansOf(specsOf("2:P(sum)", "3@1:R", [{ shape: [4] }]))
-    assert.deepStrictEqual(
-      chunksOf(plans[1]!).map((chunk) => describeChunk(chunk, "w")),
-      [
-        "rank 1 contributes w[0:4] (float32[4]) to the reduction on rank 0",
-        "rank 0 sends w[0:4] (float32[4]), sum over ranks 0, 1 to ranks 1, 2, 3 into [0:4]"
-      ]
-    )
-    const [own] = plansOf(specsOf("1:R", "1:R", [{ shape: [4] }]))
-    assert.strictEqual(
-      describeChunk(own!.localChunks[0]!, "w"),
-      "rank 0 copies w[0:4] (float32[4]) into [0:4] of its own destination"
-    )
   })
 
   it("are checked: chunks that are lost, doubled, moved or different at one end are reported", () => {

@@ -8,7 +8,7 @@ import type { MeshErrorKind } from "../../src/layout/MeshError.ts"
 import { rangeBoxes } from "../../src/planner/CellBoxes.ts"
 import { indexMap } from "../../src/planner/MeshIndex.ts"
 import { type MeshMapOptions, planMesh, routesOf } from "../../src/planner/MeshPlanner.ts"
-import { parse } from "../mesh/meshSupport.ts"
+import { parse } from "../reshard/meshSupport.ts"
 
 const plan = (from: string, to: string, options: MeshMapOptions = {}) => planMesh(parse(from), parse(to), options)
 const mapOf = (from: string, to: string, sourceChoice: SourceChoice = "balanced") =>

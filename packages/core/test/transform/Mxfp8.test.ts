@@ -12,6 +12,8 @@ import type * as Scope from "effect/Scope"
 import type { ReshardPlan } from "../../src/ir/ReshardPlan.ts"
 import type { ModelTensor } from "../../src/layout/ModelLayout.ts"
 import { estimatePlans, hostLinkSpeeds } from "../../src/planner/Estimate.ts"
+import { opsOf } from "../../src/planner/MeshOps.ts"
+import { prepared } from "../../src/refit/Refit.ts"
 import { executeReshardPlan } from "../../src/reshard/executeReshardPlan.ts"
 import { makeUpdateMemory } from "../../src/reshard/UpdateMemory.ts"
 import { TensorEngine, type TensorEngineShape, type TensorError } from "../../src/service/TensorEngine.ts"
@@ -34,6 +36,7 @@ import { mxfp8BufferBytes } from "../../src/transform/Mxfp8Memory.ts"
 import type { ReshardTransform } from "../../src/transform/ReshardTransform.ts"
 import { scaleMatrixOf, swizzledLength, swizzledOffset } from "../../src/transform/ScaleSwizzle.ts"
 import { plansOf, rosterOf } from "../reshard/executeSupport.ts"
+import { plansOf as meshPlansOf, specsOf } from "../reshard/meshSupport.ts"
 
 const tensors: ReadonlyArray<ModelTensor> = [
   { name: "a.up.weight", dtype: "bfloat16", shape: [12, 96] },
@@ -176,6 +179,66 @@ describe("every cutting, side and layout of scales gives the bytes of quantizing
       }
     }
   }
+
+  for (const side of ["receiver", "sender"] as const) {
+    for (const [from, to] of [
+      ["2:S0", "3@1:S0"],
+      ["3:R", "2@2:S0"],
+      ["2x2:P(sum),S0", "2@3:R"]
+    ] as const) {
+      it.live(`${side}, plans between meshes ${from} to ${to}: three rounds, as prepared refits`, () => {
+        const specs = tensors.map(({ name, shape }) => ({
+          ...specsOf(from, to, [{ shape, from: "bfloat16" }])[0]!,
+          name
+        }))
+        const plans = meshPlansOf(specs)
+        return runCluster({ size: plans.length }, (rank) =>
+          Effect.gen(function* () {
+            const { sourceTensors, destinationTensors } = opsOf(plans[rank]!)
+            const refit = yield* prepared(plans[rank]!)
+            const destination = yield* quantizedDict(destinationTensors, mxfp8Recipe("ocp_floor"))
+            const transform = mxfp8({ side, rule: "ocp_floor" })
+            for (let round = 0; round < 3; round++) {
+              const source = yield* plainDict(sourceTensors, round)
+              const wide = yield* plainDict(destinationTensors)
+              yield* refit.swap(source, wide)
+              poison(destination)
+              yield* refit.swap(source, destination, { transform })
+              if (destination !== undefined) yield* expectQuantized(destination, wide!, `round ${round}`)
+            }
+          })
+        )
+      })
+    }
+  }
+
+  it.live("a plan between meshes gives the bytes of the plan between layouts of the same shards", () => {
+    const [up] = tensors
+    const [of, into] = [rosterOf(2, { tensors: [up!], rules }), rosterOf(3, { tensors: [up!], rules, firstRank: 2 })]
+    const rosters = plansOf(of, into, 5)
+    const meshes = meshPlansOf([
+      { ...specsOf("2:S0", "3@2:S0", [{ shape: up!.shape, from: "bfloat16" }])[0]!, name: up!.name }
+    ])
+    return runCluster({ size: 5 }, (rank) =>
+      Effect.gen(function* () {
+        const held: Array<ReadonlyArray<Uint8Array>> = []
+        for (const plan of [rosters[rank]!, meshes[rank]!]) {
+          const { sourceTensors, destinationTensors } = opsOf(plan)
+          const source = yield* plainDict(sourceTensors, 0)
+          const destination = yield* quantizedDict(destinationTensors, mxfp8Recipe())
+          poison(destination)
+          yield* executeReshardPlan(plan, source, destination, { transform: mxfp8() })
+          held.push(
+            [...(destination?.tensors.values() ?? [])].flatMap((tensor) =>
+              isQuantized(tensor) ? [tensor.data.storage.bytes!, tensor.scale.storage.bytes!] : []
+            )
+          )
+        }
+        assert.deepStrictEqual(held[1], held[0])
+        assert.strictEqual(held[0]!.length, rank < 2 ? 0 : 2)
+      })
+    )
+  })
 
   it.live("half the bytes travel where the sender quantizes", () => {
     const plans = plansOf(roster(1), roster(1, 1), 2)

@@ -3,8 +3,8 @@
  * How all ranks agree on a batch before any byte moves, and on the outcome afterwards.
  *
  * Round 1: every rank states its settings, the digest of its batch, the digest of the last batch that all had agreed on,
- * and what is wrong on its side. Equal digests of an agreed batch end the handshake here. Round 2: digests per pair of
- * ranks. Round 3, only after a disagreement: the operations of the pairs that differ, so that every rank can name them.
+ * and what is wrong on its side; plans that differ are listed and refused. Equal digests of an agreed batch end the
+ * handshake here. Round 2: digests per pair of ranks. Round 3, only after a disagreement: the operations of the pairs that differ, so that every rank can name them.
  * All ranks see the same answers and therefore reach the same verdict.
  *
  * A rank that leaves a run early (interrupted, or failed where others go on) is out of step: its next collective meets
@@ -19,14 +19,15 @@ import { DType } from "../../base/DType.ts"
 import type { Rank } from "../../base/Ids.ts"
 import { Shape } from "../../base/Region.ts"
 import { exchangePayloads, type Payloads } from "../../group/Exchange.ts"
-import { CopyError, copyError } from "../../service/CopyService.ts"
+import { CopyError, copyError, type RunOptions } from "../../service/CopyService.ts"
 import type { ProcessGroupError, ProcessGroupShape } from "../../service/ProcessGroup.ts"
 import { fromGroupError } from "../CopyFailures.ts"
 import { batchDigest, type CopyBatch, comparePair, type OpSummary, pairDigest, summarize } from "./batch.ts"
 import { type Messages, makeMessages, remembered, remembering } from "./messages.ts"
+import { oddPlan, PlanContents, plansDiffer } from "./plans.ts"
 
 /** Version of the messages below. */
-const protocol = 1
+const protocol = 2
 
 const Hello = Schema.Struct({
   protocol: Schema.Int,
@@ -36,6 +37,9 @@ const Hello = Schema.Struct({
   /** Rounds of messages that this rank needs. */
   rounds: Schema.Int,
   batch: Schema.String,
+  /** Digest of the plan that the run belongs to, and how many runs it takes on this rank. */
+  plan: Schema.NullOr(Schema.String),
+  runs: Schema.Int,
   agreed: Schema.String,
   /** This rank's program is not compiled for its memory. */
   isStale: Schema.Boolean,
@@ -65,6 +69,7 @@ const Outcome = Schema.Struct({ fault: Schema.NullOr(CopyError) })
 const hellos = makeMessages(Hello)
 const digests = makeMessages(Digests)
 const details = makeMessages(Details)
+const contents = makeMessages(PlanContents)
 const outcomes = makeMessages(Outcome)
 
 /** The messages of every run; a service keeps these from run to run. */
@@ -164,6 +169,7 @@ export interface LocalState {
   readonly stagingBytes: number
   readonly rounds: number
   readonly batch: CopyBatch
+  readonly plan: RunOptions["plan"]
   /** Digest of the batches of all ranks in the last successful handshake; empty at first. */
   readonly agreed: Digest
   readonly isStale: boolean
@@ -177,6 +183,8 @@ export interface Agreement {
   readonly mustRebuild: boolean
   /** Rounds that every rank walks through, so that collectives stay in step. */
   readonly rounds: number
+  /** Runs that the plan takes on the rank with most. */
+  readonly runs: number
 }
 
 const describe = (rank: Rank, hello: typeof Hello.Type): string =>
@@ -223,7 +231,8 @@ const verdictOf = remembered((hellos: ReadonlyArray<typeof Hello.Type>): Result.
     agreed: digestOf(hellos.map((hello) => hello.batch)),
     mustPrepare: hellos.some((hello) => hello.isStale || hello.isBroken),
     mustRebuild: hellos.some((hello) => hello.isBroken),
-    rounds: Math.max(...hellos.map((hello) => hello.rounds))
+    rounds: Math.max(...hellos.map((hello) => hello.rounds)),
+    runs: Math.max(...hellos.map((hello) => hello.runs))
   })
 })
 
@@ -240,6 +249,8 @@ export const agree = Effect.fnUntraced(function* (
     stagingBytes: local.stagingBytes,
     rounds: local.rounds,
     batch: digest,
+    plan: local.plan?.digest ?? null,
+    runs: local.plan?.runs ?? 1,
     agreed: local.agreed,
     isStale: local.isStale,
     isBroken: local.isBroken,
@@ -247,6 +258,11 @@ export const agree = Effect.fnUntraced(function* (
   }
   const stated = yield* meet(run, "copy handshake", run.memory.hello, hello, { isFresh: true })
   const agreement = yield* Effect.fromResult(verdictOf(stated))
+  const odd = oddPlan(stated.map((hello) => hello.plan))
+  if (odd !== undefined) {
+    const listed = yield* meet(run, "copy plans", contents, local.plan?.contents?.() ?? [])
+    return yield* plansDiffer(listed, odd.rank, odd.other)
+  }
   if (stated.every((hello) => hello.agreed === agreement.agreed)) return agreement
   const toDigests = (ops: CopyBatch["sends"]) => [...ops].map(([peer, list]) => [peer, pairDigest(list)] as const)
   const all = yield* meet(run, "copy batch digests", digests, {

@@ -62,7 +62,10 @@ export const makeRun = <E>(
   }
 
   /** This rank's statement to the others; each of them gets the same agreement or the same failure. */
-  const statement = (own: Result.Result<CopyBatch, CopyError>): Effect.Effect<Agreement, CopyError> => {
+  const statement = (
+    own: Result.Result<CopyBatch, CopyError>,
+    plan: RunOptions["plan"]
+  ): Effect.Effect<Agreement, CopyError> => {
     const batch = Result.getOrElse(own, () => emptyBatch)
     const { program, driver } = machine.state()
     return agree(collectives, {
@@ -70,6 +73,7 @@ export const makeRun = <E>(
       stagingBytes,
       rounds: parts.rounds.roundsOf(batch),
       batch,
+      plan,
       agreed: program?.agreed ?? "",
       isStale: program === undefined || program.memory !== memoryKey(batch),
       isBroken: driver === undefined,
@@ -105,7 +109,7 @@ export const makeRun = <E>(
     const fences = yield* Effect.result(awaitFences(runOptions.after ?? []))
     const own = check(queue, fences, runOptions.refuse)
     // An interruption of the wait does not take the statement back.
-    const agreeing = yield* Effect.forkIn(statement(own), parts.scope, { startImmediately: true })
+    const agreeing = yield* Effect.forkIn(statement(own, runOptions.plan), parts.scope, { startImmediately: true })
     yield* machine.on({ _tag: "Stated", agreeing })
     const agreement = yield* telemetry.phase(times, "handshake", Fiber.join(agreeing))
     yield* machine.on({ _tag: "Agreed", agreement })
@@ -122,7 +126,10 @@ export const makeRun = <E>(
     )
     yield* machine.on({ _tag: "Settled", isOk: Result.isSuccess(settled) })
     const program = yield* Effect.fromResult(settled)
-    const report = reportOf({ backend, rank }, batch, program, reused !== undefined, times)
+    const report = {
+      ...reportOf({ backend, rank }, batch, program, reused !== undefined, times),
+      ...(runOptions.plan === undefined ? {} : { planRuns: agreement.runs })
+    }
     yield* annotatePhase(() => ({
       run: runs,
       bytesSent: report.remoteBytesSent,

@@ -10,8 +10,8 @@ import * as Schema from "effect/Schema"
 import { exchange } from "../group/Exchange.ts"
 import { bucketBytesFor } from "../planner/Bucketing.ts"
 import { hostLinkSpeeds } from "../planner/Estimate.ts"
+import { bucketsPerWave } from "../planner/MeshOps.ts"
 import { ProcessGroup, type ProcessGroupError, processGroupError } from "../service/ProcessGroup.ts"
-import { defaultInFlight } from "./MeshParcels.ts"
 
 /** What one rank states to `agreeOnBucketBytes`. */
 export interface BucketMeans {
@@ -21,19 +21,16 @@ export interface BucketMeans {
   readonly bytesPerSecond?: number
   /** What starting a transfer costs. A millisecond by default: what ranks say to each other in a run over TCP. */
   readonly startSeconds?: number
-  /** As in the settings of the update. */
-  readonly maxInFlight?: number
 }
 
 const Means = Schema.Struct({
   freeBytes: Schema.Finite,
   bytesPerSecond: Schema.Finite,
-  startSeconds: Schema.Finite,
-  maxInFlight: Schema.Finite
+  startSeconds: Schema.Finite
 })
 
-/** Waves that hold buffers at once: the one before, the one under way and the next. */
-const wavesWithBuffers = 3
+/** Waves that hold buffers at once, in each direction. */
+const wavesWithBuffers = 2
 
 /**
  * Bytes for `LowerOptions.bucketBytes`. Collective: every rank of the group calls it. A rank exchanges with all others at
@@ -46,8 +43,7 @@ export const agreeOnBucketBytes = Effect.fn("agreeOnBucketBytes")(function* (
   const mine = {
     freeBytes: means.freeBytes,
     bytesPerSecond: means.bytesPerSecond ?? hostLinkSpeeds.remote,
-    startSeconds: means.startSeconds ?? 0.001,
-    maxInFlight: means.maxInFlight ?? defaultInFlight
+    startSeconds: means.startSeconds ?? 0.001
   }
   const all = yield* exchange(group, "size of buckets", Means, mine).pipe(
     Effect.catchTag("UnreadableAnswer", ({ rank, detail }) =>
@@ -69,7 +65,7 @@ export const agreeOnBucketBytes = Effect.fn("agreeOnBucketBytes")(function* (
       0,
       least(({ freeBytes }) => freeBytes)
     ),
-    buffers: channels * wavesWithBuffers * most(({ maxInFlight }) => maxInFlight),
+    buffers: channels * wavesWithBuffers * bucketsPerWave,
     bytesPerSecond: least(({ bytesPerSecond }) => bytesPerSecond),
     startSeconds: most(({ startSeconds }) => startSeconds)
   })

@@ -6,8 +6,8 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import { makeInProcessGroups } from "../../src/group/ProcessGroupInProcess.ts"
-import { agreeOnBucketBytes, type BucketMeans } from "../../src/mesh/BucketSize.ts"
 import { bucketBytesFor } from "../../src/planner/Bucketing.ts"
+import { agreeOnBucketBytes, type BucketMeans } from "../../src/reshard/BucketSize.ts"
 import { ProcessGroup } from "../../src/service/ProcessGroup.ts"
 
 const agree = (means: ReadonlyArray<BucketMeans>) =>
@@ -19,15 +19,15 @@ const agree = (means: ReadonlyArray<BucketMeans>) =>
     return yield* Effect.result(Effect.all(agreeing, { concurrency: "unbounded" }))
   }).pipe(Effect.scoped)
 
-const plenty = { freeBytes: 2 ** 36, bytesPerSecond: 1e10, startSeconds: 0.001, maxInFlight: 2 }
+const plenty = { freeBytes: 2 ** 36, bytesPerSecond: 1e10, startSeconds: 0.001 }
 
 describe("the size of buckets", () => {
   it.live("is that of the rank with least memory and of the slowest link, on every rank", () =>
     Effect.gen(function* () {
       const scarce = { ...plenty, freeBytes: 2 ** 25 }
       const slow = { ...plenty, bytesPerSecond: 1e9 }
-      // Two channels to each of two others, three waves of two buckets.
-      const budget = { ...plenty, buffers: 4 * 3 * 2 }
+      // Two channels to each of two others, two waves of two buckets.
+      const budget = { ...plenty, buffers: 4 * 2 * 2 }
       for (const [means, wanted] of [
         [[plenty, plenty, plenty], bucketBytesFor(budget)],
         [[plenty, scarce, plenty], bucketBytesFor({ ...budget, freeBytes: 2 ** 25 })],

@@ -22,13 +22,15 @@ import { bitsOf, type DType } from "../../src/base/DType.ts"
 import { elementCount, type Shape } from "../../src/base/Region.ts"
 import type { SourceChoice } from "../../src/ir/M2MMap.ts"
 import type { MeshPlan } from "../../src/ir/MeshPlan.ts"
-import { executeMeshPlan, type MeshOptions } from "../../src/mesh/executeMeshPlan.ts"
-import { agreeOnMeshPlan } from "../../src/mesh/MeshAgreement.ts"
+import type { ReshardPlan } from "../../src/ir/ReshardPlan.ts"
 import type { MeshTensorSpec } from "../../src/planner/Lowering.ts"
 import { planMesh } from "../../src/planner/MeshPlanner.ts"
+import { checkPlans } from "../../src/planner/PlanCheck.ts"
+import { type ExecuteOptions, executeReshardPlan } from "../../src/reshard/executeReshardPlan.ts"
 import { makeUpdateMemory } from "../../src/reshard/UpdateMemory.ts"
 import { TensorEngine } from "../../src/service/TensorEngine.ts"
 import { type Tensor, tensorView } from "../../src/tensor/Tensor.ts"
+import { tensorDict } from "../../src/tensor/TensorDict.ts"
 import {
   compact,
   dictOf,
@@ -158,7 +160,7 @@ describe("generated layouts", () => {
             const outcomes = [outcomeOf(plans, 0), outcomeOf(plans, 1)]
             moved += outcomes[0]!.wireBytes
             const transport = (["gather", "packed", "strict", "strict and packed"] as const)[at % 4]!
-            const options = { maxInFlight: [2, 1, 3, 1000][at % 4]!, pieceBytes: [48, 2 ** 20, 100][at % 3]! }
+            const options = { waveBytes: [48, 2 ** 20, 100][at % 3]! }
             const faults = yield* faultsOf(plans, outcomes, transport, options)
             assert.deepStrictEqual(faults, [], `${transport}: ${pairText(pair)}`)
           }
@@ -172,7 +174,7 @@ describe("generated layouts", () => {
 /** Reports of all ranks after one round, whose bytes must be the oracle's. */
 const updated = (
   specs: ReadonlyArray<MeshTensorSpec>,
-  options: MeshOptions & { readonly bucketBytes?: number; readonly transport?: keyof typeof transports } = {}
+  options: ExecuteOptions & { readonly bucketBytes?: number; readonly transport?: keyof typeof transports } = {}
 ) =>
   Effect.gen(function* () {
     const { bucketBytes, transport = "gather", ...mesh } = options
@@ -208,10 +210,10 @@ describe("element types", () => {
         ] as const) {
           const specs = specsOf(from, to, from === "2:R" ? tensors : tensors.slice(0, 6))
           const reports = yield* updated(specs, { transport })
-          assert.isAbove(reports[0]!.bytesSent, 0)
+          assert.isAbove(reports[0]!.copy.remoteBytesSent, 0)
           assert.isAbove(reports.at(-2)!.bufferBytes, 0)
           // The last rank is in neither mesh.
-          assert.strictEqual(reports.at(-1)!.bucketsSent + reports.at(-1)!.bucketsReceived, 0)
+          assert.strictEqual(reports.at(-1)!.copy.remoteOps, 0)
         }
       })
     )
@@ -239,7 +241,7 @@ describe("reductions", () => {
           const plans = plansOf(specsOf(`4@${order}:P(sum)`, "3@1:S0", tensors, choices[at % 2]), bucketBytes)
           const outcome = outcomeOf(plans, 0, valuesOf)
           const transport = bucketBytes === 100 ? "strict and packed" : "gather"
-          const options = { maxInFlight: 1, pieceBytes: bucketBytes }
+          const options = { waveBytes: bucketBytes }
           assert.deepStrictEqual(yield* faultsOf(plans, [outcome], transport, options, valuesOf), [])
           sums.add(
             JSON.stringify([...outcome.targets.values()].map((held) => held.map((one) => one && [...one.bytes])))
@@ -275,7 +277,9 @@ describe("memory that source and destination share", () => {
           }
           setBytes(targets, () => poisonByte)
           setBytes(sources, (at) => shardValues(plan, at, 0).bytes)
-          const report = yield* executeMeshPlan(plan, dictOf(plan, sources), dictOf(plan, targets), { maxInFlight: 1 })
+          const report = yield* executeReshardPlan(plan, dictOf(plan, sources), dictOf(plan, targets), {
+            waveBytes: 64
+          })
           assert.strictEqual(judge(outcome, rank, targets), undefined)
           return report
         })
@@ -305,7 +309,7 @@ describe("memory that source and destination share", () => {
                 shift,
                 transport
               )
-              saved += reports.reduce((sum, { savedBytes }) => sum + savedBytes, 0)
+              saved += reports.reduce((sum, { stagedBytes }) => sum + stagedBytes, 0)
             }
           }
           assert.isAbove(saved, 0)
@@ -318,7 +322,7 @@ describe("memory that source and destination share", () => {
     Effect.gen(function* () {
       const reports = yield* inPlace(specsOf("2x2:S0,S1", "2x2:S0,S1", [{ shape }, { shape: [5, 7] }]), 0, "gather")
       for (const report of reports) {
-        assert.strictEqual(report.savedBytes + report.localBytes + report.bytesSent + report.bufferBytes, 0)
+        assert.strictEqual(report.stagedBytes + report.copy.remoteBytesSent + report.bufferBytes, 0)
       }
     })
   )
@@ -335,14 +339,13 @@ describe("memory of an update", () => {
           ["4:R", "4@4:S0"],
           ["2x2:P(sum),S0", "4:S1"]
         ] as const) {
-          const options = { transport, bucketBytes: 512, pieceBytes: 512, maxInFlight: 2 }
+          const options = { transport, bucketBytes: 512 }
           const reports = yield* updated(specsOf(from, to, tensors), options)
           for (const report of reports) {
-            assert.isAtMost(report.bufferBytes, report.bufferLimit)
             // Two waves of two buckets for each of at most six peers, both ways.
-            assert.isAtMost(report.bufferLimit, 2 * 2 * 512 * 6 * 2)
-            assert.isAtMost(report.bufferBytes + report.reducedBytes + report.stagingBytes, wholeBytes / 2)
-            assert.strictEqual(report.savedBytes, 0)
+            assert.isAtMost(report.bufferBytes, 2 * 2 * 512 * 6 * 2)
+            assert.isAtMost(report.bufferBytes + report.reducedBytes + report.copy.stagingBytes, wholeBytes / 2)
+            assert.strictEqual(report.stagedBytes, 0)
           }
           assert.isAtLeast(Math.max(...reports.map(({ waves }) => waves)), 2)
           assert.isAbove(Math.max(...reports.map(({ bufferBytes }) => bufferBytes)), 0)
@@ -360,28 +363,27 @@ describe("memory of an update", () => {
       ] as const) {
         for (const length of [1, 127, 128, 129, 1009]) {
           const tensors = [{ shape: [length, 2], from: "float32", to: "bfloat16" } as const]
-          const reports = yield* updated(specsOf(from, to, tensors), { bucketBytes: 2 ** 20, pieceBytes: 512 })
+          const reports = yield* updated(specsOf(from, to, tensors), { bucketBytes: 2 ** 20, waveBytes: 512 })
           for (const report of reports) assert.isAtMost(report.bufferBytes, 4 * 2 * 512)
         }
       }
     })
   )
 
-  it.live("contributions whose partners come in later waves are kept, and counted", () =>
+  it.live("contributions to one box come in one wave, from ranks of several groups too", () =>
     Effect.gen(function* () {
-      // Rank 3 contributes to both groups, so its parts come in later waves than those of ranks 1 and 2.
+      // Rank 3 contributes to both groups, ranks 1 and 2 to one each.
       const both = ["0-0,1-1,3-3", "0-0,2-2,3-3"].flatMap((ranks, group) =>
         specsOf(`3@${ranks}:P(sum)`, "1@4:R", Array(3).fill({ shape: [16] }), "etha").map((spec, at) => ({
           ...spec,
           name: `${group}.${at}`
         }))
       )
-      const [reducer] = yield* updated(both, { bucketBytes: 64, maxInFlight: 1 })
-      // Three channels, each with a wave under way and one being emptied, and a part that waits.
-      assert.strictEqual(reducer!.bufferLimit, (3 * 2 + 1) * 64)
-      assert.isAtMost(reducer!.bufferBytes, reducer!.bufferLimit)
-      assert.isAtLeast(reducer!.bufferBytes, 4 * 64)
-      assert.strictEqual(reducer!.waves, 6 + 6)
+      const [reducer] = yield* updated(both, { bucketBytes: 64, waveBytes: 64 })
+      // Two contributions to a box of either group, in the wave under way and in the one being emptied.
+      assert.strictEqual(reducer!.bufferBytes, 2 * 4 * 64)
+      // Six tensors in waves of one, of which a group needs three, and one wave of results.
+      assert.strictEqual(reducer!.waves, 6 + 1)
     })
   )
 
@@ -391,16 +393,111 @@ describe("memory of an update", () => {
       const plans = plansOf(specs)
       const outcomes = [0, 1, 2].map((round) => outcomeOf(plans, round))
       const ranks = yield* runCluster({ size: plans.length }, (rank) =>
-        Effect.gen(function* () {
-          const agreement = yield* agreeOnMeshPlan(plans[rank]!)
-          return yield* runRounds(plans, outcomes, rank, { agreement, memory: yield* makeUpdateMemory })
-        })
+        Effect.flatMap(makeUpdateMemory, (memory) => runRounds(plans, outcomes, rank, { memory }))
       )
       for (const { faults, reports } of ranks) {
         assert.deepStrictEqual(faults, [])
         assert.deepStrictEqual(
-          reports.map(({ copies }) => copies.map(({ reusedProgram }) => reusedProgram)),
-          [[false], [true], [true]]
+          reports.map(({ copy }) => copy.reusedProgram),
+          [false, true, true]
+        )
+      }
+    })
+  )
+})
+
+describe("an update that needs no memory", () => {
+  it.live("is one run whatever the buckets, and is known again", () =>
+    Effect.gen(function* () {
+      const specs = specsOf("2:S0", "2@2:S1", [{ shape: [64, 32] }, { shape: [7, 9] }])
+      const plans = plansOf(specs, 64)
+      const ranks = yield* runCluster({ size: plans.length }, (rank) =>
+        Effect.gen(function* () {
+          const plan = plans[rank]!
+          const { sources, targets } = yield* sidesOf(plan)
+          const [source, destination] = [dictOf(plan, sources), dictOf(plan, targets)]
+          return yield* Effect.forEach([0, 1, 2], (round) =>
+            Effect.gen(function* () {
+              setBytes(sources, (at) => shardValues(plan, at, round).bytes)
+              setBytes(targets, () => poisonByte)
+              const report = yield* executeReshardPlan(plan, source, destination)
+              assert.strictEqual(judge(outcomeOf(plans, round), rank, targets), undefined)
+              return report
+            })
+          )
+        })
+      )
+      for (const reports of ranks) {
+        assert.deepStrictEqual(
+          reports.map(({ waves, bufferBytes, stagedBytes, copy }) => [
+            waves,
+            bufferBytes,
+            stagedBytes,
+            copy.reusedProgram
+          ]),
+          [false, true, true].map((isReused) => [1, 0, 0, isReused])
+        )
+      }
+    })
+  )
+})
+
+describe("axes", () => {
+  it.live("that are permuted on the way arrive in the destination's order", () =>
+    Effect.gen(function* () {
+      const region = (...shape: ReadonlyArray<number>) => shape.map((length) => [0, length] as const)
+      const [rows, columns] = [6, 5]
+      const common = { paramName: "w", taskId: 0, wireDtype: "float32", axes: [1, 0] } as const
+      const tensor = (shape: ReadonlyArray<number>) => [
+        { name: "w", resolvedName: "w", shape, dtype: "float32" as const }
+      ]
+      const base = {
+        format: "tensorferry.reshard-plan",
+        version: 2,
+        aliases: [],
+        taskCount: 1,
+        rosterDigest: "x"
+      } as const
+      const plans: ReadonlyArray<ReshardPlan> = [
+        {
+          ...base,
+          rank: 0,
+          sourceTensors: tensor([rows, columns]),
+          destinationTensors: [],
+          sendOps: [
+            { ...common, peerRank: 1, isSend: true, mySlice: region(rows, columns), peerSlice: region(columns, rows) }
+          ],
+          recvOps: []
+        },
+        {
+          ...base,
+          rank: 1,
+          sourceTensors: [],
+          destinationTensors: tensor([columns, rows]),
+          sendOps: [],
+          recvOps: [
+            { ...common, peerRank: 0, isSend: false, mySlice: region(columns, rows), peerSlice: region(rows, columns) }
+          ]
+        }
+      ]
+      assert.deepStrictEqual(checkPlans(plans), [])
+      const wrong = plans.map((plan) => ({ ...plan, recvOps: plan.recvOps.map((op) => ({ ...op, axes: [0, 0] })) }))
+      assert.isNotEmpty(checkPlans(wrong))
+      for (const gather of [true, false]) {
+        const network = makeLoopbackNetwork()
+        yield* runCluster({ size: 2, driver: () => loopbackLayer(network, { gather }), stagingBytes: 64 }, (rank) =>
+          Effect.gen(function* () {
+            const engine = yield* TensorEngine
+            const held = yield* engine.allocate("float32", rank === 0 ? [rows, columns] : [columns, rows])
+            const values = new Float32Array(held.storage.bytes!.buffer, held.storage.bytes!.byteOffset, rows * columns)
+            for (const at of values.keys()) values[at] = rank === 0 ? at : -1
+            const dict = tensorDict([["w", held]])
+            yield* executeReshardPlan(plans[rank]!, rank === 0 ? dict : undefined, rank === 1 ? dict : undefined)
+            if (rank === 0) return
+            for (const [at, value] of values.entries()) {
+              assert.strictEqual(value, (at % rows) * columns + Math.floor(at / rows))
+            }
+          })
         )
       }
     })
@@ -427,8 +524,8 @@ it.live("progress is reported, hooks run once after the last byte, and earlier w
             })
           ]
         }
-        yield* executeMeshPlan(plan, dictOf(plan, sources), destination, {
-          maxInFlight: 1,
+        yield* executeReshardPlan(plan, dictOf(plan, sources), destination, {
+          waveBytes: 64,
           after: [{ await: Effect.sync(() => setBytes(sources, (at) => shardValues(plan, at, 0).bytes)) }],
           onProgress: (moved, total) => Effect.sync(() => void seen.push([moved, total]))
         })

@@ -31,7 +31,7 @@ describe("JSON form", () => {
     const [plan] = plans
     assert.isTrue(Result.isSuccess(decode(plan)))
     for (const wrong of [
-      { ...plan, version: 2 },
+      { ...plan, version: 3 },
       { ...plan, format: "other" },
       { ...plan, rank: -1 },
       { ...plan, taskCount: 1.5 },

@@ -22,10 +22,9 @@ import type { SourceChoice } from "../../src/ir/M2MMap.ts"
 import type { MeshPlan } from "../../src/ir/MeshPlan.ts"
 import { formatMeshLayout, parseMeshLayout } from "../../src/layout/MeshText.ts"
 import type { MeshLayout } from "../../src/layout/Placement.ts"
-import { executeMeshPlan, type MeshOptions } from "../../src/mesh/executeMeshPlan.ts"
-import { agreeOnMeshPlan } from "../../src/mesh/MeshAgreement.ts"
 import { indexLowering, lowerRank, type MeshTensorSpec } from "../../src/planner/Lowering.ts"
 import { planMesh } from "../../src/planner/MeshPlanner.ts"
+import { type ExecuteOptions, executeReshardPlan } from "../../src/reshard/executeReshardPlan.ts"
 import { TensorEngine } from "../../src/service/TensorEngine.ts"
 import { type Tensor, tensorBytes } from "../../src/tensor/Tensor.ts"
 import { tensorDict } from "../../src/tensor/TensorDict.ts"
@@ -154,23 +153,17 @@ export const runRounds = Effect.fnUntraced(function* (
   plans: ReadonlyArray<MeshPlan>,
   outcomes: ReadonlyArray<MeshOutcome>,
   rank: Rank,
-  options: MeshOptions = {},
+  options: ExecuteOptions = {},
   valuesOf: ValuesOf = shardValues
 ) {
   const plan = plans[rank]!
   const { sources, targets } = yield* sidesOf(plan)
-  const settled = yield* Effect.cached(agreeOnMeshPlan(plan, options))
   const faults: Array<string> = []
   const reports = yield* Effect.forEach(outcomes, (outcome, round) =>
     Effect.gen(function* () {
       setBytes(sources, (at) => valuesOf(plan, at, round).bytes)
       setBytes(targets, () => poisonByte)
-      // The first round settles the plan by itself, later ones by what was settled before.
-      const agreement = options.agreement ?? (round === 0 ? undefined : yield* settled)
-      const report = yield* executeMeshPlan(plan, dictOf(plan, sources), dictOf(plan, targets), {
-        ...options,
-        ...(agreement === undefined ? {} : { agreement })
-      })
+      const report = yield* executeReshardPlan(plan, dictOf(plan, sources), dictOf(plan, targets), options)
       const fault = judge(outcome, rank, targets)
       if (fault !== undefined) faults.push(`round ${round}: ${fault}`)
       for (const [at, source] of sources.entries()) {

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+/**
+ * Writes what a rank of a job holds at the end: its file, read back and proved, and the manifest of all files.
+ *
+ * Invariant: the output folder gets its name only after every rank has written and proved its file.
+ */
+import { createHash } from "node:crypto"
+import { mkdir, rename, rm } from "node:fs/promises"
+import * as path from "node:path"
+import { fullRegion } from "@tensorferry/core/base/Region"
+import { syncFolder, systemCall, writeFully } from "@tensorferry/core/checkpoint/FileAccess"
+import { openSafetensors } from "@tensorferry/core/checkpoint/Safetensors"
+import { stageFile, stageSafetensors, tensorSource } from "@tensorferry/core/checkpoint/SafetensorsWriter"
+import { exchangePayloads, jsonPayloads } from "@tensorferry/core/group/Exchange"
+import type { ModelLayout } from "@tensorferry/core/layout/ModelLayout"
+import { ProcessGroup, type ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
+import { inSpan } from "@tensorferry/core/service/Spans"
+import { boundedRegions } from "@tensorferry/model/BoundedRegions"
+import { convertedRules } from "@tensorferry/model/conversion"
+import { byteCount, digestOf, type HeldTensor, makeScratch, type ReportProgress } from "@tensorferry/model/HeldTensors"
+import { encodeManifest, manifestFileName, ShardFile, type ShardTensor } from "@tensorferry/model/Manifest"
+import type { Model } from "@tensorferry/model/Model"
+import { modelError } from "@tensorferry/model/ModelError"
+import * as Effect from "effect/Effect"
+import * as Result from "effect/Result"
+import * as Schema from "effect/Schema"
+import type { JobSpec } from "./JobSpec.ts"
+
+/** Other ranks may still be writing into the folder when it is removed. */
+const removal = { recursive: true, force: true, maxRetries: 20, retryDelay: 50 } as const
+
+/** The folder that ranks write into, made by rank 0 and removed with the scope where it got no name. */
+export const makeOutput = (group: ProcessGroupShape, out: JobSpec["out"]) =>
+  out === null || group.rank !== 0
+    ? Effect.void
+    : Effect.acquireRelease(
+        systemCall("WriteFailed", out.temporary, "create the output folder", () =>
+          mkdir(out.temporary, { mode: 0o755 })
+        ),
+        () => Effect.ignore(Effect.tryPromise(() => rm(out.temporary, removal)))
+      )
+
+const fileNameOf = (layout: ModelLayout, rank: number): string =>
+  layout.ranks.length === 1
+    ? "model.safetensors"
+    : `rank-${String(rank - layout.ranks[0]!).padStart(5, "0")}.safetensors`
+
+/** Writes this rank's file into the temporary folder and reads it back; describes it for the manifest. */
+const writeTensors = Effect.fnUntraced(function* (
+  folder: string,
+  layout: ModelLayout,
+  model: Model,
+  group: ProcessGroupShape,
+  held: ReadonlyArray<HeldTensor>,
+  verified: ReadonlyMap<string, string>,
+  progress: ReportProgress
+) {
+  const name = fileNameOf(layout, group.rank)
+  const file = path.join(folder, name)
+  const sources = yield* Effect.forEach(held, ({ local, tensor }) =>
+    Effect.fromResult(tensorSource(local.name, tensor))
+  )
+  const total = byteCount(held)
+  yield* progress("write", 0, total)
+  yield* group.keepAlive(
+    Effect.scoped(Effect.flatMap(stageSafetensors(file, sources, model.metadata), (staged) => staged.commit))
+  )
+  const written = yield* openSafetensors(file)
+  const scratch = makeScratch()
+  const tensors: Array<ShardTensor> = []
+  for (const { local, bytes } of held) {
+    const digest = verified.get(local.name) ?? (yield* digestOf(group, bytes))
+    const hash = createHash("sha256")
+    for (const portion of boundedRegions(local.dtype, fullRegion(local.shape))) {
+      const back = scratch(portion.end - portion.start)
+      yield* written.readRegion(local.name, portion.region, back)
+      hash.update(back)
+      yield* group.reportProgress
+    }
+    if (hash.digest("hex") !== digest) {
+      return yield* modelError("Different", {
+        rank: group.rank,
+        paramName: local.name,
+        file,
+        op: "write",
+        detail: "What was read back from the file is not what was written.",
+        remedy: "Check the disk."
+      })
+    }
+    tensors.push({ name: local.name, shape: local.shape, pieces: local.pieces, digest })
+  }
+  yield* progress("write", total, total)
+  return { file: name, rank: group.rank - layout.ranks[0]!, tensors } satisfies ShardFile
+})
+
+const shardPayloads = jsonPayloads(Schema.NullOr(ShardFile))
+
+/** Rank 0 writes the manifest and gives the folder its name, after all files are in it. */
+const publish = Effect.fnUntraced(function* (
+  spec: JobSpec,
+  out: { readonly folder: string; readonly temporary: string },
+  layout: ModelLayout,
+  model: Model,
+  group: ProcessGroupShape,
+  shard: ShardFile | null
+) {
+  // Only rank 0 reads what all have written.
+  const payloads = group.rank === 0 ? shardPayloads : { ...shardPayloads, decodeAll: () => Result.succeed([]) }
+  const written = yield* exchangePayloads(group, "written shards", payloads, shard).pipe(
+    Effect.catchTag("UnreadableAnswer", ({ rank }) =>
+      Effect.fail(
+        modelError("InvalidManifest", {
+          rank: group.rank,
+          file: out.temporary,
+          op: "write",
+          detail: `Rank ${rank} described its shard in a form that this version cannot read.`,
+          remedy: "Run the same version on all ranks."
+        })
+      )
+    )
+  )
+  if (group.rank === 0) {
+    const shards = written.filter((one) => one !== null)
+    const manifest = yield* encodeManifest({
+      format: "tensorferry.checkpoint",
+      version: 2,
+      layout: spec.to,
+      rules: convertedRules(spec.rules, spec.conversion),
+      metadata: Object.fromEntries(model.metadata),
+      tensors: layout.tensors.map(({ name, dtype, shape }) => ({ name, dtype, shape })),
+      shards
+    })
+    const bytes = new TextEncoder().encode(`${manifest}\n`)
+    const file = path.join(out.temporary, manifestFileName)
+    yield* Effect.scoped(
+      Effect.flatMap(
+        stageFile(file, bytes.length, (handle) => writeFully(file, handle, bytes, 0)),
+        (staged) => staged.commit
+      )
+    )
+    yield* systemCall("WriteFailed", out.folder, "give the output folder its name", () =>
+      rename(out.temporary, out.folder)
+    )
+    yield* syncFolder(path.dirname(out.folder))
+  }
+  yield* group.barrier("output published")
+})
+
+/** Writes this rank's file and, with the other ranks, gives the folder its name. */
+export const writeOutput = Effect.fnUntraced(function* (
+  spec: JobSpec,
+  layout: ModelLayout,
+  model: Model,
+  held: ReadonlyArray<HeldTensor>,
+  verified: ReadonlyMap<string, string>,
+  progress: ReportProgress
+) {
+  if (spec.out === null) return
+  const group = yield* ProcessGroup
+  const written = held.filter(({ local }) => local.isPrimary && local.storedAs === local.name)
+  // The first rank writes even an empty model.
+  const shard =
+    written.length > 0 || group.rank === layout.ranks[0]
+      ? yield* writeTensors(spec.out.temporary, layout, model, group, written, verified, progress)
+      : null
+  yield* inSpan(publish(spec, spec.out, layout, model, group, shard), "job.commit")
+})

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+/** One rank's part of a job of either kind, before any memory is taken. */
+import type { Shape } from "@tensorferry/core/base/Region"
+import type { LocalTensor } from "@tensorferry/core/layout/ModelLayout"
+import type { EstimateOptions } from "@tensorferry/core/planner/Estimate"
+import type { AnyPlan } from "@tensorferry/core/planner/MeshOps"
+import type { TensorDict } from "@tensorferry/core/tensor/TensorDict"
+import type { ReshardTransform } from "@tensorferry/core/transform/ReshardTransform"
+import type { HeldTensor, ReportProgress } from "@tensorferry/model/HeldTensors"
+import type { Model } from "@tensorferry/model/Model"
+import type { ModelError } from "@tensorferry/model/ModelError"
+import type * as Effect from "effect/Effect"
+import type { writeOutput } from "./Output.ts"
+
+export interface PreparedJob {
+  readonly plan: AnyPlan
+  /** What the rank loads, and what it ends up with. */
+  readonly source: ReadonlyArray<LocalTensor>
+  readonly destination: ReadonlyArray<LocalTensor>
+  /** Both sides under the names of the plan. */
+  readonly dicts: (
+    source: ReadonlyArray<HeldTensor>,
+    destination: ReadonlyArray<HeldTensor>
+  ) => Effect.Effect<readonly [TensorDict | undefined, TensorDict | undefined], ModelError>
+  readonly transform?: ReshardTransform
+  /** What the result must be, bit by bit. */
+  readonly proof: Model
+  readonly estimate: EstimateOptions
+  /** The tensor that a parameter of the plan is a view of, and the shape of all of it. */
+  readonly tensorOf: (paramName: string) => string
+  readonly shapeOf: (local: LocalTensor) => Shape
+  /** Writes the result, where the job has an output. */
+  readonly write?: (
+    held: ReadonlyArray<HeldTensor>,
+    verified: ReadonlyMap<string, string>,
+    progress: ReportProgress
+  ) => ReturnType<typeof writeOutput>
+}
