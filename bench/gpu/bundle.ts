@@ -104,7 +104,9 @@ for (const set of ["megatron_plans", "dtype_casts", "mxfp8"]) {
 // The Python side of the bus, and the library that its queues need, which machines with GPUs seldom have.
 const busData = path.join(folder, "data/bus")
 mkdirSync(busData)
-copyFileSync(path.join(root, "bench/gpu/bus_torch.py"), path.join(busData, "bus_torch.py"))
+for (const file of ["bus_torch.py", "bus_weights.py"]) {
+  copyFileSync(path.join(root, "bench/gpu", file), path.join(busData, file))
+}
 for (const file of ["bus_client.py", "lmdb_fallback.py"]) {
   copyFileSync(path.join(root, "packages/bus/test/fixtures", file), path.join(busData, file))
 }

@@ -46,13 +46,15 @@ const limitSeconds = 240
 
 const python = process.env.TENSORFERRY_PYTHON ?? "python3"
 
-/** Why the check cannot run, or undefined. */
-export const busProblem = (onGpu: boolean): string | undefined => {
-  const asked = onGpu ? "import torch; print(torch.cuda.device_count())" : "import torch; print(2)"
+/** Why the check cannot run on so many devices, or undefined. */
+export const busProblem = (onGpu: boolean, devices = 2): string | undefined => {
+  const asked = onGpu ? "import torch; print(torch.cuda.device_count())" : `import torch; print(${devices})`
   const found = spawnSync(python, ["-c", asked], { encoding: "utf8" })
   if (found.error !== undefined) return `${python} cannot be run: ${found.error.message}`
   if (found.status !== 0) return `${python} has no usable torch: ${found.stderr.trim().split("\n").at(-1)}`
-  return Number(found.stdout) >= 2 ? undefined : `torch sees ${found.stdout.trim()} GPUs; the check needs 2`
+  return Number(found.stdout) >= devices
+    ? undefined
+    : `torch sees ${found.stdout.trim()} GPUs; the check needs ${devices}`
 }
 
 interface Started {
@@ -83,7 +85,15 @@ const startProcess = (command: string, args: ReadonlyArray<string>, env: NodeJS.
   return { child, lines, errors: () => errors, firstLine, ended }
 }
 
-const runBackend = async (check: BusCheck, backend: string): Promise<BusResult> => {
+/** What the two Python processes run, and where. */
+interface Clients {
+  readonly script: string
+  readonly deviceOf: (rank: number) => number
+  /** Behind the stem, the sides and the device; `folder` is the agents'. */
+  readonly args: (folder: string) => ReadonlyArray<string>
+}
+
+const runBackend = async (check: BusCheck, backend: string, pair: Clients): Promise<BusResult> => {
   const folder = mkdtempSync(path.join(tmpdir(), "tensorferry-bus-"))
   const started: Array<Started> = []
   const limit = setTimeout(() => {
@@ -96,7 +106,7 @@ const runBackend = async (check: BusCheck, backend: string): Promise<BusResult> 
     const agents = [0, 1].map((rank) => {
       const options = [
         ...["--rank", String(rank), "--folder", folder, "--store", store, "--backend", backend, "--deadline", "60"],
-        ...(check.onGpu ? ["--device", String(rank)] : []),
+        ...(check.onGpu ? ["--device", String(pair.deviceOf(rank))] : []),
         ...(rank === 0 ? ["--serve"] : [])
       ]
       return startProcess(check.program[0]!, [...check.program.slice(1), "agent", ...options], env)
@@ -105,10 +115,10 @@ const runBackend = async (check: BusCheck, backend: string): Promise<BusResult> 
     await Promise.all(agents.map(({ firstLine }) => firstLine))
     const clients = (["a", "b"] as const).map((side, rank) => {
       const args = [
-        path.join(check.data, "bus_torch.py"),
+        path.join(check.data, pair.script),
         path.join(folder, `agent_rank${rank}`),
-        ...[side, side === "a" ? "b" : "a", check.onGpu ? `cuda:${rank}` : "cpu"],
-        ...[check.batches, check.rounds, check.megabytes].map(String)
+        ...[side, side === "a" ? "b" : "a", check.onGpu ? `cuda:${pair.deviceOf(rank)}` : "cpu"],
+        ...pair.args(folder)
       ]
       return startProcess(python, args, env)
     })
@@ -140,7 +150,20 @@ const runBackend = async (check: BusCheck, backend: string): Promise<BusResult> 
 
 /** By backend, in their order. */
 export const checkBus = async (check: BusCheck): Promise<ReadonlyArray<readonly [string, BusResult]>> => {
+  const pair: Clients = {
+    script: "bus_torch.py",
+    deviceOf: (rank) => rank,
+    args: () => [check.batches, check.rounds, check.megabytes].map(String)
+  }
   const results: Array<readonly [string, BusResult]> = []
-  for (const backend of check.backends) results.push([backend, await runBackend(check, backend)])
+  for (const backend of check.backends) results.push([backend, await runBackend(check, backend, pair)])
   return results
 }
+
+/** Updates of a whole model on one device, beside what PyTorch's users do without the bus. */
+export const measureBusWeights = (check: BusCheck, backend: string, shrink: number): Promise<BusResult> =>
+  runBackend(check, backend, {
+    script: "bus_weights.py",
+    deviceOf: () => 0,
+    args: (folder) => [String(check.rounds), String(shrink), folder]
+  })

@@ -3,7 +3,7 @@
  * Proves and measures this package on the GPUs of a machine: `node main.js [--out FOLDER] [--only STAGE,...] [--simulator FILE]`.
  *
  * Stages: host (host kernels of this processor), facts, engine, replay, ways (of queueing replay copies), quantize, conformance,
- * golden, reshard, repeats, bus, sanitizer. The first six need one device. Each writes what it found to `results.json` in the folder as soon as it has ended; tables come last.
+ * golden, reshard, repeats, bus, weights (a model through the bus), sanitizer. The first six and weights need one device. Each writes what it found to `results.json` in the folder as soon as it has ended; tables come last.
  */
 import { spawnSync } from "node:child_process"
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs"
@@ -21,7 +21,7 @@ import { checkCasts, RecordedCasts } from "@tensorferry/golden/dtypeCasts"
 import { type CaseResult, combineOutcomes, runTensorEngineCases } from "@tensorferry/testing"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
-import { agentMain, busProblem, checkBus } from "./bus.ts"
+import { agentMain, busProblem, checkBus, measureBusWeights } from "./bus.ts"
 import { type JobResult, runJob } from "./jobs.ts"
 import { driftPer100 } from "./numbers.ts"
 import { goldenQuantize, measureQuantize } from "./quantize.ts"
@@ -309,6 +309,17 @@ const stages: { readonly [name: string]: () => Promise<void> } = {
       tell(`bus ${backend}, PyTorch, ${batches * rounds} transfers both ways: ${passed ? "passed" : "failed"}`)
       for (const line of lines) tell(`  ${line.slice(0, 1500)}`)
     }
+  },
+  weights: async () => {
+    const onGpu = simulator === undefined
+    const problem = busProblem(onGpu, 1)
+    if (problem !== undefined) return tell(`weights: skipped: ${problem}`)
+    const backend = onGpu ? "auto" : "torch-copy"
+    const check = { program, data: data("bus"), onGpu, backends: [], batches: 1, rounds: 2 + rounds, megabytes: 0 }
+    const { passed, lines, facts } = await measureBusWeights(check, backend, onGpu ? shrink : Math.max(shrink, 16))
+    report.weights = { passed, facts }
+    tell(`weights: llama-8b, PyTorch to PyTorch through two agents: ${passed ? "passed" : "failed"}`)
+    for (const line of lines) tell(`  ${line.slice(0, 1500)}`)
   },
   sanitizer: async () => {
     for (const tool of ["memcheck", "racecheck"]) {
