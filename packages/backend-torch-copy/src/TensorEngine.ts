@@ -112,7 +112,7 @@ export const make = Effect.fnUntraced(function* (
 
   const checkFill = makeFillCheck(errors, checks.checkMove)
 
-  const checkQuantize = makeQuantizeCheck(refusal, checks.checkMove)
+  const checkQuantize = makeQuantizeCheck(refusal, checks)
 
   const blockScaling = (op: "quantize" | "dequantize", plain: Tensor, quantized: QuantizedTensor) =>
     checkedWork(

@@ -60,7 +60,7 @@ export const makeChecks = (addon: Addon) => {
     )
   }
 
-  const { checkMove, checkApart } = makeMoveChecks(refusal, memoryFault)
+  const { checkTensor, checkMove, checkApart } = makeMoveChecks(refusal, memoryFault)
 
   const [dstScan, srcScan] = [new ViewScan(), new ViewScan()]
 
@@ -149,7 +149,7 @@ export const makeChecks = (addon: Addon) => {
     return Result.succeed({ table: table.table, pins, isOfRegions })
   }
 
-  return { checkMove, checkApart, checkBatch }
+  return { checkTensor, checkMove, checkApart, checkBatch }
 }
 
 /** What native work over these tensors must pin. */

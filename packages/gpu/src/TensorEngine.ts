@@ -134,7 +134,7 @@ export const make = Effect.fnUntraced(function* (
 
   const checkFill = makeFillCheck(errors, checks.checkMove)
 
-  const checkQuantize = makeQuantizeCheck(refusal, checks.checkMove)
+  const checkQuantize = makeQuantizeCheck(refusal, checks)
 
   const scalings = makeScalingLists()
 

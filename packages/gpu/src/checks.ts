@@ -80,7 +80,7 @@ export const makeChecks = (gpu: Gpu) => {
     return region instanceof DeviceRegion ? deviceFault(op, tensor, region) : hostFault(op, tensor)
   }
 
-  const { checkMove, checkApart } = makeMoveChecks(refusal, memoryFault)
+  const { checkTensor, checkMove, checkApart } = makeMoveChecks(refusal, memoryFault)
 
   const [dstScan, srcScan] = [new ViewScan(), new ViewScan()]
 
@@ -140,7 +140,7 @@ export const makeChecks = (gpu: Gpu) => {
       return dstScan.elements === 0 ? [] : [{ address: addressOf(tensor), byteLength: dstScan.byteSpan }]
     })
 
-  return { checkMove, checkApart, checkBatch, pinsOf, memoryFault }
+  return { checkTensor, checkMove, checkApart, checkBatch, pinsOf, memoryFault }
 }
 
 export type Checks = ReturnType<typeof makeChecks>

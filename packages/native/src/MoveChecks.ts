@@ -9,7 +9,7 @@ import { equalShapes, formatShape } from "@tensorferry/core/base/Region"
 import { type ReduceOp, type TensorError, type TensorReason, tensorError } from "@tensorferry/core/service/TensorEngine"
 import { cpu } from "@tensorferry/core/tensor/Device"
 import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
-import { byteMove, type Move, type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
+import { byteMove, type Move, sharesElements, type Tensor, tensorFault } from "@tensorferry/core/tensor/Tensor"
 import * as Result from "effect/Result"
 import { addressOf } from "./MoveTable.ts"
 import { ViewScan } from "./ViewScan.ts"
@@ -40,17 +40,6 @@ export const refusalOf =
 /** Type and shape, as `float32[2,3]`. */
 export const describeTensor = (tensor: Tensor): string => `${tensor.dtype}${formatShape(tensor.shape)}`
 
-/** A view made by hand may leave its storage. */
-const leavesStorage = ({ storage, dtype, shape, strides, byteOffset }: Tensor): string | undefined => {
-  if (shape.length > 255) return `${shape.length} dimensions are too many`
-  const view = tensorView(storage, dtype, shape, { strides, byteOffset })
-  return Result.isSuccess(view) ? undefined : view.failure.detail
-}
-
-/** True where two indices name the same bytes because a dimension does not advance. */
-const repeatsElements = ({ shape, strides }: Tensor): boolean =>
-  !shape.includes(0) && shape.some((length, dim) => length > 1 && strides[dim] === 0)
-
 /** Whether two shapes are the same; for the usual move, where a call per dimension would cost as much as the copy. */
 export const equalLengths = (a: ReadonlyArray<number>, b: ReadonlyArray<number>): boolean => {
   if (a.length !== b.length) return false
@@ -68,7 +57,8 @@ export const isPlainMove = ({ dst, src }: Move, dstScan: ViewScan, srcScan: View
   if (isSubByte(dst.dtype) || dst.shape.length > maxDimensions || !equalLengths(dst.shape, src.shape)) return false
   dstScan.read(dst)
   srcScan.read(src)
-  return dstScan.isSound && srcScan.isSound && dstScan.elements > 0 && !dstScan.repeats
+  if (!(dstScan.isSound && srcScan.isSound && dstScan.elements > 0)) return false
+  return dstScan.isNested || !sharesElements(dst)
 }
 
 /** `memoryFault` says whether the memory of a tensor is the engine's to read, or to write. */
@@ -78,12 +68,12 @@ export const makeMoveChecks = (
 ) => {
   const [dstScan, srcScan] = [new ViewScan(), new ViewScan()]
 
-  const tensorFault = (op: string, tensor: Tensor, isWritten: boolean): TensorError | undefined => {
+  const faultOf = (op: string, tensor: Tensor, isWritten: boolean): TensorError | undefined => {
     if (tensor.storage.isFreed()) {
       return refusal("FreedStorage", op, `The storage of ${describeTensor(tensor)} was freed.`)
     }
-    const outside = leavesStorage(tensor)
-    if (outside !== undefined) return refusal("InvalidRequest", op, `The tensor leaves its storage: ${outside}.`)
+    const fault = tensorFault(tensor, isWritten)
+    if (fault !== undefined) return refusal("InvalidRequest", op, `${describeTensor(tensor)} cannot be used: ${fault}.`)
     return memoryFault(op, tensor, isWritten)
   }
 
@@ -100,12 +90,7 @@ export const makeMoveChecks = (
   }
 
   const moveFault = (op: string, move: Move): TensorError | undefined =>
-    tensorFault(op, move.dst, true) ??
-    tensorFault(op, move.src, false) ??
-    shapeFault(op, move) ??
-    (repeatsElements(move.dst)
-      ? refusal("InvalidRequest", op, `${describeTensor(move.dst)} repeats elements and cannot be written to.`)
-      : undefined)
+    faultOf(op, move.dst, true) ?? faultOf(op, move.src, false) ?? shapeFault(op, move)
 
   /** The move in whole bytes, or why it cannot be done. */
   const checkMove = (op: string, move: Move): Checked<Move> => {
@@ -128,7 +113,7 @@ export const makeMoveChecks = (
         : Result.succeed(checked)
     })
 
-  return { checkMove, checkApart }
+  return { checkTensor: faultOf, checkMove, checkApart }
 }
 
 /** `checkApart` checks a move and that its sides do not meet. */

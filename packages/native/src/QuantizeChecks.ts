@@ -15,9 +15,9 @@ import {
   recipeFault,
   scaleShapeOf
 } from "@tensorferry/core/tensor/QuantizedTensor"
-import type { Move, Tensor } from "@tensorferry/core/tensor/Tensor"
+import type { Tensor } from "@tensorferry/core/tensor/Tensor"
 import * as Result from "effect/Result"
-import { type Checked, describeTensor, type Refusal } from "./MoveChecks.ts"
+import { type Checked, describeTensor, type makeMoveChecks, type Refusal } from "./MoveChecks.ts"
 
 /** Types that block scaling converts from and to. */
 export const quantizableTypes: ReadonlySet<DType> = new Set<DType>(["bfloat16", "float16", "float32"])
@@ -64,11 +64,14 @@ const meet = (a: Tensor, b: Tensor): boolean => {
 }
 
 /**
- * `checkMove` is the engine's own check of one move. Regions are held apart by the span from their first to their last
+ * `checkMove` and `checkTensor` are the engine's own checks. Regions are held apart by the span from their first to their last
  * byte: data and scales that lie interleaved in one range of memory are refused too.
  */
 export const makeQuantizeCheck =
-  (refusal: Refusal, checkMove: (op: string, move: Move) => Checked<Move>) =>
+  (
+    refusal: Refusal,
+    { checkMove, checkTensor }: Pick<ReturnType<typeof makeMoveChecks>, "checkMove" | "checkTensor">
+  ) =>
   (op: "quantize" | "dequantize", plain: Tensor, quantized: QuantizedTensor): Checked<void> => {
     const fault = quantizedFault(plain, quantized)
     if (fault !== undefined) return Result.fail(refusal(fault.tag, op, fault.detail))
@@ -76,9 +79,8 @@ export const makeQuantizeCheck =
     const [first, second] = op === "quantize" ? [data, plain] : [plain, data]
     const whole = checkMove(op, { dst: first, src: second })
     if (Result.isFailure(whole)) return Result.fail(whole.failure)
-    // The same view on both sides: read or written, its own shape fits.
-    const scales = checkMove(op, op === "quantize" ? { dst: scale, src: scale } : { dst: scale, src: scale })
-    if (Result.isFailure(scales)) return Result.fail(scales.failure)
+    const scaleFault = checkTensor(op, scale, op === "quantize")
+    if (scaleFault !== undefined) return Result.fail(scaleFault)
     if (plain.shape.includes(0)) return Result.succeed(undefined)
     const written = op === "quantize" ? [data, scale] : [plain]
     for (const dst of written) {

@@ -6,6 +6,7 @@
  * would cost as much as the copy. `isSound` promises that every element lies inside the storage.
  */
 import { bitsOf } from "@tensorferry/core/base/DType"
+import { dimensionLimit } from "@tensorferry/core/base/Region"
 import type { Tensor } from "@tensorferry/core/tensor/Tensor"
 
 export class ViewScan {
@@ -13,8 +14,8 @@ export class ViewScan {
   elements = 0
   /** The elements lie densely in row-major order. */
   isDense = false
-  /** Two indices name the same bytes, because a dimension does not advance. */
-  repeats = false
+  /** Every dimension steps over all behind it, so that no two indices name the same element. */
+  isNested = false
   /** False also where deciding needs more care than a fast pass takes. */
   isSound = false
   /** Bytes from the first to behind the last element. */
@@ -26,15 +27,15 @@ export class ViewScan {
     let elements = 1
     let last = 1
     let isDense = true
-    let repeats = false
-    let isSound = strides.length === shape.length && shape.length < 256
+    let isNested = true
+    let isSound = strides.length === shape.length && shape.length <= dimensionLimit
     for (let dim = shape.length - 1; dim >= 0; dim--) {
       const length = shape[dim]!
       const stride = strides[dim]!
       isSound &&= length >= 0 && stride >= 0
       if (length !== 1) {
         isDense &&= stride === elements
-        repeats ||= stride === 0
+        isNested &&= stride >= last
       }
       elements *= length
       last += (length - 1) * stride
@@ -42,7 +43,7 @@ export class ViewScan {
     const byteSpan = Math.ceil((last * bits) / 8)
     this.elements = elements
     this.isDense = isDense
-    this.repeats = repeats
+    this.isNested = isNested
     this.byteSpan = byteSpan
     this.isSound =
       isSound &&

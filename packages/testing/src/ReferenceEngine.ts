@@ -18,7 +18,7 @@ import {
 import { type Device, equalDevices, formatDevice } from "@tensorferry/core/tensor/Device"
 import { mxBlockSize, type QuantizedTensor } from "@tensorferry/core/tensor/QuantizedTensor"
 import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
-import { byteMove, type Move, type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
+import { byteMove, type Move, type Tensor, tensorFault, tensorView } from "@tensorferry/core/tensor/Tensor"
 import { quantizedFault } from "@tensorferry/native/QuantizeChecks"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
@@ -73,7 +73,7 @@ const outOfMemory = (byteLength: number, detail: string): TensorError =>
 type Checked<A> = Result.Result<A, TensorError>
 
 /** All that a tensor must be before its bytes are touched. */
-const checkTensor = (op: string, family: string, tensor: Tensor): Checked<void> => {
+const checkTensor = (op: string, family: string, tensor: Tensor, isWritten: boolean): Checked<void> => {
   if (tensor.storage.isFreed()) {
     return Result.fail(
       tensorError("FreedStorage", {
@@ -94,16 +94,16 @@ const checkTensor = (op: string, family: string, tensor: Tensor): Checked<void> 
   }
   if (tensor.storage.bytes === undefined)
     return Result.fail(invalid(op, `The storage of ${describe(tensor)} has no bytes that the host can see.`))
-  const view = tensorView(tensor.storage, tensor.dtype, tensor.shape, tensor)
-  return Result.isSuccess(view)
+  const fault = tensorFault(tensor, isWritten)
+  return fault === undefined
     ? Result.succeed(undefined)
-    : Result.fail(invalid(op, `The tensor leaves its storage: ${view.failure.detail}.`))
+    : Result.fail(invalid(op, `${describe(tensor)} cannot be used: ${fault}.`))
 }
 
 /** A move in whole bytes, or why it cannot be done. */
 const checkMove = (op: string, family: string, move: Move): Checked<Move> => {
   for (const tensor of [move.dst, move.src]) {
-    const checked = checkTensor(op, family, tensor)
+    const checked = checkTensor(op, family, tensor, tensor === move.dst)
     if (Result.isFailure(checked)) return Result.fail(checked.failure)
   }
   const { dst, src } = move
@@ -196,7 +196,7 @@ const checkQuantized = (
 ): Checked<void> => {
   const { data, scale } = quantized
   for (const tensor of [plain, data, scale]) {
-    const checked = checkTensor(op, family, tensor)
+    const checked = checkTensor(op, family, tensor, (tensor === plain) === (op === "dequantize"))
     if (Result.isFailure(checked)) return checked
   }
   const fault = quantizedFault(plain, quantized)

@@ -18,8 +18,11 @@ export type Interval = readonly [start: number, stop: number]
 export const Region = Schema.Array(Interval)
 export type Region = ReadonlyArray<Interval>
 
+/** Dimensions of a tensor, as many as PyTorch has. Whatever reads shapes refuses more: each costs memory, and holds no bytes. */
+export const dimensionLimit = 64
+
 /** Lengths per dimension. */
-export const Shape = Schema.Array(Index)
+export const Shape = Schema.Array(Index).check(Schema.isMaxLength(dimensionLimit))
 export type Shape = ReadonlyArray<number>
 
 /** Indices of a half-open interval. */
@@ -41,8 +44,9 @@ export const regionShape = (region: Region): Shape => region.map(lengthOf)
 /** Number of elements; 1 for a scalar. The caller checks shapes against `isRepresentable` first. */
 export const elementCount = (shape: Shape): number => shape.reduce((product, length) => product * length, 1)
 
-/** False where the number of elements or its square of bytes cannot be an exact integer (2^53). */
+/** False where there are too many dimensions, or the number of bits cannot be an exact integer (2^53). */
 export const isRepresentable = (shape: Shape, bitsPerElement: number): boolean => {
+  if (shape.length > dimensionLimit) return false
   if (shape.includes(0)) return shape.every((length) => Number.isSafeInteger(length) && length >= 0)
   let product = 1
   for (const length of shape) {
@@ -100,8 +104,9 @@ export const chunkInterval = (length: number, parts: number, index: number): Int
   return [Math.min(length, index * size), Math.min(length, (index + 1) * size)]
 }
 
-/** As `[2,8]`. */
-export const formatShape = (shape: Shape): string => `[${shape.join(",")}]`
+/** As `[2,8]`; of more dimensions than a tensor has, only how many. */
+export const formatShape = (shape: Shape): string =>
+  shape.length > dimensionLimit ? `[${shape.length} dimensions]` : `[${shape.join(",")}]`
 
 /** As `[0:2, 4:8]`. */
 export const formatRegion = (region: Region): string =>

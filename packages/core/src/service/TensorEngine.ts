@@ -14,7 +14,8 @@
  *   so the same operands give the same bits on every device.
  * - An Effect ends when the work is done and visible to the host. Work submitted before a failure may have happened;
  *   destinations of a failed batch hold unspecified bytes.
- * - Freed storage, regions outside their storage, unequal shapes and unsupported types are refused before any byte moves.
+ * - Freed storage, regions outside their storage, destinations whose elements share memory (see `sharesElements`), unequal
+ *   shapes and unsupported types are refused before any byte moves.
  */
 import * as Context from "effect/Context"
 import type * as Effect from "effect/Effect"

@@ -8,6 +8,7 @@
 import * as Result from "effect/Result"
 import { bitsOf, byteLengthOf, type DType, isSubByte } from "../base/DType.ts"
 import {
+  dimensionLimit,
   elementCount,
   formatRegion,
   formatShape,
@@ -18,7 +19,7 @@ import {
   rowMajorStrides,
   type Shape
 } from "../base/Region.ts"
-import type { Device } from "./Device.ts"
+import { type Device, equalDevices, formatDevice } from "./Device.ts"
 import type { Storage } from "./Storage.ts"
 
 export interface Tensor {
@@ -55,6 +56,7 @@ export const tensorView = (
   const bits = bitsOf(dtype)
   const strides = options.strides ?? rowMajorStrides(shape)
   const byteOffset = options.byteOffset ?? 0
+  if (shape.length > dimensionLimit) return fault(`${shape.length} dimensions exceed the limit of ${dimensionLimit}`)
   if (!isRepresentable(shape, bits)) return fault(`shape ${formatShape(shape)} of ${dtype} exceeds 2^53 bits`)
   if (strides.length !== shape.length) return fault(`${strides.length} strides for ${shape.length} dimensions`)
   if (strides.some((stride) => !Number.isSafeInteger(stride) || stride < 0)) {
@@ -112,6 +114,53 @@ export const isContiguous = (tensor: Tensor): boolean => {
     expected *= length
   }
   return true
+}
+
+/** Steps of the search of `sharesElements`. */
+const searchSteps = 10_000
+
+/**
+ * True where two indices of the view name the same element, as with a stride of 0: written to, such a tensor holds whatever
+ * came last. Exact, except that strides which a long search does not tell apart count as sharing.
+ */
+export const sharesElements = ({ shape, strides }: Pick<Tensor, "shape" | "strides">): boolean => {
+  if (shape.includes(0)) return false
+  const dims = shape
+    .map((length, dim) => ({ most: length - 1, stride: strides[dim]!, reach: 0 }))
+    .filter(({ most }) => most > 0)
+    .sort((a, b) => b.stride - a.stride)
+  let reach = 0
+  let isNested = true
+  for (const dim of dims.toReversed()) {
+    dim.reach = reach
+    isNested &&= dim.stride > reach
+    reach += dim.most * dim.stride
+  }
+  if (isNested || dims.at(-1)!.stride === 0) return !isNested
+  let left = searchSteps
+  /** Whether indices that differ before dimension `at` by `offset` elements, or not at all, can be made to meet. */
+  const meets = (at: number, offset: number, differs: boolean): boolean => {
+    if (at === dims.length) return differs && offset === 0
+    const { most, stride, reach } = dims[at]!
+    const last = Math.min(most, Math.floor((reach - offset) / stride))
+    for (let by = Math.max(differs ? -most : 0, Math.ceil((-reach - offset) / stride)); by <= last; by++) {
+      if (left-- <= 0 || meets(at + 1, offset + by * stride, differs || by > 0)) return true
+    }
+    return false
+  }
+  return meets(0, 0, false)
+}
+
+/** Why the tensor cannot be used, or written to, whoever moves its bytes; undefined where it can. A sentence without its stop. */
+export const tensorFault = (tensor: Tensor, isWritten: boolean): string | undefined => {
+  if (!equalDevices(tensor.device, tensor.storage.device)) {
+    return `it is on ${formatDevice(tensor.device)} and its storage on ${formatDevice(tensor.storage.device)}`
+  }
+  const view = tensorView(tensor.storage, tensor.dtype, tensor.shape, tensor)
+  if (Result.isFailure(view)) return `it leaves its storage: ${view.failure.detail}`
+  return isWritten && sharesElements(tensor)
+    ? `strides [${tensor.strides.join(",")}] of shape ${formatShape(tensor.shape)} put elements into the same memory, so it cannot be written to`
+    : undefined
 }
 
 /** The bytes of a dense host tensor, without copying; `undefined` where there are none to show. */

@@ -11,6 +11,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Scope from "effect/Scope"
 import { type CopyCase, check, checkEqual } from "./Case.ts"
+import { sharingStrides } from "./engineRefusalCases.ts"
 import { type Placed, place } from "./memory.ts"
 import { allocateHalves, refusedThenWorks, submitHalves, type Transfer, worksAfterwards } from "./transfers.ts"
 
@@ -185,6 +186,34 @@ const misnamed: ReadonlyArray<CopyCase> = [
               }),
               { named: ["task 12"] }
             )
+          }
+        })
+      )
+  },
+  {
+    name: "refuses destinations whose elements share memory",
+    size: 2,
+    program: (rank) =>
+      Effect.scoped(
+        Effect.gen(function* () {
+          for (const strides of sharingStrides) {
+            for (const from of [0, 1]) {
+              yield* refusedThenWorks(
+                rank,
+                2,
+                ["InvalidTensor"],
+                Effect.gen(function* () {
+                  const service = yield* CopyService
+                  const placed = yield* place("float32", [4, 6])
+                  // What is only sent may share memory.
+                  const shared = { ...placed.tensor, strides }
+                  if (rank === from) yield* service.submitSend(shared, 1, 13)
+                  if (rank === 1) yield* service.submitRecv(shared, from, 13)
+                  return [placed]
+                }),
+                { named: ["task 13"], ranks: [1] }
+              )
+            }
           }
         })
       )

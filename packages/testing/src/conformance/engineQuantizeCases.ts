@@ -177,6 +177,14 @@ const refusals: TensorEngineCase = {
         ...quantized,
         scale: { ...quantized.scale, storage: quantized.data.storage, byteOffset: quantized.data.byteOffset }
       })
+      const shared = <T extends { readonly strides: ReadonlyArray<number> }>(tensor: T) => ({
+        ...tensor,
+        strides: [0, 1]
+      })
+      yield* invalid("Data that shares memory", source.tensor, { ...quantized, data: shared(quantized.data) })
+      yield* invalid("Scales that share memory", source.tensor, { ...quantized, scale: shared(quantized.scale) })
+      const back = engine.dequantize(quantized, shared(source.tensor))
+      yield* expectFailure("Dequantizing into rows that share memory", back, ["InvalidRequest"])
       const integers = yield* place("int16", [4, 64])
       const unsupported = (what: string, from: Placed["tensor"], to: QuantizedTensor) =>
         expectFailure(what, engine.quantize(from, to), ["Unsupported"])
@@ -190,6 +198,8 @@ const refusals: TensorEngineCase = {
       yield* expectPoison("A refused destination", good.data)
       yield* expectPoison("Its scales", good.scale)
       yield* engine.quantize(source.tensor, quantized)
+      // Scales that are only read may share memory.
+      yield* engine.dequantize({ ...quantized, scale: shared(quantized.scale) }, source.tensor)
     })
   )
 }

@@ -26,6 +26,14 @@ const refuses = Effect.fnUntraced(function* (what: string, bad: Move, reasons: R
   yield* expectPoison(`${what}: the other move of the batch`, dst)
 })
 
+/** Strides with which elements of a tensor of shape [4, 6] share memory: rows, columns, and rows that run into the next. */
+export const sharingStrides: ReadonlyArray<ReadonlyArray<number>> = [
+  [0, 1],
+  [1, 0],
+  [5, 1],
+  [2, 3]
+]
+
 const freedTensor = Effect.gen(function* () {
   const engine = yield* TensorEngine
   const scope = yield* Scope.make()
@@ -92,6 +100,31 @@ export const engineRefusalCases: ReadonlyArray<TensorEngineCase> = [
         yield* refuses(`${what} as destination`, { dst: tensor, src: other.tensor }, ["InvalidRequest"])
       }
       yield* expectPoison("The storage", live)
+    })
+  ),
+  scoped(
+    "refuses destinations whose elements share memory",
+    Effect.gen(function* () {
+      const engine = yield* TensorEngine
+      const src = yield* place("float32", [4, 6])
+      const dst = yield* place("float32", [4, 6])
+      for (const strides of sharingStrides) {
+        const shared = { ...dst.tensor, strides }
+        yield* refuses(`Strides [${strides}]`, { dst: shared, src: src.tensor }, ["InvalidRequest"])
+        if (engine.capabilities.reduce) {
+          const reduced = engine.reduce(shared, [src.tensor, src.tensor], "sum")
+          yield* expectFailure(`A sum with strides [${strides}]`, reduced, ["InvalidRequest"])
+        }
+      }
+      yield* expectPoison("The destination", dst)
+      // Rows of 3 and steps of 2 interleave without meeting; what is only read may share.
+      yield* setElements(src, patternFor(src.tensor, 3))
+      const woven = yield* viewOf(dst.whole.storage, "float32", [3, 2], {
+        strides: [2, 3],
+        byteOffset: dst.tensor.byteOffset
+      })
+      const expanded = { ...src.tensor, shape: [3, 2], strides: [0, 1] }
+      yield* engine.copy([{ dst: woven, src: expanded }])
     })
   ),
   scoped(

@@ -102,6 +102,8 @@ const mismatches = replayCase(
     yield* refuses("A strided source", backend, ready, destination, columns, ["ShapeMismatch"])
     const turned = { ...destination, strides: [1, 4] }
     yield* refuses("A strided destination", backend, ready, turned, source, ["ShapeMismatch"])
+    const shared = { ...destination, strides: [0, 1] }
+    yield* refuses("A destination whose rows share memory", backend, ready, shared, source, ["ShapeMismatch"])
     const long = { ...source, byteOffset: source.storage.byteLength - 8 }
     yield* refuses("A source that leaves its storage", backend, ready, destination, long, ["ShapeMismatch"])
     const behind = { ...destination, byteOffset: destination.storage.byteLength }

@@ -4,7 +4,7 @@
 import { bitsOf, isSubByte } from "@tensorferry/core/base/DType"
 import { elementCount, rowMajorStrides } from "@tensorferry/core/base/Region"
 import type { TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
-import type { Move, Tensor } from "@tensorferry/core/tensor/Tensor"
+import { type Move, sharesElements, type Tensor } from "@tensorferry/core/tensor/Tensor"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import { type EngineLie, endOf } from "./Lie.ts"
@@ -146,6 +146,11 @@ export const engineLies: ReadonlyArray<EngineLie> = [
       const at = endOf(dst)
       if (!isSubByte(dst.dtype) && at < bytes.byteLength) bytes[at] = 0
     })
+  },
+  {
+    name: "takes destinations whose elements share memory",
+    caughtBy: "refuses destinations whose elements share memory",
+    tell: withMoves((moves) => moves.filter(({ dst }) => !sharesElements(dst)))
   },
   {
     name: "reduces in reverse order",

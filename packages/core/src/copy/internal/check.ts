@@ -11,7 +11,7 @@ import { equalShapes, formatShape } from "../../base/Region.ts"
 import type { CopyDriverShape } from "../../service/CopyDriver.ts"
 import { type CopyError, type CopyOp, copyError } from "../../service/CopyService.ts"
 import type { Storage } from "../../tensor/Storage.ts"
-import { byteMove, tensorView } from "../../tensor/Tensor.ts"
+import { byteMove, tensorFault } from "../../tensor/Tensor.ts"
 import { matchLocalOpsByTaskId } from "../matchLocalOps.ts"
 import { type BatchOp, type CopyBatch, findDuplicate, groupQueue, nameOp } from "./batch.ts"
 
@@ -53,7 +53,8 @@ export const makeBatch = (
     )
   }
   const { sends, recvs } = groupQueue(queue)
-  for (const ops of [...sends.values(), ...recvs.values()]) {
+  const received = [...recvs.values()]
+  for (const ops of [...sends.values(), ...received]) {
     const duplicate = findDuplicate(ops)
     if (duplicate !== undefined) {
       return Result.fail(
@@ -89,15 +90,15 @@ export const makeBatch = (
           )
         )
       }
-      const view = tensorView(op.tensor.storage, op.tensor.dtype, op.tensor.shape, op.tensor)
-      if (Result.isFailure(view)) {
+      const fault = tensorFault(op.tensor, received.includes(ops))
+      if (fault !== undefined) {
         return Result.fail(
           invalid(
             rank,
             op,
             "InvalidTensor",
-            `${nameOp(op)}: ${view.failure.detail}.`,
-            "Make views with tensorView or sliceTensor."
+            `The tensor of ${nameOp(op)} cannot be used: ${fault}.`,
+            "Make views with tensorView or sliceTensor, and receive into memory of its own."
           )
         )
       }

@@ -2,7 +2,6 @@
 /**
  * What must hold of slots and tensors before a device hears of them, and the errors where it does not.
  */
-import * as Result from "effect/Result"
 import { equalShapes, formatShape } from "../../base/Region.ts"
 import {
   type ReplayTransferError,
@@ -10,7 +9,7 @@ import {
   replayTransferError
 } from "../../service/ReplayTransferBackend.ts"
 import { cpu, type Device, equalDevices, formatDevice } from "../../tensor/Device.ts"
-import { isContiguous, type Tensor, tensorByteLength, tensorView } from "../../tensor/Tensor.ts"
+import { isContiguous, type Tensor, tensorByteLength, tensorFault } from "../../tensor/Tensor.ts"
 
 const describe = (tensor: Tensor): string => `${tensor.dtype}${formatShape(tensor.shape)}`
 
@@ -98,12 +97,12 @@ const makeTensorCheck =
         slot
       )
     }
-    const view = tensorView(tensor.storage, tensor.dtype, tensor.shape, tensor)
-    if (Result.isFailure(view)) {
+    const fault = tensorFault(tensor, role === "destination")
+    if (fault !== undefined) {
       return refuse(
         "ShapeMismatch",
         op,
-        `The ${role} leaves its storage: ${view.failure.detail}.`,
+        `The ${role} cannot be used: ${fault}.`,
         "Make views with tensorView or sliceTensor.",
         slot
       )
