@@ -10,7 +10,7 @@ import { describeCopyDriver, describeCopyService } from "@tensorferry/testing/vi
 import * as Duration from "effect/Duration"
 import * as Layer from "effect/Layer"
 import { afterAll } from "vitest"
-import { spoolDriver } from "../src/SpoolDriver.ts"
+import { descriptors, spoolDriver } from "../src/index.ts"
 
 const work = mkdtempSync(path.join(tmpdir(), "spool-"))
 afterAll(() => rmSync(work, { recursive: true, force: true }))
@@ -25,6 +25,6 @@ const clusterOf: ClusterOf<unknown> = () => {
 }
 
 // Files are slow: some cases move hundreds of them.
-const options = { timeout: 60_000 }
+const options = { stated: descriptors[0]!.capabilities, timeout: 60_000 }
 describeCopyService("spool", runCopyCase(clusterOf), options)
 describeCopyDriver("spool", runCopyDriverCase(clusterOf), options)

@@ -9,15 +9,17 @@ import { assertClean, resetSimulator } from "@tensorferry/simulators/gpu"
 import { runCopyCase, runCopyDriverCase } from "@tensorferry/testing"
 import { describeCopyDriver, describeCopyService, describeTensorEngine } from "@tensorferry/testing/vitest"
 import { afterEach, beforeEach } from "vitest"
+import { descriptors } from "../src/descriptor.ts"
 import { clusterOf, kinds, testOptions } from "./cluster.ts"
 
 let seed = 1
 beforeEach(() => resetSimulator(`seed=${seed++}`))
 afterEach(() => assertClean())
 
-describeTensorEngine("cuda", TensorEngine.layer(testOptions))
+describeTensorEngine("cuda", TensorEngine.layer(testOptions), { stated: descriptors[0]!.capabilities })
 
 for (const kind of kinds) {
   describeCopyService(kind, runCopyCase(clusterOf(kind)), { timeout: 60_000 })
-  describeCopyDriver(kind, runCopyDriverCase(clusterOf(kind)), { timeout: 60_000 })
+  const stated = descriptors.find(({ name }) => name === kind)!.capabilities
+  describeCopyDriver(kind, runCopyDriverCase(clusterOf(kind)), { stated, timeout: 60_000 })
 }

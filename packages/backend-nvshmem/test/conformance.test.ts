@@ -6,6 +6,7 @@
 import { runCopyCase, runCopyDriverCase } from "@tensorferry/testing"
 import { describeCopyDriver, describeCopyService } from "@tensorferry/testing/vitest"
 import { afterEach, beforeEach } from "vitest"
+import { descriptors } from "../src/descriptor.ts"
 import { assertClean, clusterOf, paths, resetSimulator } from "./cluster.ts"
 
 let seed = 1
@@ -14,5 +15,8 @@ afterEach(() => assertClean())
 
 for (const path of paths) {
   describeCopyService(path, runCopyCase(clusterOf({ path })), { timeout: 60_000 })
-  describeCopyDriver(path, runCopyDriverCase(clusterOf({ path })), { timeout: 60_000 })
+  describeCopyDriver(path, runCopyDriverCase(clusterOf({ path })), {
+    stated: descriptors[0]!.capabilities,
+    timeout: 60_000
+  })
 }

@@ -5,10 +5,11 @@
  */
 
 import { describeProcesses, describeTensorEngine } from "@tensorferry/testing/vitest"
+import { descriptor } from "../src/descriptor.ts"
 import * as TensorEngine from "../src/TensorEngine.ts"
 
 const script = new URL("./fixtures/conformance-rank.ts", import.meta.url)
 
-describeTensorEngine("torch-copy", TensorEngine.layer())
+describeTensorEngine("torch-copy", TensorEngine.layer(), { stated: descriptor.capabilities })
 
 describeProcesses("torch-copy", script, { forbid: [] }, { timeout: 120_000 })

@@ -5,6 +5,7 @@
  */
 import { describeTensorEngine } from "@tensorferry/testing/vitest"
 import { afterEach, beforeEach, describe } from "vitest"
+import { descriptors } from "../src/descriptor.ts"
 import * as TensorEngine from "../src/TensorEngine.ts"
 import { assertClean, lackOf, optionsOf, resetSimulator, subjects, titleOf } from "./simulator.ts"
 
@@ -14,6 +15,6 @@ afterEach(() => assertClean())
 
 for (const subject of subjects) {
   describe.skipIf(lackOf(subject) !== undefined)(titleOf(subject), () => {
-    describeTensorEngine("xpu", TensorEngine.layer(optionsOf(subject)))
+    describeTensorEngine("xpu", TensorEngine.layer(optionsOf(subject)), { stated: descriptors[0]!.capabilities })
   })
 }

@@ -31,6 +31,7 @@ import { copyLifecycleCases } from "./conformance/copyLifecycleCases.ts"
 import { copyMoveCases } from "./conformance/copyMoveCases.ts"
 import { copyProgramCases } from "./conformance/copyProgramCases.ts"
 import { copyRefusalCases } from "./conformance/copyRefusalCases.ts"
+import { driverDescriptorCases, engineDescriptorCases, StatedCapabilities } from "./conformance/descriptorCases.ts"
 import { engineCastCases } from "./conformance/engineCastCases.ts"
 import { engineMoveCases } from "./conformance/engineMoveCases.ts"
 import { engineQuantizeCases } from "./conformance/engineQuantizeCases.ts"
@@ -41,8 +42,10 @@ export {
   CaseFailure,
   type CopyCase,
   type CopyDriverCase,
+  type Stated,
   type TensorEngineCase
 } from "./conformance/Case.ts"
+export { StatedCapabilities } from "./conformance/descriptorCases.ts"
 
 /** All cases of a `TensorEngine`: moves, refusals, casts, reductions and block scaling. */
 export const tensorEngineCases: ReadonlyArray<TensorEngineCase> = [
@@ -50,11 +53,16 @@ export const tensorEngineCases: ReadonlyArray<TensorEngineCase> = [
   ...engineRefusalCases,
   ...engineCastCases,
   ...engineReduceCases,
-  ...engineQuantizeCases
+  ...engineQuantizeCases,
+  ...engineDescriptorCases
 ]
 
 /** All cases of a `CopyDriver`; each takes two ranks. */
-export const copyDriverCases: ReadonlyArray<CopyDriverCase> = [...copyStartCases, ...copyProgramCases]
+export const copyDriverCases: ReadonlyArray<CopyDriverCase> = [
+  ...copyStartCases,
+  ...copyProgramCases,
+  ...driverDescriptorCases
+]
 
 /** All cases of a `CopyService`: moves, refusals and life cycle. Each states how many ranks it takes. */
 export const copyCases: ReadonlyArray<CopyCase> = [...copyMoveCases, ...copyRefusalCases, ...copyLifecycleCases]
@@ -129,7 +137,7 @@ export const runCopyCaseRank = (
     judged(
       Effect.gen(function* () {
         const service = yield* CopyService
-        const lacking = copyCase.requires?.(service.capabilities)
+        const lacking = copyCase.requires?.(service.capabilities, yield* StatedCapabilities)
         if (lacking === undefined) yield* copyCase.program(rank)
         return lacking
       }),
@@ -148,7 +156,7 @@ export const runCopyDriverCaseRank = (
     judged(
       Effect.gen(function* () {
         const driver = yield* CopyDriver
-        const lacking = driverCase.requires?.(driver.capabilities)
+        const lacking = driverCase.requires?.(driver.capabilities, yield* StatedCapabilities)
         if (lacking === undefined) yield* driverCase.program(rank)
         return lacking
       }),
@@ -185,7 +193,7 @@ export const runTensorEngineCase = (
       Effect.scoped(
         Effect.gen(function* () {
           const engine = yield* TensorEngine
-          const lacking = engineCase.requires?.(engine.capabilities)
+          const lacking = engineCase.requires?.(engine.capabilities, yield* StatedCapabilities)
           if (lacking === undefined) yield* engineCase.program
           return lacking
         })

@@ -20,7 +20,9 @@ import {
   describeCause,
   type RankOutcome,
   runCopyCaseRank,
-  runCopyDriverCaseRank
+  runCopyDriverCaseRank,
+  type Stated,
+  StatedCapabilities
 } from "./Conformance.ts"
 
 /** What one rank brings to the kit. Only cases for exactly as many ranks as the group has are run. */
@@ -30,6 +32,8 @@ export interface RankRun<E> {
   readonly engine: Layer.Layer<TensorEngine, E>
   /** Built for each case, over the group and the case's engine. */
   readonly driver: Layer.Layer<CopyDriver, E, ProcessGroup | TensorEngine>
+  /** What the backend's descriptor states; without it, the cases that hold it against the driver are skipped. */
+  readonly stated?: Stated
   /** How long one case may take before it counts as hanging. */
   readonly caseDeadline?: Duration.Input
   /** Which cases to run; all by default. The same on every rank. */
@@ -55,7 +59,15 @@ export const meetAfterCase = (
 
 /** Fails only where the group itself does; services that cannot be built fail the case. */
 export const runConformanceRank = <E>(run: RankRun<E>): Effect.Effect<void, ProcessGroupError> => {
-  const { group, engine, driver, onOutcome, caseDeadline = defaultCaseDeadline, includes = () => true } = run
+  const {
+    group,
+    engine,
+    driver,
+    onOutcome,
+    caseDeadline = defaultCaseDeadline,
+    includes = () => true,
+    stated = {}
+  } = run
   const { rank, size } = group
   const applies = (one: { readonly name: string; readonly size: number }) => one.size === size && includes(one.name)
   const judge = <S>(
@@ -72,7 +84,7 @@ export const runConformanceRank = <E>(run: RankRun<E>): Effect.Effect<void, Proc
     )
   const services = copyServiceLayer(driver).pipe(Layer.provideMerge(engine))
   const driverServices = Layer.provideMerge(driver, engine)
-  return Effect.gen(function* () {
+  const all = Effect.gen(function* () {
     for (const one of copyCases.filter(applies)) {
       yield* judge(one.name, services, Effect.scoped(runCopyCaseRank(one, rank, caseDeadline)))
     }
@@ -80,4 +92,5 @@ export const runConformanceRank = <E>(run: RankRun<E>): Effect.Effect<void, Proc
       yield* judge(one.name, driverServices, Effect.scoped(runCopyDriverCaseRank(one, rank, caseDeadline)))
     }
   })
+  return Effect.provideService(all, StatedCapabilities, stated)
 }

@@ -13,6 +13,7 @@ import type { DriverLie, EngineLie } from "./lies/Lie.ts"
 import { messageLies } from "./lies/messageLies.ts"
 import { programLies } from "./lies/programLies.ts"
 
+export { type DescriptorLie, descriptorLies } from "./lies/descriptorLies.ts"
 export { engineLies } from "./lies/engineLies.ts"
 export type { DriverLie, EngineLie, Lie } from "./lies/Lie.ts"
 

@@ -109,7 +109,7 @@ export const joinRanks = ({ rank, size, port }: RankPlace, deadline: Duration.In
  */
 export const runConformanceProcess = <E>(
   place: RankPlace,
-  services: Pick<RankRun<E>, "engine" | "driver">,
+  services: Pick<RankRun<E>, "engine" | "driver" | "stated">,
   faults: () => ReadonlyArray<string> = () => []
 ): Promise<void> =>
   Effect.runPromise(

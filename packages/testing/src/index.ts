@@ -20,6 +20,8 @@ export {
   runCopyDriverCaseRank,
   runTensorEngineCase,
   runTensorEngineCases,
+  type Stated,
+  StatedCapabilities,
   type TensorEngineCase,
   tensorEngineCases,
   withQuirks
@@ -48,7 +50,16 @@ export {
   makeLoopbackNetwork,
   strictLayer
 } from "./Loopback.ts"
-export { type DriverLie, driverLies, type EngineLie, engineLies, lyingDriver, lyingEngine } from "./Lying.ts"
+export {
+  type DescriptorLie,
+  type DriverLie,
+  descriptorLies,
+  driverLies,
+  type EngineLie,
+  engineLies,
+  lyingDriver,
+  lyingEngine
+} from "./Lying.ts"
 export * as mutate from "./mutate.ts"
 export * as arbitraries from "./planning/arbitraries.ts"
 export * as laws from "./planning/laws.ts"

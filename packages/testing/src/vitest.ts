@@ -18,6 +18,8 @@ import {
   copyDriverCases,
   type Quirks,
   runTensorEngineCase,
+  type Stated,
+  StatedCapabilities,
   tensorEngineCases,
   withQuirks
 } from "./Conformance.ts"
@@ -31,6 +33,8 @@ import { isSoak } from "./testLevel.ts"
 export interface DescribeOptions {
   /** Case name to the reason why the subject differs; such cases are reported as skipped. */
   readonly quirks?: Quirks
+  /** What the backend's descriptor states; without it, the cases that hold it against the service are skipped. */
+  readonly stated?: Stated
   /** Milliseconds per test; the runner's own limit by default. */
   readonly timeout?: number
 }
@@ -46,13 +50,15 @@ const describeCases = <Case extends { readonly name: string }>(
   run: (oneCase: Case) => Effect.Effect<CaseResult>,
   options: DescribeOptions
 ): void => {
-  const { quirks = {} } = options
+  const { quirks = {}, stated = {} } = options
   describe(name, () => {
     for (const wrong of checkQuirks(cases, quirks))
       it(`states quirks: ${wrong.name}`, (context) => settle(context, wrong))
+    const judged = (oneCase: Case) =>
+      Effect.provideService(withQuirks(oneCase, quirks, run), StatedCapabilities, stated)
     for (const oneCase of cases) {
       it(oneCase.name, limitOf(options), async (context) => {
-        settle(context, await Effect.runPromise(withQuirks(oneCase, quirks, run)))
+        settle(context, await Effect.runPromise(judged(oneCase)))
       })
     }
   })

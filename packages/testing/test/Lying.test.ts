@@ -1,17 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 /** The kit can fail: every lie is caught by the case that is named for it, and the honest subject passes that case. */
 import { assert, describe, it } from "@effect/vitest"
+import { makeInProcessGroups } from "@tensorferry/core/group/ProcessGroupInProcess"
+import { CopyDriver } from "@tensorferry/core/service/CopyDriver"
+import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
+import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
 import {
   copyCases,
   copyDriverCases,
   runTensorEngineCase,
   runTensorEngineCases,
+  type Stated,
+  StatedCapabilities,
   tensorEngineCases
 } from "../src/Conformance.ts"
 import { loopbackLayer, makeLoopbackNetwork } from "../src/Loopback.ts"
-import { driverLies, engineLies, lyingDriver, lyingEngine } from "../src/Lying.ts"
+import { descriptorLies, driverLies, engineLies, lyingDriver, lyingEngine } from "../src/Lying.ts"
 import * as ReferenceEngine from "../src/ReferenceEngine.ts"
 import { type ClusterOf, runCopyCase, runCopyDriverCase } from "../src/VirtualCluster.ts"
 
@@ -58,6 +65,44 @@ describe("lies of a tensor engine", () => {
         const result = yield* Effect.provide(runTensorEngineCase(oneCase), engine)
         assert.strictEqual(result.status, "failed")
         assert.isAbove(result.detail.length, 0)
+      })
+    )
+  }
+})
+
+describe("lies of a descriptor", () => {
+  const loopback = () => {
+    const network = makeLoopbackNetwork()
+    return { driver: () => loopbackLayer(network) }
+  }
+  const honest = Effect.scoped(
+    Effect.gen(function* () {
+      const { capabilities: tensorEngine } = yield* TensorEngine
+      const group = (yield* makeInProcessGroups(1))[0]!
+      const layer = Layer.provide(loopback().driver(), Layer.succeed(ProcessGroup, group))
+      const { capabilities: copyDriver } = yield* Effect.provide(CopyDriver, layer)
+      return { tensorEngine, copyDriver }
+    })
+  ).pipe(Effect.provide(ReferenceEngine.layer()))
+
+  const judge = (caughtBy: string, stated: Stated) => {
+    const engineCase = tensorEngineCases.find(({ name }) => name === caughtBy)
+    const run =
+      engineCase !== undefined
+        ? Effect.provide(runTensorEngineCase(engineCase), ReferenceEngine.layer())
+        : runCopyDriverCase(loopback)(copyDriverCases.find(({ name }) => name === caughtBy)!)
+    return Effect.provideService(run, StatedCapabilities, stated)
+  }
+
+  for (const lie of descriptorLies) {
+    it.live(`${lie.name}: caught by "${lie.caughtBy}"`, () =>
+      Effect.gen(function* () {
+        const right = yield* honest
+        assert.strictEqual((yield* judge(lie.caughtBy, right)).status, "passed")
+        assert.strictEqual((yield* judge(lie.caughtBy, {})).status, "skipped")
+        const { status, detail } = yield* judge(lie.caughtBy, lie.tell(right))
+        assert.strictEqual(status, "failed")
+        assert.include(detail, "The descriptor states")
       })
     )
   }

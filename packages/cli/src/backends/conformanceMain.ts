@@ -12,6 +12,7 @@ import {
   runConformanceRank,
   runReplayCase,
   runTensorEngineCase,
+  StatedCapabilities,
   tensorEngineCases
 } from "@tensorferry/testing"
 import * as Duration from "effect/Duration"
@@ -50,7 +51,7 @@ runRankProgram({ work: ConformanceWork, news: ConformanceNews }, (work, group, t
 
     if (work.kind === "tensorEngine") {
       return yield* judgeEach(tensorEngineCases, engineOf(registry, descriptor, options), (one) =>
-        runTensorEngineCase(one, deadline)
+        Effect.provideService(runTensorEngineCase(one, deadline), StatedCapabilities, descriptor.capabilities)
       )
     }
     if (work.kind === "replayTransfer") {
@@ -62,6 +63,7 @@ runRankProgram({ work: ConformanceWork, news: ConformanceNews }, (work, group, t
       group,
       engine: engineOf(registry, descriptor, options),
       driver: descriptor.copyDriver!(options),
+      stated: descriptor.capabilities,
       caseDeadline: deadline,
       includes: (name) => work.cases.includes(name),
       onOutcome: (name, outcome) => tell({ name, outcome })

@@ -4,6 +4,7 @@
  * test runner; whoever runs them turns the outcome into a result.
  */
 
+import type { BackendDescriptor } from "@tensorferry/core/backend/BackendDescriptor"
 import type { Rank } from "@tensorferry/core/base/Ids"
 import type { CopyDriver, CopyDriverCapabilities, CopyDriverError } from "@tensorferry/core/service/CopyDriver"
 import type { CopyError, CopyService } from "@tensorferry/core/service/CopyService"
@@ -23,8 +24,11 @@ export class CaseFailure extends Schema.TaggedError<CaseFailure>()("CaseFailure"
 /** How a case may fail: by its own judgement, or by an operation that should have worked. */
 export type CaseError = CaseFailure | TensorError | CopyError | CopyDriverError | ProcessGroupError
 
-/** Why a case does not apply to something with these capabilities; undefined where it does. */
-export type Requirement<Capabilities> = (capabilities: Capabilities) => string | undefined
+/** What a descriptor states about its services. */
+export type Stated = Pick<BackendDescriptor["capabilities"], "copyDriver" | "tensorEngine">
+
+/** Why a case does not apply to something with these capabilities, and these stated; undefined where it does. */
+export type Requirement<Capabilities> = (capabilities: Capabilities, stated: Stated) => string | undefined
 
 /** One thing that every engine must do, or refuse. */
 export interface TensorEngineCase {
