@@ -18,6 +18,7 @@ import type { CopyDriver } from "../service/CopyDriver.ts"
 import { CopyService, type CopyServiceShape, type SubmitOptions } from "../service/CopyService.ts"
 import { ProcessGroup } from "../service/ProcessGroup.ts"
 import { TensorEngine } from "../service/TensorEngine.ts"
+import { makeAlarm } from "./internal/alarm.ts"
 import { buildDriver } from "./internal/driver.ts"
 import { makeMachine } from "./internal/machine.ts"
 import type { CopyParts } from "./internal/parts.ts"
@@ -68,8 +69,10 @@ const make = <E>(
     const { driver } = live
     const { name: backend, capabilities } = driver
     const telemetry = makeCopyTelemetry(backend, rank)
+    const alarm = yield* makeAlarm(group)
     const parts: CopyParts = {
       group,
+      alarm,
       engine,
       scope,
       backend,
@@ -78,7 +81,7 @@ const make = <E>(
       stagingBytes,
       telemetry,
       rounds: makeRounds(engine, driver, stagingBytes),
-      calls: makeDriverCalls(backend, group, options.deadline ?? group.deadline)
+      calls: makeDriverCalls(backend, group, alarm, options.deadline ?? group.deadline)
     }
     const queue = makeQueue()
     const machine = makeMachine(parts, live)

@@ -13,6 +13,7 @@ import * as Result from "effect/Result"
 import type * as EffectScope from "effect/Scope"
 import type { Rank } from "../base/Ids.ts"
 import { ProcessGroup, type ProcessGroupShape } from "../service/ProcessGroup.ts"
+import { makeAlerts } from "./internal/alerts.ts"
 import { makeCalls } from "./internal/calls.ts"
 import { type Endpoint, makeGroup } from "./internal/group.ts"
 import { type Delivery, makeHub } from "./internal/hub.ts"
@@ -40,6 +41,7 @@ export const makeInProcessGroups = Effect.fnUntraced(function* (
   const deadline = options.deadline ?? Duration.seconds(60)
   const hub = makeHub({ deadlineMillis: Duration.toMillis(deadline) })
   const calls = makeCalls()
+  const alerts = Array.from({ length: size }, makeAlerts)
 
   const dispatch = (deliveries: ReadonlyArray<Delivery>): void => {
     for (const { call, result } of deliveries) {
@@ -71,7 +73,12 @@ export const makeInProcessGroups = Effect.fnUntraced(function* (
           watch
         )
       ),
-    reportProgress: Effect.map(monotonicMillis, (now) => hub.progress(rank, now))
+    reportProgress: Effect.map(monotonicMillis, (now) => hub.progress(rank, now)),
+    alert: (members) =>
+      Effect.sync(() => {
+        for (const member of members) if (member !== rank) alerts[member]!.add(members, rank)
+      }),
+    alerts: (members) => alerts[rank]!.of(members)
   })
 
   const leave = (rank: Rank, kind: "left" | "lost", detail: string) =>

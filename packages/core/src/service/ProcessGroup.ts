@@ -73,6 +73,10 @@ export interface ProcessGroupShape {
   readonly reportProgress: Effect.Effect<void>
   /** Reports progress while the effect runs. For work that cannot report by itself. */
   readonly keepAlive: <A, E, R>(effect: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
+  /** Reports to the other members, wherever they are, that this one does not go on with what they do together. */
+  readonly alert: Effect.Effect<void>
+  /** Members that have alerted this one, in order. An alert is here before the end of any later collective of its sender. */
+  readonly alerts: Effect.Effect<ReadonlyArray<Rank>>
 }
 
 export class ProcessGroup extends Context.Service<ProcessGroup, ProcessGroupShape>()(

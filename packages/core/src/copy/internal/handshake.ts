@@ -22,6 +22,7 @@ import { exchangePayloads, type Payloads } from "../../group/Exchange.ts"
 import { CopyError, copyError, type RunOptions } from "../../service/CopyService.ts"
 import type { ProcessGroupError, ProcessGroupShape } from "../../service/ProcessGroup.ts"
 import { fromGroupError } from "../CopyFailures.ts"
+import type { Alarm } from "./alarm.ts"
 import { batchDigest, type CopyBatch, comparePair, type OpSummary, pairDigest, summarize } from "./batch.ts"
 import { type Messages, makeMessages, remembered, remembering } from "./messages.ts"
 import { oddPlan, PlanContents, plansDiffer } from "./plans.ts"
@@ -80,6 +81,7 @@ export type HandshakeMemory = ReturnType<typeof makeHandshakeMemory>
 export interface RunCollectives {
   readonly group: ProcessGroupShape
   readonly memory: HandshakeMemory
+  readonly alarm: Alarm
   /** Carried out where ranks meet out of step: no further collective belongs to the run in progress. */
   readonly parted: Effect.Effect<void>
 }
@@ -107,16 +109,19 @@ const resyncs: Payloads<Resync, CopyError | undefined, never> = {
 /** More than the collectives that a driver and a run can have left. */
 const resyncAttempts = 64
 
-/** Meets all ranks wherever they are; the failure of the one that left first. */
+/** Meets all ranks wherever they are; the failure of the one that left first. Alerts from before are settled then. */
 export const resync = Effect.fnUntraced(function* (
-  group: ProcessGroupShape,
+  { group, alarm }: Pick<RunCollectives, "group" | "alarm">,
   fault: CopyError | undefined
 ): Effect.fn.Return<CopyError | undefined, CopyError> {
   for (let attempts = 1; ; attempts++) {
     const met = yield* Effect.result(
       exchangePayloads(group, "copy resync", resyncs, { attempts, fault: fault ?? null })
     )
-    if (Result.isSuccess(met)) return met.success
+    if (Result.isSuccess(met)) {
+      yield* alarm.settle
+      return met.success
+    }
     if (met.failure.reason._tag === "CollectiveMismatch" && attempts < resyncAttempts) continue
     return yield* fromGroupError(group.rank, "copy resync", met.failure)
   }
@@ -141,7 +146,7 @@ const meet = <A>(
   const outOfStep = (error: ProcessGroupError): Effect.Effect<ReadonlyArray<A>, CopyError> =>
     Effect.gen(function* () {
       if (standing.isFresh !== true) yield* run.parted
-      const cause = yield* resync(group, standing.fault)
+      const cause = yield* resync(run, standing.fault)
       if (standing.isFresh === true) return yield* meet(run, label, messages, value, standing)
       return yield* cause ?? fromGroupError(group.rank, label, error)
     })
@@ -313,4 +318,6 @@ export const agreeOnOutcome = (
   label: "copy staging" | "copy prepare" | "copy outcome",
   fault: CopyError | undefined
 ): Effect.Effect<CopyError | undefined, CopyError> =>
-  Effect.map(meet(run, label, run.memory.outcome, { fault: fault ?? null }, { fault }), rootOf)
+  Effect.tap(Effect.map(meet(run, label, run.memory.outcome, { fault: fault ?? null }, { fault }), rootOf), (root) =>
+    root === undefined ? Effect.void : run.alarm.settle
+  )

@@ -32,7 +32,10 @@ export interface CopyMachine {
   readonly on: (event: CopyRunEvent) => Effect.Effect<void>
 }
 
-export const makeMachine = ({ group, scope, backend, rank, calls }: CopyParts, driver: LiveDriver): CopyMachine => {
+export const makeMachine = (
+  { group, scope, backend, rank, calls, alarm }: CopyParts,
+  driver: LiveDriver
+): CopyMachine => {
   let state = initialState(driver)
 
   /**
@@ -43,6 +46,7 @@ export const makeMachine = ({ group, scope, backend, rank, calls }: CopyParts, d
     Effect.gen(function* () {
       const agreement = yield* Effect.result(Fiber.join(agreeing))
       if (Result.isFailure(agreement)) return false
+      yield* group.alert
       if (agreement.success.mustRebuild) yield* on({ _tag: "Outdated" })
       if (known !== undefined && isReusable(program, agreement.success)) {
         yield* calls.abandon(known, program?.rounds[0])
@@ -61,7 +65,9 @@ export const makeMachine = ({ group, scope, backend, rank, calls }: CopyParts, d
       remedy: "See the output of that rank for the reason, then run again."
     })
     const report = Effect.gen(function* () {
-      if (pending === undefined || (yield* standBy(pending))) yield* resync(group, interrupted)
+      if (pending === undefined) yield* group.alert
+      else if (!(yield* standBy(pending))) return
+      yield* resync({ group, alarm }, interrupted)
     })
     return Effect.flatMap(Effect.forkIn(report, scope, { startImmediately: true }), (leaving) =>
       on({ _tag: "Left", leaving })

@@ -5,12 +5,14 @@ import type { Rank } from "../../base/Ids.ts"
 import type { CopyDriverCapabilities } from "../../service/CopyDriver.ts"
 import type { ProcessGroupShape } from "../../service/ProcessGroup.ts"
 import type { TensorEngineShape } from "../../service/TensorEngine.ts"
+import type { Alarm } from "./alarm.ts"
 import type { makeRounds } from "./rounds.ts"
 import type { CopyTelemetry } from "./telemetry.ts"
 import type { makeDriverCalls } from "./transfer.ts"
 
 export interface CopyParts {
   readonly group: ProcessGroupShape
+  readonly alarm: Alarm
   readonly engine: TensorEngineShape
   /** Of the whole service. */
   readonly scope: Scope.Scope

@@ -32,10 +32,11 @@ export const makeRun = <E>(
   first: CopyDriverShape,
   build: Effect.Effect<LiveDriver, E>
 ) => {
-  const { group, backend, rank, stagingBytes, telemetry } = parts
+  const { group, alarm, backend, rank, stagingBytes, telemetry } = parts
   const makeBatch = makeBatchMemory()
   const collectives: RunCollectives = {
     group,
+    alarm,
     memory: makeHandshakeMemory(),
     parted: machine.on({ _tag: "Parted" })
   }
@@ -117,6 +118,8 @@ export const makeRun = <E>(
     const reused = phase._tag === "Moving" ? phase.reused : undefined
     const batch = Result.getOrElse(own, () => emptyBatch)
     const executed = yield* Effect.result(carryOut(batch, agreement, reused, runOptions, times))
+    // Whatever failed here, no rank shall wait for this one's messages longer than needed.
+    if (Result.isFailure(executed) && !isOver(machine.state())) yield* alarm.raise
     const isBroken = Result.isFailure(executed) && executed.failure.reason.scope === "service"
     yield* machine.on({ _tag: "Moved", isBroken })
     const settled = yield* Effect.result(

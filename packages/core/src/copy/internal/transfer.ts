@@ -9,14 +9,21 @@ import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
+import type { Rank } from "../../base/Ids.ts"
 import type { CopyDriverError, CopyDriverShape, InFlight, PeerTimes } from "../../service/CopyDriver.ts"
 import { type CopyError, copyError } from "../../service/CopyService.ts"
 import type { ProcessGroupShape } from "../../service/ProcessGroup.ts"
 import { fromDriverError } from "../CopyFailures.ts"
+import type { Alarm } from "./alarm.ts"
 import type { Round } from "./rounds.ts"
 
 /** Calls into drivers of this name, for one rank. */
-export const makeDriverCalls = (backend: string, group: ProcessGroupShape, deadline: Duration.Duration) => {
+export const makeDriverCalls = (
+  backend: string,
+  group: ProcessGroupShape,
+  alarm: Alarm,
+  deadline: Duration.Duration
+) => {
   const { rank } = group
 
   /**
@@ -51,6 +58,19 @@ export const makeDriverCalls = (backend: string, group: ProcessGroupShape, deadl
     )
   }
 
+  /** The driver may count on the peer still, so it is built again. */
+  const gaveUp = (peer: Rank): CopyError =>
+    copyError("PeerGone", [peer], {
+      backend,
+      rank,
+      peer,
+      op: "run",
+      scope: "service",
+      isRetryable: true,
+      detail: `Rank ${peer} reported that it does not finish the run.`,
+      remedy: "See the output of that rank for the reason, then run again."
+    })
+
   const timesOf = ({ peerTimes }: InFlight): Effect.Effect<ReadonlyArray<PeerTimes>> => peerTimes ?? Effect.succeed([])
 
   /** Waits for a round, as long as it makes progress; device times by peer, where the driver knows them. */
@@ -78,6 +98,8 @@ export const makeDriverCalls = (backend: string, group: ProcessGroupShape, deadl
           let since = yield* Clock.currentTimeMillis
           while (true) {
             yield* Effect.sleep(interval)
+            const left = yield* alarm.by
+            if (left !== undefined) return yield* gaveUp(left)
             const now = yield* Clock.currentTimeMillis
             const current = yield* inFlight.movedBytes
             if (current > moved) {

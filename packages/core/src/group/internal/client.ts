@@ -16,10 +16,21 @@ import type * as EffectScope from "effect/Scope"
 import type { Rank } from "../../base/Ids.ts"
 import type { ProcessGroupError } from "../../service/ProcessGroup.ts"
 import type { Frame } from "../Frames.ts"
+import { makeAlerts } from "./alerts.ts"
 import { makeCalls } from "./calls.ts"
 import { attach, type Connection, ConnectionClosed } from "./connection.ts"
 import { type Departure, deadlineExceeded, formatMillis, hubGaveUp, peerGone, rendezvousFailed } from "./errors.ts"
-import { challenge, decodeFailure, decodeResult, encodeArrive, failureText, frameType, hello, proof } from "./frames.ts"
+import {
+  challenge,
+  decodeFailure,
+  decodeResult,
+  encodeArrive,
+  failureText,
+  frameType,
+  hello,
+  makeArriveReader,
+  proof
+} from "./frames.ts"
 import type { Endpoint } from "./group.ts"
 import { equalProofs, freshNonce, proofOf, protocolName, protocolVersion } from "./handshake.ts"
 import { addressOf, closeGrace, type TcpSettings } from "./settings.ts"
@@ -128,6 +139,8 @@ export const join = Effect.fnUntraced(function* (
   const { rank, size, deadline } = settings
   const deadlineMillis = Duration.toMillis(deadline)
   const calls = makeCalls()
+  const alerts = makeAlerts()
+  const readAlert = makeArriveReader(rank, size)
   /** What every call fails with from now on. */
   let gone: ((label: string) => ProcessGroupError) | undefined
   let hubLeft = false
@@ -164,6 +177,10 @@ export const join = Effect.fnUntraced(function* (
     } else if (type === frameType.goodbye) {
       hubLeft = true
       if (body.length > 0) farewell = Result.getOrUndefined(failureText.decode(body))
+    } else if (type === frameType.alert) {
+      const sent = readAlert(body)
+      if (Result.isFailure(sent)) violation(sent.failure)
+      else alerts.add(sent.success.members, sent.success.call)
     } else if (type !== frameType.beat) violation(`unexpected frame of type ${type}`)
   }
   connection.listen({
@@ -213,6 +230,12 @@ export const join = Effect.fnUntraced(function* (
       }),
     reportProgress: Effect.sync(() => {
       if (mayReport()) connection.send(frameType.progress)
-    })
+    }),
+    alert: (members) =>
+      Effect.sync(() => {
+        const parts = encodeArrive({ call: rank, members, label: "", payload: new Uint8Array(0) })
+        connection.send(frameType.alert, ...parts)
+      }),
+    alerts: alerts.of
   }
 })

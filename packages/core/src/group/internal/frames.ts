@@ -30,7 +30,9 @@ export const frameType = {
   /** The hub is alive; for members that wait. */
   beat: 20,
   /** The sender leaves in order. The hub's carries the first failure of a collective, if there was one: why it leaves. */
-  goodbye: 21
+  goodbye: 21,
+  /** A member does not go on; an arrival without a payload, in which the hub puts the sender's rank for the call. */
+  alert: 22
 } as const
 
 /** Longest body before a peer has proved that it knows the token. */

@@ -25,6 +25,10 @@ export interface Endpoint {
     payload: Uint8Array
   ) => Effect.Effect<ReadonlyArray<Uint8Array>, ProcessGroupError>
   readonly reportProgress: Effect.Effect<void>
+  /** Reaches the other members of this list. */
+  readonly alert: (members: ReadonlyArray<Rank>) => Effect.Effect<void>
+  /** Who has alerted the members of this list. */
+  readonly alerts: (members: ReadonlyArray<Rank>) => ReadonlyArray<Rank>
 }
 
 const nothing = new Uint8Array(0)
@@ -93,7 +97,9 @@ const groupOf = (endpoint: Endpoint, members: ReadonlyArray<Rank>): ProcessGroup
     barrier: (label) => Effect.asVoid(exchange(`barrier "${label}"`, nothing)),
     subgroup,
     reportProgress: endpoint.reportProgress,
-    keepAlive
+    keepAlive,
+    alert: endpoint.alert(members),
+    alerts: Effect.sync(() => endpoint.alerts(members).map((sender) => members.indexOf(sender)))
   }
 }
 

@@ -20,10 +20,11 @@ import type { Rank } from "../../base/Ids.ts"
 import type { ProcessGroupError } from "../../service/ProcessGroup.ts"
 import type { Frame } from "../Frames.ts"
 import { admit, Refused, type Standing } from "./admission.ts"
+import { makeAlerts } from "./alerts.ts"
 import { makeCalls } from "./calls.ts"
 import { attach, type Connection } from "./connection.ts"
 import { type Departure, formatMillis, formatRanks, rendezvousFailed } from "./errors.ts"
-import { failureText, frameType, makeArriveReader, resultOverhead } from "./frames.ts"
+import { encodeArrive, failureText, frameType, makeArriveReader, resultOverhead } from "./frames.ts"
 import type { Endpoint } from "./group.ts"
 import { makeHub } from "./hub.ts"
 import { makeMembers } from "./members.ts"
@@ -72,6 +73,7 @@ export const serve = Effect.fnUntraced(function* (
   const grace = closeGrace(settings)
   const hub = makeHub({ deadlineMillis, maxTotalBytes: settings.maxFrameBytes - resultOverhead(size) })
   const calls = makeCalls()
+  const alerts = makeAlerts()
   const connections = new Set<Connection>()
   const members = makeMembers(calls)
   const { dispatch } = members
@@ -110,6 +112,12 @@ export const serve = Effect.fnUntraced(function* (
       return Effect.logWarning(`Rank 0 refused a connection from ${address}: ${detail} ${error.reason.remedy}${waits}`)
     })
 
+  const alert = (from: Rank, ranks: ReadonlyArray<Rank>): void => {
+    const parts = encodeArrive({ call: from, members: ranks, label: "", payload: new Uint8Array(0) })
+    for (const rank of ranks) if (rank !== from) members.connections.get(rank)?.send(frameType.alert, ...parts)
+    if (from !== 0 && ranks.includes(0)) alerts.add(ranks, from)
+  }
+
   /** Passes a member's frames to the hub until its connection ends. */
   const attend = (connection: Connection, rank: Rank): void => {
     let departure: Departure | undefined
@@ -120,6 +128,10 @@ export const serve = Effect.fnUntraced(function* (
         const arrival = readArrival(body)
         if (Result.isFailure(arrival)) violation(arrival.failure)
         else dispatch(hub.arrive({ rank, ...arrival.success }, now))
+      } else if (type === frameType.alert) {
+        const sent = readArrival(body)
+        if (Result.isFailure(sent)) violation(sent.failure)
+        else alert(rank, sent.success.members)
       } else if (type === frameType.progress) hub.progress(rank, now)
       else if (type === frameType.goodbye) departure = { kind: "left", detail: "it closed its group" }
       else violation(`unexpected frame of type ${type}`)
@@ -233,6 +245,8 @@ export const serve = Effect.fnUntraced(function* (
       hub.progress(0, now)
       // Beats too, because rank 0 may be in work that keeps its timers from running.
       if (mayBeat()) members.beat(hub.waiting())
-    })
+    }),
+    alert: (ranks) => Effect.sync(() => alert(0, ranks)),
+    alerts: alerts.of
   }
 })
