@@ -7,7 +7,6 @@ import { TensorEngine } from "@tensorferry/backend-torch-copy"
 import { CopyDriver } from "@tensorferry/core/service/CopyDriver"
 import { type ClusterOf, runCopyCase, runCopyDriverCase } from "@tensorferry/testing"
 import { describeCopyDriver, describeCopyService } from "@tensorferry/testing/vitest"
-import * as Duration from "effect/Duration"
 import * as Layer from "effect/Layer"
 import { afterAll } from "vitest"
 import { descriptors, spoolDriver } from "../src/index.ts"
@@ -19,12 +18,10 @@ const clusterOf: ClusterOf<unknown> = () => {
   const folder = mkdtempSync(path.join(work, "case-"))
   return {
     driver: () => Layer.effect(CopyDriver, spoolDriver(folder)),
-    engine: TensorEngine.layer(),
-    groupDeadline: Duration.seconds(20)
+    engine: TensorEngine.layer()
   }
 }
 
-// Files are slow: some cases move hundreds of them.
-const options = { stated: descriptors[0]!.capabilities, timeout: 60_000 }
+const options = { stated: descriptors[0]!.capabilities }
 describeCopyService("spool", runCopyCase(clusterOf), options)
 describeCopyDriver("spool", runCopyDriverCase(clusterOf), options)

@@ -19,7 +19,7 @@ afterEach(() => assertClean())
 describeTensorEngine("cuda", TensorEngine.layer(testOptions), { stated: descriptors[0]!.capabilities })
 
 for (const kind of kinds) {
-  describeCopyService(kind, runCopyCase(clusterOf(kind)), { timeout: 60_000 })
+  describeCopyService(kind, runCopyCase(clusterOf(kind)))
   const stated = descriptors.find(({ name }) => name === kind)!.capabilities
-  describeCopyDriver(kind, runCopyDriverCase(clusterOf(kind)), { stated, timeout: 60_000 })
+  describeCopyDriver(kind, runCopyDriverCase(clusterOf(kind)), { stated })
 }

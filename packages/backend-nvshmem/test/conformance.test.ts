@@ -14,9 +14,8 @@ beforeEach(() => resetSimulator(`seed=${seed++}`))
 afterEach(() => assertClean())
 
 for (const path of paths) {
-  describeCopyService(path, runCopyCase(clusterOf({ path })), { timeout: 60_000 })
+  describeCopyService(path, runCopyCase(clusterOf({ path })))
   describeCopyDriver(path, runCopyDriverCase(clusterOf({ path })), {
-    stated: descriptors[0]!.capabilities,
-    timeout: 60_000
+    stated: descriptors[0]!.capabilities
   })
 }

@@ -11,6 +11,6 @@ import { assertClean, lackOf, subjects, titleOf } from "./simulator.ts"
 for (const subject of subjects) {
   describe.skipIf(lackOf(subject) !== undefined)(titleOf(subject), () => {
     if (subject === "level-zero") afterEach(() => assertClean())
-    describeReplayTransfer("xpu", replaySubject(subject, "seed=77"), { timeout: 60_000 })
+    describeReplayTransfer("xpu", replaySubject(subject, "seed=77"))
   })
 }

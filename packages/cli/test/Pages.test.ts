@@ -3,6 +3,8 @@
 import { readdirSync, readFileSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
 import { assert, describe, it } from "@effect/vitest"
+import { defaultCaseDeadline, defaultGroupDeadline, defaultTestLimit } from "@tensorferry/testing"
+import * as Duration from "effect/Duration"
 import { shippedDescriptors } from "../src/job/backends.ts"
 import { scratch } from "./support/command.ts"
 import { decode, reports, root, script } from "./support/pages.ts"
@@ -29,6 +31,36 @@ describe("docs/backends.md", () => {
       )
       if (note.startsWith("Simulated")) assert.include(page, `| ${backend} (simulated) |`)
     }
+  })
+})
+
+describe("docs/writing-a-backend.md", () => {
+  const page = readFileSync(join(root, "docs/writing-a-backend.md"), "utf8")
+  const example = join(root, "examples/third-party-backend")
+  const fileOfPage = (name: string) => page.split(`file=${name}\n`)[1]!.split("\n```")[0]!
+  /** What a test file gives the kit, apart from its driver. */
+  const givenTo = (text: string) => text.match(/\b(groupDeadline|deadline|timeout|quirks|stated|engine): [^ ,}\n]+/g)
+  /** The fields of the first capabilities of a file. */
+  const statedIn = (text: string) => /gather: [^}]+maxMessageBytes/.exec(text)?.[0].split(/,\s+/).slice(0, -1)
+
+  it("judges its driver under the limits of the example, which are those of the kit", () => {
+    const given = givenTo(fileOfPage("spool.test.ts"))
+    assert.deepStrictEqual(given, givenTo(readFileSync(join(example, "test/conformance.test.ts"), "utf8")))
+    assert.deepStrictEqual(given, ["engine: TensorEngine.layer()", "stated: descriptors[0]!.capabilities"])
+    assert.isNull(givenTo(fileOfPage("check.ts")))
+    assert.isBelow(2 * Duration.toMillis(defaultGroupDeadline), Duration.toMillis(defaultCaseDeadline))
+    assert.isBelow(Duration.toMillis(defaultCaseDeadline), defaultTestLimit)
+    const [group, oneCase] = [defaultGroupDeadline, defaultCaseDeadline].map(Duration.toSeconds)
+    for (const limit of [`is ${group} seconds`, `case ${oneCase} seconds`, `test ${defaultTestLimit / 1000} seconds`]) {
+      assert.include(page, limit)
+    }
+  })
+
+  it("states the same of its driver in the descriptor, the driver and the example", () => {
+    const stated = statedIn(fileOfPage("spool/driver.ts"))
+    assert.lengthOf(stated!, 4)
+    assert.deepStrictEqual(statedIn(fileOfPage("spool/index.ts")), stated)
+    assert.deepStrictEqual(statedIn(readFileSync(join(example, "src/SpoolDriver.ts"), "utf8")), stated)
   })
 })
 

@@ -14,7 +14,7 @@ import { CopyDriver } from "@tensorferry/core/service/CopyDriver"
 import { CopyService } from "@tensorferry/core/service/CopyService"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import type * as Cause from "effect/Cause"
-import type * as Duration from "effect/Duration"
+import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import type * as Layer from "effect/Layer"
@@ -87,8 +87,15 @@ export type RankOutcome = typeof RankOutcome.Type
 /** Case name to why the subject is known to differ. Such cases are not run. */
 export type Quirks = { readonly [caseName: string]: string }
 
+/**
+ * The limits of a case, each well within the next, so that what says most ends it: the group's deadline, whose failure names
+ * ranks; that of the case; that of a test around it.
+ */
+export const defaultGroupDeadline = Duration.seconds(20)
 /** How long one case may take before it counts as hanging. */
-export const defaultCaseDeadline: Duration.Input = "60 seconds"
+export const defaultCaseDeadline = Duration.seconds(60)
+/** Milliseconds that a test of a case may take. */
+export const defaultTestLimit = 90_000
 
 type Verdict = Pick<CaseResult, "status" | "detail">
 

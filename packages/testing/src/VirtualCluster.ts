@@ -14,7 +14,7 @@ import type { CopyDriver } from "@tensorferry/core/service/CopyDriver"
 import type { CopyService } from "@tensorferry/core/service/CopyService"
 import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
 import type { TensorEngine } from "@tensorferry/core/service/TensorEngine"
-import * as Duration from "effect/Duration"
+import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import type * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
@@ -25,6 +25,7 @@ import {
   type CopyCase,
   type CopyDriverCase,
   combineOutcomes,
+  defaultGroupDeadline,
   type RankOutcome,
   runCopyCaseRank,
   runCopyDriverCaseRank
@@ -39,7 +40,7 @@ export interface VirtualClusterOptions<E> extends CopyServiceOptions {
   readonly driver?: (rank: Rank, group: InProcessGroup) => Layer.Layer<CopyDriver, E, ProcessGroup | TensorEngine>
   /** One for each rank; the reference engine by default. */
   readonly engine?: Layer.Layer<TensorEngine, E>
-  /** The group's no-progress deadline; 60 seconds by default. */
+  /** The group's no-progress deadline; 20 seconds by default. It must be well within the deadline of a case. */
   readonly groupDeadline?: Duration.Duration
 }
 
@@ -55,7 +56,7 @@ export const runMembers = <A, E, E2, S>(
   Effect.scoped(
     Effect.gen(function* () {
       const groups = yield* makeInProcessGroups(options.size, {
-        deadline: options.groupDeadline ?? Duration.seconds(60)
+        deadline: options.groupDeadline ?? defaultGroupDeadline
       })
       const fibers = yield* Effect.forEach(groups, (group) => {
         const services = Layer.provideMerge(layerOf(group), Layer.succeed(ProcessGroup, group))

@@ -16,6 +16,7 @@ import {
   combineOutcomes,
   copyCases,
   copyDriverCases,
+  defaultTestLimit,
   type Quirks,
   runTensorEngineCase,
   type Stated,
@@ -35,7 +36,7 @@ export interface DescribeOptions {
   readonly quirks?: Quirks
   /** What the backend's descriptor states; without it, the cases that hold it against the service are skipped. */
   readonly stated?: Stated
-  /** Milliseconds per test; the runner's own limit by default. */
+  /** Milliseconds per test; 90 seconds by default, which the deadline of a case does not reach. */
   readonly timeout?: number
 }
 
@@ -104,7 +105,7 @@ export const describeReplayTransfer = <E>(
     options
   )
 
-const limitOf = ({ timeout }: DescribeOptions) => (timeout === undefined ? {} : { timeout })
+const limitOf = ({ timeout = defaultTestLimit }: DescribeOptions) => ({ timeout })
 
 /**
  * Every case of the copy service and the driver between processes, each of which runs `script` (see RankProcesses) with its
