@@ -148,6 +148,8 @@ Napi::Object initialise(Napi::Env env, Napi::Object exports) {
 }  // namespace
 }  // namespace tensorferry::nvshmem
 
-Napi::Object Init(Napi::Env env, Napi::Object exports) { return tensorferry::nvshmem::initialise(env, exports); }
+Napi::Object Init(Napi::Env env, Napi::Object exports) {
+  return tensorferry::initialised(env, exports, tensorferry::nvshmem::initialise);
+}
 
 NODE_API_MODULE(nvshmem, Init)

@@ -25,6 +25,8 @@ Napi::Object initialise(Napi::Env env, Napi::Object exports) {
 }  // namespace
 }  // namespace tensorferry
 
-Napi::Object Init(Napi::Env env, Napi::Object exports) { return tensorferry::initialise(env, exports); }
+Napi::Object Init(Napi::Env env, Napi::Object exports) {
+  return tensorferry::initialised(env, exports, tensorferry::initialise);
+}
 
 NODE_API_MODULE(torch_copy, Init)

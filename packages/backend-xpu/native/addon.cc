@@ -31,6 +31,8 @@ Napi::Object initialise(Napi::Env env, Napi::Object exports) {
 }  // namespace
 }  // namespace tensorferry::xpu
 
-Napi::Object Init(Napi::Env env, Napi::Object exports) { return tensorferry::xpu::initialise(env, exports); }
+Napi::Object Init(Napi::Env env, Napi::Object exports) {
+  return tensorferry::initialised(env, exports, tensorferry::xpu::initialise);
+}
 
 NODE_API_MODULE(xpu, Init)

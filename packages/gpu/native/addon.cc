@@ -34,6 +34,8 @@ Napi::Object initialise(Napi::Env env, Napi::Object exports) {
 }  // namespace
 }  // namespace tensorferry::gpu
 
-Napi::Object Init(Napi::Env env, Napi::Object exports) { return tensorferry::gpu::initialise(env, exports); }
+Napi::Object Init(Napi::Env env, Napi::Object exports) {
+  return tensorferry::initialised(env, exports, tensorferry::gpu::initialise);
+}
 
 NODE_API_MODULE(cuda, Init)

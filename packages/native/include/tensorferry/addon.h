@@ -53,6 +53,17 @@ void bindJobControls(Functions& functions) {
   functions.add<cancelJob<Handle>>("cancelJob", "(job)").template add<movedBytes<Handle>>("movedBytes", "(job)");
 }
 
+/** What a module exports when it is loaded; what `initialise` throws fails the loading, not the process. */
+template <typename Initialise>
+Napi::Object initialised(Napi::Env env, Napi::Object exports, Initialise initialise) noexcept {
+  const Status status = caught("load", [&] {
+    exports = initialise(env, exports);
+    return Status{};
+  });
+  if (!status.ok()) napi_throw_error(env, nullptr, status.detail.c_str());
+  return exports;
+}
+
 inline Answer createPool(const Call& call, Whole<256, 1> threads) {
   return wrap(call.env, Jobs::of(call.env)->makePool(static_cast<unsigned>(threads)));
 }

@@ -16,6 +16,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -39,12 +40,23 @@ class ParallelTask {
 
 class ThreadPool {
  public:
+  /** Throws where a thread cannot be made; those that were have ended then. */
   explicit ThreadPool(unsigned threads) {
     // Signals belong to the process's main thread: a handler on a pool thread would run in the middle of a copy.
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    for (unsigned i = 0; i < std::max(1u, threads); i++) threads_.emplace_back([this] { work(); });
+    try {
+      for (unsigned i = 0; i < std::max(1u, threads); i++) threads_.emplace_back([this] { work(); });
+    } catch (const std::system_error& error) {
+      pthread_sigmask(SIG_SETMASK, &before, nullptr);
+      close();
+      throw std::system_error(error.code(), "A thread could not be made");
+    } catch (...) {
+      pthread_sigmask(SIG_SETMASK, &before, nullptr);
+      close();
+      throw;
+    }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
