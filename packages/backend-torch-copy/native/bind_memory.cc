@@ -4,7 +4,8 @@
  * filling it with zeros takes time.
  *
  * Invariant: an array buffer shares ownership of its mapping, so that no view can outlive the memory; `closeMemory`
- * detaches it first, which turns all views into empty ones.
+ * detaches it first, which turns all views into empty ones. Bytes that a script has transferred to another buffer stay
+ * mapped until that one is gone.
  */
 #include <sys/random.h>
 
@@ -42,13 +43,13 @@ Answer startCreateMemory(const Call& call, std::shared_ptr<JobPool> pool, Whole<
 }
 
 Status closeMemory(const Call& call, std::shared_ptr<Memory> memory, std::optional<Napi::ArrayBuffer> buffer) {
-  if (buffer) {
-    const bool isOurs = buffer->Data() == memory->mapping.address() || buffer->IsDetached();
-    if (!isOurs) return call.refusal("(memory, the memory's own buffer)");
-    if (!buffer->IsDetached()) buffer->Detach();
+  const bool isElsewhere = buffer && buffer->IsDetached();
+  if (buffer && !isElsewhere) {
+    if (buffer->Data() != memory->mapping.address()) return call.refusal("(memory, the memory's own buffer)");
+    buffer->Detach();
   }
   memory->descriptor.reset();
-  memory->mapping.reset();
+  if (!isElsewhere) memory->mapping.reset();
   return {};
 }
 

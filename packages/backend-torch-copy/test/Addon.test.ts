@@ -3,6 +3,7 @@
  * Loading the addon, what it refuses, and how it dies with its thread.
  */
 
+import { spawnSync } from "node:child_process"
 import { tmpdir } from "node:os"
 import { fileURLToPath } from "node:url"
 import { Worker } from "node:worker_threads"
@@ -34,6 +35,28 @@ describe("loading", () => {
       assert.strictEqual(yield* loadAddon, addon)
     })
   )
+})
+
+/** What a fixture prints in a process of its own, which it must not end early. */
+const fixture = (name: string): string => {
+  const file = fileURLToPath(new URL(`./fixtures/${name}`, import.meta.url))
+  const ended = spawnSync(process.execPath, [file], { encoding: "utf8" })
+  assert.strictEqual(ended.status, 0, `${ended.signal}: ${ended.stderr}`)
+  return ended.stdout.trim()
+}
+
+describe("a process", () => {
+  it("may read the bytes of memory that has ended, from buffers that it transferred them to", () => {
+    assert.strictEqual(fixture("transferred.ts"), "read true")
+  })
+
+  it.skipIf(spawnSync("prlimit", ["--version"]).status !== 0)("that gets no more threads is refused a pool", () => {
+    const { refused, made, threads } = JSON.parse(fixture("few-threads.ts"))
+    assert.strictEqual(refused.code, "SystemFailure")
+    assert.include(refused.detail, "A thread could not be made")
+    // None of the pool that failed is left.
+    assert.deepStrictEqual({ made, threads }, { made: "Ok", threads: 20 })
+  })
 })
 
 describe("native functions", () => {

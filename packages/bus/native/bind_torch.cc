@@ -2,7 +2,8 @@
 /*
  * PyTorch's shared memory for JavaScript. JS thread only.
  *
- * Invariant: an array buffer shares ownership of its mapping; `closeTorchMemory` detaches it first.
+ * Invariant: an array buffer shares ownership of its mapping; `closeTorchMemory` detaches it first. Bytes that a script has
+ * transferred to another buffer stay mapped until that one is gone.
  */
 #include "bindings.h"
 #include "torch_memory.h"
@@ -22,12 +23,14 @@ Answer openTorchMemory(const Call& call, std::string name, Whole<largestExact - 
 }
 
 Status closeTorchMemory(const Call& call, std::shared_ptr<TorchMemory> memory, Napi::ArrayBuffer buffer) {
-  if (!buffer.IsDetached()) {
+  const bool isElsewhere = buffer.IsDetached();
+  if (!isElsewhere) {
     if (buffer.Data() != memory->payload() && buffer.ByteLength() > 0)
       return call.refusal("(memory, the memory's own buffer)");
     buffer.Detach();
   }
-  memory->close();
+  memory->giveBackCount();
+  if (!isElsewhere) memory->close();
   return {};
 }
 

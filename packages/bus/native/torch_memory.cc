@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <utility>
 
 #include <tensorferry/descriptor.h>
 
@@ -53,10 +54,14 @@ void* TorchMemory::payload() const noexcept {
   return mapping_.address() == nullptr ? nullptr : static_cast<char*>(mapping_.address()) + headerBytes;
 }
 
-void TorchMemory::close() noexcept {
-  if (mapping_.address() == nullptr) return;
+void TorchMemory::giveBackCount() noexcept {
+  if (mapping_.address() == nullptr || !std::exchange(isCounted_, false)) return;
   std::atomic_ref<int32_t> count(*static_cast<int32_t*>(mapping_.address()));
   if (count.fetch_sub(1) == 1) ::shm_unlink(name_.c_str());
+}
+
+void TorchMemory::close() noexcept {
+  giveBackCount();
   mapping_.reset();
 }
 

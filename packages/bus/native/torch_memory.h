@@ -27,9 +27,13 @@ class TorchMemory {
 
   /** First byte of the storage; null once closed. */
   void* payload() const noexcept;
+  /** Gives back the count of the payload, if that has not happened. */
+  void giveBackCount() noexcept;
+  /** Gives back the count and unmaps the memory. */
   void close() noexcept;
 
  private:
+  bool isCounted_ = true;
   std::string name_;
   Mapping mapping_;
 };

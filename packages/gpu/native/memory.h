@@ -8,6 +8,7 @@
  */
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 
@@ -57,12 +58,18 @@ class HostMemory final : public Resource {
       : Resource(std::move(owner)), address(block.get()), byteLength(bytes), block_(std::move(block)) {}
   void* const address;
   const size_t byteLength;
+  /** A script has transferred the bytes to another buffer: they stay until the process ends, since nothing says when it goes. */
+  void leaveToScript() noexcept { isElsewhere_ = true; }
 
  protected:
-  void giveBack() noexcept override { block_.reset(); }
+  void giveBack() noexcept override {
+    if (isElsewhere_) block_.leave();
+    block_.reset();
+  }
 
  private:
   HostBlock block_;
+  std::atomic<bool> isElsewhere_{false};
 };
 
 class Pin final : public Resource {

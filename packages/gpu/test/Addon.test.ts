@@ -487,6 +487,24 @@ describe("memory", () => {
     )
   )
 
+  it.live("of the host stays where a script has transferred it to another buffer", () =>
+    Effect.gen(function* () {
+      const addon = yield* loadAddon
+      const device = yield* Effect.promise(() =>
+        run<NativeDevice>((done) => addon.startOpenDevice(librariesOf(addon), 0, {}, done))
+      )
+      const [freed, left] = [yield* allocateHost(addon, device, 1000), yield* allocateHost(addon, device, 8192)]
+      const moved = [freed, left].map(({ buffer }) => new Uint8Array(buffer.transfer()).fill(7))
+      value(addon.freeHostMemory(freed.memory, freed.buffer))
+      assert.strictEqual(problem(addon.freeHostMemory(freed.memory, freed.buffer)).code, "InvalidHandle")
+      value(addon.closeDevice(device))
+      assert.deepStrictEqual(
+        moved.map((bytes) => bytes.every((byte) => byte === 7)),
+        [true, true]
+      )
+    })
+  )
+
   it.live("that JavaScript forgets is released", () =>
     onDevice("", function* (addon, device) {
       setFlagsFromString("--expose-gc")

@@ -61,6 +61,8 @@ Status freeHostMemory(const Call& call, Open<HostHandle> handle, Napi::ArrayBuff
     buffer.Detach();
   } else if (!handle->buffer.IsEmpty() && !handle->buffer.Value().IsEmpty() && !handle->buffer.Value().IsDetached()) {
     return call.refusal();
+  } else {
+    handle->object->leaveToScript();
   }
   handle->object->close();
   return {};
@@ -78,7 +80,9 @@ void detachHostBuffers(Shared& shared, const Device& device) {
     auto handle = weak.lock();
     if (handle == nullptr || handle->object->device.get() != &device || handle->buffer.IsEmpty()) continue;
     Napi::ArrayBuffer buffer = handle->buffer.Value();
-    if (!buffer.IsEmpty() && !buffer.IsDetached()) buffer.Detach();
+    if (buffer.IsEmpty() || !handle->isOpen()) continue;
+    if (buffer.IsDetached()) handle->object->leaveToScript();
+    else buffer.Detach();
   }
 }
 

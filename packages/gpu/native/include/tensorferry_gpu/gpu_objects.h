@@ -73,6 +73,8 @@ class Owned {
 
   Handle get() const noexcept { return handle_; }
   explicit operator bool() const noexcept { return handle_ != Handle{}; }
+  /** Never gives it back. */
+  void leave() noexcept { handle_ = Handle{}; }
   void reset() noexcept {
     if (handle_ != Handle{}) (api_->*Destroy)(std::exchange(handle_, Handle{}));
   }
