@@ -71,6 +71,10 @@ Answer isFileCurrent(const Call& call, std::shared_ptr<LmdbFile> file) {
   return Napi::Boolean::New(call.env, file->isCurrent());
 }
 
+Answer fileSetAside(const Call& call, std::shared_ptr<LmdbFile> file) {
+  return Napi::String::New(call.env, file->setAside);
+}
+
 /** Work that still runs keeps the file open until it ends. */
 Status closeFile(const Call&, std::shared_ptr<FileHandle> handle, bool destroy) {
   if (handle->file != nullptr && destroy) handle->file->unlink();
@@ -91,6 +95,7 @@ void bindFiles(Functions& functions) {
       .add<startClear>("startClear", "(pool, open file, callback)")
       .add<startGet>("startGet", "(pool, open file, keys, callback)")
       .add<isFileCurrent>("isFileCurrent", "(open file)")
+      .add<fileSetAside>("fileSetAside", "(open file)")
       .add<closeFile>("closeFile", "(file, destroy)");
 }
 

@@ -89,6 +89,8 @@ Answer startQueueStatus(const Call& call, Pool pool, Queue queue, Napi::Function
   return call.start(pool, queueJob("queue status", std::move(queue), read, give), callback);
 }
 
+Answer queueSetAside(const Call& call, Queue queue) { return Napi::String::New(call.env, queue->setAside()); }
+
 /** Work that still runs keeps the queue open until it ends. */
 Status closeQueue(const Call&, std::shared_ptr<QueueHandle> handle, bool destroy) {
   if (handle->queue != nullptr && destroy) handle->queue->destroy();
@@ -103,6 +105,7 @@ void bindQueue(Functions& functions) {
       .add<startEnqueue>("startEnqueue", "(pool, open queue, messages, milliseconds, callback)")
       .add<startDequeue>("startDequeue", "(pool, open queue, most, milliseconds, callback)")
       .add<startQueueStatus>("startQueueStatus", "(pool, open queue, callback)")
+      .add<queueSetAside>("queueSetAside", "(open queue)")
       .add<closeQueue>("closeQueue", "(queue, destroy)");
 }
 

@@ -31,7 +31,7 @@ Result<uint64_t> position(const LmdbFile::Transaction& transaction, std::string_
     return stored.status();
   }
   if (stored.value().size() != sizeof(uint64_t))
-    return failure(Code::InvalidHandle, "read queue", "A position of the queue is damaged.");
+    return failure(Code::InvalidHandle, "read queue", "a position of the queue is damaged");
   uint64_t value = 0;
   std::memcpy(&value, stored.value().data(), sizeof value);
   return value;
@@ -46,8 +46,7 @@ Result<Positions> positions(const LmdbFile::Transaction& transaction) {
   if (!head.ok()) return head.status();
   auto tail = position(transaction, tailKey);
   if (!tail.ok()) return tail.status();
-  if (tail.value() < head.value())
-    return failure(Code::InvalidHandle, "read queue", "The queue ends before it begins.");
+  if (tail.value() < head.value()) return failure(Code::InvalidHandle, "read queue", "the queue ends before it begins");
   return Positions{head.value(), tail.value()};
 }
 
@@ -170,11 +169,20 @@ Status CommandQueue::takeOver(const CancelToken& cancel) {
   auto file = LmdbFile::open(settings_.path, database, settings_.mapBytes, true);
   if (!file.ok()) return file.status();
   file_ = file.value();
+  Status damage;
   {
     auto transaction = file_->begin(false);
     if (!transaction.ok()) return transaction.status();
     auto at = positions(transaction.value());
-    if (!at.ok()) return at.status();
+    if (!at.ok()) damage = at.status();
+  }
+  if (damage.code == Code::InvalidHandle) {
+    file_.reset();
+    auto replaced = LmdbFile::replace(settings_.path, database, settings_.mapBytes, damage.detail);
+    if (!replaced.ok()) return replaced.status();
+    file_ = replaced.value();
+  } else if (!damage.ok()) {
+    return damage;
   }
   const std::string readyName = semaphoreName("ready_");
   auto ready = Semaphore::open(readyName);

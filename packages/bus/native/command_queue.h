@@ -68,6 +68,9 @@ class CommandQueue {
 
   Result<QueueStatus> status();
 
+  /** What was set aside because it could not be trusted; empty where nothing was. */
+  const std::string& setAside() const noexcept { return file_->setAside; }
+
   /** Removes files and semaphores. Only for the agent. */
   void destroy() noexcept;
 

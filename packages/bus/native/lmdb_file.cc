@@ -14,6 +14,8 @@
 
 #include <tensorferry/descriptor.h>
 
+#include "lmdb_check.h"
+
 namespace tensorferry {
 namespace {
 
@@ -36,6 +38,18 @@ Status checkLock(const std::string& path) {
   return checkFacts(facts, path);
 }
 
+/** The path to which a file is renamed that cannot be trusted: nobody reads it, and people may look into it. */
+Result<std::string> renameAside(const std::string& path) {
+  for (int number = 1; number < 1000; number++) {
+    std::string aside = path + "-broken-" + std::to_string(number);
+    if (::access(aside.c_str(), F_OK) == 0) continue;
+    if (::rename(path.c_str(), aside.c_str()) != 0) return systemFailure("rename", path);
+    ::unlink(lockPathOf(path).c_str());
+    return aside;
+  }
+  return failure(Code::SystemFailure, "rename", path + " was set aside too often: remove the files.");
+}
+
 lmdb::MDB_val toValue(std::string_view bytes) { return {bytes.size(), const_cast<char*>(bytes.data())}; }
 
 }  // namespace
@@ -46,13 +60,42 @@ std::optional<LmdbFile::Identity> LmdbFile::identityOf(const std::string& path) 
   return Identity{facts.st_dev, facts.st_ino};
 }
 
+namespace {
+
+/** Held while a file is opened or set aside. */
+std::mutex& opening() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+}  // namespace
+
 Result<std::shared_ptr<LmdbFile>> LmdbFile::open(const std::string& path, const std::string& database,
                                                  uint64_t mapBytes, bool make) {
+  std::lock_guard guard(opening());
+  return openLocked(path, database, mapBytes, make);
+}
+
+Result<std::shared_ptr<LmdbFile>> LmdbFile::replace(const std::string& path, const std::string& database,
+                                                    uint64_t mapBytes, const std::string& reason) {
+  std::lock_guard guard(opening());
+  return replaceLocked(path, database, mapBytes, reason);
+}
+
+Result<std::shared_ptr<LmdbFile>> LmdbFile::replaceLocked(const std::string& path, const std::string& database,
+                                                          uint64_t mapBytes, const std::string& reason) {
+  auto aside = renameAside(path);
+  if (!aside.ok()) return aside.status();
+  auto file = openLocked(path, database, mapBytes, true);
+  if (file.ok()) file.value()->setAside = path + " was set aside as " + aside.value() + ": " + reason + ".";
+  return file;
+}
+
+Result<std::shared_ptr<LmdbFile>> LmdbFile::openLocked(const std::string& path, const std::string& database,
+                                                       uint64_t mapBytes, bool make) {
   auto library = lmdb::library();
   if (!library.ok()) return library.status();
-  static std::mutex mutex;
   static std::map<Identity, std::weak_ptr<LmdbFile>> files;
-  std::lock_guard guard(mutex);
 
   Descriptor probe(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   if (!probe.isOpen() && errno == ENOENT && make) {
@@ -71,21 +114,33 @@ Result<std::shared_ptr<LmdbFile>> LmdbFile::open(const std::string& path, const 
   if (!status.ok()) return status;
 
   const Identity identity{facts.st_dev, facts.st_ino};
+  std::optional<std::string> damage;
   std::erase_if(files, [](const auto& entry) { return entry.second.expired(); });
   if (const auto known = files.find(identity); known != files.end()) {
     auto file = known->second.lock();
     if (file != nullptr && file->databaseName_ == database) return file;
     if (file != nullptr) return failure(Code::InvalidArgument, "open", path + " is open here with another database.");
   }
+  const bool isChecked = make && facts.st_size > 0;
+  if (isChecked && lmdb::isOfEarlierBoot(probe.get())) damage = "it is of an earlier run of the machine";
+  else if (facts.st_size > 0) damage = lmdb::damageOfHeader(probe.get());
   std::shared_ptr<LmdbFile> file(new LmdbFile(path, *library.value()));
-  status = file->openEnvironment(database, mapBytes);
-  if (!status.ok()) return status;
+  if (!damage) {
+    status = file->openEnvironment(database, mapBytes, isChecked);
+    if (status.code == Code::InvalidHandle) damage = status.detail;
+    else if (!status.ok()) return status;
+  }
+  if (damage) {
+    if (!make) return failure(Code::InvalidHandle, "open", path + " is damaged: " + *damage + ".");
+    file.reset();
+    return replaceLocked(path, database, mapBytes, *damage);
+  }
   if (file->data_ != identity) return failure(Code::PeerGone, "open", path + " was replaced while it was opened.");
   files[identity] = file;
   return file;
 }
 
-Status LmdbFile::openEnvironment(const std::string& database, uint64_t mapBytes) {
+Status LmdbFile::openEnvironment(const std::string& database, uint64_t mapBytes, bool isChecked) {
   int code = lmdb_.env_create(&environment_);
   if (code != 0) return lmdb::failed(lmdb_, "mdb_env_create", code, path);
   lmdb_.env_set_mapsize(environment_, mapBytes);
@@ -104,6 +159,11 @@ Status LmdbFile::openEnvironment(const std::string& database, uint64_t mapBytes)
   lmdb::MDB_txn* txn = nullptr;
   code = lmdb_.txn_begin(environment_, nullptr, 0, &txn);
   if (code != 0) return lmdb::failed(lmdb_, "mdb_txn_begin", code, path);
+  // Other writers wait for the transaction meanwhile, and it has touched no page but the meta pages.
+  if (const auto damage = isChecked ? lmdb::damageOfPages(descriptor) : std::nullopt) {
+    lmdb_.txn_abort(txn);
+    return failure(Code::InvalidHandle, "open", *damage);
+  }
   code = lmdb_.dbi_open(txn, database.c_str(), lmdb::create, &database_);
   if (code != 0) {
     lmdb_.txn_abort(txn);

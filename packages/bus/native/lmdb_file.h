@@ -5,7 +5,8 @@
  *
  * Invariants: only files of this user that nobody else can write are opened, and never through a symbolic link. A process
  * has a file open once, however many asked for it: closing a second opening would drop the locks of the first. Nothing is
- * synced to disk: what is stored does not outlive the machine's run.
+ * synced to disk: what is stored does not outlive the machine's run. Who makes files gets one whose pages were checked: a
+ * damaged one, or one of an earlier run of the machine, is renamed and made again.
  */
 #pragma once
 
@@ -32,9 +33,16 @@ class LmdbFile {
   LmdbFile& operator=(const LmdbFile&) = delete;
   ~LmdbFile();
 
-  /** Opens a file, which is made where it is missing and `make` is true. */
+  /** Opens a file, which is made where it is missing, or cannot be trusted, and `make` is true. */
   static Result<std::shared_ptr<LmdbFile>> open(const std::string& path, const std::string& database, uint64_t mapBytes,
                                                 bool make);
+
+  /** As `open` with `make`, after what stands there is set aside for this reason, the end of a sentence. */
+  static Result<std::shared_ptr<LmdbFile>> replace(const std::string& path, const std::string& database,
+                                                   uint64_t mapBytes, const std::string& reason);
+
+  /** What was set aside when this file was made, where it is now and why, in a sentence; empty where nothing was. */
+  std::string setAside;
 
   /** Whether the path still leads to the files that are open. */
   bool isCurrent() const noexcept;
@@ -80,7 +88,12 @@ class LmdbFile {
 
  private:
   LmdbFile(std::string path, const lmdb::Library& library) : path(std::move(path)), lmdb_(library) {}
-  Status openEnvironment(const std::string& database, uint64_t mapBytes);
+  Status openEnvironment(const std::string& database, uint64_t mapBytes, bool isChecked);
+
+  static Result<std::shared_ptr<LmdbFile>> openLocked(const std::string& path, const std::string& database,
+                                                      uint64_t mapBytes, bool make);
+  static Result<std::shared_ptr<LmdbFile>> replaceLocked(const std::string& path, const std::string& database,
+                                                         uint64_t mapBytes, const std::string& reason);
 
   struct Identity {
     dev_t device = 0;

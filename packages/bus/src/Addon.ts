@@ -66,6 +66,8 @@ export interface Addon extends AddonIdentity, JobControl, PoolControl {
     queue: NativeQueue,
     done: Done<NativeQueueStatus>
   ) => NativeAnswer<NativeJobHandle>
+  /** What was set aside when an agent opened the queue, and why, in a sentence; empty where nothing was. */
+  readonly queueSetAside: (queue: NativeQueue) => NativeAnswer<string>
   readonly closeQueue: (queue: NativeQueue, destroy: boolean) => NativeAnswer<undefined>
   readonly startOpenFile: (
     pool: NativePool,
@@ -118,6 +120,7 @@ export interface Addon extends AddonIdentity, JobControl, PoolControl {
     done: Done<undefined>
   ) => NativeAnswer<NativeJobHandle>
   readonly isFileCurrent: (file: NativeFile) => NativeAnswer<boolean>
+  readonly fileSetAside: (file: NativeFile) => NativeAnswer<string>
   readonly closeFile: (file: NativeFile, destroy: boolean) => NativeAnswer<undefined>
   /** The bytes behind PyTorch's header. */
   readonly openTorchMemory: (
@@ -131,7 +134,7 @@ export interface Addon extends AddonIdentity, JobControl, PoolControl {
   readonly removeCudaCounts: (name: string) => NativeAnswer<undefined>
 }
 
-const loader = addonLoader<Addon>(packageName, import.meta.url, 3)
+const loader = addonLoader<Addon>(packageName, import.meta.url, 4)
 
 /** The folder that holds `build` or `prebuilds`: one above both `src` and `dist`. */
 export const packageFolder = loader.folder

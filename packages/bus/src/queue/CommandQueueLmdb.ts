@@ -133,6 +133,11 @@ export const make = Effect.fnUntraced(function* (options: LmdbQueueOptions) {
             current = opened
           })
         )
+      ).pipe(
+        Effect.tap((opened) => {
+          const aside = addon.queueSetAside(opened)
+          return aside.code === "Ok" && aside.value !== "" ? Effect.logWarning(aside.value) : Effect.void
+        })
       )
     })
   /** The queue that is open; opened again where the caller found `gone` to be replaced. */

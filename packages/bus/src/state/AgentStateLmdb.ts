@@ -115,6 +115,11 @@ export const make = Effect.fnUntraced(function* (options: LmdbStateOptions) {
             current = opened
           })
         )
+      ).pipe(
+        Effect.tap((opened) => {
+          const aside = addon.fileSetAside(opened)
+          return aside.code === "Ok" && aside.value !== "" ? Effect.logWarning(aside.value) : Effect.void
+        })
       )
     })
   )

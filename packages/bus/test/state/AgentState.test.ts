@@ -176,7 +176,7 @@ describe.skipIf(!hasLmdb)(`state${hasLmdb ? "" : ` (skipped: ${lmdbMissing})`}`,
         assert.strictEqual((yield* Effect.flip(open(path))).reason._tag, "Untrusted")
         const junk = uniqueFile(folder, "junk")
         writeFileSync(junk, "x".repeat(10_000), { mode: 0o600 })
-        assert.strictEqual((yield* Effect.flip(open(junk))).reason._tag, "Damaged")
+        assert.strictEqual((yield* Effect.flip(open(junk, "client"))).reason._tag, "Damaged")
       })
     )
   )
