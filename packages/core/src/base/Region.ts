@@ -14,12 +14,12 @@ export const Interval = Schema.Tuple([Index, Index]).check(
 )
 export type Interval = readonly [start: number, stop: number]
 
-/** One interval per dimension; the empty list is the single element of a scalar. */
-export const Region = Schema.Array(Interval)
-export type Region = ReadonlyArray<Interval>
-
 /** Dimensions of a tensor, as many as PyTorch has. Whatever reads shapes refuses more: each costs memory, and holds no bytes. */
 export const dimensionLimit = 64
+
+/** One interval per dimension; the empty list is the single element of a scalar. */
+export const Region = Schema.Array(Interval).check(Schema.isMaxLength(dimensionLimit))
+export type Region = ReadonlyArray<Interval>
 
 /** Lengths per dimension. */
 export const Shape = Schema.Array(Index).check(Schema.isMaxLength(dimensionLimit))

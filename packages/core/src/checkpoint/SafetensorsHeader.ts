@@ -8,7 +8,7 @@
  */
 import * as Result from "effect/Result"
 import { bitsOf, byteLengthOf, type DType, dtypes, fromSafetensorsName, safetensorsNameOf } from "../base/DType.ts"
-import { elementCount, formatShape, isRepresentable, type Shape } from "../base/Region.ts"
+import { dimensionLimit, elementCount, formatShape, isRepresentable, type Shape } from "../base/Region.ts"
 import { type CheckpointError, checkpointError } from "./CheckpointError.ts"
 import { decodeUtf8, isJsonArray, isJsonObject, type Json, naturalOf, parseJson } from "./StrictJson.ts"
 
@@ -197,7 +197,7 @@ export const parseHeader = (
   if (json[0] !== openBrace) return fail("InvalidHeader", file, 'The header does not begin with "{".')
   const text = decodeUtf8(json)
   if (text === undefined) return fail("InvalidHeader", file, "The header is not valid UTF-8.")
-  const parsed = parseJson(text)
+  const parsed = parseJson(text, dimensionLimit)
   if (Result.isFailure(parsed)) {
     const { detail, path } = parsed.failure
     const name = path[0]

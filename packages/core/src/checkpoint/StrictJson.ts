@@ -45,8 +45,14 @@ const isSpace = (code: number): boolean => code === 0x20 || code === 0x0a || cod
 const isNumberPart = (code: number): boolean =>
   (code >= 0x30 && code <= 0x39) || code === 0x2b || code === 0x2d || code === 0x2e || code === 0x45 || code === 0x65
 
-/** Parses the value at the start of `text`; `end` is where the value ends, and what follows is the caller's to judge. */
-export const parseJson = (text: string): Result.Result<{ readonly value: Json; readonly end: number }, JsonFault> => {
+/**
+ * Parses the value at the start of `text`; `end` is where the value ends, and what follows is the caller's to judge. Lists
+ * of more than `itemLimit` items are refused before they are built.
+ */
+export const parseJson = (
+  text: string,
+  itemLimit = Number.POSITIVE_INFINITY
+): Result.Result<{ readonly value: Json; readonly end: number }, JsonFault> => {
   let at = 0
   let fault: JsonFault | undefined
   const path: Array<string> = []
@@ -127,6 +133,7 @@ export const parseJson = (text: string): Result.Result<{ readonly value: Json; r
       const value = parseValue(depth + 1)
       if (value === undefined) return undefined
       items.push(value)
+      if (items.length > itemLimit) return fail(`a list of more than ${itemLimit} items at character ${at}`)
       if (take("]")) return items
       if (!take(",")) return expected('"," or "]"')
     }

@@ -8,6 +8,7 @@
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { Rank } from "../base/Ids.ts"
+import { dimensionLimit, formatShape } from "../base/Region.ts"
 import { type MeshError, meshError } from "./MeshError.ts"
 
 export const DeviceMesh = Schema.Struct({
@@ -39,8 +40,12 @@ export interface DeviceMeshInput {
 /** A mesh that keeps its invariant, or why there is none. */
 export const deviceMesh = (input: DeviceMeshInput): Result.Result<DeviceMesh, MeshError> => {
   const { shape, worldSize } = input
-  const text = `[${shape.join(",")}]`
+  const text = formatShape(shape)
   if (shape.length === 0) return meshError("EmptyMesh", "The mesh has no dimensions.", "State at least one.")
+  if (shape.length > dimensionLimit) {
+    const detail = `The mesh has ${shape.length} dimensions, more than ${dimensionLimit}.`
+    return meshError("EmptyMesh", detail, "State fewer: dimensions of one rank can be left out.")
+  }
   const bad = shape.find((length) => !Number.isSafeInteger(length) || length < 1)
   if (bad !== undefined) {
     return meshError("EmptyMesh", `Mesh ${text} has a dimension of ${bad} ranks.`, "Give every dimension a rank.")

@@ -84,6 +84,8 @@ const expertsOf = (
       : Result.succeed({ _tag: "Named", count: namedCount, number })
   }
   const count = shape[rule.experts]
+  // Experts without bytes are not told apart, since there may be 2^53 of them: the tensor is whole on every rank.
+  if (count !== undefined && count > 0 && shape.includes(0)) return Result.succeed(undefined)
   return count === undefined || rule.experts === dim
     ? invalidRule(name, rule, `counts experts on dimension ${rule.experts} of shape ${formatShape(shape)}.`)
     : Result.succeed({ _tag: "Fused", count, dim: rule.experts })
