@@ -31,6 +31,7 @@ import {
   type OrConfig
 } from "./BackendDescriptor.ts"
 import { BackendRegistry, type BackendRegistryShape } from "./BackendRegistry.ts"
+import { boundedLayer } from "./LazyLayer.ts"
 import { decodeBackendOptions } from "./OptionsLayer.ts"
 import { probeBackend } from "./Probe.ts"
 
@@ -142,7 +143,10 @@ export const copyService = (
         descriptor.tensorEngine !== undefined
           ? descriptor.tensorEngine(options)
           : (yield* registry.forFamily(family, "tensorEngine")).tensorEngine!({})
-      return copyServiceLayer(descriptor.copyDriver!(options), choice).pipe(Layer.provideMerge(engine))
+      const driver = boundedLayer(descriptor.name, "copyDriver", descriptor.copyDriver!(options))
+      return copyServiceLayer(driver, choice).pipe(
+        Layer.provideMerge(boundedLayer(descriptor.name, "tensorEngine", engine))
+      )
     })
   )
 
@@ -156,7 +160,8 @@ export const tensorEngine = (choice: {
     Effect.gen(function* () {
       const registry = yield* BackendRegistry
       const descriptor = yield* registry.forFamily(choice.deviceFamily, "tensorEngine", choice.backend)
-      return descriptor.tensorEngine!(yield* decodeOptions(descriptor, choice.options ?? {}))
+      const options = yield* decodeOptions(descriptor, choice.options ?? {})
+      return boundedLayer(descriptor.name, "tensorEngine", descriptor.tensorEngine!(options))
     })
   )
 
@@ -168,7 +173,8 @@ export const hostMemory = (
     Effect.gen(function* () {
       const registry = yield* BackendRegistry
       const descriptor = yield* registry.forFamily("cpu", "hostMemory", choice.backend)
-      return descriptor.hostMemory!(yield* decodeOptions(descriptor, choice.options ?? {}))
+      const options = yield* decodeOptions(descriptor, choice.options ?? {})
+      return boundedLayer(descriptor.name, "hostMemory", descriptor.hostMemory!(options))
     })
   )
 
@@ -224,7 +230,8 @@ export const replayTransfer = (
       yield* requireAvailable(descriptor)
       const options = yield* decodeOptions(descriptor, choice.options ?? {})
       const engine = familyEngine(registry, device.family)
-      return descriptor.replayTransfer!(device, ringDepth, options, engine).pipe(
+      const backend = descriptor.replayTransfer!(device, ringDepth, options, engine)
+      return boundedLayer(descriptor.name, "replayTransfer", backend).pipe(
         Layer.provide(Layer.succeed(ReplayTransferDeadline, deadline)),
         Layer.provide(choice.timing === undefined ? Layer.empty : Layer.succeed(ReplayTransferTiming, choice.timing)),
         Layer.provide(busyPoll === undefined ? Layer.empty : Layer.succeed(ReplayTransferBusyPoll, busyPoll))

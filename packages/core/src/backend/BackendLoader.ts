@@ -10,11 +10,13 @@ import { readFile, stat } from "node:fs/promises"
 import { createRequire, findPackageJSON } from "node:module"
 import * as path from "node:path"
 import { fileURLToPath, pathToFileURL } from "node:url"
+import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { messageOf, placeInStack } from "../base/UnknownCause.ts"
+import { endsWithin } from "../service/endsWithin.ts"
 import {
   type BackendDescriptor,
   type BackendError,
@@ -88,6 +90,9 @@ export const findManifest = (name: string, from: string): Effect.Effect<string, 
       )
   })
 
+/** Seconds after which an import counts as one that never ends. */
+const importSeconds = 60
+
 /** The descriptors of one package, found from `from` (a file URL of the application, as `import.meta.url`). */
 export const loadBackendPackage = Effect.fn("BackendLoader.load")(function* (
   name: string,
@@ -142,10 +147,21 @@ export const loadBackendPackage = Effect.fn("BackendLoader.load")(function* (
       file
     )
   }
-  const module: unknown = yield* Effect.tryPromise({
-    try: () => import(pathToFileURL(file).href),
-    catch: (cause) => importFailed(name, file, cause)
-  })
+  const module: unknown = yield* endsWithin(
+    Effect.tryPromise({
+      try: () => import(pathToFileURL(file).href),
+      catch: (cause) => importFailed(name, file, cause)
+    }),
+    Duration.seconds(importSeconds),
+    Effect.fail(
+      loadFailed(
+        name,
+        `The import of its descriptors did not end within ${importSeconds} seconds.`,
+        "Open libraries and connections in layers and probes, never on import.",
+        file
+      )
+    )
+  )
   const exported: unknown = (module as { readonly descriptors?: unknown }).descriptors
   if (!Array.isArray(exported) || exported.length === 0) {
     return yield* backendError("InvalidDescriptor", {

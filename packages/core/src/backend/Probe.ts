@@ -4,9 +4,11 @@
  * anything but a result makes that backend unavailable and nothing else.
  */
 import * as Cause from "effect/Cause"
+import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import { describeThrown } from "../base/UnknownCause.ts"
+import { endsWithin } from "../service/endsWithin.ts"
 import { type BackendDescriptor, ProbeResult } from "./BackendDescriptor.ts"
 
 /** Packages of descriptors that were loaded by name; descriptors that an application has at hand have none. */
@@ -29,9 +31,16 @@ const atFault = (descriptor: BackendDescriptor, cause: string): ProbeResult => {
   }
 }
 
+/** Seconds after which a probe counts as one that never ends. */
+const probeSeconds = 30
+
 /** What the backend's probe says; never fails. */
 export const probeBackend = (descriptor: BackendDescriptor): Effect.Effect<ProbeResult> =>
-  Effect.suspend(() => descriptor.probe).pipe(
+  endsWithin(
+    Effect.suspend(() => descriptor.probe),
+    Duration.seconds(probeSeconds),
+    Effect.succeed(atFault(descriptor, `Its probe did not end within ${probeSeconds} seconds.`))
+  ).pipe(
     Effect.map((found) => (isResult(found) ? found : atFault(descriptor, "Its probe returned no probe result."))),
     Effect.catchCause((cause) =>
       Cause.hasInterruptsOnly(cause)

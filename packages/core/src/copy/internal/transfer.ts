@@ -12,6 +12,7 @@ import * as Fiber from "effect/Fiber"
 import type { Rank } from "../../base/Ids.ts"
 import type { CopyDriverError, CopyDriverShape, InFlight, PeerTimes } from "../../service/CopyDriver.ts"
 import { type CopyError, copyError } from "../../service/CopyService.ts"
+import { endsWithin } from "../../service/endsWithin.ts"
 import type { ProcessGroupShape } from "../../service/ProcessGroup.ts"
 import { fromDriverError } from "../CopyFailures.ts"
 import type { Alarm } from "./alarm.ts"
@@ -71,6 +72,14 @@ export const makeDriverCalls = (
       remedy: "See the output of that rank for the reason, then run again."
     })
 
+  /** Ends a transfer. A driver that does not end it in time is left with it; what it fails with next is named as its own. */
+  const cancel = (inFlight: InFlight | undefined): Effect.Effect<void> => {
+    if (inFlight === undefined) return Effect.void
+    const limit = Duration.times(deadline, 2)
+    const text = `Backend ${backend}, rank ${rank}: cancel did not end for ${Duration.format(limit)}, so memory of the run may still change.`
+    return endsWithin(inFlight.cancel, limit, Effect.logError(text))
+  }
+
   const timesOf = ({ peerTimes }: InFlight): Effect.Effect<ReadonlyArray<PeerTimes>> => peerTimes ?? Effect.succeed([])
 
   /** Waits for a round, as long as it makes progress; device times by peer, where the driver knows them. */
@@ -128,7 +137,7 @@ export const makeDriverCalls = (
         yield* Effect.raceFirst(wait, watch)
         return yield* timesOf(inFlight)
       })
-      return Effect.onExit(body, (exit) => (Exit.isSuccess(exit) ? Effect.void : (started?.cancel ?? Effect.void)))
+      return Effect.onExit(body, (exit) => (Exit.isSuccess(exit) ? Effect.void : cancel(started)))
     })
 
   /**
@@ -138,7 +147,7 @@ export const makeDriverCalls = (
   const abandon = (driver: CopyDriverShape, round: Round | undefined): Effect.Effect<void> =>
     round === undefined
       ? Effect.void
-      : Effect.ignore(Effect.flatMap(bounded("start", driver.start(round.program)), (inFlight) => inFlight.cancel))
+      : Effect.ignore(Effect.flatMap(bounded("start", driver.start(round.program)), cancel))
 
   return { bounded, transfer, abandon }
 }
