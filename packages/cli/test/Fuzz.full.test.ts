@@ -17,10 +17,19 @@ const seed = replayed !== undefined ? Number(replayed) : isSoak ? Date.now() % 2
 
 const folder = scratch()
 const out = join(folder.path, "out")
+const [plans, meshPlans] = ["plans.json", "mesh-plans.json"].map((name) => join(folder.path, name)) as [string, string]
 
 beforeAll(async () => {
   const ended = await run(["reshard", mnist, "--to", "tp=3,pp=2", "--rules", mnistRules, "--out", out])
   assert.strictEqual(ended.code, 0, ended.stderr)
+  const planned = [
+    [mnist, "--from", "tp=2", "--to", "tp=3,pp=2", "--rules", mnistRules, "--save", plans],
+    ["--from-mesh", "2x2:S0,R", "--to-mesh", "3@1:S1", "--shape", "5x6", "--to-dtype", "float32", "--save", meshPlans]
+  ]
+  for (const args of planned) {
+    const saved = await run(["plan", ...args])
+    assert.strictEqual(saved.code, 0, saved.stderr)
+  }
 })
 
 afterAll(() => {
@@ -29,13 +38,13 @@ afterAll(() => {
 })
 
 describe("fuzzing", () => {
-  for (const target of ["manifest", "rules", "layout"]) {
+  for (const target of ["manifest", "rules", "layout", "plans", "meshPlans"]) {
     it.live(
       target,
       () =>
         Effect.gen(function* () {
           const script = new URL("./support/fuzzTargets.ts", import.meta.url)
-          const args = [join(out, "tensorferry.json")]
+          const args = [join(out, "tensorferry.json"), plans, meshPlans]
           const report = yield* Effect.mapError(
             // The parser of YAML takes up to a kilobyte per byte of a text that is all faults.
             fuzz({ script, target, seed, millis, args, heapMegabytes: 256 }),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * The command's readers of files as targets of fuzzing. The last argument of the process is a manifest that a real reshard
- * wrote; files are written beside the file for seeds, whose folder the harness removes.
+ * The command's readers of files as targets of fuzzing. The last arguments of the process are a manifest that a real reshard
+ * wrote, and saved plans between parallel layouts and between meshes; files are written beside the file for seeds, whose folder the harness removes.
  */
 import { readFileSync, writeFileSync } from "node:fs"
 import { dirname, join } from "node:path"
@@ -11,16 +11,17 @@ import { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
 import { encodeManifest, readManifest } from "@tensorferry/model/Manifest"
 import { ModelError } from "@tensorferry/model/ModelError"
 import { findPreset } from "@tensorferry/model/ModelFamilies"
-import { type FuzzTargets, fuzzMain } from "@tensorferry/testing/fuzz"
+import { type FuzzTarget, type FuzzTargets, fuzzMain } from "@tensorferry/testing/fuzz"
 import { aliasBomb, mutateEncoded, mutateJson, mutateText, type Random } from "@tensorferry/testing/mutate"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { stringify } from "yaml"
+import { countOps, faultsOf, readPlans } from "../../src/job/planFile.ts"
 import { readLayoutFile, sideOf } from "../../src/model/LayoutFile.ts"
 import { readRules } from "../../src/model/Rules.ts"
 
-const [, , , , , seedFile = "", manifest = ""] = process.argv
+const [, , , , , seedFile = "", manifest = "", plans = "", meshPlans = ""] = process.argv
 const file = join(dirname(seedFile), "input")
 
 /** What a reader makes of the input, checked by `accept`; its own errors are refusals. */
@@ -91,7 +92,23 @@ const yamlMutant =
     return random.isOneIn(20) ? mutant : mutant.subarray(0, 3000)
   }
 
+/** Plans that are read are proved, and either have no fault or typed ones. */
+const planTarget = (saved: string): FuzzTarget => ({
+  mutant: (random) => mutateEncoded(readFileSync(saved, "utf8"), random),
+  examine: (input) =>
+    Effect.gen(function* () {
+      yield* written(input)
+      const read = yield* Effect.result(readPlans(file))
+      if (Result.isFailure(read)) return yield* examined(Effect.fail(read.failure), () => Effect.void)
+      const faults = faultsOf(read.success)
+      if (faults.length > 0) return "refused"
+      return countOps(read.success) >= 0 ? "accepted" : yield* Effect.fail("its operations cannot be counted")
+    })
+})
+
 const targets: FuzzTargets = {
+  plans: planTarget(plans),
+  meshPlans: planTarget(meshPlans),
   manifest: {
     mutant: (random) => mutateEncoded(readFileSync(manifest, "utf8"), random),
     examine: (input) =>
