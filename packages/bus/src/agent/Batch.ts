@@ -47,7 +47,7 @@ export interface Batch {
   readonly scope: Scope.Closeable
 }
 
-/** Distinct for every set of runs of agents and every use of a name. */
+/** Distinct for every pair, every time that it was made, and every use of a name. */
 const keyOf = (kind: string, pair: Pair, id: string, generation: number): string =>
   `${kind}/${pair.members.digest}/${encodeURIComponent(id)}/${generation}/`
 

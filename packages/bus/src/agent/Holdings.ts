@@ -11,8 +11,8 @@ import * as Scope from "effect/Scope"
 import { type BusError, busError } from "../BusError.ts"
 import { type AgentStateShape, pairName, signalName } from "../state/AgentState.ts"
 import { type Batch, signalKey } from "./Batch.ts"
-import { isIntact, memberPrefix, type Pair, type PairSettings, storeFailed } from "./Pair.ts"
-import type { Registration } from "./Registration.ts"
+import { memberPrefix, type Pair, type PairSettings, storeFailed } from "./Pair.ts"
+import { areStill, type Registration } from "./Registration.ts"
 
 export const makeHoldings = ({ rank, store }: PairSettings, state: AgentStateShape) => {
   const pairs = new Map<string, Pair>()
@@ -57,7 +57,7 @@ export const makeHoldings = ({ rank, store }: PairSettings, state: AgentStateSha
     if (known === undefined) return
     if (!known.isBroken) {
       const entries = yield* Effect.mapError(store.list(memberPrefix(name)), (error) => storeFailed("InitPair", error))
-      if (isIntact(known, registrations.get(name)!, entries)) {
+      if (areStill(name, registrations.get(name)!, known.members, entries)) {
         return yield* busError("PairExists", {
           op: "InitPair",
           detail: `Agent ${rank} has a pair ${name} already.`,

@@ -11,9 +11,11 @@ import { replicate } from "@tensorferry/core/layout/Placement"
 import type { CopyService } from "@tensorferry/core/service/CopyService"
 import { ProcessGroup, type ProcessGroupError, type ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
 import type { TensorEngine } from "@tensorferry/core/service/TensorEngine"
+import * as Clock from "effect/Clock"
 import type * as Context from "effect/Context"
-import type * as Duration from "effect/Duration"
+import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
@@ -22,9 +24,10 @@ import { type BusError, busError } from "../BusError.ts"
 import type { InitPair } from "../command/Command.ts"
 import { decodeMeshShape, decodePlacements } from "../payload/LayoutPayload.ts"
 import type { PayloadError } from "../payload/PayloadError.ts"
-import { awaitEntries, type Entries, type KeyValueError, type KeyValueStoreShape } from "../store/KeyValueStore.ts"
+import { awaitEntries, type KeyValueError, type KeyValueStoreShape } from "../store/KeyValueStore.ts"
 import type { MakePairGroup } from "./PairGroup.ts"
 import {
+  areStill,
   describeMissing,
   encodeRegistration,
   membersOf,
@@ -155,12 +158,6 @@ const registrationOf = Effect.fnUntraced(function* (
 const isPartial = (members: PairMembers, side: 0 | 1): boolean =>
   members.sides[side].layout.placements.some(({ _tag }) => _tag === "Partial")
 
-/** Whether all members of a pair are still the runs of agents that it was made with. */
-export const isIntact = (pair: Pair, own: Registration, entries: Entries): boolean => {
-  const now = membersOf(pair.name, own, entries)
-  return Result.isSuccess(now) && now.success?.digest === pair.members.digest
-}
-
 const build = Effect.fnUntraced(function* (
   command: InitPair,
   registration: Registration,
@@ -176,43 +173,73 @@ const build = Effect.fnUntraced(function* (
     // A refusal stays until the next attempt, for those who have not read it yet.
     Effect.ignore(refused === undefined ? store.remove(key) : store.put(key, refused, { isEphemeral: true }))
   )
-  const members = yield* awaitEntries(
-    store,
-    prefix,
-    (entries) =>
-      Effect.tapError(Effect.fromResult(membersOf(pairName, registration, entries)), (error) =>
-        Effect.sync(() => {
-          refused = encodeRegistration(refusalOf(pairName, registration, entries, error.reason.detail))
-        })
-      ),
-    deadline,
-    (entries) => describeMissing(pairName, registration, entries)
-  )
-  if (isPartial(members, 0) && isPartial(members, 1)) {
-    return yield* busError("PartialTarget", {
-      op,
-      detail: `Both sides of pair ${pairName} hold contributions, so nothing can move either way.`,
-      remedy: "Shard or replicate one side."
-    })
+  const meet = (left: Duration.Duration) =>
+    awaitEntries(
+      store,
+      prefix,
+      (entries) =>
+        Effect.tapError(Effect.fromResult(membersOf(pairName, registration, entries)), (error) =>
+          Effect.sync(() => {
+            refused = encodeRegistration(refusalOf(pairName, registration, entries, error.reason.detail))
+          })
+        ),
+      left,
+      (entries) => describeMissing(pairName, registration, entries)
+    )
+  const until = (yield* Clock.monotonicTimeNanos) + BigInt(Math.ceil(Duration.toMillis(deadline))) * 1_000_000n
+  // A member may have registered for a pair of before, and do it again only now: then the ranks meet again.
+  for (;;) {
+    const nanos = until - (yield* Clock.monotonicTimeNanos)
+    const left = Duration.millis(Math.max(1, Number(nanos / 1_000_000n)))
+    const members = yield* meet(left)
+    if (isPartial(members, 0) && isPartial(members, 1)) {
+      return yield* busError("PartialTarget", {
+        op,
+        detail: `Both sides of pair ${pairName} hold contributions, so nothing can move either way.`,
+        remedy: "Shard or replicate one side."
+      })
+    }
+    const changed = awaitEntries(
+      store,
+      prefix,
+      (entries) => Effect.succeed(areStill(pairName, registration, members, entries) ? undefined : "changed"),
+      Duration.infinity,
+      () => ""
+    )
+    const formed = yield* formOrElse(pairName, members, { ...settings, deadline: left }, changed, scope)
+    if (formed === undefined) continue
+    return {
+      name: pairName,
+      members,
+      rank: members.agents.indexOf(rank),
+      side: members.sides[0].name === registration.side ? 0 : 1,
+      ...formed,
+      turn: yield* Semaphore.make(1),
+      scope,
+      generations: new Map(),
+      retired: [],
+      isBroken: false
+    } satisfies Pair as Pair
   }
-  const place = members.agents.indexOf(rank)
-  const side = members.sides[0].name === registration.side ? 0 : 1
-  const group = yield* settings.makeGroup({ pair: pairName, members, rank: place, store, deadline })
-  const layer = Layer.provide(settings.transport, Layer.succeed(ProcessGroup, group))
-  const services = yield* Layer.build(layer)
-  return {
-    name: pairName,
-    members,
-    rank: place,
-    side,
-    group,
-    services,
-    turn: yield* Semaphore.make(1),
-    scope,
-    generations: new Map(),
-    retired: [],
-    isBroken: false
-  } satisfies Pair as Pair
+})
+
+/** The group of these members and what moves tensors in it; nothing, and undefined, where `changed` comes first. */
+const formOrElse = Effect.fnUntraced(function* (
+  pair: string,
+  members: PairMembers,
+  { rank, store, deadline, makeGroup, transport }: PairSettings,
+  changed: Effect.Effect<unknown, KeyValueError>,
+  within: Scope.Scope
+) {
+  const scope = yield* Scope.fork(within)
+  const form = Effect.gen(function* () {
+    const group = yield* makeGroup({ pair, members, rank: members.agents.indexOf(rank), store, deadline })
+    const services = yield* Layer.build(Layer.provide(transport, Layer.succeed(ProcessGroup, group)))
+    return { group, services }
+  })
+  const formed = yield* Effect.raceFirst(Scope.provide(form, scope), Effect.as(changed, undefined))
+  if (formed === undefined) yield* Scope.close(scope, Exit.void)
+  return formed
 })
 
 /** What kept a transport, or the group under it, from being made. */

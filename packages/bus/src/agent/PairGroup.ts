@@ -56,19 +56,21 @@ export const overTcp =
       if (rank === 0) {
         const host = options.host ?? "127.0.0.1"
         let failure: KeyValueError | undefined
-        const group = yield* ProcessGroupTcp.make({
-          ...common,
-          host,
-          port: 0,
-          onListening: (port) =>
-            Effect.catch(store.put(key, JSON.stringify({ host, port }), { isEphemeral: true }), (error) =>
-              Effect.sync(() => {
-                failure = error
-              })
-            )
-        })
+        const group = yield* Effect.ensuring(
+          ProcessGroupTcp.make({
+            ...common,
+            host,
+            port: 0,
+            onListening: (port) =>
+              Effect.catch(store.put(key, JSON.stringify({ host, port }), { isEphemeral: true }), (error) =>
+                Effect.sync(() => {
+                  failure = error
+                })
+              )
+          }),
+          Effect.ignore(store.remove(key))
+        )
         if (failure !== undefined) return yield* failure
-        yield* Effect.ignore(store.remove(key))
         return group
       }
       const text = yield* awaitEntries(

@@ -18,7 +18,7 @@ export const Registration = Schema.Struct({
   version: Schema.Literal(1),
   /** Names one run of one agent, so that a restarted one differs from the one before. */
   instance: Schema.String,
-  /** Names this attempt to make the pair. */
+  /** Names this attempt to make the pair; no other attempt, of whatever pair or agent, has this name. */
   attempt: Schema.String,
   /** Of the agent. */
   rank: Natural,
@@ -55,7 +55,10 @@ export interface PairMembers {
   readonly agents: ReadonlyArray<number>
   /** Side 0 has the first ranks of the group. */
   readonly sides: readonly [Side, Side]
-  /** Names this very set of runs of agents. */
+  /**
+   * Names this very pair: it covers the attempts of all members. Two pairs of the same agents, and a pair that was made
+   * again, have distinct digests, so keys under them never meet.
+   */
   readonly digest: string
 }
 
@@ -166,8 +169,14 @@ export const membersOf = (
       { name: nameA, agents: membersA.map(({ rank }) => rank), layout: layoutA.success },
       { name: nameB, agents: membersB.map(({ rank }) => rank), layout: layoutB.success }
     ],
-    digest: digestOf(members.map(({ instance }) => instance))
+    digest: digestOf(members.map(({ attempt }) => attempt))
   })
+}
+
+/** Whether the entries still are the very attempts that these members were derived from. */
+export const areStill = (pair: string, own: Registration, members: PairMembers, entries: Entries): boolean => {
+  const now = membersOf(pair, own, entries)
+  return Result.isSuccess(now) && now.success?.digest === members.digest
 }
 
 /** What other ranks get where this rank finds that the registrations do not match. */
