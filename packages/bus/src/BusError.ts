@@ -21,6 +21,8 @@ export const BusReason = Schema.Union([
   reason("PairBroken"),
   reason("BatchExists"),
   reason("UnknownBatch"),
+  /** A rank dropped the batch, as its client exited or cleaned it up; the error names its agent. */
+  reason("BatchGone"),
   /** Ranks registered different tensors under one batch, or transfer different batches. */
   reason("BatchMismatch"),
   /** The target of the direction is to hold unreduced contributions. */

@@ -11,8 +11,13 @@ import * as Scope from "effect/Scope"
 import { type BusError, busError } from "../BusError.ts"
 import { type AgentStateShape, pairName, signalName } from "../state/AgentState.ts"
 import { type Batch, signalKey } from "./Batch.ts"
+import { type Claim, fatesOf, goneBy, markClaim, markPair } from "./Claim.ts"
+import { lossAmong } from "./Fate.ts"
+import { isAlive, type Owner } from "./liveness.ts"
 import { memberPrefix, type Pair, type PairSettings, storeFailed } from "./Pair.ts"
 import { areStill, type Registration } from "./Registration.ts"
+
+const deadOwner = ({ owners }: Claim): Owner | undefined => owners.find((owner) => !isAlive(owner))
 
 export const makeHoldings = ({ rank, store }: PairSettings, state: AgentStateShape) => {
   const pairs = new Map<string, Pair>()
@@ -33,21 +38,26 @@ export const makeHoldings = ({ rank, store }: PairSettings, state: AgentStateSha
         )
   }
 
-  const dropBatch = (batch: Batch) =>
+  /** `why` is what other agents are told of it. */
+  const dropBatch = (batch: Batch, why: string) =>
     Effect.gen(function* () {
       batches.delete(batch.id)
+      batch.claim.why = why
       yield* Scope.close(batch.scope, Exit.void)
       yield* Effect.ignore(store.remove(signalKey(batch)))
       yield* Effect.ignore(state.put([[signalName(batch.id), undefined]]))
     })
 
-  const dropPair = (pair: Pair) =>
+  const dropPair = (pair: Pair, why: string) =>
     Effect.gen(function* () {
-      pairs.delete(pair.name)
+      if (pairs.get(pair.name) === pair) pairs.delete(pair.name)
       registrations.delete(pair.name)
-      for (const batch of [...batches.values()]) if (batch.pair === pair) yield* dropBatch(batch)
-      yield* Effect.forEach(pair.retired, (key) => Effect.ignore(store.remove(key)), { discard: true })
+      pair.fate.end({ tag: "PairBroken", peer: rank, detail: `Pair ${pair.name}: agent ${rank} left it: ${why}.` })
+      yield* markPair(pair, why, store)
+      yield* Scope.close(pair.transfers, Exit.void)
+      for (const batch of [...batches.values()]) if (batch.claim.pairs.includes(pair)) yield* dropBatch(batch, why)
       yield* Scope.close(pair.scope, Exit.void)
+      yield* Effect.forEach(pair.retired, (key) => Effect.ignore(store.remove(key)), { discard: true })
       yield* Effect.ignore(state.put([[pairName(pair.name), undefined]]))
     })
 
@@ -55,7 +65,7 @@ export const makeHoldings = ({ rank, store }: PairSettings, state: AgentStateSha
   const makeRoom = Effect.fnUntraced(function* (name: string) {
     const known = pairs.get(name)
     if (known === undefined) return
-    if (!known.isBroken) {
+    if (known.fate.loss() === undefined) {
       const entries = yield* Effect.mapError(store.list(memberPrefix(name)), (error) => storeFailed("InitPair", error))
       if (areStill(name, registrations.get(name)!, known.members, entries)) {
         return yield* busError("PairExists", {
@@ -65,10 +75,58 @@ export const makeHoldings = ({ rank, store }: PairSettings, state: AgentStateSha
         })
       }
     }
-    yield* dropPair(known)
+    yield* dropPair(known, "it makes the pair again")
   })
 
-  return { pairs, registrations, batches, batchOf, dropBatch, dropPair, makeRoom }
+  /** A batch that another agent dropped, or whose client has exited, gives its name to the next registration. */
+  const makeRoomForBatch = (id: string): Effect.Effect<void, BusError> => {
+    const known = batches.get(id)
+    if (known === undefined) return Effect.void
+    if (lossAmong(fatesOf(known.claim)) !== undefined || deadOwner(known.claim) !== undefined) {
+      return dropBatch(known, "its client registered it again")
+    }
+    return Effect.fail(
+      busError("BatchExists", {
+        op: "RegisterTensors",
+        detail: `Agent ${rank} has a batch ${id} already.`,
+        remedy: "Send CleanupBatch first, or use another name."
+      })
+    )
+  }
+
+  /** Drops what clients hold that have exited: whoever waits learns of it at once, a transfer that moves ends first. */
+  const dropDead = (inTurn: (batch: Batch, work: Effect.Effect<void>) => Effect.Effect<void>): Effect.Effect<void> =>
+    Effect.suspend(() =>
+      Effect.forEach(
+        [...pairs.values()].flatMap(({ claims }) => [...claims]),
+        (claim) => {
+          const owner = claim.isDropping ? undefined : deadOwner(claim)
+          return owner === undefined ? Effect.void : dropClaim(claim, owner, inTurn)
+        },
+        { discard: true }
+      )
+    )
+
+  const dropClaim = Effect.fnUntraced(function* (
+    claim: Claim,
+    { pid }: Owner,
+    inTurn: (batch: Batch, work: Effect.Effect<void>) => Effect.Effect<void>
+  ) {
+    claim.isDropping = true
+    claim.why = `its client, process ${pid}, has exited`
+    yield* Effect.logWarning(`Batch ${claim.batch} of pair ${claim.pair.name} is dropped: ${claim.why}.`)
+    // The mark stands before anything here gives up, so that nobody takes what is given up for a disagreement.
+    yield* markClaim(claim, store)
+    claim.fate.end(goneBy(claim, rank, claim.why))
+    const batch = batches.get(claim.batch)
+    if (batch?.claim !== claim) return
+    yield* inTurn(
+      batch,
+      Effect.suspend(() => (batches.get(batch.id) === batch ? dropBatch(batch, claim.why) : Effect.void))
+    )
+  })
+
+  return { pairs, registrations, batches, batchOf, dropBatch, dropPair, makeRoom, makeRoomForBatch, dropDead }
 }
 
 export type Holdings = ReturnType<typeof makeHoldings>

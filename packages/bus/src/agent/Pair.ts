@@ -2,8 +2,8 @@
 /**
  * A pair of layouts as one agent holds it: its members, its group and the copy service over it.
  *
- * Invariant: everything of a pair lives in the scope that made it and goes with it; a pair whose group lost a member stays
- * broken until it is made again.
+ * Invariant: everything of a pair lives in the scope that made it and goes with it; a pair that lost a member stays broken
+ * until it is made again, and whoever waits on it learns who is gone.
  */
 import { randomUUID } from "node:crypto"
 import type { Placement } from "@tensorferry/core/layout/Placement"
@@ -24,8 +24,11 @@ import { type BusError, busError } from "../BusError.ts"
 import type { InitPair } from "../command/Command.ts"
 import { decodeMeshShape, decodePlacements } from "../payload/LayoutPayload.ts"
 import type { PayloadError } from "../payload/PayloadError.ts"
-import { awaitEntries, type KeyValueError, type KeyValueStoreShape } from "../store/KeyValueStore.ts"
+import { awaitEntries, type Entries, type KeyValueError, type KeyValueStoreShape } from "../store/KeyValueStore.ts"
+import type { Claim, Deal } from "./Claim.ts"
+import { type Fate, makeFate } from "./Fate.ts"
 import type { MakePairGroup } from "./PairGroup.ts"
+import { watchPair } from "./PairWatch.ts"
 import {
   areStill,
   describeMissing,
@@ -53,11 +56,19 @@ export interface Pair {
   /** One transfer of the group at a time. */
   readonly turn: Semaphore.Semaphore
   readonly scope: Scope.Closeable
-  /** How often each name of a batch was registered; the same on all members. */
-  readonly generations: Map<string, number>
-  /** Statements of batches that are over, oldest first: a rank that is late may still have to read them. */
+  /** Transfers under way, ended before anything else of the pair is. */
+  readonly transfers: Scope.Closeable
+  readonly fate: Fate
+  /** What this agent holds of batches that the pair carries. */
+  readonly claims: Set<Claim>
+  /** How many registrations of batches this agent began. */
+  registered: number
+  /** Of the first rank: the last deal of each batch, as far as registrations of before may still stand. */
+  readonly dealt: Map<string, Deal>
+  /** What other agents gave up, as the store has it. */
+  marks: Entries
+  /** Keys of what is over, oldest first: a rank that is late may still have to read them. */
   readonly retired: Array<string>
-  isBroken: boolean
 }
 
 /** What an agent brings to every pair that it makes. */
@@ -208,7 +219,7 @@ const build = Effect.fnUntraced(function* (
     )
     const formed = yield* formOrElse(pairName, members, { ...settings, deadline: left }, changed, scope)
     if (formed === undefined) continue
-    return {
+    const pair: Pair = {
       name: pairName,
       members,
       rank: members.agents.indexOf(rank),
@@ -216,10 +227,16 @@ const build = Effect.fnUntraced(function* (
       ...formed,
       turn: yield* Semaphore.make(1),
       scope,
-      generations: new Map(),
-      retired: [],
-      isBroken: false
-    } satisfies Pair as Pair
+      transfers: yield* Scope.fork(scope),
+      fate: makeFate(),
+      claims: new Set(),
+      registered: 0,
+      dealt: new Map(),
+      marks: new Map(),
+      retired: []
+    }
+    yield* watchPair(pair, store)
+    return pair
   }
 })
 

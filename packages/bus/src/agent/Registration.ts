@@ -60,6 +60,8 @@ export interface PairMembers {
    * again, have distinct digests, so keys under them never meet.
    */
   readonly digest: string
+  /** What each member called its attempt, by rank of the pair's group. */
+  readonly attempts: ReadonlyArray<string>
 }
 
 const mismatchRemedy = "State the same names, sizes, meshes and placements on all ranks of a side."
@@ -169,7 +171,8 @@ export const membersOf = (
       { name: nameA, agents: membersA.map(({ rank }) => rank), layout: layoutA.success },
       { name: nameB, agents: membersB.map(({ rank }) => rank), layout: layoutB.success }
     ],
-    digest: digestOf(members.map(({ attempt }) => attempt))
+    digest: digestOf(members.map(({ attempt }) => attempt)),
+    attempts: members.map(({ attempt }) => attempt)
   })
 }
 
@@ -177,6 +180,14 @@ export const membersOf = (
 export const areStill = (pair: string, own: Registration, members: PairMembers, entries: Entries): boolean => {
   const now = membersOf(pair, own, entries)
   return Result.isSuccess(now) && now.success?.digest === members.digest
+}
+
+/** The attempt that an entry registers; undefined for what is no registration. */
+export const attemptOf = (text: string | undefined): string | undefined => {
+  const decoded = text === undefined ? undefined : Schema.decodeResult(Entry)(text)
+  return decoded !== undefined && Result.isSuccess(decoded) && "attempt" in decoded.success
+    ? decoded.success.attempt
+    : undefined
 }
 
 /** What other ranks get where this rank finds that the registrations do not match. */

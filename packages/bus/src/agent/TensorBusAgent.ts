@@ -7,7 +7,8 @@
  * - Every command ends within the deadline, well or with a typed error that names what failed; its client learns both
  *   cases. Clients that know replies get the error, all others at least the completion.
  * - Commands on one pair or batch are carried out in the order of their arrival; others run side by side.
- * - Tensors are used where they lie. A client that dies leaves nothing behind: its batches are dropped within seconds.
+ * - Tensors are used where they lie. A client that dies leaves nothing behind: its batches are dropped within a second.
+ * - What an agent knows of a client or an agent that is gone reaches everyone who waits on it within a second, by name.
  * - When the scope ends, commands under way end with "Stopping"; pairs, batches, names and files are removed.
  */
 
@@ -33,7 +34,6 @@ import { makeCompletions } from "./Completions.ts"
 import { makeCommands } from "./commands.ts"
 import { makeHoldings } from "./Holdings.ts"
 import { makeLanes } from "./Lanes.ts"
-import { isAlive } from "./liveness.ts"
 import type { DeviceTransports, PairSettings, Transport } from "./Pair.ts"
 import { type MakePairGroup, overTcp } from "./PairGroup.ts"
 
@@ -51,7 +51,7 @@ export interface AgentOptions {
   readonly deadline?: Duration.Input
   /** How long replies can be read; 60 seconds by default. */
   readonly replyLifetime?: Duration.Input
-  /** How often the heartbeat is renewed and clients are looked after; every second by default, at most 5 seconds. */
+  /** How often the heartbeat is renewed; every second by default, at most 5 seconds. */
   readonly heartbeat?: Duration.Input
 }
 
@@ -71,6 +71,9 @@ export interface TensorBusAgentShape {
 export class TensorBusAgent extends Context.Service<TensorBusAgent, TensorBusAgentShape>()(
   "@tensorferry/bus/agent/TensorBusAgent"
 ) {}
+
+/** How long the end of a client may go unnoticed. */
+const mostBlind = Duration.millis(250)
 
 /** Names that a command holds while it runs, and those that it only waits for. */
 const lanesOf = (message: Message): readonly [holds: ReadonlyArray<string>, after: ReadonlyArray<string>] => {
@@ -105,7 +108,7 @@ export const make = Effect.fnUntraced(function* (options: AgentOptions) {
   const completions = makeCompletions(state, Duration.fromInputUnsafe(options.replyLifetime ?? "60 seconds"))
 
   const holdings = makeHoldings(settings, state)
-  const { pairs, batches, dropBatch, dropPair } = holdings
+  const { pairs, batches, dropPair, dropDead } = holdings
   const carryOut = yield* makeCommands(settings, holdings, scope)
 
   const stopping = (op: string): BusError =>
@@ -135,28 +138,13 @@ export const make = Effect.fnUntraced(function* (options: AgentOptions) {
         : Effect.andThen(Effect.logWarning(`${message._tag} failed: ${error.message}`), told)
     }).pipe(Effect.exit, Effect.asVoid)
 
-  const dropDead = Effect.suspend(() =>
-    Effect.forEach(
-      [...batches.values()].filter(({ owners }) => owners.some((owner) => !isAlive(owner))),
-      (batch) =>
-        Effect.andThen(
-          Effect.logWarning(`The client of batch ${batch.id} has exited; the agent dropped the batch.`),
-          lanes.enter(
-            [`batch:${batch.id}`],
-            []
-          )(Effect.suspend(() => (batches.get(batch.id) === batch ? dropBatch(batch) : Effect.void)))
-        ),
-      { discard: true, concurrency: "unbounded" }
-    )
-  )
-
   const beat = Effect.gen(function* () {
     const now = yield* Clock.currentTimeMillis
     yield* state.put([[heartbeatName, new TextEncoder().encode(String(now / 1000))]])
     yield* completions.expire(now)
   })
   yield* Effect.addFinalizer(() =>
-    Effect.suspend(() => Effect.forEach([...pairs.values()], dropPair, { discard: true }))
+    Effect.suspend(() => Effect.forEach([...pairs.values()], (pair) => dropPair(pair, "it stops"), { discard: true }))
   )
 
   const serve: Effect.Effect<never, CommandQueueError | AgentStateError> = Effect.scoped(
@@ -164,7 +152,10 @@ export const make = Effect.fnUntraced(function* (options: AgentOptions) {
       const running = yield* FiberSet.make<void>()
       yield* beat
       yield* Effect.forkScoped(Effect.ignore(beat, { log: true }).pipe(Effect.repeat(Schedule.spaced(heartbeat))))
-      yield* Effect.forkScoped(dropDead.pipe(Effect.repeat(Schedule.spaced(heartbeat))))
+      const lookAfter = dropDead((batch, work) =>
+        Effect.asVoid(FiberSet.run(running, lanes.enter([`batch:${batch.id}`], [])(work)))
+      )
+      yield* Effect.forkScoped(lookAfter.pipe(Effect.repeat(Schedule.spaced(Duration.min(heartbeat, mostBlind)))))
       for (;;) {
         for (const message of yield* queue.dequeue()) {
           // The place in the lanes is taken here, in the order of arrival.

@@ -8,10 +8,11 @@ import { type BusError, busError } from "../BusError.ts"
 import type { CleanupBatch, InitPair, Message, QueryStatus, RegisterTensors, Transfer } from "../command/Command.ts"
 import { AgentState, type AgentStateError, pairName, signalName } from "../state/AgentState.ts"
 import { encodeValue } from "../wire/Value.ts"
-import { registerBatch, signalKey, transferBatch } from "./Batch.ts"
+import { registerBatch, signalKey } from "./Batch.ts"
 import type { Holdings } from "./Holdings.ts"
 import { initPair, type PairSettings, storeFailed } from "./Pair.ts"
 import { TensorImporter } from "./TensorImporter.ts"
+import { transferBatch } from "./Transfer.ts"
 
 const stateFailed = (op: string, error: AgentStateError): BusError =>
   busError(error.reason._tag === "TooLarge" ? "InvalidCommand" : "ServiceFailed", {
@@ -26,8 +27,8 @@ export const makeCommands = Effect.fnUntraced(function* (
   holdings: Holdings,
   scope: Scope.Scope
 ) {
-  const { rank, store } = settings
-  const { pairs, registrations, batches, batchOf, dropBatch, makeRoom } = holdings
+  const { store } = settings
+  const { pairs, registrations, batches, batchOf, dropBatch, makeRoom, makeRoomForBatch } = holdings
   const state = yield* AgentState
   const memory = yield* HostMemory
   const importer = yield* Effect.serviceOption(TensorImporter)
@@ -43,13 +44,7 @@ export const makeCommands = Effect.fnUntraced(function* (
   })
 
   const onRegister = Effect.fnUntraced(function* (command: RegisterTensors) {
-    if (batches.has(command.batchId)) {
-      return yield* busError("BatchExists", {
-        op: "RegisterTensors",
-        detail: `Agent ${rank} has a batch ${command.batchId} already.`,
-        remedy: "Send CleanupBatch first, or use another name."
-      })
-    }
+    yield* makeRoomForBatch(command.batchId)
     const registering = registerBatch(command, pairs, settings, scope).pipe(Effect.provideService(HostMemory, memory))
     const batch = yield* Option.match(importer, {
       onNone: () => registering,
@@ -76,7 +71,8 @@ export const makeCommands = Effect.fnUntraced(function* (
     )
   })
 
-  const onCleanup = ({ batchId }: CleanupBatch) => Effect.flatMap(batchOf("CleanupBatch", batchId), dropBatch)
+  const onCleanup = ({ batchId }: CleanupBatch) =>
+    Effect.flatMap(batchOf("CleanupBatch", batchId), (batch) => dropBatch(batch, "its client cleaned it up"))
 
   return (message: Message): Effect.Effect<void, BusError> => {
     switch (message._tag) {

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+/**
+ * One transfer of a batch, collective over the pair's agents: they agree on what each is about to do, then move it.
+ *
+ * A group counts its collectives, so a rank that entered one cannot leave it. A transfer that is given up while it waits
+ * for the others, because the batch or the pair has ended, therefore stays in the group behind its command, in its turn:
+ * - Others that come with something else read that its batch is over, and meet again in the next collective.
+ * - Where the others come with the same, as they may not know yet, it declines the move that follows.
+ *
+ * Invariant: a command that waits ends as soon as its batch or pair does; a move that began ends with the group alone.
+ */
+
+import { exchangePayloads, jsonPayloads, type Payloads } from "@tensorferry/core/group/Exchange"
+import type { MeshPlan } from "@tensorferry/core/ir/MeshPlan"
+import { executeReshardPlan } from "@tensorferry/core/reshard/executeReshardPlan"
+import { CopyService, copyError } from "@tensorferry/core/service/CopyService"
+import type { ProcessGroupError } from "@tensorferry/core/service/ProcessGroup"
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
+import * as Result from "effect/Result"
+import * as Schema from "effect/Schema"
+import * as Semaphore from "effect/Semaphore"
+import { type BusError, busError } from "../BusError.ts"
+import type { TransferType } from "../command/Command.ts"
+import { type Batch, signalKey } from "./Batch.ts"
+import type { Direction } from "./BatchPlan.ts"
+import { fatesOf, goneBy, isGone, markPrefix } from "./Claim.ts"
+import { lossAmong, lossError } from "./Fate.ts"
+import { type PairSettings, storeFailed } from "./Pair.ts"
+
+const op = "Transfer"
+
+interface Failure {
+  readonly _tag: string
+  readonly reason: {
+    readonly _tag: string
+    readonly detail: string
+    readonly remedy: string
+    readonly paramName?: string
+  }
+  readonly ranks?: ReadonlyArray<number>
+}
+
+/** A transfer failed; the error names the ranks of the group as agents. */
+const transferFailed = (batch: Batch, error: Failure): BusError => {
+  const { pair, id } = batch
+  const agents = (error.ranks ?? []).map((rank) => pair.members.agents[rank]).filter((agent) => agent !== undefined)
+  const named = agents.length === 0 ? "" : ` (agent ${agents.join(", ")})`
+  const tag = error.reason._tag
+  const [first] = agents
+  const peer = first === undefined ? {} : { peer: first }
+  const detail = `Batch ${id}, pair ${pair.name}${named}: ${tag}: ${error.reason.detail}`
+  if (tag === "PeerGone") {
+    pair.fate.end({ tag: "PairBroken", ...peer, detail })
+    return lossError(op, pair.fate.loss()!)
+  }
+  return busError(
+    tag === "DeadlineExceeded" ? "RemoteMissing" : tag === "CollectiveMismatch" ? "BatchMismatch" : "TransferFailed",
+    {
+      op,
+      ...peer,
+      ...(error.reason.paramName === undefined ? {} : { paramName: error.reason.paramName }),
+      detail,
+      remedy: error.reason.remedy,
+      isRetryable: true
+    }
+  )
+}
+
+const Intent = Schema.Struct({ batch: Schema.String, deal: Schema.String, direction: Schema.Int })
+type Intent = typeof Intent.Type
+const intents = jsonPayloads(Intent)
+
+/** The first rank that is about to do something else, and what each is about to do as far as it can be read. */
+interface OtherIntents {
+  readonly rank: number
+  readonly intents: ReadonlyArray<Intent | undefined>
+}
+
+/** Answers that say the same are not read: transfers of small batches repeat, and this is part of each. */
+const sameIntent = (own: Intent): Payloads<Intent, void, OtherIntents> => {
+  const expected = intents.encode(own)
+  return {
+    encode: () => expected,
+    decodeAll: (payloads) => {
+      const rank = payloads.findIndex((payload) => Buffer.compare(payload, expected) !== 0)
+      if (rank < 0) return Result.void
+      const read = (payload: Uint8Array) => Result.getOrElse(intents.decodeAll([payload]), () => [])[0]
+      return Result.fail({ rank, intents: payloads.map(read) })
+    }
+  }
+}
+
+/** What all ranks are about to do, this rank's collective after its collective; who differs is named on all of them. */
+const agreeOnIntent = (
+  batch: Batch,
+  direction: Direction,
+  { store }: PairSettings
+): Effect.Effect<void, BusError | ProcessGroupError> => {
+  const { pair, id, deal } = batch
+  const own: Intent = { batch: id, deal: deal.id, direction }
+  const described = (of: Intent) => `batch ${of.batch} to ${pair.members.sides[of.direction === 0 ? 1 : 0].name}`
+  const once = exchangePayloads(pair.group, "transfer", sameIntent(own), own)
+
+  const judge = Effect.fnUntraced(function* (others: OtherIntents) {
+    const marks = yield* Effect.mapError(store.list(markPrefix(pair)), (error) => storeFailed(op, error))
+    // What another rank waits in is over: it comes again, with something else.
+    if (others.intents.some((intent) => intent !== undefined && isGone(pair, intent.deal, marks))) return
+    const agent = pair.members.agents[others.rank]!
+    const intent = others.intents[others.rank]
+    return yield* busError("BatchMismatch", {
+      op,
+      peer: agent,
+      detail: `Pair ${pair.name}: this agent transfers ${described(own)}, agent ${agent} ${intent === undefined ? "something unknown" : described(intent)}.`,
+      remedy: "Send the same batches in the same order on all ranks, as send on one side and recv on the other."
+    })
+  })
+
+  /** A collective of before this rank came, in which the others waited too long for it. */
+  const isOver = (error: ProcessGroupError): boolean =>
+    error.reason._tag === "DeadlineExceeded" && error.ranks.includes(pair.group.members[pair.group.rank]!)
+
+  return Effect.gen(function* () {
+    for (;;) {
+      const met = yield* Effect.result(once)
+      if (Result.isSuccess(met)) return
+      if ("intents" in met.failure) yield* judge(met.failure)
+      else if (!isOver(met.failure)) return yield* met.failure
+      const loss = lossAmong(fatesOf(batch.claim))
+      if (loss !== undefined) return yield* lossError(op, loss)
+    }
+  })
+}
+
+/** Whether no rank has anything to move. All ranks find the same: it follows from what all stated. */
+const movesNothing = ({ tensors }: MeshPlan): boolean => tensors.every(({ shape }) => shape.includes(0))
+
+/** Fails the move of those who came with the same, although this rank gave it up. */
+const decline = ({ id, pair, isOfHost }: Batch): Effect.Effect<void> => {
+  const detail = `Agent ${pair.members.agents[pair.rank]} gave batch ${id} up.`
+  const refuse = copyError("TransferFailed", [pair.rank], { op, detail, remedy: "Register the batch again." })
+  return isOfHost
+    ? Effect.ignore(Context.get(pair.services, CopyService).run({ refuse }))
+    : // Ranks that are in another collective fail at once, whatever it is.
+      Effect.ignore(pair.group.barrier(`batch ${id} was given up`))
+}
+
+/** The error of a transfer; where another agent gave the batch up, that is what it says. */
+const explain = (batch: Batch, error: BusError | Failure, { store }: PairSettings): Effect.Effect<BusError> =>
+  Effect.gen(function* () {
+    const { claim, pair, deal } = batch
+    const failed = error._tag === "BusError" ? (error as BusError) : transferFailed(batch, error as Failure)
+    if (failed.reason._tag !== "TransferFailed" && failed.reason._tag !== "BatchMismatch") return failed
+    const marks = yield* Effect.orElseSucceed(store.list(markPrefix(pair)), () => new Map<string, string>())
+    const agent = pair.members.agents.find((each) => marks.has(`${markPrefix(pair)}${deal.id}/${each}`))
+    if (agent !== undefined) claim.fate.end(goneBy(claim, agent, "it gave the batch up"))
+    const loss = lossAmong(fatesOf(claim))
+    return loss === undefined ? failed : lossError(op, loss)
+  })
+
+/** Moves the batch; collective over the pair's agents. */
+export const transferBatch = Effect.fnUntraced(function* (batch: Batch, type: TransferType, settings: PairSettings) {
+  const { pair, id, plans, tensors, claim } = batch
+  const isSource = type === "send"
+  const direction: Direction = isSource ? pair.side : pair.side === 0 ? 1 : 0
+  const plan = plans.plans[direction]
+  const fates = fatesOf(claim)
+  const lost = lossAmong(fates)
+  if (lost !== undefined) return yield* lossError(op, lost)
+  if (plan === undefined) {
+    return yield* busError("PartialTarget", {
+      op,
+      detail: `Side ${pair.members.sides[direction === 0 ? 1 : 0].name} of batch ${id} holds contributions and cannot be a target.`,
+      remedy: "Transfer the other way, or make pairs whose target is sharded or replicated."
+    })
+  }
+  const leads = pair.rank === (pair.side === 0 ? 0 : pair.members.sides[0].agents.length)
+  const signal = (value: string) =>
+    Effect.mapError(settings.store.put(signalKey(batch), value), (error) => storeFailed(op, error))
+  let stage: "waits" | "moves" | "given up" = "waits"
+  // The signal stands before any rank can be through. That is after the agreement where nothing follows it, else when
+  // the transfer itself begins. It does not wait for its turn: the receivers may wait for the signal.
+  const announcing = yield* Effect.forkIn(Effect.exit(isSource && leads ? signal("1") : Effect.void), pair.transfers, {
+    startImmediately: true
+  })
+  const announced = Effect.flatMap(Fiber.join(announcing), (exit) => exit)
+  const move = Effect.gen(function* () {
+    if (stage === "given up") return
+    if (movesNothing(plan)) yield* announced
+    yield* agreeOnIntent(batch, direction, settings)
+    if (movesNothing(plan)) {
+      if (!isSource && leads) yield* signal("0")
+      return
+    }
+    if (stage !== "waits") return yield* decline(batch)
+    stage = "moves"
+    yield* announced
+    const update = executeReshardPlan(plan, isSource ? tensors : undefined, isSource ? undefined : tensors)
+    yield* Effect.provideContext(update, yield* batch.services)
+    if (!isSource && leads) yield* signal("0")
+  }).pipe(Effect.catch((error) => Effect.flatMap(explain(batch, error as BusError | Failure, settings), Effect.fail)))
+  const moving = yield* Effect.forkIn(Effect.exit(Semaphore.withPermits(pair.turn, 1)(move)), pair.transfers, {
+    startImmediately: true
+  })
+  const moved = Effect.flatMap(Fiber.await(moving), (exit): Effect.Effect<void, BusError> => {
+    if (Exit.isSuccess(exit)) return exit.value
+    const loss = lossAmong(fates)
+    return loss === undefined ? Effect.interrupt : Effect.fail(lossError(op, loss))
+  })
+  const givenUp = Effect.flatMap(Effect.raceAllFirst(fates.map(({ ended }) => ended)), (loss) => {
+    if (stage === "moves") return Effect.never
+    stage = "given up"
+    return Effect.fail(lossError(op, loss))
+  })
+  yield* Effect.onInterrupt(Effect.raceFirst(moved, givenUp), () => {
+    if (stage === "moves") return Fiber.interrupt(moving)
+    stage = "given up"
+    return Effect.void
+  })
+})
