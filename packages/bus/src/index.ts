@@ -17,6 +17,7 @@ export {
   BaseCommand,
   CleanupBatch,
   InitPair,
+  LeavePair,
   Message,
   QueryStatus,
   RegisterTensors,

@@ -71,7 +71,8 @@ export const makeHoldings = ({ rank, store }: PairSettings, state: AgentStateSha
         return yield* busError("PairExists", {
           op: "InitPair",
           detail: `Agent ${rank} has a pair ${name} already.`,
-          remedy: "Use another name, or use the pair that is there."
+          remedy:
+            "Use the pair that is there. To make it again, send LeavePair, then InitPair on all ranks; no agent needs a restart."
         })
       }
     }

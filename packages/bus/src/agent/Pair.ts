@@ -270,7 +270,8 @@ export const transportFailed = (commandOp: string, what: string, error: unknown)
       return busError(isLate ? "RemoteMissing" : "PairBroken", {
         op: commandOp,
         detail: `${what}: ${reason.detail}`,
-        remedy: reason.remedy,
+        remedy:
+          "See whether the agents of the pair run and can reach each other, then send InitPair again on all ranks.",
         isRetryable: true
       })
     }

@@ -79,6 +79,7 @@ const mostBlind = Duration.millis(250)
 const lanesOf = (message: Message): readonly [holds: ReadonlyArray<string>, after: ReadonlyArray<string>] => {
   switch (message._tag) {
     case "InitPair":
+    case "LeavePair":
       return [[`pair:${message.pairName}`], []]
     case "RegisterTensors":
       return [[`batch:${message.batchId}`], message.tensors.map(([pair]) => `pair:${pair}`)]

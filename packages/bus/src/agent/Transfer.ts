@@ -63,7 +63,10 @@ const transferFailed = (batch: Batch, error: Failure): BusError => {
       ...peer,
       ...(error.reason.paramName === undefined ? {} : { paramName: error.reason.paramName }),
       detail,
-      remedy: error.reason.remedy,
+      remedy:
+        tag === "DeadlineExceeded"
+          ? "See whether the processes of these agents began the same transfer, or start the agents with a longer --deadline."
+          : error.reason.remedy,
       isRetryable: true
     }
   )

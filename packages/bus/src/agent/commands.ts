@@ -5,7 +5,15 @@ import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import type * as Scope from "effect/Scope"
 import { type BusError, busError } from "../BusError.ts"
-import type { CleanupBatch, InitPair, Message, QueryStatus, RegisterTensors, Transfer } from "../command/Command.ts"
+import type {
+  CleanupBatch,
+  InitPair,
+  LeavePair,
+  Message,
+  QueryStatus,
+  RegisterTensors,
+  Transfer
+} from "../command/Command.ts"
 import { AgentState, type AgentStateError, pairName, signalName } from "../state/AgentState.ts"
 import { encodeValue } from "../wire/Value.ts"
 import { registerBatch, signalKey } from "./Batch.ts"
@@ -27,8 +35,8 @@ export const makeCommands = Effect.fnUntraced(function* (
   holdings: Holdings,
   scope: Scope.Scope
 ) {
-  const { store } = settings
-  const { pairs, registrations, batches, batchOf, dropBatch, makeRoom, makeRoomForBatch } = holdings
+  const { rank, store } = settings
+  const { pairs, registrations, batches, batchOf, dropBatch, dropPair, makeRoom, makeRoomForBatch } = holdings
   const state = yield* AgentState
   const memory = yield* HostMemory
   const importer = yield* Effect.serviceOption(TensorImporter)
@@ -74,6 +82,18 @@ export const makeCommands = Effect.fnUntraced(function* (
   const onCleanup = ({ batchId }: CleanupBatch) =>
     Effect.flatMap(batchOf("CleanupBatch", batchId), (batch) => dropBatch(batch, "its client cleaned it up"))
 
+  const onLeave = Effect.fnUntraced(function* ({ pairName: name }: LeavePair) {
+    const pair = pairs.get(name)
+    if (pair === undefined) {
+      return yield* busError("UnknownPair", {
+        op: "LeavePair",
+        detail: `There is no pair ${JSON.stringify(name.slice(0, 80))} on agent ${rank}.`,
+        remedy: "There is nothing to leave; send InitPair to make the pair."
+      })
+    }
+    yield* dropPair(pair, "its client sent LeavePair")
+  })
+
   return (message: Message): Effect.Effect<void, BusError> => {
     switch (message._tag) {
       case "InitPair":
@@ -86,6 +106,8 @@ export const makeCommands = Effect.fnUntraced(function* (
         return onQuery(message)
       case "CleanupBatch":
         return onCleanup(message)
+      case "LeavePair":
+        return onLeave(message)
     }
   }
 })

@@ -23,6 +23,7 @@ import { type BusError, busError, busErrorFrom } from "../BusError.ts"
 import {
   CleanupBatch,
   InitPair,
+  LeavePair,
   type Message,
   QueryStatus,
   RegisterTensors,
@@ -67,8 +68,16 @@ export interface ClientOptions {
 
 /** Commands to the agent; each call ends as the module's contract says. */
 export interface TensorBusClientShape {
-  /** Declares this process's side. Ends when all ranks of both sides have declared theirs. */
+  /**
+   * Declares this process's side. Ends when all ranks of both sides have declared theirs. Fails with PairExists where the
+   * agent has the pair, as after a restart of this process alone: use it, or leave it first.
+   */
   readonly initPair: (pair: PairInput) => Effect.Effect<void, BusError>
+  /**
+   * Takes this process's side out of the pair; its batches are dropped. The other ranks fail with PairBroken, which names
+   * this one, and all ranks can call `initPair` again. Fails with UnknownPair.
+   */
+  readonly leavePair: (pair: string) => Effect.Effect<void, BusError>
   /** Shares the tensors. Fails with UnsupportedTensor for memory that `HostMemory` did not allocate. */
   readonly registerTensors: (batch: BatchInput) => Effect.Effect<void, BusError>
   /** Moves a registered batch; `type` says what this side does. */
@@ -103,6 +112,8 @@ const withSemaphore = (message: Message, semaphoreName: string, timestamp: numbe
       return new QueryStatus({ ...message, ...common })
     case "CleanupBatch":
       return new CleanupBatch({ ...message, ...common })
+    case "LeavePair":
+      return new LeavePair({ ...message, ...common })
   }
 }
 
@@ -198,6 +209,7 @@ export const make = Effect.fnUntraced(function* (options: ClientOptions = {}) {
           placementsPayload: encodePlacements(placements)
         })
       ),
+    leavePair: (pair) => send(new LeavePair({ pairName: pair })),
     registerTensors: ({ batch, tensors, bucketBytes }) =>
       Effect.flatMap(
         Effect.forEach(tensors, ([pair, tensor]) => Effect.map(share(tensor), (payload) => [pair, payload] as const)),

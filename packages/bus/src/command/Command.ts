@@ -8,6 +8,8 @@
  * - `RegisterTensors` names the tensors of a batch, each with the pair that it goes by. It ends when all ranks of these
  *   pairs have registered the batch.
  * - `Transfer` moves a registered batch, in the direction that the sides choose by "send" and "recv".
+ * - `LeavePair` takes this rank out of a pair, so that all ranks can make it again. Clients in other languages need not
+ *   know it.
  * - `QueryStatus` makes a state of a batch readable, `CleanupBatch` forgets the batch.
  *
  * An agent that is done with a command, well or not, posts the semaphore that the command names.
@@ -78,6 +80,12 @@ export class CleanupBatch extends BaseCommand.extend<CleanupBatch>("@tensorferry
   batchId: Schema.String
 }) {}
 
+/** Takes this rank out of a pair: its batches are dropped, and the other ranks learn that the pair is broken. */
+export class LeavePair extends BaseCommand.extend<LeavePair>("@tensorferry/bus/command/LeavePair")({
+  _tag: Schema.tag("LeavePair"),
+  pairName: Schema.String
+}) {}
+
 /** Any command. */
-export const Message = Schema.Union([InitPair, RegisterTensors, Transfer, QueryStatus, CleanupBatch])
+export const Message = Schema.Union([InitPair, RegisterTensors, Transfer, QueryStatus, CleanupBatch, LeavePair])
 export type Message = typeof Message.Type

@@ -8,7 +8,7 @@
  */
 import * as Result from "effect/Result"
 import { type Kind, Reader, Writer } from "../wire/MessagePack.ts"
-import { CleanupBatch, InitPair, type Message, QueryStatus, RegisterTensors, Transfer } from "./Command.ts"
+import { CleanupBatch, InitPair, LeavePair, type Message, QueryStatus, RegisterTensors, Transfer } from "./Command.ts"
 import { type CommandError, commandError } from "./CommandError.ts"
 
 type FieldType = "str" | "int" | "float" | "bytes" | "tensors" | "transferType"
@@ -75,7 +75,8 @@ const forms: ReadonlyMap<string, CommandForm> = new Map([
     "QueryStatus",
     form((fields) => new QueryStatus(fields, checked), field("batch_id", "str"), field("state_name", "str"))
   ],
-  ["CleanupBatch", form((fields) => new CleanupBatch(fields, checked), field("batch_id", "str"))]
+  ["CleanupBatch", form((fields) => new CleanupBatch(fields, checked), field("batch_id", "str"))],
+  ["LeavePair", form((fields) => new LeavePair(fields, checked), field("pair_name", "str"))]
 ])
 
 const writeField = (writer: Writer, type: FieldType, value: unknown) => {

@@ -13,7 +13,7 @@ import type { BusError } from "../../src/BusError.ts"
 import { Transfer } from "../../src/command/Command.ts"
 import { makeCluster } from "../cluster.ts"
 import { faultOf, fill, makeTensor } from "../tensors.ts"
-import { all, register, twoAgents } from "./twoAgents.ts"
+import { all, register, sideOf, twoAgents } from "./twoAgents.ts"
 
 /** Longer than any test may take, so that a wait until the deadline is a failure. */
 const patient = { deadline: "60 seconds" } as const
@@ -141,6 +141,63 @@ describe("a batch that one side drops", () => {
           yield* all([a.client.transfer("w", "send"), b.client.transfer("w", "recv")])
           assert.isUndefined(faultOf(y, [9, 8, 7, 6]))
         }
+      })
+    )
+  )
+})
+
+describe("a pair that one side leaves", () => {
+  it.live("fails what waits on the other side, by name, and is made again without a restart", () =>
+    Effect.scoped(
+      Effect.gen(function* () {
+        const { a, b, tensor, meet, map } = yield* twoAgents(patient)
+        const [x, y] = [yield* tensor(), yield* tensor()]
+        const left = /agent 1 left it: its client sent LeavePair/
+        for (let round = 0; round < 2; round++) {
+          yield* failsSoon(b.client.initPair(sideOf("p", "b", "a")), "PairExists", /send LeavePair, then InitPair/)
+          yield* all([register(a.client, "w", x), register(b.client, "w", y)])
+          const waiting = [
+            yield* forked(Effect.flip(a.client.transfer("w", "send"))),
+            yield* forked(Effect.flip(register(a.client, "other", x)))
+          ]
+          while (!(yield* b.client.transferSignal("w"))) yield* Effect.yieldNow
+          const since = yield* Clock.monotonicTimeNanos
+          yield* b.client.leavePair("p")
+          for (const each of waiting) {
+            const error = yield* Fiber.join(each)
+            assert.strictEqual(error.reason._tag, "PairBroken", error.message)
+            assert.match(error.message, left)
+          }
+          assert.isBelow(Number((yield* Clock.monotonicTimeNanos) - since) / 1e6, 1_000)
+          yield* failsSoon(register(a.client, "next", x), "PairBroken", left)
+          yield* failsSoon(b.client.leavePair("p"), "UnknownPair", /no pair "p" on agent 1/)
+          yield* meet("p")
+          assert.deepStrictEqual(yield* a.agent.batches, [])
+          yield* all([register(a.client, "w", x), register(b.client, "w", y)])
+          fill(x, [round, 2, 3, 4])
+          yield* all([a.client.transfer("w", "send"), b.client.transfer("w", "recv")])
+          assert.isUndefined(faultOf(y, [round, 2, 3, 4]))
+          yield* all([a.client.cleanupBatch("w"), b.client.cleanupBatch("w")])
+        }
+        yield* all([a.client.leavePair("p"), b.client.leavePair("p")])
+        assert.deepStrictEqual([...map.list("").keys()], [])
+      })
+    )
+  )
+
+  it.live("and one whose agents met again while the other side knew nothing", () =>
+    Effect.scoped(
+      Effect.gen(function* () {
+        const { a, b, tensor, meet } = yield* twoAgents(patient)
+        const [x, y] = [yield* tensor(), yield* tensor()]
+        yield* all([register(a.client, "w", x), register(b.client, "w", y)])
+        yield* b.client.leavePair("p")
+        const joining = yield* forked(b.client.initPair(sideOf("p", "b", "a")))
+        yield* failsSoon(a.client.transfer("w", "send"), "PairBroken", /agent 1/)
+        yield* a.client.initPair(sideOf("p", "a", "b"))
+        yield* Fiber.join(joining)
+        yield* failsSoon(a.client.transfer("w", "send"), "UnknownBatch", /w/)
+        yield* failsSoon(meet("p"), "PairExists", /pair p/)
       })
     )
   )
