@@ -105,6 +105,31 @@ const bucketBytesOf = (command: RegisterTensors): Result.Result<number | null, B
       )
 }
 
+/** A name stands for one tensor of a pair. */
+const checkTensorNames = (
+  id: string,
+  pairs: ReadonlyArray<string>,
+  opened: ReadonlyArray<OpenTensor>
+): Effect.Effect<void, BusError> => {
+  const seen = new Set<string>()
+  for (const [at, { name }] of opened.entries()) {
+    if (name === null) continue
+    const key = JSON.stringify([pairs[at], name])
+    if (seen.has(key)) {
+      return Effect.fail(
+        busError("InvalidCommand", {
+          op,
+          paramName: name,
+          detail: `Batch ${id} has two tensors of this name in pair ${pairs[at]}.`,
+          remedy: "Name each tensor of a pair differently."
+        })
+      )
+    }
+    seen.add(key)
+  }
+  return Effect.void
+}
+
 /** Among the claims of its pair until the scope ends. */
 const makeClaim = (id: string, pair: Pair, pairs: ReadonlyArray<Pair>): Effect.Effect<Claim, never, Scope.Scope> =>
   Effect.acquireRelease(
@@ -151,14 +176,16 @@ const build = Effect.fnUntraced(function* (
   }
   const owners = opened.flatMap(({ owner }) => seenOwner(owner) ?? [])
   claim.owners = [...new Map(owners.map((owner) => [owner.pid, owner])).values()]
+  yield* checkTensorNames(id, names, opened)
   const order = planOrder(names)
   const tensors = order.map((at) => opened[at]!.tensor)
   const device = yield* Effect.fromResult(batchDevice(id, tensors, settings))
   const statement: BatchStatement = {
-    version: 2,
+    version: 3,
     family: device.family,
     tensors: order.map((at, place) => ({
       pair: names[at]!,
+      name: opened[at]!.name,
       dtype: tensors[place]!.dtype,
       shape: tensors[place]!.shape
     })),
@@ -175,7 +202,7 @@ const build = Effect.fnUntraced(function* (
     claim,
     deal: claim.deal!,
     pair,
-    tensors: tensorDict(plans.names.map((name, at) => [name, tensors[at]!] as const)),
+    tensors: tensorDict(plans.names.map((name, at) => [name, tensors[plans.order[at]!]!] as const)),
     plans,
     services: batchServices(id, pair, settings.deviceTransports[device.family], scope),
     isOfHost: settings.deviceTransports[device.family] === undefined,

@@ -2,8 +2,8 @@
 /**
  * What all ranks of a batch registered, checked against each other, and the plans that follow. Pure.
  *
- * Tensors of a pair meet in the order in which each side lists them; pairs are taken by name, so that sides may list them
- * in any order.
+ * Tensors of a pair meet by name where every rank names all of its own. Otherwise they meet in the order in which each side
+ * lists them, as clients that state no names expect. Pairs are taken by name, so that sides may list them in any order.
  */
 
 import { DType } from "@tensorferry/core/base/DType"
@@ -21,15 +21,20 @@ import * as Schema from "effect/Schema"
 import { type BusError, busError } from "../BusError.ts"
 import type { PairMembers } from "./Registration.ts"
 
-export const BatchTensor = Schema.Struct({ pair: Schema.String, dtype: DType, shape: Shape })
+export const BatchTensor = Schema.Struct({
+  pair: Schema.String,
+  name: Schema.NullOr(Schema.String),
+  dtype: DType,
+  shape: Shape
+})
 export type BatchTensor = typeof BatchTensor.Type
 
 /** What one rank registered. */
 export const BatchStatement = Schema.Struct({
-  version: Schema.Literal(2),
+  version: Schema.Literal(3),
   /** Family of the devices that all tensors of the rank lie on. */
   family: Schema.String,
-  /** In the order of the plan. */
+  /** By pair, and then as the client lists them. */
   tensors: Schema.Array(BatchTensor),
   bucketBytes: Schema.NullOr(Natural)
 })
@@ -37,7 +42,7 @@ export type BatchStatement = typeof BatchStatement.Type
 
 export const statementCodec = Schema.fromJsonString(BatchStatement)
 
-/** The order of tensors in a plan, as indices into the client's list. */
+/** The order of tensors in a statement, as indices into the client's list. */
 export const planOrder = (pairs: ReadonlyArray<string>): ReadonlyArray<number> =>
   pairs.map((_, at) => at).sort((a, b) => (pairs[a]! < pairs[b]! ? -1 : pairs[a]! > pairs[b]! ? 1 : a - b))
 
@@ -47,6 +52,8 @@ export type Direction = 0 | 1
 export interface BatchPlans {
   /** Name of each tensor, in the order of the plan. */
   readonly names: ReadonlyArray<string>
+  /** Place of each of these tensors in the statement of this rank. */
+  readonly order: ReadonlyArray<number>
   /** By direction; a direction whose target is partial has none. */
   readonly plans: readonly [MeshPlan | undefined, MeshPlan | undefined]
 }
@@ -56,7 +63,7 @@ const mismatch = (batch: string, detail: string, peer?: number): BusError =>
     op: "RegisterTensors",
     ...(peer === undefined ? {} : { peer }),
     detail: `Batch ${batch}: ${detail}`,
-    remedy: "Register the same tensors, in the same order per pair, on all ranks of both sides."
+    remedy: "Register the same tensors on all ranks of both sides: under the same names, or in the same order per pair."
   })
 
 /** The whole tensor's shape from its shards, which must be those that the layout gives. */
@@ -96,6 +103,7 @@ const wholeShape = (layout: MeshLayout, shards: ReadonlyArray<Shape>, first: num
 
 interface SideTensor {
   readonly pair: string
+  readonly name: string | null
   readonly dtype: DType
   readonly shape: Shape
 }
@@ -110,7 +118,8 @@ const sideTensors = (
   const { agents, sides } = membersOf(statements[0]!.tensors[0]!.pair)
   const first = side === 0 ? 0 : sides[0].agents.length
   const own = statements.slice(first, first + sides[side].agents.length)
-  const kinds = ({ tensors }: BatchStatement) => tensors.map(({ pair, dtype }) => `${pair}: ${dtype}`)
+  const kinds = ({ tensors }: BatchStatement) =>
+    tensors.map(({ pair, dtype, name }) => `${pair}${name === null ? "" : ` ${name}`}: ${dtype}`)
   const wanted = kinds(own[0]!)
   for (const [at, statement] of own.entries()) {
     const given = kinds(statement)
@@ -128,7 +137,7 @@ const sideTensors = (
     }
   }
   const found: Array<SideTensor> = []
-  for (const [at, { pair, dtype }] of own[0]!.tensors.entries()) {
+  for (const [at, { pair, dtype, name }] of own[0]!.tensors.entries()) {
     const shards = own.map(({ tensors }) => tensors[at]!.shape)
     const shape = wholeShape(membersOf(pair).sides[side].layout, shards, first)
     if (Result.isFailure(shape)) {
@@ -136,9 +145,64 @@ const sideTensors = (
         mismatch(batch, `tensor ${at}, of pair ${pair}, on side ${sides[side].name} ${shape.failure}.`)
       )
     }
-    found.push({ pair, dtype, shape: shape.success })
+    found.push({ pair, name, dtype, shape: shape.success })
   }
   return Result.succeed(found)
+}
+
+const compare = (a: string, b: string): number => (a < b ? -1 : a > b ? 1 : 0)
+
+/**
+ * The statements with the tensors of pairs that all ranks name sorted by name, and the order of each. Elsewhere the names
+ * are left out: they decide nothing.
+ */
+const arrange = (statements: ReadonlyArray<BatchStatement>) => {
+  const unnamed = new Set(
+    statements.flatMap(({ tensors }) => tensors.flatMap(({ pair, name }) => (name === null ? [pair] : [])))
+  )
+  return statements.map((statement) => {
+    const { tensors } = statement
+    const order = [...tensors.keys()].sort((a, b) => {
+      const [one, other] = [tensors[a]!, tensors[b]!]
+      const byPair = compare(one.pair, other.pair)
+      if (byPair !== 0 || unnamed.has(one.pair)) return byPair || a - b
+      return compare(one.name!, other.name!)
+    })
+    const arranged = order.map((at) =>
+      unnamed.has(tensors[at]!.pair) ? { ...tensors[at]!, name: null } : tensors[at]!
+    )
+    return { order, statement: { ...statement, tensors: arranged } }
+  })
+}
+
+/** Most names that an error lists. */
+const mostListed = 5
+
+/** Names that one rank has and another has not, in words. */
+const namesFault = (
+  batch: string,
+  agents: ReadonlyArray<number>,
+  statements: ReadonlyArray<BatchStatement>
+): BusError | undefined => {
+  const namesOf = ({ tensors }: BatchStatement) =>
+    new Set(tensors.flatMap(({ pair, name }) => (name === null ? [] : [`${pair} ${name}`])))
+  const wanted = namesOf(statements[0]!)
+  const listed = (names: ReadonlyArray<string>) =>
+    names.length <= mostListed
+      ? names.join(", ")
+      : `${names.slice(0, mostListed).join(", ")} and ${names.length - mostListed} more`
+  for (const [at, statement] of statements.entries()) {
+    const given = namesOf(statement)
+    const missing = [...wanted].filter((name) => !given.has(name))
+    const added = [...given].filter((name) => !wanted.has(name))
+    if (missing.length === 0 && added.length === 0) continue
+    const parts = [
+      ...(missing.length === 0 ? [] : [`agent ${agents[0]} alone has ${listed(missing)}`]),
+      ...(added.length === 0 ? [] : [`agent ${agents[at]} alone has ${listed(added)}`])
+    ]
+    return mismatch(batch, `the names of the tensors differ: ${parts.join("; ")}.`, agents[at]!)
+  }
+  return undefined
 }
 
 /** One backend moves a batch, so all ranks have it on one kind of device. */
@@ -167,12 +231,14 @@ const isPartial = (layout: MeshLayout): boolean => layout.placements.some(({ _ta
 export const plansOf = (
   batch: string,
   membersOf: (pair: string) => PairMembers,
-  statements: ReadonlyArray<BatchStatement>,
+  stated: ReadonlyArray<BatchStatement>,
   rank: number,
   device: Device
 ): Result.Result<BatchPlans, BusError> => {
+  const arranged = arrange(stated)
+  const statements = arranged.map(({ statement }) => statement)
   const { agents } = membersOf(statements[0]!.tensors[0]!.pair)
-  const odd = familyFault(batch, agents, statements)
+  const odd = familyFault(batch, agents, statements) ?? namesFault(batch, agents, statements)
   if (odd !== undefined) return Result.fail(odd)
   const zero = sideTensors(batch, 0, membersOf, statements)
   if (Result.isFailure(zero)) return Result.fail(zero.failure)
@@ -183,14 +249,17 @@ export const plansOf = (
   for (let at = 0; at < count; at++) {
     const [a, b] = [sides[0][at], sides[1][at]]
     const text = (tensor: SideTensor | undefined) =>
-      tensor === undefined ? "missing" : `${tensor.pair} ${formatShape(tensor.shape)}`
+      tensor === undefined
+        ? "missing"
+        : `${tensor.pair} ${tensor.name === null ? "" : `${tensor.name} `}${formatShape(tensor.shape)}`
     if (a === undefined || b === undefined || a.pair !== b.pair || !equalShapes(a.shape, b.shape)) {
       return Result.fail(mismatch(batch, `tensor ${at} is ${text(a)} on one side and ${text(b)} on the other.`))
     }
   }
-  const stated = statements.flatMap(({ bucketBytes }) => (bucketBytes === null ? [] : [bucketBytes]))
-  const options = stated.length === 0 ? {} : { bucketBytes: Math.max(1, Math.min(...stated)) }
-  const names = sides[0].map(({ pair }, at) => `${pair}[${at}]`)
+  const buckets = statements.flatMap(({ bucketBytes }) => (bucketBytes === null ? [] : [bucketBytes]))
+  const options = buckets.length === 0 ? {} : { bucketBytes: Math.max(1, Math.min(...buckets)) }
+  const names = sides[0].map(({ pair, name }, at) => (name === null ? `${pair}[${at}]` : `${pair}/${name}`))
+  const { order } = arranged[rank]!
 
   const planFor = (direction: Direction): Result.Result<MeshPlan | undefined, BusError> => {
     const [sources, targets] = direction === 0 ? sides : [sides[1], sides[0]]
@@ -216,6 +285,6 @@ export const plansOf = (
     )
   }
   return Result.flatMap(planFor(0), (forth) =>
-    Result.map(planFor(1), (back) => ({ names, plans: [forth, back] as const }))
+    Result.map(planFor(1), (back) => ({ names, order, plans: [forth, back] as const }))
   )
 }

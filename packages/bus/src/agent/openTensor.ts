@@ -28,6 +28,8 @@ export interface OpenTensor {
   readonly tensor: Tensor
   /** Whose memory it is. */
   readonly owner: Owner
+  /** What its client calls it; PyTorch's payloads have no names. */
+  readonly name: string | null
 }
 
 const op = "RegisterTensors"
@@ -131,10 +133,12 @@ export const openTensor = Effect.fnUntraced(function* (
     })
   }
   const payload = decoded.success
-  if (payload._tag === "SharedTensor") return { tensor: yield* openShared(payload), owner: ownerOf(payload) }
+  if (payload._tag === "SharedTensor") {
+    return { tensor: yield* openShared(payload), owner: ownerOf(payload), name: payload.name ?? null }
+  }
   const addon = yield* Effect.mapError(loadAddon, (error) =>
     busError("ServiceFailed", { op, detail: error.reason.detail, remedy: error.reason.remedy })
   )
   const open = payload._tag === "TorchHostTensor" ? openTorchHost(addon, payload) : openTorchCuda(addon, payload)
-  return { tensor: yield* open, owner: ownerOf(payload) }
+  return { tensor: yield* open, owner: ownerOf(payload), name: null }
 })

@@ -52,8 +52,11 @@ export interface PairInput {
 /** Tensors that one transfer moves together. */
 export interface BatchInput {
   readonly batch: string
-  /** Each with the pair that it goes by. */
-  readonly tensors: ReadonlyArray<readonly [pair: string, tensor: Tensor]>
+  /**
+   * Each with the pair that it goes by, and with its name as in a checkpoint. Where all ranks name all tensors of a pair,
+   * they meet by name, in whatever order each side lists them; otherwise by their place in the list.
+   */
+  readonly tensors: ReadonlyArray<readonly [pair: string, tensor: Tensor, name?: string]>
   /** Most bytes of a bucket. The least that any rank states counts; without any, the planner's default does. */
   readonly bucketBytes?: number
 }
@@ -183,7 +186,7 @@ export const make = Effect.fnUntraced(function* (options: ClientOptions = {}) {
       })
     )
 
-  const share = Effect.fnUntraced(function* (tensor: Tensor) {
+  const share = Effect.fnUntraced(function* (tensor: Tensor, name: string | undefined) {
     const handle = yield* Effect.mapError(memory.share(tensor.storage), (error) =>
       busError("UnsupportedTensor", {
         op: "RegisterTensors",
@@ -192,7 +195,8 @@ export const make = Effect.fnUntraced(function* (options: ClientOptions = {}) {
       })
     )
     const { dtype, shape, strides, byteOffset } = tensor
-    return encodeSharedTensor({ dtype, shape, strides, byteOffset, memory: handle })
+    const named = name === undefined ? {} : { name }
+    return encodeSharedTensor({ dtype, shape, strides, byteOffset, memory: handle, ...named })
   })
 
   return {
@@ -212,7 +216,9 @@ export const make = Effect.fnUntraced(function* (options: ClientOptions = {}) {
     leavePair: (pair) => send(new LeavePair({ pairName: pair })),
     registerTensors: ({ batch, tensors, bucketBytes }) =>
       Effect.flatMap(
-        Effect.forEach(tensors, ([pair, tensor]) => Effect.map(share(tensor), (payload) => [pair, payload] as const)),
+        Effect.forEach(tensors, ([pair, tensor, name]) =>
+          Effect.map(share(tensor, name), (payload) => [pair, payload] as const)
+        ),
         (shared) => send(new RegisterTensors({ batchId: batch, tensors: shared, bucketSize: bucketBytes ?? null }))
       ),
     transfer: (batch, type) => send(new Transfer({ batchId: batch, transferType: type })),

@@ -24,7 +24,9 @@ const view = { dtype: DType, shape: Shape, strides: Schema.Array(Natural) }
 export const SharedTensor = Schema.TaggedStruct("SharedTensor", {
   ...view,
   byteOffset: Natural,
-  memory: HostMemoryHandle
+  memory: HostMemoryHandle,
+  /** What the client calls the tensor; where both sides name theirs, tensors meet by name. */
+  name: Schema.optionalKey(Schema.NonEmptyString.check(Schema.isMaxLength(1_000)))
 })
 export type SharedTensor = typeof SharedTensor.Type
 
