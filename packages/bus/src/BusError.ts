@@ -17,6 +17,8 @@ export const BusReason = Schema.Union([
   reason("UnknownPair"),
   /** Ranks state different things about one pair. */
   reason("PairMismatch"),
+  /** Ranks of one pair run on different hosts. */
+  reason("HostsDiffer"),
   /** A rank of the pair is gone; make the pair again. */
   reason("PairBroken"),
   reason("BatchExists"),

@@ -32,7 +32,8 @@ export const makeCluster = Effect.fnUntraced(function* (
   const base = Context.make(HostMemory, memory)
   /** An agent with its client; more than one at a time may have a rank, as after a restart. */
   const start = (
-    rank: number
+    rank: number,
+    own: Partial<Agents.AgentOptions> = {}
   ): Effect.Effect<
     { readonly agent: Agents.TensorBusAgentShape; readonly client: Clients.TensorBusClientShape },
     never,
@@ -46,7 +47,7 @@ export const makeCluster = Effect.fnUntraced(function* (
         Context.add(AgentState, AgentStateMemory.make())
       )
       const { importer, ...agentOptions } = options
-      const making = Agents.make({ rank, transport, deadline: Duration.seconds(5), ...agentOptions })
+      const making = Agents.make({ rank, transport, deadline: Duration.seconds(5), ...agentOptions, ...own })
       const agent = yield* Effect.provideContext(
         importer === undefined ? making : Effect.provideService(making, TensorImporter, importer),
         context

@@ -38,6 +38,7 @@ import {
   type Registration,
   refusalOf
 } from "./Registration.ts"
+import type { HostIdentity } from "./thisHost.ts"
 
 /** How tensors move between the members of a group: any copy service with its engine. */
 export type Transport = Layer.Layer<CopyService | TensorEngine, unknown, ProcessGroup>
@@ -75,6 +76,8 @@ export interface Pair {
 export interface PairSettings {
   /** The agent's rank among all agents of the store. */
   readonly rank: number
+  /** The machine that the agent runs on. */
+  readonly host: HostIdentity
   /** Names this run of the agent; after a restart it is another. */
   readonly instance: string
   /** How long the agent waits for the other members. */
@@ -154,7 +157,8 @@ const registrationOf = Effect.fnUntraced(function* (
     : decodePlacements(command.placementsPayload)
   if (Result.isFailure(placements)) return yield* payloadFailed(placements.failure)
   return {
-    version: 1,
+    version: 2,
+    host: settings.host,
     instance: settings.instance,
     attempt: randomUUID(),
     rank: settings.rank,
@@ -191,7 +195,7 @@ const build = Effect.fnUntraced(function* (
       (entries) =>
         Effect.tapError(Effect.fromResult(membersOf(pairName, registration, entries)), (error) =>
           Effect.sync(() => {
-            refused = encodeRegistration(refusalOf(pairName, registration, entries, error.reason.detail))
+            refused = encodeRegistration(refusalOf(pairName, registration, entries, error))
           })
         ),
       left,

@@ -15,7 +15,9 @@ import { type BusError, busError } from "../BusError.ts"
 import type { Entries } from "../store/KeyValueStore.ts"
 
 export const Registration = Schema.Struct({
-  version: Schema.Literal(1),
+  version: Schema.Literal(2),
+  /** The machine that the agent runs on: equal ids are the same machine. */
+  host: Schema.Struct({ id: Schema.String, name: Schema.String }),
   /** Names one run of one agent, so that a restarted one differs from the one before. */
   instance: Schema.String,
   /** Names this attempt to make the pair; no other attempt, of whatever pair or agent, has this name. */
@@ -32,7 +34,8 @@ export type Registration = typeof Registration.Type
 
 /** Stands in place of a registration that failed, for those whose attempts were part of the failure. */
 export const Refusal = Schema.Struct({
-  version: Schema.Literal(1),
+  version: Schema.Literal(2),
+  tag: Schema.Literals(["PairMismatch", "HostsDiffer"]),
   detail: Schema.String,
   attempts: Schema.Array(Schema.String)
 })
@@ -64,14 +67,17 @@ export interface PairMembers {
   readonly attempts: ReadonlyArray<string>
 }
 
-const mismatchRemedy = "State the same names, sizes, meshes and placements on all ranks of a side."
+const remedies = {
+  PairMismatch: "State the same names, sizes, meshes and placements on all ranks of a side.",
+  HostsDiffer: "Run all agents of a pair on one host; agents do not move tensors between hosts."
+}
 
 const mismatch = (pair: string, detail: string, peer?: number): BusError =>
   busError("PairMismatch", {
     op: "InitPair",
     ...(peer === undefined ? {} : { peer }),
     detail: `Pair ${pair}: ${detail}`,
-    remedy: mismatchRemedy
+    remedy: remedies.PairMismatch
   })
 
 const statementOf = ({ size, mesh, placements, remote }: Registration): string =>
@@ -91,7 +97,7 @@ const readRegistrations = (
     if (!("detail" in entry)) found.push(entry)
     // Refusals of attempts before this one are history.
     else if (entry.attempts.includes(own.attempt)) {
-      return Result.fail(busError("PairMismatch", { op: "InitPair", detail: entry.detail, remedy: mismatchRemedy }))
+      return Result.fail(busError(entry.tag, { op: "InitPair", detail: entry.detail, remedy: remedies[entry.tag] }))
     }
   }
   return Result.succeed(found.sort((a, b) => a.rank - b.rank))
@@ -152,6 +158,17 @@ export const membersOf = (
       )
     )
   }
+  const away = registrations.find(({ host }) => host.id !== own.host.id)
+  if (away !== undefined) {
+    return Result.fail(
+      busError("HostsDiffer", {
+        op: "InitPair",
+        peer: away.rank,
+        detail: `Pair ${pair}: agent ${own.rank} runs on host ${own.host.name}, agent ${away.rank} on host ${away.host.name}.`,
+        remedy: remedies.HostsDiffer
+      })
+    )
+  }
   const [nameA, nameB] = names as [string, string]
   const [a, b] = [agreedSide(pair, nameA, registrations), agreedSide(pair, nameB, registrations)]
   if (Result.isFailure(a)) return Result.fail(a.failure)
@@ -191,10 +208,16 @@ export const attemptOf = (text: string | undefined): string | undefined => {
 }
 
 /** What other ranks get where this rank finds that the registrations do not match. */
-export const refusalOf = (pair: string, own: Registration, entries: Entries, detail: string): Refusal => {
+export const refusalOf = (
+  pair: string,
+  own: Registration,
+  entries: Entries,
+  { reason: { _tag, detail } }: BusError
+): Refusal => {
   const read = readRegistrations(pair, own, entries)
   const others = Result.isSuccess(read) ? read.success : []
-  return { version: 1, detail, attempts: [own, ...others].map(({ attempt }) => attempt) }
+  const tag = _tag === "HostsDiffer" ? _tag : "PairMismatch"
+  return { version: 2, tag, detail, attempts: [own, ...others].map(({ attempt }) => attempt) }
 }
 
 /** Who is missing, in words. */

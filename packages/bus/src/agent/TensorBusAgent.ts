@@ -36,6 +36,7 @@ import { makeHoldings } from "./Holdings.ts"
 import { makeLanes } from "./Lanes.ts"
 import type { DeviceTransports, PairSettings, Transport } from "./Pair.ts"
 import { type MakePairGroup, overTcp } from "./PairGroup.ts"
+import { type HostIdentity, thisHost } from "./thisHost.ts"
 
 /** Rank, transports and deadlines of one agent. */
 export interface AgentOptions {
@@ -45,6 +46,8 @@ export interface AgentOptions {
   readonly transport: Transport
   /** How tensors on devices move, by family, as `cuda`; a `TensorImporter` opens them. */
   readonly deviceTransports?: DeviceTransports
+  /** The machine that this agent runs on, as the system says by default; agents of a pair run on one. */
+  readonly host?: HostIdentity
   /** How the agents of a pair find each other; over TCP on loopback by default. */
   readonly makeGroup?: MakePairGroup
   /** How long a command waits for other ranks; 60 seconds by default. */
@@ -98,6 +101,7 @@ export const make = Effect.fnUntraced(function* (options: AgentOptions) {
   const heartbeat = Duration.min(Duration.fromInputUnsafe(options.heartbeat ?? "1 second"), Duration.seconds(5))
   const settings: PairSettings = {
     rank: options.rank,
+    host: options.host ?? thisHost(),
     instance: randomUUID(),
     deadline: Duration.fromInputUnsafe(options.deadline ?? "60 seconds"),
     store,

@@ -201,4 +201,19 @@ describe("a pair that one side leaves", () => {
       })
     )
   )
+
+  it.live("and one whose agents run on two hosts is refused at the meeting, on both", () =>
+    Effect.scoped(
+      Effect.gen(function* () {
+        const { start } = yield* makeCluster(patient)
+        const a = yield* start(0, { host: { id: "1", name: "alpha" } })
+        const b = yield* start(1, { host: { id: "2", name: "beta" } })
+        const says = /agent [01] runs on host (alpha|beta), agent [01] on host (alpha|beta).*on one host/
+        yield* all([
+          failsSoon(a.client.initPair(sideOf("p", "a", "b")), "HostsDiffer", says),
+          failsSoon(b.client.initPair(sideOf("p", "b", "a")), "HostsDiffer", says)
+        ])
+      })
+    )
+  )
 })

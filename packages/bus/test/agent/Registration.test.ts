@@ -10,9 +10,11 @@ import {
   type Registration,
   refusalOf
 } from "../../src/agent/Registration.ts"
+import { busError } from "../../src/BusError.ts"
 
 const registration = (rank: number, side: string, attempt: string, size = 1): Registration => ({
-  version: 1,
+  version: 2,
+  host: { id: "one", name: "alpha" },
   instance: `run of ${rank}`,
   attempt,
   rank,
@@ -22,6 +24,8 @@ const registration = (rank: number, side: string, attempt: string, size = 1): Re
   mesh: [size],
   placements: [size === 1 ? replicate : shard(0)]
 })
+
+const failure = (detail: string) => busError("PairMismatch", { detail, remedy: "" })
 
 const entriesOf = (...entries: ReadonlyArray<readonly [number, Parameters<typeof encodeRegistration>[0]]>) =>
   new Map(entries.map(([rank, entry]) => [`pair/p/${rank}`, encodeRegistration(entry)]))
@@ -39,7 +43,12 @@ describe("registrations", () => {
 
   it("a rank whose attempt others refused fails with their reason, though their registrations were removed", () => {
     const [own, other] = [registration(0, "a", "mine"), registration(1, "b", "theirs")]
-    const refusal = refusalOf("p", other, entriesOf([0, own], [1, other]), "Pair p: agent 1 states something else.")
+    const refusal = refusalOf(
+      "p",
+      other,
+      entriesOf([0, own], [1, other]),
+      failure("Pair p: agent 1 states something else.")
+    )
     assert.deepStrictEqual([...refusal.attempts].sort(), ["mine", "theirs", "theirs"])
     const refused = membersOf("p", own, entriesOf([0, own], [1, refusal]))
     assert.isTrue(Result.isFailure(refused))
@@ -51,11 +60,24 @@ describe("registrations", () => {
 
   it("a refusal of an earlier attempt is reported where ranks are missing, and stops no new attempt", () => {
     const [own, other] = [registration(0, "a", "second"), registration(1, "b", "theirs")]
-    const old = refusalOf("p", other, entriesOf([0, registration(0, "a", "first")]), "It did not fit.")
+    const old = refusalOf("p", other, entriesOf([0, registration(0, "a", "first")]), failure("It did not fit."))
     const waiting = entriesOf([0, own], [1, old])
     assert.isUndefined(Result.getOrThrow(membersOf("p", own, waiting)))
     assert.match(describeMissing("p", own, waiting), /side b came \(none\); It did not fit\./)
     const both = new Map([...entriesOf([0, own], [1, other]), ["pair/p/old", encodeRegistration(old)]])
     assert.deepStrictEqual(Result.getOrThrow(membersOf("p", own, both))?.agents, [0, 1])
+  })
+
+  it("agents of different hosts are refused by name, also where the other has refused already", () => {
+    const own = registration(0, "a", "mine")
+    const away = { ...registration(1, "b", "theirs"), host: { id: "two", name: "beta" } }
+    const met = membersOf("p", own, entriesOf([0, own], [1, away]))
+    assert.isTrue(Result.isFailure(met))
+    if (Result.isSuccess(met)) return
+    assert.strictEqual(met.failure.reason._tag, "HostsDiffer")
+    assert.match(met.failure.message, /agent 0 runs on host alpha, agent 1 on host beta.*on one host/)
+    const refusal = refusalOf("p", away, entriesOf([0, own], [1, away]), met.failure)
+    const later = membersOf("p", own, entriesOf([0, own], [1, refusal]))
+    assert.isTrue(Result.isFailure(later) && later.failure.reason._tag === "HostsDiffer")
   })
 })
