@@ -5,16 +5,16 @@
  *
  * Invariant: replies go after their lifetime, and the oldest go first where there are too many, so the state never fills.
  */
-import * as Clock from "effect/Clock"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import type { BusError } from "../BusError.ts"
 import { encodeReply, type Reply, replyKey, replyOk } from "../command/Reply.ts"
+import { monotonicMillis } from "../monotonic.ts"
 import type { AgentStateError, AgentStateShape } from "../state/AgentState.ts"
 
 export interface Completions {
   readonly complete: (semaphoreName: string | null, error: BusError | undefined) => Effect.Effect<void>
-  /** Removes replies that are too old. */
+  /** Removes replies that are too old by `monotonicMillis`. */
   readonly expire: (nowMillis: number) => Effect.Effect<void, AgentStateError>
 }
 
@@ -51,7 +51,7 @@ export const makeCompletions = (state: AgentStateShape, lifetime: Duration.Durat
   const tell = Effect.fnUntraced(function* (name: string, error: BusError | undefined) {
     const key = replyKey(name)
     given.delete(key)
-    given.set(key, yield* Clock.currentTimeMillis)
+    given.set(key, yield* monotonicMillis)
     const old = given.size > mostReplies ? removeFirst(given.size - mostReplies) : []
     yield* state.complete(name, [...old, [key, encodeReply(replyOf(error))]])
   })

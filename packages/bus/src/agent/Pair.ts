@@ -11,7 +11,6 @@ import { replicate } from "@tensorferry/core/layout/Placement"
 import type { CopyService } from "@tensorferry/core/service/CopyService"
 import { ProcessGroup, type ProcessGroupError, type ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
 import type { TensorEngine } from "@tensorferry/core/service/TensorEngine"
-import * as Clock from "effect/Clock"
 import type * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -22,6 +21,7 @@ import * as Scope from "effect/Scope"
 import * as Semaphore from "effect/Semaphore"
 import { type BusError, busError } from "../BusError.ts"
 import type { InitPair } from "../command/Command.ts"
+import { monotonicMillis } from "../monotonic.ts"
 import { decodeMeshShape, decodePlacements } from "../payload/LayoutPayload.ts"
 import type { PayloadError } from "../payload/PayloadError.ts"
 import { awaitEntries, type Entries, type KeyValueError, type KeyValueStoreShape } from "../store/KeyValueStore.ts"
@@ -201,11 +201,10 @@ const build = Effect.fnUntraced(function* (
       left,
       (entries) => describeMissing(pairName, registration, entries)
     )
-  const until = (yield* Clock.monotonicTimeNanos) + BigInt(Math.ceil(Duration.toMillis(deadline))) * 1_000_000n
+  const until = (yield* monotonicMillis) + Duration.toMillis(deadline)
   // A member may have registered for a pair of before, and do it again only now: then the ranks meet again.
   for (;;) {
-    const nanos = until - (yield* Clock.monotonicTimeNanos)
-    const left = Duration.millis(Math.max(1, Number(nanos / 1_000_000n)))
+    const left = Duration.millis(Math.max(1, until - (yield* monotonicMillis)))
     const members = yield* meet(left)
     if (isPartial(members, 0) && isPartial(members, 1)) {
       return yield* busError("PartialTarget", {

@@ -13,6 +13,7 @@
  */
 
 import { randomUUID } from "node:crypto"
+import { processStart } from "@tensorferry/core/group/processStart"
 import type { HostMemory } from "@tensorferry/core/service/HostMemory"
 import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
@@ -24,11 +25,13 @@ import * as FiberSet from "effect/FiberSet"
 import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import * as Schedule from "effect/Schedule"
+import * as Schema from "effect/Schema"
 import * as Scope from "effect/Scope"
 import { type BusError, busError } from "../BusError.ts"
 import type { Message } from "../command/Command.ts"
+import { monotonicMillis } from "../monotonic.ts"
 import { CommandQueue, type CommandQueueError } from "../queue/CommandQueue.ts"
-import { AgentState, type AgentStateError, heartbeatName } from "../state/AgentState.ts"
+import { AgentState, type AgentStateError, agentBeatCodec, beatName, heartbeatName } from "../state/AgentState.ts"
 import { KeyValueStore } from "../store/KeyValueStore.ts"
 import { makeCompletions } from "./Completions.ts"
 import { makeCommands } from "./commands.ts"
@@ -74,6 +77,9 @@ export interface TensorBusAgentShape {
 export class TensorBusAgent extends Context.Service<TensorBusAgent, TensorBusAgentShape>()(
   "@tensorferry/bus/agent/TensorBusAgent"
 ) {}
+
+const textEncoder = new TextEncoder()
+const encodeBeat = Schema.encodeSync(agentBeatCodec)
 
 /** How long the end of a client may go unnoticed. */
 const mostBlind = Duration.millis(250)
@@ -143,10 +149,16 @@ export const make = Effect.fnUntraced(function* (options: AgentOptions) {
         : Effect.andThen(Effect.logWarning(`${message._tag} failed: ${error.message}`), told)
     }).pipe(Effect.exit, Effect.asVoid)
 
+  const self = { pid: process.pid, processStart: processStart("self") ?? "" }
   const beat = Effect.gen(function* () {
-    const now = yield* Clock.currentTimeMillis
-    yield* state.put([[heartbeatName, new TextEncoder().encode(String(now / 1000))]])
-    yield* completions.expire(now)
+    const wall = yield* Clock.currentTimeMillis
+    const millis = yield* monotonicMillis
+    const process = encodeBeat({ ...self, rank: options.rank, millis })
+    yield* state.put([
+      [heartbeatName, textEncoder.encode(String(wall / 1000))],
+      [beatName, textEncoder.encode(process)]
+    ])
+    yield* completions.expire(millis)
   })
   yield* Effect.addFinalizer(() =>
     Effect.suspend(() => Effect.forEach([...pairs.values()], (pair) => dropPair(pair, "it stops"), { discard: true }))

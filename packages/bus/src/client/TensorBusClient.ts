@@ -3,8 +3,9 @@
  * A process's way to its agent: sends commands, waits for their completion, and turns replies into typed errors.
  *
  * Contract
- * - Each call ends when the agent is done with the command, or fails: with the agent's error, with "AgentGone" when its
- *   heartbeat is missing, or with "DeadlineExceeded".
+ * - Each call ends when the agent is done with the command, or fails: with the agent's error, with "AgentGone" within a second
+ *   when its process has ended and a little later when its heartbeat is missing, or with "DeadlineExceeded". Deadlines
+ *   follow the monotonic clock.
  * - Tensors are shared, not copied; they must stay alive until their batch is cleaned up.
  * - An interrupted call leaves no semaphore behind; the agent may carry out the command all the same.
  */
@@ -19,6 +20,8 @@ import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
+import * as Schema from "effect/Schema"
+import { isAlive } from "../agent/liveness.ts"
 import { type BusError, busError, busErrorFrom } from "../BusError.ts"
 import {
   CleanupBatch,
@@ -31,10 +34,11 @@ import {
   type TransferType
 } from "../command/Command.ts"
 import { decodeReply, replyKey } from "../command/Reply.ts"
+import { monotonicMillis } from "../monotonic.ts"
 import { encodeMeshShape, encodePlacements } from "../payload/LayoutPayload.ts"
 import { encodeSharedTensor } from "../payload/TensorCodec.ts"
 import { CommandQueue } from "../queue/CommandQueue.ts"
-import { AgentState, heartbeatName, signalName } from "../state/AgentState.ts"
+import { type AgentBeat, AgentState, agentBeatCodec, beatName, heartbeatName, signalName } from "../state/AgentState.ts"
 import { decodeValue } from "../wire/Value.ts"
 
 /** This process's side of a pair. */
@@ -99,7 +103,16 @@ export class TensorBusClient extends Context.Service<TensorBusClient, TensorBusC
   "@tensorferry/bus/client/TensorBusClient"
 ) {}
 
-const sliceMillis = 1_000
+/** How long the end of the agent may go unnoticed. */
+const sliceMillis = 500
+
+const decodeBeat = Schema.decodeResult(agentBeatCodec)
+
+/** The agent as it was when it got a command, and whether its process could be seen to live. */
+interface Asked {
+  beat: AgentBeat | undefined
+  wasAlive: boolean
+}
 
 /** The same command with another semaphore. */
 const withSemaphore = (message: Message, semaphoreName: string, timestamp: number): Message => {
@@ -142,16 +155,46 @@ export const make = Effect.fnUntraced(function* (options: ClientOptions = {}) {
   const gone = (op: string, detail: string): BusError =>
     busError("AgentGone", { op, detail, remedy: "Start the agent again, and make pairs and batches again." })
 
-  /** Fails where the agent has not been heard of for too long. */
-  const checkHeartbeat = Effect.fnUntraced(function* (op: string) {
+  /** What the agent last said of itself; undefined for an agent that says nothing but its heartbeat. */
+  const lastBeat = (op: string): Effect.Effect<AgentBeat | undefined, BusError> =>
+    Effect.map(Effect.mapError(state.get(beatName), failed(op)), (bytes) =>
+      bytes === undefined ? undefined : Result.getOrUndefined(decodeBeat(new TextDecoder().decode(bytes)))
+    )
+
+  /** By the wall clock, as clients in other languages do it. */
+  const wallAge = Effect.fnUntraced(function* (op: string) {
     const bytes = yield* Effect.mapError(state.get(heartbeatName), failed(op))
-    const beaten = bytes === undefined ? Number.NaN : Number(new TextDecoder().decode(bytes)) * 1000
-    const age = (yield* Clock.currentTimeMillis) - beaten
+    if (bytes === undefined) return yield* gone(op, "The agent has no heartbeat.")
+    return (yield* Clock.currentTimeMillis) - Number(new TextDecoder().decode(bytes)) * 1000
+  })
+
+  /** Fails where the agent that got the command has ended, is another by now, or has not been heard of for too long. */
+  const checkAgent = Effect.fnUntraced(function* (op: string, asked: Asked) {
+    const beat = yield* lastBeat(op)
+    const named = beat === undefined ? "The agent" : `Agent ${beat.rank}, process ${beat.pid},`
+    if (beat !== undefined) {
+      const isSame = beat.pid === asked.beat?.pid && beat.processStart === asked.beat.processStart
+      if (!isSame && asked.wasAlive) {
+        return yield* gone(op, `${named} took the place of process ${asked.beat?.pid}, which had got the command.`)
+      }
+      if (isSame && asked.wasAlive && !isAlive(beat)) return yield* gone(op, `${named} has exited.`)
+      if (!isSame) Object.assign(asked, { beat, wasAlive: isAlive(beat) })
+    }
+    const age = beat === undefined ? yield* wallAge(op) : (yield* monotonicMillis) - beat.millis
     if (!(age <= ageMillis)) {
-      const said = bytes === undefined ? "has no heartbeat" : `sent its last heartbeat ${Math.round(age / 1000)} s ago`
-      return yield* gone(op, `The agent ${said}.`)
+      return yield* gone(op, `${named} sent its last heartbeat ${Math.round(age / 1000)} s ago.`)
     }
   })
+
+  /** The agent that a command is given to. One that was seen alive once is known to be visible from here. */
+  let seen: AgentBeat | undefined
+  const askedAgent = Effect.fnUntraced(function* (op: string): Effect.fn.Return<Asked, BusError> {
+    const beat = yield* lastBeat(op)
+    if (beat !== undefined && isAlive(beat)) seen = beat
+    const wasAlive = beat !== undefined && beat.pid === seen?.pid && beat.processStart === seen.processStart
+    return { beat, wasAlive }
+  })
+  yield* Effect.ignore(askedAgent("connect"))
 
   const send = (message: Message): Effect.Effect<void, BusError> =>
     Effect.scoped(
@@ -159,12 +202,13 @@ export const make = Effect.fnUntraced(function* (options: ClientOptions = {}) {
         const op = message._tag
         const name = `${names}_${++count}`
         const completion = yield* Effect.mapError(state.expect(name), failed(op))
-        const start = yield* Clock.currentTimeMillis
-        const command = withSemaphore(message, name, start / 1000)
-        yield* Effect.mapError(queue.enqueue([command], deadlineMillis), failed(op))
+        const start = yield* monotonicMillis
+        const command = withSemaphore(message, name, (yield* Clock.currentTimeMillis) / 1000)
+        const enqueued = Effect.mapError(queue.enqueue([command], deadlineMillis), failed(op))
+        const [asked] = yield* Effect.all([askedAgent(op), enqueued], { concurrency: 2 })
         let completed: { readonly reply: Uint8Array | undefined } | undefined
         while (completed === undefined) {
-          const left = deadlineMillis - ((yield* Clock.currentTimeMillis) - start)
+          const left = deadlineMillis - ((yield* monotonicMillis) - start)
           const slice = Math.max(0, Math.min(left, sliceMillis))
           completed = yield* Effect.mapError(completion.wait(replyKey(name), slice), failed(op))
           if (completed !== undefined) break
@@ -176,7 +220,7 @@ export const make = Effect.fnUntraced(function* (options: ClientOptions = {}) {
               isRetryable: true
             })
           }
-          yield* checkHeartbeat(op)
+          yield* checkAgent(op, asked)
         }
         // Where the agent made its state again in the meantime, the wait looked into the old one.
         const bytes = completed.reply ?? (yield* Effect.mapError(state.get(replyKey(name)), failed(op)))

@@ -59,8 +59,20 @@ export interface AgentStateShape {
 
 export class AgentState extends Context.Service<AgentState, AgentStateShape>()("@tensorferry/bus/state/AgentState") {}
 
-/** Decimal seconds since 1970, as text. */
+/** Decimal seconds since 1970, as text: what clients in other languages read. */
 export const heartbeatName = "agent:heartbeat"
+/** Which process the agent is, and when it last lived by the monotonic clock of the host: an `AgentBeat` as JSON. */
+export const beatName = "agent:process"
+
+export const AgentBeat = Schema.Struct({
+  rank: Schema.Int,
+  pid: Schema.Int,
+  /** Distinguishes the process from a later one of this number. */
+  processStart: Schema.String,
+  millis: Schema.Finite
+})
+export type AgentBeat = typeof AgentBeat.Type
+export const agentBeatCodec = Schema.fromJsonString(AgentBeat)
 /** MessagePack "matched" once both sides of the pair are there. */
 export const pairName = (pair: string): string => `pair:${pair}/state:match`
 /** MessagePack bool: whether a sent batch waits to be received. */

@@ -9,7 +9,6 @@ import type { DType } from "@tensorferry/core/base/DType"
 import { type Placement, partial, replicate, shard, stridedShard } from "@tensorferry/core/layout/Placement"
 import { HostMemory } from "@tensorferry/core/service/HostMemory"
 import type { Tensor } from "@tensorferry/core/tensor/Tensor"
-import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -22,6 +21,7 @@ import * as BatchHandlers from "../../src/client/BatchHandler.ts"
 import { TensorBusClient, type TensorBusClientShape } from "../../src/client/TensorBusClient.ts"
 import { InitPair, RegisterTensors } from "../../src/command/Command.ts"
 import { decodeReply, replyKey } from "../../src/command/Reply.ts"
+import { monotonicMillis } from "../../src/monotonic.ts"
 import * as AgentStateMemory from "../../src/state/AgentStateMemory.ts"
 import { makeCluster } from "../cluster.ts"
 import { isSoak } from "../support.ts"
@@ -473,7 +473,7 @@ describe("life", () => {
       const reply = decodeReply((yield* state.get(replyKey("/gone_1")))!)
       assert.isTrue(reply?.type === "Error" && reply.tag === "UnknownBatch" && reply.message.length < 5_000)
       assert.isUndefined(yield* state.get(replyKey("/cq_queue")))
-      const now = yield* Clock.currentTimeMillis
+      const now = yield* monotonicMillis
       yield* completions.expire(now + 59_000)
       assert.isDefined(yield* state.get(replyKey("/gone_2")))
       yield* completions.expire(now + 61_000)
