@@ -9,17 +9,19 @@ import { createInterface } from "node:readline"
 import { fileURLToPath } from "node:url"
 import { afterAll } from "@effect/vitest"
 import { HostMemory as HostMemoryLayers } from "@tensorferry/backend-torch-copy"
-import { shard } from "@tensorferry/core/layout/Placement"
 import { HostMemory } from "@tensorferry/core/service/HostMemory"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
+import * as Queue from "effect/Queue"
 import { placeOf } from "../src/bootstrap.ts"
 import * as Clients from "../src/client/TensorBusClient.ts"
 import * as CommandQueueLmdb from "../src/queue/CommandQueueLmdb.ts"
 import * as AgentStateLmdb from "../src/state/AgentStateLmdb.ts"
 import type { AgentInput } from "./fixtures/agent.ts"
 import { scratch } from "./support.ts"
+
+export { oneEach } from "./onePair.ts"
 
 export const script = (name: string) => fileURLToPath(new URL(`./fixtures/${name}`, import.meta.url))
 const compiled = fileURLToPath(new URL("../node_modules/.cache/compiled", import.meta.url))
@@ -58,6 +60,25 @@ export const run = (name: string, args: ReadonlyArray<string>) =>
       child.once("exit", () => resume(Effect.die(`${name} ended: ${said}`)))
     })
     return { child, line }
+  })
+
+/** A process that answers lines with lines; ends with the scope. */
+export const converse = (name: string, args: ReadonlyArray<string>) =>
+  Effect.gen(function* () {
+    const child = yield* Effect.acquireRelease(
+      Effect.sync(() =>
+        spawn(process.execPath, [script(name), ...args], {
+          stdio: ["pipe", "pipe", "inherit"],
+          env: { ...process.env, NODE_COMPILE_CACHE: compiled }
+        })
+      ),
+      (made) => kill(made, "SIGKILL")
+    )
+    const lines = yield* Queue.unbounded<string>()
+    createInterface({ input: child.stdout }).on("line", (line) => Queue.offerUnsafe(lines, line))
+    const say = (line: string) => Effect.sync(() => child.stdin.write(`${line}\n`))
+    yield* Queue.take(lines)
+    return { child, say, answer: Queue.take(lines) }
   })
 
 export const startAgent = (input: AgentInput) =>
@@ -106,14 +127,6 @@ export const startAgents = Effect.fnUntraced(function* (count: number, folder: s
     )
   )
   return { port: first.port, children: [first, ...others].map(({ child }) => child) }
-})
-
-export const oneEach = (local: string, remote: string) => ({
-  pair: "p",
-  local,
-  remote,
-  mesh: [1],
-  placements: [shard(0)]
 })
 
 export const inScope = <A, E>(

@@ -13,14 +13,14 @@ import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
 import { type BusError, busError } from "../BusError.ts"
 import type { RegisterTensors } from "../command/Command.ts"
+import { seenOwner } from "../liveness.ts"
 import { meetOnBatch } from "./BatchMeeting.ts"
 import { type BatchPlans, type BatchStatement, planOrder, plansOf } from "./BatchPlan.ts"
 import { batchDevice, batchServices, type TransferServices } from "./BatchServices.ts"
-import type { Claim, Deal } from "./Claim.ts"
 import { lossError, makeFate } from "./Fate.ts"
-import { seenOwner } from "./liveness.ts"
+import type { Claim, Deal, Pair } from "./Held.ts"
 import { type OpenTensor, openTensor } from "./openTensor.ts"
-import { checkName, type Pair, type PairSettings } from "./Pair.ts"
+import { checkName, type PairSettings } from "./Pair.ts"
 
 export interface Batch {
   readonly id: string

@@ -12,7 +12,8 @@ import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
 import { type BusError, busError } from "../BusError.ts"
-import { type Pair, type PairSettings, type Transport, transportFailed } from "./Pair.ts"
+import type { Pair } from "./Held.ts"
+import { type PairSettings, type Transport, transportFailed } from "./Pair.ts"
 
 const op = "RegisterTensors"
 

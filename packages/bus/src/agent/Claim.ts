@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * What an agent holds of a batch for its client, from the moment that it opens the tensors: whose memory it is, with whom
- * it was dealt, and how it ends.
+ * How an agent gives up what it holds of a batch or a pair, and what it makes of what others give up.
  *
  * Invariant: an agent that gives up a claim that other agents count on leaves a mark under the name of the deal, so that
  * they learn who gave it up and why. The marks of a pair are few: the oldest go first.
@@ -11,33 +10,7 @@ import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import type { Entries, KeyValueStoreShape } from "../store/KeyValueStore.ts"
 import type { Fate } from "./Fate.ts"
-import type { Owner } from "./liveness.ts"
-import type { Pair } from "./Pair.ts"
-
-/** One registration of a batch by all ranks of its pair: no other has this id, whatever the name of the batch. */
-export const Deal = Schema.Struct({
-  id: Schema.String,
-  /** The registration of each rank, by rank of the pair's group. */
-  tokens: Schema.Array(Schema.String)
-})
-export type Deal = typeof Deal.Type
-
-export interface Claim {
-  readonly batch: string
-  /** Whose group carries the batch. */
-  readonly pair: Pair
-  /** All pairs whose layouts the batch uses. */
-  readonly pairs: ReadonlyArray<Pair>
-  readonly fate: Fate
-  /** Clients whose end is noticed. */
-  owners: ReadonlyArray<Owner>
-  /** Known once all ranks registered. */
-  deal: Deal | undefined
-  /** Why this agent gives it up, as others are to know it. */
-  why: string
-  isMarked: boolean
-  isDropping: boolean
-}
+import type { Claim, Pair } from "./Held.ts"
 
 /** All ends that a user of the batch must know of. */
 export const fatesOf = ({ fate, pairs }: Claim): ReadonlyArray<Fate> => [fate, ...pairs.map((pair) => pair.fate)]

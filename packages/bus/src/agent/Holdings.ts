@@ -5,17 +5,37 @@
  *
  * Invariant: what is in these tables is open, and what was dropped is in none of them.
  */
+import { readdirSync } from "node:fs"
+import { processStart } from "@tensorferry/core/group/processStart"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
 import { type BusError, busError } from "../BusError.ts"
-import { type AgentStateShape, pairName, signalName } from "../state/AgentState.ts"
+import { isAlive, type Owner } from "../liveness.ts"
+import { type AgentStateShape, pairName, semaphoresOf, signalName } from "../state/AgentState.ts"
+import { unlink } from "../state/NamedSemaphore.ts"
 import { type Batch, signalKey } from "./Batch.ts"
-import { type Claim, fatesOf, goneBy, markClaim, markPair } from "./Claim.ts"
+import { fatesOf, goneBy, markClaim, markPair } from "./Claim.ts"
 import { lossAmong } from "./Fate.ts"
-import { isAlive, type Owner } from "./liveness.ts"
-import { memberPrefix, type Pair, type PairSettings, storeFailed } from "./Pair.ts"
+import { type Claim, memberPrefix, type Pair } from "./Held.ts"
+import { type PairSettings, storeFailed } from "./Pair.ts"
 import { areStill, type Registration } from "./Registration.ts"
+
+/** Where Linux keeps named semaphores. */
+const semaphoreFolder = "/dev/shm"
+
+/** A client that was killed before it sent its command leaves a semaphore that no agent knows of. */
+const removeSemaphoresOf = (pid: number): Effect.Effect<void> =>
+  Effect.suspend(() => {
+    const names = Result.getOrElse(
+      Result.try(() => readdirSync(semaphoreFolder)),
+      () => []
+    ).filter((name) => name.startsWith(`sem.${semaphoresOf(pid).slice(1)}`))
+    // The number may be another process's by now.
+    if (processStart(pid) !== undefined) return Effect.void
+    return Effect.forEach(names, (name) => Effect.ignore(unlink(`/${name.slice("sem.".length)}`)), { discard: true })
+  })
 
 const deadOwner = ({ owners }: Claim): Owner | undefined => owners.find((owner) => !isAlive(owner))
 
@@ -119,6 +139,7 @@ export const makeHoldings = ({ rank, store }: PairSettings, state: AgentStateSha
     // The mark stands before anything here gives up, so that nobody takes what is given up for a disagreement.
     yield* markClaim(claim, store)
     claim.fate.end(goneBy(claim, rank, claim.why))
+    yield* removeSemaphoresOf(pid)
     const batch = batches.get(claim.batch)
     if (batch?.claim !== claim) return
     yield* inTurn(

@@ -9,9 +9,8 @@ import { randomUUID } from "node:crypto"
 import type { Placement } from "@tensorferry/core/layout/Placement"
 import { replicate } from "@tensorferry/core/layout/Placement"
 import type { CopyService } from "@tensorferry/core/service/CopyService"
-import { ProcessGroup, type ProcessGroupError, type ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
+import { ProcessGroup, type ProcessGroupError } from "@tensorferry/core/service/ProcessGroup"
 import type { TensorEngine } from "@tensorferry/core/service/TensorEngine"
-import type * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -24,9 +23,9 @@ import type { InitPair } from "../command/Command.ts"
 import { monotonicMillis } from "../monotonic.ts"
 import { decodeMeshShape, decodePlacements } from "../payload/LayoutPayload.ts"
 import type { PayloadError } from "../payload/PayloadError.ts"
-import { awaitEntries, type Entries, type KeyValueError, type KeyValueStoreShape } from "../store/KeyValueStore.ts"
-import type { Claim, Deal } from "./Claim.ts"
-import { type Fate, makeFate } from "./Fate.ts"
+import { awaitEntries, type KeyValueError, type KeyValueStoreShape } from "../store/KeyValueStore.ts"
+import { makeFate } from "./Fate.ts"
+import { memberPrefix, type Pair } from "./Held.ts"
 import type { MakePairGroup } from "./PairGroup.ts"
 import { watchPair } from "./PairWatch.ts"
 import {
@@ -45,32 +44,6 @@ export type Transport = Layer.Layer<CopyService | TensorEngine, unknown, Process
 
 /** Transports of tensors on devices, by family such as `cuda`. */
 export type DeviceTransports = { readonly [deviceFamily: string]: Transport }
-
-export interface Pair {
-  readonly name: string
-  readonly members: PairMembers
-  /** This agent's rank in the pair's group, and its side. */
-  readonly rank: number
-  readonly side: 0 | 1
-  readonly group: ProcessGroupShape
-  readonly services: Context.Context<CopyService | TensorEngine>
-  /** One transfer of the group at a time. */
-  readonly turn: Semaphore.Semaphore
-  readonly scope: Scope.Closeable
-  /** Transfers under way, ended before anything else of the pair is. */
-  readonly transfers: Scope.Closeable
-  readonly fate: Fate
-  /** What this agent holds of batches that the pair carries. */
-  readonly claims: Set<Claim>
-  /** How many registrations of batches this agent began. */
-  registered: number
-  /** Of the first rank: the last deal of each batch, as far as registrations of before may still stand. */
-  readonly dealt: Map<string, Deal>
-  /** What other agents gave up, as the store has it. */
-  marks: Entries
-  /** Keys of what is over, oldest first: a rank that is late may still have to read them. */
-  readonly retired: Array<string>
-}
 
 /** What an agent brings to every pair that it makes. */
 export interface PairSettings {
@@ -94,9 +67,6 @@ const op = "InitPair"
 const mostRanks = 2 ** 20
 /** Names are part of keys, which are limited. */
 const longestPairName = 200
-
-/** The prefix of the store's keys under which the members of a pair register, each by its agent's rank. */
-export const memberPrefix = (pair: string): string => `pair/${encodeURIComponent(pair)}/`
 
 const payloadFailed = (error: PayloadError): BusError =>
   busError("InvalidPayload", {

@@ -10,7 +10,7 @@ import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
 import type { Entries, KeyValueError, KeyValueStoreShape } from "../store/KeyValueStore.ts"
 import { applyMarks, markPrefix } from "./Claim.ts"
-import { memberPrefix, type Pair } from "./Pair.ts"
+import { memberPrefix, type Pair } from "./Held.ts"
 import { attemptOf } from "./Registration.ts"
 
 /** A lost connection to the store takes the agent's entries away until it is open again. */

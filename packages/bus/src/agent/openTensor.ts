@@ -13,6 +13,7 @@ import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
 import { type Addon, loadAddon } from "../Addon.ts"
 import { type BusError, busError } from "../BusError.ts"
+import { isAlive, type Owner, seenOwner } from "../liveness.ts"
 import { decodeTensorPayload } from "../payload/TensorCodec.ts"
 import {
   byteOffsetOf,
@@ -21,7 +22,6 @@ import {
   type TorchCudaTensor,
   type TorchHostTensor
 } from "../payload/TensorPayload.ts"
-import { isAlive, type Owner, seenOwner } from "./liveness.ts"
 import { TensorImporter } from "./TensorImporter.ts"
 
 export interface OpenTensor {

@@ -21,7 +21,6 @@ import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
-import { isAlive } from "../agent/liveness.ts"
 import { type BusError, busError, busErrorFrom } from "../BusError.ts"
 import {
   CleanupBatch,
@@ -34,11 +33,20 @@ import {
   type TransferType
 } from "../command/Command.ts"
 import { decodeReply, replyKey } from "../command/Reply.ts"
+import { isAlive } from "../liveness.ts"
 import { monotonicMillis } from "../monotonic.ts"
 import { encodeMeshShape, encodePlacements } from "../payload/LayoutPayload.ts"
 import { encodeSharedTensor } from "../payload/TensorCodec.ts"
 import { CommandQueue } from "../queue/CommandQueue.ts"
-import { type AgentBeat, AgentState, agentBeatCodec, beatName, heartbeatName, signalName } from "../state/AgentState.ts"
+import {
+  type AgentBeat,
+  AgentState,
+  agentBeatCodec,
+  beatName,
+  heartbeatName,
+  semaphoresOf,
+  signalName
+} from "../state/AgentState.ts"
 import { decodeValue } from "../wire/Value.ts"
 
 /** This process's side of a pair. */
@@ -140,7 +148,7 @@ export const make = Effect.fnUntraced(function* (options: ClientOptions = {}) {
   const memory = yield* HostMemory
   const deadlineMillis = Duration.toMillis(Duration.fromInputUnsafe(options.deadline ?? "90 seconds"))
   const ageMillis = Duration.toMillis(Duration.fromInputUnsafe(options.heartbeatAge ?? "15 seconds"))
-  const names = `/tf_${process.pid}_${randomBytes(6).toString("hex")}`
+  const names = `${semaphoresOf(process.pid)}${randomBytes(6).toString("hex")}`
   let count = 0
 
   const failed =

@@ -64,6 +64,7 @@ export const heartbeatName = "agent:heartbeat"
 /** Which process the agent is, and when it last lived by the monotonic clock of the host: an `AgentBeat` as JSON. */
 export const beatName = "agent:process"
 
+/** What an agent says of itself with every heartbeat. */
 export const AgentBeat = Schema.Struct({
   rank: Schema.Int,
   pid: Schema.Int,
@@ -72,11 +73,15 @@ export const AgentBeat = Schema.Struct({
   millis: Schema.Finite
 })
 export type AgentBeat = typeof AgentBeat.Type
+/** A beat as the text of its entry. */
 export const agentBeatCodec = Schema.fromJsonString(AgentBeat)
 /** MessagePack "matched" once both sides of the pair are there. */
 export const pairName = (pair: string): string => `pair:${pair}/state:match`
 /** MessagePack bool: whether a sent batch waits to be received. */
 export const signalName = (batch: string): string => `batch:${batch}/state:transfer_signal`
+
+/** What the names of the semaphores of a client begin with, by its process. */
+export const semaphoresOf = (pid: number): string => `/tf_${pid}_`
 
 /** Longest name in bytes: what LMDB takes as a key. */
 export const longestName = 511
