@@ -27,11 +27,12 @@ import { awaitEntries, type KeyValueError, type KeyValueStoreShape } from "../st
 import { makeFate } from "./Fate.ts"
 import { memberPrefix, type Pair } from "./Held.ts"
 import type { MakePairGroup } from "./PairGroup.ts"
-import { watchPair } from "./PairWatch.ts"
+import { lostMember, watchPair } from "./PairWatch.ts"
 import {
   areStill,
   describeMissing,
   encodeRegistration,
+  gaveUp,
   membersOf,
   type PairMembers,
   type Registration,
@@ -154,10 +155,11 @@ const build = Effect.fnUntraced(function* (
   const prefix = memberPrefix(pairName)
   const key = `${prefix}${rank}`
   let refused: string | undefined
-  yield* Effect.acquireRelease(store.put(key, encodeRegistration(registration), { isEphemeral: true }), () =>
-    // A refusal stays until the next attempt, for those who have not read it yet.
-    Effect.ignore(refused === undefined ? store.remove(key) : store.put(key, refused, { isEphemeral: true }))
-  )
+  yield* Effect.acquireRelease(store.put(key, encodeRegistration(registration), { isEphemeral: true }), (_, exit) => {
+    // A refusal stays until the next attempt, for those who have not read it yet; so does that this agent gave up.
+    const left = refused ?? (exit._tag === "Failure" ? encodeRegistration(gaveUp(rank)) : undefined)
+    return Effect.ignore(left === undefined ? store.remove(key) : store.put(key, left, { isEphemeral: true }))
+  })
   const meet = (left: Duration.Duration) =>
     awaitEntries(
       store,
@@ -173,44 +175,47 @@ const build = Effect.fnUntraced(function* (
     )
   const until = (yield* monotonicMillis) + Duration.toMillis(deadline)
   // A member may have registered for a pair of before, and do it again only now: then the ranks meet again.
-  for (;;) {
-    const left = Duration.millis(Math.max(1, until - (yield* monotonicMillis)))
-    const members = yield* meet(left)
-    if (isPartial(members, 0) && isPartial(members, 1)) {
-      return yield* busError("PartialTarget", {
-        op,
-        detail: `Both sides of pair ${pairName} hold contributions, so nothing can move either way.`,
-        remedy: "Shard or replicate one side."
-      })
+  const pair = Effect.gen(function* () {
+    for (;;) {
+      const left = Duration.millis(Math.max(1, until - (yield* monotonicMillis)))
+      const members = yield* meet(left)
+      if (isPartial(members, 0) && isPartial(members, 1)) {
+        return yield* busError("PartialTarget", {
+          op,
+          detail: `Both sides of pair ${pairName} hold contributions, so nothing can move either way.`,
+          remedy: "Shard or replicate one side."
+        })
+      }
+      const changed = awaitEntries(
+        store,
+        prefix,
+        (entries) => Effect.succeed(areStill(pairName, registration, members, entries) ? undefined : "changed"),
+        Duration.infinity,
+        () => ""
+      )
+      const formed = yield* formOrElse(pairName, members, { ...settings, deadline: left }, changed, scope)
+      if (formed === undefined) continue
+      const pair: Pair = {
+        name: pairName,
+        members,
+        rank: members.agents.indexOf(rank),
+        side: members.sides[0].name === registration.side ? 0 : 1,
+        ...formed,
+        turn: yield* Semaphore.make(1),
+        scope,
+        transfers: yield* Scope.fork(scope),
+        fate: makeFate(),
+        claims: new Set(),
+        registered: 0,
+        dealt: new Map(),
+        marks: new Map(),
+        retired: []
+      }
+      yield* watchPair(pair, store)
+      return pair
     }
-    const changed = awaitEntries(
-      store,
-      prefix,
-      (entries) => Effect.succeed(areStill(pairName, registration, members, entries) ? undefined : "changed"),
-      Duration.infinity,
-      () => ""
-    )
-    const formed = yield* formOrElse(pairName, members, { ...settings, deadline: left }, changed, scope)
-    if (formed === undefined) continue
-    const pair: Pair = {
-      name: pairName,
-      members,
-      rank: members.agents.indexOf(rank),
-      side: members.sides[0].name === registration.side ? 0 : 1,
-      ...formed,
-      turn: yield* Semaphore.make(1),
-      scope,
-      transfers: yield* Scope.fork(scope),
-      fate: makeFate(),
-      claims: new Set(),
-      registered: 0,
-      dealt: new Map(),
-      marks: new Map(),
-      retired: []
-    }
-    yield* watchPair(pair, store)
-    return pair
-  }
+  })
+  return yield* Effect.raceFirst(pair, lostMember(pairName, store))
 })
 
 /** The group of these members and what moves tensors in it; nothing, and undefined, where `changed` comes first. */

@@ -220,6 +220,14 @@ export const refusalOf = (
   return { version: 2, tag, detail, attempts: [own, ...others].map(({ attempt }) => attempt) }
 }
 
+/** Stands in place of a registration whose agent waits no more; it stops nobody. */
+export const gaveUp = (rank: number): Refusal => ({
+  version: 2,
+  tag: "PairMismatch",
+  detail: `Agent ${rank} waited before, and gave up.`,
+  attempts: []
+})
+
 /** Who is missing, in words. */
 export const describeMissing = (pair: string, own: Registration, entries: Entries): string => {
   const read = readRegistrations(pair, own, entries)

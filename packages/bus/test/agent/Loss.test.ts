@@ -8,7 +8,9 @@ import { replicate, shard } from "@tensorferry/core/layout/Placement"
 import * as Clock from "effect/Clock"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
+import * as Scope from "effect/Scope"
 import type { BusError } from "../../src/BusError.ts"
 import { Transfer } from "../../src/command/Command.ts"
 import { makeCluster } from "../cluster.ts"
@@ -213,6 +215,30 @@ describe("a pair that one side leaves", () => {
           failsSoon(a.client.initPair(sideOf("p", "a", "b")), "HostsDiffer", says),
           failsSoon(b.client.initPair(sideOf("p", "b", "a")), "HostsDiffer", says)
         ])
+      })
+    )
+  )
+
+  it.live("and whoever waits to make one learns of a member that is gone before all are there", () =>
+    Effect.scoped(
+      Effect.gen(function* () {
+        const { start, map } = yield* makeCluster(patient)
+        const scope = yield* Scope.make()
+        const [a, b] = [yield* start(0), yield* Scope.provide(start(1), scope)]
+        const left = { pair: "p", local: "a", remote: "b", mesh: [2], placements: [shard(0)] }
+        const waiting = yield* forked(Effect.flip(a.client.initPair(left)))
+        yield* forked(Effect.exit(b.client.initPair(left)))
+        while (map.list("pair/").size < 2) yield* Effect.yieldNow
+        // Another command passes through the agent after it has read of both.
+        yield* Effect.exit(a.client.cleanupBatch("none"))
+        const since = yield* Clock.monotonicTimeNanos
+        // As a process that is killed: its entries go, and it says nothing more.
+        map.remove("pair/p/1")
+        const error = yield* Fiber.join(waiting)
+        assert.isBelow(Number((yield* Clock.monotonicTimeNanos) - since) / 1e6, 1_000)
+        assert.strictEqual(error.reason._tag, "PairBroken", error.message)
+        assert.match(error.message, /agent 1 had registered and is gone/)
+        yield* Scope.close(scope, Exit.void)
       })
     )
   )
