@@ -28,7 +28,7 @@ export interface FrameSink {
 
 /** What a peer may make this process keep. */
 export interface SocketLimits {
-  /** Longest body that the peer may send. */
+  /** Longest body, in either direction. */
   readonly frameBytes: number
   /** Most bytes that the peer may leave unread before the socket is destroyed; unlimited by default. */
   readonly queuedBytes?: number
@@ -62,6 +62,7 @@ export const attach = (socket: Socket, limits: SocketLimits): FramedSocket => {
   // IPv4 as people write it, where the listener serves both families.
   const peer = socket.remoteAddress?.replace(/^::ffff:/, "") ?? "an unknown address"
   const reader = makeFrameReader(limits.frameBytes)
+  let maxFrameBytes = limits.frameBytes
   let maxQueuedBytes = limits.queuedBytes ?? Number.POSITIVE_INFINITY
   let sink: FrameSink | undefined
   let wake: (() => void) | undefined
@@ -146,7 +147,8 @@ export const attach = (socket: Socket, limits: SocketLimits): FramedSocket => {
   const send = (type: number, ...parts: ReadonlyArray<Uint8Array>): void => {
     if (!socket.writable) return
     const length = parts.reduce((sum, part) => sum + part.byteLength, 0)
-    if (length <= onePiece) socket.write(encodeFrame(type, length, parts))
+    if (length > maxFrameBytes) destroy(`it was due ${length} bytes at once, the limit is ${maxFrameBytes}`)
+    else if (length <= onePiece) socket.write(encodeFrame(type, length, parts))
     else {
       socket.cork()
       socket.write(frameHeader(type, length))
@@ -183,6 +185,7 @@ export const attach = (socket: Socket, limits: SocketLimits): FramedSocket => {
       return Effect.sync(() => void socket.off("close", done))
     }),
     setLimits: ({ frameBytes, queuedBytes }) => {
+      maxFrameBytes = frameBytes
       reader.setLimit(frameBytes)
       maxQueuedBytes = queuedBytes ?? Number.POSITIVE_INFINITY
     },

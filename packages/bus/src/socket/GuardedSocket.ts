@@ -6,7 +6,8 @@
  *
  * Invariants
  * - Of a peer that has not proved itself, nothing is read but the frames of the handshake, each within `handshakeBytes`,
- *   one at a time, and for no longer than the guard's handshake time.
+ *   one at a time, and for no longer than the guard's handshake time. Such peers have places of their own, and where one more
+ *   comes the oldest goes, so strangers keep nobody out.
  * - What a peer does can end its own connection only. A listener leaves no socket and no fiber behind when its scope ends.
  */
 import { createHmac, randomBytes, timingSafeEqual } from "node:crypto"
@@ -15,6 +16,7 @@ import { canonicalJson } from "@tensorferry/core/base/Digest"
 import { Natural32 } from "@tensorferry/core/base/Numbers"
 import type { Frame } from "@tensorferry/core/group/Frames"
 import { Hex32, jsonBody } from "@tensorferry/core/group/Frames"
+import { handshakeBytes, handshakeTime, makeLobby } from "@tensorferry/core/group/Unproven"
 import * as Data from "effect/Data"
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -27,10 +29,9 @@ import { type Address, attach, dial, type FramedSocket, type SocketClosed, type 
 /** Types of the frames of a handshake. Applications use 16 and above. */
 const frameType = { hello: 1, challenge: 2, proof: 3, welcome: 4, reject: 6 } as const
 
-/** Longest body before a peer has proved that it knows the token. */
-export const handshakeBytes = 4096
+/** Places for connections that have not proved themselves. */
+const unprovenPlaces = 64
 
-const defaultHandshakeTime = "10 seconds"
 /** How long a peer that is turned away has to read why. */
 const rejectGrace = "1 second"
 
@@ -130,7 +131,7 @@ export const open = <Claim>(
     Effect.flatMap(restore(dial(address, { frameBytes: handshakeBytes })), (socket) =>
       restore(introduce(socket, guard, claim)).pipe(
         Effect.timeoutOrElse({
-          duration: guard.handshakeTime ?? defaultHandshakeTime,
+          duration: guard.handshakeTime ?? handshakeTime,
           orElse: () => fail("Late", "It did not finish its handshake in time.")
         }),
         Effect.onError(() => Effect.sync(() => socket.destroy("the handshake failed"))),
@@ -151,7 +152,7 @@ export interface Listener<Claim> {
   /** The port may be 0 for any free one. */
   readonly address: Address
   readonly guard: Guard<Claim>
-  /** Connections at a time, whether proved or not; further ones are closed at once. 1024 by default. */
+  /** Proved connections at a time; further ones are closed. 1024 by default. */
   readonly mostConnections?: number
   /** Asked of every peer that knows the token, before it is welcomed. All are wanted by default. */
   readonly admit?: (claim: Claim, peer: string) => Effect.Effect<void, Unwanted>
@@ -194,14 +195,20 @@ const examine = Effect.fnUntraced(function* <Claim>(socket: FramedSocket, listen
   return { claim: claim.success, code: codeOf(guard.token, "listener", said, nonce) }
 })
 
-const converse = <Claim>(socket: FramedSocket, listener: Listener<Claim>): Effect.Effect<void> =>
+/** `promote` answers whether there is a place for one more proved connection, and gives it. */
+const converse = <Claim>(
+  socket: FramedSocket,
+  listener: Listener<Claim>,
+  promote: () => boolean
+): Effect.Effect<void> =>
   examine(socket, listener).pipe(
     Effect.timeoutOrElse({
-      duration: listener.guard.handshakeTime ?? defaultHandshakeTime,
+      duration: listener.guard.handshakeTime ?? handshakeTime,
       orElse: () => fail("Late", "It did not finish its handshake in time.")
     }),
     Effect.flatMap(({ claim, code }) =>
       Effect.sync(() => {
+        if (!promote()) return socket.destroy("there are too many connections")
         socket.setLimits(listener.guard.limits)
         socket.send(frameType.welcome, proof.encode({ code }))
         listener.attend(socket, claim)
@@ -237,6 +244,8 @@ export const listen = <Claim>(listener: Listener<Claim>): Effect.Effect<number, 
   Effect.gen(function* () {
     const most = listener.mostConnections ?? 1024
     const open = new Set<FramedSocket>()
+    const proved = new Set<FramedSocket>()
+    const lobby = makeLobby<FramedSocket>(unprovenPlaces, (oldest) => oldest.destroy("others wait to prove themselves"))
     let isClosing = false
     const server = yield* Effect.acquireRelease(
       Effect.sync(() => createServer()),
@@ -247,15 +256,26 @@ export const listen = <Claim>(listener: Listener<Claim>): Effect.Effect<number, 
     )
     const run = yield* FiberSet.makeRuntime()
     server.on("connection", (accepted) => {
-      if (isClosing || open.size >= most) {
+      if (isClosing) {
         accepted.on("error", () => undefined)
         accepted.destroy()
         return
       }
       const socket = attach(accepted, { frameBytes: handshakeBytes })
       open.add(socket)
-      accepted.once("close", () => open.delete(socket))
-      run(converse(socket, listener))
+      lobby.enter(socket)
+      accepted.once("close", () => {
+        open.delete(socket)
+        proved.delete(socket)
+        lobby.leave(socket)
+      })
+      const promote = (): boolean => {
+        if (!socket.isOpen() || proved.size >= most) return false
+        lobby.leave(socket)
+        proved.add(socket)
+        return true
+      }
+      run(converse(socket, listener, promote))
     })
     yield* Effect.addFinalizer(() =>
       Effect.sync(() => {

@@ -235,7 +235,7 @@ describe("GuardedSocket", () => {
     Effect.gen(function* () {
       const over = yield* Deferred.make<string>()
       const port = yield* serve({
-        guard: guardWith({ limits: { frameBytes: 1024, queuedBytes: 2 ** 20 } }),
+        guard: guardWith({ limits: { frameBytes: 2 ** 20, queuedBytes: 2 ** 20 } }),
         attend: (socket) => {
           socket.listen({ receive: () => {}, closed: (detail) => Deferred.doneUnsafe(over, Effect.succeed(detail)) })
           const piece = new Uint8Array(2 ** 20)
@@ -321,6 +321,35 @@ describe("GuardedSocket", () => {
       assert.strictEqual((yield* Effect.flip(open({ host, port }, guardWith(), { rank: 0 })))._tag, "SocketClosed")
       first.send(16, bytesOf("y"))
       assert.strictEqual(textOf((yield* first.next).body), "y")
+    })
+  )
+
+  it.live("lets a peer with the token in while more strangers are silent than there are places", () =>
+    Effect.gen(function* () {
+      const port = yield* serve({ mostConnections: 100 })
+      const strangers = yield* Effect.forEach(Array.from({ length: 150 }), () => stranger(port))
+      const socket = yield* opened(port)
+      socket.send(16, bytesOf("y"))
+      assert.strictEqual(textOf((yield* socket.next).body), "y")
+      // The oldest made room.
+      yield* Effect.timeout(
+        Effect.promise(() => strangers[0]!.ended),
+        "5 seconds"
+      )
+    })
+  )
+
+  it.live("ends a connection instead of sending a frame that exceeds the limit", () =>
+    Effect.gen(function* () {
+      const sizes: Array<number> = []
+      const port = yield* serve({
+        attend: (socket) => socket.listen({ receive: ({ body }) => void sizes.push(body.byteLength), closed: () => {} })
+      })
+      const socket = yield* opened(port)
+      socket.send(16, new Uint8Array(2 ** 20 + 1))
+      const { detail } = yield* Effect.flip(socket.next)
+      assert.strictEqual(detail, "it was due 1048577 bytes at once, the limit is 1048576")
+      assert.deepStrictEqual(sizes, [])
     })
   )
 })

@@ -125,8 +125,15 @@ export const jsonBody = <T, E>(schema: Schema.Codec<T, E>) => {
   return {
     // Encoding fails only for a value that the type excludes; its receiver then reports a malformed message.
     encode: (value: T): Uint8Array => encoder.encode(Result.getOrElse(encode(value), () => "")),
+    // The engine throws for a text that is too long.
     decode: (body: Uint8Array): Result.Result<T, string> =>
-      Result.mapError(decode(decoder.decode(body)), () => "a malformed message")
+      Result.mapError(
+        Result.flatMap(
+          Result.try(() => decoder.decode(body)),
+          decode
+        ),
+        () => "a malformed message"
+      )
   }
 }
 

@@ -135,6 +135,45 @@ describe("collective hub", () => {
     assert.isTrue(exact.every(({ result }) => Result.isSuccess(result)))
   })
 
+  it("gives a rank up that enters collectives without end, with every call of it, and nobody else", () => {
+    const hub = hubOf()
+    for (let call = 0; call < 4096; call++) {
+      assert.deepStrictEqual(hub.arrive(arrival(0, "many", [0, 1], call), 0), [])
+    }
+    hub.arrive(arrival(2, "others", [1, 2]), 0)
+    const failed = hub.arrive(arrival(0, "many", [0, 1], 4096), 0)
+    assert.deepStrictEqual(
+      failed.map(({ rank, call }) => [rank, call]),
+      Array.from({ length: 4097 }, (_, call) => [0, call])
+    )
+    assert.isTrue(failed.every((delivery) => tagOf(delivery) === "PeerGone"))
+    assert.include(failureOf(failed[0]!)!.message, "entered 4096 collectives that have not ended")
+    assert.deepStrictEqual([...hub.waiting()], [2])
+    assert.strictEqual(hub.arrive(arrival(1, "others", [1, 2]), 0).length, 2)
+  })
+
+  it("counts collectives as ended when their last member has entered, however they end", () => {
+    const hub = hubOf(100)
+    for (let call = 0; call < 10_000; call++) {
+      hub.arrive(arrival(0, "a", [0, 1], call), call)
+      if (call % 2 === 0) hub.expire(call + 100)
+      const [last] = hub.arrive(arrival(1, call % 3 === 0 ? "b" : "a", [0, 1], call), call).slice(-1)
+      assert.notStrictEqual(tagOf(last!), "PeerGone")
+    }
+  })
+
+  it("expires tens of thousands of collectives in time that is linear in their number", () => {
+    const hub = hubOf(100)
+    const members = Array.from({ length: 9 }, (_, rank) => rank)
+    for (const rank of members.slice(0, 8)) {
+      for (let call = 0; call < 4000; call++) hub.arrive(arrival(rank, "a", [rank, 8], call), 0)
+    }
+    const begun = performance.now()
+    assert.strictEqual(hub.expire(100).length, 32_000)
+    // Where each looks through all, this takes minutes.
+    assert.isBelow(performance.now() - begun, 5000)
+  })
+
   it.prop(
     "any interleaving gives every member all payloads, in order, exactly once",
     { size: upTo(6), rounds: upTo(4), picks: Arbitrary.array(Arbitrary.schema(upTo(1_000_000)), { maxLength: 60 }) },

@@ -3,15 +3,31 @@
  * Connections that rank 0 turns away: the one who is refused ends at once, the one who waits is told at once and in the
  * end, and nobody who has not proved to be a rank can end a job.
  */
+import { type AddressInfo, connect, createServer, type Socket } from "node:net"
 import { assert, describe, it } from "@effect/vitest"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Logger from "effect/Logger"
+import { encodeFrame } from "../../src/group/Frames.ts"
+import { attach } from "../../src/group/internal/connection.ts"
 import { frameType, hello } from "../../src/group/internal/frames.ts"
 import { makeRefusals } from "../../src/group/internal/refusals.ts"
 import { make } from "../../src/group/ProcessGroupTcp.ts"
 import { dialRaw } from "../fixtures/process-group-raw.ts"
+
+/** The two ends of one connection. */
+const socketPair = (): Promise<{ readonly accepted: Socket; readonly dialled: Socket }> =>
+  new Promise((resolve) => {
+    const server = createServer().listen(0, "127.0.0.1", () => {
+      const dialled = connect((server.address() as AddressInfo).port, "127.0.0.1")
+      dialled.on("error", () => {})
+      server.once("connection", (accepted) => {
+        server.close()
+        resolve({ accepted, dialled })
+      })
+    })
+  })
 
 const at = { size: 2, host: "127.0.0.1" }
 
@@ -113,6 +129,64 @@ describe("a wrong token", () => {
       assert.lengthOf(stranger.warnings, 1)
       assert.notInclude(stranger.warnings[0], "\n")
       assert.isBelow(stranger.warnings[0]!.length, 600)
+    })
+  )
+})
+
+describe("connections that do not prove themselves", () => {
+  it.live("keep no rank out, however many are silent", () =>
+    Effect.gen(function* () {
+      const { fiber, port } = yield* startRankZero({})
+      for (let count = 0; count < 120; count++) yield* Effect.promise(() => dialRaw(port))
+      const member = yield* make({ ...at, rank: 1, port, token: "right", connectDeadline: "5 seconds" })
+      const hub = yield* Fiber.join(fiber)
+      yield* Effect.all([hub.barrier("met"), member.barrier("met")], { concurrency: "unbounded" })
+    })
+  )
+
+  it.live("are not read behind the frame that is waited for", () =>
+    Effect.gen(function* () {
+      const { accepted, dialled } = yield* Effect.promise(socketPair)
+      const connection = attach(accepted)
+      const paused = new Promise((resolve) => accepted.once("pause", resolve))
+      const piece = encodeFrame(1, 4096, [])
+      for (let count = 0; count < 16_384; count++) dialled.write(piece)
+      yield* connection.next
+      yield* Effect.timeout(
+        Effect.promise(() => paused),
+        "10 seconds"
+      )
+      assert.isBelow(accepted.bytesRead, 2 ** 20)
+      connection.destroy("the test is over")
+    })
+  )
+})
+
+describe("a connection", () => {
+  it.live("ends with the reason where its sink throws", () =>
+    Effect.gen(function* () {
+      const pair = yield* Effect.promise(socketPair)
+      const over = yield* Deferred.make<string>()
+      attach(pair.accepted).listen({
+        receive: () => assert.fail("a sink that throws"),
+        closed: (detail) => Deferred.doneUnsafe(over, Effect.succeed(detail))
+      })
+      attach(pair.dialled).send(1)
+      assert.include(
+        yield* Deferred.await(over),
+        "a frame of it could not be handled (AssertionError: a sink that throws)"
+      )
+    })
+  )
+
+  it.live("ends instead of sending a frame that exceeds the limit", () =>
+    Effect.gen(function* () {
+      const pair = yield* Effect.promise(socketPair)
+      const connection = attach(pair.accepted)
+      connection.send(1, new Uint8Array(4097))
+      const { detail } = yield* Effect.flip(connection.next)
+      assert.strictEqual(detail, "it was due 4097 bytes at once, the limit is 4096")
+      pair.dialled.destroy()
     })
   )
 })

@@ -85,6 +85,15 @@ describe("collective wire", () => {
     assert.deepStrictEqual(Result.getOrThrow(listOf(0, 1, 2)), [0, 1, 2])
   })
 
+  it("refuses a label and a refusal that are too long for people, before it makes text of them", () => {
+    const read = makeArriveReader(0, 2)
+    const arrival = { call: 1, members: [0, 1], label: "x".repeat(8192), payload: new Uint8Array(9000) }
+    assert.isTrue(Result.isSuccess(read(join(encodeArrive(arrival)))))
+    assert.isTrue(Result.isFailure(read(join(encodeArrive({ ...arrival, label: "x".repeat(8193) })))))
+    const refusal = "x".repeat(8193)
+    assert.isTrue(Result.isFailure(read(join(encodeArrive({ ...arrival, payload: { refusal } })))))
+  })
+
   it.prop(
     "answers noise, cut bodies and changed bytes without throwing",
     { noise: listOf(255, 80), cut: upTo(200), flip: upTo(60) },

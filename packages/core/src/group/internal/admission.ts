@@ -10,6 +10,7 @@ import * as Result from "effect/Result"
 import type { Rank } from "../../base/Ids.ts"
 import type { ProcessGroupError } from "../../service/ProcessGroup.ts"
 import type { Frame } from "../Frames.ts"
+import { handshakeTime } from "../Unproven.ts"
 import type { Connection } from "./connection.ts"
 import { rendezvousFailed } from "./errors.ts"
 import { challenge, frameType, hello, proof } from "./frames.ts"
@@ -21,8 +22,6 @@ export class Refused extends Data.TaggedError("Refused")<{
   readonly error: ProcessGroupError
   readonly isFatal: boolean
 }> {}
-
-const unauthenticatedTime = "10 seconds"
 
 const refused = (about: ReadonlyArray<Rank>, isFatal: boolean, detail: string, remedy: string): Refused =>
   new Refused({ error: rendezvousFailed(0, about, detail, remedy), isFatal })
@@ -88,7 +87,7 @@ const welcome = Effect.fnUntraced(function* (
     return yield* refused(
       [rank],
       false,
-      `Rank ${rank} speaks ${claim.protocol} version ${claim.version}, rank 0 ${protocolName} version ${protocolVersion}.`,
+      `Rank ${rank} speaks ${claim.protocol.slice(0, 80)} version ${claim.version}, rank 0 ${protocolName} version ${protocolVersion}.`,
       "Run the same release on every rank."
     )
   }
@@ -114,7 +113,7 @@ const welcome = Effect.fnUntraced(function* (
 /** Admits a peer, or fails with what it is refused for; a peer that does not finish its handshake is refused too. */
 export const admit = (connection: Connection, settings: TcpSettings, standing: Standing) =>
   Effect.timeoutOrElse(welcome(connection, settings, standing), {
-    duration: unauthenticatedTime,
+    duration: handshakeTime,
     orElse: () =>
       Effect.fail(refused([], false, "A peer did not finish its handshake.", "Run the same release on every rank."))
   })

@@ -35,8 +35,8 @@ export const frameType = {
   alert: 22
 } as const
 
-/** Longest body before a peer has proved that it knows the token. */
-export const handshakeLimit = 4096
+/** Most bytes of a text that is for people: a label, or why a payload cannot travel. */
+const mostTextBytes = 8192
 
 const viewOf = (bytes: Uint8Array): DataView => new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength)
 
@@ -97,7 +97,8 @@ export const makeArriveReader = (sender: Rank, size: number) => {
     const [call, flag, count, labelBytes] = head as [number, number, number, number]
     const labelAt = 16 + count * 4
     const payloadAt = labelAt + labelBytes
-    if (count > size || flag > 1 || payloadAt > body.byteLength) return malformed
+    if (count > size || flag > 1 || payloadAt > body.byteLength || labelBytes > mostTextBytes) return malformed
+    if (flag === 1 && body.byteLength - payloadAt > mostTextBytes) return malformed
     const members = membersOf(body.subarray(16, labelAt))
     if (members === undefined) return Result.fail("arrival with a wrong member list")
     const label = decoder.decode(body.subarray(labelAt, payloadAt))

@@ -33,12 +33,16 @@ export interface Endpoint {
 
 const nothing = new Uint8Array(0)
 
+/** Labels are for people, and travel with every message and failure. */
+const shortLabel = (label: string): string =>
+  label.length <= 1024 ? label : `${label.slice(0, 1000)} … ${label.length} characters`
+
 const groupOf = (endpoint: Endpoint, members: ReadonlyArray<Rank>): ProcessGroupShape => {
   const rank = members.indexOf(endpoint.rank)
   const size = members.length
   // A copy, so that the caller may use its buffer again even where the wait was interrupted.
   const exchange = (label: string, payload: Uint8Array) =>
-    Effect.suspend(() => endpoint.exchange(members, label, new Uint8Array(payload)))
+    Effect.suspend(() => endpoint.exchange(members, shortLabel(label), new Uint8Array(payload)))
   const invalid = (ranks: ReadonlyArray<Rank>, detail: string, remedy: string) =>
     processGroupError("InvalidGroup", ranks, { rank: endpoint.rank, detail, remedy })
   const isMember = (number: number) => Number.isInteger(number) && number >= 0 && number < size

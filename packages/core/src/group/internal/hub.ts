@@ -8,6 +8,8 @@
  * - A collective is known by its member list and its number within that list; the hub counts each rank's arrivals, so
  *   ranks cannot get out of step. Every member gets exactly one delivery per collective that it enters.
  * - A collective that failed is remembered until its last member has entered and learned the same failure.
+ * - A rank that enters too many collectives that do not end is gone: what a rank can make the hub keep has a bound, and every
+ *   call of the hub takes time that is linear in what is kept.
  * - A gone rank stays gone: it fails what is pending and everything later that includes it.
  */
 import * as Result from "effect/Result"
@@ -63,6 +65,9 @@ export interface HubOptions {
   readonly maxTotalBytes?: number
 }
 
+/** Most collectives that one rank may have entered and the hub still keeps. */
+const mostOpen = 4096
+
 interface MemberList {
   readonly key: string
   readonly members: ReadonlyArray<Rank>
@@ -89,6 +94,13 @@ export const makeHub = (options: HubOptions): CollectiveHub => {
   const collectives = new Map<string, Collective>()
   const gone = new Map<Rank, Departure>()
   const lastProgress = new Map<Rank, number>()
+  /** Collectives that are kept, by rank that has entered them. */
+  const open = new Map<Rank, number>()
+
+  const forget = (key: string, { arrivals }: Collective): void => {
+    collectives.delete(key)
+    for (const rank of arrivals.keys()) open.set(rank, open.get(rank)! - 1)
+  }
 
   const isPending = (collective: Collective): boolean => collective.failure === undefined
 
@@ -123,7 +135,7 @@ export const makeHub = (options: HubOptions): CollectiveHub => {
     for (const [rank, arrival] of collective.arrivals) {
       collective.arrivals.set(rank, { ...arrival, payload: new Uint8Array(0) })
     }
-    if (collective.arrivals.size === collective.members.length) collectives.delete(key)
+    if (collective.arrivals.size === collective.members.length) forget(key, collective)
     return deliveries
   }
 
@@ -140,7 +152,7 @@ export const makeHub = (options: HubOptions): CollectiveHub => {
         return fail(key, collective, payloadRefused(rank, label, detail))
       }
     }
-    collectives.delete(key)
+    forget(key, collective)
     const result = Result.succeed(payloads)
     return [...collective.arrivals.values()].map(({ rank, call }) => ({ rank, call, result }))
   }
@@ -171,11 +183,34 @@ export const makeHub = (options: HubOptions): CollectiveHub => {
           return departure === undefined ? [] : [[member, departure] as const]
         })
 
+  const leave = (rank: Rank, departure: Departure): ReadonlyArray<Delivery> => {
+    if (gone.has(rank)) return []
+    gone.set(rank, departure)
+    const deliveries: Array<Delivery> = []
+    for (const [key, collective] of collectives) {
+      if (!collective.members.includes(rank)) continue
+      forget(key, collective)
+      if (!isPending(collective)) continue
+      for (const arrival of collective.arrivals.values()) {
+        deliveries.push(failed(peerGone([[rank, departure]], arrival.label), arrival))
+      }
+    }
+    for (const [key, list] of lists) if (list.members.includes(rank)) lists.delete(key)
+    return deliveries
+  }
+
   const arrive = (arrival: Arrival, now: number): ReadonlyArray<Delivery> => {
     const { rank, members } = arrival
     progress(rank, now)
     const departed = departedOf(members)
     if (departed.length > 0) return [failed(peerGone(departed, arrival.label), arrival)]
+
+    const entered = open.get(rank) ?? 0
+    if (entered >= mostOpen) {
+      const departure: Departure = { kind: "lost", detail: `it entered ${mostOpen} collectives that have not ended` }
+      return [...leave(rank, departure), failed(peerGone([[rank, departure]], arrival.label), arrival)]
+    }
+    open.set(rank, entered + 1)
 
     const list = listOf(members)
     const sequence = list.entered.get(rank) ?? 0
@@ -194,42 +229,24 @@ export const makeHub = (options: HubOptions): CollectiveHub => {
     collective.lastArrival = now
     const isFull = collective.arrivals.size === members.length
     if (collective.failure !== undefined) {
-      if (isFull) collectives.delete(key)
+      if (isFull) forget(key, collective)
       return [failed(collective.failure, arrival)]
     }
     if (arrival.label !== collective.label) return fail(key, collective, mismatchOf(collective))
     return isFull ? complete(key, collective) : []
   }
 
-  const leave = (rank: Rank, departure: Departure): ReadonlyArray<Delivery> => {
-    if (gone.has(rank)) return []
-    gone.set(rank, departure)
-    const deliveries: Array<Delivery> = []
-    for (const [key, collective] of collectives) {
-      if (!collective.members.includes(rank)) continue
-      collectives.delete(key)
-      if (!isPending(collective)) continue
-      for (const arrival of collective.arrivals.values()) {
-        deliveries.push(failed(peerGone([[rank, departure]], arrival.label), arrival))
-      }
-    }
-    for (const [key, list] of lists) if (list.members.includes(rank)) lists.delete(key)
-    return deliveries
-  }
-
-  const waitsIn = (rank: Rank): string | undefined => {
-    for (const collective of collectives.values()) {
-      if (isPending(collective) && collective.arrivals.has(rank)) return collective.arrivals.get(rank)!.label
-    }
-    return undefined
-  }
-
   const expire = (now: number): ReadonlyArray<Delivery> => {
     // Everything is judged before anything is changed, so that failures may name where a missing rank waits.
+    const waitsIn = new Map<Rank, string>()
+    for (const collective of collectives.values()) {
+      if (!isPending(collective)) continue
+      for (const [rank, { label }] of collective.arrivals) if (!waitsIn.has(rank)) waitsIn.set(rank, label)
+    }
     const expired = [...collectives]
       .filter(([, collective]) => isPending(collective) && expiryOf(collective) <= now)
       .map(([key, collective]) => {
-        const missing = missingOf(collective).map((rank) => ({ rank, waitsIn: waitsIn(rank) }))
+        const missing = missingOf(collective).map((rank) => ({ rank, waitsIn: waitsIn.get(rank) }))
         const { label } = collective.arrivals.values().next().value!
         const failure = deadlineExceeded(missing, collective.members, label, options.deadlineMillis)
         return { key, collective, failure }

@@ -19,6 +19,7 @@ import type * as EffectScope from "effect/Scope"
 import type { Rank } from "../../base/Ids.ts"
 import type { ProcessGroupError } from "../../service/ProcessGroup.ts"
 import type { Frame } from "../Frames.ts"
+import { makeLobby } from "../Unproven.ts"
 import { admit, Refused, type Standing } from "./admission.ts"
 import { makeAlerts } from "./alerts.ts"
 import { makeCalls } from "./calls.ts"
@@ -32,7 +33,10 @@ import { makeRefusals, plainText } from "./refusals.ts"
 import { addressOf, closeGrace, type TcpSettings } from "./settings.ts"
 import { makeThrottle, ticking, tickMillisOf } from "./ticker.ts"
 
-const maxConnections = (size: number): number => 2 * size + 64
+/** Connections that have not proved themselves: all ranks may come at once, and strangers with them. */
+const placesFor = (size: number): number => size + 64
+/** Longest frames that a member may leave unread and still ask for more. */
+const mostUnread = 4
 /** The losses that a failed rendezvous mentions. */
 const maxNotes = 8
 
@@ -75,6 +79,7 @@ export const serve = Effect.fnUntraced(function* (
   const calls = makeCalls()
   const alerts = makeAlerts()
   const connections = new Set<Connection>()
+  const lobby = makeLobby<Connection>(placesFor(size), (oldest) => oldest.destroy("others wait to prove themselves"))
   const members = makeMembers(calls)
   const { dispatch } = members
   const formed = yield* Deferred.make<void, ProcessGroupError>()
@@ -127,6 +132,7 @@ export const serve = Effect.fnUntraced(function* (
       if (type === frameType.arrive) {
         const arrival = readArrival(body)
         if (Result.isFailure(arrival)) violation(arrival.failure)
+        else if (connection.bytesQueued() > mostUnread * settings.maxFrameBytes) violation("it reads no results")
         else dispatch(hub.arrive({ rank, ...arrival.success }, now))
       } else if (type === frameType.alert) {
         const sent = readArrival(body)
@@ -151,6 +157,7 @@ export const serve = Effect.fnUntraced(function* (
     isFormed: () => Deferred.isDoneUnsafe(formed),
     join: (rank, connection) => {
       members.join(rank, connection)
+      lobby.leave(connection)
       if (members.connections.size === size - 1) complete()
     }
   }
@@ -170,14 +177,18 @@ export const serve = Effect.fnUntraced(function* (
   )
   const run = yield* FiberSet.makeRuntime()
   server.on("connection", (socket) => {
-    if (isClosing || connections.size >= maxConnections(size)) {
+    if (isClosing) {
       socket.on("error", () => undefined)
       socket.destroy()
       return
     }
     const connection = attach(socket)
     connections.add(connection)
-    socket.once("close", () => connections.delete(connection))
+    lobby.enter(connection)
+    socket.once("close", () => {
+      connections.delete(connection)
+      lobby.leave(connection)
+    })
     run(attendAll(connection))
   })
   yield* Effect.addFinalizer(() =>
