@@ -6,12 +6,19 @@
  */
 import type { Entries } from "./KeyValueStore.ts"
 
+/** What an entry costs besides its text. */
+const entryOverhead = 64
+
+/** Bytes that an entry counts for. */
+export const entryBytes = (key: string, value: string): number =>
+  entryOverhead + Buffer.byteLength(key) + Buffer.byteLength(value)
+
 export class KeyValueMap {
   readonly #entries = new Map<string, { readonly value: string; readonly owner: object | undefined }>()
   readonly #watchers = new Map<object, { readonly prefix: string; readonly changed: () => void }>()
   #bytes = 0
 
-  /** Bytes of keys and values, counted as characters. */
+  /** What all entries count for. */
   get byteLength(): number {
     return this.#bytes
   }
@@ -29,7 +36,7 @@ export class KeyValueMap {
   put(key: string, value: string, owner: object | undefined): void {
     this.#forget(key)
     this.#entries.set(key, { value, owner })
-    this.#bytes += key.length + value.length
+    this.#bytes += entryBytes(key, value)
     this.#tell(key)
   }
 
@@ -52,7 +59,7 @@ export class KeyValueMap {
   #forget(key: string): boolean {
     const known = this.#entries.get(key)
     if (known === undefined) return false
-    this.#bytes -= key.length + known.value.length
+    this.#bytes -= entryBytes(key, known.value)
     return this.#entries.delete(key)
   }
 

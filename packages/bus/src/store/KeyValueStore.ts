@@ -66,17 +66,19 @@ export class KeyValueStore extends Context.Service<KeyValueStore, KeyValueStoreS
 const longestKey = 1024
 const longestValue = 2 ** 20
 
+/** Why the entry exceeds a limit, where it does. */
+export const entryFault = (key: string, value: string): string | undefined => {
+  const [keyBytes, valueBytes] = [Buffer.byteLength(key), Buffer.byteLength(value)]
+  if (keyBytes > 0 && keyBytes <= longestKey && valueBytes <= longestValue) return undefined
+  return `The key ${JSON.stringify(key.slice(0, 80))} has ${keyBytes} bytes, its value ${valueBytes}.`
+}
+
 /** Fails with TooLarge, naming the key. */
 export const checkEntry = (key: string, value: string): Effect.Effect<void, KeyValueError> => {
-  const [keyBytes, valueBytes] = [Buffer.byteLength(key), Buffer.byteLength(value)]
-  if (keyBytes > 0 && keyBytes <= longestKey && valueBytes <= longestValue) return Effect.void
-  return Effect.fail(
-    keyValueError("TooLarge", {
-      op: "put",
-      detail: `The key ${JSON.stringify(key.slice(0, 80))} has ${keyBytes} bytes, its value ${valueBytes}.`,
-      remedy: `Use keys of 1 to ${longestKey} bytes and values of up to ${longestValue}.`
-    })
-  )
+  const detail = entryFault(key, value)
+  if (detail === undefined) return Effect.void
+  const remedy = `Use keys of 1 to ${longestKey} bytes and values of up to ${longestValue}.`
+  return Effect.fail(keyValueError("TooLarge", { op: "put", detail, remedy }))
 }
 
 /**

@@ -29,6 +29,9 @@ export interface TcpStoreOptions extends ConnectOptions {
 
 const stepMillis = 100
 
+const refused = (op: string, { detail }: { readonly detail: string }): KeyValueError =>
+  keyValueError("TooLarge", { op, detail, remedy: "Clean up batches that are done." })
+
 /** Connects to a served store. Fails with Unreachable where none answers in time, with Refused for a wrong token. */
 export const make = Effect.fnUntraced(function* (options: TcpStoreOptions) {
   const own = new Map<string, string>()
@@ -40,11 +43,7 @@ export const make = Effect.fnUntraced(function* (options: TcpStoreOptions) {
 
   const putOn = (connection: StoreConnection, key: string, value: string, isEphemeral: boolean) =>
     Effect.flatMap(connection.request({ type: "put", id: nextId(), key, value, isEphemeral }), (answer) =>
-      answer.type === "refused"
-        ? Effect.fail(
-            keyValueError("TooLarge", { op: "put", detail: answer.detail, remedy: "Clean up batches that are done." })
-          )
-        : Effect.void
+      answer.type === "refused" ? Effect.fail(refused("put", answer)) : Effect.void
     )
   const open = (times: number) =>
     Effect.uninterruptibleMask((restore) =>
@@ -85,6 +84,7 @@ export const make = Effect.fnUntraced(function* (options: TcpStoreOptions) {
             const stop = connection.listen(id, (answer) => {
               if (!("type" in answer)) Queue.failCauseUnsafe(queue, Cause.fail(answer))
               else if (answer.type === "entries") Queue.offerUnsafe(queue, new Map(answer.entries))
+              else if (answer.type === "refused") Queue.failCauseUnsafe(queue, Cause.fail(refused("watch", answer)))
             })
             connection.send({ type: "watch", id, prefix })
             return stop

@@ -11,7 +11,7 @@ import * as Effect from "effect/Effect"
 import type { SocketClosed } from "../socket/FramedSocket.ts"
 import { open, type SocketRefused } from "../socket/GuardedSocket.ts"
 import { type KeyValueError, keyValueError } from "./KeyValueStore.ts"
-import { clientTalk, type FromClient, type FromServer, guardOf } from "./messages.ts"
+import { clientTalk, type FromClient, type FromServer, guardOf, makeGatherer } from "./messages.ts"
 
 export interface ConnectOptions {
   readonly host: string
@@ -84,8 +84,12 @@ export const openConnection = (options: ConnectOptions): Effect.Effect<StoreConn
         for (const listener of [...listeners.values()]) listener(error)
         listeners.clear()
       }
+      const gather = makeGatherer((id) => listeners.has(id))
       talk.listen(
-        (message) => listeners.get(message.id)?.(message),
+        (message) => {
+          const whole = gather(message)
+          if (whole !== undefined) listeners.get(whole.id)?.(whole)
+        },
         (detail) => end(unreachable(`The connection to the store at ${where} ended: ${detail}.`))
       )
       const listen: StoreConnection["listen"] = (id, listener) => {

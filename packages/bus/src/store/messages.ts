@@ -7,6 +7,7 @@ import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import type { FramedSocket } from "../socket/FramedSocket.ts"
 import type { Guard } from "../socket/GuardedSocket.ts"
+import type { Entries } from "./KeyValueStore.ts"
 
 export const FromClient = Schema.Union([
   Schema.Struct({
@@ -29,13 +30,16 @@ const Pairs = Schema.Array(Schema.Tuple([Schema.String, Schema.String]))
 
 export const FromServer = Schema.Union([
   Schema.Struct({ type: Schema.Literal("done"), id: Schema.Int, value: Schema.NullOr(Schema.String) }),
-  Schema.Struct({ type: Schema.Literal("entries"), id: Schema.Int, entries: Pairs }),
+  /** One page of entries, each page within the longest message. */
+  Schema.Struct({ type: Schema.Literal("entries"), id: Schema.Int, entries: Pairs, isLast: Schema.Boolean }),
   Schema.Struct({ type: Schema.Literal("refused"), id: Schema.Int, detail: Schema.String })
 ])
 export type FromServer = typeof FromServer.Type
 
+/** Longest message where options name none. */
+export const defaultFrameBytes = 16 * 2 ** 20
+
 const messageType = 16
-const defaultFrameBytes = 16 * 2 ** 20
 
 /** Clients say nothing of themselves. */
 const Claim = Schema.Struct({})
@@ -48,15 +52,59 @@ export const guardOf = (options: {
   const frameBytes = options.maxFrameBytes ?? defaultFrameBytes
   return {
     protocol: "tensorferry-bus-store",
-    version: 2,
+    version: 3,
     token: options.token,
     claim: Claim,
     limits: { frameBytes, queuedBytes: 4 * frameBytes }
   }
 }
 
+/** What a message of entries has besides them. */
+const pageOverhead = 128
+
+/** Bytes of an entry within a message, without writing it: no character becomes more than six. */
+const mostBytesOf = (key: string, value: string): number => 6 * (key.length + value.length) + 8
+
+/** Whether the entry fits into a message of its own. */
+export const fitsPage = (key: string, value: string, frameBytes: number): boolean =>
+  pageOverhead + mostBytesOf(key, value) <= frameBytes ||
+  pageOverhead + Buffer.byteLength(JSON.stringify([key, value])) <= frameBytes
+
+/** Entries as messages that do not exceed the limit, where each entry fits into one. Always at least one message. */
+export function* pagesOf(id: number, entries: Entries, frameBytes: number): Generator<FromServer, void> {
+  let page: Array<readonly [string, string]> = []
+  let bytes = pageOverhead
+  for (const entry of entries) {
+    const more = mostBytesOf(...entry)
+    if (page.length > 0 && bytes + more > frameBytes) {
+      yield { type: "entries", id, entries: page, isLast: false }
+      page = []
+      bytes = pageOverhead
+    }
+    page.push(entry)
+    bytes += more
+  }
+  yield { type: "entries", id, entries: page, isLast: true }
+}
+
+/** Puts pages together again. Answers what is whole; `isWanted` is asked whether anybody waits for a number. */
+export const makeGatherer = (isWanted: (id: number) => boolean) => {
+  const begun = new Map<number, Array<readonly [string, string]>>()
+  return (answer: FromServer): FromServer | undefined => {
+    if (answer.type !== "entries") return answer
+    const { id, entries, isLast } = answer
+    const before = begun.get(id)
+    if (isLast || !isWanted(id)) begun.delete(id)
+    else if (before === undefined) begun.set(id, [...entries])
+    else for (const entry of entries) before.push(entry)
+    if (!isLast) return undefined
+    return before === undefined ? answer : { ...answer, entries: [...before, ...entries] }
+  }
+}
+
 /** Sending and receiving of one end. */
 export interface Talk<In, Out> {
+  /** Never throws: a message that no text can hold, or that is too long, ends the connection. */
   readonly send: (message: Out) => void
   /** A message that does not decode ends the connection. */
   readonly listen: (receive: (message: In) => void, closed: (detail: string) => void) => void
@@ -68,8 +116,13 @@ const decoder = new TextDecoder()
 const talkOver = <In, Out>(incoming: Schema.Codec<In, unknown>, outgoing: Schema.Codec<Out, unknown>) => {
   const decode = Schema.decodeUnknownResult(Schema.fromJsonString(incoming))
   const encode = Schema.encodeSync(Schema.fromJsonString(outgoing))
+  const encoded = (message: Out) => Result.try(() => encoder.encode(encode(message)))
   return (socket: FramedSocket): Talk<In, Out> => ({
-    send: (message) => socket.send(messageType, encoder.encode(encode(message))),
+    send: (message) => {
+      const body = encoded(message)
+      if (Result.isSuccess(body)) socket.send(messageType, body.success)
+      else socket.destroy("what it is due cannot be written")
+    },
     listen: (receive, closed) =>
       socket.listen({
         closed,

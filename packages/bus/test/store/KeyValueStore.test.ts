@@ -6,8 +6,10 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
+import * as Option from "effect/Option"
 import * as Schedule from "effect/Schedule"
 import * as Scope from "effect/Scope"
+import * as Stream from "effect/Stream"
 import { KeyValueMap } from "../../src/store/KeyValueMap.ts"
 import { serveStore } from "../../src/store/KeyValueServer.ts"
 import { awaitEntries, type KeyValueError, type KeyValueStoreShape } from "../../src/store/KeyValueStore.ts"
@@ -163,12 +165,44 @@ describe("served", () => {
   it.live("a store that is full says so", () =>
     Effect.scoped(
       Effect.gen(function* () {
-        const port = yield* serveStore({ maxBytes: 100 })
+        const port = yield* serveStore({ maxBytes: 200 })
         const store = yield* KeyValueStoreTcp.make({ host: "127.0.0.1", port })
         yield* store.put("a", "x".repeat(50))
         assert.strictEqual((yield* Effect.flip(store.put("b", "x".repeat(60)))).reason._tag, "TooLarge")
         yield* store.remove("a")
         yield* store.put("b", "x".repeat(60))
+      })
+    )
+  )
+
+  it.live("entries that exceed the longest message when they are written come whole, in a list and in a watch", () =>
+    Effect.scoped(
+      Effect.gen(function* () {
+        const maxFrameBytes = 2 ** 20
+        const port = yield* serveStore({ maxFrameBytes })
+        const store = yield* KeyValueStoreTcp.make({ host: "127.0.0.1", port, maxFrameBytes })
+        // Each of these characters takes six bytes in JSON: 600 kB a value, 12 MB together.
+        const value = "\u0001".repeat(100_000)
+        for (let at = 0; at < 20; at++) yield* store.put(`k${at}`, value)
+        const listed = yield* store.list("k")
+        assert.strictEqual(listed.size, 20)
+        for (const found of listed.values()) assert.strictEqual(found, value)
+        const watched = Option.getOrThrow(yield* Stream.runHead(store.watch("k")))
+        assert.deepStrictEqual([...watched.keys()], [...listed.keys()])
+        assert.strictEqual(watched.get("k19"), value)
+      })
+    )
+  )
+
+  it.live("an entry that no message can hold is refused, and the store goes on", () =>
+    Effect.scoped(
+      Effect.gen(function* () {
+        const port = yield* serveStore({ maxFrameBytes: 8192 })
+        const store = yield* KeyValueStoreTcp.make({ host: "127.0.0.1", port })
+        const long = yield* Effect.flip(store.put("long", "x".repeat(8100)))
+        assert.strictEqual(long.reason._tag, "TooLarge")
+        yield* store.put("short", "x".repeat(8000))
+        assert.deepStrictEqual([...(yield* store.list("")).keys()], ["short"])
       })
     )
   )
