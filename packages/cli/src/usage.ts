@@ -3,12 +3,9 @@
  * How wrong usage is told: for people in a few lines on standard error, for machines as the document that every failure is.
  * Help that was asked for is printed as it is.
  */
-import * as Console from "effect/Console"
 import type * as CliError from "effect/cli/CliError"
 import * as CliOutput from "effect/cli/CliOutput"
-
-/** Suggestions are lists over several lines. */
-const inOneLine = (text: string): string => text.replaceAll(/\s*\n\s*/g, " ").trim()
+import { inOneLine, print, printError } from "./text/terminal.ts"
 
 /** Of a command that nobody knows no flag is known either. */
 const withoutConsequences = (
@@ -35,14 +32,14 @@ export const presenterFor = (given: ReadonlyArray<string>) => {
       const { commandPath, helpDoc } = event
       const errors = withoutConsequences(event.errors)
       if (isForMachines) {
-        return Console.log(JSON.stringify({ ok: false, errors: errors.map(asFailure) }, null, 2))
+        return print(JSON.stringify({ ok: false, errors: errors.map(asFailure) }, null, 2))
       }
       const lines = [
         ...errors.map(({ message }) => `error: ${inOneLine(message)}`),
         `usage: ${helpDoc.usage}`,
         `See ${commandPath.join(" ")} --help.`
       ]
-      return Console.error(lines.join("\n"))
+      return printError(lines.join("\n"))
     }
   })
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /** A progress bar on standard error over counted cases; nothing where standard error is not a terminal. */
 import * as Effect from "effect/Effect"
+import { plainLine } from "../text/terminal.ts"
 
 const width = 30
 
@@ -11,7 +12,7 @@ export const makeCaseBar = (isShown: boolean) => ({
       const fraction = total === 0 ? 1 : done / total
       const filled = Math.round(fraction * width)
       const bar = `${"█".repeat(filled)}${"░".repeat(width - filled)}`
-      process.stderr.write(`\r\u001b[2K${bar} ${done}/${total}  ${name.slice(0, 60)}`)
+      process.stderr.write(`\r\u001b[2K${bar} ${done}/${total}  ${plainLine(name.slice(0, 60))}`)
     }),
   clear: Effect.sync(() => {
     if (isShown) process.stderr.write("\r\u001b[2K")

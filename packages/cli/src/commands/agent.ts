@@ -16,7 +16,6 @@ import {
 import { copyService, hostMemory } from "@tensorferry/core/backend/BackendLayer"
 import { modelError } from "@tensorferry/model/ModelError"
 import * as Config from "effect/Config"
-import * as Console from "effect/Console"
 import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
 import * as Duration from "effect/Duration"
@@ -28,6 +27,7 @@ import * as Schema from "effect/Schema"
 import { backendRegistry } from "../job/backends.ts"
 import { chooseDeadline, leastSeconds, mostSeconds } from "../job/deadline.ts"
 import { withFailures } from "../output/CliFailure.ts"
+import { print } from "../text/terminal.ts"
 import { agentDevices, isForGpus } from "./agentDevices.ts"
 import { backend, backendPackages, json } from "./shared.ts"
 
@@ -142,7 +142,7 @@ export const agent = Command.make("agent", flags, (given) =>
           deadline,
           makeGroup: PairGroups.overTcp({ host: given.host, ...(token === undefined ? {} : { token }) })
         }).pipe(Effect.provideService(TensorImporter, importer))
-        yield* Console.log(
+        yield* print(
           given.json
             ? JSON.stringify({ ok: true, rank: place.rank, queue: place.commandPath, state: place.statePath })
             : `Agent ${place.rank} serves ${place.commandPath}. Stop it with Ctrl-C or SIGTERM.`

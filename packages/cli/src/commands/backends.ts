@@ -5,7 +5,6 @@ import { pathToFileURL } from "node:url"
 import type { BackendDescriptor } from "@tensorferry/core/backend/BackendDescriptor"
 import { BackendRegistry } from "@tensorferry/core/backend/BackendRegistry"
 import { probeBackend } from "@tensorferry/core/backend/Probe"
-import * as Console from "effect/Console"
 import * as Argument from "effect/cli/Argument"
 import * as Command from "effect/cli/Command"
 import * as Effect from "effect/Effect"
@@ -14,6 +13,7 @@ import { describeOptions, optionsText } from "../backends/describeOptions.ts"
 import { backendRegistry } from "../job/backends.ts"
 import { withFailures } from "../output/CliFailure.ts"
 import { table } from "../text/Table.ts"
+import { print } from "../text/terminal.ts"
 import { conformance } from "./conformance.ts"
 import { backendPackages, json } from "./shared.ts"
 
@@ -63,7 +63,7 @@ const list = (flags: Flags) =>
       offers.join(", ") || "nothing yet",
       probe._tag === "Available" ? probe.detail : probe.cause
     ])
-    return Console.log(
+    return print(
       flags.json
         ? JSON.stringify({ ok: true, backends: found }, null, 2)
         : table(["backend", "state", "devices", "offers", "detail"], rows)
@@ -113,7 +113,7 @@ const probeCommand = Command.make(
     return withBackends(flags, chosen, (found) =>
       Effect.gen(function* () {
         const isLacking = Option.isSome(flags.name) && found.some(({ probe }) => probe._tag === "Unavailable")
-        yield* Console.log(
+        yield* print(
           flags.json
             ? JSON.stringify({ ok: !isLacking, backends: found }, null, 2)
             : found.map(describeProbe).join("\n\n")
@@ -144,7 +144,7 @@ const optionsCommand = Command.make(
       Effect.flatMap(BackendRegistry, (registry) => registry.byName(flags.name)),
       (descriptor) => {
         const options = describeOptions(descriptor)
-        return Console.log(
+        return print(
           flags.json
             ? JSON.stringify({ ok: true, backend: descriptor.name, options }, null, 2)
             : optionsText(descriptor.name, options)

@@ -4,7 +4,6 @@ import * as path from "node:path"
 import { pathToFileURL } from "node:url"
 import { chooseCopyBackend } from "@tensorferry/core/backend/BackendLayer"
 import { decodeBackendOptions } from "@tensorferry/core/backend/OptionsLayer"
-import * as Console from "effect/Console"
 import * as CliError from "effect/cli/CliError"
 import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
@@ -16,6 +15,7 @@ import { type BenchCase, runBench } from "../backends/runBench.ts"
 import { backendRegistry } from "../job/backends.ts"
 import { withFailures } from "../output/CliFailure.ts"
 import { formatBytes, table } from "../text/Table.ts"
+import { print } from "../text/terminal.ts"
 import { backend, backendPackages, json } from "./shared.ts"
 
 const units: { readonly [unit: string]: number } = { "": 1, b: 1, kib: 2 ** 10, mib: 2 ** 20, gib: 2 ** 30 }
@@ -115,7 +115,7 @@ export const bench = Command.make("bench", flags, (given) =>
         }),
         bar.clear
       )
-      yield* Console.log(
+      yield* print(
         given.json
           ? JSON.stringify({ ok: true, backend: descriptor.name, ranks: given.ranks, cases }, null, 2)
           : describe(descriptor.name, given.ranks, cases)

@@ -3,7 +3,6 @@
 import * as path from "node:path"
 import { pathToFileURL } from "node:url"
 import { chooseCopyBackend } from "@tensorferry/core/backend/BackendLayer"
-import * as Console from "effect/Console"
 import * as Command from "effect/cli/Command"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
@@ -14,6 +13,7 @@ import { findLibraries, type LibraryFinding, searchedFolders } from "../machine/
 import { systemFiles } from "../machine/SystemFiles.ts"
 import { withFailures } from "../output/CliFailure.ts"
 import { table } from "../text/Table.ts"
+import { print } from "../text/terminal.ts"
 import { probeAll } from "./backends.ts"
 import { backendPackages, json } from "./shared.ts"
 
@@ -113,7 +113,7 @@ export const doctor = Command.make("doctor", { backendPackages, json }, (flags) 
     Effect.gen(function* () {
       const from = pathToFileURL(path.join(process.cwd(), "package.json")).href
       const findings = yield* Effect.provide(inspect, backendRegistry(flags.backendPackages, from))
-      yield* Console.log(flags.json ? JSON.stringify(asJson(findings), null, 2) : describe(findings))
+      yield* print(flags.json ? JSON.stringify(asJson(findings), null, 2) : describe(findings))
     })
   )
 )

@@ -8,7 +8,6 @@ import { estimatePlans } from "@tensorferry/core/planner/Estimate"
 import { jobLayouts } from "@tensorferry/model/layouts"
 import type { ModelError } from "@tensorferry/model/ModelError"
 import { openModel, resolveModel } from "@tensorferry/model/openModel"
-import * as Console from "effect/Console"
 import * as Argument from "effect/cli/Argument"
 import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
@@ -22,6 +21,7 @@ import { reportFailure, withFailures } from "../output/CliFailure.ts"
 import { describeExplanation, type Explanation, explainPlan } from "../output/Explanation.ts"
 import { describeEstimate } from "../output/PlanText.ts"
 import { checkTarget } from "../report/runFiles.ts"
+import { print } from "../text/terminal.ts"
 import { chooseMeshes, type MeshFlags, meshConfig, meshTensorConfig, statedFlags, usage } from "./meshFlags.ts"
 import { checkpoint, chooseLayouts, json, type LayoutFlags, layoutConfig } from "./shared.ts"
 
@@ -41,7 +41,7 @@ const check = Command.make(
             flags.json
           )
         const [ranks, operations] = [set.plans.length, countOps(set)]
-        yield* Console.log(
+        yield* print(
           flags.json
             ? JSON.stringify({ ok: true, ranks, operations }, null, 2)
             : `${file}: ${ranks} ranks, ${operations} operations: every element is written exactly once and both ends agree`
@@ -60,8 +60,8 @@ interface Output {
   readonly explanation: Explanation | undefined
 }
 
-const print = ({ head, facts, estimate, text, explanation }: Output, asJson: boolean) =>
-  Console.log(
+const printOutput = ({ head, facts, estimate, text, explanation }: Output, asJson: boolean) =>
+  print(
     asJson
       ? JSON.stringify({ ok: true, ...facts, estimate, ...(explanation === undefined ? {} : { explanation }) }, null, 2)
       : `${head}\n\n${explanation === undefined ? text : describeExplanation(explanation)}`
@@ -185,7 +185,10 @@ export const plan = Command.make(
     json
   },
   (flags) =>
-    withFailures(flags.json, Effect.scoped(Effect.flatMap(choosePlan(flags), (output) => print(output, flags.json))))
+    withFailures(
+      flags.json,
+      Effect.scoped(Effect.flatMap(choosePlan(flags), (output) => printOutput(output, flags.json)))
+    )
 ).pipe(
   Command.withExamples([
     { command: "tensorferry plan llama/ --preset llama --from tp=8 --to tp=4,pp=2", description: "Traffic matrix" },

@@ -3,7 +3,6 @@
 import { writeFile } from "node:fs/promises"
 import * as path from "node:path"
 import { systemCall } from "@tensorferry/core/checkpoint/FileAccess"
-import * as Console from "effect/Console"
 import * as Argument from "effect/cli/Argument"
 import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
@@ -13,6 +12,7 @@ import { withFailures } from "../output/CliFailure.ts"
 import { reportPage } from "../report/page.ts"
 import { readRunRecord } from "../report/RunRecord.ts"
 import { checkTarget } from "../report/runFiles.ts"
+import { print } from "../text/terminal.ts"
 import { usage } from "./meshFlags.ts"
 import { json } from "./shared.ts"
 
@@ -39,7 +39,7 @@ export const report = Command.make(
         const record = yield* readRunRecord(file)
         yield* checkTarget(out)
         yield* systemCall("WriteFailed", out, "write the page", () => writeFile(out, reportPage(record)))
-        yield* Console.log(flags.json ? JSON.stringify({ ok: true, file: out }, null, 2) : out)
+        yield* print(flags.json ? JSON.stringify({ ok: true, file: out }, null, 2) : out)
       })
     )
 ).pipe(

@@ -16,7 +16,6 @@ import { jobLayouts, jobSize } from "@tensorferry/model/layouts"
 import { modelError } from "@tensorferry/model/ModelError"
 import { openModel, resolveModel } from "@tensorferry/model/openModel"
 import * as ConfigProvider from "effect/ConfigProvider"
-import * as Console from "effect/Console"
 import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
@@ -37,6 +36,7 @@ import { printAround, reportFailure, withFailures } from "../output/CliFailure.t
 import { makeProgressBar } from "../output/ProgressBar.ts"
 import { checkTarget, type RunFiles, writeRunFiles } from "../report/runFiles.ts"
 import { formatBytes, formatRate, formatSeconds, table } from "../text/Table.ts"
+import { plainLine, print } from "../text/terminal.ts"
 import { chooseMeshes, type MeshFlags, meshConfig, statedFlags, usage } from "./meshFlags.ts"
 import { backend, backendPackages, checkpoint, chooseLayouts, json, type LayoutFlags, layoutConfig } from "./shared.ts"
 
@@ -68,7 +68,7 @@ const most = (reports: ReadonlyArray<RankReport>, of: (report: RankReport) => nu
 
 const titleOf = (spec: AnyJobSpec, size: number): string =>
   isMeshJob(spec)
-    ? `${formatMeshChoice(spec.mesh)}, ${size} ranks, tensor ${spec.tensor}`
+    ? `${formatMeshChoice(spec.mesh)}, ${size} ranks, tensor ${plainLine(spec.tensor)}`
     : `${formatParallelConfig(spec.from)} → ${formatParallelConfig(spec.to)}, ${size} ranks (${spec.ranks})`
 
 /** How the update was cut, where it was. */
@@ -172,7 +172,7 @@ const conclude = (spec: AnyJobSpec, reports: ReadonlyArray<RankReport>, { files,
       document: asJson(spec, reports),
       text: describe(spec, reports)
     })
-    if (isWritten && !isJson && written.length > 0) yield* Console.log(written.join("\n"))
+    if (isWritten && !isJson && written.length > 0) yield* print(written.join("\n"))
   })
 
 /** What becomes of a run's results. */

@@ -9,7 +9,6 @@ import { distanceOf } from "@tensorferry/model/compareValues"
 import { type LogicalTensor, logicalTensors } from "@tensorferry/model/LogicalTensors"
 import type { Model } from "@tensorferry/model/Model"
 import { openModel, resolveModel } from "@tensorferry/model/openModel"
-import * as Console from "effect/Console"
 import * as Argument from "effect/cli/Argument"
 import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
@@ -18,6 +17,7 @@ import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import { withFailures } from "../output/CliFailure.ts"
 import { formatBytes, table } from "../text/Table.ts"
+import { print } from "../text/terminal.ts"
 import { json } from "./shared.ts"
 
 interface Verdict {
@@ -139,19 +139,17 @@ export const verify = Command.make("verify", flags, (flags) =>
           })
         }
         if (flags.json) {
-          yield* Console.log(
-            JSON.stringify({ ok: differing.length === 0, a: a.path, b: b.path, tensors: verdicts }, null, 2)
-          )
+          yield* print(JSON.stringify({ ok: differing.length === 0, a: a.path, b: b.path, tensors: verdicts }, null, 2))
           return
         }
         if (differing.length > 0) {
-          yield* Console.log(
+          yield* print(
             table(
               ["tensor", "difference"],
               differing.map(({ name, detail }) => [name, detail])
             )
           )
-          yield* Console.log(`\n${differing.length} of ${verdicts.length} tensors differ`)
+          yield* print(`\n${differing.length} of ${verdicts.length} tensors differ`)
           return
         }
         const bytes = verdicts.reduce((sum, verdict) => sum + verdict.bytes, 0)
@@ -159,7 +157,7 @@ export const verify = Command.make("verify", flags, (flags) =>
           onNone: () => "bit-identical",
           onSome: (tolerance) => `equal within ${tolerance} of each block's largest value`
         })
-        yield* Console.log(`${verdicts.length} tensors, ${formatBytes(bytes)}: ${how}`)
+        yield* print(`${verdicts.length} tensors, ${formatBytes(bytes)}: ${how}`)
       })
     )
   )

@@ -5,11 +5,11 @@
  * Usage is wrong where arguments cannot be understood, say too little, contradict each other, or are options that a backend
  * does not know. What is understood and cannot be done with this model, file or machine is a failure.
  */
-import * as Console from "effect/Console"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type { RankFailure } from "../job/JobSpec.ts"
 import { toFailure } from "../job/JobSpec.ts"
+import { inOneLine, print, printError } from "../text/terminal.ts"
 
 const usageReasons = new Set(["InvalidUsage", "InvalidOptions"])
 
@@ -24,14 +24,14 @@ export const reportFailure = (
     })
     if (asJson) {
       const errors = failures.map(({ rank, failure }) => ({ ...(rank === undefined ? {} : { rank }), ...failure }))
-      yield* Console.log(JSON.stringify({ ok: false, errors }, null, 2))
+      yield* print(JSON.stringify({ ok: false, errors }, null, 2))
       return
     }
     const seen = new Set<string>()
     for (const { rank, failure } of failures) {
       if (seen.has(failure.message)) continue
       seen.add(failure.message)
-      yield* Console.error(`${rank === undefined ? "" : `rank ${rank}: `}${failure.message}`)
+      yield* printError(`${rank === undefined ? "" : `rank ${rank}: `}${inOneLine(failure.message)}`)
     }
   })
 
@@ -52,7 +52,7 @@ export const printAround = <E, R>(
     const written = yield* Effect.result(write)
     const isWritten = Result.isSuccess(written)
     if (isWritten || !asJson) {
-      yield* Console.log(asJson ? JSON.stringify(found.document, null, 2) : found.text)
+      yield* print(asJson ? JSON.stringify(found.document, null, 2) : found.text)
       if (!isWritten) yield* reportFailure([{ failure: toFailure(written.failure) }], asJson)
       return isWritten
     }
@@ -60,6 +60,6 @@ export const printAround = <E, R>(
       process.exitCode = 1
     })
     const document = { ...found.document, ok: false, errors: [toFailure(written.failure)] }
-    yield* Console.log(JSON.stringify(document, null, 2))
+    yield* print(JSON.stringify(document, null, 2))
     return false
   })

@@ -8,6 +8,7 @@ import { type AnyPlan, opsOf } from "@tensorferry/core/planner/MeshOps"
 import { opByteLength } from "@tensorferry/core/planner/PlanCheck"
 import { isContribution, travelShape } from "@tensorferry/core/planner/Waves"
 import { formatBytes } from "../text/Table.ts"
+import { plainLine } from "../text/terminal.ts"
 
 export interface Step {
   readonly action: "copy" | "send" | "receive"
@@ -95,6 +96,15 @@ export const explainPlan = (given: AnyPlan): Explanation => {
 
 const shownGroups = 24
 const shownSteps = 8
+const shownPeers = 16
+const shownCharacters = 500
+
+const ranksOf = (peers: ReadonlyArray<Rank>): string =>
+  `${peers.slice(0, shownPeers).join(", ")}${peers.length > shownPeers ? ` and ${peers.length - shownPeers} more` : ""}`
+
+/** Names in it are the checkpoint's. */
+const inShort = (words: string): string =>
+  plainLine(words.length > shownCharacters ? `${words.slice(0, shownCharacters)} …` : words)
 
 const more = (count: number, what: string): ReadonlyArray<string> =>
   count <= 0 ? [] : [`… and ${count} more ${what}${count === 1 ? "" : "s"}; --json lists all`]
@@ -107,7 +117,7 @@ export const describeExplanation = ({ rank, groups }: Explanation): string => {
     if (peers.length === 0) return `within rank ${rank}: ${formatBytes(total(steps, "copy"))}`
     const [sent, received] = [total(steps, "send"), total(steps, "receive")]
     return [
-      `with rank${peers.length === 1 ? "" : "s"} ${peers.join(", ")}: `,
+      `with rank${peers.length === 1 ? "" : "s"} ${ranksOf(peers)}: `,
       [
         ...(sent > 0 || received === 0 ? [`${formatBytes(sent)} sent`] : []),
         ...(received > 0 ? [`${formatBytes(received)} received`] : [])
@@ -121,7 +131,7 @@ export const describeExplanation = ({ rank, groups }: Explanation): string => {
       [
         titleOf(group),
         ...[
-          ...group.steps.slice(0, shownSteps).map(({ words, bytes }) => `${words}, ${formatBytes(bytes)}`),
+          ...group.steps.slice(0, shownSteps).map(({ words, bytes }) => `${inShort(words)}, ${formatBytes(bytes)}`),
           ...more(group.steps.length - shownSteps, "step")
         ].map((line) => `  ${line}`)
       ].join("\n")

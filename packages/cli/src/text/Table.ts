@@ -1,25 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
-/** Plain text tables: columns as wide as their longest cell, numbers to the right. */
+/**
+ * Plain text tables: columns as wide as their longest cell, numbers to the right.
+ *
+ * Invariant: a table has a bound, and says in a last line how much it leaves out. A cell is one line of plain characters,
+ * whatever names are in it.
+ */
+import { plainLine } from "./terminal.ts"
 
 export type Align = "left" | "right"
+
+const mostRows = 256
+const mostColumns = 64
+const mostCharacters = 1000
+
+const cellOf = (text: string): string =>
+  plainLine(text.length > mostCharacters ? `${text.slice(0, mostCharacters)} …` : text)
+
+const more = (count: number, what: string): ReadonlyArray<string> =>
+  count <= 0 ? [] : [`… and ${count} more ${what}${count === 1 ? "" : "s"}; --json lists all`]
 
 export const table = (
   header: ReadonlyArray<string>,
   rows: ReadonlyArray<ReadonlyArray<string>>,
   align: ReadonlyArray<Align> = []
 ): string => {
-  const all = [header, ...rows]
-  // Rows may be more than a call can have arguments.
-  const widths = header.map((_, column) => all.reduce((most, row) => Math.max(most, (row[column] ?? "").length), 0))
+  const cells = (row: ReadonlyArray<string>) =>
+    header.slice(0, mostColumns).map((_, column) => cellOf(row[column] ?? ""))
+  const [top, ...shown] = [header, ...rows.slice(0, mostRows)].map(cells) as [Array<string>, ...Array<Array<string>>]
+  const widths = top.map((title, column) => Math.max(title.length, ...shown.map((row) => row[column]!.length)))
   const line = (row: ReadonlyArray<string>): string =>
-    widths
-      .map((width, column) => {
-        const cell = row[column] ?? ""
-        return align[column] === "right" ? cell.padStart(width) : cell.padEnd(width)
-      })
+    row
+      .map((cell, column) =>
+        align[column] === "right" ? cell.padStart(widths[column]!) : cell.padEnd(widths[column]!)
+      )
       .join("  ")
       .trimEnd()
-  return [line(header), widths.map((width) => "─".repeat(width)).join("  "), ...rows.map(line)].join("\n")
+  return [
+    line(top),
+    widths.map((width) => "─".repeat(width)).join("  "),
+    ...shown.map(line),
+    ...more(rows.length - mostRows, "row"),
+    ...more(header.length - mostColumns, "column")
+  ].join("\n")
 }
 
 const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+/**
+ * Where text leaves for the terminal. Names of tensors, paths and messages are other people's words: a checkpoint must not
+ * be able to move the cursor, hide a line or print a verdict of its own.
+ *
+ * Invariant: of what is printed here, only letters, marks and line breaks of this command's own reach the terminal. Every
+ * control character, mark of direction and invisible character is written as an escape of JSON, which documents of JSON
+ * keep their meaning with. Colours are for help, which does not come through here.
+ */
+import * as Console from "effect/Console"
+import type * as Effect from "effect/Effect"
+
+/** Controls of C0 and C1, formats such as marks of direction, separators of lines and paragraphs. */
+const unprintable = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu
+
+const escaped = (character: string): string =>
+  Array.from(
+    { length: character.length },
+    (_, at) => `\\u${character.charCodeAt(at).toString(16).padStart(4, "0")}`
+  ).join("")
+
+/** Text of several lines that shows what it holds. */
+export const plain = (text: string): string =>
+  text.replace(unprintable, (character) => (character === "\n" || character === "\t" ? character : escaped(character)))
+
+/** A name, or what stands in one line with names. */
+export const plainLine = (text: string): string =>
+  plain(text).replace(/[\n\t]/g, (character) => (character === "\n" ? "\\n" : "\\t"))
+
+/** A message in one line. */
+export const inOneLine = (text: string): string => plain(text.replaceAll(/\s*\n\s*/g, " ").trim())
+
+/** Prints on standard output. */
+export const print = (text: string): Effect.Effect<void> => Console.log(plain(text))
+
+/** Prints on standard error. */
+export const printError = (text: string): Effect.Effect<void> => Console.error(plain(text))
