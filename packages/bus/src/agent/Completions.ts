@@ -5,11 +5,11 @@
  *
  * Invariant: replies go after their lifetime, and the oldest go first where there are too many, so the state never fills.
  */
+import { monotonicMillis } from "@tensorferry/core/service/RunningTime"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import type { BusError } from "../BusError.ts"
 import { encodeReply, type Reply, replyKey, replyOk } from "../command/Reply.ts"
-import { monotonicMillis } from "../monotonic.ts"
 import type { AgentStateError, AgentStateShape } from "../state/AgentState.ts"
 
 export interface Completions {

@@ -34,7 +34,7 @@ import {
 } from "../command/Command.ts"
 import { decodeReply, replyKey } from "../command/Reply.ts"
 import { isAlive } from "../liveness.ts"
-import { monotonicMillis } from "../monotonic.ts"
+import { monotonicMillis } from "@tensorferry/core/service/RunningTime"
 import { encodeMeshShape, encodePlacements } from "../payload/LayoutPayload.ts"
 import { encodeSharedTensor } from "../payload/TensorCodec.ts"
 import { CommandQueue } from "../queue/CommandQueue.ts"

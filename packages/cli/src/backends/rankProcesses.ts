@@ -8,7 +8,7 @@
  */
 import { fileURLToPath } from "node:url"
 import { describeCrash } from "@tensorferry/core/base/UnknownCause"
-import * as Duration from "effect/Duration"
+import { withinRunningTime } from "@tensorferry/core/service/RunningTime"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Queue from "effect/Queue"
@@ -101,7 +101,7 @@ export const runRanks = Effect.fn("runRanks")(function* (given: RankWork): Effec
     }
     send(0, 0)
     while (alive.size > 0) {
-      const next = yield* Effect.timeoutOption(Queue.take(events), Duration.millis(quietMillis))
+      const next = yield* withinRunningTime(Queue.take(events), quietMillis)
       if (Option.isNone(next)) {
         for (const rank of alive) {
           note(rank, "failed", `the process reported nothing for ${quietMillis / 1000} s and was killed`)

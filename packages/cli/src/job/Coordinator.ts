@@ -10,6 +10,7 @@ import { rm } from "node:fs/promises"
 import { fileURLToPath } from "node:url"
 import type { Rank } from "@tensorferry/core/base/Ids"
 import { describeCrash } from "@tensorferry/core/base/UnknownCause"
+import { ticking, tickMillisOf } from "@tensorferry/core/service/RunningTime"
 import type { Phase } from "@tensorferry/model/Phase"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -123,10 +124,18 @@ export const runProcesses = Effect.fn("runProcesses")(function* (
 
   /** False until the ranks were asked to connect; before that none would notice that another has exited. */
   let isMeeting = false
+  /** Milliseconds in which this process ran: a job that was stopped as a whole is nobody's fault. */
+  let now = 0
+  const tickMillis = tickMillisOf(deadlineMillis)
+  yield* Effect.forkScoped(
+    ticking(tickMillis, (counted) => {
+      now = counted
+    })
+  )
   /** What is not waited for longer, and what happens then. None while the ranks watch each other. */
   let limit: { readonly at: number; readonly expire: () => void } | undefined
   const giveUpAfter = (millis: number, expire: () => void): void => {
-    const at = performance.now() + millis
+    const at = now + millis
     if (limit === undefined || at < limit.at) limit = { at, expire }
   }
   const endAll = (): void => {
@@ -145,13 +154,13 @@ export const runProcesses = Effect.fn("runProcesses")(function* (
   })
 
   while (alive.size > 0) {
-    const patience =
-      limit === undefined ? Duration.infinity : Duration.millis(Math.max(0, limit.at - performance.now()))
+    const patience = limit === undefined ? Duration.infinity : Duration.millis(limit.at > now ? tickMillis : 0)
     const event = yield* Effect.timeoutOption(Queue.take(events), patience)
     if (Option.isNone(event)) {
       const expired = limit
+      if (expired === undefined || expired.at > now) continue
       limit = undefined
-      expired?.expire()
+      expired.expire()
       continue
     }
     const { rank } = event.value

@@ -38,8 +38,8 @@ export const timedPhase = <A, E, R>(
   effect: Effect.Effect<A, E, R>
 ): Effect.Effect<A, E, R> =>
   Effect.gen(function* () {
-    const start = yield* Clock.currentTimeNanos
+    const start = yield* Clock.monotonicTimeNanos
     const value = yield* inSpan(effect, `job.${phase}`)
-    seconds[phase] = Number((yield* Clock.currentTimeNanos) - start) / 1e9
+    seconds[phase] = Number((yield* Clock.monotonicTimeNanos) - start) / 1e9
     return value
   })

@@ -7,6 +7,7 @@
 import { type ChildProcess, fork } from "node:child_process"
 import { fileURLToPath } from "node:url"
 import { type MessagePort, portChannel, type ReplayPackChannel } from "@tensorferry/core/replay/ReplayPackChannel"
+import { orAfterRunningTime } from "@tensorferry/core/service/RunningTime"
 import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -86,11 +87,9 @@ export const startCollector = Effect.fnUntraced(function* (
     closed: () => undefined
   })
   const gone = Effect.flatMap(Deferred.await(ended), (how) => Effect.fail(failed(how)))
-  yield* Effect.raceFirst(Deferred.await(state), gone).pipe(
-    Effect.timeoutOrElse({
-      duration: deadline,
-      orElse: () => Effect.fail(failed(`was not ready within ${Duration.format(deadline)}`))
-    })
-  )
+  yield* orAfterRunningTime(Effect.raceFirst(Deferred.await(state), gone), {
+    duration: deadline,
+    orElse: () => Effect.fail(failed(`was not ready within ${Duration.format(deadline)}`))
+  })
   return channel
 })

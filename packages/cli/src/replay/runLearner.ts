@@ -109,12 +109,12 @@ export const runLearner = Effect.fnUntraced(function* (
     while (prepared < total && (yield* pipeline.idleSlots) > 0) yield* pipeline.startPrepare(prepared++)
   })
   let before = yield* pipeline.report
-  let start = yield* Clock.currentTimeNanos
+  let start = yield* Clock.monotonicTimeNanos
   let rowsVerified = 0
   for (let tick = 0; tick < total; tick++) {
     if (tick === warmUpTicks) {
       before = yield* pipeline.report
-      start = yield* Clock.currentTimeNanos
+      start = yield* Clock.monotonicTimeNanos
     }
     yield* prepareAhead
     yield* pipeline.waitUntilReady
@@ -128,7 +128,7 @@ export const runLearner = Effect.fnUntraced(function* (
     yield* pipeline.afterTick()
     yield* onTick(tick + 1, total)
   }
-  const seconds = Number((yield* Clock.currentTimeNanos) - start) / 1e9
+  const seconds = Number((yield* Clock.monotonicTimeNanos) - start) / 1e9
   const result: ReplayResult = {
     ...since(before, yield* pipeline.report),
     attributes: yield* backend.attributes,

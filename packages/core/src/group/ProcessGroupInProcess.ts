@@ -5,7 +5,6 @@
  * Invariant: behaves as a group of processes would. Payloads are copied, so no two ranks ever share bytes, and deadlines
  * follow Effect's clock.
  */
-import * as Clock from "effect/Clock"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
@@ -14,6 +13,7 @@ import type * as EffectScope from "effect/Scope"
 import type { Rank } from "../base/Ids.ts"
 import { ProcessGroup, type ProcessGroupShape } from "../service/ProcessGroup.ts"
 import { makeAlerts } from "./internal/alerts.ts"
+import { monotonicMillis } from "../service/RunningTime.ts"
 import { makeCalls } from "./internal/calls.ts"
 import { type Endpoint, makeGroup } from "./internal/group.ts"
 import { type Delivery, makeHub } from "./internal/hub.ts"
@@ -29,9 +29,6 @@ export interface InProcessGroup extends ProcessGroupShape {
   /** Makes the rank gone, as if its process had been killed. */
   readonly leave: Effect.Effect<void>
 }
-
-/** Milliseconds of the monotonic clock, which tests can set. */
-const monotonicMillis = Effect.map(Clock.monotonicTimeNanos, (nanos) => Number(nanos / 1000n) / 1000)
 
 /** One group of `size` ranks, seen by each of them; all ranks leave when the scope ends. */
 export const makeInProcessGroups = Effect.fnUntraced(function* (

@@ -36,6 +36,7 @@ import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
 import { type ReplayStream, ReplayTransferBackend, type ReplayTransferError } from "../service/ReplayTransferBackend.ts"
+import { orAfterRunningTime, withinRunningTime } from "../service/RunningTime.ts"
 import { inSpan } from "../service/Spans.ts"
 import type { Tensor } from "../tensor/Tensor.ts"
 import { makeAccounts } from "./internal/accounts.ts"
@@ -94,7 +95,7 @@ export interface ReplayPipeline {
 
 const isNatural = (value: number): boolean => Number.isSafeInteger(value) && value >= 0
 
-const now = Clock.currentTimeNanos
+const now = Clock.monotonicTimeNanos
 
 /** A pipeline over the backend and the packer in the context; they must outlive its scope. */
 export const makeReplayPipeline = Effect.fnUntraced(function* (
@@ -181,7 +182,7 @@ export const makeReplayPipeline = Effect.fnUntraced(function* (
   ): Effect.Effect<A, ReplayPipelineError> =>
     !isDeferred && Deferred.isDoneUnsafe(batch.ended)
       ? wait
-      : Effect.timeoutOrElse(wait, { duration: deadline, orElse: () => Effect.fail(late()) })
+      : orAfterRunningTime(wait, { duration: deadline, orElse: () => Effect.fail(late()) })
 
   /** Waits at most until the deadline, keeps account of the stall, and drops the batch where it failed. */
   const stalled = <A>(op: string, batch: Prepared, wait: Effect.Effect<A, ReplayPipelineError>) => {
@@ -207,7 +208,7 @@ export const makeReplayPipeline = Effect.fnUntraced(function* (
 
   /** Ends when the preparation has, however it did, and at the deadline. */
   const quiet = (batch: Prepared): Effect.Effect<void> =>
-    Effect.ignore(Effect.timeoutOption(Deferred.await(batch.ended), deadline))
+    Effect.ignore(withinRunningTime(Deferred.await(batch.ended), deadline))
 
   const awaitCopied = (batch: Prepared): Effect.Effect<unknown, ReplayPipelineError> =>
     Effect.andThen(

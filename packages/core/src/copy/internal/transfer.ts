@@ -4,7 +4,6 @@
  *
  * Invariant: whatever was started and is left is cancelled, also where the wait for the start itself was interrupted.
  */
-import * as Clock from "effect/Clock"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -14,6 +13,7 @@ import type { CopyDriverError, CopyDriverShape, InFlight, PeerTimes } from "../.
 import { type CopyError, copyError } from "../../service/CopyService.ts"
 import { endsWithin } from "../../service/endsWithin.ts"
 import type { ProcessGroupShape } from "../../service/ProcessGroup.ts"
+import { monotonicMillis, orAfterRunningTime } from "../../service/RunningTime.ts"
 import { fromDriverError } from "../CopyFailures.ts"
 import type { Alarm } from "./alarm.ts"
 import type { Round } from "./rounds.ts"
@@ -50,7 +50,7 @@ export const makeDriverCalls = (
         // Most calls end at once, and need no timer.
         const exit = fiber.pollUnsafe()
         if (exit !== undefined) return exit
-        const wait = Effect.timeoutOrElse(Fiber.join(fiber), {
+        const wait = orAfterRunningTime(Fiber.join(fiber), {
           duration: Duration.times(deadline, 2),
           orElse: () => Effect.andThen(Fiber.interrupt(fiber), overdue())
         })
@@ -101,22 +101,26 @@ export const makeDriverCalls = (
           yield* Effect.mapError(inFlight.await, (error) => fromDriverError(rank, "run", error))
           return yield* timesOf(inFlight)
         }
-        const interval = Duration.min(Duration.millis(200), Duration.times(deadline, 0.1))
+        const interval = Math.min(200, 0.1 * Duration.toMillis(deadline))
         const watch = Effect.gen(function* () {
           let moved = yield* inFlight.movedBytes
-          let since = yield* Clock.currentTimeMillis
+          let last = yield* monotonicMillis
+          let stalled = 0
           while (true) {
             yield* Effect.sleep(interval)
             const left = yield* alarm.by
             if (left !== undefined) return yield* gaveUp(left)
-            const now = yield* Clock.currentTimeMillis
+            const now = yield* monotonicMillis
+            // Time in which this process was stopped does not count.
+            stalled += Math.min(now - last, 2 * interval)
+            last = now
             const current = yield* inFlight.movedBytes
             if (current > moved) {
               moved = current
-              since = now
+              stalled = 0
               yield* group.reportProgress
               yield* progress(moved)
-            } else if (now - since >= Duration.toMillis(deadline)) {
+            } else if (stalled >= Duration.toMillis(deadline)) {
               const pending = [...new Set(round.program.messages.map((message) => message.peer))]
               const [message] = round.program.messages
               return yield* copyError("DeadlineExceeded", pending, {

@@ -15,6 +15,7 @@ import * as Schedule from "effect/Schedule"
 import type * as EffectScope from "effect/Scope"
 import type { Rank } from "../../base/Ids.ts"
 import type { ProcessGroupError } from "../../service/ProcessGroup.ts"
+import { makeThrottle, ticking, tickMillisOf, withinRunningTime } from "../../service/RunningTime.ts"
 import type { Frame } from "../Frames.ts"
 import { makeAlerts } from "./alerts.ts"
 import { makeCalls } from "./calls.ts"
@@ -34,7 +35,6 @@ import {
 import type { Endpoint } from "./group.ts"
 import { equalProofs, freshNonce, proofOf, protocolName, protocolVersion } from "./handshake.ts"
 import { addressOf, closeGrace, type TcpSettings } from "./settings.ts"
-import { makeThrottle, ticking, tickMillisOf } from "./ticker.ts"
 
 /** One attempt to reach the hub. The connection is the caller's to destroy. */
 const dial = ({ host, port }: TcpSettings): Effect.Effect<Connection, ConnectionClosed> =>
@@ -118,7 +118,7 @@ const rendezvous = (settings: TcpSettings): Effect.Effect<Connection, ProcessGro
         })
       ),
       Effect.retry({ while: (error) => error._tag === "ConnectionClosed", schedule: Schedule.jittered(backoff) }),
-      Effect.timeoutOption(settings.connectDeadline),
+      (attempts) => withinRunningTime(attempts, settings.connectDeadline),
       Effect.flatMap(Effect.fromOption),
       Effect.mapError((error) =>
         error._tag === "ProcessGroupError"

@@ -18,6 +18,7 @@ import * as Result from "effect/Result"
 import type * as EffectScope from "effect/Scope"
 import type { Rank } from "../../base/Ids.ts"
 import type { ProcessGroupError } from "../../service/ProcessGroup.ts"
+import { makeThrottle, orAfterRunningTime, ticking, tickMillisOf } from "../../service/RunningTime.ts"
 import type { Frame } from "../Frames.ts"
 import { makeLobby } from "../Unproven.ts"
 import { admit, Refused, type Standing } from "./admission.ts"
@@ -31,7 +32,6 @@ import { makeHub } from "./hub.ts"
 import { makeMembers } from "./members.ts"
 import { makeRefusals, plainText } from "./refusals.ts"
 import { addressOf, closeGrace, type TcpSettings } from "./settings.ts"
-import { makeThrottle, ticking, tickMillisOf } from "./ticker.ts"
 
 /** Connections that have not proved themselves: all ranks may come at once, and strangers with them. */
 const placesFor = (size: number): number => size + 64
@@ -221,18 +221,19 @@ export const serve = Effect.fnUntraced(function* (
   const missing = () =>
     Array.from({ length: size - 1 }, (_, at) => at + 1).filter((rank) => !members.connections.has(rank))
   yield* Deferred.await(formed).pipe(
-    Effect.timeoutOrElse({
-      duration: settings.connectDeadline,
-      orElse: () =>
-        Effect.fail(
-          rendezvousFailed(
-            0,
-            missing(),
-            `Of a group of ${size}, ${formatRanks(missing())} did not join within ${formatMillis(Duration.toMillis(settings.connectDeadline))}.${notes.map((text) => ` ${text}`).join("")}${refusals.text()}`,
-            "Start every rank, with the same MASTER_ADDR, TENSORFERRY_PORT and TENSORFERRY_TOKEN."
+    (joined) =>
+      orAfterRunningTime(joined, {
+        duration: settings.connectDeadline,
+        orElse: () =>
+          Effect.fail(
+            rendezvousFailed(
+              0,
+              missing(),
+              `Of a group of ${size}, ${formatRanks(missing())} did not join within ${formatMillis(Duration.toMillis(settings.connectDeadline))}.${notes.map((text) => ` ${text}`).join("")}${refusals.text()}`,
+              "Start every rank, with the same MASTER_ADDR, TENSORFERRY_PORT and TENSORFERRY_TOKEN."
+            )
           )
-        )
-    }),
+      }),
     Effect.tapError((error) =>
       Effect.forEach(
         [...members.connections.values()],

@@ -2,6 +2,7 @@
 /** Waits of those who are about to release memory: until the copies that use it have ended, be they ready or not. */
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import { orAfterRunningTime } from "../../service/RunningTime.ts"
 import { formatDevice } from "../../tensor/Device.ts"
 import type { Storage } from "../../tensor/Storage.ts"
 import type { BackendRing } from "./ring.ts"
@@ -27,13 +28,14 @@ export const makeDraining = (ring: BackendRing) => {
   const drain = (chosen: (slot: ReplaySlot) => boolean): Effect.Effect<void> =>
     Effect.suspend(() => Effect.forEach(ring.slots.filter(isUnderWay).filter(chosen), drained, { discard: true })).pipe(
       Effect.interruptible,
-      Effect.timeoutOrElse({
-        duration: ring.deadline,
-        orElse: () =>
-          Effect.logWarning(
-            `A replay copy to ${formatDevice(ring.target)} did not end for ${Duration.format(ring.deadline)}; its memory is released.`
-          )
-      })
+      (drained) =>
+        orAfterRunningTime(drained, {
+          duration: ring.deadline,
+          orElse: () =>
+            Effect.logWarning(
+              `A replay copy to ${formatDevice(ring.target)} did not end for ${Duration.format(ring.deadline)}; its memory is released.`
+            )
+        })
     )
 
   const drainStorages = (storages: ReadonlySet<Storage>): Effect.Effect<void> =>

@@ -38,7 +38,7 @@ export interface PreparingInput {
   readonly accounts: PipelineAccounts
 }
 
-const now = Clock.currentTimeNanos
+const now = Clock.monotonicTimeNanos
 
 /** A call into the backend for a batch; its failure becomes the batch's. */
 export const transfer = <A>(

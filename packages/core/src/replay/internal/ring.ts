@@ -4,6 +4,7 @@ import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import type { ReplayDevice } from "../../service/ReplayDevice.ts"
 import type { ReplayTransferError } from "../../service/ReplayTransferBackend.ts"
+import { orAfterRunningTime } from "../../service/RunningTime.ts"
 import type { Device } from "../../tensor/Device.ts"
 import type { makeRefusals, makeReplayChecks } from "./checks.ts"
 import type { ReplaySlot } from "./slot.ts"
@@ -31,7 +32,7 @@ export const bounded = <A>(
   what: string,
   work: Effect.Effect<A, ReplayTransferError>
 ): Effect.Effect<A, ReplayTransferError> =>
-  Effect.timeoutOrElse(work, {
+  orAfterRunningTime(work, {
     duration: deadline,
     orElse: () => Effect.fail(refusals.late(op, slot.index, what, Duration.format(deadline)))
   })
