@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/** A rank's end of the channel to the process that started it. A closed channel means that nobody listens any more. */
+/**
+ * A rank's end of the channel to the process that started it. A closed channel means that nobody listens any more.
+ *
+ * Invariant: a rank whose parent is gone ends soon, also out of a wait that cannot be interrupted.
+ */
 import * as Effect from "effect/Effect"
+import { graceMillis } from "./RankProcess.ts"
 
 /** Ends when the message has left. */
 export const sendToParent = (message: unknown): Effect.Effect<void> =>
@@ -9,8 +14,16 @@ export const sendToParent = (message: unknown): Effect.Effect<void> =>
     process.send(message, undefined, undefined, () => resume(Effect.void))
   })
 
-/** Ends when the channel closes: the parent's process is gone, so nobody waits for this rank. */
+/**
+ * Ends when the channel closes: the parent's process is gone, so nobody waits for this rank. Whatever does not end by that
+ * within the grace is killed with the process; an exit in order would wait for threads that native code keeps busy.
+ */
 export const parentGone = Effect.callback<void>((resume) => {
-  process.once("disconnect", () => resume(Effect.void))
-  if (!process.connected) resume(Effect.void)
+  const gone = () => {
+    setTimeout(() => process.kill(process.pid, "SIGKILL"), graceMillis).unref()
+    resume(Effect.void)
+  }
+  process.once("disconnect", gone)
+  if (!process.connected) gone()
+  return Effect.sync(() => void process.off("disconnect", gone))
 })

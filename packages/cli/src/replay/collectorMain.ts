@@ -89,4 +89,6 @@ process.once("message", (message) => {
   )
 })
 
+// What still runs a while after the learner has gone is killed.
+process.once("disconnect", () => setTimeout(() => process.kill(process.pid, "SIGKILL"), 2_000).unref())
 Effect.runFork(tell({ _tag: "CollectorStarted" }))
