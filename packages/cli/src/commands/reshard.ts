@@ -31,6 +31,7 @@ import { type AnyJobSpec, isMeshJob, type JobSpec, type MeshJobSpec, type RankRe
 import { exchangeReports } from "../job/joinedReports.ts"
 import { checkpointMeshPlans } from "../job/MeshJob.ts"
 import { formatMeshChoice } from "../job/meshPlans.ts"
+import { checkProcesses } from "../job/processLimit.ts"
 import { rankJob } from "../job/RankJob.ts"
 import { printAround, reportFailure, withFailures } from "../output/CliFailure.ts"
 import { makeProgressBar } from "../output/ProgressBar.ts"
@@ -338,6 +339,13 @@ export const reshard = Command.make(
       Flag.withSchema(Schema.Finite.check(Schema.isBetween({ minimum: leastSeconds, maximum: mostSeconds }))),
       Flag.optional
     ),
+    processes: Flag.Int("processes").pipe(
+      Flag.withDescription(
+        "Most processes to start here (by default as many as cores and memory of this machine bear)"
+      ),
+      Flag.withSchema(Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 2 ** 20 }))),
+      Flag.optional
+    ),
     json
   },
   (flags) =>
@@ -368,7 +376,10 @@ export const reshard = Command.make(
           const run = Effect.gen(function* () {
             yield* chooseCopyBackend(flags.backend, "cpu")
             const environment = yield* readEnvironment
-            if (environment.launcher === "none") yield* runHere(spec, size, output)
+            if (environment.launcher === "none") {
+              yield* checkProcesses(size, flags.processes)
+              yield* runHere(spec, size, output)
+            }
             // Standard output is for the result.
             else yield* Effect.provideService(runJoined(spec, output), Logger.LogToStderr, true)
           })
