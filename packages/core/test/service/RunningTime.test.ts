@@ -11,6 +11,7 @@ import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Option from "effect/Option"
 import * as TestClock from "effect/testing/TestClock"
+import { makeAlarm } from "../../src/copy/internal/alarm.ts"
 import { makeDriverCalls } from "../../src/copy/internal/transfer.ts"
 import { makeSingle } from "../../src/group/ProcessGroupInProcess.ts"
 import type { CopyDriverShape } from "../../src/service/CopyDriver.ts"
@@ -81,7 +82,8 @@ describe("running time", () => {
                 movedBytes: Effect.succeed(0)
               })
           } as unknown as CopyDriverShape
-          const calls = makeDriverCalls("slow", yield* makeSingle(), Duration.seconds(30))
+          const group = yield* makeSingle()
+          const calls = makeDriverCalls("slow", group, yield* makeAlarm(group), Duration.seconds(30))
           const round = { program, pack: [], unpack: [], receivedBytes: 0 }
           const moved = calls.transfer(driver, round, () => Effect.void)
           assert.deepStrictEqual(yield* Effect.provideService(moved, Clock.Clock, yield* jumping(which)), [])
