@@ -52,10 +52,12 @@ export const fromGroupError = (rank: Rank, op: string, error: ProcessGroupError)
 
 /**
  * Of a rank's own failure and the group's: the own one, unless it only says that a peer was lost or waited for, and the
- * group knows which rank is gone.
+ * group knows which rank is gone, or which one a lost peer waited for in vain.
  */
 export const nearerCause = (own: CopyError | undefined, group: CopyError): CopyError => {
   if (own === undefined) return group
-  const isWaiting = own.reason._tag === "PeerGone" || own.reason._tag === "DeadlineExceeded"
-  return isWaiting && group.reason._tag === "PeerGone" ? group : own
+  const [ownTag, groupTag] = [own.reason._tag, group.reason._tag]
+  const isLost = ownTag === "PeerGone"
+  const isNearer = groupTag === "PeerGone" || (isLost && groupTag === "DeadlineExceeded")
+  return (isLost || ownTag === "DeadlineExceeded") && isNearer ? group : own
 }
