@@ -26,6 +26,9 @@ const files = kinds[kind]
 /** A folder in which to leave `usual.json`, `full.json` or `soak.json`, for scripts/test-counts.ts. */
 const results = process.env.TENSORFERRY_TEST_RESULTS
 
+/** Its tests change libraries that a process loads once. */
+const needsProcessPerFile = new Set(["packages/backend-xpu"])
+
 /** Every folder that has a package and tests. */
 const projects = ["golden", ...readdirSync(path.join(root, "packages")).map((name) => `packages/${name}`)].filter(
   (folder) => existsSync(path.join(root, folder, "package.json")) && existsSync(path.join(root, folder, "test"))
@@ -41,7 +44,15 @@ export default defineConfig({
     projects: [
       ...projects.map((folder) => ({
         extends: true as const,
-        test: { name: path.basename(folder), root: folder, ...files, testTimeout: 120_000, hookTimeout: 120_000 }
+        test: {
+          name: path.basename(folder),
+          root: folder,
+          ...files,
+          // A process for each file would load Effect and compile everything as often.
+          isolate: needsProcessPerFile.has(folder),
+          testTimeout: 120_000,
+          hookTimeout: 120_000
+        }
       })),
       // Examples run on the packed packages, as strangers install them.
       {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /** What every block of every page does, run; and that the reports leave out no case of the kit. */
-import { readdirSync, readFileSync } from "node:fs"
+import { readdirSync, readFileSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
 import { assert, describe, it } from "@effect/vitest"
 import { copyCases, copyDriverCases, replayConformanceCases, tensorEngineCases } from "@tensorferry/testing"
+import { scratch } from "./support/command.ts"
 import { decode, reports, script } from "./support/pages.ts"
 
 describe("docs/backends.md", () => {
@@ -27,7 +28,44 @@ describe("docs/backends.md", () => {
   })
 })
 
+/** Pages with one fault each, and what is to be said of it. */
+const faulty: ReadonlyArray<readonly [text: string, fault: string]> = [
+  ["```sh run\nif true\n```", "syntax error"],
+  ["```sh run\nfalse\n```", "ended with 1 instead of 0"],
+  ["```sh run exit=1\ntrue\n```", "ended with 0 instead of 1"],
+  ["```sh\ntrue\n```", 'a block of sh marked ""'],
+  ["```\ntrue\n```", 'a block of ""'],
+  ["```sh run fulll\ntrue\n```", 'marked "run fulll"'],
+  ["```sh parse\ntensorferry reshard m --tow tp=2\n```", "Unrecognized flag: --tow"],
+  ["```sh parse\ntensorferry resharp m\n```", 'Unknown subcommand "resharp"'],
+  ["```sh parse\nsrun -n 2 tensorferry bench --rank 2\n```", "Unrecognized flag: --rank in"],
+  ["```sh parse\ntensorferry replay bench --rows many\n```", "--rows"],
+  ["```sh parse\nfor a in 1; do tensorferry verify whole; done\n```", "Missing required argument: B"],
+  ["```sh parse\npnpm bench cup\n```", 'bench "cup" does not exist'],
+  ["```sh parse\nbash gpu-bundle/run.sh --onlie facts\n```", "--onlie is no flag"],
+  ["```sh parse\nnode examples/rings.ts\n```", 'file "examples/rings.ts" does not exist'],
+  ["```sh parse\ntensorfery doctor\n```", "tensorfery doctor: is no command"],
+  ["```ts file=a.ts\nconst a: number = 'text'\n```", "a.ts(1,7): error TS2322"],
+  ["```ts prelude=swap\nyield* Refit.prepair({})\n```", "Property 'prepair' does not exist"],
+  ["```ts prelude=none\nconst a = 1\n```", 'no prelude "none"'],
+  ["It is `--tow`.", "nothing has a flag --tow"],
+  ["```sh run\ntrue\n", "the block does not end"]
+]
+
 describe("pages", () => {
+  it("a fault is found", { timeout: 300_000 }, () => {
+    using folder = scratch()
+    const pages = faulty.map(([text], at) => {
+      const page = join(folder.path, `page-${at}.md`)
+      writeFileSync(page, `# Page\n\n${text}\n`)
+      return page
+    })
+    const { status, stdout } = script("doc-test.ts", ...pages)
+    assert.strictEqual(status, 1)
+    for (const [text, fault] of faulty) assert.include(stdout, fault, text)
+    for (const at of faulty.keys()) assert.match(stdout, new RegExp(`page-${at}[.-]md`))
+  })
+
   it("run without fault, block by block", { timeout: 1_200_000 }, () => {
     const { status, stdout } = script("doc-test.ts")
     assert.strictEqual(status, 0, stdout)
