@@ -12,7 +12,7 @@ import { type Digest, digestOf } from "../base/Digest.ts"
 import { DType } from "../base/DType.ts"
 import { Rank } from "../base/Ids.ts"
 import { Natural, Positive } from "../base/Numbers.ts"
-import { Region, Shape } from "../base/Region.ts"
+import { Interval, Region, Shape } from "../base/Region.ts"
 import { PartialOp } from "../layout/Placement.ts"
 import { TransferOp } from "./TransferOp.ts"
 
@@ -21,7 +21,9 @@ export const PlanTensor = Schema.Struct({
   name: Schema.String,
   resolvedName: Schema.String,
   shape: Shape,
-  dtype: DType
+  dtype: DType,
+  /** Where it lies in the whole tensor: the global intervals that it holds along one dimension, in local order. */
+  place: Schema.optionalKey(Schema.Struct({ dim: Natural, intervals: Schema.Array(Interval) }))
 })
 export type PlanTensor = typeof PlanTensor.Type
 

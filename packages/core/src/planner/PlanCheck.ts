@@ -13,11 +13,14 @@ import {
   formatShape,
   isEmptyRegion,
   isInside,
+  lengthOf,
+  type Region,
   regionShape,
   type Shape
 } from "../base/Region.ts"
 import type { PlanTensor, Reduction, ReshardPlan } from "../ir/ReshardPlan.ts"
 import type { TransferOp } from "../ir/TransferOp.ts"
+import { intervalsAt } from "../layout/ShardIntervals.ts"
 import { coverageFault } from "./Coverage.ts"
 import { type PlanError, planError } from "./PlanError.ts"
 
@@ -37,6 +40,10 @@ export const checkPlan = (plan: ReshardPlan): ReadonlyArray<PlanError> => {
   for (const [alias, target] of plan.aliases) {
     if (destinations.has(alias)) wrong(alias, `It is an alias of ${target} and a destination of its own.`)
     else if (!destinations.has(target)) wrong(alias, `It is an alias of ${target}, which the plan does not fill.`)
+  }
+  for (const { name, shape, place } of [...plan.sourceTensors, ...plan.destinationTensors]) {
+    if (place === undefined || placeLength(place) === shape[place.dim]) continue
+    wrong(name, `Its place holds ${placeLength(place)} indices of dimension ${place.dim} of ${formatShape(shape)}.`)
   }
   checkReductions(plan, sources, wrong)
   for (const [ops, tensors, isSend] of [
@@ -76,6 +83,18 @@ export const checkPlan = (plan: ReshardPlan): ReadonlyArray<PlanError> => {
     if (fault !== undefined) wrong(tensor.name, fault)
   }
   return faults
+}
+
+const placeLength = ({ intervals }: NonNullable<PlanTensor["place"]>): number =>
+  intervals.reduce((length, interval) => length + lengthOf(interval), 0)
+
+/** Where a region of a rank's tensor lies in the whole tensor; undefined where the plan does not say. */
+const globalPlace = (region: Region, tensor: PlanTensor | undefined): string | undefined => {
+  const place = tensor?.place
+  if (place === undefined) return undefined
+  return JSON.stringify(
+    region.map((interval, dim) => (dim === place.dim ? intervalsAt(place.intervals, [interval]) : [interval]))
+  )
 }
 
 const isGroup = (ranks: ReadonlyArray<Rank>): boolean => ranks.every((rank, at) => at === 0 || ranks[at - 1]! < rank)
@@ -166,23 +185,24 @@ export const checkPlans = (plans: ReadonlyArray<ReshardPlan>): ReadonlyArray<Pla
       wrong("", [first.rank, plan.rank], "The plans were made from different rosters.")
     }
   }
-  const sends = new Map<string, { readonly rank: Rank; readonly op: TransferOp; readonly name: string | undefined }>()
+  // What a plan says by itself must be sound before both ends are compared.
+  if (faults.length > 0) return faults
+  const sends = new Map<string, { readonly rank: Rank; readonly op: TransferOp; readonly tensor: PlanTensor }>()
   // A destination tied to another tensor is filled from that one where no source has its own name.
   const sent = new Set(plans.flatMap(({ sourceTensors }) => sourceTensors.map(({ resolvedName }) => resolvedName)))
-  const globalNames = (tensors: ReadonlyArray<PlanTensor>) =>
-    new Map(tensors.map(({ name, resolvedName }) => [name, resolvedName]))
+  const byName = (tensors: ReadonlyArray<PlanTensor>) => new Map(tensors.map((tensor) => [tensor.name, tensor]))
   for (const plan of plans) {
-    const names = globalNames(plan.sourceTensors)
+    const sources = byName(plan.sourceTensors)
     for (const op of plan.sendOps) {
-      sends.set(`${plan.rank} ${op.peerRank} ${op.taskId}`, { rank: plan.rank, op, name: names.get(op.paramName) })
+      sends.set(`${plan.rank} ${op.peerRank} ${op.taskId}`, { rank: plan.rank, op, tensor: sources.get(op.paramName)! })
     }
   }
   const matched = new Set<string>()
   for (const plan of plans) {
-    const sources = globalNames(plan.sourceTensors)
-    const destinations = globalNames(plan.destinationTensors)
+    const sources = byName(plan.sourceTensors)
+    const destinations = byName(plan.destinationTensors)
     for (const op of plan.recvOps) {
-      const names = op.reduction === undefined ? destinations : sources
+      const tensor = (op.reduction === undefined ? destinations : sources).get(op.paramName)!
       const channel = `${op.peerRank} ${plan.rank} ${op.taskId}`
       const partner = sends.get(channel)
       if (partner === undefined) {
@@ -190,9 +210,14 @@ export const checkPlans = (plans: ReadonlyArray<ReshardPlan>): ReadonlyArray<Pla
         continue
       }
       matched.add(channel)
-      const name = names.get(op.paramName)
-      if (name !== partner.name && name !== undefined && sent.has(name)) {
-        wrong(op.paramName, [partner.rank, plan.rank], `Task ${op.taskId} sends ${partner.name} into ${name}.`)
+      const [name, from] = [tensor.resolvedName, partner.tensor.resolvedName]
+      if (name !== from && sent.has(name)) {
+        wrong(op.paramName, [partner.rank, plan.rank], `Task ${op.taskId} sends ${from} into ${name}.`)
+      }
+      const places = [globalPlace(partner.op.mySlice, partner.tensor), globalPlace(op.mySlice, tensor)]
+      if (op.axes === undefined && places[0] !== places[1] && !places.includes(undefined)) {
+        const detail = `Task ${op.taskId} sends ${formatRegion(partner.op.mySlice)} of rank ${partner.rank} to another place of the tensor.`
+        wrong(op.paramName, [partner.rank, plan.rank], detail)
       }
       const agree =
         equalRegions(op.mySlice, partner.op.peerSlice) &&

@@ -15,13 +15,13 @@ import { wireDType } from "../base/DType.ts"
 import type { Rank } from "../base/Ids.ts"
 import type { PlanTensor, ReshardPlan } from "../ir/ReshardPlan.ts"
 import type { TransferOp } from "../ir/TransferOp.ts"
-import { type Roster, type RosterMember, rosterDigest } from "../layout/Roster.ts"
+import { type ClassParameter, type Roster, type RosterMember, rosterDigest } from "../layout/Roster.ts"
 import { type Assignment, assigner } from "./Assignments.ts"
 import { checkGroups } from "./GroupCheck.ts"
 import { type ClassKind, type ParameterKind, parameterKinds } from "./ParameterKinds.ts"
 import type { PlanError } from "./PlanError.ts"
 import { checkRoster, indexRoster, type RosterIndex } from "./RosterIndex.ts"
-import { isSharded } from "./ShardSegments.ts"
+import { isSharded, segmentsOf } from "./ShardSegments.ts"
 
 /** Everything that plans of all ranks share. Make it once and plan many ranks from it. */
 export interface PlanIndex {
@@ -265,12 +265,41 @@ const parametersAt = (index: RosterIndex, rank: Rank) => {
   return member === undefined ? [] : index.roster.classes[member.layoutClass]!
 }
 
-const planTensors = (index: RosterIndex, rank: Rank): ReadonlyArray<PlanTensor> =>
-  parametersAt(index, rank).flatMap((parameter) => {
+/** Places of a rank's shards; tensors that are cut alike share theirs. */
+const makePlaces = (index: RosterIndex, rank: Rank) => {
+  const known = new Map<string, NonNullable<PlanTensor["place"]>>()
+  const member = index.memberOf.get(rank)!
+  return (parameter: ClassParameter): Pick<PlanTensor, "place"> => {
+    const shard = index.structureOf(parameter)
+    if (shard.shape.length === 0) return {}
+    const list = isSharded(shard) ? index.listOf(member, parameter.groupSlot, "tensorParallel") : undefined
+    const key = `${parameter.structure} ${list}`
+    let place = known.get(key)
+    if (place === undefined) {
+      const group = list === undefined ? [] : [...index.roster.rankLists[list]!]
+      place =
+        list === undefined
+          ? { dim: 0, intervals: [[0, shard.shape[0]!]] }
+          : {
+              dim: shard.partitionDim,
+              intervals: segmentsOf(shard, group.indexOf(rank), group.length).map(({ global }) => global)
+            }
+      known.set(key, place)
+    }
+    return { place }
+  }
+}
+
+const planTensors = (index: RosterIndex, rank: Rank): ReadonlyArray<PlanTensor> => {
+  const parameters = parametersAt(index, rank)
+  if (parameters.length === 0) return []
+  const placeOf = makePlaces(index, rank)
+  return parameters.flatMap((parameter) => {
     if (parameter.aliasOf !== null) return []
     const { shape, dtype } = index.structureOf(parameter)
-    return [{ name: parameter.name, resolvedName: parameter.resolvedName, shape, dtype }]
+    return [{ name: parameter.name, resolvedName: parameter.resolvedName, shape, dtype, ...placeOf(parameter) }]
   })
+}
 
 const localAliases = (index: RosterIndex, rank: Rank): ReshardPlan["aliases"] => {
   const parameters = parametersAt(index, rank)

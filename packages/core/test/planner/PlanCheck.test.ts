@@ -6,9 +6,10 @@ import type { ReshardPlan } from "../../src/ir/ReshardPlan.ts"
 import { modelLayout } from "../../src/layout/ModelLayout.ts"
 import { checkPlans } from "../../src/planner/PlanCheck.ts"
 import { indexRosters, planRank } from "../../src/planner/RosterPlanner.ts"
+import { plansOf, rosterOf } from "../reshard/executeSupport.ts"
 
 /** Two matrices of one shape, cut by two ranks and then whole on one. */
-const plans = (): ReadonlyArray<ReshardPlan> => {
+const smallPlans = (): ReadonlyArray<ReshardPlan> => {
   const tensors = ["q", "k"].map((name) => ({ name, dtype: "bfloat16" as const, shape: [4, 4] }))
   const layout = (tp: number) =>
     Result.getOrThrow(
@@ -24,11 +25,11 @@ const exchanged = <A extends object, K extends keyof A>(list: ReadonlyArray<A>, 
 
 describe("the check of all plans", () => {
   it("proves the plans that the planner made", () => {
-    assert.deepStrictEqual(checkPlans(plans()), [])
+    assert.deepStrictEqual(checkPlans(smallPlans()), [])
   })
 
   it("refuses two sends of equal shape that exchanged their tensors", () => {
-    const [own, other] = plans()
+    const [own, other] = smallPlans()
     const changed = { ...other!, sendOps: exchanged(other!.sendOps, "paramName") }
     const faults = checkPlans([own!, changed])
     assert.isNotEmpty(faults)
@@ -36,8 +37,52 @@ describe("the check of all plans", () => {
   })
 
   it("refuses tensors that exchanged their global names", () => {
-    const [own, other] = plans()
+    const [own, other] = smallPlans()
     const changed = { ...other!, sourceTensors: exchanged(other!.sourceTensors, "resolvedName") }
     assert.isNotEmpty(checkPlans([own!, changed]))
+  })
+})
+
+describe("places", () => {
+  const tensors = [{ name: "a.up.weight", dtype: "float32", shape: [8, 6] }] as const
+  const rules = { rules: [{ match: "*", shard: 0 }] } as const
+  const plans = plansOf(rosterOf(2, { tensors, rules }), rosterOf(1, { tensors, rules, firstRank: 2 }), 3)
+
+  it("that both ends exchanged are found, though shapes, names and coverage are right", () => {
+    assert.deepStrictEqual(checkPlans(plans), [])
+    const into = new Map(plans[2]!.recvOps.map(({ peerRank, mySlice }) => [1 - peerRank, mySlice]))
+    const exchanged = plans.map((plan) => ({
+      ...plan,
+      sendOps: plan.sendOps.map((op) => ({ ...op, peerSlice: into.get(plan.rank)! })),
+      recvOps: plan.recvOps.map((op) => ({ ...op, mySlice: into.get(op.peerRank)! }))
+    }))
+    const found = checkPlans(exchanged)
+    assert.lengthOf(found, 2)
+    for (const fault of found) assert.include(fault.message, "to another place of the tensor")
+    // Plans of version 1 do not say where their tensors lie.
+    const unplaced = exchanged.map((plan) => {
+      const without = (list: typeof plan.sourceTensors) => list.map(({ place: _, ...tensor }) => tensor)
+      return {
+        ...plan,
+        version: 1 as const,
+        sourceTensors: without(plan.sourceTensors),
+        destinationTensors: without(plan.destinationTensors)
+      }
+    })
+    assert.deepStrictEqual(checkPlans(unplaced), [])
+  })
+
+  it("that do not fit the tensor are a fault, not a failure of the check", () => {
+    for (const place of [
+      { dim: 0, intervals: [] },
+      { dim: 7, intervals: [[0, 8] as const] },
+      { dim: 0, intervals: [[0, 100] as const] }
+    ]) {
+      const wrong = plans.map((plan) => ({
+        ...plan,
+        sourceTensors: plan.sourceTensors.map((tensor) => ({ ...tensor, place }))
+      }))
+      assert.include(checkPlans(wrong)[0]?.message, "Its place holds")
+    }
   })
 })
