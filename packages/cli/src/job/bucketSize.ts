@@ -5,13 +5,14 @@
  *
  * Invariant: every rank gets the same number, whatever it stated, because the composition of buckets follows from it.
  */
+
+import { exchange } from "@tensorferry/core/group/Exchange"
+import { bucketBytesFor } from "@tensorferry/core/planner/Bucketing"
+import { hostLinkSpeeds } from "@tensorferry/core/planner/Estimate"
+import { bucketsPerWave } from "@tensorferry/core/planner/MeshOps"
+import { ProcessGroup, type ProcessGroupError, processGroupError } from "@tensorferry/core/service/ProcessGroup"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
-import { exchange } from "../group/Exchange.ts"
-import { bucketBytesFor } from "../planner/Bucketing.ts"
-import { hostLinkSpeeds } from "../planner/Estimate.ts"
-import { bucketsPerWave } from "../planner/MeshOps.ts"
-import { ProcessGroup, type ProcessGroupError, processGroupError } from "../service/ProcessGroup.ts"
 
 /** What one rank states to `agreeOnBucketBytes`. */
 export interface BucketMeans {

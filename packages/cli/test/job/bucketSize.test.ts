@@ -3,12 +3,12 @@
  * The agreed size of buckets: one number on all ranks, from the rank that has least.
  */
 import { assert, describe, it } from "@effect/vitest"
+import { makeInProcessGroups } from "@tensorferry/core/group/ProcessGroupInProcess"
+import { bucketBytesFor } from "@tensorferry/core/planner/Bucketing"
+import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
-import { makeInProcessGroups } from "../../src/group/ProcessGroupInProcess.ts"
-import { bucketBytesFor } from "../../src/planner/Bucketing.ts"
-import { agreeOnBucketBytes, type BucketMeans } from "../../src/reshard/BucketSize.ts"
-import { ProcessGroup } from "../../src/service/ProcessGroup.ts"
+import { agreeOnBucketBytes, type BucketMeans } from "../../src/job/bucketSize.ts"
 
 const agree = (means: ReadonlyArray<BucketMeans>) =>
   Effect.gen(function* () {
