@@ -5,6 +5,7 @@
  */
 import type { Region, Shape } from "@tensorferry/core/base/Region"
 import type { CheckpointError } from "@tensorferry/core/checkpoint/CheckpointError"
+import type { SeenFiles } from "@tensorferry/core/checkpoint/FileCache"
 import type { ModelTensor, ParallelConfig, Piece } from "@tensorferry/core/layout/ModelLayout"
 import type { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
 import type * as Effect from "effect/Effect"
@@ -24,6 +25,8 @@ export interface Model {
   readonly digestOf: (name: string, shape: Shape, pieces: ReadonlyArray<Piece>) => string | undefined
   /** Compares every file of a sharded model with its digests, replicas too; fails with the first that was changed. */
   readonly checkFiles: Effect.Effect<void, CheckpointError | ModelError>
+  /** The files that were read so far; none where the tensors are made up. */
+  readonly files: () => SeenFiles
   /** Fills `into` with the dense row-major bytes of a region of the whole tensor. */
   readonly readRegion: (
     name: string,

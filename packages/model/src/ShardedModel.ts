@@ -145,6 +145,7 @@ export const openSharded = (
       digestOf: (name, shape: Shape, pieces) =>
         held.get(name)?.find(({ entry }) => equalShapes(entry.shape, shape) && equalPieces(entry.pieces, pieces))?.entry
           .digest,
+      files: cache.seen,
       checkFiles: Effect.forEach(all, ([name, one]) => checkHeld(name, one), { discard: true }),
       readRegion
     }

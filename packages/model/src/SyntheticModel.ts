@@ -100,6 +100,7 @@ export const openSynthetic = Effect.fn("openSynthetic")(function* (
     config,
     digestOf: () => undefined,
     checkFiles: Effect.void,
+    files: () => new Map(),
     readRegion: (name, region, into) =>
       Effect.suspend(() => {
         const tensor = known.get(name)

@@ -45,6 +45,7 @@ export const openModel = Effect.fn("openModel")(function* (
     config: undefined,
     digestOf: () => undefined,
     checkFiles: Effect.void,
+    files: checkpoint.files,
     readRegion: checkpoint.readRegion
   }
 })

@@ -51,7 +51,7 @@ export type Observed = typeof Observed.Type
 const spanLimit = 100_000
 
 /** Names the boot whose monotonic clock this process reads; processes of one host share it. */
-const clockName = (): string => systemFiles().read("/proc/sys/kernel/random/boot_id") ?? os.hostname()
+export const clockName = (): string => systemFiles().read("/proc/sys/kernel/random/boot_id") ?? os.hostname()
 
 export const observed = (memory: Omit<ObservedMemory, "peak">, tensors: ReadonlyArray<ObservedTensor>): Observed => ({
   hostName: os.hostname(),

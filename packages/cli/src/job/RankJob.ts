@@ -23,11 +23,12 @@ import {
 } from "@tensorferry/model/HeldTensors"
 import { modelError } from "@tensorferry/model/ModelError"
 import { openModel } from "@tensorferry/model/openModel"
+import { agreeOnFiles, checkFilesUnchanged } from "@tensorferry/model/SameFiles"
 import * as Effect from "effect/Effect"
 import { type AnyJobSpec, isMeshJob, type RankReport } from "./JobSpec.ts"
 import { prepareMeshJob } from "./MeshJob.ts"
 import { prepareModelJob } from "./ModelJob.ts"
-import { type ObservedTensor, observed, originsOf, withTrace } from "./Observed.ts"
+import { clockName, type ObservedTensor, observed, originsOf, withTrace } from "./Observed.ts"
 import { makeOutput } from "./Output.ts"
 import type { PreparedJob } from "./PreparedJob.ts"
 import { timedPhase, withJobServices } from "./services.ts"
@@ -56,6 +57,7 @@ const runJob = Effect.fnUntraced(function* (spec: AnyJobSpec, backendReason: str
   const seconds: { [phase: string]: number } = {}
   const before = process.memoryUsage.rss()
   const model = yield* openModel(spec.checkpoint)
+  yield* agreeOnFiles(group, model, clockName())
   const prepare = Effect.gen(function* () {
     return isMeshJob(spec) ? yield* prepareMeshJob(spec, model, rank) : yield* prepareModelJob(spec, model, rank)
   })
@@ -87,6 +89,8 @@ const runJob = Effect.fnUntraced(function* (spec: AnyJobSpec, backendReason: str
   const digests = spec.verify
     ? yield* timedPhase(seconds, "verify", verifyTensors(proof, group, destination, progress))
     : new Map<string, string>()
+  // What was loaded, and what it was proved against, is what the path names now.
+  yield* checkFilesUnchanged(model)
   if (write !== undefined && spec.out !== null) {
     yield* timedPhase(seconds, "write", write(destination, digests, progress))
   }

@@ -13,6 +13,8 @@ export const CheckpointReason = Schema.Union([
   reason("Unreadable"),
   /** The file ends early, or its size changed after it was opened. */
   reason("Truncated"),
+  /** The file was written or replaced after it was opened. */
+  reason("Changed"),
   /** The header of a file is not what the format allows. */
   reason("InvalidHeader"),
   /** One tensor's description is wrong, or its data does not have the bytes that its shape needs. */

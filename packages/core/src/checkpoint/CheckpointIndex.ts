@@ -13,7 +13,7 @@ import type * as Scope from "effect/Scope"
 import type { Region } from "../base/Region.ts"
 import { type CheckpointError, type CheckpointReason, checkpointError } from "./CheckpointError.ts"
 import { readSmallFile, systemCall } from "./FileAccess.ts"
-import { type FileCache, makeFileCache } from "./FileCache.ts"
+import { type FileCache, makeFileCache, type SeenFiles } from "./FileCache.ts"
 import type { SafetensorsFile } from "./Safetensors.ts"
 import type { TensorInfo } from "./SafetensorsHeader.ts"
 import { decodeUtf8, isJsonObject, parseJson } from "./StrictJson.ts"
@@ -45,6 +45,8 @@ export interface Checkpoint {
   readonly tensors: ReadonlyMap<string, CheckpointTensor>
   /** The `__metadata__` of the files. Where files disagree on a key, the first file counts. */
   readonly metadata: ReadonlyMap<string, string>
+  /** The files that were read. */
+  readonly files: () => SeenFiles
   /** As `SafetensorsFile.readRegion`. */
   readonly readRegion: (name: string, region: Region, into: Uint8Array) => Effect.Effect<void, CheckpointError>
 }
@@ -130,6 +132,7 @@ const makeCheckpoint = (
       path,
       tensors,
       metadata,
+      files: cache.seen,
       readRegion: (name, region, into) => {
         const tensor = tensors.get(name)
         return tensor === undefined

@@ -5,7 +5,7 @@
  * Files are never mapped: a mapped file that shrinks kills the process. A started read or write is never abandoned, so
  * that an interrupted caller may free its buffer.
  */
-import { constants } from "node:fs"
+import { type BigIntStats, constants } from "node:fs"
 import { type FileHandle, open } from "node:fs/promises"
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
@@ -63,7 +63,12 @@ export interface OpenFile {
   readonly handle: FileHandle
   /** Bytes when it was opened. */
   readonly size: number
+  /** Another file under the same path, or other contents, have another one: inode, bytes and time of the last change. */
+  readonly identity: string
 }
+
+/** As `OpenFile.identity`. */
+export const identityOf = ({ ino, size, mtimeNs }: BigIntStats): string => `${ino} ${size} ${mtimeNs}`
 
 const closeQuietly = (handle: FileHandle) => Effect.ignore(Effect.tryPromise(() => handle.close()))
 
@@ -74,7 +79,7 @@ export const openForReading = (path: string): Effect.Effect<OpenFile, Checkpoint
       systemCall("Unreadable", path, "open the file", () => open(path, constants.O_RDONLY | constants.O_NONBLOCK)),
       closeQuietly
     )
-    const stats = yield* systemCall("Unreadable", path, "examine the file", () => handle.stat())
+    const stats = yield* systemCall("Unreadable", path, "examine the file", () => handle.stat({ bigint: true }))
     if (!stats.isFile()) {
       return yield* checkpointError("Unreadable", {
         detail: "This is not a regular file.",
@@ -82,17 +87,29 @@ export const openForReading = (path: string): Effect.Effect<OpenFile, Checkpoint
         file: path
       })
     }
-    return { path, handle, size: stats.size }
+    return { path, handle, size: Number(stats.size), identity: identityOf(stats) }
   })
 
-/** Fails unless the file still has the size that it had when it was opened. */
-export const checkSize = (file: OpenFile): Effect.Effect<void, CheckpointError> =>
+/** Fails where the file was changed since it was opened. */
+export const checkUnchanged = (file: OpenFile): Effect.Effect<void, CheckpointError> =>
   Effect.flatMap(
-    systemCall("Unreadable", file.path, "examine the file", () => file.handle.stat()),
+    systemCall("Unreadable", file.path, "examine the file", () => file.handle.stat({ bigint: true })),
     (stats) =>
-      stats.size === file.size
-        ? Effect.void
-        : truncated(file, `The file had ${file.size} bytes when it was opened and has ${stats.size} now.`)
+      Number(stats.size) !== file.size
+        ? truncated(file, `The file had ${file.size} bytes when it was opened and has ${stats.size} now.`)
+        : identityOf(stats) === file.identity
+          ? Effect.void
+          : replaced(file.path)
+  )
+
+/** What a reader is told whose file is not the one that was opened first. */
+export const replaced = (file: string): Effect.Effect<never, CheckpointError> =>
+  Effect.fail(
+    checkpointError("Changed", {
+      detail: "The file was written or replaced after it was opened.",
+      remedy: "Do not change a checkpoint while it is read; open it again.",
+      file
+    })
   )
 
 const truncated = (file: OpenFile, detail: string) =>

@@ -10,7 +10,11 @@ import * as Exit from "effect/Exit"
 import * as Scope from "effect/Scope"
 import * as Semaphore from "effect/Semaphore"
 import type { CheckpointError } from "./CheckpointError.ts"
+import { replaced } from "./FileAccess.ts"
 import { openSafetensors, type SafetensorsFile } from "./Safetensors.ts"
+
+/** By path, what names a file and its contents. */
+export type SeenFiles = ReadonlyMap<string, Pick<SafetensorsFile, "identity" | "headerDigest">>
 
 interface Entry {
   readonly file: SafetensorsFile
@@ -26,6 +30,8 @@ export interface FileCache {
   ) => Effect.Effect<A, E | CheckpointError, R>
   /** How many are open now. */
   readonly openCount: () => number
+  /** What was read so far, by path: one file each, for a file that is not the same when it is opened again is refused. */
+  readonly seen: () => SeenFiles
 }
 
 /** An empty cache. It closes the file that was used longest ago to make room; the scope's end closes all. */
@@ -34,6 +40,7 @@ export const makeFileCache = (limit: number): Effect.Effect<FileCache, never, Sc
     const cacheScope = yield* Effect.scope
     // Least recently used first: a map keeps the order of insertion.
     const entries = new Map<string, Entry>()
+    const seen = new Map<string, Pick<SafetensorsFile, "identity" | "headerDigest">>()
     const opening = yield* Semaphore.make(1)
 
     const makeRoom = Effect.suspend(() => {
@@ -54,6 +61,13 @@ export const makeFileCache = (limit: number): Effect.Effect<FileCache, never, Sc
             const file = yield* Effect.onError(Scope.provide(openSafetensors(path), scope), (cause) =>
               Scope.close(scope, Exit.failCause(cause))
             )
+            const { identity, headerDigest } = file
+            const before = seen.get(path)
+            if (before !== undefined && before.identity !== identity) {
+              yield* Scope.close(scope, Exit.void)
+              return yield* replaced(path)
+            }
+            seen.set(path, { identity, headerDigest })
             entry = { file, scope, users: 0 }
           }
           entries.delete(path)
@@ -73,6 +87,7 @@ export const makeFileCache = (limit: number): Effect.Effect<FileCache, never, Sc
               entry.users -= 1
             })
         ),
-      openCount: () => entries.size
+      openCount: () => entries.size,
+      seen: () => seen
     }
   })

@@ -5,9 +5,11 @@
  * Memory stays bounded whatever the region: long runs go straight into the caller's buffer, short ones are picked from
  * blocks of a few MiB. A file whose size changes while it is open is refused, not read past its end.
  */
+import { createHash } from "node:crypto"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
+import { type Digest, digestOf } from "../base/Digest.ts"
 import { bitsOf, byteLengthOf } from "../base/DType.ts"
 import {
   elementCount,
@@ -19,7 +21,7 @@ import {
   regionShape
 } from "../base/Region.ts"
 import { type CheckpointError, checkpointError } from "./CheckpointError.ts"
-import { checkSize, type OpenFile, openForReading, readFully } from "./FileAccess.ts"
+import { checkUnchanged, type OpenFile, openForReading, readFully } from "./FileAccess.ts"
 import { type RegionRuns, regionRuns } from "./RegionRuns.ts"
 import { lengthFieldBytes, parseHeader, parseHeaderLength, type TensorInfo } from "./SafetensorsHeader.ts"
 
@@ -33,6 +35,9 @@ const blockBytes = 4 * 1024 * 1024
 /** An open file: its header, and reading of its tensors. */
 export interface SafetensorsFile {
   readonly path: string
+  /** As `OpenFile.identity`, and a digest of the header. */
+  readonly identity: string
+  readonly headerDigest: Digest
   /** In the order of their data. */
   readonly tensors: ReadonlyMap<string, TensorInfo>
   readonly metadata: ReadonlyMap<string, string>
@@ -138,7 +143,7 @@ const readRegion = (
         `Region ${formatRegion(region)} has ${needed} bytes, the buffer ${into.length}.`
       )
     }
-    yield* checkSize(file)
+    yield* checkUnchanged(file)
     yield* readRuns(file, tensor.byteOffset, runs.success, into)
   })
 
@@ -157,6 +162,8 @@ export const openSafetensors = (path: string): Effect.Effect<SafetensorsFile, Ch
     const header = yield* Effect.fromResult(parseHeader(bytes, file.size, path))
     return {
       path,
+      identity: file.identity,
+      headerDigest: digestOf([file.size, createHash("sha256").update(bytes).digest("hex")]),
       ...header,
       isAligned: header.dataOffset % 8 === 0,
       readRegion: (name, region, into) => {

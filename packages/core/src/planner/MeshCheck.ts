@@ -164,14 +164,3 @@ export const checkMeshPlans = (plans: ReadonlyArray<MeshPlan>): ReadonlyArray<Pl
   const faults = plans.flatMap((plan) => [...checkMeshPlan(plan)])
   return faults.length > 0 ? faults : checkPlans(plans.map(meshOps))
 }
-
-/** Payload bytes that one rank sends to others, contributions among them; a broadcast counts once per destination. */
-export const sentBytesOf = (plan: MeshPlan): number => {
-  let bytes = 0
-  for (const { entries } of plan.buckets) {
-    for (const { chunk, nbytes } of entries) {
-      if (chunk.srcIdx.rank === plan.rank) bytes += nbytes * chunk.dstIdx.length
-    }
-  }
-  return bytes
-}

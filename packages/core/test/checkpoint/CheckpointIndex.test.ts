@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /** A checkpoint opens only where index and files agree, keeps few files open, and is written whole or not at all. */
 
-import { mkdir, readdir, readFile, rm, symlink, unlink } from "node:fs/promises"
+import { mkdir, readdir, readFile, rename, rm, symlink, unlink } from "node:fs/promises"
 import { join } from "node:path"
 import { fileURLToPath } from "node:url"
 import { assert, describe, it } from "@effect/vitest"
@@ -250,6 +250,29 @@ describe("open files", () => {
         })
       )
       assert.strictEqual(yield* descriptorsUnder(folder), 0)
+    })
+  )
+
+  it.live("that were replaced or written meanwhile are refused by name, open or not", () =>
+    Effect.gen(function* () {
+      const folder = yield* scratchFolder
+      const [one, two] = [join(folder, "one"), join(folder, "two")]
+      for (const path of [one, two]) yield* writeSafetensors(path, [source("t", 5)])
+      const cache = yield* makeFileCache(1)
+      const read = (path: string) => cache.use(path, (file) => file.readRegion("t", [[0, 5]], new Uint8Array(5)))
+      yield* read(one)
+      yield* read(two)
+      yield* read(one)
+      // Equal names, shapes and length, other bytes, under the path of a file that was closed to make room.
+      yield* writeSafetensors(join(folder, "new"), [source("t", 5, 77)])
+      yield* Effect.promise(() => rename(join(folder, "new"), two))
+      const replaced = yield* Effect.flip(read(two))
+      expectReason(replaced, "Changed")
+      assert.strictEqual(replaced.reason.file, two)
+      // Written in place while it is open.
+      yield* read(one)
+      yield* put(one, yield* Effect.promise(() => readFile(two)))
+      expectReason(yield* Effect.flip(read(one)), "Changed")
     })
   )
 

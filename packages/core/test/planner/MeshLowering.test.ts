@@ -28,7 +28,7 @@ import { rosterFromParameters } from "../../src/layout/Roster.ts"
 import { localShard } from "../../src/layout/ShardIntervals.ts"
 import { bucketBytesFor, partAlignment } from "../../src/planner/Bucketing.ts"
 import { indexLowering, lowerRank, type MeshTensorSpec } from "../../src/planner/Lowering.ts"
-import { checkMeshPlan, checkMeshPlans, sentBytesOf } from "../../src/planner/MeshCheck.ts"
+import { checkMeshPlan, checkMeshPlans } from "../../src/planner/MeshCheck.ts"
 import { planMesh } from "../../src/planner/MeshPlanner.ts"
 import type { PlanErrorKind } from "../../src/planner/PlanError.ts"
 import { indexRosters, planRank } from "../../src/planner/RosterPlanner.ts"
@@ -42,6 +42,17 @@ const plansOf = (specs: ReadonlyArray<MeshTensorSpec>, bucketBytes = 2 ** 20): R
   const index = Result.getOrThrow(indexLowering(specs, { bucketBytes }))
   const ranks = new Set(specs.flatMap(({ map }) => [...map.source.mesh.ranks, ...map.target.mesh.ranks]))
   return [...ranks].sort((a, b) => a - b).map((rank) => lowerRank(index, rank))
+}
+
+/** Payload bytes that one rank sends to others, contributions among them; a broadcast counts once per destination. */
+const sentBytesOf = (plan: MeshPlan): number => {
+  let bytes = 0
+  for (const { entries } of plan.buckets) {
+    for (const { chunk, nbytes } of entries) {
+      if (chunk.srcIdx.rank === plan.rank) bytes += nbytes * chunk.dstIdx.length
+    }
+  }
+  return bytes
 }
 
 /** Whole values: the element's number in the tensor, which every type in use holds. */

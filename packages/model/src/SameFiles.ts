@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+/**
+ * Proves that all ranks of a job read one checkpoint: the same contents everywhere, and on one host the very same files, from
+ * before anything is loaded until the result is taken for it. A checkpoint that is replaced meanwhile would otherwise come out
+ * mixed, and "bit-identical" to nothing.
+ */
+import { stat } from "node:fs/promises"
+import * as path from "node:path"
+import { digestOf } from "@tensorferry/core/base/Digest"
+import { identityOf } from "@tensorferry/core/checkpoint/FileAccess"
+import { exchange } from "@tensorferry/core/group/Exchange"
+import type { ProcessGroupError, ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
+import * as Effect from "effect/Effect"
+import * as Schema from "effect/Schema"
+import type { Model } from "./Model.ts"
+import { type ModelError, modelError } from "./ModelError.ts"
+
+const Statement = Schema.Struct({
+  host: Schema.String,
+  /** Of the names and headers of all files. */
+  contents: Schema.String,
+  /** Of what names the files themselves; equal on one host only. */
+  files: Schema.String
+})
+
+const remedy = "Run again, and do not change a checkpoint while it is read."
+
+/** Collective: fails on every rank where one has opened something else. `host` names what shares its files. */
+export const agreeOnFiles = Effect.fnUntraced(function* (
+  group: ProcessGroupShape,
+  model: Model,
+  host: string
+): Effect.fn.Return<void, ModelError | ProcessGroupError> {
+  const seen = [...model.files()].map(([file, one]) => ({ name: path.basename(file), ...one }))
+  const own = {
+    host,
+    contents: digestOf([seen.map(({ name, headerDigest }) => [name, headerDigest]), model.tensors]),
+    files: digestOf(seen.map(({ name, identity }) => [name, identity]))
+  }
+  const differ = (rank: number, other: number) =>
+    modelError("Different", {
+      rank,
+      peer: other,
+      file: model.path,
+      op: "open",
+      detail: `Ranks ${other} and ${rank} opened different files under this path.`,
+      remedy
+    })
+  const all = yield* exchange(group, "checkpoint files", Statement, own).pipe(
+    Effect.catchTag("UnreadableAnswer", ({ rank }) => Effect.fail(differ(rank, group.rank)))
+  )
+  const firstOf = new Map<string, number>()
+  for (const [rank, { contents, files, host: place }] of all.entries()) {
+    const first = firstOf.get(place) ?? rank
+    firstOf.set(place, first)
+    if (contents !== all[0]!.contents) return yield* differ(rank, 0)
+    if (files !== all[first]!.files) return yield* differ(rank, first)
+  }
+})
+
+/** Fails unless every file that was read is still what its path leads to, unchanged. */
+export const checkFilesUnchanged = ({ files }: Model): Effect.Effect<void, ModelError> =>
+  Effect.forEach(
+    files(),
+    ([file, { identity }]) =>
+      Effect.tryPromise(() => stat(file, { bigint: true })).pipe(
+        Effect.map(identityOf),
+        Effect.orElseSucceed(() => "gone"),
+        Effect.flatMap((now) =>
+          now === identity
+            ? Effect.void
+            : Effect.fail(
+                modelError("Different", {
+                  file,
+                  op: "verify",
+                  detail: "The file was written or replaced while the job read it.",
+                  remedy
+                })
+              )
+        )
+      ),
+    { discard: true }
+  )
