@@ -13,7 +13,7 @@ for (const kernels of ["baseline", "avx2"]) {
     const runner = join(dirname(createRequire(import.meta.url).resolve("vitest/package.json")), "vitest.mjs")
     const tested = spawnSync(
       process.execPath,
-      [runner, "run", "test/Casts.test.ts", "test/Kernels.test.ts", "test/Mxfp8.test.ts"],
+      [runner, "run", "test/Casts.test.ts", "test/Kernels.test.ts", "test/Mxfp8.test.ts", "--testTimeout=120000"],
       {
         cwd: packageFolder,
         env: { ...process.env, TENSORFERRY_KERNELS: kernels, TENSORFERRY_TESTS: undefined },
