@@ -10,14 +10,14 @@ import { mxfp8BufferBytes } from "@tensorferry/core/transform/Mxfp8Memory"
 import { scaleRegion } from "@tensorferry/core/transform/QuantizedRegion"
 import type { ReshardTransform } from "@tensorferry/core/transform/ReshardTransform"
 import { convertedModel } from "@tensorferry/model/ConvertedModel"
-import { type Conversion, isQuantized, scaleNameOf } from "@tensorferry/model/conversion"
+import { type Conversion, convertedRules, isQuantized, scaleNameOf } from "@tensorferry/model/conversion"
 import { type HeldTensor, viewFault } from "@tensorferry/model/HeldTensors"
 import { type JobLayouts, jobLayouts } from "@tensorferry/model/layouts"
 import type { Model } from "@tensorferry/model/Model"
+import { writeShards } from "@tensorferry/model/ShardWriter"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type { JobSpec } from "./JobSpec.ts"
-import { writeOutput } from "./Output.ts"
 import type { PreparedJob } from "./PreparedJob.ts"
 
 /** Views of the tensors under the names of the plan. */
@@ -79,6 +79,7 @@ export const prepareModelJob = Effect.fnUntraced(function* (spec: JobSpec, model
   const parameters = layouts.destination.parametersOf(rank)
   const names = new Map(parameters.map(({ metadata, tensor }) => [metadata.name, tensor]))
   const shapes = new Map(layouts.result.tensors.map(({ name, shape }) => [name, shape]))
+  const { out } = spec
   const transform = spec.conversion?.transform
   const part: PreparedJob = {
     plan: layouts.planFor(rank),
@@ -92,7 +93,19 @@ export const prepareModelJob = Effect.fnUntraced(function* (spec: JobSpec, model
       transform == null ? {} : { transformBytes: mxfp8BufferBytes({ ...transform, parameters: [...quantized] }) },
     tensorOf: (paramName) => names.get(paramName) ?? paramName,
     shapeOf: ({ storedAs, shape }) => shapes.get(storedAs) ?? shape,
-    write: (held, verified, progress) => writeOutput(spec, layouts.result, model, held, verified, progress)
+    ...(out === null
+      ? {}
+      : {
+          write: (held, verified, progress) =>
+            writeShards(
+              { out, config: spec.to, rules: convertedRules(spec.rules, spec.conversion) },
+              layouts.result,
+              model,
+              held,
+              verified,
+              progress
+            )
+        })
   }
   return { size: layouts.size, part }
 })

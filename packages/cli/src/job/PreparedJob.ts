@@ -9,8 +9,8 @@ import type { ReshardTransform } from "@tensorferry/core/transform/ReshardTransf
 import type { HeldTensor, ReportProgress } from "@tensorferry/model/HeldTensors"
 import type { Model } from "@tensorferry/model/Model"
 import type { ModelError } from "@tensorferry/model/ModelError"
+import type { writeShards } from "@tensorferry/model/ShardWriter"
 import type * as Effect from "effect/Effect"
-import type { writeOutput } from "./Output.ts"
 
 export interface PreparedJob {
   readonly plan: AnyPlan
@@ -34,5 +34,5 @@ export interface PreparedJob {
     held: ReadonlyArray<HeldTensor>,
     verified: ReadonlyMap<string, string>,
     progress: ReportProgress
-  ) => ReturnType<typeof writeOutput>
+  ) => ReturnType<typeof writeShards>
 }

@@ -24,12 +24,12 @@ import {
 import { modelError } from "@tensorferry/model/ModelError"
 import { openModel } from "@tensorferry/model/openModel"
 import { agreeOnFiles, checkFilesUnchanged } from "@tensorferry/model/SameFiles"
+import { makeOutput } from "@tensorferry/model/ShardWriter"
 import * as Effect from "effect/Effect"
 import { type AnyJobSpec, isMeshJob, type RankReport } from "./JobSpec.ts"
 import { prepareMeshJob } from "./MeshJob.ts"
 import { prepareModelJob } from "./ModelJob.ts"
 import { clockName, type ObservedTensor, observed, originsOf, withTrace } from "./Observed.ts"
-import { makeOutput } from "./Output.ts"
 import type { PreparedJob } from "./PreparedJob.ts"
 import { timedPhase, withJobServices } from "./services.ts"
 
@@ -91,7 +91,7 @@ const runJob = Effect.fnUntraced(function* (spec: AnyJobSpec, backendReason: str
     : new Map<string, string>()
   // What was loaded, and what it was proved against, is what the path names now.
   yield* checkFilesUnchanged(model)
-  if (write !== undefined && spec.out !== null) {
+  if (write !== undefined) {
     yield* timedPhase(seconds, "write", write(destination, digests, progress))
   }
   yield* group.barrier("job done")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * Writes what a rank of a job holds at the end: its file, read back and proved, and the manifest of all files.
+ * Writes what the ranks of a job hold at the end as a checkpoint in shards: each its file, read back and proved, and the manifest of all files.
  *
  * Invariant: the output folder gets its name only after every rank has written and proved its file.
  */
@@ -12,25 +12,33 @@ import { syncFolder, systemCall, writeFully } from "@tensorferry/core/checkpoint
 import { openSafetensors } from "@tensorferry/core/checkpoint/Safetensors"
 import { stageFile, stageSafetensors, tensorSource } from "@tensorferry/core/checkpoint/SafetensorsWriter"
 import { exchangePayloads, jsonPayloads } from "@tensorferry/core/group/Exchange"
-import type { ModelLayout } from "@tensorferry/core/layout/ModelLayout"
+import type { ModelLayout, ParallelConfig } from "@tensorferry/core/layout/ModelLayout"
+import type { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
 import { ProcessGroup, type ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
 import { inSpan } from "@tensorferry/core/service/Spans"
-import { boundedRegions } from "@tensorferry/model/BoundedRegions"
-import { convertedRules } from "@tensorferry/model/conversion"
-import { byteCount, digestOf, type HeldTensor, makeScratch, type ReportProgress } from "@tensorferry/model/HeldTensors"
-import { encodeManifest, manifestFileName, ShardFile, type ShardTensor } from "@tensorferry/model/Manifest"
-import type { Model } from "@tensorferry/model/Model"
-import { modelError } from "@tensorferry/model/ModelError"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
-import type { JobSpec } from "./JobSpec.ts"
+import { boundedRegions } from "./BoundedRegions.ts"
+import { byteCount, digestOf, type HeldTensor, makeScratch, type ReportProgress } from "./HeldTensors.ts"
+import { encodeManifest, manifestFileName, ShardFile, type ShardTensor } from "./Manifest.ts"
+import type { Model } from "./Model.ts"
+import { modelError } from "./ModelError.ts"
+
+/** Where shards go and what their manifest says of them. */
+export interface ShardOutput {
+  /** The folder, and the one that is written first. */
+  readonly out: { readonly folder: string; readonly temporary: string }
+  readonly config: ParallelConfig
+  /** Of what is written. */
+  readonly rules: ShardingRules
+}
 
 /** Other ranks may still be writing into the folder when it is removed. */
 const removal = { recursive: true, force: true, maxRetries: 20, retryDelay: 50 } as const
 
 /** The folder that ranks write into, made by rank 0 and removed with the scope where it got no name. */
-export const makeOutput = (group: ProcessGroupShape, out: JobSpec["out"]) =>
+export const makeOutput = (group: ProcessGroupShape, out: ShardOutput["out"] | null) =>
   out === null || group.rank !== 0
     ? Effect.void
     : Effect.acquireRelease(
@@ -97,8 +105,7 @@ const shardPayloads = jsonPayloads(Schema.NullOr(ShardFile))
 
 /** Rank 0 writes the manifest and gives the folder its name, after all files are in it. */
 const publish = Effect.fnUntraced(function* (
-  spec: JobSpec,
-  out: { readonly folder: string; readonly temporary: string },
+  { out, config, rules }: ShardOutput,
   layout: ModelLayout,
   model: Model,
   group: ProcessGroupShape,
@@ -124,8 +131,8 @@ const publish = Effect.fnUntraced(function* (
     const manifest = yield* encodeManifest({
       format: "tensorferry.checkpoint",
       version: 2,
-      layout: spec.to,
-      rules: convertedRules(spec.rules, spec.conversion),
+      layout: config,
+      rules,
       metadata: Object.fromEntries(model.metadata),
       tensors: layout.tensors.map(({ name, dtype, shape }) => ({ name, dtype, shape })),
       shards
@@ -147,21 +154,20 @@ const publish = Effect.fnUntraced(function* (
 })
 
 /** Writes this rank's file and, with the other ranks, gives the folder its name. */
-export const writeOutput = Effect.fnUntraced(function* (
-  spec: JobSpec,
+export const writeShards = Effect.fnUntraced(function* (
+  output: ShardOutput,
   layout: ModelLayout,
   model: Model,
   held: ReadonlyArray<HeldTensor>,
   verified: ReadonlyMap<string, string>,
   progress: ReportProgress
 ) {
-  if (spec.out === null) return
   const group = yield* ProcessGroup
   const written = held.filter(({ local }) => local.isPrimary && local.storedAs === local.name)
   // The first rank writes even an empty model.
   const shard =
     written.length > 0 || group.rank === layout.ranks[0]
-      ? yield* writeTensors(spec.out.temporary, layout, model, group, written, verified, progress)
+      ? yield* writeTensors(output.out.temporary, layout, model, group, written, verified, progress)
       : null
-  yield* inSpan(publish(spec, spec.out, layout, model, group, shard), "job.commit")
+  yield* inSpan(publish(output, layout, model, group, shard), "job.commit")
 })
