@@ -19,6 +19,9 @@ interface Judged {
   readonly resultOf: (name: string) => { readonly status: string; readonly detail: string }
 }
 
+/** Where the driver of the page begins to move a program. */
+const starting = "if (isBroken) return"
+
 /** Judges spool, with these changes, by cases with this in their name. */
 const judge = async (filter: string, changes: ReadonlyArray<Change> = [], ...more: ReadonlyArray<string>) => {
   using folder = scratch()
@@ -125,12 +128,12 @@ describe("backends conformance", () => {
     const { code, report, resultOf } = await judge("programs without", [
       [
         "spool/driver.ts",
-        "let movedBytes = 0",
+        starting,
         `if (group.rank === 1) {
             setImmediate(() => Buffer.alloc(-1))
-            yield* Effect.never
+            return Effect.never
           }
-          let movedBytes = 0`
+          ${starting}`
       ]
     ])
     assert.strictEqual(code, 1)
@@ -167,11 +170,7 @@ describe("backends conformance", () => {
 
   it("goes on behind a case that takes its process with it", async () => {
     const { code, resultOf } = await judge("copyDriver", [
-      [
-        "spool/driver.ts",
-        "let movedBytes = 0",
-        "if (program.messages.length === 0) process.exit(3)\n          let movedBytes = 0"
-      ]
+      ["spool/driver.ts", starting, `if (program.messages.length === 0) process.exit(3)\n          ${starting}`]
     ])
     assert.strictEqual(code, 1)
     const { status, detail } = resultOf("programs without messages start and end")
@@ -189,13 +188,7 @@ describe("backends conformance", () => {
   it("calls a case that hangs failed", async () => {
     const { code, resultOf } = await judge(
       "programs without",
-      [
-        [
-          "spool/driver.ts",
-          "let movedBytes = 0",
-          "if (program.messages.length === 0) yield* Effect.never\n          let movedBytes = 0"
-        ]
-      ],
+      [["spool/driver.ts", starting, `if (program.messages.length === 0) return Effect.never\n          ${starting}`]],
       "--case-seconds",
       "2"
     )
@@ -242,7 +235,7 @@ describe("backends conformance", () => {
   it("refuses a report that cannot be written before any case runs", async () => {
     using folder = scratch()
     writeSpool(folder.path, [
-      ["spool/driver.ts", "let movedBytes = 0", 'yield* Effect.die("it ran")\n          let movedBytes = 0']
+      ["spool/driver.ts", starting, `if (rank >= 0) return Effect.die("it ran")\n          ${starting}`]
     ])
     const args = ["backends", "conformance", "spool", "--backend-package", "./spool", "--json", "--filter", "moves one"]
     const ended = await run([...args, "--report", join("nowhere", "report.json")], { cwd: folder.path })

@@ -24,7 +24,9 @@ export const writeSpool = (folder: string, changes: ReadonlyArray<Change> = []):
     files.set(file, text.replace(before, after))
   }
   mkdirSync(join(folder, "node_modules/@tensorferry"), { recursive: true })
-  symlinkSync(join(root, "packages/core"), join(folder, "node_modules/@tensorferry/core"))
+  for (const name of ["core", "native"]) {
+    symlinkSync(join(root, "packages", name), join(folder, "node_modules/@tensorferry", name))
+  }
   symlinkSync(join(root, "node_modules/effect"), join(folder, "node_modules/effect"))
   for (const [name, text] of files) {
     mkdirSync(dirname(join(folder, name)), { recursive: true })
