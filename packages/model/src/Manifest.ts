@@ -21,7 +21,7 @@ import {
 } from "@tensorferry/core/base/Region"
 import type { CheckpointError } from "@tensorferry/core/checkpoint/CheckpointError"
 import { readSmallFile } from "@tensorferry/core/checkpoint/FileAccess"
-import { ParallelConfig, worldSizeOf } from "@tensorferry/core/layout/ModelLayout"
+import { ParallelConfig } from "@tensorferry/core/layout/ModelLayout"
 import { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
 import { coverageFault } from "@tensorferry/core/planner/Coverage"
 import * as Effect from "effect/Effect"
@@ -127,11 +127,6 @@ const check = (manifest: Manifest): Fault => {
   for (const { name, shape } of manifest.tensors) {
     const detail = coverageFault(shape, [...held.get(name)!.regions.values()])
     if (detail !== undefined) return { paramName: name, detail }
-  }
-  // Every rank of a layout has a file. Each is a process of the next job, so a few bytes must not state thousands.
-  const ranks = worldSizeOf(manifest.layout)
-  if (ranks > manifest.shards.length) {
-    return { detail: `Its layout has ${ranks} ranks, and it lists ${manifest.shards.length} shards.` }
   }
   return undefined
 }

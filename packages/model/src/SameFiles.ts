@@ -7,6 +7,7 @@
 import { stat } from "node:fs/promises"
 import * as path from "node:path"
 import { digestOf } from "@tensorferry/core/base/Digest"
+import { formatShape } from "@tensorferry/core/base/Region"
 import { identityOf } from "@tensorferry/core/checkpoint/FileAccess"
 import { exchange } from "@tensorferry/core/group/Exchange"
 import type { ProcessGroupError, ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
@@ -16,8 +17,9 @@ import type { Model } from "./Model.ts"
 import { type ModelError, modelError } from "./ModelError.ts"
 
 const Statement = Schema.Struct({
-  host: Schema.String,
-  /** Of the names and headers of all files. */
+  /** Ranks of one host that were given one path. */
+  place: Schema.String,
+  /** Of the headers of all files. */
   contents: Schema.String,
   /** Of what names the files themselves; equal on one host only. */
   files: Schema.String
@@ -33,27 +35,38 @@ export const agreeOnFiles = Effect.fnUntraced(function* (
 ): Effect.fn.Return<void, ModelError | ProcessGroupError> {
   const seen = [...model.files()].map(([file, one]) => ({ name: path.basename(file), ...one }))
   const own = {
-    host,
-    contents: digestOf([seen.map(({ name, headerDigest }) => [name, headerDigest]), model.tensors]),
+    place: `${host} ${model.path}`,
+    contents: digestOf([seen.map(({ headerDigest }) => headerDigest), model.tensors]),
     files: digestOf(seen.map(({ name, identity }) => [name, identity]))
   }
-  const differ = (rank: number, other: number) =>
+  const differ = (rank: number, other: number, paramName?: string) =>
     modelError("Different", {
       rank,
       peer: other,
       file: model.path,
       op: "open",
+      ...(paramName === undefined ? {} : { paramName }),
       detail: `Ranks ${other} and ${rank} opened different files under this path.`,
       remedy
     })
   const all = yield* exchange(group, "checkpoint files", Statement, own).pipe(
     Effect.catchTag("UnreadableAnswer", ({ rank }) => Effect.fail(differ(rank, group.rank)))
   )
+  const odd = all.findIndex(({ contents }) => contents !== all[0]!.contents)
+  if (odd >= 0) {
+    // Only now: the list may be long.
+    const tensors = model.tensors.map(({ name, dtype, shape }) => `${name} ${dtype}${formatShape(shape)}`)
+    const lists = yield* exchange(group, "checkpoint tensors", Schema.Array(Schema.String), tensors).pipe(
+      Effect.catchTag("UnreadableAnswer", ({ rank }) => Effect.fail(differ(rank, group.rank)))
+    )
+    const [common, theirs] = [new Set(lists[0]), new Set(lists[odd])]
+    const named = lists[odd]!.find((text) => !common.has(text)) ?? lists[0]!.find((text) => !theirs.has(text))
+    return yield* differ(odd, 0, named?.slice(0, named.lastIndexOf(" ")))
+  }
   const firstOf = new Map<string, number>()
-  for (const [rank, { contents, files, host: place }] of all.entries()) {
+  for (const [rank, { files, place }] of all.entries()) {
     const first = firstOf.get(place) ?? rank
     firstOf.set(place, first)
-    if (contents !== all[0]!.contents) return yield* differ(rank, 0)
     if (files !== all[first]!.files) return yield* differ(rank, first)
   }
 })

@@ -141,8 +141,8 @@ describe("ranks that a launcher starts", () => {
         const ended = await command.ended
         assert.strictEqual(ended.code, 1, ended.stdout)
         const [failure] = failuresOf(ended)
-        assert.include(["Mismatch", "Incompatible"], failure!.reason, ended.stdout)
-        assert.include(failure!.message, "weight", ended.stdout)
+        assert.strictEqual(failure!.reason, "Different", ended.stdout)
+        assert.include(failure!.message, "parameter weight", ended.stdout)
       }
     })
   }

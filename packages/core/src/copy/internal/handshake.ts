@@ -266,16 +266,16 @@ export const agree = Effect.fnUntraced(function* (
   const odd = oddPlan(stated.map((hello) => hello.plan))
   if (odd !== undefined) {
     const listed = yield* meet(run, "copy plans", contents, local.plan?.contents?.() ?? [])
-    return yield* plansDiffer(listed, odd.rank, odd.other)
-  }
-  if (stated.every((hello) => hello.agreed === agreement.agreed)) return agreement
+    const differ = plansDiffer(listed, odd.rank, odd.other)
+    if (differ.reason.paramName !== undefined) return yield* differ
+  } else if (stated.every((hello) => hello.agreed === agreement.agreed)) return agreement
   const toDigests = (ops: CopyBatch["sends"]) => [...ops].map(([peer, list]) => [peer, pairDigest(list)] as const)
   const all = yield* meet(run, "copy batch digests", digests, {
     sends: toDigests(local.batch.sends),
     recvs: toDigests(local.batch.recvs)
   })
   const pairs = differingPairs(all)
-  if (pairs.length === 0) return agreement
+  if (pairs.length === 0) return odd === undefined ? agreement : yield* plansDiffer([], odd.rank, odd.other)
   const mine = (ops: CopyBatch["sends"], concerns: (peer: Rank) => boolean) =>
     [...ops].filter(([peer]) => concerns(peer)).map(([peer, list]) => [peer, list.map(summarize)] as const)
   const listed = yield* meet(run, "copy batch details", details, {

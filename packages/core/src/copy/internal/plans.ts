@@ -25,7 +25,7 @@ export const oddPlan = (
 
 /** Names the first part that a rank plans in another way than another rank. */
 export const plansDiffer = (all: ReadonlyArray<PlanContents>, rank: Rank, other: Rank): CopyError => {
-  const [theirs, common] = [all[rank]!, all[other]!]
+  const [theirs, common] = [all[rank] ?? [], all[other] ?? []]
   const length = Math.max(theirs.length, common.length)
   const at = Array.from({ length }, (_, index) => index).find(
     (index) => String(theirs[index]) !== String(common[index])
