@@ -266,7 +266,7 @@ describe("TCP rendezvous", () => {
     const good = await startJob(2, { token: "secret" }, () => [{ do: "barrier", label: "x" }])
     await assertFinished(good.workers, 1)
     for (const token of ["wrong", undefined]) {
-      const { worker, port } = await startRankZero({ size: 2, token: "secret", connectDeadline: 2000 })
+      const { worker, port } = await startRankZero({ size: 2, token: "secret", connectDeadline: 20_000 })
       const stranger = startWorker({ ...solo, rank: 1, size: 2, port, ...(token === undefined ? {} : { token }) })
       const message = await assertError(stranger, "RendezvousFailed", [1])
       assert.include(message, "TENSORFERRY_TOKEN")
@@ -302,7 +302,7 @@ describe("TCP rendezvous", () => {
   })
 
   it("names ranks that never join, on those that did", async () => {
-    const { worker, port } = await startRankZero({ size: 3, connectDeadline: 1500 })
+    const { worker, port } = await startRankZero({ size: 3, connectDeadline: 8000 })
     const member = startWorker({ ...solo, rank: 1, size: 3, port })
     for (const rank of [worker, member]) await assertError(rank, "RendezvousFailed", [2])
     await assertFinished([worker, member], 0)
