@@ -266,7 +266,7 @@ describe("TCP rendezvous", () => {
     const good = await startJob(2, { token: "secret" }, () => [{ do: "barrier", label: "x" }])
     await assertFinished(good.workers, 1)
     for (const token of ["wrong", undefined]) {
-      const { worker, port } = await startRankZero({ size: 2, token: "secret", connectDeadline: 20_000 })
+      const { worker, port } = await startRankZero({ size: 2, token: "secret", connectDeadline: 6000 })
       const stranger = startWorker({ ...solo, rank: 1, size: 2, port, ...(token === undefined ? {} : { token }) })
       const message = await assertError(stranger, "RendezvousFailed", [1])
       assert.include(message, "TENSORFERRY_TOKEN")
