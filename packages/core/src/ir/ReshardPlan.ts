@@ -22,8 +22,8 @@ export const PlanTensor = Schema.Struct({
   resolvedName: Schema.String,
   shape: Shape,
   dtype: DType,
-  /** Where it lies in the whole tensor: the global intervals that it holds along one dimension, in local order. */
-  place: Schema.optionalKey(Schema.Struct({ dim: Natural, intervals: Schema.Array(Interval) }))
+  /** The global intervals that it holds along one dimension, in local order. Places of equally many packed blocks compare. */
+  place: Schema.optionalKey(Schema.Struct({ dim: Natural, intervals: Schema.Array(Interval), blocks: Natural }))
 })
 export type PlanTensor = typeof PlanTensor.Type
 

@@ -215,7 +215,9 @@ export const checkPlans = (plans: ReadonlyArray<ReshardPlan>): ReadonlyArray<Pla
         wrong(op.paramName, [partner.rank, plan.rank], `Task ${op.taskId} sends ${from} into ${name}.`)
       }
       const places = [globalPlace(partner.op.mySlice, partner.tensor), globalPlace(op.mySlice, tensor)]
-      if (op.axes === undefined && places[0] !== places[1] && !places.includes(undefined)) {
+      // A side that states no packed blocks may be cut in those of the other all the same.
+      const isComparable = op.axes === undefined && partner.tensor.place?.blocks === tensor.place?.blocks
+      if (isComparable && places[0] !== places[1] && !places.includes(undefined)) {
         const detail = `Task ${op.taskId} sends ${formatRegion(partner.op.mySlice)} of rank ${partner.rank} to another place of the tensor.`
         wrong(op.paramName, [partner.rank, plan.rank], detail)
       }

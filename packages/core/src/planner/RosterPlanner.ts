@@ -279,10 +279,11 @@ const makePlaces = (index: RosterIndex, rank: Rank) => {
       const group = list === undefined ? [] : [...index.roster.rankLists[list]!]
       place =
         list === undefined
-          ? { dim: 0, intervals: [[0, shard.shape[0]!]] }
+          ? { dim: 0, intervals: [[0, shard.shape[0]!]], blocks: 0 }
           : {
               dim: shard.partitionDim,
-              intervals: segmentsOf(shard, group.indexOf(rank), group.length).map(({ global }) => global)
+              intervals: segmentsOf(shard, group.indexOf(rank), group.length).map(({ global }) => global),
+              blocks: shard.partitionSizes?.length ?? 0
             }
       known.set(key, place)
     }

@@ -94,11 +94,11 @@ export const prepareOutgoing = Effect.fnUntraced(function* (
   const readFrom = (read: Read): Tensor => copies.get(read) ?? read.tensor
 
   /** By wave, what is cast; the same region for several ranks once. */
-  const keyOf = ({ leg }: Read): string => sourceKey(leg)
   const filled = reads.map((found) => {
     const distinct = new Map<string, Read>()
     for (const read of found) {
-      if (isCast(read) && !incoming.casts.has(read.leg.op)) distinct.set(keyOf(read), distinct.get(keyOf(read)) ?? read)
+      if (isCast(read) && !incoming.casts.has(read.leg.op))
+        distinct.set(sourceKey(read.leg), distinct.get(sourceKey(read.leg)) ?? read)
     }
     return distinct
   })
@@ -119,7 +119,7 @@ export const prepareOutgoing = Effect.fnUntraced(function* (
     const ops = found.flatMap((read): ReadonlyArray<CopyOp> => {
       const { op } = read.leg
       if (incoming.casts.has(op)) return []
-      const tensor = isCast(read) ? places.get(keyOf(read))! : readFrom(read)
+      const tensor = isCast(read) ? places.get(sourceKey(read.leg))! : readFrom(read)
       const { peerRank: destRank, taskId, paramName } = op
       return [{ _tag: "SendOp", tensor, destRank, taskId, part: read.part, paramName }]
     })

@@ -74,9 +74,9 @@ describe("places", () => {
 
   it("that do not fit the tensor are a fault, not a failure of the check", () => {
     for (const place of [
-      { dim: 0, intervals: [] },
-      { dim: 7, intervals: [[0, 8] as const] },
-      { dim: 0, intervals: [[0, 100] as const] }
+      { dim: 0, intervals: [], blocks: 0 },
+      { dim: 7, intervals: [[0, 8] as const], blocks: 0 },
+      { dim: 0, intervals: [[0, 100] as const], blocks: 0 }
     ]) {
       const wrong = plans.map((plan) => ({
         ...plan,
