@@ -18,7 +18,8 @@ export const mergedFolder = path.join(core, "dist/merged")
 
 /**
  * The files that are made, by rank (scripts/check-direction.ts): a folder imports from those before it, so merged files do
- * too. Folders that an application always loads together share a file. */
+ * too. Folders that an application always loads together share a file; the one
+ * module of `config` needs none. */
 export const mergedFiles: Readonly<Record<string, ReadonlyArray<string>>> = {
   base: ["base", "tensor"],
   layout: ["layout"],
@@ -29,8 +30,7 @@ export const mergedFiles: Readonly<Record<string, ReadonlyArray<string>>> = {
   transform: ["transform"],
   reshard: ["trace", "reshard", "refit"],
   replay: ["replay"],
-  backend: ["backend"],
-  config: ["config"]
+  backend: ["backend"]
 }
 
 export const mergeCore = async (folder = mergedFolder): Promise<void> => {
