@@ -4,11 +4,11 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import { makeInProcessGroups } from "@tensorferry/core/group/ProcessGroupInProcess"
-import { bucketBytesFor } from "@tensorferry/core/planner/Bucketing"
+import { partAlignment } from "@tensorferry/core/planner/Bucketing"
 import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
-import { agreeOnBucketBytes, type BucketMeans } from "../../src/job/bucketSize.ts"
+import { agreeOnBucketBytes, type BucketMeans, bucketBytesFor } from "../../src/job/bucketSize.ts"
 
 const agree = (means: ReadonlyArray<BucketMeans>) =>
   Effect.gen(function* () {
@@ -22,6 +22,15 @@ const agree = (means: ReadonlyArray<BucketMeans>) =>
 const plenty = { freeBytes: 2 ** 36, bytesPerSecond: 1e10, startSeconds: 0.001 }
 
 describe("the size of buckets", () => {
+  it("follows from memory and link speed", () => {
+    const budget = { freeBytes: 8e9, buffers: 8, bytesPerSecond: 20e9, startSeconds: 20e-6 }
+    assert.strictEqual(bucketBytesFor(budget), 12_800_000)
+    assert.strictEqual(bucketBytesFor({ ...budget, freeBytes: 16e6 }), 1_000_000)
+    assert.strictEqual(bucketBytesFor({ ...budget, freeBytes: 0 }), partAlignment)
+    assert.strictEqual(bucketBytesFor({ ...budget, startSeconds: 0 }), 65_536)
+    assert.strictEqual(bucketBytesFor({ ...budget, freeBytes: 1e15, startSeconds: 1 }), 2 ** 28)
+  })
+
   it.live("is that of the rank with least memory and of the slowest link, on every rank", () =>
     Effect.gen(function* () {
       const scarce = { ...plenty, freeBytes: 2 ** 25 }

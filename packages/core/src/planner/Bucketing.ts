@@ -79,31 +79,3 @@ export const packParts = (byteLengths: ReadonlyArray<number>, limit: number): Re
   }
   return messages
 }
-
-/** What the size of buckets is chosen by. Bytes, seconds, bytes per second. */
-export interface BucketBudget {
-  /** Memory that buffers may take, on the rank that has least. */
-  readonly freeBytes: number
-  /** Buffers alive at once: sending and receiving, each as many as may be in flight. */
-  readonly buffers: number
-  readonly bytesPerSecond: number
-  /** What starting a transfer costs. */
-  readonly startSeconds: number
-}
-
-/** A transfer as long as this many starts wastes little on starting. */
-const startsPerTransfer = 32
-const smallestBucket = 64 * 1024
-const largestBucket = 256 * 1024 * 1024
-
-/**
- * Bytes of a bucket: long enough that starting it does not count, short enough that the buffers fit into half of the free
- * memory and that filling one overlaps sending another. A multiple of the alignment; the same for the same budget, so
- * ranks that agree on the budget agree on the buckets.
- */
-export const bucketBytesFor = (budget: BucketBudget): number => {
-  const worthwhile = budget.bytesPerSecond * budget.startSeconds * startsPerTransfer
-  const affordable = budget.freeBytes / 2 / Math.max(1, budget.buffers)
-  const bytes = Math.min(Math.max(worthwhile, smallestBucket), affordable, largestBucket)
-  return Math.max(partAlignment, Math.floor(bytes / partAlignment) * partAlignment)
-}

@@ -26,7 +26,7 @@ import { parameterMetadata } from "../../src/layout/ParameterMetadata.ts"
 import type { MeshLayout } from "../../src/layout/Placement.ts"
 import { rosterFromParameters } from "../../src/layout/Roster.ts"
 import { localShard } from "../../src/layout/ShardIntervals.ts"
-import { bucketBytesFor, partAlignment } from "../../src/planner/Bucketing.ts"
+import { partAlignment } from "../../src/planner/Bucketing.ts"
 import { indexLowering, lowerRank, type MeshTensorSpec } from "../../src/planner/Lowering.ts"
 import { checkMeshPlan, checkMeshPlans } from "../../src/planner/MeshCheck.ts"
 import { planMesh } from "../../src/planner/MeshPlanner.ts"
@@ -655,14 +655,5 @@ describe("cases", () => {
     const values = [[1], [1], [2 ** 24]]
     const outcome = runMeshPlans(plansOf(specs), (rank) => arrayOf("float32", [1], values[rank]!))
     assert.deepStrictEqual(valuesOf(outcome.targets.get(3)![0]!), [2 ** 24 + 2])
-  })
-
-  it("W03 bucket sizes follow from memory and link speed", () => {
-    const budget = { freeBytes: 8e9, buffers: 8, bytesPerSecond: 20e9, startSeconds: 20e-6 }
-    assert.strictEqual(bucketBytesFor(budget), 12_800_000)
-    assert.strictEqual(bucketBytesFor({ ...budget, freeBytes: 16e6 }), 1_000_000)
-    assert.strictEqual(bucketBytesFor({ ...budget, freeBytes: 0 }), partAlignment)
-    assert.strictEqual(bucketBytesFor({ ...budget, startSeconds: 0 }), 65_536)
-    assert.strictEqual(bucketBytesFor({ ...budget, freeBytes: 1e15, startSeconds: 1 }), 2 ** 28)
   })
 })
