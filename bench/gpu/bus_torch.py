@@ -64,12 +64,8 @@ def wanted(tensor, round_number, at):
     return ((numbers * (3 + 2 * at) + 31 * round_number) % 251).reshape(tensor.shape).to(tensor.dtype)
 
 
-def main(stem, side, remote, device, batches, rounds, megabytes):
-    is_gpu = device != "cpu"
-    settle = torch.cuda.synchronize if is_gpu else lambda: None
-    if is_gpu:
-        torch.cuda.set_device(torch.device(device))
-        torch.empty(1, device=device)
+def join_pair(stem, side, remote):
+    """A function that sends a command to the agent and ends the process where it fails; the pair is made."""
     client = Client(stem + "_command.lmdb", stem + "_state.lmdb")
 
     def call(kind, **fields):
@@ -81,6 +77,16 @@ def main(stem, side, remote, device, batches, rounds, megabytes):
         "InitPair", pair_name="p", local_name=side, expected_world_size=1, remote_name=remote,
         mesh_shape_payload=pickle.dumps((1,), 4), placements_payload=pickle.dumps((Replicate(),), 4),
     )  # fmt: skip
+    return call
+
+
+def main(stem, side, remote, device, batches, rounds, megabytes):
+    is_gpu = device != "cpu"
+    settle = torch.cuda.synchronize if is_gpu else lambda: None
+    if is_gpu:
+        torch.cuda.set_device(torch.device(device))
+        torch.empty(1, device=device)
+    call = join_pair(stem, side, remote)
     allocated = torch.cuda.memory_allocated() if is_gpu else 0
     wrong, times, moved = 0, [], 0
     for batch in range(int(batches)):

@@ -12,10 +12,8 @@ import pickle
 import sys
 import time
 
-from bus_client import Client
-from bus_torch import dump, tell
+from bus_torch import dump, join_pair, tell
 import torch
-from torch.distributed.tensor.placement_types import Replicate
 
 
 def shapes(shrink):
@@ -52,17 +50,7 @@ def main(stem, side, remote, device, rounds, shrink, folder):
         torch.cuda.set_device(torch.device(device))
     else:
         torch.multiprocessing.set_sharing_strategy("file_system")
-    client = Client(stem + "_command.lmdb", stem + "_state.lmdb")
-
-    def call(kind, **fields):
-        reply = client.call(kind, 120, **fields)
-        if reply is None or b"Ok" not in reply:
-            raise SystemExit("%s: %r" % (kind, reply))
-
-    call(
-        "InitPair", pair_name="p", local_name=side, expected_world_size=1, remote_name=remote,
-        mesh_shape_payload=pickle.dumps((1,), 4), placements_payload=pickle.dumps((Replicate(),), 4),
-    )  # fmt: skip
+    call = join_pair(stem, side, remote)
     tensors = [torch.empty(shape, dtype=torch.bfloat16, device=device) for shape in shapes(int(shrink))]
     moved = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     call("RegisterTensors", batch_id="weights", tensors=[("p", dump(tensor)) for tensor in tensors], bucket_size=None)
