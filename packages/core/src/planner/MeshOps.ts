@@ -14,6 +14,8 @@ import type { TransferOp } from "../ir/TransferOp.ts"
 
 /** Buckets of one rank's traffic to another that are in memory at once. */
 export const bucketsPerWave = 2
+/** Buckets may be smaller, but waves of them would be runs without end. */
+const leastBucketBytes = 64 * 1024
 
 const tensorsOf = (
   plan: MeshPlan,
@@ -108,7 +110,7 @@ const lower = (plan: MeshPlan): ReshardPlan => {
     ...(partial.length === 0
       ? {}
       : { reductionBytes: partial.reduce((sum, tensor) => sum + largestShard(plan.maps[tensor.map]!, tensor), 0) }),
-    waveBytes: bucketsPerWave * plan.bucketBytes,
+    waveBytes: bucketsPerWave * Math.max(plan.bucketBytes, leastBucketBytes),
     // Each cell travels to a rank once, as a value or as a contribution.
     taskCount: 2 * cells,
     rosterDigest: plan.sharedDigest

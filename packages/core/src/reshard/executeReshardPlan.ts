@@ -107,14 +107,19 @@ type Moved = Omit<ReshardReport, "rank" | "waves"> & {
 
 const nothingStaged = { stagedSends: 0, stagedBytes: 0, bufferBytes: 0, reducedBytes: 0, repeatable: undefined }
 
-const waveFault = (rank: Rank, waveBytes = 1): ReshardError | undefined =>
-  Number.isSafeInteger(waveBytes) && waveBytes > 0
+/** A plan from a file, or a caller, may not cut an update into more pieces than this. */
+const mostPieces = 2 ** 20
+
+const waveFault = ({ rank, sendOps, recvOps, reductionBytes = 0 }: ReshardPlan, waveBytes: number) => {
+  const bytes = [...sendOps, ...recvOps].reduce((sum, op) => sum + opByteLength(op), reductionBytes)
+  return Number.isSafeInteger(waveBytes) && waveBytes > 0 && bytes / waveBytes <= mostPieces
     ? undefined
     : reshardError("InvalidPlan", {
         rank,
-        detail: `A wave of ${waveBytes} bytes is not possible.`,
-        remedy: "State a positive whole number."
+        detail: `${bytes} bytes cannot travel in waves of ${waveBytes} bytes.`,
+        remedy: `State a positive whole number, large enough for at most ${mostPieces} pieces.`
       })
+}
 
 /** Walks through the waves of an update. */
 const moveWaves = Effect.fnUntraced(function* (
@@ -170,7 +175,6 @@ const moveWaves = Effect.fnUntraced(function* (
     if (at === 0 || at === reductions) yield* fill(at)
     const leaving = outgoing.waves[at - first]
     ops = [...(leaving?.ops ?? []), ...(incoming.waves[at]?.ops ?? [])]
-    yield* service.submitAll(ops)
     const following = at + 1 >= waves.length || at + 1 === reductions ? undefined : yield* forked(fill(at + 1))
     const [before, moved, casts] = [emptying, movedBytes, at === reductions ? outgoing.casts : []]
     const isLast = at + 1 === waves.length
@@ -182,6 +186,8 @@ const moveWaves = Effect.fnUntraced(function* (
       yield* empty(at)
       yield* withEngine(finishTransforms(rank, sides.transform, incoming.transforms))
     })
+    // Right before the run, so that an update which ends earlier leaves nothing in the queue.
+    yield* service.submitAll(ops)
     const report = yield* runs.run(
       {
         plan: statement,
@@ -229,13 +235,18 @@ export const executeReshardPlan = Effect.fn("executeReshardPlan")(function* (
     if (known !== undefined) {
       yield* service.submitAll(known.ops)
       const progress = onProgress === undefined ? {} : { onProgress }
-      const copy = yield* runs.run({ plan: known.statement, ...progress }, undefined)
+      const reports = [yield* runs.run({ plan: known.statement, ...progress }, undefined)]
+      // Other ranks may cut theirs in another way than before, as without a transform.
+      while (reports.length < runs.total()) reports.push(yield* runs.run({ plan: known.statement }, undefined))
+      const copy = joinReports(reports, { localBytes: 0, localOps: 0 })
       return { ...nothingStaged, copy, writebacks: known.writebacks }
     }
-    const fault = waveFault(rank, options.waveBytes) ?? checkTensors(given, rank, source, destination)
+    const fault = checkTensors(given, rank, source, destination)
     if (fault !== undefined) return yield* fault
     const plan = opsOf(given)
     const waveBytes = options.waveBytes ?? plan.waveBytes ?? defaultWaveBytes
+    const uncut = waveFault(plan, waveBytes)
+    if (uncut !== undefined) return yield* uncut
     const schedule = wavesOf(plan, waveBytes, (name) => transform?.shouldTransform(name) === true)
     waves = schedule.waves.length
     const sides: Sides = { source, destination, transform }

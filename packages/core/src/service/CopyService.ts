@@ -8,8 +8,9 @@
  * - Without a task id, the n-th send from one rank to another meets the n-th receive there that has none either.
  * - `run` is collective over the service's `ProcessGroup`: ranks with an empty queue call it too. All ranks agree on the
  *   whole batch before any byte moves; a missing partner, unequal shapes or types, an unknown rank, freed storage or a
- *   destination whose elements share memory fails on every rank with an error that names it. A batch equal to the previous one is agreed on by one digest and reuses
- *   the compiled program; addresses are looked up again whenever a storage's generation changed.
+ *   destination whose elements share memory fails on every rank with an error that names it. A batch equal to the
+ *   previous one is agreed on by one digest and reuses the compiled program; addresses are looked up again whenever a
+ *   storage's generation changed.
  * - Operations of a rank with itself are matched by `matchLocalOpsByTaskId` and never reach the driver; they happen while
  *   the others travel. Regions that one run writes must not meet regions that it reads or writes otherwise.
  * - When `run` succeeds, every byte is in place on every rank and sources may be changed or freed. When it fails, every

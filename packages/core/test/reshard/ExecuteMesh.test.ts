@@ -15,6 +15,7 @@ import { arrayOf, type MeshOutcome, poisonByte } from "@tensorferry/testing/plan
 import { isSoak } from "@tensorferry/testing/testLevel"
 import { runCluster } from "@tensorferry/testing/VirtualCluster"
 import * as Arbitrary from "effect/Arbitrary"
+import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import { canonicalJson } from "../../src/base/Digest.ts"
@@ -31,6 +32,7 @@ import { makeUpdateMemory } from "../../src/reshard/UpdateMemory.ts"
 import { TensorEngine } from "../../src/service/TensorEngine.ts"
 import { type Tensor, tensorView } from "../../src/tensor/Tensor.ts"
 import { tensorDict } from "../../src/tensor/TensorDict.ts"
+import { cast } from "../../src/transform/Cast.ts"
 import {
   compact,
   dictOf,
@@ -339,7 +341,7 @@ describe("memory of an update", () => {
           ["4:R", "4@4:S0"],
           ["2x2:P(sum),S0", "4:S1"]
         ] as const) {
-          const options = { transport, bucketBytes: 512 }
+          const options = { transport, bucketBytes: 512, waveBytes: 1024 }
           const reports = yield* updated(specsOf(from, to, tensors), options)
           for (const report of reports) {
             // Two waves of two buckets for each of at most six peers, both ways.
@@ -438,6 +440,36 @@ describe("an update that needs no memory", () => {
           [false, true, true].map((isReused) => [1, 0, 0, isReused])
         )
       }
+    })
+  )
+})
+
+describe("an idle rank that knows an update", () => {
+  it.live("takes part in as many runs as the others need this time", () =>
+    Effect.gen(function* () {
+      const specs = specsOf("1:R", "1@1:R", [{ shape: [64, 4], from: "float32", to: "bfloat16" }])
+      const plans = plansOf(specs, 64, 1)
+      const cluster = { size: plans.length, groupDeadline: Duration.seconds(10) }
+      const waves = yield* runCluster(cluster, (rank) =>
+        Effect.gen(function* () {
+          const plan = plans[rank]!
+          const { sources, targets } = yield* sidesOf(plan)
+          const isIdle = rank === plans.length - 1
+          const [source, destination] = isIdle ? [undefined, undefined] : [dictOf(plan, sources), dictOf(plan, targets)]
+          const transforms = [{ transform: cast({ wireDtype: "float32" }) }, {}]
+          return yield* Effect.forEach(transforms, (chosen) =>
+            Effect.gen(function* () {
+              setBytes(sources, (at) => shardValues(plan, at, 0).bytes)
+              setBytes(targets, () => poisonByte)
+              const options = { waveBytes: 128, ...(isIdle ? {} : chosen) }
+              const report = yield* executeReshardPlan(plan, source, destination, options)
+              assert.strictEqual(judge(outcomeOf(plans), rank, targets), undefined)
+              return report.waves
+            })
+          )
+        })
+      )
+      for (const counts of waves) assert.deepStrictEqual(counts, [1, 4])
     })
   )
 })

@@ -19,6 +19,7 @@ import * as Fiber from "effect/Fiber"
 import * as Scope from "effect/Scope"
 import type { Rank } from "../../src/base/Ids.ts"
 import type { MeshPlan } from "../../src/ir/MeshPlan.ts"
+import { meshOps } from "../../src/planner/MeshOps.ts"
 import { type ExecuteOptions, executeReshardPlan, type ReshardReport } from "../../src/reshard/executeReshardPlan.ts"
 import type { UpdateFailure } from "../../src/reshard/PlanRuns.ts"
 import { TensorEngine, type TensorEngineShape, tensorError } from "../../src/service/TensorEngine.ts"
@@ -179,6 +180,27 @@ describe("plans that do not fit", () => {
           "TransferFailed 0",
           "TransferFailed 0"
         ])
+      }
+    })
+  )
+})
+
+describe("plans that would be cut without end", () => {
+  it.live("are refused, whatever a file states", () =>
+    Effect.gen(function* () {
+      const lowered = plans.map(meshOps)
+      for (const wrong of [{ reductionBytes: Number.MAX_SAFE_INTEGER }, { reductionBytes: 2 ** 40, waveBytes: 1 }]) {
+        const errors = yield* failing((rank, memory) =>
+          executeReshardPlan(
+            rank === 1 ? { ...lowered[1]!, ...wrong } : lowered[rank]!,
+            dictOf(plans[rank]!, memory.sources),
+            dictOf(plans[rank]!, memory.targets)
+          )
+        )
+        assert.deepStrictEqual(
+          errors.map(({ reason }) => `${reason._tag} ${reason.rank}`),
+          [0, 1, 2, 3].map((rank) => (rank === 1 ? "InvalidPlan 1" : "TransferFailed 1"))
+        )
       }
     })
   )
