@@ -16,7 +16,7 @@ import { toFailure } from "../../src/job/JobSpec.ts"
 import { rankJob } from "../../src/job/RankJob.ts"
 import type { Explanation } from "../../src/output/Explanation.ts"
 import { type Ended, endAll, failuresOf, run, runAll, scratch } from "../support/command.ts"
-import { mnist, mnistRules, pattern, writeModel } from "../support/models.ts"
+import { mnist, mnistRules, writeModel } from "../support/models.ts"
 
 afterEach(endAll)
 
@@ -371,8 +371,13 @@ describe("ranks of a job", () => {
   it.live("a rank with other bytes: the rank that gets them finds out", () =>
     Effect.gen(function* () {
       const other = at("other.safetensors")
-      yield* Effect.promise(() => writeModel(other, [{ ...tensors[2], name: "padding" }, tensors[2]]))
-      assert.notDeepEqual(pattern(13, 1), pattern(13, 2))
+      // The same header, so that nothing is noticed before the bytes are compared.
+      const bytes = readFileSync(model)
+      const start = 8 + Number(bytes.readBigUInt64LE())
+      writeFileSync(
+        other,
+        bytes.map((byte, place) => (place < start ? byte : byte ^ 0xff))
+      )
       const exits = yield* runJob("line", "2:S0", "2@2:S0", 4, (rank, spec) =>
         rank === 1 ? { ...spec, checkpoint: other } : spec
       )
