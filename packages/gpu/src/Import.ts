@@ -42,7 +42,7 @@ export interface ImportRequest {
 export interface MemoryImport {
   /**
    * Waits for the event and answers the memory, which is let go with the scope. The scope's end waits until an allocation
-   * that nothing else uses is unmapped, so that the owner may free it then.
+   * that nothing else uses is unmapped, so that the owner may free it then; so does a refusal.
    */
   readonly open: (request: ImportRequest) => Effect.Effect<Storage, TensorError, Scope.Scope>
   /** Allocations that are mapped at present. */
@@ -171,7 +171,10 @@ const ofGpu = (gpu: Gpu): MemoryImport => {
       Effect.andThen(
         request.event === undefined ? Effect.void : awaitEvent(request.event, request.deadline ?? "60 seconds"),
         Effect.acquireRelease(
-          Effect.suspend(() => Effect.fromResult(take(request))),
+          Effect.tapError(
+            Effect.suspend(() => Effect.fromResult(take(request))),
+            () => closed
+          ),
           letGo
         )
       ),

@@ -115,6 +115,8 @@ describe("memory of other processes", () => {
         ] as const) {
           const error = yield* Effect.flip(imports.open({ handle, byteOffset, byteLength }))
           assert.strictEqual(error.reason._tag, "InvalidRequest", error.message)
+          // What was mapped to look at its length is not mapped any more.
+          assert.strictEqual(simulator.report().live.importedMemory, 0)
         }
         const short = yield* Effect.flip(imports.open({ handle: handle.subarray(1), byteOffset: 0, byteLength: 1 }))
         assert.isNotEmpty(short.reason.remedy)
