@@ -24,7 +24,6 @@ const packages: Readonly<Record<string, Room>> = {
       base: 0,
       tensor: 1,
       layout: 2,
-      checkpoint: 2,
       ir: 3,
       planner: 4,
       service: 5,
@@ -40,7 +39,7 @@ const packages: Readonly<Record<string, Room>> = {
     }
   },
   native: { rank: 1, folders: { driver: 0 } },
-  model: { rank: 1 },
+  model: { rank: 1, folders: { checkpoint: 0 } },
   gpu: { rank: 2 },
   testing: { rank: 2, folders: { conformance: 0, lies: 0, transfers: 0, planning: 1 } },
   "backend-torch-copy": { rank: 3, folders: { tcp: 0 } },

@@ -23,7 +23,6 @@ export const mergedFolder = path.join(core, "dist/merged")
 export const mergedFiles: Readonly<Record<string, ReadonlyArray<string>>> = {
   base: ["base", "tensor"],
   layout: ["layout"],
-  checkpoint: ["checkpoint"],
   ir: ["ir"],
   planner: ["planner"],
   copy: ["service", "group", "copy"],

@@ -9,7 +9,7 @@ import * as path from "node:path"
 import type { DType } from "@tensorferry/core/base/DType"
 import { byteLengthOf } from "@tensorferry/core/base/DType"
 import { elementCount, type Shape } from "@tensorferry/core/base/Region"
-import { writeSafetensors } from "@tensorferry/core/checkpoint/SafetensorsWriter"
+import { writeSafetensors } from "@tensorferry/model/checkpoint/SafetensorsWriter"
 import * as Effect from "effect/Effect"
 
 const layers = 4

@@ -34,9 +34,6 @@ export type { Part, Rank, TaskId } from "./base/Ids.ts"
 export * as Region from "./base/Region.ts"
 
 // Checkpoints.
-export * as CheckpointIndex from "./checkpoint/CheckpointIndex.ts"
-export * as CheckpointWriter from "./checkpoint/CheckpointWriter.ts"
-export * as Safetensors from "./checkpoint/Safetensors.ts"
 export { type CopyServiceOptions, copyServiceLayer } from "./copy/CopyServiceLayer.ts"
 export { matchLocalOpsByTaskId } from "./copy/matchLocalOps.ts"
 export * as ProcessGroupEnvironment from "./group/ProcessGroupEnvironment.ts"

@@ -19,14 +19,14 @@ import {
   regionShape,
   Shape
 } from "@tensorferry/core/base/Region"
-import type { CheckpointError } from "@tensorferry/core/checkpoint/CheckpointError"
-import { readSmallFile } from "@tensorferry/core/checkpoint/FileAccess"
 import { ParallelConfig } from "@tensorferry/core/layout/ModelLayout"
 import { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
 import { coverageFault } from "@tensorferry/core/planner/Coverage"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
+import type { CheckpointError } from "./checkpoint/CheckpointError.ts"
+import { readSmallFile } from "./checkpoint/FileAccess.ts"
 import { type ModelError, modelError } from "./ModelError.ts"
 
 /** The file that makes a folder a resharded checkpoint. */

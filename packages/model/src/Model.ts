@@ -4,11 +4,11 @@
  * read it.
  */
 import type { Region, Shape } from "@tensorferry/core/base/Region"
-import type { CheckpointError } from "@tensorferry/core/checkpoint/CheckpointError"
-import type { SeenFiles } from "@tensorferry/core/checkpoint/FileCache"
 import type { ModelTensor, ParallelConfig, Piece } from "@tensorferry/core/layout/ModelLayout"
 import type { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
 import type * as Effect from "effect/Effect"
+import type { CheckpointError } from "./checkpoint/CheckpointError.ts"
+import type { SeenFiles } from "./checkpoint/FileCache.ts"
 import type { ModelError } from "./ModelError.ts"
 import type { ModelConfig } from "./ModelFamilies.ts"
 

@@ -16,14 +16,14 @@ import {
   regionShape,
   type Shape
 } from "@tensorferry/core/base/Region"
-import type { CheckpointError } from "@tensorferry/core/checkpoint/CheckpointError"
-import { makeFileCache } from "@tensorferry/core/checkpoint/FileCache"
-import { regionRuns } from "@tensorferry/core/checkpoint/RegionRuns"
 import type { Piece } from "@tensorferry/core/layout/ModelLayout"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
 import { boundedRegions } from "./BoundedRegions.ts"
+import type { CheckpointError } from "./checkpoint/CheckpointError.ts"
+import { makeFileCache } from "./checkpoint/FileCache.ts"
+import { regionRuns } from "./checkpoint/RegionRuns.ts"
 import { checkShardFile, type Manifest, type ShardTensor } from "./Manifest.ts"
 import type { Model } from "./Model.ts"
 import { type ModelError, modelError } from "./ModelError.ts"

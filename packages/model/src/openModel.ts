@@ -4,10 +4,10 @@
  */
 import { stat } from "node:fs/promises"
 import * as path from "node:path"
-import type { CheckpointError } from "@tensorferry/core/checkpoint/CheckpointError"
-import { openCheckpoint } from "@tensorferry/core/checkpoint/CheckpointIndex"
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
+import type { CheckpointError } from "./checkpoint/CheckpointError.ts"
+import { openCheckpoint } from "./checkpoint/CheckpointIndex.ts"
 import { manifestFileName, readManifest } from "./Manifest.ts"
 import type { Model } from "./Model.ts"
 import type { ModelError } from "./ModelError.ts"

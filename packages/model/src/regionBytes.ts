@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Copies between a region of a dense row-major array and bytes that hold just that region. */
-import type { RegionRuns } from "@tensorferry/core/checkpoint/RegionRuns"
+import type { RegionRuns } from "./checkpoint/RegionRuns.ts"
 
 /** The region's own bytes where it is one run of the array, else undefined. */
 export const asOneRun = (runs: RegionRuns, array: Uint8Array): Uint8Array | undefined => {

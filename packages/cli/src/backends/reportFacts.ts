@@ -3,7 +3,7 @@
 import * as os from "node:os"
 import { type BackendDescriptor, backendApiVersion } from "@tensorferry/core/backend/BackendDescriptor"
 import { findManifest, loadBackendPackage } from "@tensorferry/core/backend/BackendLoader"
-import { readSmallFile } from "@tensorferry/core/checkpoint/FileAccess"
+import { readSmallFile } from "@tensorferry/model/checkpoint/FileAccess"
 import type { ConformanceReport } from "@tensorferry/testing"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"

@@ -2,7 +2,7 @@
 /** `tensorferry report`: a record of a run as one page that any browser shows. */
 import { writeFile } from "node:fs/promises"
 import * as path from "node:path"
-import { systemCall } from "@tensorferry/core/checkpoint/FileAccess"
+import { systemCall } from "@tensorferry/model/checkpoint/FileAccess"
 import * as Argument from "effect/cli/Argument"
 import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"

@@ -4,8 +4,8 @@
  * of the manifest, or of the model family that config.json names.
  */
 import * as path from "node:path"
-import { readSmallFile } from "@tensorferry/core/checkpoint/FileAccess"
 import { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
+import { readSmallFile } from "@tensorferry/model/checkpoint/FileAccess"
 import type { Model } from "@tensorferry/model/Model"
 import { type ModelError, modelError } from "@tensorferry/model/ModelError"
 import { findPreset, type KvHeads, ModelConfig, presetNames } from "@tensorferry/model/ModelFamilies"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Reads small files of YAML or JSON whose content a schema describes. */
-import { readSmallFile } from "@tensorferry/core/checkpoint/FileAccess"
+import { readSmallFile } from "@tensorferry/model/checkpoint/FileAccess"
 import type { ModelError } from "@tensorferry/model/ModelError"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"

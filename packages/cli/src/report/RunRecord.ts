@@ -5,8 +5,9 @@
  * Contract: bytes are payload bytes, times seconds. Phases begin with the earliest one of any rank. A record holds names
  * from checkpoints and machines as they are; whoever shows one escapes them.
  */
-import { readSmallFile } from "@tensorferry/core/checkpoint/FileAccess"
+
 import { CopyReport } from "@tensorferry/core/service/CopyService"
+import { readSmallFile } from "@tensorferry/model/checkpoint/FileAccess"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"

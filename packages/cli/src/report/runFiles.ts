@@ -2,10 +2,10 @@
 /** Writes what a run of `reshard` was asked to leave behind: its trace, its record. */
 import { access, constants, stat, writeFile } from "node:fs/promises"
 import * as path from "node:path"
-import { systemCall } from "@tensorferry/core/checkpoint/FileAccess"
 import { formatMeshLayout } from "@tensorferry/core/layout/MeshText"
 import { formatParallelConfig } from "@tensorferry/core/layout/ModelLayout"
 import { traceDocument } from "@tensorferry/core/trace/TraceDocument"
+import { systemCall } from "@tensorferry/model/checkpoint/FileAccess"
 import { modelError } from "@tensorferry/model/ModelError"
 import * as Effect from "effect/Effect"
 import { type AnyJobSpec, isMeshJob, type RankReport } from "../job/JobSpec.ts"

@@ -3,7 +3,7 @@
 import { writeFileSync } from "node:fs"
 import { join } from "node:path"
 import { assert, describe, it } from "@effect/vitest"
-import { writeSafetensors } from "@tensorferry/core/checkpoint/SafetensorsWriter"
+import { writeSafetensors } from "@tensorferry/model/checkpoint/SafetensorsWriter"
 import { distanceOf } from "@tensorferry/model/compareValues"
 import { parseTransform } from "@tensorferry/model/conversion"
 import * as Effect from "effect/Effect"

@@ -5,9 +5,9 @@
  */
 import { readFileSync, writeFileSync } from "node:fs"
 import { dirname, join } from "node:path"
-import { CheckpointError } from "@tensorferry/core/checkpoint/CheckpointError"
 import { LayoutError, modelLayout } from "@tensorferry/core/layout/ModelLayout"
 import { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
+import { CheckpointError } from "@tensorferry/model/checkpoint/CheckpointError"
 import { encodeManifest, readManifest } from "@tensorferry/model/Manifest"
 import { ModelError } from "@tensorferry/model/ModelError"
 import { findPreset } from "@tensorferry/model/ModelFamilies"

@@ -6,7 +6,7 @@ import { fileURLToPath } from "node:url"
 import { assert } from "@effect/vitest"
 import { byteLengthOf, type DType } from "@tensorferry/core/base/DType"
 import { elementCount, fullRegion, type Shape } from "@tensorferry/core/base/Region"
-import { writeSafetensors } from "@tensorferry/core/checkpoint/SafetensorsWriter"
+import { writeSafetensors } from "@tensorferry/model/checkpoint/SafetensorsWriter"
 import { openModel } from "@tensorferry/model/openModel"
 import * as Effect from "effect/Effect"
 

@@ -5,7 +5,7 @@ import { writeFileSync } from "node:fs"
 import { join } from "node:path"
 import { byteLengthOf, type DType } from "@tensorferry/core/base/DType"
 import { elementCount, fullRegion, type Region, regionShape, type Shape } from "@tensorferry/core/base/Region"
-import { writeSafetensors } from "@tensorferry/core/checkpoint/SafetensorsWriter"
+import { writeSafetensors } from "@tensorferry/model/checkpoint/SafetensorsWriter"
 import * as Effect from "effect/Effect"
 
 /** A manifest as JSON that a test may change in any way. */

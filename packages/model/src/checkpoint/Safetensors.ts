@@ -6,11 +6,8 @@
  * blocks of a few MiB. A file whose size changes while it is open is refused, not read past its end.
  */
 import { createHash } from "node:crypto"
-import * as Effect from "effect/Effect"
-import * as Result from "effect/Result"
-import type * as Scope from "effect/Scope"
-import { type Digest, digestOf } from "../base/Digest.ts"
-import { bitsOf, byteLengthOf } from "../base/DType.ts"
+import { type Digest, digestOf } from "@tensorferry/core/base/Digest"
+import { bitsOf, byteLengthOf } from "@tensorferry/core/base/DType"
 import {
   elementCount,
   formatRegion,
@@ -19,7 +16,10 @@ import {
   isInside,
   type Region,
   regionShape
-} from "../base/Region.ts"
+} from "@tensorferry/core/base/Region"
+import * as Effect from "effect/Effect"
+import * as Result from "effect/Result"
+import type * as Scope from "effect/Scope"
 import { type CheckpointError, checkpointError } from "./CheckpointError.ts"
 import { checkUnchanged, type OpenFile, openForReading, readFully } from "./FileAccess.ts"
 import { type RegionRuns, regionRuns } from "./RegionRuns.ts"

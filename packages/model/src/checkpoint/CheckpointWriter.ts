@@ -7,10 +7,10 @@
  */
 import { mkdir, readdir } from "node:fs/promises"
 import { join } from "node:path"
+import { byteLengthOf } from "@tensorferry/core/base/DType"
+import { elementCount } from "@tensorferry/core/base/Region"
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
-import { byteLengthOf } from "../base/DType.ts"
-import { elementCount } from "../base/Region.ts"
 import { type CheckpointError, checkpointError } from "./CheckpointError.ts"
 import { indexFileName, singleFileName } from "./CheckpointIndex.ts"
 import { systemCall, writeFully } from "./FileAccess.ts"

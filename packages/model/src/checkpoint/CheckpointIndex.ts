@@ -7,10 +7,10 @@
  */
 import { readdir, stat } from "node:fs/promises"
 import { basename, dirname, join } from "node:path"
+import type { Region } from "@tensorferry/core/base/Region"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
-import type { Region } from "../base/Region.ts"
 import { type CheckpointError, type CheckpointReason, checkpointError } from "./CheckpointError.ts"
 import { readSmallFile, systemCall } from "./FileAccess.ts"
 import { type FileCache, makeFileCache, type SeenFiles } from "./FileCache.ts"

@@ -8,12 +8,7 @@ import { open, symlink, truncate } from "node:fs/promises"
 import { join } from "node:path"
 import { fileURLToPath } from "node:url"
 import { assert, describe, it } from "@effect/vitest"
-import { bytePattern as pattern } from "@tensorferry/testing/bytePattern"
-import * as Arbitrary from "effect/Arbitrary"
-import * as Effect from "effect/Effect"
-import * as Result from "effect/Result"
-import * as Schema from "effect/Schema"
-import { bitsOf, byteLengthOf, type DType } from "../../src/base/DType.ts"
+import { bitsOf, byteLengthOf, type DType } from "@tensorferry/core/base/DType"
 import {
   elementCount,
   type Interval,
@@ -21,7 +16,12 @@ import {
   regionShape,
   rowMajorStrides,
   type Shape
-} from "../../src/base/Region.ts"
+} from "@tensorferry/core/base/Region"
+import { bytePattern as pattern } from "@tensorferry/testing/bytePattern"
+import * as Arbitrary from "effect/Arbitrary"
+import * as Effect from "effect/Effect"
+import * as Result from "effect/Result"
+import * as Schema from "effect/Schema"
 import { regionRuns } from "../../src/checkpoint/RegionRuns.ts"
 import { openSafetensors, readTensor } from "../../src/checkpoint/Safetensors.ts"
 import { expectReason, image, put, scratchFolder } from "./checkpointSupport.ts"

@@ -2,8 +2,9 @@
 /**
  * The one error of reading and writing checkpoints. Every reason names the file, and the tensor where there is one.
  */
+
+import { ReasonError, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
 import * as Schema from "effect/Schema"
-import { ReasonError, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
 
 /** What is wrong with a file, with the index of files, or with a request to read or write them. */
 export const CheckpointReason = Schema.Union([

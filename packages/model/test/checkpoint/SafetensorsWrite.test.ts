@@ -7,6 +7,11 @@ import { mkdir, readFile, stat } from "node:fs/promises"
 import { join } from "node:path"
 import { fileURLToPath } from "node:url"
 import { assert, describe, it } from "@effect/vitest"
+import { bitsOf, byteLengthOf, DType, isSubByte } from "@tensorferry/core/base/DType"
+import { elementCount, type Shape } from "@tensorferry/core/base/Region"
+import { cpu } from "@tensorferry/core/tensor/Device"
+import { makeStorage } from "@tensorferry/core/tensor/Storage"
+import { type Tensor, tensorView, transposeTensor } from "@tensorferry/core/tensor/Tensor"
 import { bytePattern as pattern } from "@tensorferry/testing/bytePattern"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Deferred from "effect/Deferred"
@@ -15,8 +20,6 @@ import * as Fiber from "effect/Fiber"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
-import { bitsOf, byteLengthOf, DType, isSubByte } from "../../src/base/DType.ts"
-import { elementCount, type Shape } from "../../src/base/Region.ts"
 import { openSafetensors, readTensor } from "../../src/checkpoint/Safetensors.ts"
 import {
   stageSafetensors,
@@ -24,9 +27,6 @@ import {
   tensorSource,
   writeSafetensors
 } from "../../src/checkpoint/SafetensorsWriter.ts"
-import { cpu } from "../../src/tensor/Device.ts"
-import { makeStorage } from "../../src/tensor/Storage.ts"
-import { type Tensor, tensorView, transposeTensor } from "../../src/tensor/Tensor.ts"
 import { expectReason, list, put, scratchFolder } from "./checkpointSupport.ts"
 
 const bytesOf = (tensor: { readonly dtype: DType; readonly shape: Shape }) =>

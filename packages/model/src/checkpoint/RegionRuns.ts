@@ -5,7 +5,7 @@
  *
  * Invariant: all runs have one length, none touches the next, and their bytes in order are the dense region.
  */
-import * as Result from "effect/Result"
+
 import {
   elementCount,
   formatRegion,
@@ -15,7 +15,8 @@ import {
   type Region,
   rowMajorStrides,
   type Shape
-} from "../base/Region.ts"
+} from "@tensorferry/core/base/Region"
+import * as Result from "effect/Result"
 
 /** A position among the runs. */
 export interface RunWalk {

@@ -6,9 +6,17 @@
  * ranges cover the data section without gap or overlap, and no number in it exceeds 2^53 or the size of the file. So no
  * later code needs to check an offset. Nothing is allocated by what a header claims, only by what the file has.
  */
+
+import {
+  bitsOf,
+  byteLengthOf,
+  type DType,
+  dtypes,
+  fromSafetensorsName,
+  safetensorsNameOf
+} from "@tensorferry/core/base/DType"
+import { dimensionLimit, elementCount, formatShape, isRepresentable, type Shape } from "@tensorferry/core/base/Region"
 import * as Result from "effect/Result"
-import { bitsOf, byteLengthOf, type DType, dtypes, fromSafetensorsName, safetensorsNameOf } from "../base/DType.ts"
-import { dimensionLimit, elementCount, formatShape, isRepresentable, type Shape } from "../base/Region.ts"
 import { type CheckpointError, checkpointError } from "./CheckpointError.ts"
 import { decodeUtf8, isJsonArray, isJsonObject, type Json, naturalOf, parseJson } from "./StrictJson.ts"
 
