@@ -114,7 +114,8 @@ const Capabilities = Schema.Struct({
       requiresProcessGroupBarrier: Schema.Boolean,
       requiresTaskId: Schema.Boolean,
       deviceFamilies: Schema.Array(Schema.NonEmptyString),
-      maxMessageBytes: Schema.Finite.check(Schema.isGreaterThan(0))
+      maxMessageBytes: Schema.Finite.check(Schema.isGreaterThan(0)),
+      pairwise: Schema.optionalKey(Schema.Boolean)
     })
   ),
   replayTransfer: Schema.optionalKey(Schema.Boolean)

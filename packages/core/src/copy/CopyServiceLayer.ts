@@ -8,6 +8,7 @@
  */
 
 import { availableParallelism } from "node:os"
+import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -18,13 +19,13 @@ import type { CopyDriver } from "../service/CopyDriver.ts"
 import { CopyService, type CopyServiceShape, type SubmitOptions } from "../service/CopyService.ts"
 import { ProcessGroup } from "../service/ProcessGroup.ts"
 import { TensorEngine } from "../service/TensorEngine.ts"
-import { makeAlarm } from "./internal/alarm.ts"
+import { makeAnswers } from "./internal/answers.ts"
 import { buildDriver } from "./internal/driver.ts"
-import { makeMachine } from "./internal/machine.ts"
 import type { CopyParts } from "./internal/parts.ts"
 import { makeQueue } from "./internal/queue.ts"
 import { makeRounds } from "./internal/rounds.ts"
-import { makeRun } from "./internal/run.ts"
+import { makeRunner } from "./internal/run.ts"
+import { makeSignals } from "./internal/signals.ts"
 import { makeCopyTelemetry } from "./internal/telemetry.ts"
 import { makeDriverCalls } from "./internal/transfer.ts"
 
@@ -39,6 +40,11 @@ export interface CopyServiceOptions {
    * arrive; this uses one core. 100 ms by default where the host has four cores for every rank of the group, else zero.
    */
   readonly busyPoll?: Duration.Duration
+  /**
+   * Whether all ranks agree on every run, or only on what is new; "new" by default, where the driver can do it. Give the same
+   * on every rank.
+   */
+  readonly agreement?: "always" | "new"
 }
 
 const defaultStagingBytes = 64 * 1024 * 1024
@@ -53,10 +59,12 @@ const make = <E>(
   options: CopyServiceOptions
 ): Effect.Effect<CopyServiceShape, E, ProcessGroup | TensorEngine | Scope.Scope> =>
   Effect.gen(function* () {
-    const group = yield* ProcessGroup
+    const job = yield* ProcessGroup
+    // A lane of its own: a rank takes part in runs that others agree on while its program does something else.
+    const group = yield* job.lane("copy")
     const engine = yield* TensorEngine
     const scope = yield* Effect.scope
-    const environment = yield* Effect.context<ProcessGroup | TensorEngine>()
+    const environment = Context.add(yield* Effect.context<ProcessGroup | TensorEngine>(), ProcessGroup, group)
     const { rank } = group
     const stagingBytes = options.stagingBytes ?? defaultStagingBytes
     const busyPollMillis =
@@ -69,10 +77,10 @@ const make = <E>(
     const { driver } = live
     const { name: backend, capabilities } = driver
     const telemetry = makeCopyTelemetry(backend, rank)
-    const alarm = yield* makeAlarm(group)
+    const signals = yield* makeSignals(group)
     const parts: CopyParts = {
       group,
-      alarm,
+      signals,
       engine,
       scope,
       backend,
@@ -80,28 +88,33 @@ const make = <E>(
       capabilities,
       stagingBytes,
       telemetry,
+      isPairwise: options.agreement !== "always" && capabilities.pairwise === true,
       rounds: makeRounds(engine, driver, stagingBytes),
-      calls: makeDriverCalls(backend, group, alarm, options.deadline ?? group.deadline)
+      calls: makeDriverCalls(backend, group, options.deadline ?? group.deadline)
     }
     const queue = makeQueue()
-    const machine = makeMachine(parts, live)
-    const runBatch = makeRun(parts, machine, driver, build)
+    const runner = makeRunner(parts, live, build)
+    const { machine } = runner
+    const answers = yield* makeAnswers(parts, runner)
 
-    const begin = Effect.map(machine.begin, () => ({ stopPolling: busyPoll(busyPollMillis), taken: queue.take() }))
+    const begin = Effect.andThen(answers.ended, machine.begin)
     const run: CopyServiceShape["run"] = (runOptions = {}) =>
-      Effect.acquireUseRelease(
-        begin,
-        ({ taken }) => telemetry.run(runBatch(taken, runOptions), () => ({ ops: taken.length })),
-        ({ stopPolling }, exit) => {
-          const left = Exit.hasInterrupts(exit) ? machine.on({ _tag: "Interrupted" }) : Effect.void
-          return Effect.andThen(
-            left,
-            Effect.suspend(() => {
-              stopPolling()
-              return machine.on({ _tag: "Ended" })
-            })
-          )
-        }
+      Effect.andThen(
+        answers.ended,
+        Effect.acquireUseRelease(
+          Effect.map(begin, () => ({ stopPolling: busyPoll(busyPollMillis), taken: queue.take() })),
+          ({ taken }) => telemetry.run(runner.run(taken, runOptions), () => ({ ops: taken.length })),
+          ({ stopPolling }, exit) => {
+            const left = Exit.hasInterrupts(exit) ? machine.on({ _tag: "Interrupted" }) : Effect.void
+            return Effect.andThen(
+              left,
+              Effect.suspend(() => {
+                stopPolling()
+                return Effect.andThen(machine.on({ _tag: "Ended" }), answers.look)
+              })
+            )
+          }
+        )
       )
 
     return CopyService.of({

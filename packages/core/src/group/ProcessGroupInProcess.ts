@@ -13,10 +13,10 @@ import type * as EffectScope from "effect/Scope"
 import type { Rank } from "../base/Ids.ts"
 import { ProcessGroup, type ProcessGroupShape } from "../service/ProcessGroup.ts"
 import { monotonicMillis } from "../service/RunningTime.ts"
-import { makeAlerts } from "./internal/alerts.ts"
 import { makeCalls } from "./internal/calls.ts"
 import { type Endpoint, makeGroup } from "./internal/group.ts"
 import { type Delivery, makeHub } from "./internal/hub.ts"
+import { makeInbox } from "./internal/inbox.ts"
 
 /** Options of a group of fibers. */
 export interface InProcessOptions {
@@ -38,7 +38,7 @@ export const makeInProcessGroups = Effect.fnUntraced(function* (
   const deadline = options.deadline ?? Duration.seconds(60)
   const hub = makeHub({ deadlineMillis: Duration.toMillis(deadline) })
   const calls = makeCalls()
-  const alerts = Array.from({ length: size }, makeAlerts)
+  const inboxes = Array.from({ length: size }, makeInbox)
 
   const dispatch = (deliveries: ReadonlyArray<Delivery>): void => {
     for (const { call, result } of deliveries) {
@@ -63,23 +63,25 @@ export const makeInProcessGroups = Effect.fnUntraced(function* (
     rank,
     size,
     deadline,
-    exchange: (members, label, payload) =>
+    exchange: (circle, label, payload) =>
       Effect.flatMap(monotonicMillis, (now) =>
         Effect.raceFirst(
-          calls.make(label, (call) => dispatch(hub.arrive({ rank, call, members, label, payload }, now))),
+          calls.make(label, (call) => dispatch(hub.arrive({ rank, call, circle, label, payload }, now))),
           watch
         )
       ),
     reportProgress: Effect.map(monotonicMillis, (now) => hub.progress(rank, now)),
-    alert: (members) =>
-      Effect.sync(() => {
-        for (const member of members) if (member !== rank) alerts[member]!.add(members, rank)
-      }),
-    alerts: (members) => alerts[rank]!.of(members)
+    post: (circle, to, payload) => {
+      for (const member of to) inboxes[member]!.put(circle, rank, new Uint8Array(payload))
+    },
+    listen: inboxes[rank]!.listen
   })
 
   const leave = (rank: Rank, kind: "left" | "lost", detail: string) =>
-    Effect.sync(() => dispatch(hub.leave(rank, { kind, detail })))
+    Effect.sync(() => {
+      dispatch(hub.leave(rank, { kind, detail }))
+      for (const [member, inbox] of inboxes.entries()) if (member !== rank) inbox.lose(rank)
+    })
 
   const groups = Array.from({ length: size }, (_, rank) => ({
     ...makeGroup(endpointOf(rank)),

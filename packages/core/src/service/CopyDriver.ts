@@ -65,6 +65,12 @@ export interface CopyDriverCapabilities {
   readonly deviceFamilies: ReadonlyArray<string>
   /** Most bytes in one message; the service cuts longer ones. */
   readonly maxMessageBytes: number
+  /**
+   * `start` needs no rank but the peers of the program, which may begin earlier or later or not at all, and uses no
+   * collective; after `cancel` the driver and its programs work as before. Then known batches are repeated by those ranks
+   * alone that exchange something, and peers are done only after the service has them meet in pairs. False by default.
+   */
+  readonly pairwise?: boolean
 }
 
 /** Which way bytes go to or come from a peer, and why that way. */

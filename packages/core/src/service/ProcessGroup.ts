@@ -10,11 +10,13 @@
  *   the work in `keepAlive`. A broken connection fails every wait for that rank at once.
  * - A rank that failed or left stays gone: later collectives that include it fail at once. Subgroups without it go on.
  * - `subgroup` is a renumbering, not a collective; only its members take part in its collectives.
+ * - Posts are for what concerns few: they pass by the collectives, and cost the same in a group of any size.
  */
 import * as Context from "effect/Context"
 import type * as Duration from "effect/Duration"
 import type * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
+import type { Scope } from "effect/Scope"
 import type { Rank } from "../base/Ids.ts"
 import { ReasonError, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
 
@@ -73,10 +75,25 @@ export interface ProcessGroupShape {
   readonly reportProgress: Effect.Effect<void>
   /** Reports progress while the effect runs. For work that cannot report by itself. */
   readonly keepAlive: <A, E, R>(effect: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
-  /** Reports to the other members, wherever they are, that this one does not go on with what they do together. */
-  readonly alert: Effect.Effect<void>
-  /** Members that have alerted this one, in order. An alert is here before the end of any later collective of its sender. */
-  readonly alerts: Effect.Effect<ReadonlyArray<Rank>>
+  /**
+   * The same members, whose collectives and posts in this lane are in an order of their own. Every member opens lanes of one
+   * name in the same order; the scope closes the lane on this member only.
+   */
+  readonly lane: (name: string) => Effect.Effect<ProcessGroupShape, never, Scope>
+  /**
+   * Sends a few bytes, at most 4096, to these members; this one passes itself over. A post is there before the end of any
+   * later collective of its sender. One that cannot be delivered is dropped.
+   */
+  readonly post: (to: ReadonlyArray<Rank>, payload: Uint8Array) => Effect.Effect<void>
+  /** Gets the posts of this group or lane from now on, and some from before, until the scope ends. */
+  readonly listen: (listener: PostListener) => Effect.Effect<void, never, Scope>
+}
+
+/** Who gets the posts of a group, as they arrive. Both are called at once and must not fail. */
+export interface PostListener {
+  readonly post: (from: Rank, payload: Uint8Array) => void
+  /** A member failed or left; once for each. */
+  readonly gone: (rank: Rank) => void
 }
 
 export class ProcessGroup extends Context.Service<ProcessGroup, ProcessGroupShape>()(

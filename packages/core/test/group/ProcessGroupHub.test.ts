@@ -15,7 +15,7 @@ const tagOf = (delivery: Delivery) => failureOf(delivery)?.reason._tag
 const arrival = (rank: number, label = "a", members: ReadonlyArray<number> = [0, 1, 2], call = rank) => ({
   rank,
   call,
-  members,
+  circle: { members, lane: "" },
   label,
   payload: bytes(rank)
 })
@@ -203,7 +203,10 @@ describe("collective hub", () => {
         const rank = ready[(picks[step % Math.max(1, picks.length)] ?? step) % ready.length]!
         const call = position[rank]!++
         blocked.add(rank)
-        for (const delivery of hub.arrive({ ...programs[rank]![call]!, call }, step)) {
+        for (const delivery of hub.arrive(
+          { ...programs[rank]![call]!, call, circle: { members: programs[rank]![call]!.members, lane: "" } },
+          step
+        )) {
           assert.isTrue(blocked.delete(delivery.rank), "one delivery per call")
           assert.strictEqual(delivery.call, position[delivery.rank]! - 1)
           received[delivery.rank]!.push(Result.getOrThrow(delivery.result))

@@ -337,7 +337,7 @@ describe("TCP rendezvous", () => {
 
   it("treats a member that breaks the protocol as lost", async () => {
     const arrival = (members: ReadonlyArray<number>) =>
-      encodeArrive({ call: 1, members, label: 'barrier "x"', payload: new Uint8Array(0) })
+      encodeArrive({ call: 1, circle: { members, lane: "" }, label: 'barrier "x"', payload: new Uint8Array(0) })
     const breaches: ReadonlyArray<readonly [number, ReadonlyArray<Uint8Array>]> = [
       [frameType.arrive, [new Uint8Array(7)]],
       [frameType.arrive, arrival([0, 0, 1])],

@@ -59,7 +59,12 @@ describe("collective wire", () => {
 
   it("carries bodies both ways", () => {
     const payload = Uint8Array.of(1, 2, 3)
-    const arrival = { call: 2 ** 32 - 1, members: [4, 0, 2], label: 'allGather "größe"', payload }
+    const arrival = {
+      call: 2 ** 32 - 1,
+      circle: { members: [4, 0, 2], lane: "/größe 1" },
+      label: 'allGather "größe"',
+      payload
+    }
     assert.deepStrictEqual(Result.getOrThrow(makeArriveReader(2, 5)(join(encodeArrive(arrival)))), arrival)
     const refused = { ...arrival, payload: { refusal: "too long" } }
     assert.deepStrictEqual(Result.getOrThrow(makeArriveReader(2, 5)(join(encodeArrive(refused)))), refused)
@@ -74,8 +79,8 @@ describe("collective wire", () => {
     const read = makeArriveReader(1, 4)
     const listOf = (...members: ReadonlyArray<number>) =>
       Result.map(
-        read(join(encodeArrive({ call: 1, members, label: "x", payload: new Uint8Array(1) }))),
-        (body) => body.members
+        read(join(encodeArrive({ call: 1, circle: { members, lane: "" }, label: "x", payload: new Uint8Array(1) }))),
+        (body) => body.circle.members
       )
     const first = Result.getOrThrow(listOf(0, 1))
     assert.strictEqual(Result.getOrThrow(listOf(0, 1)), first)
@@ -87,7 +92,12 @@ describe("collective wire", () => {
 
   it("refuses a label and a refusal that are too long for people, before it makes text of them", () => {
     const read = makeArriveReader(0, 2)
-    const arrival = { call: 1, members: [0, 1], label: "x".repeat(8192), payload: new Uint8Array(9000) }
+    const arrival = {
+      call: 1,
+      circle: { members: [0, 1], lane: "" },
+      label: "x".repeat(8192),
+      payload: new Uint8Array(9000)
+    }
     assert.isTrue(Result.isSuccess(read(join(encodeArrive(arrival)))))
     assert.isTrue(Result.isFailure(read(join(encodeArrive({ ...arrival, label: "x".repeat(8193) })))))
     const refusal = "x".repeat(8193)
@@ -98,12 +108,14 @@ describe("collective wire", () => {
     "answers noise, cut bodies and changed bytes without throwing",
     { noise: listOf(255, 80), cut: upTo(200), flip: upTo(60) },
     ({ noise, cut, flip }) => {
-      const arrival = join(encodeArrive({ call: 1, members: [0, 1, 2], label: "x", payload: new Uint8Array(5) }))
+      const arrival = join(
+        encodeArrive({ call: 1, circle: { members: [0, 1, 2], lane: "x" }, label: "x", payload: new Uint8Array(5) })
+      )
       const changed = arrival.map((byte, at) => (at === flip ? byte ^ 0xff : byte))
       const result = join(encodeResult(1, [new Uint8Array(3), new Uint8Array(9)]))
       for (const bytes of [Uint8Array.from(noise), arrival.slice(0, cut), changed, result.slice(0, cut)]) {
         const decoded = makeArriveReader(1, 3)(bytes)
-        if (Result.isSuccess(decoded)) assert.include([...decoded.success.members], 1)
+        if (Result.isSuccess(decoded)) assert.include([...decoded.success.circle.members], 1)
         decodeResult(bytes)
         decodeFailure(bytes)
         hello.decode(bytes)

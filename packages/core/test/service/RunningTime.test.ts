@@ -11,7 +11,6 @@ import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Option from "effect/Option"
 import * as TestClock from "effect/testing/TestClock"
-import { makeAlarm } from "../../src/copy/internal/alarm.ts"
 import { makeDriverCalls } from "../../src/copy/internal/transfer.ts"
 import { makeSingle } from "../../src/group/ProcessGroupInProcess.ts"
 import type { CopyDriverShape } from "../../src/service/CopyDriver.ts"
@@ -83,7 +82,7 @@ describe("running time", () => {
               })
           } as unknown as CopyDriverShape
           const group = yield* makeSingle()
-          const calls = makeDriverCalls("slow", group, yield* makeAlarm(group), Duration.seconds(30))
+          const calls = makeDriverCalls("slow", group, Duration.seconds(30))
           const round = { program, pack: [], unpack: [], receivedBytes: 0 }
           const moved = calls.transfer(driver, round, () => Effect.void)
           assert.deepStrictEqual(yield* Effect.provideService(moved, Clock.Clock, yield* jumping(which)), [])

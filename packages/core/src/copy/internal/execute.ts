@@ -43,7 +43,7 @@ export const execute = Effect.fnUntraced(function* (
       ? Effect.void
       : Effect.mapError(group.keepAlive(engine.copy(moves)), (error) => fromTensorError(rank, op, error))
   const local = yield* localMovesOf(machine, batch)
-  const { runs } = machine.state()
+  const { run } = machine.state().place
 
   const within = Effect.gen(function* () {
     if (local.length > 0) {
@@ -73,7 +73,7 @@ export const execute = Effect.fnUntraced(function* (
       return noteInPhase("peer", () => peerNotes(round.program, taken))
     })
     return telemetry.phase(times, "transfer", moving, () => ({
-      run: runs,
+      run,
       round: at,
       bytes: round.receivedBytes,
       messages: round.program.messages.length

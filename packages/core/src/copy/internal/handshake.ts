@@ -7,6 +7,9 @@
  * handshake here. Round 2: digests per pair of ranks. Round 3, only after a disagreement: the operations of the pairs that differ, so that every rank can name them.
  * All ranks see the same answers and therefore reach the same verdict.
  *
+ * Ranks that repeat a known batch do so without the others (see repeat.ts), so some may be ahead of the run that others
+ * agree on. A rank that is ahead takes part without a batch: what it had to exchange in that run has been exchanged.
+ *
  * A rank that leaves a run early (interrupted, or failed where others go on) is out of step: its next collective meets
  * others of another name. All ranks then meet in `resync`, however many collectives that takes, learn why, and count the
  * run as over; a rank that had only begun its next run goes on with it.
@@ -22,13 +25,13 @@ import { exchangePayloads, type Payloads } from "../../group/Exchange.ts"
 import { CopyError, copyError, type RunOptions } from "../../service/CopyService.ts"
 import type { ProcessGroupError, ProcessGroupShape } from "../../service/ProcessGroup.ts"
 import { fromGroupError } from "../CopyFailures.ts"
-import type { Alarm } from "./alarm.ts"
 import { batchDigest, type CopyBatch, comparePair, type OpSummary, pairDigest, summarize } from "./batch.ts"
 import { type Messages, makeMessages, remembered, remembering } from "./messages.ts"
 import { oddPlan, PlanContents, plansDiffer } from "./plans.ts"
+import type { Alarm } from "./signals.ts"
 
 /** Version of the messages below. */
-const protocol = 2
+const protocol = 3
 
 const Hello = Schema.Struct({
   protocol: Schema.Int,
@@ -42,6 +45,13 @@ const Hello = Schema.Struct({
   plan: Schema.NullOr(Schema.String),
   runs: Schema.Int,
   agreed: Schema.String,
+  /** Which run this is, among those since the ranks of this lineage first agreed. */
+  run: Schema.Int,
+  lineage: Schema.String,
+  /** Tells services apart, from which a lineage gets its name. */
+  service: Schema.String,
+  /** No run is in progress: the rank takes part for others, which are in a run that it has behind it. */
+  isIdle: Schema.Boolean,
   /** This rank's program is not compiled for its memory. */
   isStale: Schema.Boolean,
   /** This rank's driver must be rebuilt. */
@@ -65,7 +75,11 @@ const Details = Schema.Struct({
   recvs: Schema.Array(Schema.Tuple([Schema.Int, Schema.Array(Summary)]))
 })
 
-const Outcome = Schema.Struct({ fault: Schema.NullOr(CopyError) })
+const Outcome = Schema.Struct({
+  fault: Schema.NullOr(CopyError),
+  /** The fault says only that another rank gave up. */
+  isEcho: Schema.Boolean
+})
 
 const hellos = makeMessages(Hello)
 const digests = makeMessages(Digests)
@@ -119,7 +133,7 @@ export const resync = Effect.fnUntraced(function* (
       exchangePayloads(group, "copy resync", resyncs, { attempts, fault: fault ?? null })
     )
     if (Result.isSuccess(met)) {
-      yield* alarm.settle
+      alarm.settle()
       return met.success
     }
     if (met.failure.reason._tag === "CollectiveMismatch" && attempts < resyncAttempts) continue
@@ -169,7 +183,19 @@ const meet = <A>(
   })
 }
 
+/** This rank's place among the runs of all. */
+export interface Place {
+  readonly run: number
+  /** Empty before the first agreement, and after a meeting that failed. */
+  readonly lineage: string
+}
+
 export interface LocalState {
+  readonly place: Place
+  readonly service: string
+  readonly isIdle: boolean
+  /** What is left of the batch, where these ranks are ahead. */
+  readonly left: (ahead: ReadonlySet<Rank>, run: number) => CopyBatch
   readonly backend: string
   readonly stagingBytes: number
   readonly rounds: number
@@ -183,6 +209,9 @@ export interface LocalState {
 }
 
 export interface Agreement {
+  readonly place: Place
+  /** Ranks that have this run behind them. */
+  readonly ahead: ReadonlySet<Rank>
   readonly agreed: Digest
   readonly mustPrepare: boolean
   readonly mustRebuild: boolean
@@ -228,25 +257,64 @@ const differingPairs = (all: ReadonlyArray<typeof Digests.Type>): ReadonlyArray<
   return pairs
 }
 
+/** Which run the ranks are to agree on, and which of them have it behind them. Numbers count only within a lineage. */
+const standingOf = remembered((hellos: ReadonlyArray<typeof Hello.Type>) => {
+  const [first] = hellos
+  const isShared = first!.lineage !== "" && hellos.every(({ lineage }) => lineage === first!.lineage)
+  const runs = hellos.map(({ run }) => run)
+  const run = isShared ? Math.min(...runs) : Math.max(...runs)
+  const ahead: ReadonlySet<Rank> = new Set(isShared ? [...runs.keys()].filter((rank) => runs[rank]! > run) : [])
+  const lineage = isShared ? first!.lineage : digestOf(hellos.map(({ service }) => service))
+  return { place: { run, lineage }, isShared, ahead }
+})
+
+/** A rank that answered for a run which it has not behind it; it has become another service meanwhile, or lost count. */
+const absent = (rank: Rank): CopyError =>
+  copyError("PartnerMissing", [rank], {
+    rank,
+    peer: rank,
+    op: "run",
+    isRetryable: true,
+    detail: `Rank ${rank} is not in the run.`,
+    remedy: "Run again on all ranks."
+  })
+
 /** What follows from all ranks' first messages alone, unless it is what is wrong with them. */
 const verdictOf = remembered((hellos: ReadonlyArray<typeof Hello.Type>): Result.Result<Agreement, CopyError> => {
-  const fault = hellos.find((hello) => hello.fault !== null)?.fault ?? checkSettings(hellos)
+  const { place, ahead } = standingOf(hellos)
+  const running = hellos.filter((_, rank) => !ahead.has(rank))
+  const idle = hellos.findIndex(({ isIdle }, rank) => isIdle && !ahead.has(rank))
+  const fault = running.find((hello) => hello.fault !== null)?.fault ?? checkSettings(hellos)
   if (fault != null) return Result.fail(fault)
+  if (idle >= 0) return Result.fail(absent(idle))
   return Result.succeed({
-    agreed: digestOf(hellos.map((hello) => hello.batch)),
-    mustPrepare: hellos.some((hello) => hello.isStale || hello.isBroken),
+    place,
+    ahead,
+    agreed: digestOf(hellos.map((hello, rank) => (ahead.has(rank) ? "" : hello.batch))),
+    mustPrepare: ahead.size > 0 || hellos.some((hello) => hello.isStale || hello.isBroken),
     mustRebuild: hellos.some((hello) => hello.isBroken),
-    rounds: Math.max(...hellos.map((hello) => hello.rounds)),
-    runs: Math.max(...hellos.map((hello) => hello.runs))
+    rounds: Math.max(...running.map((hello) => hello.rounds)),
+    runs: Math.max(...running.map((hello) => hello.runs))
   })
 })
 
-/** Agrees on the batch, or fails on every rank with the same error. */
+/** How the ranks met. */
+export interface Meeting {
+  /** The run that was agreed on. */
+  readonly place: Place
+  /** All ranks count runs alike. */
+  readonly isShared: boolean
+  /** This rank has the run behind it. */
+  readonly isAhead: boolean
+  /** The agreement, or what every rank fails with that is in the run. */
+  readonly verdict: Result.Result<Agreement, CopyError>
+}
+
+/** Agrees on the batch. Fails where the ranks did not meet. */
 export const agree = Effect.fnUntraced(function* (
   run: RunCollectives,
   local: LocalState
-): Effect.fn.Return<Agreement, CopyError> {
-  const { group } = run
+): Effect.fn.Return<Meeting, CopyError> {
   const digest = batchDigest(local.batch)
   const hello: typeof Hello.Type = {
     protocol,
@@ -257,30 +325,51 @@ export const agree = Effect.fnUntraced(function* (
     plan: local.plan?.digest ?? null,
     runs: local.plan?.runs ?? 1,
     agreed: local.agreed,
+    run: local.place.run,
+    lineage: local.place.lineage,
+    service: local.service,
+    isIdle: local.isIdle,
     isStale: local.isStale,
     isBroken: local.isBroken,
     fault: local.fault ?? null
   }
   const stated = yield* meet(run, "copy handshake", run.memory.hello, hello, { isFresh: true })
+  // What ranks have reported until now belongs to earlier runs: nobody begins this one before all have agreed on it.
+  run.alarm.settle()
+  const { place, isShared, ahead } = standingOf(stated)
+  const verdict = yield* Effect.result(agreeOnBatch(run, local, stated))
+  return { place, isShared, isAhead: ahead.has(run.group.rank), verdict }
+})
+
+/** The rest of the agreement, once every rank has stated where it stands. */
+const agreeOnBatch = Effect.fnUntraced(function* (
+  run: RunCollectives,
+  local: LocalState,
+  stated: ReadonlyArray<typeof Hello.Type>
+): Effect.fn.Return<Agreement, CopyError> {
+  const { group } = run
   const agreement = yield* Effect.fromResult(verdictOf(stated))
-  const odd = oddPlan(stated.map((hello) => hello.plan))
+  const { ahead, place } = agreement
+  const batch = ahead.size === 0 ? local.batch : local.left(ahead, place.run)
+  const odd = oddPlan(stated.map((hello, rank) => (ahead.has(rank) ? null : hello.plan)))
   if (odd !== undefined) {
-    const listed = yield* meet(run, "copy plans", contents, local.plan?.contents?.() ?? [])
+    const own = ahead.has(group.rank) ? [] : (local.plan?.contents?.() ?? [])
+    const listed = yield* meet(run, "copy plans", contents, own)
     // Plans between layouts have nothing to list; their batches name the tensor.
     if (listed.some(({ length }) => length > 0)) return yield* plansDiffer(listed, odd.rank, odd.other)
-  } else if (stated.every((hello) => hello.agreed === agreement.agreed)) return agreement
+  } else if (ahead.size === 0 && stated.every((hello) => hello.agreed === agreement.agreed)) return agreement
   const toDigests = (ops: CopyBatch["sends"]) => [...ops].map(([peer, list]) => [peer, pairDigest(list)] as const)
   const all = yield* meet(run, "copy batch digests", digests, {
-    sends: toDigests(local.batch.sends),
-    recvs: toDigests(local.batch.recvs)
+    sends: toDigests(batch.sends),
+    recvs: toDigests(batch.recvs)
   })
   const pairs = differingPairs(all)
   if (pairs.length === 0) return odd === undefined ? agreement : yield* plansDiffer([], odd.rank, odd.other)
   const mine = (ops: CopyBatch["sends"], concerns: (peer: Rank) => boolean) =>
     [...ops].filter(([peer]) => concerns(peer)).map(([peer, list]) => [peer, list.map(summarize)] as const)
   const listed = yield* meet(run, "copy batch details", details, {
-    sends: mine(local.batch.sends, (peer) => pairs.some(([from, to]) => from === group.rank && to === peer)),
-    recvs: mine(local.batch.recvs, (peer) => pairs.some(([from, to]) => to === group.rank && from === peer))
+    sends: mine(batch.sends, (peer) => pairs.some(([from, to]) => from === group.rank && to === peer)),
+    recvs: mine(batch.recvs, (peer) => pairs.some(([from, to]) => to === group.rank && from === peer))
   })
   for (const [from, to] of pairs) {
     const sends: ReadonlyArray<OpSummary> = new Map(listed[from]!.sends).get(to) ?? []
@@ -299,25 +388,30 @@ export const agree = Effect.fnUntraced(function* (
  * The failure behind the others: a rank that lost a peer or waited for it in vain is not the first one, where that peer
  * reports a failure of its own.
  */
-const rootFault = (faults: ReadonlyArray<CopyError | null>): CopyError | undefined => {
+const rootFault = (outcomes: ReadonlyArray<typeof Outcome.Type>): CopyError | undefined => {
   const isSecondary = ({ reason }: CopyError): boolean =>
     (reason._tag === "PeerGone" || reason._tag === "DeadlineExceeded") &&
     reason.peer !== undefined &&
-    (faults[reason.peer] ?? null) !== null
-  const known = faults.filter((fault) => fault !== null)
-  return known.find((fault) => !isSecondary(fault)) ?? known[0]
+    (outcomes[reason.peer]?.fault ?? null) !== null
+  const told = (isEcho: boolean) =>
+    outcomes.flatMap((each) => (each.fault !== null && each.isEcho === isEcho ? [each.fault] : []))
+  const own = told(false)
+  // Among ranks that lost each other, one that waited in vain knows more than those that it left.
+  const late = own.find(({ reason }) => reason._tag === "DeadlineExceeded")
+  return own.find((fault) => !isSecondary(fault)) ?? late ?? own[0] ?? told(true)[0]
 }
 
-const rootOf = remembered((outcomes: ReadonlyArray<typeof Outcome.Type>) =>
-  rootFault(outcomes.map((outcome) => outcome.fault))
-)
+const rootOf = remembered(rootFault)
 
 /** Reports to everybody how a step of the run ended here; the failure behind it where it failed on any rank. */
 export const agreeOnOutcome = (
   run: RunCollectives,
   label: "copy staging" | "copy prepare" | "copy outcome",
-  fault: CopyError | undefined
+  fault: CopyError | undefined,
+  isEcho = false
 ): Effect.Effect<CopyError | undefined, CopyError> =>
-  Effect.tap(Effect.map(meet(run, label, run.memory.outcome, { fault: fault ?? null }, { fault }), rootOf), (root) =>
-    root === undefined ? Effect.void : run.alarm.settle
-  )
+  Effect.map(meet(run, label, run.memory.outcome, { fault: fault ?? null, isEcho }, { fault }), (outcomes) => {
+    const root = rootOf(outcomes)
+    if (root !== undefined) run.alarm.settle()
+    return root
+  })

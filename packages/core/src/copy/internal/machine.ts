@@ -4,13 +4,14 @@
  *
  * Invariant: the state changes at once, before anything that follows from the change is carried out.
  */
+import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
 import { type CopyError, copyError } from "../../service/CopyService.ts"
-import { resync } from "./handshake.ts"
+import { type Agreement, resync } from "./handshake.ts"
 import type { CopyParts } from "./parts.ts"
 import {
   begin,
@@ -28,13 +29,19 @@ export interface CopyMachine {
   readonly state: () => CopyRunState
   /** Begins a run; fails where another one is in progress. */
   readonly begin: Effect.Effect<void, CopyError>
+  /** Begins to agree; an interruption of whoever waits for it does not take the statement back. */
+  readonly agree: <A extends Agreement | undefined>(
+    statement: Effect.Effect<A, CopyError>
+  ) => Effect.Effect<Fiber.Fiber<A, CopyError>>
   /** Takes an event and does what follows from it. */
   readonly on: (event: CopyRunEvent) => Effect.Effect<void>
 }
 
 export const makeMachine = (
-  { group, scope, backend, rank, calls, alarm }: CopyParts,
-  driver: LiveDriver
+  { group, scope, backend, rank, calls, signals: { alarm } }: CopyParts,
+  driver: LiveDriver,
+  /** Has all ranks meet, and states this failure to them. */
+  withdraw: (fault: CopyError) => Effect.Effect<unknown, CopyError>
 ): CopyMachine => {
   let state = initialState(driver)
 
@@ -45,8 +52,8 @@ export const makeMachine = (
   const standBy = ({ agreeing, program, driver: known }: PendingAgreement): Effect.Effect<boolean> =>
     Effect.gen(function* () {
       const agreement = yield* Effect.result(Fiber.join(agreeing))
-      if (Result.isFailure(agreement)) return false
-      yield* group.alert
+      if (Result.isFailure(agreement) || agreement.success === undefined) return false
+      yield* alarm.sound
       if (agreement.success.mustRebuild) yield* on({ _tag: "Outdated" })
       if (known !== undefined && isReusable(program, agreement.success)) {
         yield* calls.abandon(known, program?.rounds[0])
@@ -54,9 +61,8 @@ export const makeMachine = (
       return true
     })
 
-  /** After an interruption in the middle of a run: nobody shall wait for this rank longer than needed. */
-  const leave = (pending: PendingAgreement | undefined): Effect.Effect<void> => {
-    const interrupted = copyError("TransferFailed", [rank], {
+  const interrupted = (): CopyError =>
+    copyError("TransferFailed", [rank], {
       backend,
       rank,
       op: "run",
@@ -64,18 +70,26 @@ export const makeMachine = (
       detail: `Rank ${rank} was interrupted in the middle of the run.`,
       remedy: "See the output of that rank for the reason, then run again."
     })
-    const report = Effect.gen(function* () {
-      if (pending === undefined) yield* group.alert
-      else if (!(yield* standBy(pending))) return
-      yield* resync({ group, alarm }, interrupted)
-    })
-    return Effect.flatMap(Effect.forkIn(report, scope, { startImmediately: true }), (leaving) =>
+
+  const inBackground = (report: Effect.Effect<unknown, CopyError>): Effect.Effect<void> =>
+    Effect.flatMap(Effect.forkIn(Effect.interruptible(report), scope, { startImmediately: true }), (leaving) =>
       on({ _tag: "Left", leaving })
     )
-  }
 
-  const perform = (action: CopyRunAction): Effect.Effect<void> =>
-    action._tag === "Close" ? Scope.close(action.scope, Exit.void) : leave(action.pending)
+  /** After an interruption in the middle of a run: nobody shall wait for this rank longer than needed. */
+  const leave = (pending: PendingAgreement | undefined): Effect.Effect<void> =>
+    inBackground(
+      Effect.gen(function* () {
+        if (pending === undefined) yield* alarm.sound
+        else if (!(yield* standBy(pending))) return
+        yield* resync({ group, alarm }, interrupted())
+      })
+    )
+
+  const perform = (action: CopyRunAction): Effect.Effect<void> => {
+    if (action._tag === "Close") return Scope.close(action.scope, Exit.void)
+    return action._tag === "Leave" ? leave(action.pending) : inBackground(withdraw(interrupted()))
+  }
 
   const on = (event: CopyRunEvent): Effect.Effect<void> =>
     Effect.suspend(() => {
@@ -103,6 +117,18 @@ export const makeMachine = (
         })
       )
     }),
+    agree: (statement) =>
+      Effect.uninterruptible(
+        Effect.gen(function* () {
+          // The ranks may meet as soon as the statement is out, so it waits for the state that says so.
+          const isOut = Deferred.makeUnsafe<void>()
+          const stated = Effect.andThen(Deferred.await(isOut), statement)
+          const agreeing = yield* Effect.forkIn(Effect.interruptible(stated), scope, { startImmediately: true })
+          yield* on({ _tag: "Stated", agreeing })
+          Deferred.doneUnsafe(isOut, Exit.void)
+          return agreeing
+        })
+      ),
     on
   }
 }

@@ -1,42 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * One run of a copy service: agreement, compilation, execution and outcome, as events of its machine.
+ * One run of a copy service, as events of its machine: a repetition of what is known, or agreement, compilation, execution
+ * and outcome.
  *
- * Invariant: all ranks pass the same sequence of collectives, whatever happens on one of them.
+ * Invariant: all ranks pass the same sequence of collectives, whatever happens on one of them; those that are ahead of a run
+ * included.
  */
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
+import * as Option from "effect/Option"
 import * as Result from "effect/Result"
-import type { CopyDriverShape } from "../../service/CopyDriver.ts"
-import type { CopyError, CopyOp, CopyReport, RunOptions } from "../../service/CopyService.ts"
+import type { Rank } from "../../base/Ids.ts"
+import { type CopyError, type CopyOp, type CopyReport, copyError, type RunOptions } from "../../service/CopyService.ts"
 import { annotatePhase } from "../../service/Spans.ts"
 import type { Fence } from "../../service/TensorEngine.ts"
 import { fromTensorError } from "../CopyFailures.ts"
-import { type CopyBatch, memoryKey } from "./batch.ts"
+import { batchDigest, type CopyBatch } from "./batch.ts"
 import { emptyBatch, makeBatchMemory } from "./check.ts"
 import { compile } from "./compile.ts"
 import { driverOf } from "./driver.ts"
 import { execute } from "./execute.ts"
-import { type Agreement, agree, makeHandshakeMemory, type RunCollectives } from "./handshake.ts"
-import type { CopyMachine } from "./machine.ts"
+import { type Agreement, makeHandshakeMemory, type RunCollectives } from "./handshake.ts"
+import { type CopyMachine, makeMachine } from "./machine.ts"
+import { makeMeetings } from "./meetings.ts"
 import type { CopyParts } from "./parts.ts"
+import { repeat, repetitionOf } from "./repeat.ts"
 import { reportOf } from "./report.ts"
-import { type CompiledProgram, isOver, type LiveDriver } from "./runState.ts"
+import { type CompiledProgram, isOver, type Known, type LiveDriver } from "./runState.ts"
 import { settle } from "./settle.ts"
 import { makeRunTimes, type RunTimes } from "./telemetry.ts"
 
-/** Runs batches, one at a time; the machine is in `Waiting` when a run begins. */
-export const makeRun = <E>(
-  parts: CopyParts,
-  machine: CopyMachine,
-  first: CopyDriverShape,
-  build: Effect.Effect<LiveDriver, E>
-) => {
-  const { group, alarm, backend, rank, stagingBytes, telemetry } = parts
+/** Runs batches, one at a time. */
+export interface CopyRunner {
+  readonly machine: CopyMachine
+  /** The machine is in `Waiting` when a run begins. */
+  readonly run: (queue: ReadonlyArray<CopyOp>, runOptions: RunOptions) => Effect.Effect<CopyReport, CopyError>
+  /** While no run is in progress: takes part in runs of others that this rank has behind it. */
+  readonly answerOthers: Effect.Effect<undefined, CopyError>
+  /** Whether others wait for this rank in a run that it has behind it. */
+  readonly isAwaited: () => boolean
+}
+
+export const makeRunner = <E>(parts: CopyParts, first: LiveDriver, build: Effect.Effect<LiveDriver, E>): CopyRunner => {
+  const { group, signals, backend, rank, telemetry, isPairwise } = parts
+  const machine = makeMachine(parts, first, (fault) => meetings.state({ own: Result.fail(fault) }))
   const makeBatch = makeBatchMemory()
   const collectives: RunCollectives = {
     group,
-    alarm,
+    alarm: signals.alarm,
     memory: makeHandshakeMemory(),
     parted: machine.on({ _tag: "Parted" })
   }
@@ -59,27 +71,25 @@ export const makeRun = <E>(
   ): Result.Result<CopyBatch, CopyError> => {
     if (refuse !== undefined) return Result.fail(refuse)
     if (Result.isFailure(fences)) return Result.fail(fences.failure)
-    return makeBatch(machine.state().driver?.driver ?? first, queue)
+    return makeBatch(machine.state().driver?.driver ?? first.driver, queue)
   }
 
-  /** This rank's statement to the others; each of them gets the same agreement or the same failure. */
-  const statement = (
-    own: Result.Result<CopyBatch, CopyError>,
-    plan: RunOptions["plan"]
-  ): Effect.Effect<Agreement, CopyError> => {
-    const batch = Result.getOrElse(own, () => emptyBatch)
-    const { program, driver } = machine.state()
-    return agree(collectives, {
+  const echoes = new WeakSet<CopyError>()
+  const isEcho = (failure: CopyError): boolean => echoes.has(failure)
+  /** This rank's driver may count on the peer still, so it is built again. */
+  const gaveUp = (peer: Rank): CopyError => {
+    const echo = copyError("PeerGone", [peer], {
       backend,
-      stagingBytes,
-      rounds: parts.rounds.roundsOf(batch),
-      batch,
-      plan,
-      agreed: program?.agreed ?? "",
-      isStale: program === undefined || program.memory !== memoryKey(batch),
-      isBroken: driver === undefined,
-      fault: Result.isFailure(own) ? own.failure : undefined
+      rank,
+      peer,
+      op: "run",
+      scope: "service",
+      isRetryable: true,
+      detail: `Rank ${peer} reported that it does not finish the run.`,
+      remedy: "See the output of that rank for the reason, then run again."
     })
+    echoes.add(echo)
+    return echo
   }
 
   const carryOut = (
@@ -91,56 +101,150 @@ export const makeRun = <E>(
   ): Effect.Effect<CompiledProgram, CopyError> =>
     Effect.flatMap(ready, (driver) => {
       const move = (program: CompiledProgram) =>
-        Effect.as(execute(parts, machine, driver, program, batch, runOptions, times), program)
+        Effect.flatMap(
+          signals.unless(
+            () => signals.alarm.by() !== undefined,
+            execute(parts, machine, driver, program, batch, runOptions, times)
+          ),
+          (moved) =>
+            Option.isSome(moved)
+              ? Effect.succeed(program)
+              : Effect.fail(parts.calls.overdue() ?? gaveUp(signals.alarm.by() ?? rank))
+        )
       if (reused !== undefined) return move(reused)
       const compiled = compile(parts, machine, collectives, driver, batch, agreement)
       return Effect.flatMap(telemetry.phase(times, "prepare", compiled), move)
     })
 
-  return Effect.fnUntraced(function* (
+  /** Takes part in what others do together, without a batch. Ranks that are in the run learn of a failure, this one not. */
+  const takePart = (agreement: Agreement): Effect.Effect<void, CopyError> =>
+    Effect.gen(function* () {
+      if (agreement.mustRebuild) yield* machine.on({ _tag: "Outdated" })
+      const done = yield* Effect.result(carryOut(emptyBatch, agreement, undefined, {}, makeRunTimes()))
+      if (Result.isFailure(done)) yield* signals.alarm.raise
+      yield* Effect.ignore(settle(collectives, machine, "copy outcome", done, isEcho))
+      const isBroken = Result.isFailure(done) && done.failure.reason.scope === "service"
+      yield* machine.on({ _tag: isBroken ? "Outdated" : "Dropped" })
+    })
+  const meetings = makeMeetings(parts, machine, collectives, takePart)
+
+  const knownAfter = (batch: CopyBatch, agreement: Agreement, plan: RunOptions["plan"]): Known | undefined =>
+    agreement.ahead.size > 0 || agreement.rounds > 1
+      ? undefined
+      : { batch: batchDigest(batch), plan: plan?.digest, runs: agreement.runs }
+
+  const note = (report: CopyReport) =>
+    Effect.as(
+      annotatePhase(() => ({
+        run: machine.state().place.run,
+        bytesSent: report.remoteBytesSent,
+        bytesReceived: report.remoteBytesReceived,
+        bytesLocal: report.localBytes,
+        messages: report.messages,
+        reusedProgram: report.reusedProgram
+      })),
+      report
+    )
+
+  /** Repeats the batch where it is known; undefined where all ranks must agree on the run. */
+  const attempt = Effect.fnUntraced(function* (
+    own: Result.Result<CopyBatch, CopyError>,
+    runOptions: RunOptions,
+    times: RunTimes
+  ): Effect.fn.Return<CopyReport | undefined, CopyError> {
+    const state = machine.state()
+    const repetition = Result.isSuccess(own) ? repetitionOf(state, own.success, runOptions.plan) : undefined
+    if (repetition === undefined) {
+      yield* machine.on({ _tag: "Counted" })
+      return undefined
+    }
+    yield* Effect.uninterruptible(Effect.andThen(machine.on({ _tag: "Counted" }), machine.on({ _tag: "Repeating" })))
+    if (!(yield* repeat(parts, machine, repetition, runOptions, times))) return undefined
+    yield* machine.on({ _tag: "Settled", isOk: true, known: state.known })
+    const report = reportOf({ backend, rank }, repetition.batch, repetition.program, true, times)
+    return runOptions.plan === undefined ? report : { ...report, planRuns: state.known!.runs }
+  })
+
+  /**
+   * Once this rank has reported that it is done, its peers may end the run well, so an interruption waits until they have read
+   * its memory, or given up.
+   */
+  const settleTogether = (executed: Result.Result<CompiledProgram, CopyError>) =>
+    Effect.uninterruptibleMask((restore) => {
+      const settling = settle(collectives, machine, "copy outcome", executed, isEcho)
+      return Effect.flatMap(
+        Effect.forkIn(Effect.interruptible(settling), parts.scope, { startImmediately: true }),
+        (fiber) =>
+          Effect.onInterrupt(restore(Fiber.join(fiber)), () =>
+            Effect.andThen(
+              signals.alarm.sound,
+              Effect.flatMap(Fiber.await(fiber), (exit) =>
+                machine.on({ _tag: "Settled", isOk: Exit.isSuccess(exit), known: undefined })
+              )
+            )
+          )
+      )
+    })
+
+  /** All ranks agree on the run, and end it together. */
+  const runTogether = Effect.fnUntraced(function* (
+    own: Result.Result<CopyBatch, CopyError>,
+    agreeing: Fiber.Fiber<Agreement, CopyError>,
+    runOptions: RunOptions,
+    times: RunTimes
+  ): Effect.fn.Return<CopyReport, CopyError> {
+    const agreement = yield* telemetry.phase(times, "handshake", Fiber.join(agreeing))
+    yield* machine.on({ _tag: "Agreed", agreement })
+    const { phase } = machine.state()
+    const reused = phase._tag === "Moving" ? phase.reused : undefined
+    const whole = Result.getOrElse(own, () => emptyBatch)
+    const batch = meetings.left(whole, agreement.ahead, agreement.place.run)
+    const executed = yield* Effect.result(carryOut(batch, agreement, reused, runOptions, times))
+    // Whatever failed here, no rank shall wait for this one's messages longer than needed.
+    if (Result.isFailure(executed) && !isOver(machine.state())) yield* signals.alarm.raise
+    const isBroken = Result.isFailure(executed) && executed.failure.reason.scope === "service"
+    yield* machine.on({ _tag: "Moved", isBroken })
+    const settled = yield* Effect.result(
+      isOver(machine.state())
+        ? Effect.fromResult(executed)
+        : telemetry.phase(times, "outcome", settleTogether(executed))
+    )
+    const known = isPairwise ? knownAfter(whole, agreement, runOptions.plan) : undefined
+    yield* machine.on({ _tag: "Settled", isOk: Result.isSuccess(settled), known })
+    const program = yield* Effect.fromResult(settled)
+    const report = reportOf({ backend, rank }, whole, program, reused !== undefined, times)
+    return runOptions.plan === undefined ? report : { ...report, planRuns: agreement.runs }
+  })
+
+  const run = Effect.fnUntraced(function* (
     queue: ReadonlyArray<CopyOp>,
     runOptions: RunOptions
   ): Effect.fn.Return<CopyReport, CopyError> {
     const times = makeRunTimes()
-    const { runs, leaving } = machine.state()
+    const { leaving } = machine.state()
     if (leaving !== undefined) {
       yield* Fiber.await(leaving)
       yield* machine.on({ _tag: "Rejoined" })
     }
     const fences = yield* Effect.result(awaitFences(runOptions.after ?? []))
     const own = check(queue, fences, runOptions.refuse)
-    // An interruption of the wait does not take the statement back.
-    const agreeing = yield* Effect.forkIn(statement(own, runOptions.plan), parts.scope, { startImmediately: true })
-    yield* machine.on({ _tag: "Stated", agreeing })
-    const agreement = yield* telemetry.phase(times, "handshake", Fiber.join(agreeing))
-    yield* machine.on({ _tag: "Agreed", agreement })
-    const { phase } = machine.state()
-    const reused = phase._tag === "Moving" ? phase.reused : undefined
-    const batch = Result.getOrElse(own, () => emptyBatch)
-    const executed = yield* Effect.result(carryOut(batch, agreement, reused, runOptions, times))
-    // Whatever failed here, no rank shall wait for this one's messages longer than needed.
-    if (Result.isFailure(executed) && !isOver(machine.state())) yield* alarm.raise
-    const isBroken = Result.isFailure(executed) && executed.failure.reason.scope === "service"
-    yield* machine.on({ _tag: "Moved", isBroken })
-    const settled = yield* Effect.result(
-      isOver(machine.state())
-        ? Effect.fromResult(executed)
-        : telemetry.phase(times, "outcome", settle(collectives, machine, "copy outcome", executed))
+    const repeated = yield* Effect.result(attempt(own, runOptions, times))
+    if (Result.isSuccess(repeated) && repeated.success !== undefined) return yield* note(repeated.success)
+    const agreeing = yield* Effect.uninterruptible(
+      Effect.gen(function* () {
+        if (Result.isFailure(repeated)) {
+          yield* machine.on({ _tag: repeated.failure.reason.scope === "service" ? "Outdated" : "Dropped" })
+        }
+        yield* machine.on({ _tag: "Convened" })
+        const statement = {
+          own: Result.isFailure(repeated) ? Result.fail(repeated.failure) : own,
+          plan: runOptions.plan
+        }
+        return yield* machine.agree(meetings.state(statement))
+      })
     )
-    yield* machine.on({ _tag: "Settled", isOk: Result.isSuccess(settled) })
-    const program = yield* Effect.fromResult(settled)
-    const report = {
-      ...reportOf({ backend, rank }, batch, program, reused !== undefined, times),
-      ...(runOptions.plan === undefined ? {} : { planRuns: agreement.runs })
-    }
-    yield* annotatePhase(() => ({
-      run: runs,
-      bytesSent: report.remoteBytesSent,
-      bytesReceived: report.remoteBytesReceived,
-      bytesLocal: report.localBytes,
-      messages: report.messages,
-      reusedProgram: report.reusedProgram
-    }))
-    return report
+    return yield* note(yield* runTogether(own, agreeing, runOptions, times))
   })
+
+  return { machine, run, answerOthers: meetings.answerOthers, isAwaited: meetings.isAwaited }
 }

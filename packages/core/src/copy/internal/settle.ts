@@ -13,11 +13,13 @@ export const settle = <A>(
   collectives: RunCollectives,
   machine: CopyMachine,
   label: "copy staging" | "copy prepare" | "copy outcome",
-  done: Result.Result<A, CopyError>
+  done: Result.Result<A, CopyError>,
+  /** Whether a failure says only that another rank gave up. */
+  isEcho: (failure: CopyError) => boolean = () => false
 ): Effect.Effect<A, CopyError> =>
   Effect.gen(function* () {
     const own = Result.isFailure(done) ? done.failure : undefined
-    const settled = yield* Effect.result(agreeOnOutcome(collectives, label, own))
+    const settled = yield* Effect.result(agreeOnOutcome(collectives, label, own, own !== undefined && isEcho(own)))
     if (Result.isFailure(settled)) {
       return yield* isOver(machine.state()) ? settled.failure : nearerCause(own, settled.failure)
     }

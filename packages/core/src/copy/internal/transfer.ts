@@ -8,24 +8,19 @@ import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
-import type { Rank } from "../../base/Ids.ts"
 import type { CopyDriverError, CopyDriverShape, InFlight, PeerTimes } from "../../service/CopyDriver.ts"
 import { type CopyError, copyError } from "../../service/CopyService.ts"
 import { endsWithin } from "../../service/endsWithin.ts"
 import type { ProcessGroupShape } from "../../service/ProcessGroup.ts"
 import { monotonicMillis, orAfterRunningTime } from "../../service/RunningTime.ts"
 import { fromDriverError } from "../CopyFailures.ts"
-import type { Alarm } from "./alarm.ts"
 import type { Round } from "./rounds.ts"
 
 /** Calls into drivers of this name, for one rank. */
-export const makeDriverCalls = (
-  backend: string,
-  group: ProcessGroupShape,
-  alarm: Alarm,
-  deadline: Duration.Duration
-) => {
+export const makeDriverCalls = (backend: string, group: ProcessGroupShape, deadline: Duration.Duration) => {
   const { rank } = group
+  /** Why the latest transfer is being cancelled, before that has ended and its failure is known. */
+  let overdue: CopyError | undefined
 
   /**
    * A driver's call that has no progress of its own to show. The bound is twice the deadline: a driver that waits for
@@ -59,19 +54,6 @@ export const makeDriverCalls = (
     )
   }
 
-  /** The driver may count on the peer still, so it is built again. */
-  const gaveUp = (peer: Rank): CopyError =>
-    copyError("PeerGone", [peer], {
-      backend,
-      rank,
-      peer,
-      op: "run",
-      scope: "service",
-      isRetryable: true,
-      detail: `Rank ${peer} reported that it does not finish the run.`,
-      remedy: "See the output of that rank for the reason, then run again."
-    })
-
   /** Ends a transfer. A driver that does not end it in time is left with it; what it fails with next is named as its own. */
   const cancel = (inFlight: InFlight | undefined): Effect.Effect<void> => {
     if (inFlight === undefined) return Effect.void
@@ -91,6 +73,7 @@ export const makeDriverCalls = (
     Effect.suspend(() => {
       // Kept as soon as the driver has started: an interruption of the wait for `start` must cancel it too.
       let started: InFlight | undefined
+      overdue = undefined
       const start = Effect.map(driver.start(round.program), (inFlight) => {
         started = inFlight
         return inFlight
@@ -108,8 +91,6 @@ export const makeDriverCalls = (
           let stalled = 0
           while (true) {
             yield* Effect.sleep(interval)
-            const left = yield* alarm.by
-            if (left !== undefined) return yield* gaveUp(left)
             const now = yield* monotonicMillis
             // Time in which this process was stopped does not count.
             stalled += Math.min(now - last, 2 * interval)
@@ -123,7 +104,7 @@ export const makeDriverCalls = (
             } else if (stalled >= Duration.toMillis(deadline)) {
               const pending = [...new Set(round.program.messages.map((message) => message.peer))]
               const [message] = round.program.messages
-              return yield* copyError("DeadlineExceeded", pending, {
+              overdue = copyError("DeadlineExceeded", pending, {
                 backend: driver.name,
                 rank,
                 op: "run",
@@ -134,6 +115,7 @@ export const makeDriverCalls = (
                 detail: `No byte moved for ${Duration.format(deadline)}; messages with rank ${pending.join(", ")} are not done.`,
                 remedy: "Check that these ranks are alive; raise the deadline if they are merely slow."
               })
+              return yield* overdue
             }
           }
         })
@@ -153,5 +135,5 @@ export const makeDriverCalls = (
       ? Effect.void
       : Effect.ignore(Effect.flatMap(bounded("start", driver.start(round.program)), cancel))
 
-  return { bounded, transfer, abandon }
+  return { bounded, transfer, abandon, overdue: () => overdue }
 }

@@ -17,7 +17,6 @@ import type { Rank } from "../../base/Ids.ts"
 import type { ProcessGroupError } from "../../service/ProcessGroup.ts"
 import { makeThrottle, ticking, tickMillisOf, withinRunningTime } from "../../service/RunningTime.ts"
 import type { Frame } from "../Frames.ts"
-import { makeAlerts } from "./alerts.ts"
 import { makeCalls } from "./calls.ts"
 import { attach, type Connection, ConnectionClosed } from "./connection.ts"
 import { type Departure, deadlineExceeded, formatMillis, hubGaveUp, peerGone, rendezvousFailed } from "./errors.ts"
@@ -26,14 +25,17 @@ import {
   decodeFailure,
   decodeResult,
   encodeArrive,
+  encodePost,
   failureText,
   frameType,
+  goneBody,
   hello,
   makeArriveReader,
   proof
 } from "./frames.ts"
 import type { Endpoint } from "./group.ts"
 import { equalProofs, freshNonce, proofOf, protocolName, protocolVersion } from "./handshake.ts"
+import { makeInbox } from "./inbox.ts"
 import { addressOf, closeGrace, type TcpSettings } from "./settings.ts"
 
 /** One attempt to reach the hub. The connection is the caller's to destroy. */
@@ -139,8 +141,8 @@ export const join = Effect.fnUntraced(function* (
   const { rank, size, deadline } = settings
   const deadlineMillis = Duration.toMillis(deadline)
   const calls = makeCalls()
-  const alerts = makeAlerts()
-  const readAlert = makeArriveReader(rank, size)
+  const inbox = makeInbox()
+  const readPost = makeArriveReader(rank, size)
   /** What every call fails with from now on. */
   let gone: ((label: string) => ProcessGroupError) | undefined
   let hubLeft = false
@@ -152,6 +154,7 @@ export const join = Effect.fnUntraced(function* (
     const cause = farewell
     gone ??= (label) => (cause === undefined ? peerGone([[who, departure]], label) : hubGaveUp(cause, label))(rank)
     calls.failAll(gone)
+    inbox.lose(0)
   }
 
   const connection = yield* Effect.acquireRelease(
@@ -177,10 +180,16 @@ export const join = Effect.fnUntraced(function* (
     } else if (type === frameType.goodbye) {
       hubLeft = true
       if (body.length > 0) farewell = Result.getOrUndefined(failureText.decode(body))
-    } else if (type === frameType.alert) {
-      const sent = readAlert(body)
+    } else if (type === frameType.post) {
+      const sent = readPost(body)
       if (Result.isFailure(sent)) violation(sent.failure)
-      else alerts.add(sent.success.members, sent.success.call)
+      else if (sent.success.payload instanceof Uint8Array) {
+        inbox.put(sent.success.circle, sent.success.call, sent.success.payload.slice())
+      }
+    } else if (type === frameType.gone) {
+      const lost = goneBody.decode(body)
+      if (Result.isFailure(lost)) violation(lost.failure)
+      else inbox.lose(lost.success.rank)
     } else if (type !== frameType.beat) violation(`unexpected frame of type ${type}`)
   }
   connection.listen({
@@ -215,27 +224,27 @@ export const join = Effect.fnUntraced(function* (
     rank,
     size,
     deadline,
-    exchange: (members, label, payload) =>
+    exchange: (circle, label, payload) =>
       Effect.suspend(() => {
         if (gone !== undefined) return Effect.fail(gone(label))
         if (calls.isEmpty()) heardAt = now
         return calls.make(label, (call) => {
-          const whole = encodeArrive({ call, members, label, payload })
+          const whole = encodeArrive({ call, circle, label, payload })
           const bytes = whole.reduce((sum, part) => sum + part.byteLength, 0)
           const refusal = `A message of ${bytes} bytes exceeds the limit of ${settings.maxFrameBytes}.`
           const parts =
-            bytes > settings.maxFrameBytes ? encodeArrive({ call, members, label, payload: { refusal } }) : whole
+            bytes > settings.maxFrameBytes ? encodeArrive({ call, circle, label, payload: { refusal } }) : whole
           connection.send(frameType.arrive, ...parts)
         })
       }),
     reportProgress: Effect.sync(() => {
       if (mayReport()) connection.send(frameType.progress)
     }),
-    alert: (members) =>
-      Effect.sync(() => {
-        const parts = encodeArrive({ call: rank, members, label: "", payload: new Uint8Array(0) })
-        connection.send(frameType.alert, ...parts)
-      }),
-    alerts: alerts.of
+    post: (circle, to, payload) =>
+      connection.send(
+        frameType.post,
+        ...encodeArrive({ call: rank, circle, label: "", payload: encodePost(to, payload) })
+      ),
+    listen: inbox.listen
   }
 })

@@ -12,7 +12,7 @@ import type { Rank } from "../../base/Ids.ts"
 import { Natural32 } from "../../base/Numbers.ts"
 import { ProcessGroupError } from "../../service/ProcessGroup.ts"
 import { Hex32, jsonBody, onePiece } from "../Frames.ts"
-import type { Refusal } from "./hub.ts"
+import type { Circle, Refusal } from "./hub.ts"
 
 /** Handshake frames carry JSON, the others binary bodies. */
 export const frameType = {
@@ -32,11 +32,21 @@ export const frameType = {
   /** The sender leaves in order. The hub's carries the first failure of a collective, if there was one: why it leaves. */
   goodbye: 21,
   /** A member does not go on; an arrival without a payload, in which the hub puts the sender's rank for the call. */
-  alert: 22
+  alert: 22,
+  /** For single members, outside of collectives: as an alert, with those it is for before the payload. */
+  post: 23,
+  /** To all members: a rank is gone. */
+  gone: 24
 } as const
 
 /** Most bytes of a text that is for people: a label, or why a payload cannot travel. */
 const mostTextBytes = 8192
+/** Longest name of a lane. */
+export const mostLaneBytes = 256
+/** Circles that a reader knows again: a member has few in turn. */
+const mostKnown = 4
+/** Longest payload of a post. */
+export const mostPostBytes = 4096
 
 const viewOf = (bytes: Uint8Array): DataView => new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength)
 
@@ -61,49 +71,56 @@ const readU32s = (body: Uint8Array, at: number, count: number): Array<number> | 
 
 export interface ArriveBody {
   readonly call: number
-  readonly members: ReadonlyArray<Rank>
+  readonly circle: Circle
   readonly label: string
   readonly payload: Uint8Array | Refusal
 }
 
 /** Body parts in order; the payload itself is not copied. */
-export const encodeArrive = ({ call, members, label, payload }: ArriveBody): ReadonlyArray<Uint8Array> => {
+export const encodeArrive = ({ call, circle, label, payload }: ArriveBody): ReadonlyArray<Uint8Array> => {
+  const { members } = circle
+  const lane = encoder.encode(circle.lane)
   const text = encoder.encode(label)
   const isRefused = "refusal" in payload
   const rest = isRefused ? encoder.encode(payload.refusal) : payload
-  return [u32s(call, isRefused ? 1 : 0, members.length, text.byteLength, ...members), text, rest]
+  const head = u32s(call, isRefused ? 1 : 0, members.length, lane.byteLength, text.byteLength, ...members)
+  return [head, lane, text, rest]
 }
 
 /**
- * Reads one member's arrivals. Checks the member list too: distinct ranks below `size`, the sender among them. A list that
- * says what the last one said is the very same array, known without being checked again.
+ * Reads one member's arrivals. Checks the circle too: distinct ranks below `size`, the sender among them. A circle that was
+ * read lately is the very same object, known without being checked again.
  */
 export const makeArriveReader = (sender: Rank, size: number) => {
-  let known: { readonly bytes: Uint8Array; readonly members: ReadonlyArray<Rank> } | undefined
+  /** The latest first. */
+  const known: Array<{ readonly bytes: Uint8Array; readonly circle: Circle }> = []
 
-  const membersOf = (bytes: Uint8Array): ReadonlyArray<Rank> | undefined => {
-    if (known !== undefined && Buffer.compare(known.bytes, bytes) === 0) return known.members
-    const members = readU32s(bytes, 0, bytes.byteLength / 4)!
+  /** `bytes` are the members and the lane's name. */
+  const circleOf = (bytes: Uint8Array, count: number): Circle | undefined => {
+    for (const each of known) if (Buffer.compare(each.bytes, bytes) === 0) return each.circle
+    const members = readU32s(bytes, 0, count)!
     const isProper = members.every((rank) => rank < size) && members.includes(sender)
     if (!isProper || new Set(members).size !== members.length) return undefined
-    known = { bytes: bytes.slice(), members }
-    return members
+    const circle = { members, lane: decoder.decode(bytes.subarray(4 * count)) }
+    known.unshift({ bytes: bytes.slice(), circle })
+    if (known.length > mostKnown) known.pop()
+    return circle
   }
 
   return (body: Uint8Array): Result.Result<ArriveBody, string> => {
     const malformed = Result.fail("malformed arrival")
-    const head = readU32s(body, 0, 4)
+    const head = readU32s(body, 0, 5)
     if (head === undefined) return malformed
-    const [call, flag, count, labelBytes] = head as [number, number, number, number]
-    const labelAt = 16 + count * 4
+    const [call, flag, count, laneBytes, labelBytes] = head as [number, number, number, number, number]
+    const labelAt = 20 + count * 4 + laneBytes
     const payloadAt = labelAt + labelBytes
     if (count > size || flag > 1 || payloadAt > body.byteLength || labelBytes > mostTextBytes) return malformed
-    if (flag === 1 && body.byteLength - payloadAt > mostTextBytes) return malformed
-    const members = membersOf(body.subarray(16, labelAt))
-    if (members === undefined) return Result.fail("arrival with a wrong member list")
+    if (laneBytes > mostLaneBytes || (flag === 1 && body.byteLength - payloadAt > mostTextBytes)) return malformed
+    const circle = circleOf(body.subarray(20, labelAt), count)
+    if (circle === undefined) return Result.fail("arrival with a wrong member list")
     const label = decoder.decode(body.subarray(labelAt, payloadAt))
     const rest = body.subarray(payloadAt)
-    return Result.succeed({ call, members, label, payload: flag === 1 ? { refusal: decoder.decode(rest) } : rest })
+    return Result.succeed({ call, circle, label, payload: flag === 1 ? { refusal: decoder.decode(rest) } : rest })
   }
 }
 
@@ -173,3 +190,21 @@ export const decodeFailure = (body: Uint8Array): Result.Result<FailureBody, stri
   if (head === undefined) return Result.fail("malformed failure")
   return Result.map(failureText.decode(body.subarray(4)), (error) => ({ call: head[0]!, error }))
 }
+
+/** What a post's frame holds behind its circle: the ranks that it is for, and what it says. */
+export const encodePost = (to: ReadonlyArray<Rank>, payload: Uint8Array): Uint8Array =>
+  Buffer.concat([u32s(to.length, ...to), payload])
+
+/** Ranks that are no members get nothing; the caller passes them over. */
+export const decodePost = (
+  body: Uint8Array
+): { readonly to: ReadonlyArray<Rank>; readonly payload: Uint8Array } | undefined => {
+  const count = readU32s(body, 0, 1)?.[0]
+  const to = count === undefined ? undefined : readU32s(body, 4, count)
+  if (count === undefined || to === undefined) return undefined
+  const payload = body.subarray(4 + 4 * count)
+  return payload.byteLength > mostPostBytes ? undefined : { to, payload }
+}
+
+const Gone = Schema.Struct({ rank: Natural32, kind: Schema.Literals(["left", "lost"]), detail: Schema.String })
+export const goneBody = jsonBody(Gone)

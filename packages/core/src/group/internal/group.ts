@@ -9,6 +9,9 @@ import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import type { Rank } from "../../base/Ids.ts"
 import { type ProcessGroupError, type ProcessGroupShape, processGroupError } from "../../service/ProcessGroup.ts"
+import { mostLaneBytes } from "./frames.ts"
+import { type Circle, circleKey } from "./hub.ts"
+import type { Inbox } from "./inbox.ts"
 
 /** One rank's access to the others. Ranks are those of the whole job. */
 export interface Endpoint {
@@ -16,19 +19,18 @@ export interface Endpoint {
   readonly size: number
   readonly deadline: Duration.Duration
   /**
-   * Enters the next collective of these members; their payloads in that order. The call counts as made as soon as the
+   * Enters the next collective of this circle; its members' payloads in that order. The call counts as made as soon as the
    * effect runs; an interrupted wait does not take it back. The result belongs to the caller.
    */
   readonly exchange: (
-    members: ReadonlyArray<Rank>,
+    circle: Circle,
     label: string,
     payload: Uint8Array
   ) => Effect.Effect<ReadonlyArray<Uint8Array>, ProcessGroupError>
   readonly reportProgress: Effect.Effect<void>
-  /** Reaches the other members of this list. */
-  readonly alert: (members: ReadonlyArray<Rank>) => Effect.Effect<void>
-  /** Who has alerted the members of this list. */
-  readonly alerts: (members: ReadonlyArray<Rank>) => ReadonlyArray<Rank>
+  /** Sends to these ranks of the circle. */
+  readonly post: (circle: Circle, to: ReadonlyArray<Rank>, payload: Uint8Array) => void
+  readonly listen: Inbox["listen"]
 }
 
 const nothing = new Uint8Array(0)
@@ -37,12 +39,35 @@ const nothing = new Uint8Array(0)
 const shortLabel = (label: string): string =>
   label.length <= 1024 ? label : `${label.slice(0, 1000)} … ${label.length} characters`
 
-const groupOf = (endpoint: Endpoint, members: ReadonlyArray<Rank>): ProcessGroupShape => {
+/** Takes the lowest number that is free under a name; gives it back by `release`. */
+const makeLanes = () => {
+  const open = new Map<string, Set<number>>()
+  return (key: string) => {
+    const numbers = open.get(key) ?? new Set()
+    open.set(key, numbers)
+    let number = 0
+    while (numbers.has(number)) number++
+    numbers.add(number)
+    return { number, release: () => void numbers.delete(number) }
+  }
+}
+
+/** Lanes are named by programs; a name that is too long keeps its end, which tells it from others. */
+const shortLane = (lane: string): string =>
+  Buffer.byteLength(lane) <= mostLaneBytes
+    ? lane
+    : Buffer.from(lane)
+        .subarray(-mostLaneBytes + 4)
+        .toString("latin1")
+        .replace(/[^ -~]/g, "?")
+
+const groupOf = (endpoint: Endpoint, circle: Circle, lanes: ReturnType<typeof makeLanes>): ProcessGroupShape => {
+  const { members } = circle
   const rank = members.indexOf(endpoint.rank)
   const size = members.length
   // A copy, so that the caller may use its buffer again even where the wait was interrupted.
   const exchange = (label: string, payload: Uint8Array) =>
-    Effect.suspend(() => endpoint.exchange(members, shortLabel(label), new Uint8Array(payload)))
+    Effect.suspend(() => endpoint.exchange(circle, shortLabel(label), new Uint8Array(payload)))
   const invalid = (ranks: ReadonlyArray<Rank>, detail: string, remedy: string) =>
     processGroupError("InvalidGroup", ranks, { rank: endpoint.rank, detail, remedy })
   const isMember = (number: number) => Number.isInteger(number) && number >= 0 && number < size
@@ -74,7 +99,7 @@ const groupOf = (endpoint: Endpoint, members: ReadonlyArray<Rank>): ProcessGroup
       const repeated = ranks.find((number, at) => ranks.indexOf(number) !== at)
       if (repeated !== undefined) return wrong(`Rank ${repeated} is repeated.`)
       if (!ranks.includes(rank)) return wrong(`This member, rank ${rank}, is not in the group.`)
-      return Effect.succeed(groupOf(endpoint, jobRanks))
+      return Effect.succeed(groupOf(endpoint, { members: jobRanks, lane: circle.lane }, lanes))
     })
 
   const reportSteadily = Effect.andThen(
@@ -102,14 +127,34 @@ const groupOf = (endpoint: Endpoint, members: ReadonlyArray<Rank>): ProcessGroup
     subgroup,
     reportProgress: endpoint.reportProgress,
     keepAlive,
-    alert: endpoint.alert(members),
-    alerts: Effect.sync(() => endpoint.alerts(members).map((sender) => members.indexOf(sender)))
+    lane: (name) =>
+      Effect.map(
+        Effect.acquireRelease(
+          Effect.sync(() => lanes(circleKey({ members, lane: `${circle.lane}/${name}` }))),
+          ({ release }) => Effect.sync(release)
+        ),
+        ({ number }) => groupOf(endpoint, { members, lane: shortLane(`${circle.lane}/${name} ${number}`) }, lanes)
+      ),
+    post: (to, payload) =>
+      Effect.sync(() => {
+        const ranks = to.flatMap((member) => (member !== rank && isMember(member) ? [members[member]!] : []))
+        if (ranks.length > 0) endpoint.post(circle, ranks, payload)
+      }),
+    listen: ({ post, gone }) =>
+      Effect.asVoid(
+        Effect.acquireRelease(
+          Effect.sync(() =>
+            endpoint.listen(circle, {
+              post: (from, payload) => post(members.indexOf(from), payload),
+              gone: (from) => gone(members.indexOf(from))
+            })
+          ),
+          (stop) => Effect.sync(stop)
+        )
+      )
   }
 }
 
 /** The group of the whole job. */
 export const makeGroup = (endpoint: Endpoint): ProcessGroupShape =>
-  groupOf(
-    endpoint,
-    Array.from({ length: endpoint.size }, (_, rank) => rank)
-  )
+  groupOf(endpoint, { members: Array.from({ length: endpoint.size }, (_, rank) => rank), lane: "" }, makeLanes())

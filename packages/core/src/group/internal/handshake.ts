@@ -9,7 +9,7 @@ import { canonicalJson } from "../../base/Digest.ts"
 import type { Hello } from "./frames.ts"
 
 export const protocolName = "tensorferry-process-group"
-export const protocolVersion = 1
+export const protocolVersion = 2
 
 export const freshNonce = (): string => randomBytes(32).toString("hex")
 

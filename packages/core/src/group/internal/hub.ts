@@ -5,7 +5,7 @@
  * time (milliseconds of any monotonic clock) and passes on the deliveries that each call returns.
  *
  * Invariants
- * - A collective is known by its member list and its number within that list; the hub counts each rank's arrivals, so
+ * - A collective is known by its circle and its number within that circle; the hub counts each rank's arrivals, so
  *   ranks cannot get out of step. Every member gets exactly one delivery per collective that it enters.
  * - A collective that failed is remembered until its last member has entered and learned the same failure.
  * - A rank that enters too many collectives that do not end is gone: what a rank can make the hub keep has a bound, and every
@@ -24,17 +24,28 @@ import {
   peerGone
 } from "./errors.ts"
 
+/** Ranks that meet in one order of their own: the same members may have several lanes. */
+export interface Circle {
+  /** Distinct. */
+  readonly members: ReadonlyArray<Rank>
+  /** "" for the lane that every group has. */
+  readonly lane: string
+}
+
+/** Tells circles apart. */
+export const circleKey = ({ members, lane }: Circle): string => `${lane}/${members.join(",")}`
+
 /** In place of a payload that cannot travel; fails the collective for all. */
 export interface Refusal {
   readonly refusal: string
 }
 
-/** A rank enters its next collective with these members. `call` comes back in the delivery. */
+/** A rank enters its next collective in this circle. `call` comes back in the delivery. */
 export interface Arrival {
   readonly rank: Rank
   readonly call: number
-  /** Distinct ranks in range, the arriving one among them; the caller checks it. */
-  readonly members: ReadonlyArray<Rank>
+  /** Of ranks in range, the arriving one among them; the caller checks it. */
+  readonly circle: Circle
   readonly label: string
   readonly payload: Uint8Array | Refusal
 }
@@ -68,7 +79,7 @@ export interface HubOptions {
 /** Most collectives that one rank may have entered and the hub still keeps. */
 const mostOpen = 4096
 
-interface MemberList {
+interface Count {
   readonly key: string
   readonly members: ReadonlyArray<Rank>
   /** Collectives entered so far, by rank. */
@@ -88,9 +99,9 @@ const isRefusal = (payload: Uint8Array | Refusal): payload is Refusal => "refusa
 
 export const makeHub = (options: HubOptions): CollectiveHub => {
   const maxTotalBytes = options.maxTotalBytes ?? Number.POSITIVE_INFINITY
-  const lists = new Map<string, MemberList>()
-  /** Member lists by array: callers pass the same arrays again and again. */
-  const listOfArray = new WeakMap<ReadonlyArray<Rank>, MemberList>()
+  const counts = new Map<string, Count>()
+  /** By circle: callers pass the same objects again and again. */
+  const countOfCircle = new WeakMap<Circle, Count>()
   const collectives = new Map<string, Collective>()
   const gone = new Map<Rank, Departure>()
   const lastProgress = new Map<Rank, number>()
@@ -165,14 +176,14 @@ export const makeHub = (options: HubOptions): CollectiveHub => {
     return collectiveMismatch(labels)
   }
 
-  const listOf = (members: ReadonlyArray<Rank>): MemberList => {
-    const known = listOfArray.get(members)
-    if (known !== undefined && lists.get(known.key) === known) return known
-    const key = members.join(",")
-    const list = lists.get(key) ?? { key, members, entered: new Map<Rank, number>() }
-    lists.set(key, list)
-    listOfArray.set(members, list)
-    return list
+  const countOf = (circle: Circle): Count => {
+    const known = countOfCircle.get(circle)
+    if (known !== undefined && counts.get(known.key) === known) return known
+    const key = circleKey(circle)
+    const count = counts.get(key) ?? { key, members: circle.members, entered: new Map<Rank, number>() }
+    counts.set(key, count)
+    countOfCircle.set(circle, count)
+    return count
   }
 
   const departedOf = (members: ReadonlyArray<Rank>): ReadonlyArray<readonly [Rank, Departure]> =>
@@ -195,12 +206,13 @@ export const makeHub = (options: HubOptions): CollectiveHub => {
         deliveries.push(failed(peerGone([[rank, departure]], arrival.label), arrival))
       }
     }
-    for (const [key, list] of lists) if (list.members.includes(rank)) lists.delete(key)
+    for (const [key, count] of counts) if (count.members.includes(rank)) counts.delete(key)
     return deliveries
   }
 
   const arrive = (arrival: Arrival, now: number): ReadonlyArray<Delivery> => {
-    const { rank, members } = arrival
+    const { rank, circle } = arrival
+    const { members } = circle
     progress(rank, now)
     const departed = departedOf(members)
     if (departed.length > 0) return [failed(peerGone(departed, arrival.label), arrival)]
@@ -212,13 +224,13 @@ export const makeHub = (options: HubOptions): CollectiveHub => {
     }
     open.set(rank, entered + 1)
 
-    const list = listOf(members)
-    const sequence = list.entered.get(rank) ?? 0
-    list.entered.set(rank, sequence + 1)
+    const count = countOf(circle)
+    const sequence = count.entered.get(rank) ?? 0
+    count.entered.set(rank, sequence + 1)
 
-    const key = `${list.key}#${sequence}`
+    const key = `${count.key}#${sequence}`
     const collective = collectives.get(key) ?? {
-      members: list.members,
+      members: count.members,
       arrivals: new Map(),
       label: arrival.label,
       lastArrival: now,

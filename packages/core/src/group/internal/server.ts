@@ -22,13 +22,21 @@ import { makeThrottle, orAfterRunningTime, ticking, tickMillisOf } from "../../s
 import type { Frame } from "../Frames.ts"
 import { makeLobby } from "../Unproven.ts"
 import { admit, Refused, type Standing } from "./admission.ts"
-import { makeAlerts } from "./alerts.ts"
 import { makeCalls } from "./calls.ts"
 import { attach, type Connection } from "./connection.ts"
 import { type Departure, formatMillis, formatRanks, rendezvousFailed } from "./errors.ts"
-import { encodeArrive, failureText, frameType, makeArriveReader, resultOverhead } from "./frames.ts"
+import {
+  decodePost,
+  encodeArrive,
+  failureText,
+  frameType,
+  goneBody,
+  makeArriveReader,
+  resultOverhead
+} from "./frames.ts"
 import type { Endpoint } from "./group.ts"
-import { makeHub } from "./hub.ts"
+import { type Circle, makeHub } from "./hub.ts"
+import { makeInbox } from "./inbox.ts"
 import { makeMembers } from "./members.ts"
 import { makeRefusals, plainText } from "./refusals.ts"
 import { addressOf, closeGrace, type TcpSettings } from "./settings.ts"
@@ -37,6 +45,8 @@ import { addressOf, closeGrace, type TcpSettings } from "./settings.ts"
 const placesFor = (size: number): number => size + 64
 /** Longest frames that a member may leave unread and still ask for more. */
 const mostUnread = 4
+/** Bytes queued for a member from which on posts to it are dropped. */
+const mostQueued = 2 ** 20
 /** The losses that a failed rendezvous mentions. */
 const maxNotes = 8
 
@@ -77,7 +87,7 @@ export const serve = Effect.fnUntraced(function* (
   const grace = closeGrace(settings)
   const hub = makeHub({ deadlineMillis, maxTotalBytes: settings.maxFrameBytes - resultOverhead(size) })
   const calls = makeCalls()
-  const alerts = makeAlerts()
+  const inbox = makeInbox()
   const connections = new Set<Connection>()
   const lobby = makeLobby<Connection>(placesFor(size), (oldest) => oldest.destroy("others wait to prove themselves"))
   const members = makeMembers(calls)
@@ -117,10 +127,23 @@ export const serve = Effect.fnUntraced(function* (
       return Effect.logWarning(`Rank 0 refused a connection from ${address}: ${detail} ${error.reason.remedy}${waits}`)
     })
 
-  const alert = (from: Rank, ranks: ReadonlyArray<Rank>): void => {
-    const parts = encodeArrive({ call: from, members: ranks, label: "", payload: new Uint8Array(0) })
-    for (const rank of ranks) if (rank !== from) members.connections.get(rank)?.send(frameType.alert, ...parts)
-    if (from !== 0 && ranks.includes(0)) alerts.add(ranks, from)
+  /** Passes a post on to members of its circle. One that reads nothing gets no more of them. */
+  const post = (from: Rank, circle: Circle, to: ReadonlyArray<Rank>, payload: Uint8Array): void => {
+    const parts = encodeArrive({ call: from, circle, label: "", payload })
+    for (const rank of to) {
+      if (rank === from || !circle.members.includes(rank)) continue
+      if (rank === 0) inbox.put(circle, from, payload)
+      const connection = members.connections.get(rank)
+      if (connection !== undefined && connection.bytesQueued() < mostQueued) connection.send(frameType.post, ...parts)
+    }
+  }
+
+  const lose = (rank: Rank, { kind, detail }: Departure): void => {
+    dispatch(hub.leave(rank, { kind, detail }))
+    for (const other of members.connections.values()) {
+      other.send(frameType.gone, goneBody.encode({ rank, kind, detail }))
+    }
+    inbox.lose(rank)
   }
 
   /** Passes a member's frames to the hub until its connection ends. */
@@ -134,10 +157,11 @@ export const serve = Effect.fnUntraced(function* (
         if (Result.isFailure(arrival)) violation(arrival.failure)
         else if (connection.bytesQueued() > mostUnread * settings.maxFrameBytes) violation("it reads no results")
         else dispatch(hub.arrive({ rank, ...arrival.success }, now))
-      } else if (type === frameType.alert) {
-        const sent = readArrival(body)
-        if (Result.isFailure(sent)) violation(sent.failure)
-        else alert(rank, sent.success.members)
+      } else if (type === frameType.post) {
+        const sent = Result.getOrUndefined(readArrival(body))
+        const read = sent?.payload instanceof Uint8Array ? decodePost(sent.payload) : undefined
+        if (sent === undefined || read === undefined) violation("malformed post")
+        else post(rank, sent.circle, read.to, read.payload.slice())
       } else if (type === frameType.progress) hub.progress(rank, now)
       else if (type === frameType.goodbye) departure = { kind: "left", detail: "it closed its group" }
       else violation(`unexpected frame of type ${type}`)
@@ -145,7 +169,7 @@ export const serve = Effect.fnUntraced(function* (
     const closed = (detail: string): void => {
       const { kind, detail: why } = departure ?? { kind: "lost", detail }
       members.remove(rank)
-      if (Deferred.isDoneUnsafe(formed)) dispatch(hub.leave(rank, { kind, detail: why }))
+      if (Deferred.isDoneUnsafe(formed)) lose(rank, { kind, detail: why })
       else note(`Rank ${rank} joined and was lost again: ${why}.`)
     }
     connection.listen({ receive, closed })
@@ -251,14 +275,14 @@ export const serve = Effect.fnUntraced(function* (
     rank: 0,
     size,
     deadline,
-    exchange: (ranks, label, payload) =>
-      calls.make(label, (call) => dispatch(hub.arrive({ rank: 0, call, members: ranks, label, payload }, now))),
+    exchange: (circle, label, payload) =>
+      calls.make(label, (call) => dispatch(hub.arrive({ rank: 0, call, circle, label, payload }, now))),
     reportProgress: Effect.sync(() => {
       hub.progress(0, now)
       // Beats too, because rank 0 may be in work that keeps its timers from running.
       if (mayBeat()) members.beat(hub.waiting())
     }),
-    alert: (ranks) => Effect.sync(() => alert(0, ranks)),
-    alerts: alerts.of
+    post: (circle, to, payload) => post(0, circle, to, new Uint8Array(payload)),
+    listen: inbox.listen
   }
 })

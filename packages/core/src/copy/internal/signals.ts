@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+/**
+ * What the ranks of a copy service tell each other outside of collectives, in posts of a few bytes.
+ *
+ * | signal | to | says |
+ * | --- | --- | --- |
+ * | Alarm | all | the sender gives up the run in progress, which all have agreed on |
+ * | Convene | all | the sender agrees on this run again, with all ranks |
+ * | Ready | those it exchanges with | the sender has begun this run: what it sends may be read, what it receives be written |
+ * | Done | the same | the sender has all its bytes of this run, and touches none of the receiver's any more |
+ * | Out | the same | the sender has given up this repetition, and touches none of the receiver's bytes any more |
+ * | Alive | the same | the sender is at work on this run |
+ *
+ * Invariants: runs are known by numbers that only grow, so a signal of an earlier run is never taken for one of a later run.
+ * An alarm counts until the ranks have met after it. Signals that cannot be read are passed over: what they would have said
+ * is found out by agreement.
+ */
+import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
+import * as Option from "effect/Option"
+import type { Scope } from "effect/Scope"
+import type { Rank } from "../../base/Ids.ts"
+import type { ProcessGroupShape } from "../../service/ProcessGroup.ts"
+
+const kinds = { Alarm: 0, Convene: 1, Ready: 2, Done: 3, Alive: 4, Out: 5 } as const
+
+/** A call to all ranks to agree again. */
+export interface Convened {
+  readonly by: Rank
+  readonly run: number
+}
+
+export interface Signals {
+  readonly tellPeers: (
+    kind: "Ready" | "Done" | "Alive" | "Out",
+    peers: ReadonlyArray<Rank>,
+    run: number
+  ) => Effect.Effect<void>
+  readonly convene: (run: number) => Effect.Effect<void>
+  /** The calls of ranks that are not answered yet, the latest of each. */
+  readonly convened: () => ReadonlyArray<Convened>
+  /** Answers calls to agree on this run or an earlier one. */
+  readonly answer: (run: number) => void
+  readonly isReady: (peer: Rank, run: number) => boolean
+  readonly isDone: (peer: Rank, run: number) => boolean
+  /** The peer touches no memory of this rank in this run any more, or is gone. */
+  readonly isOut: (peer: Rank, run: number) => boolean
+  readonly isGone: (peer: Rank) => boolean
+  /** Counts what a rank has told. */
+  readonly heard: (peer: Rank) => number
+  /** Called after every signal, until it is taken back. */
+  readonly watch: (watcher: () => void) => () => void
+  /** The effect's value, unless it has been interrupted because this came true; `meanwhile` goes on beside it if it takes long. */
+  readonly unless: <A, E>(
+    isStopped: () => boolean,
+    effect: Effect.Effect<A, E>,
+    meanwhile?: Effect.Effect<never>
+  ) => Effect.Effect<Option.Option<A>, E>
+  /** Waits until there is an answer. */
+  readonly until: (answer: () => boolean | undefined) => Effect.Effect<boolean>
+  readonly alarm: Alarm
+}
+
+/** Whether another rank has given up the run in progress. */
+export interface Alarm {
+  /** The first rank that gave up. */
+  readonly by: () => Rank | undefined
+  /** Alarms the others, unless one of them did so first. */
+  readonly raise: Effect.Effect<void>
+  /** Alarms the others in any case. */
+  readonly sound: Effect.Effect<void>
+  /** All ranks have met: what was reported before belongs to no later run. */
+  readonly settle: () => void
+}
+
+const encode = (kind: number, run: number): Uint8Array => {
+  const bytes = new Uint8Array(9)
+  bytes[0] = kind
+  new DataView(bytes.buffer).setFloat64(1, run, true)
+  return bytes
+}
+
+export const makeSignals = (group: ProcessGroupShape): Effect.Effect<Signals, never, Scope> =>
+  Effect.gen(function* () {
+    const others = Array.from({ length: group.size }, (_, rank) => rank).filter((rank) => rank !== group.rank)
+    const ready = new Map<Rank, number>()
+    const done = new Map<Rank, number>()
+    const out = new Map<Rank, number>()
+    const heard = new Map<Rank, number>()
+    const gone = new Set<Rank>()
+    const calls = new Map<Rank, Convened>()
+    const watchers = new Set<() => void>()
+    let alarms: Array<Rank> = []
+    let answered = Number.NEGATIVE_INFINITY
+
+    const wake = () => {
+      for (const watcher of [...watchers]) watcher()
+    }
+    const note = (last: Map<Rank, number>, from: Rank, run: number) =>
+      last.set(from, Math.max(run, last.get(from) ?? 0))
+
+    const take = (from: Rank, payload: Uint8Array): void => {
+      if (payload.byteLength !== 9) return
+      const run = new DataView(payload.buffer, payload.byteOffset).getFloat64(1, true)
+      if (!Number.isSafeInteger(run)) return
+      heard.set(from, (heard.get(from) ?? 0) + 1)
+      if (payload[0] === kinds.Alarm) alarms.push(from)
+      else if (payload[0] === kinds.Ready) note(ready, from, run)
+      else if (payload[0] === kinds.Done) note(done, from, run)
+      else if (payload[0] === kinds.Out) note(out, from, run)
+      else if (payload[0] === kinds.Convene && run > answered) {
+        calls.set(from, { by: from, run })
+      }
+      wake()
+    }
+
+    const until: Signals["until"] = (answer) =>
+      Effect.callback((resume) => {
+        const known = answer()
+        if (known !== undefined) return resume(Effect.succeed(known))
+        const watcher = () => {
+          const found = answer()
+          if (found === undefined) return
+          watchers.delete(watcher)
+          resume(Effect.succeed(found))
+        }
+        watchers.add(watcher)
+        return Effect.sync(() => watchers.delete(watcher))
+      })
+
+    const unless: Signals["unless"] = (isStopped, effect, meanwhile = Effect.never) =>
+      Effect.uninterruptibleMask((restore) =>
+        Effect.flatMap(Effect.forkChild(restore(effect), { startImmediately: true }), (fiber) => {
+          const ended = fiber.pollUnsafe()
+          if (ended !== undefined) return Effect.asSome(ended)
+          const stop = Effect.as(
+            until(() => isStopped() || undefined),
+            Option.none()
+          )
+          const wait = Effect.raceFirst(Effect.asSome(Fiber.join(fiber)), Effect.raceFirst(stop, meanwhile))
+          return Effect.onExit(restore(wait), () => Fiber.interrupt(fiber))
+        })
+      )
+
+    yield* group.listen({
+      post: take,
+      gone: (rank) => {
+        gone.add(rank)
+        wake()
+      }
+    })
+    const post = (to: ReadonlyArray<Rank>, kind: number, run: number) =>
+      to.length === 0 ? Effect.void : group.post(to, encode(kind, run))
+    const sound = Effect.suspend(() => post(others, kinds.Alarm, 0))
+
+    return {
+      tellPeers: (kind, peers, run) => post(peers, kinds[kind], run),
+      convene: (run) => post(others, kinds.Convene, run),
+      convened: () => [...calls.values()],
+      answer: (run) => {
+        answered = Math.max(answered, run)
+        for (const [rank, call] of calls) if (call.run <= run) calls.delete(rank)
+      },
+      isReady: (peer, run) => (ready.get(peer) ?? 0) >= run,
+      isDone: (peer, run) => (done.get(peer) ?? 0) >= run,
+      isOut: (peer, run) => gone.has(peer) || Math.max(done.get(peer) ?? 0, out.get(peer) ?? 0) >= run,
+      isGone: (peer) => gone.has(peer),
+      heard: (peer) => heard.get(peer) ?? 0,
+      watch: (watcher) => {
+        watchers.add(watcher)
+        return () => void watchers.delete(watcher)
+      },
+      unless,
+      until,
+      alarm: {
+        by: () => alarms[0],
+        raise: Effect.suspend(() => (alarms.length === 0 ? sound : Effect.void)),
+        sound,
+        settle: () => {
+          alarms = []
+        }
+      }
+    }
+  })
