@@ -63,7 +63,8 @@ export const capabilities: CopyDriverCapabilities = {
   requiresProcessGroupBarrier: true,
   requiresTaskId: false,
   deviceFamilies: ["cpu"],
-  maxMessageBytes: Number.MAX_SAFE_INTEGER
+  maxMessageBytes: Number.MAX_SAFE_INTEGER,
+  pairwise: true
 }
 
 /** What differs from the general remedies. */
