@@ -21,6 +21,18 @@ Answer startMoves(const Call& call, Pool pool, Napi::BigUint64Array table, bool 
   return call.start(pool, makeMoveJob(std::move(items.value())), callback);
 }
 
+/** Runs moves within this process at once: for so few bytes that waking a thread takes longer. */
+Status runMoves(const Call&, Napi::BigUint64Array table) {
+  auto items = parseItems(table.Data(), table.ElementLength(), false);
+  if (!items.ok()) return items.status();
+  for (size_t i = 0; i < items.value().size(); i++) {
+    const Move move = items.value().at(i);
+    if (move.pid != 0) return failure(Code::InvalidArgument, "copy", "A move reads another process.");
+  }
+  for (size_t i = 0; i < items.value().size(); i++) runLocalMove(items.value().at(i), false);
+  return {};
+}
+
 /** Starts the job that `makeJob` makes of a table. */
 template <Result<std::shared_ptr<Job>> (*makeJob)(const uint64_t* words, size_t count)>
 Answer startTable(const Call& call, Pool pool, Napi::BigUint64Array table, Napi::Function callback) {
@@ -35,6 +47,7 @@ void bindMoves(Functions& functions) {
   bindPools(functions);
   bindJobControls<std::shared_ptr<Job>>(functions);
   functions.add<startMoves>("startMoves", "(pool, table, refuseOverlap, callback)")
+      .add<runMoves>("runMoves", "(table)")
       .add<startTable<makeReduceJob>>("startReduce", "(pool, table, callback)")
       .add<startTable<makeQuantizeJob>>("startQuantize", "(pool, table, callback)");
 }

@@ -46,6 +46,8 @@ export interface Addon extends AddonIdentity, JobControl, PoolControl {
     refuseOverlap: boolean,
     done: Done<undefined>
   ) => NativeAnswer<NativeJobHandle>
+  /** Ends when they are done; only moves within this process, and memory that is mapped into it. */
+  readonly runMoves: (table: BigUint64Array) => NativeAnswer<undefined>
   readonly startReduce: (
     pool: NativePool,
     table: BigUint64Array,
@@ -78,7 +80,7 @@ export interface Addon extends AddonIdentity, JobControl, PoolControl {
   readonly readProcess: (pid: number, address: bigint, into: Uint8Array) => NativeAnswer<undefined>
 }
 
-const loader = addonLoader<Addon>(backendName, import.meta.url, 4)
+const loader = addonLoader<Addon>(backendName, import.meta.url, 5)
 
 /** The folder that holds `build` or `prebuilds`: one above both `src` and `dist`. */
 export const packageFolder = loader.folder

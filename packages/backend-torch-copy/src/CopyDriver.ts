@@ -17,6 +17,7 @@ import {
   type Program
 } from "@tensorferry/core/service/CopyDriver"
 import { ProcessGroup, type ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
+import { tensorByteLength } from "@tensorferry/core/tensor/Tensor"
 import { describeFailure } from "@tensorferry/native/describeFailure"
 import { makeDriverAgreement } from "@tensorferry/native/driver/DriverAgreement"
 import { type Checked, type DriverErrors, driverErrors } from "@tensorferry/native/driver/DriverErrors"
@@ -79,6 +80,17 @@ interface Compiled {
   readonly moves: CompiledMoves
   /** By rank, what peers send. */
   readonly fetches: ReadonlyMap<number, Fetch>
+  /** Bytes of all moves, where there are so few, in mapped memory, that waking a thread would take longer. */
+  readonly shortBytes: number | undefined
+}
+
+/** Bytes that a core copies while it would wake a thread. */
+const mostShortBytes = 64 * 1024
+
+const shortBytesOf = ({ moves, readFrom }: CompiledMoves): number | undefined => {
+  if (readFrom.size > 0) return undefined
+  const bytes = moves.reduce((sum, { dst }) => sum + tensorByteLength(dst), 0)
+  return bytes <= mostShortBytes ? bytes : undefined
 }
 
 const notUsable = "The program belongs to another driver, was closed, or its memory was freed."
@@ -171,7 +183,12 @@ export const make = Effect.fnUntraced(function* (
       const program: Program = { messages, paths: mergePaths([...ready.paths, ...fetchedBy]) }
       const isUsable = () => entries.find(program)?.isUsable ?? true
       const fetches = yield* sending.arrange(messages, number, ready, paths, isUsable)
-      yield* entries.add(program, { table: encodeMoves(ready.moves), moves: ready, fetches })
+      yield* entries.add(program, {
+        table: encodeMoves(ready.moves),
+        moves: ready,
+        fetches,
+        shortBytes: shortBytesOf(ready)
+      })
       return program
     })
 
@@ -198,6 +215,15 @@ export const make = Effect.fnUntraced(function* (
     const gone = [...entry.moves.readFrom].find(([, process]) => !isAlive(addon, process))?.[0]
     if (gone !== undefined) {
       return Effect.fail(errors.fail("PeerGone", "The process of the peer has ended.", { peer: gone }))
+    }
+    const { shortBytes } = entry
+    if (shortBytes !== undefined) {
+      const ran = addon.runMoves(entry.table)
+      if (ran.code !== "Ok") return Effect.fail(failureOf(errors, entry.moves, ran))
+      return Effect.map(fetchAll(entry), (fetching) => ({
+        ...fetching,
+        movedBytes: Effect.map(fetching.movedBytes, (fetched) => shortBytes + fetched)
+      }))
     }
     const unpin = pinAll(pinsOf(messages.flatMap((message) => message.parts.map((part) => part.tensor))))
     const started = startJob<undefined>(addon, (done) => addon.startMoves(pool, entry.table, false, done), unpin)

@@ -7,29 +7,24 @@
  * included.
  */
 import * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
-import * as Option from "effect/Option"
 import * as Result from "effect/Result"
-import type { Rank } from "../../base/Ids.ts"
-import { type CopyError, type CopyOp, type CopyReport, copyError, type RunOptions } from "../../service/CopyService.ts"
+import type { CopyError, CopyOp, CopyReport, RunOptions } from "../../service/CopyService.ts"
 import { annotatePhase } from "../../service/Spans.ts"
 import type { Fence } from "../../service/TensorEngine.ts"
 import { fromTensorError } from "../CopyFailures.ts"
 import { batchDigest, type CopyBatch } from "./batch.ts"
 import { emptyBatch, makeBatchMemory } from "./check.ts"
-import { compile } from "./compile.ts"
 import { driverOf } from "./driver.ts"
-import { execute } from "./execute.ts"
 import { type Agreement, makeHandshakeMemory, type RunCollectives } from "./handshake.ts"
 import { type CopyMachine, makeMachine } from "./machine.ts"
 import { makeMeetings } from "./meetings.ts"
 import type { CopyParts } from "./parts.ts"
 import { repeat, repetitionOf } from "./repeat.ts"
 import { reportOf } from "./report.ts"
-import { type CompiledProgram, isOver, type Known, type LiveDriver } from "./runState.ts"
-import { settle } from "./settle.ts"
+import { isOver, type Known, type LiveDriver } from "./runState.ts"
 import { makeRunTimes, type RunTimes } from "./telemetry.ts"
+import { makeTogether } from "./together.ts"
 
 /** Runs batches, one at a time. */
 export interface CopyRunner {
@@ -52,7 +47,6 @@ export const makeRunner = <E>(parts: CopyParts, first: LiveDriver, build: Effect
     memory: makeHandshakeMemory(),
     parted: machine.on({ _tag: "Parted" })
   }
-  const ready = driverOf(parts, machine, build)
 
   const awaitFences = (after: ReadonlyArray<Fence>): Effect.Effect<void, CopyError> =>
     after.length === 0
@@ -74,59 +68,8 @@ export const makeRunner = <E>(parts: CopyParts, first: LiveDriver, build: Effect
     return makeBatch(machine.state().driver?.driver ?? first.driver, queue)
   }
 
-  const echoes = new WeakSet<CopyError>()
-  const isEcho = (failure: CopyError): boolean => echoes.has(failure)
-  /** This rank's driver may count on the peer still, so it is built again. */
-  const gaveUp = (peer: Rank): CopyError => {
-    const echo = copyError("PeerGone", [peer], {
-      backend,
-      rank,
-      peer,
-      op: "run",
-      scope: "service",
-      isRetryable: true,
-      detail: `Rank ${peer} reported that it does not finish the run.`,
-      remedy: "See the output of that rank for the reason, then run again."
-    })
-    echoes.add(echo)
-    return echo
-  }
-
-  const carryOut = (
-    batch: CopyBatch,
-    agreement: Agreement,
-    reused: CompiledProgram | undefined,
-    runOptions: RunOptions,
-    times: RunTimes
-  ): Effect.Effect<CompiledProgram, CopyError> =>
-    Effect.flatMap(ready, (driver) => {
-      const move = (program: CompiledProgram) =>
-        Effect.flatMap(
-          signals.unless(
-            () => signals.alarm.by() !== undefined,
-            execute(parts, machine, driver, program, batch, runOptions, times)
-          ),
-          (moved) =>
-            Option.isSome(moved)
-              ? Effect.succeed(program)
-              : Effect.fail(parts.calls.overdue() ?? gaveUp(signals.alarm.by() ?? rank))
-        )
-      if (reused !== undefined) return move(reused)
-      const compiled = compile(parts, machine, collectives, driver, batch, agreement)
-      return Effect.flatMap(telemetry.phase(times, "prepare", compiled), move)
-    })
-
-  /** Takes part in what others do together, without a batch. Ranks that are in the run learn of a failure, this one not. */
-  const takePart = (agreement: Agreement): Effect.Effect<void, CopyError> =>
-    Effect.gen(function* () {
-      if (agreement.mustRebuild) yield* machine.on({ _tag: "Outdated" })
-      const done = yield* Effect.result(carryOut(emptyBatch, agreement, undefined, {}, makeRunTimes()))
-      if (Result.isFailure(done)) yield* signals.alarm.raise
-      yield* Effect.ignore(settle(collectives, machine, "copy outcome", done, isEcho))
-      const isBroken = Result.isFailure(done) && done.failure.reason.scope === "service"
-      yield* machine.on({ _tag: isBroken ? "Outdated" : "Dropped" })
-    })
-  const meetings = makeMeetings(parts, machine, collectives, takePart)
+  const together = makeTogether(parts, machine, collectives, driverOf(parts, machine, build))
+  const meetings = makeMeetings(parts, machine, collectives, together.takePart)
 
   const knownAfter = (batch: CopyBatch, agreement: Agreement, plan: RunOptions["plan"]): Known | undefined =>
     agreement.ahead.size > 0 || agreement.rounds > 1
@@ -165,27 +108,6 @@ export const makeRunner = <E>(parts: CopyParts, first: LiveDriver, build: Effect
     return runOptions.plan === undefined ? report : { ...report, planRuns: state.known!.runs }
   })
 
-  /**
-   * Once this rank has reported that it is done, its peers may end the run well, so an interruption waits until they have read
-   * its memory, or given up.
-   */
-  const settleTogether = (executed: Result.Result<CompiledProgram, CopyError>) =>
-    Effect.uninterruptibleMask((restore) => {
-      const settling = settle(collectives, machine, "copy outcome", executed, isEcho)
-      return Effect.flatMap(
-        Effect.forkIn(Effect.interruptible(settling), parts.scope, { startImmediately: true }),
-        (fiber) =>
-          Effect.onInterrupt(restore(Fiber.join(fiber)), () =>
-            Effect.andThen(
-              signals.alarm.sound,
-              Effect.flatMap(Fiber.await(fiber), (exit) =>
-                machine.on({ _tag: "Settled", isOk: Exit.isSuccess(exit), known: undefined })
-              )
-            )
-          )
-      )
-    })
-
   /** All ranks agree on the run, and end it together. */
   const runTogether = Effect.fnUntraced(function* (
     own: Result.Result<CopyBatch, CopyError>,
@@ -199,7 +121,7 @@ export const makeRunner = <E>(parts: CopyParts, first: LiveDriver, build: Effect
     const reused = phase._tag === "Moving" ? phase.reused : undefined
     const whole = Result.getOrElse(own, () => emptyBatch)
     const batch = meetings.left(whole, agreement.ahead, agreement.place.run)
-    const executed = yield* Effect.result(carryOut(batch, agreement, reused, runOptions, times))
+    const executed = yield* Effect.result(together.carryOut(batch, agreement, reused, runOptions, times))
     // Whatever failed here, no rank shall wait for this one's messages longer than needed.
     if (Result.isFailure(executed) && !isOver(machine.state())) yield* signals.alarm.raise
     const isBroken = Result.isFailure(executed) && executed.failure.reason.scope === "service"
@@ -207,7 +129,7 @@ export const makeRunner = <E>(parts: CopyParts, first: LiveDriver, build: Effect
     const settled = yield* Effect.result(
       isOver(machine.state())
         ? Effect.fromResult(executed)
-        : telemetry.phase(times, "outcome", settleTogether(executed))
+        : telemetry.phase(times, "outcome", together.settle(executed))
     )
     const known = isPairwise ? knownAfter(whole, agreement, runOptions.plan) : undefined
     yield* machine.on({ _tag: "Settled", isOk: Result.isSuccess(settled), known })

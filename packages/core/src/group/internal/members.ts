@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * The admitted ranks of a TCP group, as rank 0 reaches them: deliveries of the hub, beats, and the goodbye.
+ * The admitted ranks of a TCP group, as rank 0 reaches them: deliveries of the hub, posts, beats, and the goodbye.
  *
  * Invariant: the members get their deliveries before rank 0 does.
  */
@@ -11,14 +11,20 @@ import type { Rank } from "../../base/Ids.ts"
 import type { ProcessGroupError } from "../../service/ProcessGroup.ts"
 import type { makeCalls } from "./calls.ts"
 import type { Connection } from "./connection.ts"
-import { encodeFailure, failureText, frameType, resultEncoder } from "./frames.ts"
-import type { Delivery } from "./hub.ts"
+import type { Departure } from "./errors.ts"
+import { encodeArrive, encodeFailure, failureText, frameType, goneBody, resultEncoder } from "./frames.ts"
+import type { Circle, Delivery } from "./hub.ts"
+import type { Inbox } from "./inbox.ts"
 
 export interface Members {
   readonly connections: ReadonlyMap<Rank, Connection>
   readonly join: (rank: Rank, connection: Connection) => void
   readonly remove: (rank: Rank) => void
   readonly dispatch: (deliveries: ReadonlyArray<Delivery>) => void
+  /** Passes a post on to members of its circle. One that reads nothing gets no more of them. */
+  readonly post: (from: Rank, circle: Circle, to: ReadonlyArray<Rank>, payload: Uint8Array) => void
+  /** Reports to the members that are left that one is gone. */
+  readonly lose: (rank: Rank, departure: Departure) => void
   /** Reports to waiting members that the hub lives. Those that do not read get no more. */
   readonly beat: (waiting: Iterable<Rank>) => void
   /** The group is complete. */
@@ -27,7 +33,10 @@ export interface Members {
   readonly part: (grace: Duration.Duration) => Effect.Effect<void>
 }
 
-export const makeMembers = (calls: ReturnType<typeof makeCalls>): Members => {
+/** Bytes queued for a member from which on posts to it are dropped. */
+const mostQueued = 2 ** 20
+
+export const makeMembers = (calls: ReturnType<typeof makeCalls>, inbox: Inbox): Members => {
   const connections = new Map<Rank, Connection>()
   /** Why rank 0 leaves, most likely: members that did not wait at the time learn it from the goodbye. */
   let firstFailure: ProcessGroupError | undefined
@@ -67,6 +76,19 @@ export const makeMembers = (calls: ReturnType<typeof makeCalls>): Members => {
       connections.delete(rank)
     },
     dispatch,
+    post: (from, circle, to, payload) => {
+      const parts = encodeArrive({ call: from, circle, label: "", payload })
+      for (const rank of to) {
+        if (rank === from || !circle.members.includes(rank)) continue
+        if (rank === 0) inbox.put(circle, from, payload)
+        const connection = connections.get(rank)
+        if (connection !== undefined && connection.bytesQueued() < mostQueued) connection.send(frameType.post, ...parts)
+      }
+    },
+    lose: (rank, { kind, detail }) => {
+      for (const other of connections.values()) other.send(frameType.gone, goneBody.encode({ rank, kind, detail }))
+      inbox.lose(rank)
+    },
     beat: (waiting) => {
       for (const rank of waiting) {
         const connection = connections.get(rank)

@@ -25,17 +25,9 @@ import { admit, Refused, type Standing } from "./admission.ts"
 import { makeCalls } from "./calls.ts"
 import { attach, type Connection } from "./connection.ts"
 import { type Departure, formatMillis, formatRanks, rendezvousFailed } from "./errors.ts"
-import {
-  decodePost,
-  encodeArrive,
-  failureText,
-  frameType,
-  goneBody,
-  makeArriveReader,
-  resultOverhead
-} from "./frames.ts"
+import { decodePost, failureText, frameType, makeArriveReader, resultOverhead } from "./frames.ts"
 import type { Endpoint } from "./group.ts"
-import { type Circle, makeHub } from "./hub.ts"
+import { makeHub } from "./hub.ts"
 import { makeInbox } from "./inbox.ts"
 import { makeMembers } from "./members.ts"
 import { makeRefusals, plainText } from "./refusals.ts"
@@ -45,8 +37,6 @@ import { addressOf, closeGrace, type TcpSettings } from "./settings.ts"
 const placesFor = (size: number): number => size + 64
 /** Longest frames that a member may leave unread and still ask for more. */
 const mostUnread = 4
-/** Bytes queued for a member from which on posts to it are dropped. */
-const mostQueued = 2 ** 20
 /** The losses that a failed rendezvous mentions. */
 const maxNotes = 8
 
@@ -90,7 +80,7 @@ export const serve = Effect.fnUntraced(function* (
   const inbox = makeInbox()
   const connections = new Set<Connection>()
   const lobby = makeLobby<Connection>(placesFor(size), (oldest) => oldest.destroy("others wait to prove themselves"))
-  const members = makeMembers(calls)
+  const members = makeMembers(calls, inbox)
   const { dispatch } = members
   const formed = yield* Deferred.make<void, ProcessGroupError>()
   const notes: Array<string> = []
@@ -127,23 +117,9 @@ export const serve = Effect.fnUntraced(function* (
       return Effect.logWarning(`Rank 0 refused a connection from ${address}: ${detail} ${error.reason.remedy}${waits}`)
     })
 
-  /** Passes a post on to members of its circle. One that reads nothing gets no more of them. */
-  const post = (from: Rank, circle: Circle, to: ReadonlyArray<Rank>, payload: Uint8Array): void => {
-    const parts = encodeArrive({ call: from, circle, label: "", payload })
-    for (const rank of to) {
-      if (rank === from || !circle.members.includes(rank)) continue
-      if (rank === 0) inbox.put(circle, from, payload)
-      const connection = members.connections.get(rank)
-      if (connection !== undefined && connection.bytesQueued() < mostQueued) connection.send(frameType.post, ...parts)
-    }
-  }
-
   const lose = (rank: Rank, { kind, detail }: Departure): void => {
     dispatch(hub.leave(rank, { kind, detail }))
-    for (const other of members.connections.values()) {
-      other.send(frameType.gone, goneBody.encode({ rank, kind, detail }))
-    }
-    inbox.lose(rank)
+    members.lose(rank, { kind, detail })
   }
 
   /** Passes a member's frames to the hub until its connection ends. */
@@ -161,7 +137,7 @@ export const serve = Effect.fnUntraced(function* (
         const sent = Result.getOrUndefined(readArrival(body))
         const read = sent?.payload instanceof Uint8Array ? decodePost(sent.payload) : undefined
         if (sent === undefined || read === undefined) violation("malformed post")
-        else post(rank, sent.circle, read.to, read.payload.slice())
+        else members.post(rank, sent.circle, read.to, read.payload.slice())
       } else if (type === frameType.progress) hub.progress(rank, now)
       else if (type === frameType.goodbye) departure = { kind: "left", detail: "it closed its group" }
       else violation(`unexpected frame of type ${type}`)
@@ -282,7 +258,7 @@ export const serve = Effect.fnUntraced(function* (
       // Beats too, because rank 0 may be in work that keeps its timers from running.
       if (mayBeat()) members.beat(hub.waiting())
     }),
-    post: (circle, to, payload) => post(0, circle, to, new Uint8Array(payload)),
+    post: (circle, to, payload) => members.post(0, circle, to, new Uint8Array(payload)),
     listen: inbox.listen
   }
 })
