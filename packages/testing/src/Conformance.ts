@@ -31,6 +31,7 @@ import { copyLifecycleCases } from "./conformance/copyLifecycleCases.ts"
 import { copyMoveCases } from "./conformance/copyMoveCases.ts"
 import { copyProgramCases } from "./conformance/copyProgramCases.ts"
 import { copyRefusalCases } from "./conformance/copyRefusalCases.ts"
+import { copyRepeatCases, driverRepeatCases } from "./conformance/copyRepeatCases.ts"
 import { driverDescriptorCases, engineDescriptorCases, StatedCapabilities } from "./conformance/descriptorCases.ts"
 import { engineCastCases } from "./conformance/engineCastCases.ts"
 import { engineMoveCases } from "./conformance/engineMoveCases.ts"
@@ -61,11 +62,17 @@ export const tensorEngineCases: ReadonlyArray<TensorEngineCase> = [
 export const copyDriverCases: ReadonlyArray<CopyDriverCase> = [
   ...copyStartCases,
   ...copyProgramCases,
+  ...driverRepeatCases,
   ...driverDescriptorCases
 ]
 
 /** All cases of a `CopyService`: moves, refusals and life cycle. Each states how many ranks it takes. */
-export const copyCases: ReadonlyArray<CopyCase> = [...copyMoveCases, ...copyRefusalCases, ...copyLifecycleCases]
+export const copyCases: ReadonlyArray<CopyCase> = [
+  ...copyMoveCases,
+  ...copyRefusalCases,
+  ...copyLifecycleCases,
+  ...copyRepeatCases
+]
 
 /** How a case ended, all its ranks taken together. */
 export const CaseResult = Schema.Struct({

@@ -16,6 +16,7 @@ import { programLies } from "./lies/programLies.ts"
 export { type DescriptorLie, descriptorLies } from "./lies/descriptorLies.ts"
 export { engineLies } from "./lies/engineLies.ts"
 export type { DriverLie, EngineLie, Lie } from "./lies/Lie.ts"
+export { type PairwiseLie, pairwiseLies } from "./lies/pairwiseLies.ts"
 
 /** Lies of a driver with `gather`, over host memory. */
 export const driverLies: ReadonlyArray<DriverLie> = [...messageLies, ...programLies]

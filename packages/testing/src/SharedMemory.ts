@@ -24,17 +24,18 @@ import type * as Scope from "effect/Scope"
 
 /** Where the ranks of a cluster publish what they send. */
 export interface SharedMemory {
-  readonly publish: (from: Rank, to: Rank, index: number, message: Message) => void
-  readonly find: (from: Rank, to: Rank, index: number) => Message | undefined
+  /** `program` counts the preparations of the sender. */
+  readonly publish: (from: Rank, program: number, message: Message) => void
+  readonly find: (from: Rank, program: number, to: Rank, index: number) => Message | undefined
 }
 
 /** Memory in which nothing is published; the drivers of one cluster share it. */
 export const makeSharedMemory = (): SharedMemory => {
   const published = new Map<string, Message>()
-  const key = (from: Rank, to: Rank, index: number) => `${from}>${to}/${index}`
+  const key = (from: Rank, program: number, to: Rank, index: number) => `${from}>${to}/${program}/${index}`
   return {
-    publish: (from, to, index, message) => void published.set(key(from, to, index), message),
-    find: (from, to, index) => published.get(key(from, to, index))
+    publish: (from, program, message) => void published.set(key(from, program, message.peer, message.index), message),
+    find: (from, program, to, index) => published.get(key(from, program, to, index))
   }
 }
 
@@ -56,10 +57,18 @@ const sharedMemoryDriver = (
     const movesOf = (message: Message, sent: Message): ReadonlyArray<Move> =>
       message.parts.map((part, at) => ({ dst: part.tensor, src: sent.parts[at]!.tensor }))
 
-    const fetch = (message: Message, moved: (bytes: number) => void): Effect.Effect<void, CopyDriverError> =>
+    /** How each rank calls a program. */
+    const numbers = new WeakMap<Program, ReadonlyArray<number>>()
+    let prepared = 0
+
+    const fetch = (
+      called: ReadonlyArray<number>,
+      message: Message,
+      moved: (bytes: number) => void
+    ): Effect.Effect<void, CopyDriverError> =>
       Effect.gen(function* () {
         yield* beforeFetch(rank, message)
-        const sent = memory.find(message.peer, rank, message.index)
+        const sent = memory.find(message.peer, called[message.peer] ?? -1, rank, message.index)
         if (sent === undefined || sent.parts.length !== message.parts.length) {
           return yield* fail("InvalidProgram", message.peer, `Rank ${message.peer} sends no message ${message.index}.`)
         }
@@ -84,13 +93,13 @@ const sharedMemoryDriver = (
       },
       prepare: (messages) =>
         Effect.gen(function* () {
-          for (const message of messages) {
-            if (message.direction === "send") memory.publish(rank, message.peer, message.index, message)
-          }
-          yield* Effect.mapError(group.barrier("published"), (error) =>
+          const number = prepared++
+          for (const message of messages) if (message.direction === "send") memory.publish(rank, number, message)
+          const stated = new Uint8Array(new Uint32Array([number]).buffer)
+          const called = yield* Effect.mapError(group.allGather("published", stated), (error) =>
             fail("TransportFailed", error.ranks[0] ?? rank, error.message)
           )
-          return {
+          const program: Program = {
             messages,
             paths: [...new Set(messages.map(({ peer }) => peer))].map((peer) => ({
               peer,
@@ -98,13 +107,18 @@ const sharedMemoryDriver = (
               reason: "both ranks are in one process"
             }))
           }
+          numbers.set(
+            program,
+            called.map((each) => new DataView(each.buffer, each.byteOffset).getUint32(0, true))
+          )
+          return program
         }),
       start: (program: Program) =>
         Effect.gen(function* () {
           let movedBytes = 0
           const received = program.messages.filter(({ direction }) => direction === "recv")
           const all = received.map((message) =>
-            fetch(message, (bytes) => {
+            fetch(numbers.get(program) ?? [], message, (bytes) => {
               movedBytes += bytes
             })
           )

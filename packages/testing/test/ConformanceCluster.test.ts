@@ -3,6 +3,7 @@
 import * as Duration from "effect/Duration"
 import { loopbackLayer, makeLoopbackNetwork, strictLayer } from "../src/Loopback.ts"
 import * as ReferenceEngine from "../src/ReferenceEngine.ts"
+import { makeSharedMemory, sharedMemoryLayer } from "../src/SharedMemory.ts"
 import { type ClusterOf, runCopyCase, runCopyDriverCase } from "../src/VirtualCluster.ts"
 import { describeCopyDriver, describeCopyService, describeTensorEngine } from "../src/vitest.ts"
 
@@ -21,6 +22,10 @@ const clusters: Record<string, ClusterOf<never>> = {
   "strict with task ids": () => {
     const network = makeLoopbackNetwork()
     return { driver: () => strictLayer(network, { requiresTaskId: true, maxMessageBytes: 65_536 }) }
+  },
+  pairwise: () => {
+    const memory = makeSharedMemory()
+    return { driver: () => sharedMemoryLayer(memory) }
   }
 }
 

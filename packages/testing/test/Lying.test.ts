@@ -18,8 +18,9 @@ import {
   tensorEngineCases
 } from "../src/Conformance.ts"
 import { loopbackLayer, makeLoopbackNetwork } from "../src/Loopback.ts"
-import { descriptorLies, driverLies, engineLies, lyingDriver, lyingEngine } from "../src/Lying.ts"
+import { descriptorLies, driverLies, engineLies, lyingDriver, lyingEngine, pairwiseLies } from "../src/Lying.ts"
 import * as ReferenceEngine from "../src/ReferenceEngine.ts"
+import { makeSharedMemory, sharedMemoryLayer } from "../src/SharedMemory.ts"
 import { type ClusterOf, runCopyCase, runCopyDriverCase } from "../src/VirtualCluster.ts"
 
 describe("lies of a copy driver", () => {
@@ -51,6 +52,36 @@ describe("lies of a copy driver", () => {
               : undefined
         assert.strictEqual(result?.status, "failed")
         assert.isAbove(result?.detail.length ?? 0, 0)
+      })
+    )
+  }
+})
+
+describe("lies of a pairwise copy driver", () => {
+  for (const lie of pairwiseLies) {
+    it.live(`${lie.name}: caught by "${lie.caughtBy}"`, () =>
+      Effect.gen(function* () {
+        const cluster = (isHonest: boolean): ClusterOf<never> => {
+          return () => {
+            const memory = makeSharedMemory()
+            return {
+              driver: (_rank, group) =>
+                isHonest
+                  ? sharedMemoryLayer(memory)
+                  : lyingDriver({ ...lie, tell: (honest) => lie.tell(honest, group) }, sharedMemoryLayer(memory)),
+              groupDeadline: Duration.seconds(2)
+            }
+          }
+        }
+        const resultOf = (isHonest: boolean) => {
+          const copyCase = copyCases.find(({ name }) => name === lie.caughtBy)
+          return copyCase === undefined
+            ? runCopyDriverCase(cluster(isHonest))(copyDriverCases.find(({ name }) => name === lie.caughtBy)!)
+            : runCopyCase(cluster(isHonest))(copyCase)
+        }
+        const honest = yield* resultOf(true)
+        assert.strictEqual(honest.status, "passed", honest.detail)
+        assert.strictEqual((yield* resultOf(false)).status, "failed")
       })
     )
   }

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+/** Drivers that call themselves pairwise and are not. */
+import { type CopyDriverShape, copyDriverError, type Program } from "@tensorferry/core/service/CopyDriver"
+import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
+import * as Effect from "effect/Effect"
+import type { DriverLie } from "./Lie.ts"
+
+/** A lie that needs a group of its own. */
+export interface PairwiseLie extends Pick<DriverLie, "name" | "caughtBy"> {
+  readonly tell: (honest: CopyDriverShape, group: ProcessGroupShape) => CopyDriverShape
+}
+
+/** Lies of a driver over memory that all ranks see. */
+export const pairwiseLies: ReadonlyArray<PairwiseLie> = [
+  {
+    name: "has all ranks meet in start",
+    caughtBy: "a known batch needs only the ranks that exchange something",
+    tell: (honest, group) => ({
+      ...honest,
+      start: (program) => {
+        const met = Effect.mapError(group.barrier("start"), (error) =>
+          copyDriverError("TransportFailed", { op: "run", detail: error.message, remedy: "None." })
+        )
+        return Effect.andThen(met, honest.start(program))
+      }
+    })
+  },
+  {
+    name: "does not start again after a cancel",
+    caughtBy: "a start that the peer does not answer is cancelled, and starts again",
+    tell: (honest) => {
+      const cancelled = new WeakSet<Program>()
+      return {
+        ...honest,
+        start: (program) =>
+          cancelled.has(program)
+            ? Effect.fail(
+                copyDriverError("InvalidProgram", { op: "run", detail: "It was cancelled.", remedy: "None." })
+              )
+            : Effect.map(honest.start(program), (inFlight) => ({
+                ...inFlight,
+                cancel: Effect.tap(inFlight.cancel, () => Effect.sync(() => cancelled.add(program)))
+              }))
+      }
+    }
+  },
+  {
+    name: "moves what it prepared last with these peers",
+    caughtBy: "memory that is new on one rank is agreed on with ranks that are ahead and at rest",
+    tell: (honest) => {
+      let first: Program | undefined
+      return {
+        ...honest,
+        start: (program) => {
+          if (program.messages.length > 0) first ??= program
+          return honest.start(program.messages.length > 0 ? first! : program)
+        }
+      }
+    }
+  }
+]
