@@ -32,7 +32,7 @@ import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
 import { makeConnections } from "./Connections.ts"
-import { copyDriverCapabilities } from "./capabilities.ts"
+import { copyDriverCapabilitiesOf } from "./capabilities.ts"
 import type { PreparedTransfer } from "./compileTransfer.ts"
 import type { DriverParts } from "./driverParts.ts"
 import { makeMappings } from "./Mappings.ts"
@@ -130,7 +130,9 @@ export const make = Effect.fnUntraced(function* (
       const prepared = yield* prepareTransfer(messages)
       // Every rank took part, so every earlier run has ended on every device.
       unsettled.settle()
-      const program: Program = { messages, paths: prepared.paths }
+      // Pushes have their ranks meet first, and what goes over a connection needs both ends in step.
+      const needsGroup = prepared.meets || prepared.connection !== undefined
+      const program: Program = { messages, paths: prepared.paths, needsGroup }
       yield* entries.add(program, prepared)
       return program
     })
@@ -170,7 +172,7 @@ export const make = Effect.fnUntraced(function* (
     name: kind,
     rank: group.rank,
     worldSize: group.size,
-    capabilities: copyDriverCapabilities,
+    capabilities: copyDriverCapabilitiesOf(kind),
     prepare,
     start: (program) => entries.start(program, begin),
     lastRun: Effect.sync(() => lastRun)

@@ -12,7 +12,7 @@ import { libraryNames, libraryVariable, searchedPaths } from "@tensorferry/gpu/l
 import { orUnavailable } from "@tensorferry/native/NativeAddon"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
-import { copyDriverCapabilities } from "./capabilities.ts"
+import { copyDriverCapabilitiesOf } from "./capabilities.ts"
 import { CudaOptions, optionNames } from "./options.ts"
 import type { DriverKind } from "./planning/route.ts"
 
@@ -62,7 +62,7 @@ const descriptor = (kind: DriverKind): BackendDescriptor => ({
   name: kind,
   apiVersion,
   deviceFamilies: ["cuda", "rocm"],
-  capabilities: { tensorEngine: tensorEngineCapabilities, copyDriver: copyDriverCapabilities },
+  capabilities: { tensorEngine: tensorEngineCapabilities, copyDriver: copyDriverCapabilitiesOf(kind) },
   options: CudaOptions,
   probe: probe(kind),
   tensorEngine: (options) =>

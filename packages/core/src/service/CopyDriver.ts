@@ -84,6 +84,8 @@ export interface PeerPath {
 export interface Program {
   readonly messages: ReadonlyArray<Message>
   readonly paths: ReadonlyArray<PeerPath>
+  /** Of a pairwise driver: `start` of this program uses the group all the same, so all ranks begin it together. */
+  readonly needsGroup?: boolean
 }
 
 /** Seconds that the parts of one start took with one peer, by the device's own clock; parts may overlap. */

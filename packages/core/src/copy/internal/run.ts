@@ -71,8 +71,12 @@ export const makeRunner = <E>(parts: CopyParts, first: LiveDriver, build: Effect
   const together = makeTogether(parts, machine, collectives, driverOf(parts, machine, build))
   const meetings = makeMeetings(parts, machine, collectives, together.takePart)
 
+  /** What may be repeated. Rounds of messages have all ranks meet between them, and some programs in their start. */
   const knownAfter = (batch: CopyBatch, agreement: Agreement, plan: RunOptions["plan"]): Known | undefined =>
-    agreement.ahead.size > 0 || agreement.rounds > 1
+    !isPairwise ||
+    agreement.ahead.size > 0 ||
+    agreement.rounds > 1 ||
+    machine.state().program?.rounds.some(({ program }) => program.needsGroup === true) === true
       ? undefined
       : { batch: batchDigest(batch), plan: plan?.digest, runs: agreement.runs }
 
@@ -131,7 +135,7 @@ export const makeRunner = <E>(parts: CopyParts, first: LiveDriver, build: Effect
         ? Effect.fromResult(executed)
         : telemetry.phase(times, "outcome", together.settle(executed))
     )
-    const known = isPairwise ? knownAfter(whole, agreement, runOptions.plan) : undefined
+    const known = knownAfter(whole, agreement, runOptions.plan)
     yield* machine.on({ _tag: "Settled", isOk: Result.isSuccess(settled), known })
     const program = yield* Effect.fromResult(settled)
     const report = reportOf({ backend, rank }, whole, program, reused !== undefined, times)
