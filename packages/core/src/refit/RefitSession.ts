@@ -217,7 +217,10 @@ export const makeRefitSession = Effect.fnUntraced(function* (
           if (duplicate !== undefined) return yield* duplicate
         }
         for (const { paramName, mySlice } of arrivals(plan)) update!.cover(paramName, mySlice)
-        return yield* onFailure(executeReshardPlan(plan, source, tensorDict(wire), executeOptions), fail)
+        return yield* onFailure(
+          executeReshardPlan(plan, source, tensorDict(wire), { together: true, ...executeOptions }),
+          fail
+        )
       })
     )
 

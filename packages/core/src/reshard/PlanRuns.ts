@@ -42,7 +42,7 @@ export interface PlanRuns {
 }
 
 /** Runs over a copy service; this rank needs `own` of them by itself. */
-export const makePlanRuns = (service: CopyServiceShape, own: () => number): PlanRuns => {
+export const makePlanRuns = (service: CopyServiceShape, own: () => number, together = false): PlanRuns => {
   const { rank } = service
   let [done, total] = [0, 1]
   // While a run is under way, the service itself reports to the others how it ended.
@@ -61,7 +61,7 @@ export const makePlanRuns = (service: CopyServiceShape, own: () => number): Plan
                   return refusalOf(rank, error)
                 })
               }
-        return service.run({ ...options, ...finishing }).pipe(
+        return service.run({ ...options, ...finishing, together }).pipe(
           Effect.mapError((error): UpdateFailure => unwritten ?? error),
           Effect.map((report) => {
             total = Math.max(own(), report.planRuns ?? 1)

@@ -5,7 +5,8 @@
  *
  * Collective over the copy service's group: every rank of the job calls it, with a source, a destination, both or neither.
  * A rank whose tensors do not fit its plan, or whose plan is not that of the others, makes the call fail on every rank
- * before any byte moves.
+ * before any byte moves. An update that is known is repeated by those ranks alone that exchange something, unless `together`
+ * says otherwise (see `CopyService`).
  *
  * Source and destination of a rank may share memory in any way: what is received from oneself at the very same place stays
  * where it is, and every other region that is both sent and overwritten is copied to a buffer before anything is written.
@@ -58,6 +59,8 @@ export interface ExecuteOptions {
    */
   readonly waveBytes?: number
   readonly onProgress?: (movedBytes: number, totalBytes: number) => Effect.Effect<void>
+  /** The update succeeds on all ranks or on none, as far as they live, instead of by those that exchange something. */
+  readonly together?: boolean
 }
 
 /** What one update did on this rank. */
@@ -225,7 +228,7 @@ export const executeReshardPlan = Effect.fn("executeReshardPlan")(function* (
   const { transform, onProgress } = options
   yield* annotatePhase(() => ({ rank }))
   let waves = 1
-  const runs = makePlanRuns(service, () => waves)
+  const runs = makePlanRuns(service, () => waves, options.together)
 
   const body = Effect.gen(function* () {
     for (const fence of options.after ?? []) {

@@ -11,11 +11,17 @@
  *   destination whose elements share memory fails on every rank with an error that names it. A batch equal to the
  *   previous one is agreed on by one digest and reuses the compiled program; addresses are looked up again whenever a
  *   storage's generation changed.
+ * - Over a driver that is `pairwise`, a batch equal to the previous one is repeated without an agreement: a rank waits only
+ *   for those that it exchanges something with. A rank whose batch, plan or memory changed, or whose run fails, has all ranks
+ *   agree on the run again. The option `agreement: "always"` of the service, or `together` of a run, keeps to agreements.
  * - Operations of a rank with itself are matched by `matchLocalOpsByTaskId` and never reach the driver; they happen while
  *   the others travel. Regions that one run writes must not meet regions that it reads or writes otherwise.
- * - When `run` succeeds, every byte is in place on every rank and sources may be changed or freed. When it fails, every
- *   rank learns the first failure and what destinations hold is unspecified. Either way the queue is empty afterwards.
- * - An interrupted run fails the run of all other ranks, naming the interrupted one; the next run works.
+ * - When a run that was agreed on succeeds, every byte is in place on every rank; when a repetition succeeds, on this rank and
+ *   those that it exchanges with. Either way sources may be changed or freed. When a run fails, every rank that is in it learns
+ *   the first failure, and what destinations hold is unspecified; ranks that had all their bytes of a repetition may have it
+ *   behind them. Either way the queue is empty afterwards.
+ * - An interrupted run fails the run of the others in the same way, naming the interrupted rank; the next run works. An
+ *   interruption of a rank that is done waits until its peers have read its memory, or given up.
  * - Inputs are complete when `run` is called, unless `after` says what to wait for first.
  * - A failure of scope "service" makes the service `Broken`. The next `run` rebuilds the driver or says why it cannot.
  * - The service's scope is its `close`: it cancels what is running and drops programs before their driver.
@@ -154,6 +160,8 @@ export interface RunOptions {
   readonly plan?: RunPlan
   /** Instead of running, make this failure of the caller known: `run` then fails with it on every rank. */
   readonly refuse?: CopyError
+  /** The run succeeds on all ranks of the group or on none, as far as they live: it is agreed on even where it is known. */
+  readonly together?: boolean
   /** Work that fills the sources; awaited before anything else. */
   readonly after?: ReadonlyArray<Fence>
   /**

@@ -100,7 +100,8 @@ export const makeRunner = <E>(parts: CopyParts, first: LiveDriver, build: Effect
     times: RunTimes
   ): Effect.fn.Return<CopyReport | undefined, CopyError> {
     const state = machine.state()
-    const repetition = Result.isSuccess(own) ? repetitionOf(state, own.success, runOptions.plan) : undefined
+    const isKnown = Result.isSuccess(own) && runOptions.together !== true
+    const repetition = isKnown ? repetitionOf(state, own.success, runOptions.plan) : undefined
     if (repetition === undefined) {
       yield* machine.on({ _tag: "Counted" })
       return undefined
