@@ -33,7 +33,7 @@ function(tensorferry_settings target)
   # No contraction: casts and reductions must give the same bits on every machine.
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wno-unused-parameter -ffp-contract=off)
   if(SANITIZE)
-    target_compile_options(${target} PRIVATE -O1 -g -fno-omit-frame-pointer -fsanitize=${SANITIZE})
+    target_compile_options(${target} PRIVATE -O1 -g1 -fno-omit-frame-pointer -fsanitize=${SANITIZE})
     target_link_options(${target} PRIVATE -fsanitize=${SANITIZE})
   endif()
 endfunction()
