@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * A package's tests run again by a test of its own, with an addon and a simulated driver that find misuse: built anew, so
- * only in full runs.
+ * A package's tests run again by a test of its own, with an addon and a simulated driver that find misuse. Builds take a
+ * minute each, so only full runs have them. They stay in the `build` folder of their source: packages share the simulated
+ * driver, and the next run compiles what changed.
  */
 import { spawnSync } from "node:child_process"
-import { chmodSync, existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs"
+import { existsSync, mkdirSync, writeFileSync } from "node:fs"
 import { createRequire } from "node:module"
-import { tmpdir } from "node:os"
 import { dirname, join } from "node:path"
 import { assert, describe, it } from "@effect/vitest"
 import { packageFolder as simulatorsFolder } from "./libraries.ts"
@@ -75,26 +75,30 @@ export const describeSanitized = (subject: SanitizedTests): void => {
       maxBuffer: 2 ** 26
     })
 
-  const buildWith = (name: keyof typeof sanitizers, source: string, build: string): void => {
+  /** Builds a source, one test at a time; the folder with its `build`. */
+  const buildWith = (name: keyof typeof sanitizers, source: string): string => {
+    const folder = join(source, "build/sanitized", name)
+    const build = join(folder, "build")
+    mkdirSync(folder, { recursive: true })
     const settings = ["-S", ".", "-B", build, "-DCMAKE_BUILD_TYPE=Release", `-DSANITIZE=${name}`]
-    const configured = run(source, "cmake", settings)
-    assert.strictEqual(configured.status, 0, configured.stderr)
-    const built = run(source, "cmake", ["--build", build, "-j2"])
-    assert.strictEqual(built.status, 0, built.stdout + built.stderr)
+    for (const values of [settings, ["--build", build, "-j2"]]) {
+      const ended = run(source, "flock", [join(folder, "lock"), "cmake", ...values])
+      assert.strictEqual(ended.status, 0, ended.stdout + ended.stderr)
+    }
+    return folder
   }
 
-  const runWith = (name: keyof typeof sanitizers, folder: string): void => {
+  const runWith = (name: keyof typeof sanitizers): void => {
     const { library, report, environment } = sanitizers[name]
-    buildWith(name, packageFolder, join(folder, "build"))
-    const simulators = join(folder, "simulators")
-    if (isSimulated) buildWith(name, simulatorsFolder, simulators)
+    const folder = buildWith(name, packageFolder)
+    const simulators = isSimulated ? join(buildWith(name, simulatorsFolder), "build") : undefined
     const suppressions = join(folder, "suppressions")
     writeFileSync(suppressions, [...alwaysLeaking, ...leaking].map((each) => `leak:${each}`).join("\n"))
     const runner = join(dirname(createRequire(import.meta.url).resolve("vitest/package.json")), "vitest.mjs")
     for (const { tested, kind, names } of groupsOf([packageFolder, files], ...(above === undefined ? [] : [above]))) {
       const ended = run(tested, process.execPath, [runner, "run", "--pool=forks", "--testTimeout=600000", ...names], {
         [prebuild]: folder,
-        ...(isSimulated ? { TENSORFERRY_SIMULATORS_BUILD: simulators } : {}),
+        ...(simulators === undefined ? {} : { TENSORFERRY_SIMULATORS_BUILD: simulators }),
         LD_PRELOAD: run(tested, "c++", [`-print-file-name=${library}`]).stdout.trim(),
         ...environment(suppressions),
         ...subject.environment,
@@ -114,15 +118,7 @@ export const describeSanitized = (subject: SanitizedTests): void => {
     })
 
     for (const name of subject.sanitizers ?? (["address"] as const)) {
-      it(`find no misuse: ${name}`, { timeout: 2_400_000 }, () => {
-        const folder = mkdtempSync(join(tmpdir(), "tensorferry-sanitize-"))
-        try {
-          chmodSync(folder, 0o755) // some tests run processes of another user
-          runWith(name, folder)
-        } finally {
-          rmSync(folder, { recursive: true, force: true })
-        }
-      })
+      it(`find no misuse: ${name}`, { timeout: 2_400_000 }, () => runWith(name))
     }
   })
 }
