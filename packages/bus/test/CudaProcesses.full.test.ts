@@ -17,7 +17,6 @@ import { hasLmdb, isSoak, lmdbMissing, pythonLmdb, pythonLmdbMissing, scratch } 
 const here = (name: string) => fileURLToPath(new URL(name, import.meta.url))
 const command = here("../../cli/src/main.ts")
 const client = here("./fixtures/cuda_client.py")
-const compiled = here("../node_modules/.cache/compiled")
 const library = gpuSimulator
 
 const canRun = pythonLmdb !== undefined && existsSync(library)
@@ -44,7 +43,7 @@ const start = (program: string, args: ReadonlyArray<string>, env: NodeJS.Process
       Effect.sync(() =>
         spawn(program, args, {
           stdio: ["pipe", "pipe", "pipe"],
-          env: { ...process.env, NODE_COMPILE_CACHE: compiled, ...env }
+          env: { ...process.env, ...env }
         })
       ),
       (made) => kill(made, "SIGKILL")

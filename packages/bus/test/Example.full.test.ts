@@ -6,12 +6,10 @@ import { assert, describe, it } from "@effect/vitest"
 import { hasLmdb, lmdbMissing, pythonWith } from "./support.ts"
 
 const script = fileURLToPath(new URL("../../../examples/tensor-bus/run.ts", import.meta.url))
-const compiled = fileURLToPath(new URL("../node_modules/.cache/compiled", import.meta.url))
 
 const run = (...args: ReadonlyArray<string>) =>
   new Promise<{ readonly code: number | null; readonly output: string }>((resolve) => {
     const child = spawn(process.execPath, [script, ...args], {
-      env: { ...process.env, NODE_COMPILE_CACHE: compiled },
       timeout: 110_000
     })
     let output = ""

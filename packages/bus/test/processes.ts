@@ -24,7 +24,6 @@ import { scratch } from "./support.ts"
 export { oneEach } from "./onePair.ts"
 
 export const script = (name: string) => fileURLToPath(new URL(`./fixtures/${name}`, import.meta.url))
-const compiled = fileURLToPath(new URL("../node_modules/.cache/compiled", import.meta.url))
 
 export const exited = (child: ChildProcess) =>
   Effect.callback<number | NodeJS.Signals>((resume) => {
@@ -45,8 +44,7 @@ export const run = (name: string, args: ReadonlyArray<string>) =>
     const child = yield* Effect.acquireRelease(
       Effect.sync(() =>
         spawn(process.execPath, [script(name), ...args], {
-          stdio: ["ignore", "pipe", "pipe"],
-          env: { ...process.env, NODE_COMPILE_CACHE: compiled }
+          stdio: ["ignore", "pipe", "pipe"]
         })
       ),
       (made) => kill(made, "SIGKILL")
@@ -68,8 +66,7 @@ export const converse = (name: string, args: ReadonlyArray<string>) =>
     const child = yield* Effect.acquireRelease(
       Effect.sync(() =>
         spawn(process.execPath, [script(name), ...args], {
-          stdio: ["pipe", "pipe", "inherit"],
-          env: { ...process.env, NODE_COMPILE_CACHE: compiled }
+          stdio: ["pipe", "pipe", "inherit"]
         })
       ),
       (made) => kill(made, "SIGKILL")

@@ -19,13 +19,10 @@ const here = (file: string): string => fileURLToPath(new URL(file, import.meta.u
 const main = here("../src/main.ts")
 const command = here("../src/command.ts")
 
-/** Compiled code, kept for all tests of the command. */
-const compiled = here("../node_modules/.cache/compiled")
-
 const start = (args: ReadonlyArray<string>, environment: NodeJS.ProcessEnv = {}): SpawnSyncReturns<string> => {
   const { NODE_OPTIONS: _, NO_COLOR: __, FORCE_COLOR: ___, ...rest } = process.env
   return spawnSync(process.execPath, args, {
-    env: { ...rest, TERM: "xterm", NODE_COMPILE_CACHE: compiled, ...environment },
+    env: { ...rest, TERM: "xterm", ...environment },
     encoding: "utf8",
     timeout: 60_000
   })

@@ -2,8 +2,6 @@
 /**
  * Runs the real command in a process group of its own, so that a test can find its ranks, signal them all, and see that
  * nothing of it is left. Whatever a test leaves behind is killed by `endAll`.
- *
- * Processes share one folder of compiled code, which halves the time that a rank needs to start.
  */
 import { type ChildProcess, spawn } from "node:child_process"
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs"
@@ -14,7 +12,6 @@ import { fileURLToPath } from "node:url"
 import { assert } from "@effect/vitest"
 
 const main = fileURLToPath(new URL("../../src/main.ts", import.meta.url))
-const compiled = fileURLToPath(new URL("../../node_modules/.cache/compiled", import.meta.url))
 
 /** Variables by which a launcher or a user changes what the command does. */
 const foreign = /^(RANK|WORLD_SIZE|LOCAL_|MASTER_|SLURM_|OMPI_|TENSORFERRY_)/
@@ -49,7 +46,7 @@ export const start = (args: ReadonlyArray<string>, options: RunOptions = {}): Ru
   const child = spawn(process.execPath, [main, ...args], {
     stdio: ["ignore", "pipe", "pipe"],
     detached: true,
-    env: { ...cleanEnvironment(), NODE_COMPILE_CACHE: compiled, ...options.env },
+    env: { ...cleanEnvironment(), ...options.env },
     ...(options.cwd === undefined ? {} : { cwd: options.cwd })
   })
   let stdout = ""
