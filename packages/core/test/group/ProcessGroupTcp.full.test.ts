@@ -11,7 +11,7 @@ import { challenge, encodeArrive, frameType, hello, proof } from "../../src/grou
 import { freshNonce, proofOf, protocolName, protocolVersion } from "../../src/group/internal/handshake.ts"
 import { make as makeTcp } from "../../src/group/ProcessGroupTcp.ts"
 import { killAll, type Step, startJob, startWorker, type Worker } from "../fixtures/process-group-harness.ts"
-import { dialRaw, listenRaw } from "../fixtures/process-group-raw.ts"
+import { dialRaw, listenRaw, unusedPort } from "../fixtures/process-group-raw.ts"
 
 vi.setConfig({ testTimeout: 60_000 })
 afterEach(killAll)
@@ -242,6 +242,7 @@ describe("TCP rendezvous", () => {
 
   const startRankZero = async (options: {
     readonly size: number
+    readonly port?: number
     readonly token?: string
     readonly connectDeadline?: number
   }) => {
@@ -266,8 +267,10 @@ describe("TCP rendezvous", () => {
     const good = await startJob(2, { token: "secret" }, () => [{ do: "barrier", label: "x" }])
     await assertFinished(good.workers, 1)
     for (const token of ["wrong", undefined]) {
-      const { worker, port } = await startRankZero({ size: 2, token: "secret", connectDeadline: 6000 })
+      // The stranger starts first: rank 0 waits no longer than its deadline, and a process may take as long to start.
+      const port = await unusedPort()
       const stranger = startWorker({ ...solo, rank: 1, size: 2, port, ...(token === undefined ? {} : { token }) })
+      const { worker } = await startRankZero({ size: 2, port, token: "secret", connectDeadline: 4000 })
       const message = await assertError(stranger, "RendezvousFailed", [1])
       assert.include(message, "TENSORFERRY_TOKEN")
       assert.include(await assertError(worker, "RendezvousFailed", [1]), "The tokens of rank 1 and rank 0 differ")
@@ -302,8 +305,9 @@ describe("TCP rendezvous", () => {
   })
 
   it("names ranks that never join, on those that did", async () => {
-    const { worker, port } = await startRankZero({ size: 3, connectDeadline: 8000 })
+    const port = await unusedPort()
     const member = startWorker({ ...solo, rank: 1, size: 3, port })
+    const { worker } = await startRankZero({ size: 3, port, connectDeadline: 4000 })
     for (const rank of [worker, member]) await assertError(rank, "RendezvousFailed", [2])
     await assertFinished([worker, member], 0)
   })
