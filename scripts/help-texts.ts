@@ -5,32 +5,29 @@
  *
  * Usage: node scripts/help-texts.ts FILE
  */
-import { spawn } from "node:child_process"
 import { writeFileSync } from "node:fs"
-import * as path from "node:path"
 import { stripVTControlCharacters } from "node:util"
+import * as Effect from "effect/Effect"
 
-const sources = path.resolve(import.meta.dirname, "../packages/cli/src")
+// Effect looks at these where it decides about colors.
+delete process.env.NO_COLOR
+Object.assign(process.env, { FORCE_COLOR: "1", TERM: "xterm" })
 
-/** From the module behind main.ts, which answers with no text of its own. */
-const rendered = (names: ReadonlyArray<string>): Promise<string> =>
-  new Promise((resolve, reject) => {
-    const { NO_COLOR: _, ...environment } = process.env
-    const child = spawn(process.execPath, [path.join(sources, "command.ts"), ...names, "--help"], {
-      env: { ...environment, FORCE_COLOR: "1", TERM: "xterm" },
-      stdio: ["ignore", "pipe", "inherit"],
-      timeout: 60_000
-    })
-    let text = ""
-    child.stdout.setEncoding("utf8").on("data", (part: string) => {
-      text += part
-    })
-    child.once("error", reject)
-    child.once("close", (code) => {
-      if (code === 0) resolve(text.replace(/\n$/, ""))
-      else reject(new Error(`the help of "${names.join(" ")}" ended with ${code}`))
-    })
-  })
+const { makeProgram } = await import("../packages/cli/src/program.ts")
+
+/** What the command prints: all of it by `console.log`, and nothing of two calls at once. */
+const rendered = async (names: ReadonlyArray<string>): Promise<string> => {
+  const lines: Array<string> = []
+  const { log } = console
+  console.log = (...said) => void lines.push(said.join(" "))
+  try {
+    await Effect.runPromise(await makeProgram([...names, "--help"]))
+  } finally {
+    console.log = log
+  }
+  if (process.exitCode) throw new Error(`the help of "${names.join(" ")}" ended with ${process.exitCode}`)
+  return lines.join("\n")
+}
 
 const subcommandsIn = (text: string): ReadonlyArray<string> => {
   const [, section = ""] = /^SUBCOMMANDS\n((?: {2}.*\n?)*)/m.exec(stripVTControlCharacters(text)) ?? []
@@ -39,8 +36,9 @@ const subcommandsIn = (text: string): ReadonlyArray<string> => {
 
 const collect = async (names: ReadonlyArray<string>): Promise<ReadonlyArray<readonly [string, string]>> => {
   const text = await rendered(names)
-  const below = await Promise.all(subcommandsIn(text).map((name) => collect([...names, name])))
-  return [[names.join(" "), text], ...below.flat()]
+  const below: Array<readonly [string, string]> = []
+  for (const name of subcommandsIn(text)) below.push(...(await collect([...names, name])))
+  return [[names.join(" "), text], ...below]
 }
 
 const [file] = process.argv.slice(2)

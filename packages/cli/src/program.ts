@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+/**
+ * The command and its subcommands, as an effect. The code of a subcommand is imported when it is called for; what the help
+ * of all of them needs is here.
+ */
+import { createRequire } from "node:module"
+import * as NodeServices from "@effect/platform-node/NodeServices"
+import * as CliError from "effect/cli/CliError"
+import * as Command from "effect/cli/Command"
+import * as Effect from "effect/Effect"
+import { presenterFor, withoutVainHelp } from "./usage.ts"
+
+/** Completions and the wizard know every flag; otherwise a subcommand that is not named is only a line of the help. */
+const isCalled = (given: ReadonlyArray<string>, name: string): boolean =>
+  given.includes(name) || given.some((arg) => /^--(completions|wizard)/.test(arg))
+
+const subcommandOf =
+  (given: ReadonlyArray<string>) =>
+  async <Name extends string, Input, ContextInput, E, R>(
+    name: Name,
+    description: string,
+    load: () => Promise<Command.Command<Name, Input, ContextInput, E, R>>
+  ) => {
+    const described = Command.withDescription(description)
+    return isCalled(given, name) ? described(await load()) : described(Command.make(name))
+  }
+
+/** In the order of the help. */
+const subcommandsFor = (given: ReadonlyArray<string>) => {
+  const subcommand = subcommandOf(given)
+  return Promise.all([
+    subcommand(
+      "reshard",
+      "Reshard a checkpoint from one parallel layout to another, or one of its tensors between device meshes, one process per rank, and prove the result",
+      async () => (await import("./commands/reshard.ts")).reshard
+    ),
+    subcommand(
+      "plan",
+      "Show what a reshard of a checkpoint, or of one tensor between device meshes, would move: traffic matrix, bytes, memory and predicted time",
+      async () => (await import("./commands/plan.ts")).plan
+    ),
+    subcommand(
+      "report",
+      "Show a record of a run as one HTML page: traffic, timeline, memory, parameters",
+      async () => (await import("./commands/report.ts")).report
+    ),
+    subcommand(
+      "verify",
+      "Compare two models tensor by tensor, bit by bit or within a tolerance, whatever their layouts; exit code 1 where they differ",
+      async () => (await import("./commands/verify.ts")).verify
+    ),
+    subcommand(
+      "replay",
+      "Feed replay batches from a collector process to a learner's device",
+      async () => (await import("./commands/replay.ts")).replay
+    ),
+    subcommand(
+      "bench",
+      "Measure the speed of a backend between processes, beside plain copies in memory",
+      async () => (await import("./commands/bench.ts")).bench
+    ),
+    subcommand(
+      "backends",
+      "List backends, show what they find or miss on this machine, and test one with the conformance kit",
+      async () => (await import("./commands/backends.ts")).backends
+    ),
+    subcommand(
+      "doctor",
+      "Inspect the machine and every backend, with remedies",
+      async () => (await import("./commands/doctor.ts")).doctor
+    ),
+    subcommand(
+      "agent",
+      "Run an agent of the tensor bus, which exchanges tensors of local processes with other agents",
+      async () => (await import("./commands/agent.ts")).agent
+    )
+  ])
+}
+
+/** One folder below the package's own, in the sources as in what is published. */
+const { version } = createRequire(import.meta.url)("../package.json") as { readonly version: string }
+
+/** Carries out what these arguments ask for, and sets the process's exit code where they are wrong usage. */
+export const makeProgram = async (given: ReadonlyArray<string>) => {
+  const root = Command.make("tensorferry").pipe(
+    Command.withDescription("Move model weights between parallel layouts"),
+    Command.withSubcommands(await subcommandsFor(given))
+  )
+
+  return Command.runWith(root, { version })(withoutVainHelp(root, given)).pipe(
+    Effect.catchIf(CliError.isCliError, (error) =>
+      Effect.sync(() => {
+        process.exitCode = error._tag === "ShowHelp" && error.errors.length === 0 ? 0 : 2
+      })
+    ),
+    Effect.provide([NodeServices.layer, presenterFor(given)])
+  )
+}
