@@ -38,11 +38,12 @@ const onRanks = async <A>(
   settings: string,
   program: (rank: number) => Effect.Effect<A, unknown, Services>,
   options: CudaOptions = {},
-  size = 2
+  size = 2,
+  groupDeadline = Duration.seconds(10)
 ): Promise<ReadonlyArray<A>> => {
   resetSimulator(settings)
   const layer = Layer.provideMerge(driverOf(kind, options), engines(options))
-  const exits = await Effect.runPromise(runMembers({ size, groupDeadline: Duration.seconds(10) }, () => layer, program))
+  const exits = await Effect.runPromise(runMembers({ size, groupDeadline }, () => layer, program))
   const values = exits.map((exit) => (Exit.isFailure(exit) ? assert.fail(String(exit.cause)) : exit.value))
   simulator.configure("clear=faults")
   assertClean()
@@ -93,7 +94,10 @@ describe("a preparation", () => {
             )
             yield* works(rank, large)
           }),
-        { stagingBytes: 2 ** 21 }
+        { stagingBytes: 2 ** 21 },
+        2,
+        // So long the other rank waits where this one has no communicator.
+        Duration.seconds(3)
       )
     })
   }
