@@ -2,6 +2,7 @@
 import { existsSync, readdirSync } from "node:fs"
 import * as path from "node:path"
 import { defineConfig } from "vitest/config"
+import { BaseSequencer, type TestSpecification } from "vitest/node"
 
 const root = import.meta.dirname
 
@@ -9,7 +10,7 @@ const root = import.meta.dirname
 const kinds = {
   /** What `make test` has time for. */
   usual: { include: ["test/**/*.test.ts"], exclude: ["**/*.full.test.ts", "**/*.soak.test.ts"] },
-  /** What takes minutes: `make test-full`, nightly. */
+  /** What takes minutes: `make test-full`, in CI. */
   full: { include: ["test/**/*.full.test.ts"], exclude: [] },
   /** Everything, with the counts and seeds of hours. */
   soak: { include: ["test/**/*.test.ts"], exclude: [] }
@@ -22,6 +23,32 @@ const kindOf = (name: string): keyof typeof kinds => {
 
 const kind = kindOf(process.env.TENSORFERRY_TESTS ?? "usual")
 const files = kinds[kind]
+
+/** Files of minutes, the longest first. */
+const longest = [
+  "backend-torch-copy/test/Sanitizers.full.test.ts",
+  "gpu/test/Sanitizers.full.test.ts",
+  "cli/test/Pages.full.test.ts",
+  "examples/test/tarballs.full.test.ts",
+  "simulators/test/gpuSimulator.full.test.ts",
+  "backend-xpu/test/Sanitizers.full.test.ts",
+  "bus/test/Sanitizers.full.test.ts",
+  "backend-nvshmem/test/Sanitizers.full.test.ts",
+  "core/test/group/ProcessGroupTcp.full.test.ts",
+  "bus/test/Kills.full.test.ts",
+  "gpu/test/Kernels.full.test.ts"
+]
+
+/** Begins with the longest files: no worker is to end with one of them while the other has nothing left to do. */
+class LongestFirst extends BaseSequencer {
+  override async sort(files: Array<TestSpecification>): Promise<Array<TestSpecification>> {
+    const place = ({ moduleId }: TestSpecification): number => {
+      const at = longest.findIndex((name) => moduleId.endsWith(name))
+      return at < 0 ? longest.length : at
+    }
+    return (await super.sort(files)).sort((a, b) => place(a) - place(b))
+  }
+}
 
 /** A folder in which to leave `usual.json`, `full.json` or `soak.json`, for scripts/test-counts.ts. */
 const results = process.env.TENSORFERRY_TEST_RESULTS
@@ -42,6 +69,7 @@ export default defineConfig({
   test: {
     // Most tests wait for processes and deadlines; by default two processors would get a single worker.
     maxWorkers: 2,
+    sequence: { sequencer: LongestFirst },
     reporters:
       results === undefined ? ["default"] : ["default", ["json", { outputFile: path.join(results, `${kind}.json`) }]],
     projects: [
