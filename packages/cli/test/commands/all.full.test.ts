@@ -5,6 +5,7 @@ import { join } from "node:path"
 import { afterAll, afterEach, assert, beforeAll, describe, it } from "@effect/vitest"
 import { shippedDescriptors } from "../../src/job/backends.ts"
 import { type Ended, endAll, failuresOf, run, runAll, scratch } from "../support/command.ts"
+import { runAllHere, runHere } from "../support/here.ts"
 import { mnist, mnistRules, writeModel } from "../support/models.ts"
 
 afterEach(endAll)
@@ -43,7 +44,7 @@ describe("wrong usage ends with 2", () => {
     [["plan", "check"], /FILE/]
   ]
   it("and says what is wrong", async () => {
-    const ended = await runAll(usages.map(([args]) => args))
+    const ended = await runAllHere(usages.map(([args]) => args))
     for (const [at, [args, says]] of usages.entries()) {
       assert.strictEqual(ended[at]!.code, 2, args.join(" "))
       assert.match(ended[at]!.stderr, says, args.join(" "))
@@ -141,9 +142,9 @@ describe("plan", () => {
 
   it("is saved, proved, and refused when it was damaged", async () => {
     const file = at("plan.json")
-    const saved = await run(["plan", mnist, "--to", "tp=3", "--rules", mnistRules, "--save", file])
+    const saved = await runHere(["plan", mnist, "--to", "tp=3", "--rules", mnistRules, "--save", file])
     assert.strictEqual(saved.code, 0, saved.stderr)
-    const proved = await run(["plan", "check", file, "--json"])
+    const proved = await runHere(["plan", "check", file, "--json"])
     assert.strictEqual(proved.code, 0, proved.stdout)
     assert.deepStrictEqual(json(proved), { ok: true, ranks: 3, operations: 6 })
 
@@ -163,16 +164,18 @@ describe("plan", () => {
       damage(plans)
       writeFileSync(at(`damaged-${number}.json`), JSON.stringify(plans))
     }
-    const checked = await runAll(damages.map((_, number) => ["plan", "check", at(`damaged-${number}.json`), "--json"]))
+    const checked = await runAllHere(
+      damages.map((_, number) => ["plan", "check", at(`damaged-${number}.json`), "--json"])
+    )
     for (const [number, refused] of checked.entries()) {
       const [what] = damages[number]!
       assert.strictEqual(refused.code, 1, what)
       for (const failure of failuresOf(refused)) assert.isNotEmpty(failure.message, what)
     }
     writeFileSync(at("text.json"), "{")
-    const text = await run(["plan", "check", at("text.json"), "--json"])
+    const text = await runHere(["plan", "check", at("text.json"), "--json"])
     assert.strictEqual(failuresOf(text)[0]!.reason, "InvalidPlan")
-    const absent = await run(["plan", "check", at("absent.json"), "--json"])
+    const absent = await runHere(["plan", "check", at("absent.json"), "--json"])
     assert.strictEqual(failuresOf(absent)[0]!.fields?.file, at("absent.json"))
   })
 })
@@ -208,7 +211,7 @@ describe("verify", () => {
       { name: "shape", dtype: "int8", shape: [3, 2] },
       { name: "byte", dtype: "int8", shape: [5] }
     ])
-    const machines = await run(["verify", a, b, "--json"])
+    const machines = await runHere(["verify", a, b, "--json"])
     assert.strictEqual(machines.code, 1)
     const { ok, tensors } = json<VerifyJson>(machines)
     assert.isFalse(ok)
@@ -219,13 +222,13 @@ describe("verify", () => {
     assert.include(String(verdicts.shape), "[3,2]")
     assert.include(String(verdicts.onlyA), a)
     assert.include(String(verdicts.onlyB), b)
-    const people = await run(["verify", a, b])
+    const people = await runHere(["verify", a, b])
     assert.strictEqual(people.code, 1)
     assert.match(people.stdout, /5 of 6 tensors differ/)
   })
 
   it("a file that is not there", async () => {
-    const ended = await run(["verify", mnist, at("absent"), "--json"])
+    const ended = await runHere(["verify", mnist, at("absent"), "--json"])
     assert.strictEqual(ended.code, 1)
     assert.strictEqual(failuresOf(ended)[0]!.fields?.file, at("absent"))
   })
@@ -246,21 +249,21 @@ describe("reshard", () => {
   })
 
   it("a layout that the folder contradicts, tensors without a rule, rules that are none", async () => {
-    const contradicted = await run(["reshard", shards, "--from", "tp=4", "--to", "tp=1", "--json"])
+    const contradicted = await runHere(["reshard", shards, "--from", "tp=4", "--to", "tp=1", "--json"])
     assert.strictEqual(contradicted.code, 1)
     assert.strictEqual(failuresOf(contradicted)[0]!.reason, "InvalidLayout")
-    const unruled = await run(["reshard", mnist, "--to", "tp=2", "--json"])
+    const unruled = await runHere(["reshard", mnist, "--to", "tp=2", "--json"])
     assert.strictEqual(failuresOf(unruled)[0]!.reason, "NoRule")
     assert.include(failuresOf(unruled)[0]!.message, "l1.weight")
     assert.include(failuresOf(unruled)[0]!.message, "--default replicate")
     for (const flag of ["--rules", "--layout"]) {
-      const absent = await run(["reshard", mnist, "--to", "tp=2", flag, at("nowhere.yaml"), "--json"])
+      const absent = await runHere(["reshard", mnist, "--to", "tp=2", flag, at("nowhere.yaml"), "--json"])
       assert.strictEqual(absent.code, 1)
       assert.strictEqual(failuresOf(absent)[0]!.fields?.remedy, "Check the path.")
     }
     for (const text of ["rules: 5", "rules: [{ match: x }]", "a: &a [*a, *a]", ": ["]) {
       writeFileSync(at("rules.yaml"), text)
-      const refused = await run(["reshard", mnist, "--to", "tp=2", "--rules", at("rules.yaml"), "--json"])
+      const refused = await runHere(["reshard", mnist, "--to", "tp=2", "--rules", at("rules.yaml"), "--json"])
       assert.strictEqual(refused.code, 1, text)
       assert.strictEqual(failuresOf(refused)[0]!.reason, "InvalidRules", text)
       assert.strictEqual(failuresOf(refused)[0]!.fields?.file, at("rules.yaml"), text)

@@ -7,6 +7,7 @@ import { ConformanceReport } from "@tensorferry/testing"
 import * as Schema from "effect/Schema"
 import { describeReport } from "../../src/backends/reportText.ts"
 import { assertNothingRuns, endAll, failuresOf, run, runAll, scratch, start } from "../support/command.ts"
+import { runHere } from "../support/here.ts"
 import { type Change, writeSpool } from "../support/spool.ts"
 
 afterEach(endAll)
@@ -262,7 +263,7 @@ describe("backends conformance", () => {
       "silent.json"
     ]
     for (const more of [[], ["--filter", "moves one"]]) {
-      const ended = await run([...args, ...more], { cwd: folder.path })
+      const ended = await runHere([...args, ...more], folder.path)
       assert.strictEqual(ended.code, 2)
       const { message, fields } = failuresOf(ended)[0]!
       assert.strictEqual(fields?.file, "silent.json")
@@ -276,7 +277,7 @@ describe("backends conformance", () => {
     using folder = scratch()
     writeSpool(folder.path)
     const args = ["backends", "conformance", "spool", "--backend-package", "./spool", "--json"]
-    const judged = (...more: ReadonlyArray<string>) => run([...args, ...more], { cwd: folder.path })
+    const judged = (...more: ReadonlyArray<string>) => runHere([...args, ...more], folder.path)
     const wrong = await judged("--options", '{"folder": 7}')
     assert.strictEqual(wrong.code, 2)
     assert.include(failuresOf(wrong)[0]!.message, "folder must be string, but is 7.")

@@ -15,7 +15,8 @@ import type { MeshJobSpec, RankReport } from "../../src/job/JobSpec.ts"
 import { toFailure } from "../../src/job/JobSpec.ts"
 import { rankJob } from "../../src/job/RankJob.ts"
 import type { Explanation } from "../../src/output/Explanation.ts"
-import { type Ended, endAll, failuresOf, run, runAll, scratch } from "../support/command.ts"
+import { type Ended, endAll, failuresOf, runAll, scratch } from "../support/command.ts"
+import { runAllHere, runHere } from "../support/here.ts"
 import { mnist, mnistRules, writeModel } from "../support/models.ts"
 
 afterEach(endAll)
@@ -85,7 +86,7 @@ describe("refusals", () => {
       [moved("odd", "2:R", "2:R", "--to", "tp=2", "--out", at("out")), /InvalidUsage.*--to, --out/],
       [moved("odd", "2:R", "2@100000:R"), /InvalidUsage.*rank 100001/]
     ]
-    const ended = await runAll(usages.map(([args]) => args))
+    const ended = await runAllHere(usages.map(([args]) => args))
     for (const [number, [args, says]] of usages.entries()) {
       assert.strictEqual(ended[number]!.code, 2, args.join(" "))
       assert.match(ended[number]!.stderr, says, args.join(" "))
@@ -105,7 +106,7 @@ describe("refusals", () => {
       [moved("odd", "2:P(sum)", "2:R"), "InvalidLayout", /contributions/],
       [moved("odd", "2:S0", "2:S2"), "DimOutOfRange", /dimension 2/]
     ]
-    const ended = await runAll(failures.map(([args]) => [...args, "--json"]))
+    const ended = await runAllHere(failures.map(([args]) => [...args, "--json"]))
     for (const [number, [args, reason, says]] of failures.entries()) {
       assert.strictEqual(ended[number]!.code, 1, args.join(" "))
       const [failure] = failuresOf(ended[number]!)
@@ -118,7 +119,7 @@ describe("refusals", () => {
 describe("plan", () => {
   it("shows who sends what", async () => {
     const args = planned("2x2:S0,R", "4@2:S1", "8x4", "--dtype", "int32")
-    const [text, asJson] = (await runAll([args, [...args, "--json"]])) as [Ended, Ended]
+    const [text, asJson] = (await runAllHere([args, [...args, "--json"]])) as [Ended, Ended]
     assert.strictEqual(text.code, 0, text.stderr)
     assert.match(text.stdout, /2x2:S0,R → 4@2:S1, 6 ranks, int32\[8,4\], sources balanced/)
     assert.match(text.stdout, /from \\ to/)
@@ -148,7 +149,7 @@ describe("plan", () => {
   })
 
   it("counts reductions, casts, transfers and the choice of sources", async () => {
-    const [partial, etha, small, empty] = await runAll([
+    const [partial, etha, small, empty] = await runAllHere([
       planned("2x2:P(sum),S0", "2:S0", "6x5", "--to-dtype", "float32", "--json"),
       planned("2x2:S0,R", "4:R", "4x4", "--source-choice", "etha", "--json"),
       planned("4:S0", "1:R", "12x4", "--bucket-bytes", "1", "--json"),
@@ -177,7 +178,7 @@ describe("plan", () => {
 
   it("is saved, proved, and refused when it was damaged", async () => {
     const file = at("mesh.json")
-    json(await run(planned("2x2:P(sum),S0", "2x2:S1,R", "6x4", "--save", file, "--json")))
+    json(await runHere(planned("2x2:P(sum),S0", "2x2:S1,R", "6x4", "--save", file, "--json")))
     interface Plans {
       plans: Array<{
         rank: number
@@ -206,7 +207,7 @@ describe("plan", () => {
       damage(set)
       writeFileSync(at(`mesh-${number}.json`), JSON.stringify(set))
     }
-    const [text, proved, ...checked] = await runAll([
+    const [text, proved, ...checked] = await runAllHere([
       ["plan", "check", file],
       ["plan", "check", file, "--json"],
       ...damages.map((_, number) => ["plan", "check", at(`mesh-${number}.json`), "--json"])
@@ -224,7 +225,7 @@ describe("plan", () => {
 describe("plan --explain", () => {
   it("explains a rank's chunks between meshes, by peer", async () => {
     const args = planned("2x2:P(sum),S0", "4@2:S1", "6x8", "--dtype", "float32", "--explain", "2")
-    const [text, asJson] = (await runAll([args, [...args, "--json"]])) as [Ended, Ended]
+    const [text, asJson] = (await runAllHere([args, [...args, "--json"]])) as [Ended, Ended]
     assert.strictEqual(text.code, 0, text.stderr)
     assert.match(text.stdout, /rank 0 contributes tensor\[.*\] \(float32\[3,2\]\) to the reduction on rank 2, 24 B/)
     assert.match(text.stdout, /rank 2 (sends|copies) tensor\[.*sum over ranks 0, 2/)
@@ -245,7 +246,7 @@ describe("plan --explain", () => {
 
   it("explains a rank's operations between parallel layouts", async () => {
     const args = ["plan", mnist, "--to", "tp=3", "--rules", mnistRules, "--explain", "0"]
-    const [text, asJson] = (await runAll([args, [...args, "--json"]])) as [Ended, Ended]
+    const [text, asJson] = (await runAllHere([args, [...args, "--json"]])) as [Ended, Ended]
     assert.strictEqual(text.code, 0, text.stderr)
     assert.match(text.stdout, /within rank 0: /)
     assert.match(text.stdout, /rank 0 copies l1\.weight\[/)
@@ -255,7 +256,7 @@ describe("plan --explain", () => {
       groups.map(({ peers }) => peers),
       [[], [1], [2]]
     )
-    const other = await run([...args.slice(0, -1), "1", "--json"])
+    const other = await runHere([...args.slice(0, -1), "1", "--json"])
     const [received] = json<PlanJson>(other).explanation!.groups
     assert.deepStrictEqual(received!.peers, [0])
     assert.isTrue(received!.steps.every(({ action }) => action === "receive"))
@@ -264,7 +265,7 @@ describe("plan --explain", () => {
   it("is short for people and whole for machines", async () => {
     const args = planned("1:R", "40:S0", "400x3", "--explain", "0")
     const many = planned("4:SS(0,64)", "2:S0", "1024", "--explain", "0")
-    const [text, asJson, long] = (await runAll([args, [...args, "--json"], many])) as [Ended, Ended, Ended]
+    const [text, asJson, long] = (await runAllHere([args, [...args, "--json"], many])) as [Ended, Ended, Ended]
     assert.match(text.stdout, /and 16 more peers/)
     assert.strictEqual(json<PlanJson>(asJson).explanation!.groups.length, 40)
     assert.match(long.stdout, /and \d+ more steps/)

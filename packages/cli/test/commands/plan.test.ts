@@ -5,11 +5,12 @@ import { readFileSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
 import { afterEach, assert, it } from "@effect/vitest"
 import { endAll, failuresOf, run, runAll, scratch } from "../support/command.ts"
+import { runAllHere, runHere } from "../support/here.ts"
 
 afterEach(endAll)
 
 it("help and usage agree", async () => {
-  const [help, top, own, old] = await runAll([
+  const [help, top, own, old] = await runAllHere([
     ["plan", "--help"],
     ["--help"],
     ["plan", "check", "--help"],
@@ -44,7 +45,7 @@ it("check refuses a plan whose parts disagree about dimensions or places, and en
   using folder = scratch()
   const file = join(folder.path, "plan.json")
   const made = ["plan", "--from-mesh", "2:S0", "--to-mesh", "2:S1", "--shape", "8x6", "--save", file]
-  assert.strictEqual((await run(made)).code, 0)
+  assert.strictEqual((await runHere(made)).code, 0)
   const text = readFileSync(file, "utf8")
   const mutants = [
     ["targetShape", [8, 3, 1]],
@@ -60,7 +61,7 @@ it("check refuses a plan whose parts disagree about dimensions or places, and en
     )
     return mutant
   })
-  for (const ended of await runAll(mutants.map((mutant) => ["plan", "check", mutant, "--json"]))) {
+  for (const ended of await runAllHere(mutants.map((mutant) => ["plan", "check", mutant, "--json"]))) {
     assert.strictEqual(ended.code, 1, ended.stderr)
     assert.notMatch(ended.stdout + ended.stderr, /TypeError/)
   }

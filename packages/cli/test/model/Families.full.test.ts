@@ -13,6 +13,7 @@ import { findPreset, type ModelConfig } from "@tensorferry/model/ModelFamilies"
 import { openModel, resolveModel } from "@tensorferry/model/openModel"
 import * as Effect from "effect/Effect"
 import { endAll, failuresOf, isSoak, run, scratch } from "../support/command.ts"
+import { runHere } from "../support/here.ts"
 import { runJob } from "../support/inProcess.ts"
 import { type Entry, writeModel } from "../support/models.ts"
 import { reportsOf, throughLayouts } from "../support/throughLayouts.ts"
@@ -369,16 +370,16 @@ ranks: disjoint
     ]
     for (const [text, says] of cases) {
       writeFileSync(file, text)
-      const ended = await run(["plan", model, "--layout", file, "--json"])
+      const ended = await runHere(["plan", model, "--layout", file, "--json"])
       assert.strictEqual(ended.code, 1, text)
       assert.match(failuresOf(ended)[0]!.message, says)
     }
     writeFileSync(join(folder.path, "config.json"), "{")
-    const ended = await run(["plan", model, "--to", "tp=2", "--json"])
+    const ended = await runHere(["plan", model, "--to", "tp=2", "--json"])
     assert.strictEqual(ended.code, 1)
     assert.strictEqual(failuresOf(ended)[0]!.fields?.file, join(folder.path, "config.json"))
     // Where the rules are given, no configuration is needed.
-    assert.strictEqual((await run(["plan", model, "--to", "tp=2", "--preset", "llama"])).code, 0)
+    assert.strictEqual((await runHere(["plan", model, "--to", "tp=2", "--preset", "llama"])).code, 0)
   }, 120_000)
 
   it("fills published shapes with data that is the same on every rank", async () => {
