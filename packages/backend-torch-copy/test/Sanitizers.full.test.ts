@@ -7,5 +7,6 @@ describeSanitized({
   packageFolder,
   prebuild: "@TENSORFERRY/BACKEND_TORCH_COPY_PREBUILD",
   files: ["Addon", "CopyDriver", "HostMemory", "Kernels", "Tcp", "TensorEngine"],
+  oneThread: ["HostMemory", "Kernels"],
   sanitizers: ["address", "thread"]
 })

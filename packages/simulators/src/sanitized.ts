@@ -17,6 +17,8 @@ export interface SanitizedTests {
   readonly prebuild: string
   /** Files of its `test` folder, without their ending. */
   readonly files: ReadonlyArray<string>
+  /** Those of them in which only one thread works: nothing races there. */
+  readonly oneThread?: ReadonlyArray<string>
   /** Tests of a package above that run over this addon too: its folder, its files. */
   readonly above?: readonly [packageFolder: string, files: ReadonlyArray<string>]
   /** Whether tests run over a simulated driver, which is then built in the same way. */
@@ -66,7 +68,7 @@ const groupsOf = (...lists: ReadonlyArray<readonly [tested: string, files: Reado
 
 /** Defines the test. */
 export const describeSanitized = (subject: SanitizedTests): void => {
-  const { packageFolder, prebuild, files, above, isSimulated = false, leaking = [] } = subject
+  const { packageFolder, prebuild, files, oneThread = [], above, isSimulated = false, leaking = [] } = subject
   const run = (folder: string, command: string, values: ReadonlyArray<string>, environment: NodeJS.ProcessEnv = {}) =>
     spawnSync(command, values, {
       cwd: folder,
@@ -95,7 +97,8 @@ export const describeSanitized = (subject: SanitizedTests): void => {
     const suppressions = join(folder, "suppressions")
     writeFileSync(suppressions, [...alwaysLeaking, ...leaking].map((each) => `leak:${each}`).join("\n"))
     const runner = join(dirname(createRequire(import.meta.url).resolve("vitest/package.json")), "vitest.mjs")
-    for (const { tested, kind, names } of groupsOf([packageFolder, files], ...(above === undefined ? [] : [above]))) {
+    const chosen = files.filter((file) => name === "address" || !oneThread.includes(file))
+    for (const { tested, kind, names } of groupsOf([packageFolder, chosen], ...(above === undefined ? [] : [above]))) {
       const ended = run(tested, process.execPath, [runner, "run", "--pool=forks", "--testTimeout=600000", ...names], {
         [prebuild]: folder,
         ...(simulators === undefined ? {} : { TENSORFERRY_SIMULATORS_BUILD: simulators }),
