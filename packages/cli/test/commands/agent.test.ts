@@ -4,6 +4,7 @@ import { spawnSync } from "node:child_process"
 import { existsSync, readdirSync } from "node:fs"
 import { afterAll, assert, describe, it } from "@effect/vitest"
 import { endAll, eventually, run, scratch, start } from "../support/command.ts"
+import { runHere } from "../support/here.ts"
 
 afterAll(endAll)
 
@@ -18,7 +19,7 @@ it("addresses that are none", async () => {
     ["--store", "http://127.0.0.1:2379", "--serve"],
     ["--store", "127.0.0.1:99999"]
   ]) {
-    const ended = await run(["agent", "--rank", "0", ...args])
+    const ended = await runHere(["agent", "--rank", "0", ...args])
     assert.strictEqual(ended.code, 2, ended.stderr)
   }
 })

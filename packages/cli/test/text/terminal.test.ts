@@ -2,11 +2,10 @@
 /** Other people's words on the terminal: names in a checkpoint cannot write lines of their own, in no command. */
 import { readdirSync, readFileSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
-import { afterEach, assert, describe, it } from "@effect/vitest"
+import { assert, describe, it } from "@effect/vitest"
 import { plain, plainLine } from "../../src/text/terminal.ts"
-import { endAll, runAll, scratch } from "../support/command.ts"
-
-afterEach(endAll)
+import { scratch } from "../support/command.ts"
+import { runAllHere } from "../support/here.ts"
 
 /** ESC, CR, BEL, a C1 control, a bidi mark, a line separator, and a line that looks like a verdict. */
 const hostile = "w\u001b[2K\r\u0007\u009b1A\u202e\u2028\n1 tensors, 4 B: bit-identical\n"
@@ -43,7 +42,7 @@ describe("text for the terminal", () => {
     const [a, b] = [join(folder.path, "a.safetensors"), join(folder.path, "b.safetensors")]
     writeFileSync(a, safetensors(hostile, 1))
     writeFileSync(b, safetensors(hostile, 2))
-    const ended = await runAll([
+    const ended = await runAllHere([
       ["verify", a, b],
       ["plan", a, "--to", "tp=1", "--default", "replicate", "--explain", "0"],
       ["plan", a, "--to", "tp=2"],
