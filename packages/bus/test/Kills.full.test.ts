@@ -17,9 +17,5 @@ describe.skipIf(!hasLmdb)(`kills${hasLmdb ? "" : ` (skipped: ${lmdbMissing})`}`,
     () => killAtRandom(kills, Date.now()),
     1_200_000
   )
-  it.live(
-    `${restarts} restarts of an engine leave nothing behind`,
-    () => restartEngines(restarts, warmUp),
-    1_200_000
-  )
+  it.live(`${restarts} restarts of an engine leave nothing behind`, () => restartEngines(restarts, warmUp), 1_200_000)
 })
