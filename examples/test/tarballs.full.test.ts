@@ -151,7 +151,9 @@ describe("installed without scripts", () => {
   it("the command answers help from packed texts, which are what it renders", { timeout: 300_000 }, async () => {
     const dist = path.join(installed("@tensorferry/cli"), "dist")
     const texts: Readonly<Record<string, string>> = JSON.parse(readFileSync(path.join(dist, "helpTexts.json"), "utf8"))
-    assert.includeMembers(Object.keys(texts), ["", "plan", "plan check", "backends conformance", "agent"])
+    // Of every level; the packed command renders all texts by the same few functions.
+    const rendered = ["", "plan", "plan check", "backends conformance", "agent"]
+    assert.includeMembers(Object.keys(texts), rendered)
     const env = { FORCE_COLOR: "1", TERM: "xterm" }
     // Stands in for what carries commands out: help that needs it fails.
     const closed = `data:text/javascript,${encodeURIComponent(`
@@ -164,6 +166,7 @@ describe("installed without scripts", () => {
       const args = [...names.split(" ").filter((name) => name !== ""), "--help"]
       const quick = await run(process.execPath, ["--import", closed, path.join(dist, "main.js"), ...args], { env })
       assert.strictEqual(quick.stdout, `${text}\n`, shown(quick))
+      if (!rendered.includes(names)) continue
       const slow = await run(process.execPath, [path.join(dist, "command.js"), ...args], { env })
       assert.strictEqual(slow.stdout, quick.stdout, names)
     }
