@@ -23,6 +23,7 @@ export const makeAnswers = (
 ): Effect.Effect<Answers, never, Scope> =>
   Effect.gen(function* () {
     let answering: Fiber.Fiber<unknown, unknown> | undefined
+    const mustLook = () => answering === undefined && machine.state().phase._tag === "Idle" && isAwaited()
 
     /** A failure is the failure of those whose run it is; what it means for this rank, its next run finds out. */
     const answer = Effect.gen(function* () {
@@ -36,7 +37,7 @@ export const makeAnswers = (
 
     // A run looks when it has ended, where nothing may interrupt it: what begins there must not inherit that.
     const look: Effect.Effect<void> = Effect.suspend(() => {
-      if (answering !== undefined || machine.state().phase._tag !== "Idle" || !isAwaited()) return Effect.void
+      if (!mustLook()) return Effect.void
       return Effect.flatMap(Effect.forkIn(Effect.interruptible(Effect.ignore(answer)), scope), (fiber) => {
         answering = fiber
         fiber.addObserver(() => {
@@ -50,7 +51,11 @@ export const makeAnswers = (
     const run = (effect: Effect.Effect<void>) => void Effect.runForkWith(context)(effect)
 
     yield* Effect.acquireRelease(
-      Effect.sync(() => signals.watch(() => run(look))),
+      Effect.sync(() =>
+        signals.watch(() => {
+          if (mustLook()) run(look)
+        })
+      ),
       (stop) => Effect.sync(stop)
     )
     const ended: Effect.Effect<void> = Effect.suspend(() =>

@@ -62,7 +62,6 @@ export const repeat = Effect.fnUntraced(function* (
   const { group, signals, telemetry } = parts
   const { run } = machine.state().place
   const peers = peersOf(batch)
-  const patience = Duration.toMillis(group.deadline) / 4
 
   const isGivenUp = (): boolean =>
     signals.convened().some((call) => call.run <= run) || peers.some((peer) => signals.isGone(peer))
@@ -70,24 +69,21 @@ export const repeat = Effect.fnUntraced(function* (
   /** True when the peers are there; false where the run is given up, or nobody missing was heard from for too long. */
   const all = (isThere: (peer: Rank, run: number) => boolean): Effect.Effect<boolean> =>
     Effect.suspend(() => {
-      const answer = () => {
+      const heard = () => peers.reduce((sum, peer) => (isThere(peer, run) ? sum : sum + signals.heard(peer)), 0)
+      let [last, since] = [heard(), signals.quarters()]
+      return signals.until(() => {
         if (isThere === signals.isReady && isGivenUp()) return false
         if (peers.every((peer) => isThere(peer, run))) return true
-        return isGivenUp() ? false : undefined
-      }
-      const known = answer()
-      if (known !== undefined) return Effect.succeed(known)
-      const heard = () => peers.reduce((sum, peer) => (isThere(peer, run) ? sum : sum + signals.heard(peer)), 0)
-      const wait = (before: number): Effect.Effect<boolean> =>
-        Effect.flatMap(withinRunningTime(signals.until(answer), Duration.millis(patience)), (found) => {
-          if (found._tag === "Some") return Effect.succeed(found.value)
-          const after = heard()
-          return after === before ? Effect.succeed(false) : wait(after)
-        })
-      return wait(heard())
+        if (isGivenUp()) return false
+        if (heard() !== last) [last, since] = [heard(), signals.quarters()]
+        // The first quarter may have begun long before.
+        return signals.quarters() > since + 1 ? false : undefined
+      })
     })
 
-  const alive = Effect.forever(Effect.delay(signals.tellPeers("Alive", peers, run), Duration.millis(patience / 3)))
+  const alive = Effect.forever(
+    Effect.delay(signals.tellPeers("Alive", peers, run), Duration.millis(Duration.toMillis(group.deadline) / 12))
+  )
 
   /** This rank is done, so its peers may end the run well: they must have read its memory before it is anybody else's. */
   const released = Effect.andThen(

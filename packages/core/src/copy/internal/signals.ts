@@ -15,6 +15,7 @@
  * An alarm counts until the ranks have met after it. Signals that cannot be read are passed over: what they would have said
  * is found out by agreement.
  */
+import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Option from "effect/Option"
@@ -48,7 +49,9 @@ export interface Signals {
   readonly isGone: (peer: Rank) => boolean
   /** Counts what a rank has told. */
   readonly heard: (peer: Rank) => number
-  /** Called after every signal, until it is taken back. */
+  /** Counts a quarter of the group's deadline again and again, so that waits need no clocks of their own. */
+  readonly quarters: () => number
+  /** Called after every signal and every quarter, until it is taken back. */
   readonly watch: (watcher: () => void) => () => void
   /** The effect's value, unless it has been interrupted because this came true; `meanwhile` goes on beside it if it takes long. */
   readonly unless: <A, E>(
@@ -149,6 +152,13 @@ export const makeSignals = (group: ProcessGroupShape): Effect.Effect<Signals, ne
         wake()
       }
     })
+    let quarters = 0
+    const quarter = Duration.millis(Duration.toMillis(group.deadline) / 4)
+    const count = Effect.sync(() => {
+      quarters += 1
+      wake()
+    })
+    yield* Effect.forkScoped(Effect.forever(Effect.delay(count, quarter)))
     const post = (to: ReadonlyArray<Rank>, kind: number, run: number) =>
       to.length === 0 ? Effect.void : group.post(to, encode(kind, run))
     const sound = Effect.suspend(() => post(others, kinds.Alarm, 0))
@@ -166,6 +176,7 @@ export const makeSignals = (group: ProcessGroupShape): Effect.Effect<Signals, ne
       isOut: (peer, run) => gone.has(peer) || Math.max(done.get(peer) ?? 0, out.get(peer) ?? 0) >= run,
       isGone: (peer) => gone.has(peer),
       heard: (peer) => heard.get(peer) ?? 0,
+      quarters: () => quarters,
       watch: (watcher) => {
         watchers.add(watcher)
         return () => void watchers.delete(watcher)
