@@ -18,6 +18,9 @@ export const LayoutErrorKind = Schema.Literals([
 ])
 export type LayoutErrorKind = typeof LayoutErrorKind.Type
 
+/** Names that a message lists; a model may have hundreds of thousands. */
+const shownNames = 5
+
 export class LayoutError extends Schema.TaggedError<LayoutError>()("LayoutError", {
   kind: LayoutErrorKind,
   paramNames: Schema.Array(Schema.String),
@@ -25,7 +28,9 @@ export class LayoutError extends Schema.TaggedError<LayoutError>()("LayoutError"
   remedy: Schema.String
 }) {
   override get message(): string {
-    const names = this.paramNames.length === 0 ? "" : ` (${this.paramNames.join(", ")})`
+    const more = this.paramNames.length - shownNames
+    const shown = this.paramNames.slice(0, shownNames).join(", ")
+    const names = this.paramNames.length === 0 ? "" : ` (${more > 0 ? `${shown} and ${more} more` : shown})`
     return `${this.kind}${names}: ${this.detail} ${this.remedy}`
   }
 }

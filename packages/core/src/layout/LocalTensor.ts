@@ -53,6 +53,8 @@ export interface LocalParameter {
   readonly metadata: ParameterMetadata
   readonly tensor: string
   readonly view: Region
+  /** In which groups it is held. */
+  readonly groups: "dense" | "expert"
 }
 
 /** What a position holds of one tensor. */
@@ -61,9 +63,11 @@ export interface Holding {
   readonly degree: number
   /** Undefined where the dimension is not cut. */
   readonly cut: Cut | undefined
-  /** Experts of a fused tensor that the position holds. */
-  readonly experts: Interval | undefined
+  /** Experts of a fused tensor that the position holds, in local order. */
+  readonly experts: ReadonlyArray<Interval> | undefined
 }
+
+const total = (intervals: ReadonlyArray<Interval>): number => intervals.reduce((sum, one) => sum + lengthOf(one), 0)
 
 /** Refuses shards that begin or end inside a byte. */
 const checkBytes = (tensor: PlacedTensor, dim: number, cut: Cut): Result.Result<Cut, LayoutError> => {
@@ -92,9 +96,12 @@ export const holdingOf = (
 ): Result.Result<Holding | undefined, LayoutError> => {
   const { experts, dim, name, shape, rule } = tensor
   const { ep, etp } = expertDegrees(config)
-  const held = experts === undefined ? undefined : chunkInterval(experts.count, ep, place.expertEp)
-  if (held !== undefined && lengthOf(held) === 0) return Result.succeed(undefined)
-  if (experts?._tag === "Named" && (experts.number < held![0] || experts.number >= held![1])) {
+  const held =
+    experts === undefined
+      ? undefined
+      : (experts.held?.[place.expertEp] ?? [chunkInterval(experts.count, ep, place.expertEp)])
+  if (held !== undefined && total(held) === 0) return Result.succeed(undefined)
+  if (experts?._tag === "Named" && !held!.some(([from, to]) => experts.number >= from && experts.number < to)) {
     return Result.succeed(undefined)
   }
   const [position, degree] = experts === undefined ? [place.tp, config.tp] : [place.expertTp, etp]
@@ -115,7 +122,7 @@ export const localTensor = (
   isPrimary: boolean
 ): LocalTensor => {
   const atExperts = expertDim(tensor)
-  const localExperts: Interval | undefined = experts === undefined ? undefined : [0, lengthOf(experts)]
+  const localExperts: Interval | undefined = experts === undefined ? undefined : [0, total(experts)]
   const shape = tensor.shape.map((length, dim) =>
     dim === tensor.dim && cut !== undefined
       ? cut.length
@@ -127,12 +134,23 @@ export const localTensor = (
     fullRegion(whole).map((interval, dim) =>
       dim === tensor.dim && rows !== undefined ? rows : dim === atExperts && ours !== undefined ? ours : interval
     )
-  let start = 0
-  const pieces = (cut === undefined ? [undefined] : cut.intervals).map((rows): Piece => {
-    const local: Interval | undefined = rows === undefined ? undefined : [start, start + lengthOf(rows)]
-    if (local !== undefined) start = local[1]
-    return { local: regionOf(shape, local, localExperts), global: regionOf(tensor.shape, rows, experts) }
-  })
+  /** Each interval with its place in the local tensor, where they follow each other. */
+  const placed = (intervals: ReadonlyArray<Interval> | undefined) => {
+    let start = 0
+    return (intervals ?? [undefined]).map((global) => {
+      if (global === undefined) return { global, local: undefined }
+      start += lengthOf(global)
+      return { global, local: [start - lengthOf(global), start] as const }
+    })
+  }
+  const pieces = placed(experts).flatMap((ours) =>
+    placed(cut?.intervals).map(
+      (rows): Piece => ({
+        local: regionOf(shape, rows.local, ours.local),
+        global: regionOf(tensor.shape, rows.global, ours.global)
+      })
+    )
+  )
   const isPadded = cut !== undefined && cut.length > heldRows(cut)
   return {
     name: tensor.name,
@@ -155,6 +173,10 @@ const describeCut = ({
   const { dim, rule, shape, name } = tensor
   const whole = { isTp: false, partitionDim: dim ?? 0, partitionSizes: null, partitionOffsets: null }
   if (dim === undefined || cut === undefined || degree === 1) return whole
+  if ("cuts" in rule) {
+    if (rule.sizes === undefined) return { ...whole, isTp: true, partitionOffsets: cut.intervals }
+    return rule.sizes.length === 1 ? { ...whole, isTp: true } : { ...whole, isTp: true, partitionSizes: rule.sizes }
+  }
   const length = shape[dim]!
   const blocks =
     rule.blocks === undefined ? [length] : Result.getOrElse(blockLengths(name, length, rule.blocks), () => [length])
@@ -183,13 +205,15 @@ export const localParameters = (holding: Holding, local: LocalTensor): ReadonlyA
     return {
       tensor: local.name,
       view,
+      groups: tensor.experts === undefined ? "dense" : "expert",
       metadata: parameterMetadata({
         name,
         shape: view.map(lengthOf),
         dtype: tensor.dtype,
         ownerRank: 0,
         ...described,
-        isEp: number !== null,
+        // Experts that are placed one by one need no partner at the same position: their names are global.
+        isEp: number !== null && tensor.experts?.held === undefined,
         numExperts: tensor.experts?.count ?? null,
         globalExpertIndex: number,
         aliasOf: local.aliasOf ?? null
@@ -198,6 +222,6 @@ export const localParameters = (holding: Holding, local: LocalTensor): ReadonlyA
   }
   if (tensor.experts === undefined) return [make(tensor.name, null, undefined)]
   if (tensor.experts._tag === "Named") return [make(tensor.name, tensor.experts.number, undefined)]
-  const [first, end] = experts!
-  return Array.from({ length: end - first }, (_, at) => make(`${tensor.name}[${first + at}]`, first + at, [at, at + 1]))
+  const numbers = experts!.flatMap(([first, end]) => Array.from({ length: end - first }, (_, at) => first + at))
+  return numbers.map((number, at) => make(`${tensor.name}[${number}]`, number, [at, at + 1]))
 }

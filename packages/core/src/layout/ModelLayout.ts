@@ -38,7 +38,7 @@ import {
   structureInterner
 } from "./Roster.ts"
 import type { ShardingRules } from "./ShardingRules.ts"
-import { type ModelTensor, placeTensors } from "./TensorPlacement.ts"
+import { type ModelTensor, type PlacedTensor, placeTensors } from "./TensorPlacement.ts"
 
 export { LayoutError } from "./LayoutError.ts"
 export type { LocalParameter, LocalTensor, Piece } from "./LocalTensor.ts"
@@ -66,12 +66,26 @@ export interface ModelLayoutInput {
 
 /** Lays a model out. The order of tensors is kept; it decides the order of task ids. */
 export const modelLayout = (input: ModelLayoutInput): Result.Result<ModelLayout, LayoutError> => {
+  const config = checkConfig(input.config)
+  if (Result.isFailure(config)) return Result.fail(config.failure)
+  return Result.flatMap(placeTensors(input.tensors, input.rules, config.success.pp), (placed) =>
+    placedLayout({ ...input, placed })
+  )
+}
+
+/** A model and where each of its tensors lies. */
+export interface PlacedLayoutInput extends Omit<ModelLayoutInput, "rules"> {
+  /** The tensors in their order, then those that it shares under other names; made for these degrees. */
+  readonly placed: ReadonlyArray<PlacedTensor>
+}
+
+/** Lays out a model whose tensors are placed already. */
+export const placedLayout = (input: PlacedLayoutInput): Result.Result<ModelLayout, LayoutError> => {
   const firstRank = input.firstRank ?? 0
   const config = checkConfig(input.config)
   if (Result.isFailure(config)) return Result.fail(config.failure)
-  const placed = placeTensors(input.tensors, input.rules, config.success.pp)
-  if (Result.isFailure(placed)) return Result.fail(placed.failure)
-  const stageOfName = new Map(placed.success.map((tensor) => [tensor.name, tensor.stage]))
+  const { placed } = input
+  const stageOfName = new Map(placed.map((tensor) => [tensor.name, tensor.stage]))
   const sharesHere = ({ tensor }: Holding): string | undefined =>
     tensor.aliasOf !== undefined && stageOfName.get(tensor.aliasOf) === tensor.stage ? tensor.aliasOf : undefined
 
@@ -85,7 +99,7 @@ export const modelLayout = (input: ModelLayoutInput): Result.Result<ModelLayout,
     const place = placeAt(rank)
     if (holdings.has(positionKey(place))) continue
     const held: Array<Holding> = []
-    for (const tensor of placed.success) {
+    for (const tensor of placed) {
       if (tensor.stage !== place.stage) continue
       const holding = holdingOf(tensor, config.success, place)
       if (Result.isFailure(holding)) return Result.fail(holding.failure)
@@ -95,7 +109,7 @@ export const modelLayout = (input: ModelLayoutInput): Result.Result<ModelLayout,
     }
     holdings.set(positionKey(place), held)
   }
-  const missing = placed.success.filter((tensor) => !found.has(tensor)).map(({ name }) => name)
+  const missing = placed.filter((tensor) => !found.has(tensor)).map(({ name }) => name)
   if (missing.length > 0) {
     return layoutError("InvalidConfig", missing, "No rank would hold them.", "Correct the rules or the degrees.")
   }
@@ -142,10 +156,9 @@ const rosterOf = (
     const known = classOf.get(key)
     if (known !== undefined) return known
     const slots: Array<"dense" | "expert"> = []
-    const parameters = parametersAt(place).map(({ metadata }) => {
-      const kind = metadata.isEp ? "expert" : "dense"
-      if (!slots.includes(kind)) slots.push(kind)
-      return classParameter(metadata, structures.intern(metadata), slots.indexOf(kind))
+    const parameters = parametersAt(place).map(({ metadata, groups }) => {
+      if (!slots.includes(groups)) slots.push(groups)
+      return classParameter(metadata, structures.intern(metadata), slots.indexOf(groups))
     })
     // Positions of a group whose shards are all equal share one class; experts differ by name.
     const contents = `${place.stage} ${parameters.map((one) => `${one.structure}:${one.globalExpertIndex}`).join(",")}`

@@ -8,6 +8,7 @@ import * as Result from "effect/Result"
 import { chunkInterval, type Interval, lengthOf } from "../base/Region.ts"
 import { type LayoutError, layoutError } from "./LayoutError.ts"
 import type { ShardingRule } from "./ShardingRules.ts"
+import type { StatedCut } from "./TensorPlacement.ts"
 
 export interface Cut {
   /** Global intervals in local order, none of them empty. */
@@ -46,10 +47,16 @@ export const blockLengths = (
 export const cutDimension = (
   name: string,
   length: number,
-  rule: ShardingRule,
+  rule: ShardingRule | StatedCut,
   position: number,
   degree: number
 ): Result.Result<Cut, LayoutError> => {
+  if ("cuts" in rule) {
+    const stated = rule.cuts[position]
+    return stated !== undefined && rule.cuts.length === degree
+      ? Result.succeed(stated)
+      : misfit(name, `Its cut is stated for ${rule.cuts.length} ranks, not for ${degree}.`, "State it for every rank.")
+  }
   const { heads, blocks, padToMultiple } = rule
   if (heads !== undefined && length % heads.count !== 0) {
     return misfit(

@@ -5,10 +5,11 @@
  */
 import * as Result from "effect/Result"
 import type { DType } from "../base/DType.ts"
-import { formatShape, type Shape } from "../base/Region.ts"
+import { formatShape, type Interval, type Shape } from "../base/Region.ts"
 import { type LayoutError, layoutError } from "./LayoutError.ts"
 import { expertNumber } from "./ParameterNames.ts"
 import { findRule, layerNumber, type ShardingRule, type ShardingRules } from "./ShardingRules.ts"
+import type { Cut } from "./TensorCut.ts"
 
 /** A tensor of the whole model. */
 export interface ModelTensor {
@@ -17,14 +18,26 @@ export interface ModelTensor {
   readonly shape: Shape
 }
 
+/** Runs of experts by position in the expert-parallel group; without it they follow `chunkInterval`. */
+interface ExpertRuns {
+  readonly held?: ReadonlyArray<ReadonlyArray<Interval>>
+}
+
 /** The experts of a tensor: all of them along one dimension, or one whose number its name holds. */
 export type Experts =
-  | { readonly _tag: "Fused"; readonly count: number; readonly dim: number }
-  | { readonly _tag: "Named"; readonly count: number; readonly number: number }
+  | ({ readonly _tag: "Fused"; readonly count: number; readonly dim: number } & ExpertRuns)
+  | ({ readonly _tag: "Named"; readonly count: number; readonly number: number } & ExpertRuns)
 
-/** A tensor of a model and the dimension that its rule cuts. */
+/** How a dimension is cut, position by position of the group that cuts it. */
+export interface StatedCut {
+  readonly cuts: ReadonlyArray<Cut>
+  /** Local lengths of the blocks, each cut evenly over the group; undefined where shards differ. */
+  readonly sizes: ReadonlyArray<number> | undefined
+}
+
+/** A tensor of a model and the dimension that is cut, by a rule or as stated. */
 export interface PlacedTensor extends ModelTensor {
-  readonly rule: ShardingRule
+  readonly rule: ShardingRule | StatedCut
   /** The dimension that is cut; undefined for tensors that are not. */
   readonly dim: number | undefined
   readonly stage: number
