@@ -8,13 +8,19 @@ import * as Result from "effect/Result"
 import { chunkInterval, type Interval, lengthOf } from "../base/Region.ts"
 import { type LayoutError, layoutError } from "./LayoutError.ts"
 import type { ShardingRule } from "./ShardingRules.ts"
-import type { StatedCut } from "./TensorPlacement.ts"
 
 export interface Cut {
   /** Global intervals in local order, none of them empty. */
   readonly intervals: ReadonlyArray<Interval>
   /** Local rows, padding included. */
   readonly length: number
+}
+
+/** How a dimension is cut, position by position of the group that cuts it. */
+export interface StatedCut {
+  readonly cuts: ReadonlyArray<Cut>
+  /** Local lengths of the blocks, each cut evenly over the group; undefined where shards differ. */
+  readonly sizes: ReadonlyArray<number> | undefined
 }
 
 /** Rows that hold data. */

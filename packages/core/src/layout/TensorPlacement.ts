@@ -9,7 +9,7 @@ import { formatShape, type Interval, type Shape } from "../base/Region.ts"
 import { type LayoutError, layoutError } from "./LayoutError.ts"
 import { expertNumber } from "./ParameterNames.ts"
 import { findRule, layerNumber, type ShardingRule, type ShardingRules } from "./ShardingRules.ts"
-import type { Cut } from "./TensorCut.ts"
+import type { StatedCut } from "./TensorCut.ts"
 
 /** A tensor of the whole model. */
 export interface ModelTensor {
@@ -27,13 +27,6 @@ interface ExpertRuns {
 export type Experts =
   | ({ readonly _tag: "Fused"; readonly count: number; readonly dim: number } & ExpertRuns)
   | ({ readonly _tag: "Named"; readonly count: number; readonly number: number } & ExpertRuns)
-
-/** How a dimension is cut, position by position of the group that cuts it. */
-export interface StatedCut {
-  readonly cuts: ReadonlyArray<Cut>
-  /** Local lengths of the blocks, each cut evenly over the group; undefined where shards differ. */
-  readonly sizes: ReadonlyArray<number> | undefined
-}
 
 /** A tensor of a model and the dimension that is cut, by a rule or as stated. */
 export interface PlacedTensor extends ModelTensor {

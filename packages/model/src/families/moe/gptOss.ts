@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+/** gpt-oss: attention sinks, experts in stacks with gate and up in turns, in bf16 or in blocks of MXFP4. */
+import type { Family } from "../../structure/Family.ts"
+import { attention, decoder, parameter, router, stackedInputFirst, usualHeads } from "../parts.ts"
+
+export const gptOss: Family = {
+  name: "gpt_oss",
+  modelTypes: ["gpt_oss"],
+  stacks: [
+    decoder([
+      ...attention("self_attn"),
+      parameter("attention", "self_attn.sinks", "sink"),
+      ...stackedInputFirst("mlp", 2),
+      ...router("mlp.router")
+    ])
+  ],
+  ends: usualHeads
+}
