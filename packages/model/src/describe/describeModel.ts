@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+/**
+ * From a config.json and the tensors' names, types and shapes to the structure of the model. Pure; a name is looked up once
+ * per pattern, and a form is found once per kind of module.
+ */
+import { formatShape } from "@tensorferry/core/base/Region"
+import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
+import * as Result from "effect/Result"
+import { type Form, type StoredTensor, stays } from "../forms/Form.ts"
+import { formOf, wholeForm } from "../forms/formOf.ts"
+import { type QuantizationConfig, quantizationOf } from "../forms/QuantizationConfig.ts"
+import { weightDims } from "../forms/WeightDims.ts"
+import type { Dim, Family, ModuleSpec } from "../structure/Family.ts"
+import { type ConfigObject, textOf } from "../structure/ModelConfig.ts"
+import { type ModelNumbers, numbersOf } from "../structure/ModelNumbers.ts"
+import { type Run, runsOf } from "./DimLayout.ts"
+import type { ModelStructure, Module, ModuleKind, Stack, StackKind, Unknown } from "./ModelStructure.ts"
+import { isExtraLayer, type NamedThing, nameTable, patternOf } from "./NameTable.ts"
+
+/** A model and the family by which it is read. */
+export interface DescribeInput {
+  readonly tensors: ReadonlyArray<ModelTensor>
+  readonly config: ConfigObject | undefined
+  readonly family: Family
+  /** Which of the family's types was named. */
+  readonly modelType: string
+}
+
+/** A module whose tensors are still being found. */
+interface Found {
+  readonly path: string
+  readonly named: Extract<NamedThing, { readonly _tag: "Module" }>
+  readonly stack: number | undefined
+  readonly layer: number | undefined
+  readonly expert: number | undefined
+  readonly suffixes: Array<string>
+  readonly tensors: Array<ModelTensor>
+}
+
+/** Numbers the stacks as they are met. */
+const stackList = () => {
+  const stacks: Array<{ readonly kind: StackKind; readonly prefix: string; readonly layers: Set<number> }> = []
+  const known = new Map<string, number>()
+  return {
+    stacks,
+    note: (kind: StackKind, prefix: string, layer: number | undefined): number => {
+      const key = `${kind} ${prefix}`
+      const at = known.get(key) ?? stacks.push({ kind, prefix, layers: new Set() }) - 1
+      known.set(key, at)
+      if (layer !== undefined) stacks[at]!.layers.add(layer)
+      return at
+    }
+  }
+}
+
+/** The order of outputs and inputs in stacks of experts, which writers disagree on; the hidden state tells. */
+const swapsStacks = (found: Iterable<Found>, hidden: number | undefined): boolean => {
+  let [plain, swapped] = [0, 0]
+  if (hidden === undefined) return false
+  for (const { named, tensors, suffixes } of found) {
+    const { dims } = named.spec
+    const at = dims?.[0]?.is === "experts" ? dims.findIndex(({ isHidden }) => isHidden === true) : -1
+    const shape = tensors[suffixes.findIndex((suffix) => suffix === "" || suffix === "weight")]?.shape
+    if (at < 0 || shape?.length !== 3) continue
+    const [own, other] = [shape[at] === hidden, shape[3 - at] === hidden]
+    if (own && !other) plain++
+    if (other && !own) swapped++
+  }
+  return swapped > 0 && plain === 0
+}
+
+const swapped = (dims: ReadonlyArray<Dim>): ReadonlyArray<Dim> =>
+  dims[0]?.is === "experts" && dims.length === 3 ? [dims[0], dims[2]!, dims[1]!] : dims
+
+const hiddenFault = (dims: ReadonlyArray<Dim>, form: Form, hidden: number | undefined): string | undefined => {
+  const at = dims.findIndex(({ is, isHidden }) => isHidden === true && is !== "other")
+  if (hidden === undefined || at < 0 || dims[0]?.is !== "experts" || form.shape[at] === hidden) return undefined
+  return `its shape ${formatShape(form.shape)} has no hidden size of ${hidden} where the family has it`
+}
+
+const kindOf = (
+  spec: ModuleSpec,
+  dims: ReadonlyArray<Dim> | undefined,
+  tensors: ReadonlyArray<StoredTensor>,
+  quantization: QuantizationConfig | undefined,
+  numbers: ModelNumbers,
+  hidden: number | undefined
+): Result.Result<ModuleKind, string> => {
+  if (dims === undefined) return Result.succeed({ spec, form: wholeForm(tensors), runs: [], expertDim: undefined })
+  const weight = weightDims(dims)
+  return Result.flatMap(formOf({ weight, tensors, quantization }), (form) => {
+    const fault = hiddenFault(dims, form, hidden)
+    if (fault !== undefined) return Result.fail(fault)
+    const runs: Array<ReadonlyArray<Run>> = []
+    for (const [at, dim] of dims.entries()) {
+      // A part of a module need not have all of the weight's dimensions.
+      const isHeld = form.parts.some(({ maps }) => maps.some((map) => map.dim === at))
+      if (dim.roles.length === 0 || !isHeld) {
+        runs.push([])
+        continue
+      }
+      const found = runsOf(dim, form.shape[at]!, numbers)
+      if (Result.isFailure(found)) return Result.fail(found.failure)
+      runs.push(found.success)
+    }
+    const expertDim = dims.findIndex(({ is }) => is === "experts")
+    return Result.succeed({ spec, form, runs, expertDim: expertDim < 0 ? undefined : expertDim })
+  })
+}
+
+const expertsPath = (path: string): string => path.slice(0, path.lastIndexOf("experts.") + "experts".length)
+
+/** Length of the hidden state, by the embedding rather than by the config. */
+const hiddenOf = (found: Iterable<Found>, numbers: ModelNumbers): number | undefined => {
+  for (const { named, tensors, suffixes } of found) {
+    if (named.spec.structure !== "embedding" || named.spec.dims === undefined || named.layerAt !== undefined) continue
+    const shape = tensors[suffixes.indexOf("weight")]?.shape
+    if (shape?.length === 2 && named.spec.path !== "embed_tokens_per_layer") return shape[1]
+  }
+  return numbers.hidden
+}
+
+/** The head, where the model stores none of its own and it is the embedding. */
+const aliasesOf = ({ config, family }: DescribeInput, modules: ReadonlyArray<Module>): ModelStructure["aliases"] => {
+  const text = config === undefined ? {} : textOf(config)
+  const stated = config?.tie_word_embeddings ?? text.tie_word_embeddings
+  const isTied = typeof stated === "boolean" ? stated : config === undefined || family.isTied === true
+  const isHead = ({ kind, layer }: Module): boolean => kind.spec.structure === "head" && layer === undefined
+  const owner = modules.find(({ kind, layer }) => {
+    const { structure, dims, path } = kind.spec
+    return structure === "embedding" && dims !== undefined && layer === undefined && path !== "embed_tokens_per_layer"
+  })
+  const isEncoder = family.stacks[0]?.kind === "encoder"
+  if (
+    !isTied ||
+    owner === undefined ||
+    isEncoder ||
+    modules.some((one) => isHead(one) && one.kind.spec.dims !== undefined)
+  )
+    return []
+  const head = owner.path.startsWith("language_model.model.") ? "language_model.lm_head" : "lm_head"
+  return owner.tensors.map(({ name }) => ({ name: `${head}${name.slice(owner.path.length)}`, of: name }))
+}
+
+/** Describes a model of a known family. What it does not understand is listed, not guessed. */
+export const describeModel = (input: DescribeInput): ModelStructure => {
+  const { tensors, config, family, modelType } = input
+  const numbers = numbersOf(config, family.fields, family.defaults)
+  const quantization = quantizationOf(config)
+  const look = nameTable(family)
+  const { stacks, note } = stackList()
+  const found = new Map<string, Found>()
+  const unknown: Array<Unknown> = []
+  const modules: Array<Module> = []
+  for (const tensor of tensors) {
+    const { pattern, numbers: own } = patternOf(tensor.name)
+    const named = look(pattern)
+    if (named === undefined) {
+      unknown.push({ tensor: tensor.name, why: undefined })
+      continue
+    }
+    if (named._tag === "Tower") {
+      const layer = named.layerAt === undefined ? undefined : own[named.layerAt]
+      const prefix = named.tower.prefixes.find((one) => tensor.name.includes(one))!
+      modules.push(towerModule(tensor, note(named.tower.kind, prefix, layer), layer))
+      continue
+    }
+    const layer = named.layerAt === undefined ? undefined : own[named.layerAt]
+    const path = tensor.name.slice(0, tensor.name.length - named.tail)
+    const known = found.get(path)
+    if (known !== undefined) {
+      known.suffixes.push(named.suffix)
+      known.tensors.push(tensor)
+      continue
+    }
+    const spec = named.stack === undefined ? undefined : family.stacks[named.stack]!
+    const isExtra = spec !== undefined && isExtraLayer(family, spec, layer, numbers.layers)
+    found.set(path, {
+      path,
+      named,
+      stack: spec === undefined ? undefined : note(isExtra ? "mtp" : spec.kind, named.prefix, layer),
+      layer,
+      expert: named.expertAt === undefined ? undefined : own[named.expertAt],
+      suffixes: [named.suffix],
+      tensors: [tensor]
+    })
+  }
+  const hidden = hiddenOf(found.values(), numbers)
+  const isSwapped = swapsStacks(found.values(), hidden)
+  const kinds = new Map<ModuleSpec, Map<string, Result.Result<ModuleKind, string>>>()
+  for (const { path, named, suffixes, tensors: own, ...place } of found.values()) {
+    const { spec } = named
+    const stored = own.map(({ dtype, shape }, at): StoredTensor => ({ suffix: suffixes[at]!, dtype, shape }))
+    const key = stored.map(({ suffix, dtype, shape }) => `${suffix}:${dtype}:${shape.join("x")}`).join()
+    const ofSpec = kinds.get(spec) ?? new Map<string, Result.Result<ModuleKind, string>>()
+    kinds.set(spec, ofSpec)
+    const dims = isSwapped && spec.dims !== undefined ? swapped(spec.dims) : spec.dims
+    const kind = ofSpec.get(key) ?? kindOf(spec, dims, stored, quantization, numbers, hidden)
+    ofSpec.set(key, kind)
+    if (Result.isFailure(kind)) {
+      for (const { name } of own) unknown.push({ tensor: name, why: kind.failure })
+      continue
+    }
+    const expertsOf = place.expert === undefined ? undefined : expertsPath(path)
+    modules.push({ path, kind: kind.success, stage: named.stage, expertsOf, tensors: own, ...place })
+  }
+  return {
+    family,
+    modelType,
+    quantization,
+    numbers,
+    stacks: stacks.map((stack): Stack => ({ ...stack, layers: [...stack.layers].sort((a, b) => a - b) })),
+    modules,
+    unknown,
+    aliases: aliasesOf(input, modules)
+  }
+}
+
+const towerSpec: ModuleSpec = { path: "", as: "tensor", structure: "tower", dims: undefined }
+const towerKinds = new Map<string, ModuleKind>()
+
+const towerModule = (tensor: ModelTensor, stack: number, layer: number | undefined): Module => {
+  const key = `${tensor.dtype} ${tensor.shape.length}`
+  const known = towerKinds.get(key)
+  const kind: ModuleKind = known ?? {
+    spec: towerSpec,
+    form: { name: tensor.dtype, shape: tensor.shape, parts: [{ kind: "weight", maps: tensor.shape.map(() => stays) }] },
+    runs: [],
+    expertDim: undefined
+  }
+  if (known === undefined) towerKinds.set(key, kind)
+  return {
+    path: tensor.name,
+    kind,
+    stack,
+    layer,
+    stage: "first",
+    expert: undefined,
+    expertsOf: undefined,
+    tensors: [tensor]
+  }
+}

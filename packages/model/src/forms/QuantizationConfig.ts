@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+/** The `quantization_config` of a config.json, as far as shapes do not say the same. */
+import { type ConfigObject, objectAt, textOf } from "../structure/ModelConfig.ts"
+
+export interface QuantizationConfig {
+  /** As the config names it. */
+  readonly method: string
+  readonly bits: number | undefined
+  /** Elements of one group along the input. */
+  readonly group: number | undefined
+  /** Rows and columns of one block. */
+  readonly block: readonly [number, number] | undefined
+  /** Inputs are quantized in an order of their own. */
+  readonly isReordered: boolean
+}
+
+const size = (value: unknown): number | undefined =>
+  typeof value === "number" && Number.isSafeInteger(value) && value > 0 && value < 2 ** 31 ? value : undefined
+
+const pair = (value: unknown): readonly [number, number] | undefined => {
+  if (!Array.isArray(value) || value.length !== 2) return undefined
+  const [rows, columns] = value.map(size)
+  return rows === undefined || columns === undefined ? undefined : [rows, columns]
+}
+
+/** How the weights of the first group of layers are stored, in configs that have groups. */
+const groupWeights = (config: ConfigObject): ConfigObject => {
+  const groups = objectAt(config, "config_groups") ?? {}
+  for (const name of Object.keys(groups)) {
+    const weights = objectAt(objectAt(groups, name) ?? {}, "weights")
+    if (weights !== undefined) return weights
+  }
+  return {}
+}
+
+/** Undefined for a model that is not quantized. */
+export const quantizationOf = (config: ConfigObject | undefined): QuantizationConfig | undefined => {
+  if (config === undefined) return undefined
+  const text = textOf(config)
+  const stated =
+    objectAt(config, "quantization_config") ??
+    objectAt(text, "quantization_config") ??
+    objectAt(config, "compression_config")
+  if (stated === undefined) return undefined
+  const weights = groupWeights(stated)
+  const method = stated.quant_method ?? stated.quant_algo
+  const order = weights.actorder ?? stated.desc_act
+  return {
+    method: typeof method === "string" ? method : "unnamed",
+    bits: size(weights.num_bits) ?? size(stated.bits) ?? size(stated.w_bit),
+    group: size(weights.group_size) ?? size(stated.group_size) ?? size(stated.q_group_size),
+    block: pair(stated.weight_block_size) ?? pair(weights.block_structure),
+    isReordered: order === true || order === "group"
+  }
+}
