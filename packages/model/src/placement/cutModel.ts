@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+/**
+ * Lays a model out as a cutting says: what a user's rules match is cut by them, the rest as the structure of its family
+ * says. A tensor that neither knows is refused.
+ */
+import type { Rank } from "@tensorferry/core/base/Ids"
+import {
+  LayoutError,
+  type ModelLayout,
+  type ModelTensor,
+  modelLayout,
+  type ParallelConfig,
+  placedLayout
+} from "@tensorferry/core/layout/ModelLayout"
+import { findRule, type ShardingRules } from "@tensorferry/core/layout/ShardingRules"
+import { type PlacedTensor, placeTensors } from "@tensorferry/core/layout/TensorPlacement"
+import * as Result from "effect/Result"
+import type { Cutting, FamilyChoice } from "../Cutting.ts"
+import { describeModel } from "../describe/describeModel.ts"
+import type { ModelStructure } from "../describe/ModelStructure.ts"
+import { unknownTensors } from "../describe/unknownTensors.ts"
+import { findFamily, modelTypes } from "../families/families.ts"
+import { placeStructure, stagesByName } from "./placeStructure.ts"
+
+/** A model, what is said of its cut, and for which degrees. */
+export interface CutInput {
+  readonly tensors: ReadonlyArray<ModelTensor>
+  readonly rules: Cutting
+  readonly config: ParallelConfig
+  readonly firstRank?: Rank
+}
+
+/** The structure of a list of tensors, found once for all sides of a job that have it. */
+const described = new WeakMap<ReadonlyArray<ModelTensor>, ReadonlyArray<readonly [string, ModelStructure]>>()
+
+/** The structure that a choice of family finds. */
+export const structureOf = (
+  tensors: ReadonlyArray<ModelTensor>,
+  { preset, config }: FamilyChoice
+): Result.Result<ModelStructure, LayoutError> => {
+  const family = findFamily(preset)
+  if (family === undefined) {
+    return Result.fail(
+      new LayoutError({
+        kind: "NoRule",
+        paramNames: [],
+        detail: `There is no family for model_type "${preset}".`,
+        remedy: `Choose one of ${modelTypes.join(", ")}.`
+      })
+    )
+  }
+  const key = `${preset} ${JSON.stringify(config ?? null)}`
+  const known = described.get(tensors) ?? []
+  const found = known.find(([own]) => own === key)?.[1]
+  if (found !== undefined) return Result.succeed(found)
+  const structure = describeModel({ tensors, config, family, modelType: preset })
+  described.set(tensors, [...known, [key, structure]])
+  return Result.succeed(structure)
+}
+
+/** Tensors that a rule of the user matches, and the others. */
+const byRules = (tensors: ReadonlyArray<ModelTensor>, { rules }: ShardingRules) => {
+  const stated: ShardingRules = { rules }
+  const ruled = stated.rules.length === 0 ? [] : tensors.filter(({ name }) => findRule(stated, name) !== undefined)
+  const names = new Set(ruled.map(({ name }) => name))
+  return { ruled, rest: names.size === 0 ? tensors : tensors.filter(({ name }) => !names.has(name)) }
+}
+
+const cutByFamily = (input: CutInput, choice: FamilyChoice): Result.Result<ModelLayout, LayoutError> => {
+  const { tensors, rules, config } = input
+  const { ruled, rest } = byRules(tensors, rules)
+  return Result.gen(function* () {
+    const structure = yield* structureOf(tensors, choice)
+    const left = new Set(rest.map(({ name }) => name))
+    const unknown = structure.unknown.filter(({ tensor }) => left.has(tensor))
+    const isDefault = rules.default !== undefined
+    if (unknown.length > 0 && !isDefault) return yield* Result.fail(unknownTensors(structure, unknown))
+    const known: ModelStructure = {
+      ...structure,
+      modules:
+        ruled.length === 0 ? structure.modules : structure.modules.flatMap((module) => withoutRuled(module, left))
+    }
+    const placed = yield* placeStructure(known, config, choice.placement)
+    const others =
+      left.size === tensors.length && unknown.length === 0 ? [] : tensors.filter(({ name }) => !placed.has(name))
+    const stated = yield* placeTensors(others, rules, config.pp)
+    const stages = others.length === 0 ? undefined : yield* stagesByName(structure, config.pp, choice.placement)
+    const byName = new Map(
+      stated.map((tensor) => {
+        // A rule that says nothing of a stage leaves the tensor on the structure's.
+        const own = "stage" in tensor.rule ? undefined : stages?.get(tensor.name)
+        return [tensor.name, own === undefined ? tensor : { ...tensor, stage: own }]
+      })
+    )
+    const ordered = tensors.map(({ name }) => placed.get(name) ?? byName.get(name)!)
+    const names = new Set(tensors.map(({ name }) => name))
+    const aliases = [...placed.values(), ...byName.values()].filter(({ name }) => !names.has(name))
+    const all: ReadonlyArray<PlacedTensor> = [...ordered, ...new Map(aliases.map((one) => [one.name, one])).values()]
+    return yield* placedLayout({ ...input, placed: all })
+  })
+}
+
+/** A module without the tensors that rules cut; nothing where none is left. */
+const withoutRuled = (
+  module: ModelStructure["modules"][number],
+  left: ReadonlySet<string>
+): ReadonlyArray<ModelStructure["modules"][number]> => {
+  const kept = module.tensors.flatMap(({ name }, at) => (left.has(name) ? [at] : []))
+  if (kept.length === module.tensors.length) return [module]
+  if (kept.length === 0) return []
+  const { form } = module.kind
+  const kind = { ...module.kind, form: { ...form, parts: kept.map((at) => form.parts[at]!) } }
+  return [{ ...module, kind, tensors: kept.map((at) => module.tensors[at]!) }]
+}
+
+/** Lays a model out. Fails with what cannot be cut, or is not known. */
+export const cutModel = (input: CutInput): Result.Result<ModelLayout, LayoutError> => {
+  const { family } = input.rules
+  return family === undefined ? modelLayout(input) : cutByFamily(input, family)
+}
