@@ -9,7 +9,7 @@ import { readFileSync } from "node:fs"
 import { gunzipSync } from "node:zlib"
 import type { DType } from "@tensorferry/core/base/DType"
 import { median } from "@tensorferry/core/base/Numbers"
-import { type ModelTensor, modelLayout, type ParallelConfig, worldSizeOf } from "@tensorferry/core/layout/ModelLayout"
+import { type ModelTensor, type ParallelConfig, worldSizeOf } from "@tensorferry/core/layout/ModelLayout"
 import { parametersOf, type Roster } from "@tensorferry/core/layout/Roster"
 import { clusterTraffic } from "@tensorferry/core/planner/Estimate"
 import { indexRosters, planRank } from "@tensorferry/core/planner/RosterPlanner"
@@ -19,16 +19,21 @@ import {
   readRosters,
   readStatements
 } from "@tensorferry/core/reshard/RosterMessages"
-import { presets } from "@tensorferry/model/ModelFamilies"
+import { cutModel } from "@tensorferry/model/placement/cutModel"
+import type { ModelConfig } from "@tensorferry/model/structure/ModelConfig"
 import * as Result from "effect/Result"
 import { type BenchResult, sample } from "./measure.ts"
 
-const shapesOf = (model: string): ReadonlyArray<ModelTensor> => {
+const shapesOf = (model: string): { readonly tensors: ReadonlyArray<ModelTensor>; readonly config: ModelConfig } => {
   const file = new URL(`./shapes/${model}.json.gz`, import.meta.url)
-  const { tensors } = JSON.parse(gunzipSync(readFileSync(file)).toString("utf8")) as {
+  const { tensors, config } = JSON.parse(gunzipSync(readFileSync(file)).toString("utf8")) as {
     readonly tensors: Readonly<Record<string, ReadonlyArray<number>>>
+    readonly config: ModelConfig
   }
-  return Object.entries(tensors).map(([name, shape]) => ({ name, dtype: "bfloat16" satisfies DType, shape }))
+  return {
+    config,
+    tensors: Object.entries(tensors).map(([name, shape]) => ({ name, dtype: "bfloat16" satisfies DType, shape }))
+  }
 }
 
 interface PlanningCase {
@@ -106,12 +111,12 @@ const exchange = (source: Roster, destination: Roster, name: string): ReadonlyAr
 
 export const planning = (): ReadonlyArray<BenchResult> =>
   cases.flatMap(({ model, from, to, reference, target, rounds }) => {
-    const tensors = shapesOf(model)
+    const { tensors, config } = shapesOf(model)
     const make = () => {
-      const rules = presets.llama!({ tensors })
-      const source = Result.getOrThrow(modelLayout({ tensors, rules, config: from }))
-      const config = { tensors, rules, config: to, firstRank: worldSizeOf(from) }
-      return { source: source.roster, destination: Result.getOrThrow(modelLayout(config)).roster }
+      const rules = { rules: [], family: { preset: "llama", config, placement: {} } }
+      const source = Result.getOrThrow(cutModel({ tensors, rules, config: from }))
+      const destination = cutModel({ tensors, rules, config: to, firstRank: worldSizeOf(from) })
+      return { source: source.roster, destination: Result.getOrThrow(destination).roster }
     }
     const rosters = make()
     const ranks = worldSizeOf(from) + worldSizeOf(to)

@@ -20,11 +20,11 @@ import {
   Shape
 } from "@tensorferry/core/base/Region"
 import { ParallelConfig } from "@tensorferry/core/layout/ModelLayout"
-import { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
 import { coverageFault } from "@tensorferry/core/planner/Coverage"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
+import { Cutting } from "./Cutting.ts"
 import type { CheckpointError } from "./checkpoint/CheckpointError.ts"
 import { readSmallFile } from "./checkpoint/FileAccess.ts"
 import { type ModelError, modelError } from "./ModelError.ts"
@@ -60,7 +60,7 @@ export const Manifest = Schema.Struct({
   format: Schema.Literal("tensorferry.checkpoint"),
   version: Schema.Literal(2),
   layout: ParallelConfig,
-  rules: ShardingRules,
+  rules: Cutting,
   metadata: Schema.Record(Schema.String, Schema.String),
   tensors: Schema.Array(Schema.Struct({ name: Schema.String, dtype: DType, shape: Shape })),
   shards: Schema.Array(ShardFile)

@@ -5,12 +5,12 @@
  */
 import type { Region, Shape } from "@tensorferry/core/base/Region"
 import type { ModelTensor, ParallelConfig, Piece } from "@tensorferry/core/layout/ModelLayout"
-import type { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
 import type * as Effect from "effect/Effect"
+import type { Cutting } from "./Cutting.ts"
 import type { CheckpointError } from "./checkpoint/CheckpointError.ts"
 import type { SeenFiles } from "./checkpoint/FileCache.ts"
 import type { ModelError } from "./ModelError.ts"
-import type { ModelConfig } from "./ModelFamilies.ts"
+import type { ModelConfig } from "./structure/ModelConfig.ts"
 
 /** An open model. Reads fail with what is wrong with its files. */
 export interface Model {
@@ -18,7 +18,7 @@ export interface Model {
   readonly tensors: ReadonlyArray<ModelTensor>
   readonly metadata: ReadonlyMap<string, string>
   /** How the files are sharded, where a manifest says so. */
-  readonly sharded: { readonly layout: ParallelConfig; readonly rules: ShardingRules } | undefined
+  readonly sharded: { readonly layout: ParallelConfig; readonly rules: Cutting } | undefined
   /** The model's configuration where it comes with the tensors, not in a file beside them. */
   readonly config: ModelConfig | undefined
   /** SHA-256 that a manifest states of exactly these pieces in exactly this shape. */

@@ -10,13 +10,13 @@ import * as path from "node:path"
 import { fullRegion } from "@tensorferry/core/base/Region"
 import { exchangePayloads, jsonPayloads } from "@tensorferry/core/group/Exchange"
 import type { ModelLayout, ParallelConfig } from "@tensorferry/core/layout/ModelLayout"
-import type { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
 import { ProcessGroup, type ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
 import { inSpan } from "@tensorferry/core/service/Spans"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { boundedRegions } from "./BoundedRegions.ts"
+import type { Cutting } from "./Cutting.ts"
 import { syncFolder, systemCall, writeFully } from "./checkpoint/FileAccess.ts"
 import { openSafetensors } from "./checkpoint/Safetensors.ts"
 import { stageFile, stageSafetensors, tensorSource } from "./checkpoint/SafetensorsWriter.ts"
@@ -31,7 +31,7 @@ export interface ShardOutput {
   readonly out: { readonly folder: string; readonly temporary: string }
   readonly config: ParallelConfig
   /** Of what is written. */
-  readonly rules: ShardingRules
+  readonly rules: Cutting
 }
 
 /** Other ranks may still be writing into the folder when it is removed. */

@@ -16,7 +16,7 @@ import { readSmallFile, textByteLimit } from "./checkpoint/FileAccess.ts"
 import { regionRuns } from "./checkpoint/RegionRuns.ts"
 import type { Model } from "./Model.ts"
 import { type ModelError, modelError } from "./ModelError.ts"
-import { ModelConfig } from "./ModelFamilies.ts"
+import { ModelConfig } from "./structure/ModelConfig.ts"
 
 /** What the names of such models begin with; the path of a file of shapes follows. */
 export const syntheticPrefix = "synthetic:"

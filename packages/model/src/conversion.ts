@@ -8,10 +8,10 @@
  */
 import { type DType, kindOf } from "@tensorferry/core/base/DType"
 import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
-import type { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
 import { scaleRules, scaleShapeOf } from "@tensorferry/core/tensor/QuantizedTensor"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
+import type { Cutting } from "./Cutting.ts"
 
 export const Conversion = Schema.Struct({
   /** Floats that are not quantized become this. */
@@ -83,7 +83,7 @@ export const convertedTensors = (
   })
 
 /** Scales are cut like their tensors. */
-export const convertedRules = (rules: ShardingRules, conversion: Conversion | undefined): ShardingRules =>
+export const convertedRules = (rules: Cutting, conversion: Conversion | undefined): Cutting =>
   conversion?.transform == null
     ? rules
     : { ...rules, rules: [...rules.rules.map((rule) => ({ ...rule, match: scaleNameOf(rule.match) })), ...rules.rules] }

@@ -6,15 +6,15 @@ import {
   LayoutError,
   type ModelLayout,
   type ModelTensor,
-  modelLayout,
   type ParallelConfig,
   worldSizeOf
 } from "@tensorferry/core/layout/ModelLayout"
-import type { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
 import type { PlanError } from "@tensorferry/core/planner/PlanError"
 import { indexRosters, type PlanIndex, planRank } from "@tensorferry/core/planner/RosterPlanner"
 import * as Result from "effect/Result"
+import type { Cutting } from "./Cutting.ts"
 import { type Conversion, convertedRules, convertedTensors, plannedTensors } from "./conversion.ts"
+import { type CutInput, cutModel } from "./placement/cutModel.ts"
 
 /** What a user states about both sides of a job. */
 export interface LayoutChoice {
@@ -22,9 +22,9 @@ export interface LayoutChoice {
   readonly to: ParallelConfig
   /** Collocated sides both begin at rank 0; of disjoint ones, the destination's ranks follow the source's. */
   readonly ranks: "collocated" | "disjoint"
-  readonly rules: ShardingRules
+  readonly rules: Cutting
   /** Rules of the source where they are not those of the destination. */
-  readonly sourceRules?: ShardingRules
+  readonly sourceRules?: Cutting
   readonly conversion?: Conversion
 }
 
@@ -48,9 +48,9 @@ export const jobSize = (choice: LayoutChoice): number => {
 }
 
 /** The library's remedies, in the words of whoever typed a command. */
-const layoutOf = (stated: Parameters<typeof modelLayout>[0]): Result.Result<ModelLayout, LayoutError> =>
-  Result.mapError(modelLayout(stated), (error) =>
-    error.kind === "NoRule"
+const layoutOf = (stated: CutInput): Result.Result<ModelLayout, LayoutError> =>
+  Result.mapError(cutModel(stated), (error) =>
+    error.kind === "NoRule" && stated.rules.family === undefined
       ? new LayoutError({
           kind: error.kind,
           paramNames: error.paramNames,

@@ -2,10 +2,10 @@
 /** Flags and choices that `reshard` and `plan` have in common. */
 
 import { formatParallelConfig, type ParallelConfig, parseParallelConfig } from "@tensorferry/core/layout/ModelLayout"
+import { modelTypes } from "@tensorferry/model/families/families"
 import type { LayoutChoice } from "@tensorferry/model/layouts"
 import type { Model } from "@tensorferry/model/Model"
 import { modelError } from "@tensorferry/model/ModelError"
-import { type KvHeads, presetNames } from "@tensorferry/model/ModelFamilies"
 import * as Argument from "effect/cli/Argument"
 import * as CliError from "effect/cli/CliError"
 import * as Flag from "effect/cli/Flag"
@@ -68,12 +68,14 @@ export const layoutConfig = {
     Flag.withDescription("YAML or JSON file that says how tensors are sharded"),
     Flag.optional
   ),
-  preset: Flag.Literals("preset", presetNames).pipe(
-    Flag.withDescription("Rules of a model family; by default that of the checkpoint's config.json"),
+  preset: Flag.Literals("preset", modelTypes).pipe(
+    Flag.withDescription(
+      "Model family by whose structure tensors are cut; by default that of the checkpoint's config.json"
+    ),
     Flag.optional
   ),
   kvHeads: Flag.Literals("kv-heads", ["replicate", "rows"]).pipe(
-    Flag.withDescription("With more ranks than key-value heads: give each rank a whole head, or cut heads by rows"),
+    Flag.withDescription("With more ranks than key-value heads: give each rank a whole head (the default), or refuse"),
     Flag.optional
   ),
   default: Flag.Literals("default", ["replicate"]).pipe(
@@ -89,7 +91,7 @@ export interface LayoutFlags {
   readonly ranks: Option.Option<"collocated" | "disjoint">
   readonly rules: Option.Option<string>
   readonly preset: Option.Option<string>
-  readonly kvHeads: Option.Option<KvHeads>
+  readonly kvHeads: Option.Option<"replicate" | "rows">
   readonly default: Option.Option<"replicate">
 }
 
@@ -125,7 +127,7 @@ export const chooseLayouts = Effect.fnUntraced(function* (model: Model, flags: L
       rulesFile: Option.getOrUndefined(flags.rules),
       cuts: [side.cut, common],
       preset: Option.getOrUndefined(flags.preset),
-      kvHeads: Option.getOrUndefined(flags.kvHeads),
+      placement: Option.isSome(flags.kvHeads) ? { kvHeads: flags.kvHeads.value } : {},
       replicateRest: Option.isSome(flags.default)
     })
   const rules = yield* rulesOf(to)

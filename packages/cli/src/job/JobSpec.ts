@@ -5,9 +5,9 @@
 
 import { ReasonFields } from "@tensorferry/core/base/Reason"
 import { ParallelConfig } from "@tensorferry/core/layout/ModelLayout"
-import { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
 import { CopyReport } from "@tensorferry/core/service/CopyService"
 import { TraceRecord } from "@tensorferry/core/trace/TraceRecord"
+import { Cutting } from "@tensorferry/model/Cutting"
 import { Conversion } from "@tensorferry/model/conversion"
 import { Phase } from "@tensorferry/model/Phase"
 import * as Schema from "effect/Schema"
@@ -33,9 +33,9 @@ export const JobSpec = Schema.Struct({
   to: ParallelConfig,
   /** "collocated": both layouts begin at rank 0. "disjoint": the destination follows the source. */
   ranks: Schema.Literals(["collocated", "disjoint"]),
-  rules: ShardingRules,
+  rules: Cutting,
   /** Rules of the source where they are not those of the destination. */
-  sourceRules: Schema.optionalKey(ShardingRules),
+  sourceRules: Schema.optionalKey(Cutting),
   /** What becomes of the tensors on the way; without it they stay as they are. */
   conversion: Schema.optionalKey(Conversion),
   /** Final folder, and the one that is written first; null to keep the result in memory. */

@@ -7,10 +7,13 @@
  *     from: {tp: 2, dp: 4, ep: 8, rules: [{match: "lm_head.weight", shard: 0, padToMultiple: 128, stage: last}]}
  *     to: tp=8
  *     ranks: disjoint
+ *     stages: [12, 12, 13, 11]
+ *     experts: round_robin
  */
 import { checkConfig, ParallelConfig, parseParallelConfig } from "@tensorferry/core/layout/ParallelConfig"
 import { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
 import { type ModelError, modelError } from "@tensorferry/model/ModelError"
+import { Placement } from "@tensorferry/model/placement/Placement"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
@@ -18,10 +21,10 @@ import { readYamlFile } from "./YamlFile.ts"
 
 const { default: defaultRule, ...structure } = ShardingRules.fields
 
-/** How tensors are cut: rules of its own come before those of the preset. */
+/** How tensors are cut and placed: rules of its own take precedence over the family. */
 const cutFields = {
   preset: Schema.optionalKey(Schema.String),
-  kvHeads: Schema.optionalKey(Schema.Literals(["replicate", "rows"])),
+  ...Placement.fields,
   ...structure,
   rules: Schema.optionalKey(structure.rules),
   default: defaultRule

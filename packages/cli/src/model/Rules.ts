@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * Which sharding rules apply to one side: those that a layout file states, then those of a rules file, of a named preset,
- * of the manifest, or of the model family that config.json names.
+ * What says how one side is cut: rules that a layout file states, and behind them a rules file, a named family, the
+ * manifest, or the family that config.json names.
  */
 import * as path from "node:path"
 import { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
+import type { Cutting } from "@tensorferry/model/Cutting"
 import { readSmallFile } from "@tensorferry/model/checkpoint/FileAccess"
+import { unknownModel } from "@tensorferry/model/describe/unknownTensors"
+import { findFamily, modelTypes } from "@tensorferry/model/families/families"
 import type { Model } from "@tensorferry/model/Model"
 import { type ModelError, modelError } from "@tensorferry/model/ModelError"
-import { findPreset, type KvHeads, ModelConfig, presetNames } from "@tensorferry/model/ModelFamilies"
+import { mergePlacements, type Placement } from "@tensorferry/model/placement/Placement"
+import { type ModelConfig, parseModelConfig } from "@tensorferry/model/structure/ModelConfig"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
-import * as Schema from "effect/Schema"
 import type { CutChoice } from "./LayoutFile.ts"
 import { readYamlFile } from "./YamlFile.ts"
 
@@ -21,20 +24,18 @@ const example = 'Write rules as YAML or JSON: rules: [{match: "l1.weight", shard
 export const readRules = (file: string): Effect.Effect<ShardingRules, ModelError> =>
   readYamlFile(file, ShardingRules, (detail, remedy = example) => modelError("InvalidRules", { file, detail, remedy }))
 
-const ConfigJson = Schema.fromJsonString(ModelConfig)
-
 /** The configuration beside the tensors, if there is one; a failure where it cannot be understood. */
-const readConfig = (model: Model): Effect.Effect<Result.Result<ModelConfig, ModelError> | undefined> =>
+export const readConfig = (model: Model): Effect.Effect<Result.Result<ModelConfig, ModelError> | undefined> =>
   Effect.gen(function* () {
     if (model.config !== undefined) return Result.succeed(model.config)
     const folder = model.path.endsWith(".safetensors") ? path.dirname(model.path) : model.path
     const file = path.join(folder, "config.json")
     const bytes = yield* Effect.result(readSmallFile(file))
     if (Result.isFailure(bytes)) return undefined
-    return Result.mapError(Schema.decodeResult(ConfigJson)(new TextDecoder().decode(bytes.success)), (error) =>
+    return Result.mapError(parseModelConfig(new TextDecoder().decode(bytes.success)), (detail) =>
       modelError("InvalidRules", {
         file,
-        detail: `It is not the configuration of a model: ${error.message}`,
+        detail: `It is not the configuration of a model: ${detail}`,
         remedy: "Correct it, or say how tensors are cut: --preset, --rules or --layout."
       })
     )
@@ -45,7 +46,7 @@ export interface RuleChoice {
   /** What layout files say, the more particular first. */
   readonly cuts: ReadonlyArray<CutChoice>
   readonly preset: string | undefined
-  readonly kvHeads: KvHeads | undefined
+  readonly placement: Placement
   /** Replicate what no rule matches. */
   readonly replicateRest: boolean
 }
@@ -53,31 +54,54 @@ export interface RuleChoice {
 const noPreset = (name: string) =>
   modelError("InvalidRules", {
     detail: `There is no preset "${name}".`,
-    remedy: `Choose one of ${presetNames.join(", ")}, or pass --rules FILE.`
+    remedy: `Choose one of ${modelTypes.join(", ")}, or pass --rules FILE.`
   })
 
-/** Rules from a file, a preset or the manifest; none where nothing says how tensors are cut. */
-const baseRules = Effect.fnUntraced(function* (model: Model, choice: RuleChoice) {
+/** What is stated of places, by the command line or by layout files. */
+const placementOf = ({ placement, cuts }: RuleChoice): Placement =>
+  mergePlacements([
+    placement,
+    ...cuts.map(({ stages, virtual, experts, kvHeads, vocabulary }) => ({
+      ...(stages === undefined ? {} : { stages }),
+      ...(virtual === undefined ? {} : { virtual }),
+      ...(experts === undefined ? {} : { experts }),
+      ...(kvHeads === undefined ? {} : { kvHeads }),
+      ...(vocabulary === undefined ? {} : { vocabulary })
+    }))
+  ])
+
+/** The family of a manifest, with the places that are stated now: those that the shards have are the other side's. */
+const fromManifest = (cutting: Cutting, placement: Placement): Cutting =>
+  cutting.family === undefined
+    ? cutting
+    : {
+        ...cutting,
+        family: { ...cutting.family, placement }
+      }
+
+/** A cutting from a file, a family or the manifest. */
+const baseCutting = Effect.fnUntraced(function* (model: Model, choice: RuleChoice) {
   if (choice.rulesFile !== undefined) return yield* readRules(choice.rulesFile)
+  const placement = placementOf(choice)
   const stated = choice.preset ?? choice.cuts.find(({ preset }) => preset !== undefined)?.preset
-  if (stated === undefined && model.sharded !== undefined) return model.sharded.rules
-  const config = yield* readConfig(model)
-  const name = stated ?? (config === undefined ? undefined : (yield* Effect.fromResult(config)).model_type)
-  const preset = name === undefined ? undefined : findPreset(name)
-  if (preset === undefined) return stated === undefined ? { rules: [] } : yield* noPreset(stated)
-  return preset({
-    tensors: model.tensors,
-    config: config === undefined ? undefined : Result.getOrUndefined(config),
-    kvHeads: choice.kvHeads ?? choice.cuts.find(({ kvHeads }) => kvHeads !== undefined)?.kvHeads
-  })
+  if (stated === undefined && model.sharded !== undefined) return fromManifest(model.sharded.rules, placement)
+  const read = yield* readConfig(model)
+  const ownConfig = read === undefined ? model.sharded?.rules.family?.config : Result.getOrUndefined(read)
+  const config = read !== undefined && stated === undefined ? yield* Effect.fromResult(read) : ownConfig
+  const preset = stated ?? (config?.["model_type"] as string | undefined)
+  if (stated !== undefined && findFamily(stated) === undefined) return yield* noPreset(stated)
+  if (preset !== undefined && findFamily(preset) !== undefined) {
+    return { rules: [], family: { preset, placement, ...(config === undefined ? {} : { config }) } }
+  }
+  const hasRules =
+    choice.replicateRest || choice.cuts.some((cut) => cut.rules !== undefined || cut.default !== undefined)
+  return hasRules ? { rules: [] } : yield* unknownModel(model.tensors, config)
 })
 
-export const chooseRules = Effect.fn("chooseRules")(function* (
-  model: Model,
-  choice: RuleChoice
-): Effect.fn.Return<ShardingRules, ModelError> {
-  const base = yield* baseRules(model, choice)
-  let rules: ShardingRules = choice.replicateRest ? { ...base, default: "replicate" } : base
+/** What says how one side of a job is cut. */
+export const chooseRules = Effect.fn("chooseRules")(function* (model: Model, choice: RuleChoice) {
+  const base: Cutting = yield* baseCutting(model, choice)
+  let rules: Cutting = choice.replicateRest ? { ...base, default: "replicate" } : base
   for (const cut of [...choice.cuts].reverse()) {
     rules = {
       ...rules,

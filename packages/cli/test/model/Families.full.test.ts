@@ -9,8 +9,9 @@ import { gzipSync } from "node:zlib"
 import { afterEach, assert, describe, it } from "@effect/vitest"
 import type { Shape } from "@tensorferry/core/base/Region"
 import type { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
-import { findPreset, type ModelConfig } from "@tensorferry/model/ModelFamilies"
+import type { Cutting } from "@tensorferry/model/Cutting"
 import { openModel, resolveModel } from "@tensorferry/model/openModel"
+import type { ModelConfig } from "@tensorferry/model/structure/ModelConfig"
 import * as Effect from "effect/Effect"
 import { endAll, failuresOf, isSoak, run, scratch } from "../support/command.ts"
 import { runHere } from "../support/here.ts"
@@ -92,7 +93,10 @@ interface Family {
 
 const config = (model_type: string, tied = false): ModelConfig => ({
   model_type,
+  hidden_size: hidden,
+  num_attention_heads: heads,
   num_key_value_heads: kvHeads,
+  head_dim: headDim,
   tie_word_embeddings: tied
 })
 
@@ -144,7 +148,18 @@ const families: ReadonlyArray<Family> = [
   },
   {
     what: "qwen3_5_moe, full and linear attention in turns",
-    config: { model_type: "qwen3_5_moe", text_config: { num_key_value_heads: kvHeads } },
+    config: {
+      model_type: "qwen3_5_moe",
+      text_config: {
+        num_attention_heads: heads,
+        num_key_value_heads: kvHeads,
+        head_dim: headDim,
+        linear_num_key_heads: 4,
+        linear_key_head_dim: 1,
+        linear_num_value_heads: 4,
+        linear_value_head_dim: 4
+      }
+    },
     tensors: [
       ["model.visual.blocks.0.attn.qkv.weight", [12, hidden]],
       ...decoder(
@@ -187,7 +202,7 @@ const families: ReadonlyArray<Family> = [
   },
   {
     what: "deepseek_v3",
-    config: { model_type: "deepseek_v3", num_key_value_heads: heads },
+    config: { model_type: "deepseek_v3", num_attention_heads: heads, num_key_value_heads: heads },
     tensors: decoder((layer, at) => [
       [`${layer}.self_attn.q_a_proj.weight`, [6, hidden]],
       [`${layer}.self_attn.q_a_layernorm.weight`, [6]],
@@ -208,7 +223,7 @@ const families: ReadonlyArray<Family> = [
   },
   {
     what: "qwen, packed query, key and value",
-    config: { model_type: "qwen" },
+    config: { model_type: "qwen", hidden_size: hidden, num_attention_heads: 4 },
     tensors: [
       ["transformer.wte.weight", [vocabulary, hidden]],
       ...Array.from({ length: 3 }, (_, at): Named => {
@@ -233,8 +248,10 @@ const families: ReadonlyArray<Family> = [
 const entriesOf = ({ tensors }: Family): ReadonlyArray<Entry> =>
   tensors.map(([name, shape]) => ({ name, dtype: "bfloat16", shape }))
 
-const rulesOf = (family: Family): ShardingRules =>
-  findPreset(family.config.model_type)!({ tensors: entriesOf(family), config: family.config })
+const rulesOf = ({ config }: Family): Cutting => ({
+  rules: [],
+  family: { preset: config["model_type"] as string, config, placement: {} }
+})
 
 /** From each to the next and back to one rank: tensor x pipeline x data x expert parallel, also uneven ones. */
 const layouts = ["tp=2,pp=2,dp=2,ep=4", "tp=4,ep=2,etp=2"]
@@ -342,13 +359,10 @@ ranks: disjoint
       padToMultiple: 8,
       stage: "last"
     })
-    assert.deepStrictEqual(stated.rules.rules.find(({ match }: { match: string }) => match.includes("k_proj")).heads, {
-      count: kvHeads,
-      whenFewer: "rows"
-    })
-    const moved = await run(["reshard", model, "--layout", file, "--to", "tp=3", "--ranks", "collocated", "--json"])
+    assert.deepStrictEqual(stated.rules.family.placement, { kvHeads: "rows" })
+    const moved = await run(["reshard", model, "--layout", file, "--to", "pp=3", "--ranks", "collocated", "--json"])
     assert.strictEqual(moved.code, 0, moved.stdout + moved.stderr)
-    assert.deepStrictEqual(JSON.parse(moved.stdout).to, { tp: 3, pp: 1, dp: 1 })
+    assert.deepStrictEqual(JSON.parse(moved.stdout).to, { tp: 1, pp: 3, dp: 1 })
   })
 
   it("refuses layout files and configurations that are none, naming file and fault", async () => {

@@ -6,11 +6,10 @@
 import { readFileSync, writeFileSync } from "node:fs"
 import { dirname, join } from "node:path"
 import { LayoutError, modelLayout } from "@tensorferry/core/layout/ModelLayout"
-import { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
+import type { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
 import { CheckpointError } from "@tensorferry/model/checkpoint/CheckpointError"
 import { encodeManifest, readManifest } from "@tensorferry/model/Manifest"
 import { ModelError } from "@tensorferry/model/ModelError"
-import { findPreset } from "@tensorferry/model/ModelFamilies"
 import { type FuzzTarget, type FuzzTargets, fuzzMain } from "@tensorferry/testing/fuzz"
 import { aliasBomb, mutateEncoded, mutateJson, mutateText, type Random } from "@tensorferry/testing/mutate"
 import * as Effect from "effect/Effect"
@@ -78,7 +77,10 @@ const plainRules = {
   aliases: [{ name: "lm_head.weight", of: "model.embed_tokens.weight" }]
 } as const
 
-const family = Schema.encodeSync(ShardingRules)(findPreset("llama")!({ tensors }))
+const family = {
+  layers: ["layers.{}.", "h.{}."],
+  rules: [{ match: "*norm.weight", shard: "replicate", stage: "last" }]
+}
 
 /** YAML is changed as text; JSON, which is YAML too, by structure. */
 const yamlMutant =

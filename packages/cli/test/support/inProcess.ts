@@ -8,8 +8,8 @@ import { readdirSync, readlinkSync } from "node:fs"
 import { descriptor } from "@tensorferry/backend-torch-copy"
 import { makeInProcessGroups } from "@tensorferry/core/group/ProcessGroupInProcess"
 import { modelLayout, parseParallelConfig } from "@tensorferry/core/layout/ModelLayout"
-import type { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
 import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
+import type { Cutting } from "@tensorferry/model/Cutting"
 import { jobSize } from "@tensorferry/model/layouts"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -28,7 +28,7 @@ export interface InProcessJob {
   readonly checkpoint: string
   readonly from: string
   readonly to: string
-  readonly rules: ShardingRules
+  readonly rules: Cutting
   readonly out?: string
   readonly ranks?: "collocated" | "disjoint"
   readonly verify?: boolean

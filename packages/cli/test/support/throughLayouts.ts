@@ -2,7 +2,7 @@
 /** Whole jobs, one after the other, whose ranks run in this process and whose folders are compared with the original. */
 import { join } from "node:path"
 import { assert } from "@effect/vitest"
-import type { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
+import type { Cutting } from "@tensorferry/model/Cutting"
 import { openModel } from "@tensorferry/model/openModel"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -18,7 +18,7 @@ export const reportsOf = (exits: ReadonlyArray<Exit.Exit<RankReport, unknown>>):
   })
 
 /** Runs there and back through `layouts`, comparing each folder and the final file with the original. */
-export const throughLayouts = (entries: ReadonlyArray<Entry>, rules: ShardingRules, layouts: ReadonlyArray<string>) =>
+export const throughLayouts = (entries: ReadonlyArray<Entry>, rules: Cutting, layouts: ReadonlyArray<string>) =>
   Effect.gen(function* () {
     const before = memoryFiles()
     using folder = scratch()

@@ -1,46 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * Every published model we have shapes or names of is laid out and planned with its preset, and what the presets say of
+ * Every published model we have shapes or names of is laid out and planned by its structure, and what the families say of
  * heads, fusions and tied tensors is seen in the shards.
  */
 import { readdirSync, readFileSync } from "node:fs"
 import { gunzipSync } from "node:zlib"
 import { assert, describe, it } from "@effect/vitest"
 import { elementCount, type Interval, type Region, regionShape } from "@tensorferry/core/base/Region"
-import {
-  type ModelLayout,
-  type ModelTensor,
-  modelLayout,
-  parseParallelConfig
-} from "@tensorferry/core/layout/ModelLayout"
+import { type ModelLayout, type ModelTensor, parseParallelConfig } from "@tensorferry/core/layout/ModelLayout"
 import { coverageFault } from "@tensorferry/core/planner/Coverage"
 import { checkPlans } from "@tensorferry/core/planner/PlanCheck"
 import { indexRosters, planRank } from "@tensorferry/core/planner/RosterPlanner"
 import * as Result from "effect/Result"
-import * as Schema from "effect/Schema"
-import { findPreset, ModelConfig, type PresetInput, presetNames, presets } from "../src/ModelFamilies.ts"
+import { families, findFamily, modelTypes } from "../src/families/families.ts"
+import { cutModel } from "../src/placement/cutModel.ts"
+import type { Placement } from "../src/placement/Placement.ts"
+import { type ModelConfig, parseModelConfig } from "../src/structure/ModelConfig.ts"
+
+interface PresetInput {
+  readonly tensors: ReadonlyArray<ModelTensor>
+  readonly config?: ModelConfig
+  readonly placement?: Placement
+}
 
 const shapesFolder = new URL("../../../bench/shapes/", import.meta.url)
 const models = new URL("./data/models/", import.meta.url)
 
-const shapesOf = (file: string): ReadonlyArray<ModelTensor> => {
+const shapesOf = (file: string): PresetInput => {
   const text = gunzipSync(readFileSync(new URL(file, shapesFolder))).toString("utf8")
-  const { tensors } = JSON.parse(text) as { readonly tensors: Readonly<Record<string, ReadonlyArray<number>>> }
-  return Object.entries(tensors).map(([name, shape]) => ({ name, dtype: "bfloat16", shape }))
+  const { tensors, config } = JSON.parse(text) as {
+    readonly tensors: Readonly<Record<string, ReadonlyArray<number>>>
+    readonly config: ModelConfig
+  }
+  return { config, tensors: Object.entries(tensors).map(([name, shape]) => ({ name, dtype: "bfloat16", shape })) }
 }
 
 const configOf = (model: string): ModelConfig =>
-  Schema.decodeSync(Schema.fromJsonString(ModelConfig))(readFileSync(new URL(`${model}.config.json`, models), "utf8"))
+  Result.getOrThrow(parseModelConfig(readFileSync(new URL(`${model}.config.json`, models), "utf8")))
 
-const layoutOf = (input: PresetInput, preset: string, config: string, firstRank = 0): ModelLayout =>
-  Result.getOrThrow(
-    modelLayout({
-      tensors: input.tensors,
-      rules: findPreset(preset)!(input),
-      config: Result.getOrThrow(parseParallelConfig(config)),
-      firstRank
-    })
-  )
+const cut = ({ tensors, config, placement = {} }: PresetInput, preset: string, degrees: string) =>
+  cutModel({
+    tensors,
+    rules: { rules: [], family: { preset, placement, ...(config === undefined ? {} : { config }) } },
+    config: Result.getOrThrow(parseParallelConfig(degrees))
+  })
+
+const layoutOf = (input: PresetInput, preset: string, degrees: string): ModelLayout =>
+  Result.getOrThrow(cut(input, preset, degrees))
+
+const refusalOf = (input: PresetInput, preset: string, degrees: string): string => {
+  const made = cut(input, preset, degrees)
+  return Result.isFailure(made) ? made.failure.message : "accepted"
+}
 
 /** Every element of every tensor is on some rank, the pieces of a rank do not overlap, and padding is all that is left. */
 const assertHeld = (layout: ModelLayout): void => {
@@ -114,7 +125,7 @@ describe("published shapes", () => {
 
   for (const [model, [preset, from, to]] of Object.entries(files)) {
     it(`${model} plans from ${from} to ${to}`, () => {
-      assertPlans({ tensors: shapesOf(`${model}.json.gz`) }, preset, from, to)
+      assertPlans(shapesOf(`${model}.json.gz`), preset, from, to)
     })
   }
 })
@@ -218,7 +229,7 @@ describe("published indices", () => {
   for (const [model, [from, to]] of Object.entries(planned)) {
     it(`${model} plans from ${from} to ${to} with the preset of its config`, { timeout: 60_000 }, () => {
       const config = configOf(model)
-      assertPlans({ tensors: indexed(model), config }, config.model_type, from, to)
+      assertPlans({ tensors: indexed(model), config }, config["model_type"] as string, from, to)
     })
   }
 })
@@ -236,10 +247,14 @@ const kv: ReadonlyArray<ModelTensor> = [
   { name: "model.layers.0.self_attn.k_proj.bias", dtype: "bfloat16", shape: [8] }
 ]
 
-describe("presets", () => {
-  it("have the names of config.json's model types, and no others", () => {
-    for (const name of presetNames) assert.strictEqual(findPreset(name), presets[name])
-    for (const name of ["constructor", "__proto__", "toString", "gpt"]) assert.isUndefined(findPreset(name))
+describe("families", () => {
+  it("are found by config.json's model types, each of one family, and by no other name", () => {
+    assert.deepStrictEqual(modelTypes, families.flatMap((family) => family.modelTypes).sort())
+    for (const family of families) {
+      assert.include(family.modelTypes, family.name)
+      for (const type of family.modelTypes) assert.strictEqual(findFamily(type), family)
+    }
+    for (const name of ["constructor", "__proto__", "toString", "gpt"]) assert.isUndefined(findFamily(name))
   })
 
   it("give each rank a whole key-value head where there are fewer heads than ranks", () => {
@@ -260,26 +275,19 @@ describe("presets", () => {
       rows.map((row): ReadonlyArray<Region> => [[row]])
     )
     assertPlans({ tensors: kv, config }, "llama", "tp=4", "tp=8")
-    assertPlans({ tensors: kv, config }, "llama", "tp=3", "tp=2,dp=2")
+    assert.match(refusalOf({ tensors: kv, config }, "llama", "tp=3"), /2 key-value heads do not divide by 3/)
   })
 
-  it("cut heads by rows with the option rows", () => {
-    const input: PresetInput = { tensors: kv, config: { model_type: "llama", num_key_value_heads: 2 }, kvHeads: "rows" }
-    assert.deepStrictEqual(regionsOf(layoutOf(input, "llama", "tp=4"), kv[1]!.name), [
-      [[[0, 2]]],
-      [[[2, 4]]],
-      [[[4, 6]]],
-      [[[6, 8]]]
-    ])
-  })
-
-  it("keep heads whole where ranks do not divide them", () => {
-    const config = { model_type: "llama", num_key_value_heads: 4 }
-    assert.deepStrictEqual(regionsOf(layoutOf({ tensors: kv, config }, "llama", "tp=3"), kv[1]!.name), [
-      [[[0, 4]]],
-      [[[4, 8]]],
-      []
-    ])
+  it("refuse rows of a head, and heads that ranks do not divide", () => {
+    const config = { model_type: "llama", num_key_value_heads: 2 }
+    assert.match(
+      refusalOf({ tensors: kv, config, placement: { kvHeads: "rows" } }, "llama", "tp=4"),
+      /2 key-value heads are fewer than 4 ranks/
+    )
+    assert.match(
+      refusalOf({ tensors: kv, config: { ...config, num_key_value_heads: 4 } }, "llama", "tp=3"),
+      /4 key-value heads do not divide by 3.*tp of 1, 2, 4, 8/
+    )
   })
 
   const embedding: ModelTensor = { name: "model.embed_tokens.weight", dtype: "bfloat16", shape: [6, 2] }
@@ -321,13 +329,20 @@ describe("presets", () => {
     assertPlans(input, "llama", "tp=2", "pp=2")
   })
 
-  it("find packed blocks of linear attention from the shapes", () => {
+  it("cut queries, keys and values that linear attention packs each by its own heads", () => {
+    const config = {
+      model_type: "qwen3_5_moe",
+      linear_num_key_heads: 2,
+      linear_key_head_dim: 2,
+      linear_num_value_heads: 4,
+      linear_value_head_dim: 3
+    }
     const tensors: ReadonlyArray<ModelTensor> = [
       { name: "model.layers.0.linear_attn.in_proj_qkv.weight", dtype: "bfloat16", shape: [20, 2] },
       { name: "model.layers.0.linear_attn.in_proj_z.weight", dtype: "bfloat16", shape: [12, 2] }
     ]
     assert.deepStrictEqual(
-      regionsOf(layoutOf({ tensors }, "qwen3_5_moe", "tp=2"), tensors[0]!.name).map((pieces) =>
+      regionsOf(layoutOf({ tensors, config }, "qwen3_5_moe", "tp=2"), tensors[0]!.name).map((pieces) =>
         pieces.map(([rows]) => rows)
       ),
       [
@@ -383,7 +398,9 @@ describe("presets", () => {
         ["model.layers.61.eh_proj.weight", [8, 16]],
         ["model.layers.61.shared_head.norm.weight", [8]],
         ["model.layers.61.shared_head.head.weight", [16, 8]],
+        ["model.layers.61.mlp.experts.3.down_proj.weight", [512, 512]],
         ["model.layers.61.mlp.experts.3.down_proj.weight_scale_inv", [4, 4]],
+        ["model.layers.61.self_attn.q_b_proj.weight", [512, 512]],
         ["model.layers.61.self_attn.q_b_proj.weight_scale_inv", [4, 4]],
         ["model.layers.61.mlp.gate.e_score_correction_bias", [4]]
       ],
@@ -419,7 +436,7 @@ describe("a tensor that no rule matches", () => {
   it("is refused in the words of the library", () => {
     const config = Result.getOrThrow(parseParallelConfig("tp=2"))
     const tensors = [{ name: "weight", dtype: "float32", shape: [4, 4] }] as const
-    const refused = modelLayout({ tensors, rules: { rules: [] }, config })
+    const refused = cutModel({ tensors, rules: { rules: [] }, config })
     if (Result.isSuccess(refused)) return assert.fail("it was laid out")
     assert.strictEqual(refused.failure.kind, "NoRule")
     assert.include(refused.failure.remedy, 'default: "replicate"')
