@@ -164,6 +164,8 @@ export const moduleCuts = (
 ): Result.Result<ModuleCuts, string> => {
   const { form, runs } = kind
   const none: ModuleCuts = form.parts.map(() => undefined)
+  if (degree > 1 && form.uncut?.along === "any" && kind.spec.dims?.some(({ roles }) => roles.length > 0) === true)
+    return Result.fail(`it cannot be cut: ${form.uncut.why}`)
   const dim = runs.findIndex((own) => own.length > 0)
   const isPadded = dim >= 0 && choice.vocabulary !== undefined && runs[dim]![0]!.axis === "vocabulary"
   if (dim < 0 || (degree === 1 && !isPadded)) return Result.succeed(none)
@@ -174,8 +176,8 @@ export const moduleCuts = (
     if (Result.isFailure(share)) return Result.fail(share.failure)
     shares.push(share.success)
   }
-  if (form.uncut !== undefined && (form.uncut.along === "any" || kind.spec.dims?.[dim]?.is === "in"))
-    return Result.fail(`it cannot be cut${form.uncut.along === "in" ? " along its input" : ""}: ${form.uncut.why}`)
+  if (form.uncut !== undefined && kind.spec.dims?.[dim]?.is === "in")
+    return Result.fail(`it cannot be cut along its input: ${form.uncut.why}`)
   const cuts: Array<PartCut | undefined> = []
   for (const [at, { maps }] of form.parts.entries()) {
     const own = maps.findIndex((map) => map.dim === dim)

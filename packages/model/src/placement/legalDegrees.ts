@@ -26,7 +26,9 @@ export const kindsOf = (modules: ReadonlyArray<Module>): ReadonlyMap<ModuleKind,
 
 /** Degrees by which all of these modules can be cut. */
 export const degreesOf = (modules: Iterable<Module>, choice: CutChoice): ReadonlyArray<number> => {
-  const all = [...modules].filter(({ kind }) => kind.runs.some((runs) => runs.length > 0))
+  const all = [...modules].filter(
+    ({ kind }) => kind.form.uncut !== undefined || kind.runs.some((runs) => runs.length > 0)
+  )
   return candidates.filter((degree) =>
     all.every(({ kind, tensors }) =>
       Result.isSuccess(
