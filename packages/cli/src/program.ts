@@ -40,6 +40,11 @@ const subcommandsFor = (given: ReadonlyArray<string>) => {
       async () => (await import("./commands/plan.ts")).plan
     ),
     subcommand(
+      "describe",
+      "Show what the tensors of a model mean: stacks of layers, structures that are cut alike, forms, and the degrees of parallelism that fit",
+      async () => (await import("./commands/describe.ts")).describe
+    ),
+    subcommand(
       "report",
       "Show a record of a run as one HTML page: traffic, timeline, memory, parameters",
       async () => (await import("./commands/report.ts")).report

@@ -5,6 +5,7 @@
 import { agent } from "./agent.ts"
 import { backends } from "./backends.ts"
 import { bench } from "./bench.ts"
+import { describe } from "./describe.ts"
 import { doctor } from "./doctor.ts"
 import { plan } from "./plan.ts"
 import { replay } from "./replay.ts"
@@ -13,6 +14,6 @@ import { reshard } from "./reshard.ts"
 import { verify } from "./verify.ts"
 
 /** The subcommands of `tensorferry`, in the order of its help. */
-export const subcommands = [reshard, plan, report, verify, replay, bench, backends, doctor, agent] as const
+export const subcommands = [reshard, plan, describe, report, verify, replay, bench, backends, doctor, agent] as const
 
 export { agent }

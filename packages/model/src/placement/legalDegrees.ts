@@ -67,7 +67,7 @@ export const legalDegrees = (structure: ModelStructure, choice: CutChoice): Lega
 const mostShown = 16
 
 /** `1, 2, 4, 8`; long lists end with dots. */
-export const formatDegrees = (degrees: ReadonlyArray<number>): string =>
+export const formatDegrees = (degrees: ReadonlyArray<number>, most = mostShown): string =>
   degrees.length === candidates.length
     ? "any degree"
-    : degrees.slice(0, mostShown).join(", ") + (degrees.length > mostShown ? ", ..." : "")
+    : degrees.slice(0, most).join(", ") + (degrees.length > most ? ", ..." : "")

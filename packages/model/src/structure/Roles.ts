@@ -35,8 +35,8 @@ export const axes: { readonly [Name in Axis]: AxisFacts } = {
   kvHeads: { rule: "replicate", label: "key-value heads" },
   width: { rule: "even", label: "units of width" },
   vocabulary: { rule: "pad", label: "rows of the vocabulary" },
-  ssmHeads: { rule: "divide", label: "heads of the mixer" },
-  ssmGroups: { rule: "replicate", label: "groups of the mixer" },
+  ssmHeads: { rule: "divide", label: "mixer heads" },
+  ssmGroups: { rule: "replicate", label: "mixer groups" },
   keyHeads: { rule: "divide", label: "key heads" },
   valueHeads: { rule: "divide", label: "value heads" },
   channels: { rule: "even", label: "channels" }

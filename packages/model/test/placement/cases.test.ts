@@ -375,7 +375,7 @@ describe("groups of a mixer (vllm#55091)", () => {
   )
 
   it("are refused where a rank would need a part of one", () => {
-    assert.match(refusal({ ...mixer(3), degrees: "tp=4" }), /3 groups of the mixer do not divide by 4/)
+    assert.match(refusal({ ...mixer(3), degrees: "tp=4" }), /3 mixer groups do not divide by 4/)
   })
 })
 

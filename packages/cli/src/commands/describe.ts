@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+/** `tensorferry describe`: what the tensors of a model mean, and how they can be cut. */
+import { unknownModel } from "@tensorferry/model/describe/unknownTensors"
+import { findFamily, modelTypes } from "@tensorferry/model/families/families"
+import { openModel, resolveModel } from "@tensorferry/model/openModel"
+import { structureOf } from "@tensorferry/model/placement/cutModel"
+import { summaryOf } from "@tensorferry/model/placement/structureSummary"
+import * as Command from "effect/cli/Command"
+import * as Flag from "effect/cli/Flag"
+import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
+import * as Result from "effect/Result"
+import { readConfig } from "../model/Rules.ts"
+import { withFailures } from "../output/CliFailure.ts"
+import { describeStructure, structureDocument } from "../output/StructureText.ts"
+import { print } from "../text/terminal.ts"
+import { checkpoint, json } from "./shared.ts"
+
+export const describe = Command.make(
+  "describe",
+  {
+    checkpoint,
+    preset: Flag.Literals("preset", modelTypes).pipe(
+      Flag.withDescription("Model family by which the tensors are read; by default that of config.json"),
+      Flag.optional
+    ),
+    json
+  },
+  (flags) =>
+    withFailures(
+      flags.json,
+      Effect.scoped(
+        Effect.gen(function* () {
+          const model = yield* openModel(resolveModel(flags.checkpoint))
+          const read = yield* readConfig(model)
+          const config = read === undefined ? model.sharded?.rules.family?.config : yield* Effect.fromResult(read)
+          const own = config?.["model_type"] as string | undefined
+          const preset = Option.getOrUndefined(flags.preset) ?? model.sharded?.rules.family?.preset ?? own
+          if (preset === undefined || findFamily(preset) === undefined) {
+            return yield* Effect.fail(unknownModel(model.tensors, config))
+          }
+          const choice = { preset, placement: {}, ...(config === undefined ? {} : { config }) }
+          const structure = yield* Effect.fromResult(structureOf(model.tensors, choice))
+          const summary = summaryOf(structure)
+          yield* print(
+            flags.json
+              ? JSON.stringify(structureDocument(structure, summary), null, 2)
+              : describeStructure(structure, summary)
+          )
+        })
+      )
+    )
+).pipe(
+  Command.withExamples([
+    { command: "tensorferry describe llama/", description: "Stacks, structures, forms and the degrees that fit" },
+    {
+      command: "tensorferry describe kimi/ --preset deepseek_v3 --json",
+      description: "Read by another family, for tools"
+    }
+  ])
+)
