@@ -15,6 +15,8 @@ import {
   type RecordedPayloads
 } from "@tensorferry/golden/busMessages"
 import { checkCasts, RecordedCasts } from "@tensorferry/golden/dtypeCasts"
+import { checkPlacements, type RecordedPlacements } from "@tensorferry/golden/enginePlacements"
+import { checkPacking, checkScales, type RecordedPacking, type RecordedScales } from "@tensorferry/golden/formCuts"
 import { checkMegatronCase, type MegatronCase } from "@tensorferry/golden/megatronPlans"
 import { checkDtensorCase, type DtensorCase } from "@tensorferry/golden/meshLayouts"
 import {
@@ -79,6 +81,14 @@ const sets: Readonly<Record<string, Judge>> = {
   wire_commands: async (data) => checkCommands(data as RecordedCommands),
   bus_payloads: async (data) => checkPayloads(data as RecordedPayloads),
   mxfp8: onEngines(RecordedMxfp8, checkMxfp8),
+  packed_int: casesBy<RecordedPacking>(checkPacking, byTitle),
+  // Where they may be cut; their numbers are not made here yet.
+  fp8_block: casesBy<RecordedScales>(checkScales("fp8_block"), byTitle),
+  nvfp4: casesBy<RecordedScales>(checkScales("nvfp4"), byTitle),
+  mxfp4: casesBy<RecordedScales>(checkScales("mxfp4"), byTitle),
+  // Which elements are on which rank.
+  names_vllm: async (data) =>
+    (data as { readonly families: ReadonlyArray<RecordedPlacements> }).families.flatMap(checkPlacements),
   dtype_casts: onEngines(RecordedCasts, checkCasts)
 }
 

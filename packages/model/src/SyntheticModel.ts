@@ -91,7 +91,14 @@ export const openSynthetic = Effect.fn("openSynthetic")(function* (
   const tensors = Object.entries(shapes).map(([name, shape]): ModelTensor => ({ name, dtype, shape }))
   const tooLarge = tensors.find(({ shape }) => !isRepresentable(shape, bitsOf(dtype)))
   if (tooLarge !== undefined) return yield* invalid("Its size exceeds 2^53 bits.", tooLarge.name)
-  const known = new Map(tensors.map((tensor) => [tensor.name, { shape: tensor.shape, seed: seedOf(tensor.name) }]))
+  const known = new Map(tensors.map((tensor) => [tensor.name, tensor]))
+  // A large model is more often planned than read.
+  const seeds = new Map<string, number>()
+  const seedFor = (name: string): number => {
+    const seed = seeds.get(name) ?? seedOf(name)
+    seeds.set(name, seed)
+    return seed
+  }
   return {
     path: target,
     tensors,
@@ -112,8 +119,9 @@ export const openSynthetic = Effect.fn("openSynthetic")(function* (
         const { runBytes, runCount } = runs.success
         if (into.length !== runBytes * runCount) return Effect.fail(invalid("The buffer has another size.", name))
         const walk = runs.success.walk()
+        const seed = seedFor(name)
         for (let run = 0; run < runCount; run++) {
-          fillSynthetic(tensor.seed, walk.offset(), into.subarray(run * runBytes, (run + 1) * runBytes))
+          fillSynthetic(seed, walk.offset(), into.subarray(run * runBytes, (run + 1) * runBytes))
           walk.advance()
         }
         return Effect.void

@@ -8,16 +8,32 @@ import { createHash } from "node:crypto"
 /** Lower-case hexadecimal SHA-256. */
 export type Digest = string
 
+/** Keys of the last object in the order that they had, and sorted: lists of objects of one kind sort them once. */
+let given: ReadonlyArray<string> = []
+let sorted: ReadonlyArray<readonly [key: string, text: string]> = []
+
+const sortedKeys = (keys: ReadonlyArray<string>): ReadonlyArray<readonly [key: string, text: string]> => {
+  if (keys.length === given.length && keys.every((key, at) => key === given[at])) return sorted
+  given = keys
+  sorted = [...keys].sort().map((key) => [key, `${JSON.stringify(key)}:`] as const)
+  return sorted
+}
+
 const canonical = (value: unknown): string => {
   if (typeof value === "bigint") return `"${value}n"`
   if (value === null || typeof value !== "object") return JSON.stringify(value) ?? "null"
-  if (Array.isArray(value)) return `[${value.map(canonical).join(",")}]`
+  if (Array.isArray(value)) {
+    let text = "["
+    for (let at = 0; at < value.length; at++) text += at === 0 ? canonical(value[at]) : `,${canonical(value[at])}`
+    return `${text}]`
+  }
   const record = value as Record<string, unknown>
-  const fields = Object.keys(record)
-    .filter((key) => record[key] !== undefined)
-    .sort()
-    .map((key) => `${JSON.stringify(key)}:${canonical(record[key])}`)
-  return `{${fields.join(",")}}`
+  let text = ""
+  for (const [key, start] of sortedKeys(Object.keys(record))) {
+    const field = record[key]
+    if (field !== undefined) text += `${text === "" ? "" : ","}${start}${canonical(field)}`
+  }
+  return `{${text}}`
 }
 
 /** Text with sorted keys, the form that digests are taken over. */

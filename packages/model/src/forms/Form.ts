@@ -54,6 +54,8 @@ export interface Form {
   readonly shape: Shape
   /** In the order of the tensors that were given. */
   readonly parts: ReadonlyArray<FormPart>
+  /** Inputs of one group, where a tensor says for each of them in which it is. */
+  readonly groups?: number
   /** Why the weight cannot be cut at all, or not along its input. */
   readonly uncut?: { readonly along: "any" | "in"; readonly why: string }
 }

@@ -123,23 +123,24 @@ const partsOf = (
   return Result.succeed({ name, shape, parts, ...more })
 }
 
-/** Two numbers to a byte along the input, with scales per group and one for the whole tensor. */
+/** Two numbers to a byte along the input, with a scale per group of 16 (NVFP4) or of 32 (MXFP4). */
 const halfBytes = (input: FormInput, data: StoredTensor): Result.Result<Form, string> => {
   const last = data.shape.length - 1
   const inputs = input.weight.in
   if (inputs === undefined || inputs !== last) return unfit(data, [])
   const shape = data.shape.map((length, dim) => (dim === inputs ? length * 2 : length))
   const scale = input.tensors.find(({ suffix }) => suffix === "weight_scale")
-  const part = scale === undefined ? undefined : scalePart(shape, scale.shape)
-  if (scale === undefined || part === undefined || part.kind !== "groupScale")
-    return fault(`${data.suffix} holds two numbers to a byte, but no scales of groups are beside it`)
-  const group = part.maps.at(-1)!.per
-  const name = scale.dtype === "uint8" || scale.dtype === "float8_e8m0fnu" ? "mxfp4" : `nvfp4 group ${group}`
-  return partsOf(input, shape, name, (tensor) =>
+  const isMx = scale?.dtype === "uint8" || scale?.dtype === "float8_e8m0fnu"
+  const group = isMx ? 32 : 16
+  const fits = shape.every((length, dim) => (dim === inputs ? Math.ceil(length / group) : length) === scale?.shape[dim])
+  if (scale === undefined || scale.shape.length !== shape.length || !fits)
+    return fault(`${data.suffix} holds two numbers to a byte, but no scales of groups of ${group} are beside it`)
+  const grouped = (per: number) => shape.map((_, dim) => (dim === inputs ? follows(dim, per) : follows(dim)))
+  return partsOf(input, shape, isMx ? "mxfp4" : "nvfp4", (tensor) =>
     tensor === data
-      ? { kind: "packed", maps: data.shape.map((_, dim) => (dim === inputs ? follows(dim, 2) : follows(dim))) }
+      ? { kind: "packed", maps: grouped(2) }
       : tensor === scale
-        ? part
+        ? { kind: "groupScale", maps: grouped(group) }
         : tensor.suffix === "weight_shape"
           ? { kind: "weightShape", maps: [stays] }
           : undefined

@@ -24,7 +24,7 @@ const build = (
   shape: Shape,
   known: (tensor: StoredTensor) => FormPart | undefined,
   more: More,
-  uncut?: Form["uncut"]
+  rest: Pick<Form, "uncut" | "groups"> = {}
 ): Result.Result<Form, string> => {
   const parts: Array<FormPart> = []
   for (const tensor of tensors) {
@@ -33,7 +33,7 @@ const build = (
       return Result.fail(`${tensor.suffix} of ${tensor.dtype}[${tensor.shape.join(",")}] is no part of ${name}`)
     parts.push(part)
   }
-  return Result.succeed({ name, shape, parts, ...(uncut === undefined ? {} : { uncut }) })
+  return Result.succeed({ name, shape, parts, ...rest })
 }
 
 /** One scale, or one zero point, for all inputs, or one per group of them. */
@@ -143,6 +143,9 @@ export const packedWordsByInput = (input: FormInput, data: StoredTensor, more: M
       }
     },
     more,
-    isReordered ? { along: "in", why: "its inputs are in an order of their own (desc_act)" } : undefined
+    {
+      groups: Math.ceil(length / groups!),
+      ...(isReordered ? { uncut: { along: "in", why: "its inputs are in an order of their own (desc_act)" } } : {})
+    }
   )
 }

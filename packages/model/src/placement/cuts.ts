@@ -10,6 +10,7 @@ import type { StatedCut } from "@tensorferry/core/layout/TensorCut"
 import * as Result from "effect/Result"
 import type { Run } from "../describe/DimLayout.ts"
 import type { ModuleKind } from "../describe/ModelStructure.ts"
+import { storedInterval } from "../forms/cutPlaces.ts"
 import type { DimMap } from "../forms/Form.ts"
 import { axes } from "../structure/Roles.ts"
 import type { Placement } from "./Placement.ts"
@@ -84,25 +85,14 @@ const shareAt = (
   return Result.succeed({ intervals, length: intervals.reduce((sum, one) => sum + lengthOf(one), 0) })
 }
 
-/** A place of the weight as a place of what is stored; undefined where it lies inside of what belongs together. */
-const storedPlace = (place: number, length: number, stored: number, { per, holds }: DimMap): number | undefined =>
-  place === length ? stored : place % per === 0 ? (place / per) * holds : undefined
-
-const between = (place: number, { per }: DimMap, length: number): string => {
-  const below = place - (place % per)
-  const nearest = [below, Math.min(below + per, length)].filter((one) => one > 0 && one < length)
-  return `a cut at ${place} would part ${per} that belong together${nearest.length === 0 ? "" : ` (nearest: ${nearest.join(", ")})`}`
-}
-
 /** A share of the weight as a share of one tensor's dimension. */
 const storedShare = (share: Share, length: number, stored: number, map: DimMap): Result.Result<Share, string> => {
   const intervals: Array<Interval> = []
   for (const [from, to] of share.intervals) {
     if (from === to) continue
-    const places = [from, to].map((place) => storedPlace(place, length, stored, map))
-    const wrong = places.indexOf(undefined)
-    if (wrong >= 0) return Result.fail(between([from, to][wrong]!, map, length))
-    intervals.push([places[0]!, places[1]!])
+    const found = storedInterval([from, to], length, stored, map)
+    if (Result.isFailure(found)) return Result.fail(found.failure)
+    intervals.push(found.success)
   }
   const held = intervals.reduce((sum, one) => sum + lengthOf(one), 0)
   const padding = share.length - share.intervals.reduce((sum, one) => sum + lengthOf(one), 0)
