@@ -95,6 +95,15 @@ const describeConversion = (spec: AnyJobSpec): string => {
   return text === "" ? "" : ` as ${text}`
 }
 
+/** How much was traced to its place by what the tensors mean. */
+const describeTrace = (reports: ReadonlyArray<RankReport>): ReadonlyArray<string> => {
+  const tensors = sum(reports, (report) => report.tensorsTraced)
+  const elements = sum(reports, (report) => report.elementsTraced)
+  return tensors === 0
+    ? []
+    : [`traced: ${elements} elements of ${tensors} shards lie where the structure of the model has them`]
+}
+
 /** What happened, for people. */
 const describe = (spec: AnyJobSpec, reports: ReadonlyArray<RankReport>): string => {
   const [first] = reports
@@ -134,6 +143,7 @@ const describe = (spec: AnyJobSpec, reports: ReadonlyArray<RankReport>): string 
     spec.verify
       ? `verified: ${sum(reports, (report) => report.tensorsVerified)} shards, ${formatBytes(verified)}, bit-identical to ${spec.checkpoint}${describeConversion(spec)}`
       : "not verified (--no-verify)",
+    ...describeTrace(reports),
     ...(spec.out === null ? [] : [`written: ${spec.out.folder}`])
   ].join("\n")
 }
@@ -147,6 +157,10 @@ const asJson = (spec: AnyJobSpec, reports: ReadonlyArray<RankReport>) => ({
   backend: reports[0]?.copy.backend,
   out: spec.out?.folder ?? null,
   verified: spec.verify,
+  traced: {
+    tensors: sum(reports, (report) => report.tensorsTraced),
+    elements: sum(reports, (report) => report.elementsTraced)
+  },
   bytes: {
     source: sum(reports, (report) => report.sourceBytes),
     destination: sum(reports, (report) => report.destinationBytes),
@@ -236,7 +250,11 @@ interface ConversionFlags {
 
 type Flags = LayoutFlags &
   MeshFlags &
-  ConversionFlags & { readonly tensor: Option.Option<string>; readonly out: Option.Option<string> }
+  ConversionFlags & {
+    readonly tensor: Option.Option<string>
+    readonly out: Option.Option<string>
+    readonly prove: "sample" | "all"
+  }
 
 /** What is asked for on the way; undefined where nothing is. */
 const chooseConversion = Effect.fnUntraced(function* (flags: ConversionFlags) {
@@ -267,7 +285,7 @@ const chooseJob = Effect.fnUntraced(function* (flags: Flags, common: Common) {
     const folder = Option.getOrUndefined(Option.map(flags.out, (text) => path.resolve(text)))
     if (folder !== undefined) yield* checkOutput(folder)
     const out = folder === undefined ? null : { folder, temporary: `${folder}.tmp-${randomBytes(8).toString("hex")}` }
-    const spec: AnyJobSpec = { ...common, ...converted, out }
+    const spec: AnyJobSpec = { ...common, ...converted, prove: flags.prove, out }
     return { spec, size: jobSize(choice) }
   }
   const others = statedFlags({ ...layoutConfig, out: null, transform: null, dtype: null }, flags)
@@ -323,6 +341,12 @@ export const reshard = Command.make(
     verify: Flag.Boolean("verify").pipe(
       Flag.withDescription("Compare every destination shard with the checkpoint (on by default; --no-verify skips it)"),
       Flag.withDefault(true)
+    ),
+    prove: Flag.Literals("prove", ["sample", "all"]).pipe(
+      Flag.withDescription(
+        "Elements that are traced to their ranks by the structure of the model: all edges and a sample, or all"
+      ),
+      Flag.withDefault("sample")
     ),
     trace: Flag.String("trace").pipe(
       Flag.withDescription("File for a timeline of all ranks that Perfetto and Chrome show"),

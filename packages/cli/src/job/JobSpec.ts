@@ -38,6 +38,8 @@ export const JobSpec = Schema.Struct({
   sourceRules: Schema.optionalKey(Cutting),
   /** What becomes of the tensors on the way; without it they stay as they are. */
   conversion: Schema.optionalKey(Conversion),
+  /** How many elements are traced by what the tensors mean; a sample by default. */
+  prove: Schema.optionalKey(Schema.Literals(["sample", "all"])),
   /** Final folder, and the one that is written first; null to keep the result in memory. */
   out: Schema.NullOr(Schema.Struct({ folder: Schema.String, temporary: Schema.String }))
 })
@@ -66,6 +68,9 @@ export const RankReport = Schema.Struct({
   backendReason: Schema.String,
   tensorsVerified: Schema.Int,
   bytesVerified: Schema.Int,
+  /** Tensors and elements that were traced by the structure of the model; none without a family. */
+  tensorsTraced: Schema.Int,
+  elementsTraced: Schema.Int,
   planDigest: Schema.String,
   /** Of what all ranks' plans are made from: rosters, or meshes and tensors. */
   rosterDigest: Schema.String,

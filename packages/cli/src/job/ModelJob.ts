@@ -14,6 +14,7 @@ import { type Conversion, convertedRules, isQuantized, scaleNameOf } from "@tens
 import { type HeldTensor, viewFault } from "@tensorferry/model/HeldTensors"
 import { type JobLayouts, jobLayouts } from "@tensorferry/model/layouts"
 import type { Model } from "@tensorferry/model/Model"
+import { proveLayout } from "@tensorferry/model/proof/proveLayout"
 import { writeShards } from "@tensorferry/model/ShardWriter"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
@@ -89,6 +90,18 @@ export const prepareModelJob = Effect.fnUntraced(function* (spec: JobSpec, model
       Effect.all([toDict(source, layouts.source.parametersOf(rank)), toDict(destination, parameters, spec.conversion)]),
     ...transformOf(spec, quantized),
     proof: yield* convertedModel(model, spec.conversion),
+    ...(layouts.result.ranks.includes(rank)
+      ? {
+          prove: () =>
+            proveLayout(
+              layouts.result,
+              layouts.result.tensors,
+              convertedRules(spec.rules, spec.conversion),
+              rank,
+              spec.prove ?? "sample"
+            )
+        }
+      : {}),
     estimate:
       transform == null ? {} : { transformBytes: mxfp8BufferBytes({ ...transform, parameters: [...quantized] }) },
     tensorOf: (paramName) => names.get(paramName) ?? paramName,

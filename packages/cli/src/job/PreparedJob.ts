@@ -9,8 +9,10 @@ import type { ReshardTransform } from "@tensorferry/core/transform/ReshardTransf
 import type { HeldTensor, ReportProgress } from "@tensorferry/model/HeldTensors"
 import type { Model } from "@tensorferry/model/Model"
 import type { ModelError } from "@tensorferry/model/ModelError"
+import type { LayoutProof } from "@tensorferry/model/proof/proveLayout"
 import type { writeShards } from "@tensorferry/model/ShardWriter"
 import type * as Effect from "effect/Effect"
+import type * as Result from "effect/Result"
 
 export interface PreparedJob {
   readonly plan: AnyPlan
@@ -26,6 +28,8 @@ export interface PreparedJob {
   /** What the result must be, bit by bit. */
   readonly proof: Model
   readonly estimate: EstimateOptions
+  /** Traces where elements must lie by what the tensors mean; undefined where nothing says it. */
+  readonly prove?: () => Result.Result<LayoutProof | undefined, ModelError>
   /** The tensor that a parameter of the plan is a view of, and the shape of all of it. */
   readonly tensorOf: (paramName: string) => string
   readonly shapeOf: (local: LocalTensor) => Shape

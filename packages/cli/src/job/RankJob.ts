@@ -89,6 +89,10 @@ const runJob = Effect.fnUntraced(function* (spec: AnyJobSpec, backendReason: str
   const digests = spec.verify
     ? yield* timedPhase(seconds, "verify", verifyTensors(proof, group, destination, progress))
     : new Map<string, string>()
+  const traced =
+    spec.verify && part.prove !== undefined
+      ? yield* timedPhase(seconds, "prove", Effect.fromResult(part.prove()))
+      : undefined
   // What was loaded, and what it was proved against, is what the path names now.
   yield* checkFilesUnchanged(model)
   if (write !== undefined) {
@@ -107,6 +111,8 @@ const runJob = Effect.fnUntraced(function* (spec: AnyJobSpec, backendReason: str
     backendReason,
     tensorsVerified: digests.size,
     bytesVerified: spec.verify ? byteCount(destination) : 0,
+    tensorsTraced: traced?.tensors ?? 0,
+    elementsTraced: traced?.elements ?? 0,
     planDigest: digestOf(plan),
     rosterDigest: opsOf(plan).rosterDigest,
     peakMemory: process.resourceUsage().maxRSS * 1024,

@@ -75,6 +75,8 @@ describe("reports of ranks that a launcher started", () => {
     bufferBytes: 0,
     backendReason: "",
     tensorsVerified: 0,
+    tensorsTraced: 0,
+    elementsTraced: 0,
     bytesVerified: 0,
     planDigest: "",
     rosterDigest: "",

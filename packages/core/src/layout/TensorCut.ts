@@ -9,6 +9,7 @@ import { chunkInterval, type Interval, lengthOf } from "../base/Region.ts"
 import { type LayoutError, layoutError } from "./LayoutError.ts"
 import type { ShardingRule } from "./ShardingRules.ts"
 
+/** What one rank holds of a dimension. */
 export interface Cut {
   /** Global intervals in local order, none of them empty. */
   readonly intervals: ReadonlyArray<Interval>

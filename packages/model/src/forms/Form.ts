@@ -17,7 +17,9 @@ export interface DimMap {
   readonly holds: number
 }
 
+/** A dimension that is cut with one of the weight. */
 export const follows = (dim: number, per = 1, holds = 1): DimMap => ({ dim, per, holds })
+/** A dimension that no cut reaches. */
 export const stays: DimMap = { dim: undefined, per: 1, holds: 1 }
 
 /** What a tensor is for its weight. */
@@ -38,6 +40,7 @@ export const partKinds = [
   "magnitude",
   "state"
 ] as const
+/** One of them. */
 export type PartKind = (typeof partKinds)[number]
 
 /** One stored tensor of a form. */

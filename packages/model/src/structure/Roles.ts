@@ -30,6 +30,7 @@ interface AxisFacts {
   readonly label: string
 }
 
+/** How each axis is cut, and what its units are called. */
 export const axes: { readonly [Name in Axis]: AxisFacts } = {
   heads: { rule: "divide", label: "heads" },
   kvHeads: { rule: "replicate", label: "key-value heads" },
@@ -79,6 +80,7 @@ export const roles = {
   channel: { axis: "channels" }
 } as const satisfies { readonly [name: string]: RoleFacts }
 
+/** What a row or a column is for. */
 export type Role = keyof typeof roles
 
 /** The axis and the unit of a role. */
