@@ -8,7 +8,9 @@
  * intervals.
  */
 import * as Result from "effect/Result"
+import type { DType } from "../base/DType.ts"
 import type { Rank } from "../base/Ids.ts"
+import type { Shape } from "../base/Region.ts"
 import { type LayoutError, layoutError } from "./LayoutError.ts"
 import {
   type Holding,
@@ -38,6 +40,7 @@ import {
   structureInterner
 } from "./Roster.ts"
 import type { ShardingRules } from "./ShardingRules.ts"
+import type { Cut } from "./TensorCut.ts"
 import { type ModelTensor, type PlacedTensor, placeTensors } from "./TensorPlacement.ts"
 
 export { LayoutError } from "./LayoutError.ts"
@@ -121,6 +124,13 @@ export const placedLayout = (input: PlacedLayoutInput): Result.Result<ModelLayou
     })
   const parametersAt = (place: RankPlace): ReadonlyArray<LocalParameter> =>
     tensorsAt(place).flatMap(([holding, local]) => localParameters(holding, local))
+  const alike = likeParameters()
+  const rosterAt = (place: RankPlace): ReadonlyArray<LocalParameter> =>
+    holdings.get(positionKey(place))!.flatMap((holding) => {
+      const shared = sharesHere(holding)
+      const make = () => localParameters(holding, localTensor(holding, shared, true))
+      return shared === undefined ? alike(holding, make) : make()
+    })
   const isHeld = (rank: Rank): boolean => rank >= firstRank && rank < firstRank + ranks.length
   return Result.succeed({
     config: config.success,
@@ -128,9 +138,37 @@ export const placedLayout = (input: PlacedLayoutInput): Result.Result<ModelLayou
     tensors: input.tensors,
     tensorsOf: (rank) => (isHeld(rank) ? tensorsAt(placeAt(rank)).map(([, local]) => local) : []),
     parametersOf: (rank) => (isHeld(rank) ? parametersAt(placeAt(rank)) : []),
-    roster: rosterOf(config.success, firstRank, ranks, positionKey, parametersAt)
+    roster: rosterOf(config.success, firstRank, ranks, positionKey, rosterAt)
   })
 }
+
+/**
+ * Parameters of tensors that are cut alike differ in their names only, and a model has many of one kind. Equal cuts and
+ * shapes are told by identity: whoever places tensors one by one shares them.
+ */
+const likeParameters = () => {
+  const known = new WeakMap<Shape, Map<Cut | undefined, readonly [DType, LocalParameter]>>()
+  return (holding: Holding, make: () => ReadonlyArray<LocalParameter>): ReadonlyArray<LocalParameter> => {
+    const { tensor, cut } = holding
+    if (tensor.experts?._tag === "Fused" || !("cuts" in tensor.rule)) return make()
+    const byCut = known.get(tensor.shape) ?? new Map<Cut | undefined, readonly [DType, LocalParameter]>()
+    known.set(tensor.shape, byCut)
+    const found = byCut.get(cut)
+    if (found === undefined || found[0] !== tensor.dtype || found[1].groups !== groupsOfTensor(tensor)) {
+      const made = make()
+      byCut.set(cut, [tensor.dtype, made[0]!])
+      return made
+    }
+    const { name } = tensor
+    const globalExpertIndex = tensor.experts === undefined ? null : tensor.experts.number
+    const numExperts = tensor.experts?.count ?? null
+    const metadata = { ...found[1].metadata, name, resolvedName: name, globalExpertIndex, numExperts }
+    return [{ ...found[1], tensor: name, metadata }]
+  }
+}
+
+const groupsOfTensor = ({ experts }: PlacedTensor): LocalParameter["groups"] =>
+  experts === undefined ? "dense" : "expert"
 
 /**
  * The roster, class by class: ranks at the same position hold the same parameters, so these are described once and not per

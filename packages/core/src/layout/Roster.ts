@@ -96,11 +96,26 @@ export const structureOf = (parameter: ParameterMetadata): ParameterStructure =>
 /** Numbers equal structures alike. */
 export const structureInterner = () => {
   const structures = interner<ParameterStructure>()
+  /** Parameters that are made from one another share the list of their shape, and with it everything that is cut. */
+  const known = new WeakMap<Shape, { readonly parameter: ParameterMetadata; readonly index: number }>()
+  const isAlike = (a: ParameterMetadata, b: ParameterMetadata): boolean =>
+    a.dtype === b.dtype &&
+    a.isTp === b.isTp &&
+    a.isEp === b.isEp &&
+    a.partitionDim === b.partitionDim &&
+    a.partitionStride === b.partitionStride &&
+    a.partitionSizes === b.partitionSizes &&
+    a.partitionOffsets === b.partitionOffsets &&
+    a.isPersistentBuffer === b.isPersistentBuffer
   return {
     values: structures.values,
     intern: (parameter: ParameterMetadata): number => {
+      const before = known.get(parameter.shape)
+      if (before !== undefined && isAlike(before.parameter, parameter)) return before.index
       const structure = structureOf(parameter)
-      return structures.intern(JSON.stringify(structure), () => structure)
+      const index = structures.intern(JSON.stringify(structure), () => structure)
+      known.set(parameter.shape, { parameter, index })
+      return index
     }
   }
 }

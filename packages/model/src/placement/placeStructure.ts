@@ -132,8 +132,12 @@ export const placeStructure = (
   const runs = expertTable(placement, ep)
   const cuts = cutTable(structure, placement)
   const placed = new Map<string, PlacedTensor>()
+  /** Modules of one kind share the lists of their shapes, by which core knows them again. */
+  const shapes = new Map<ModuleKind, Module["tensors"]>()
   for (const module of structure.modules) {
     const { kind, tensors, layer, expert } = module
+    const alike = kind.spec.dims === undefined ? tensors : (shapes.get(kind) ?? tensors)
+    shapes.set(kind, alike)
     const ofExpert = isExpert(module)
     // Without expert parallelism experts are cut like everything else.
     const name = ofExpert && (ep > 1 || config.etp !== undefined) ? "etp" : "tp"
@@ -153,6 +157,7 @@ export const placeStructure = (
       const part = cut.success[at]
       placed.set(tensor.name, {
         ...tensor,
+        shape: alike[at]!.shape,
         rule: part?.cut ?? uncut,
         dim: part?.dim,
         stage,
