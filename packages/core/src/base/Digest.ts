@@ -39,5 +39,8 @@ const canonical = (value: unknown): string => {
 /** Text with sorted keys, the form that digests are taken over. */
 export const canonicalJson = canonical
 
+/** The digest of a text. */
+export const digestOfText = (text: string): Digest => createHash("sha256").update(text).digest("hex")
+
 /** The digest of a value in canonical form: equal for equal values, whatever the order of their keys. */
-export const digestOf = (value: unknown): Digest => createHash("sha256").update(canonical(value)).digest("hex")
+export const digestOf = (value: unknown): Digest => digestOfText(canonical(value))

@@ -98,12 +98,13 @@ export const placedLayout = (input: PlacedLayoutInput): Result.Result<ModelLayou
   const holdings = new Map<string, ReadonlyArray<Holding>>()
   const found = new Set<Holding["tensor"]>()
   const positionKey = ({ stage, tp, expertTp, expertEp }: RankPlace) => `${stage}/${tp}/${expertTp}/${expertEp}`
+  const byStage: Array<Array<PlacedTensor>> = Array.from({ length: config.success.pp }, () => [])
+  for (const tensor of placed) byStage[tensor.stage]?.push(tensor)
   for (const rank of ranks) {
     const place = placeAt(rank)
     if (holdings.has(positionKey(place))) continue
     const held: Array<Holding> = []
-    for (const tensor of placed) {
-      if (tensor.stage !== place.stage) continue
+    for (const tensor of byStage[place.stage]!) {
       const holding = holdingOf(tensor, config.success, place)
       if (Result.isFailure(holding)) return Result.fail(holding.failure)
       if (holding.success === undefined) continue

@@ -10,7 +10,7 @@
  */
 
 import * as Schema from "effect/Schema"
-import { type Digest, digestOf } from "../base/Digest.ts"
+import { type Digest, digestOf, digestOfText } from "../base/Digest.ts"
 import { DType } from "../base/DType.ts"
 import { Rank } from "../base/Ids.ts"
 import { Natural } from "../base/Numbers.ts"
@@ -77,8 +77,27 @@ export const Roster = Schema.Struct({
 })
 export type Roster = typeof Roster.Type
 
+/** A class column by column: its names make most of a roster, and columns of them are written at once. */
+const columnsOf = (parameters: ReadonlyArray<ClassParameter>): string => {
+  const names = parameters.map(({ name }) => name)
+  const resolved = parameters.map(({ resolvedName }) => resolvedName)
+  const isSame = names.every((name, at) => name === resolved[at])
+  return JSON.stringify([
+    names,
+    isSame ? null : resolved,
+    parameters.map(({ globalExpertIndex }) => globalExpertIndex),
+    parameters.map(({ numExperts }) => numExperts),
+    parameters.map(({ aliasOf }) => aliasOf),
+    parameters.map(({ structure }) => structure),
+    parameters.map(({ groupSlot }) => groupSlot)
+  ])
+}
+
 /** Gives a roster its digest. */
-export const sealRoster = (roster: Omit<Roster, "digest">): Roster => ({ ...roster, digest: digestOf(roster) })
+export const sealRoster = (roster: Omit<Roster, "digest">): Roster => ({
+  ...roster,
+  digest: digestOf({ ...roster, classes: roster.classes.map((parameters) => digestOfText(columnsOf(parameters))) })
+})
 
 /** The shape and cut of a parameter, as rosters keep it. */
 export const structureOf = (parameter: ParameterMetadata): ParameterStructure => ({

@@ -58,33 +58,40 @@ export const structureOf = (
   return Result.succeed(structure)
 }
 
-/** Tensors that a rule of the user matches, and the others. */
-const byRules = (tensors: ReadonlyArray<ModelTensor>, { rules }: ShardingRules) => {
+/** Names of tensors that a rule of the user matches. */
+const ruledNames = (tensors: ReadonlyArray<ModelTensor>, { rules }: ShardingRules): ReadonlySet<string> => {
   const stated: ShardingRules = { rules }
-  const ruled = stated.rules.length === 0 ? [] : tensors.filter(({ name }) => findRule(stated, name) !== undefined)
-  const names = new Set(ruled.map(({ name }) => name))
-  return { ruled, rest: names.size === 0 ? tensors : tensors.filter(({ name }) => !names.has(name)) }
+  return new Set(
+    rules.length === 0 ? [] : tensors.flatMap(({ name }) => (findRule(stated, name) === undefined ? [] : [name]))
+  )
 }
 
 const cutByFamily = (input: CutInput, choice: FamilyChoice): Result.Result<ModelLayout, LayoutError> => {
   const { tensors, rules, config } = input
-  const { ruled, rest } = byRules(tensors, rules)
+  const ruled = ruledNames(tensors, rules)
   return Result.gen(function* () {
     const structure = yield* structureOf(tensors, choice)
-    const left = new Set(rest.map(({ name }) => name))
-    const unknown = structure.unknown.filter(({ tensor }) => left.has(tensor))
-    const isDefault = rules.default !== undefined
-    if (unknown.length > 0 && !isDefault) return yield* Result.fail(unknownTensors(structure, unknown))
-    const known: ModelStructure = {
-      ...structure,
-      modules:
-        ruled.length === 0 ? structure.modules : structure.modules.flatMap((module) => withoutRuled(module, left))
-    }
+    const unknown = structure.unknown.filter(({ tensor }) => !ruled.has(tensor))
+    if (unknown.length > 0 && rules.default === undefined) return yield* Result.fail(unknownTensors(structure, unknown))
+    const known: ModelStructure =
+      ruled.size === 0
+        ? structure
+        : { ...structure, modules: structure.modules.flatMap((module) => withoutRuled(module, ruled)) }
     const placed = yield* placeStructure(known, config, choice.placement)
-    const others =
-      left.size === tensors.length && unknown.length === 0 ? [] : tensors.filter(({ name }) => !placed.has(name))
-    const stated = yield* placeTensors(others, rules, config.pp)
-    const stages = others.length === 0 ? undefined : yield* stagesByName(structure, config.pp, choice.placement)
+    const isPlain = ruled.size === 0 && unknown.length === 0
+    const others = isPlain ? [] : tensors.filter(({ name }) => !placed.has(name))
+    // Tensors that the structure places are shared from where they lie.
+    const isPlaced = ({ of }: { readonly of: string }): boolean => placed.has(of)
+    const stated = yield* placeTensors(
+      others,
+      { ...rules, aliases: (rules.aliases ?? []).filter((alias) => !isPlaced(alias)) },
+      config.pp
+    )
+    const held = new Set(rules.aliases === undefined ? [] : tensors.map(({ name }) => name))
+    for (const { name, of } of (rules.aliases ?? []).filter(isPlaced)) {
+      if (!held.has(name)) placed.set(name, { ...placed.get(of)!, name, stage: config.pp - 1, aliasOf: of })
+    }
+    const stages = isPlain ? undefined : yield* stagesByName(structure, config.pp, choice.placement)
     const byName = new Map(
       stated.map((tensor) => {
         // A rule that says nothing of a stage leaves the tensor on the structure's.
@@ -93,9 +100,13 @@ const cutByFamily = (input: CutInput, choice: FamilyChoice): Result.Result<Model
       })
     )
     const ordered = tensors.map(({ name }) => placed.get(name) ?? byName.get(name)!)
-    const names = new Set(tensors.map(({ name }) => name))
-    const aliases = [...placed.values(), ...byName.values()].filter(({ name }) => !names.has(name))
-    const all: ReadonlyArray<PlacedTensor> = [...ordered, ...new Map(aliases.map((one) => [one.name, one])).values()]
+    const shared = new Map(
+      [...structure.aliases, ...(rules.aliases ?? [])].flatMap(({ name }) => {
+        const alias = byName.get(name) ?? placed.get(name)
+        return alias?.aliasOf === undefined ? [] : [[name, alias] as const]
+      })
+    )
+    const all: ReadonlyArray<PlacedTensor> = shared.size === 0 ? ordered : [...ordered, ...shared.values()]
     return yield* placedLayout({ ...input, placed: all })
   })
 }
@@ -103,9 +114,9 @@ const cutByFamily = (input: CutInput, choice: FamilyChoice): Result.Result<Model
 /** A module without the tensors that rules cut; nothing where none is left. */
 const withoutRuled = (
   module: ModelStructure["modules"][number],
-  left: ReadonlySet<string>
+  ruled: ReadonlySet<string>
 ): ReadonlyArray<ModelStructure["modules"][number]> => {
-  const kept = module.tensors.flatMap(({ name }, at) => (left.has(name) ? [at] : []))
+  const kept = module.tensors.flatMap(({ name }, at) => (ruled.has(name) ? [] : [at]))
   if (kept.length === module.tensors.length) return [module]
   if (kept.length === 0) return []
   const { form } = module.kind

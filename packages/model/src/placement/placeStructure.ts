@@ -124,7 +124,7 @@ export const placeStructure = (
   structure: ModelStructure,
   config: ParallelConfig,
   placement: Placement
-): Result.Result<ReadonlyMap<string, PlacedTensor>, LayoutError> => {
+): Result.Result<Map<string, PlacedTensor>, LayoutError> => {
   const { ep, etp } = expertDegrees(config)
   const stages = stageTable(structure, placement, config.pp)
   if (Result.isFailure(stages)) return Result.fail(stages.failure)
