@@ -125,7 +125,7 @@ const checkCase = (recorded: RecordedPlacements, one: RecordedCase): string | un
     rules: {
       rules: [],
       family: {
-        preset: recorded.hf_config["model_type"] as string,
+        preset: recorded.hf_config.model_type as string,
         config: recorded.hf_config,
         placement: enginePlacement(one)
       }

@@ -53,10 +53,10 @@ const count = (value: unknown): number | undefined => (typeof value === "number"
 
 const quantizationOf = ({ config, format }: RecordedPacking): QuantizationConfig => ({
   method: format,
-  bits: count(config["num_bits"]) ?? count(config["bits"]) ?? count(config["w_bit"]),
-  group: count(config["group_size"]),
+  bits: count(config.num_bits) ?? count(config.bits) ?? count(config.w_bit),
+  group: count(config.group_size),
   block: undefined,
-  isReordered: config["desc_act"] === true || config["actorder"] === "group"
+  isReordered: config.desc_act === true || config.actorder === "group"
 })
 
 /** Elements of a region that is a whole of all dimensions but one. */

@@ -229,7 +229,7 @@ describe("published indices", () => {
   for (const [model, [from, to]] of Object.entries(planned)) {
     it(`${model} plans from ${from} to ${to} with the preset of its config`, { timeout: 60_000 }, () => {
       const config = configOf(model)
-      assertPlans({ tensors: indexed(model), config }, config["model_type"] as string, from, to)
+      assertPlans({ tensors: indexed(model), config }, config.model_type as string, from, to)
     })
   }
 })

@@ -9,7 +9,6 @@ import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
-import * as Result from "effect/Result"
 import { readConfig } from "../model/Rules.ts"
 import { withFailures } from "../output/CliFailure.ts"
 import { describeStructure, structureDocument } from "../output/StructureText.ts"
@@ -34,7 +33,7 @@ export const describe = Command.make(
           const model = yield* openModel(resolveModel(flags.checkpoint))
           const read = yield* readConfig(model)
           const config = read === undefined ? model.sharded?.rules.family?.config : yield* Effect.fromResult(read)
-          const own = config?.["model_type"] as string | undefined
+          const own = config?.model_type as string | undefined
           const preset = Option.getOrUndefined(flags.preset) ?? model.sharded?.rules.family?.preset ?? own
           if (preset === undefined || findFamily(preset) === undefined) {
             return yield* Effect.fail(unknownModel(model.tensors, config))

@@ -88,7 +88,7 @@ const baseCutting = Effect.fnUntraced(function* (model: Model, choice: RuleChoic
   const read = yield* readConfig(model)
   const ownConfig = read === undefined ? model.sharded?.rules.family?.config : Result.getOrUndefined(read)
   const config = read !== undefined && stated === undefined ? yield* Effect.fromResult(read) : ownConfig
-  const preset = stated ?? (config?.["model_type"] as string | undefined)
+  const preset = stated ?? (config?.model_type as string | undefined)
   if (stated !== undefined && findFamily(stated) === undefined) return yield* noPreset(stated)
   if (preset !== undefined && findFamily(preset) !== undefined) {
     return { rules: [], family: { preset, placement, ...(config === undefined ? {} : { config }) } }

@@ -250,7 +250,7 @@ const entriesOf = ({ tensors }: Family): ReadonlyArray<Entry> =>
 
 const rulesOf = ({ config }: Family): Cutting => ({
   rules: [],
-  family: { preset: config["model_type"] as string, config, placement: {} }
+  family: { preset: config.model_type as string, config, placement: {} }
 })
 
 /** From each to the next and back to one rank: tensor x pipeline x data x expert parallel, also uneven ones. */

@@ -14,7 +14,6 @@ import { type FuzzTarget, type FuzzTargets, fuzzMain } from "@tensorferry/testin
 import { aliasBomb, mutateEncoded, mutateJson, mutateText, type Random } from "@tensorferry/testing/mutate"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
-import * as Schema from "effect/Schema"
 import { stringify } from "yaml"
 import { countOps, faultsOf, readPlans } from "../../src/job/planFile.ts"
 import { readLayoutFile, sideOf } from "../../src/model/LayoutFile.ts"

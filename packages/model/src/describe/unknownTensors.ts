@@ -49,7 +49,7 @@ const twinOf = (tensors: ReadonlyArray<ModelTensor>): Family | undefined => {
 
 /** A model of a type that no family covers; its twin is offered, not taken. */
 export const unknownModel = (tensors: ReadonlyArray<ModelTensor>, config: ConfigObject | undefined): LayoutError => {
-  const type = config?.["model_type"]
+  const type = config?.model_type
   const twin = twinOf(tensors)
   const offer =
     twin === undefined

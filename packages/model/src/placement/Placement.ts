@@ -47,4 +47,4 @@ export type Placement = typeof Placement.Type
 
 /** What is stated first takes precedence, field by field. */
 export const mergePlacements = (placements: ReadonlyArray<Placement>): Placement =>
-  placements.reduceRight<Placement>((merged, one) => ({ ...merged, ...one }), {})
+  Object.assign({}, ...[...placements].reverse())

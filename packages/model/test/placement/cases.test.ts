@@ -27,7 +27,7 @@ const tensorsOf = (tensors: ReadonlyArray<Named>): ReadonlyArray<ModelTensor> =>
 const cut = ({ tensors, config, degrees, placement = {} }: Case) =>
   cutModel({
     tensors: tensorsOf(tensors),
-    rules: { rules: [], family: { preset: config["model_type"] as string, config, placement } },
+    rules: { rules: [], family: { preset: config.model_type as string, config, placement } },
     config: Result.getOrThrow(parseParallelConfig(degrees))
   })
 
