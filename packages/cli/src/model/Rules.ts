@@ -3,15 +3,13 @@
  * Which sharding rules apply to one side: those that a layout file states, then those of a rules file, of a named preset,
  * of the manifest, or of the model family that config.json names.
  */
-import * as path from "node:path"
 import { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
-import { readSmallFile } from "@tensorferry/model/checkpoint/FileAccess"
+import { readModelConfig } from "@tensorferry/model/inputs/ConfigFile"
 import type { Model } from "@tensorferry/model/Model"
 import { type ModelError, modelError } from "@tensorferry/model/ModelError"
-import { findPreset, type KvHeads, ModelConfig, presetNames } from "@tensorferry/model/ModelFamilies"
+import { findPreset, type KvHeads, type ModelConfig, presetNames } from "@tensorferry/model/ModelFamilies"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
-import * as Schema from "effect/Schema"
 import type { CutChoice } from "./LayoutFile.ts"
 import { readYamlFile } from "./YamlFile.ts"
 
@@ -21,24 +19,19 @@ const example = 'Write rules as YAML or JSON: rules: [{match: "l1.weight", shard
 export const readRules = (file: string): Effect.Effect<ShardingRules, ModelError> =>
   readYamlFile(file, ShardingRules, (detail, remedy = example) => modelError("InvalidRules", { file, detail, remedy }))
 
-const ConfigJson = Schema.fromJsonString(ModelConfig)
-
 /** The configuration beside the tensors, if there is one; a failure where it cannot be understood. */
 const readConfig = (model: Model): Effect.Effect<Result.Result<ModelConfig, ModelError> | undefined> =>
-  Effect.gen(function* () {
-    if (model.config !== undefined) return Result.succeed(model.config)
-    const folder = model.path.endsWith(".safetensors") ? path.dirname(model.path) : model.path
-    const file = path.join(folder, "config.json")
-    const bytes = yield* Effect.result(readSmallFile(file))
-    if (Result.isFailure(bytes)) return undefined
-    return Result.mapError(Schema.decodeResult(ConfigJson)(new TextDecoder().decode(bytes.success)), (error) =>
-      modelError("InvalidRules", {
-        file,
-        detail: `It is not the configuration of a model: ${error.message}`,
-        remedy: "Correct it, or say how tensors are cut: --preset, --rules or --layout."
-      })
-    )
-  })
+  Effect.map(readModelConfig(model), (read) =>
+    read === undefined
+      ? undefined
+      : Result.mapError(read, ({ detail, file }) =>
+          modelError("InvalidRules", {
+            file,
+            detail: `It is not the configuration of a model: ${detail}`,
+            remedy: "Correct it, or say how tensors are cut: --preset, --rules or --layout."
+          })
+        )
+  )
 
 export interface RuleChoice {
   readonly rulesFile: string | undefined
