@@ -39,7 +39,18 @@ import { checkTarget, type RunFiles, writeRunFiles } from "../report/runFiles.ts
 import { formatBytes, formatRate, formatSeconds, table } from "../text/Table.ts"
 import { plainLine, print } from "../text/terminal.ts"
 import { chooseMeshes, type MeshFlags, meshConfig, statedFlags, usage } from "./meshFlags.ts"
-import { backend, backendPackages, checkpoint, chooseLayouts, json, type LayoutFlags, layoutConfig } from "./shared.ts"
+import {
+  backend,
+  backendPackages,
+  checkpoint,
+  chooseLayouts,
+  inputConfig,
+  inputOptions,
+  json,
+  type LayoutFlags,
+  layoutConfig,
+  noteAbsent
+} from "./shared.ts"
 
 /** Refuses a file, a folder that holds anything, and a name where nothing can be created; an empty folder may be replaced. */
 const checkOutput = (folder: string) =>
@@ -256,10 +267,11 @@ type Common = Pick<JobSpec, Exclude<keyof JobSpec & keyof MeshJobSpec, "out">>
 
 /** What is moved and by how many processes, refused before any of them starts where it cannot work. */
 const chooseJob = Effect.fnUntraced(function* (flags: Flags, common: Common) {
-  const open = openModel(common.checkpoint)
+  const open = openModel(common.checkpoint, common.input)
   const meshes = statedFlags({ ...meshConfig, tensor: null }, flags)
   if (meshes.length === 0) {
     const model = yield* open
+    yield* noteAbsent(model)
     const choice = yield* chooseLayouts(model, flags)
     const conversion = yield* chooseConversion(flags)
     const converted = { ...choice, ...(conversion === undefined ? {} : { conversion }) }
@@ -294,6 +306,7 @@ export const reshard = Command.make(
   "reshard",
   {
     checkpoint,
+    ...inputConfig,
     ...layoutConfig,
     tensor: Flag.String("tensor").pipe(
       Flag.withDescription("Tensor of the checkpoint that is moved between device meshes"),
@@ -363,6 +376,7 @@ export const reshard = Command.make(
           const { spec, size } = yield* Effect.scoped(
             chooseJob(flags, {
               checkpoint: resolveModel(flags.checkpoint),
+              input: inputOptions(flags),
               backend: flags.backend,
               backendPackages: flags.backendPackages,
               packagesFrom,

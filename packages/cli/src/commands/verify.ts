@@ -18,7 +18,7 @@ import * as Schema from "effect/Schema"
 import { withFailures } from "../output/CliFailure.ts"
 import { formatBytes, table } from "../text/Table.ts"
 import { print } from "../text/terminal.ts"
-import { json } from "./shared.ts"
+import { inputConfig, inputOptions, json, noteAbsent } from "./shared.ts"
 
 interface Verdict {
   readonly name: string
@@ -100,6 +100,7 @@ const flags = {
   b: Argument.String("B").pipe(
     Argument.withDescription("The model that it is compared with, in the same or another form")
   ),
+  ...inputConfig,
   tolerance: Flag.Finite("tolerance").pipe(
     Flag.withDescription(
       "Compare values, not bytes: types may differ, NAME with NAME_scale is dequantized, and values may differ by this fraction of the largest value in their block of 32"
@@ -115,8 +116,9 @@ export const verify = Command.make("verify", flags, (flags) =>
     flags.json,
     Effect.scoped(
       Effect.gen(function* () {
-        const a = yield* openModel(resolveModel(flags.a))
-        const b = yield* openModel(resolveModel(flags.b))
+        const a = yield* openModel(resolveModel(flags.a), inputOptions(flags))
+        const b = yield* openModel(resolveModel(flags.b), inputOptions(flags))
+        yield* Effect.forEach([a, b], noteAbsent)
         const byBytes = Effect.suspend(() => {
           const [lefts, rights] = [a, b].map((model) => new Map(model.tensors.map((tensor) => [tensor.name, tensor])))
           const names = new Set([...lefts!.keys(), ...rights!.keys()])

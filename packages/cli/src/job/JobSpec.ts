@@ -16,6 +16,10 @@ import { Observed } from "./Observed.ts"
 
 const common = {
   checkpoint: Schema.String,
+  /** How the checkpoint is read, where that was stated. */
+  input: Schema.optionalKey(
+    Schema.Struct({ indexOnly: Schema.optionalKey(Schema.Boolean), part: Schema.optionalKey(Schema.String) })
+  ),
   backend: Schema.String,
   backendPackages: Schema.Array(Schema.String),
   /** Where backend packages are looked up: a file URL of the caller. */

@@ -56,7 +56,7 @@ const runJob = Effect.fnUntraced(function* (spec: AnyJobSpec, backendReason: str
   const { rank } = group
   const seconds: { [phase: string]: number } = {}
   const before = process.memoryUsage.rss()
-  const model = yield* openModel(spec.checkpoint)
+  const model = yield* openModel(spec.checkpoint, spec.input)
   yield* agreeOnFiles(group, model, clockName())
   const prepare = Effect.gen(function* () {
     return isMeshJob(spec) ? yield* prepareMeshJob(spec, model, rank) : yield* prepareModelJob(spec, model, rank)
