@@ -2,10 +2,10 @@
 /** What PyTorch, transformers and peft write here and now opens as the tensors that they had. */
 import { join } from "node:path"
 import { assert, describe, it } from "@effect/vitest"
+import { pythonWith, runScript, withPython } from "@tensorferry/testing/python"
 import * as Effect from "effect/Effect"
 import { openModel } from "../../src/openModel.ts"
 import { scratchFolder } from "../checkpoint/checkpointSupport.ts"
-import { missing, pythonWith, runScript } from "../support/python.ts"
 import { assertSameAs } from "../support/sameModel.ts"
 
 const torch = pythonWith("torch")
@@ -14,14 +14,16 @@ const peft = pythonWith("torch", "transformers", "peft")
 
 const written = (python: string, script: string, ...args: ReadonlyArray<string>) =>
   Effect.tap(scratchFolder, (folder) =>
-    Effect.promise(() => runScript(python, script, ...args.map((arg) => (arg === "OUT" ? folder : arg))))
+    Effect.promise(() =>
+      runScript(python, new URL(`../${script}`, import.meta.url), ...args.map((arg) => (arg === "OUT" ? folder : arg)))
+    )
   )
 
 const limit = 300_000
 
 describe("formats of the reference implementations", () => {
   it.live.skipIf(torch === undefined)(
-    `distributed checkpoints and files of torch.save, by PyTorch${torch === undefined ? `: ${missing("torch")}` : ""}`,
+    withPython(torch, "distributed checkpoints and files of torch.save, by PyTorch", "torch"),
     () =>
       Effect.gen(function* () {
         const folder = yield* written(torch!, "data/distributed/make.py", "OUT", "fsdp", "state", "bin")
@@ -32,7 +34,7 @@ describe("formats of the reference implementations", () => {
   )
 
   it.live.skipIf(transformers === undefined)(
-    `Mistral's own format is the model under published names${transformers === undefined ? `: ${missing("transformers")}` : ""}`,
+    withPython(transformers, "Mistral's own format is the model under published names", "transformers"),
     () =>
       Effect.gen(function* () {
         const folder = yield* written(transformers!, "fixtures/transformers_models.py", "mistral", "OUT")
@@ -44,7 +46,7 @@ describe("formats of the reference implementations", () => {
   )
 
   it.live.skipIf(peft === undefined)(
-    `adapters, by peft${peft === undefined ? `: ${missing("peft")}` : ""}`,
+    withPython(peft, "adapters, by peft", "peft"),
     () =>
       Effect.gen(function* () {
         const folder = yield* written(peft!, "fixtures/transformers_models.py", "adapter", "OUT")
