@@ -40,13 +40,14 @@ export const openModel = Effect.fn("openModel")(function* (
   if (target.startsWith(syntheticPrefix)) return yield* openSynthetic(target)
   const manifestFile = path.join(target, manifestFileName)
   if (yield* exists(manifestFile)) return yield* openSharded(target, yield* readManifest(manifestFile))
-  const { checkpoint, config } = yield* openInput(target, options)
+  const { checkpoint, config, configText } = yield* openInput(target, options)
   return {
     path: target,
     tensors: [...checkpoint.tensors].map(([name, { dtype, shape }]) => ({ name, dtype, shape })),
     metadata: checkpoint.metadata,
     sharded: undefined,
     config,
+    ...(configText === undefined ? {} : { configText }),
     ...(checkpoint.absent === undefined ? {} : { absent: checkpoint.absent }),
     digestOf: () => undefined,
     checkFiles: Effect.void,

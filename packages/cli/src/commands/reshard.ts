@@ -16,6 +16,7 @@ import { jobLayouts, jobSize } from "@tensorferry/model/layouts"
 import { modelError } from "@tensorferry/model/ModelError"
 import { openModel, resolveModel } from "@tensorferry/model/openModel"
 import * as ConfigProvider from "effect/ConfigProvider"
+import * as CliError from "effect/cli/CliError"
 import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
@@ -36,6 +37,7 @@ import { rankJob } from "../job/RankJob.ts"
 import { printAround, reportFailure, withFailures } from "../output/CliFailure.ts"
 import { makeProgressBar } from "../output/ProgressBar.ts"
 import { checkTarget, type RunFiles, writeRunFiles } from "../report/runFiles.ts"
+import { parseByteSize } from "../text/byteSize.ts"
 import { formatBytes, formatRate, formatSeconds, table } from "../text/Table.ts"
 import { plainLine, print } from "../text/terminal.ts"
 import { chooseMeshes, type MeshFlags, meshConfig, statedFlags, usage } from "./meshFlags.ts"
@@ -224,7 +226,7 @@ const runJoined = Effect.fnUntraced(function* (spec: AnyJobSpec, output: Output)
       : {
           ...spec,
           out: {
-            folder: spec.out.folder,
+            ...spec.out,
             temporary: new TextDecoder().decode(
               yield* group.broadcast("output folder", 0, new TextEncoder().encode(spec.out.temporary))
             )
@@ -247,7 +249,12 @@ interface ConversionFlags {
 
 type Flags = LayoutFlags &
   MeshFlags &
-  ConversionFlags & { readonly tensor: Option.Option<string>; readonly out: Option.Option<string> }
+  ConversionFlags & {
+    readonly tensor: Option.Option<string>
+    readonly out: Option.Option<string>
+    readonly maxFileBytes: number
+    readonly copyMetadata: boolean
+  }
 
 /** What is asked for on the way; undefined where nothing is. */
 const chooseConversion = Effect.fnUntraced(function* (flags: ConversionFlags) {
@@ -278,7 +285,15 @@ const chooseJob = Effect.fnUntraced(function* (flags: Flags, common: Common) {
     yield* Effect.fromResult(jobLayouts(model.tensors, converted))
     const folder = Option.getOrUndefined(Option.map(flags.out, (text) => path.resolve(text)))
     if (folder !== undefined) yield* checkOutput(folder)
-    const out = folder === undefined ? null : { folder, temporary: `${folder}.tmp-${randomBytes(8).toString("hex")}` }
+    const out =
+      folder === undefined
+        ? null
+        : {
+            folder,
+            temporary: `${folder}.tmp-${randomBytes(8).toString("hex")}`,
+            maxFileBytes: flags.maxFileBytes,
+            copyMetadata: flags.copyMetadata
+          }
     const spec: AnyJobSpec = { ...common, ...converted, out }
     return { spec, size: jobSize(choice) }
   }
@@ -332,6 +347,31 @@ export const reshard = Command.make(
         "Folder for the destination shards and their manifest; without it the result is only proved"
       ),
       Flag.optional
+    ),
+    copyMetadata: Flag.Boolean("copy-metadata").pipe(
+      Flag.withDescription(
+        "Carry config.json, the tokenizer and the like along to --out (on by default; --no-copy-metadata leaves them); code and pickles never are"
+      ),
+      Flag.withDefault(true)
+    ),
+    maxFileBytes: Flag.String("max-file-size").pipe(
+      Flag.withDescription(
+        "Most tensor data of one file where one rank has the whole model, as 5GB or 2GiB: more files get an index"
+      ),
+      Flag.withDefault("5GB"),
+      Flag.mapEffect((value) => {
+        const bytes = parseByteSize(value)
+        return bytes === undefined
+          ? Effect.fail(
+              new CliError.InvalidValue({
+                option: "max-file-size",
+                value,
+                expected: "a size as 5GB or 512MiB",
+                kind: "flag"
+              })
+            )
+          : Effect.succeed(bytes)
+      })
     ),
     verify: Flag.Boolean("verify").pipe(
       Flag.withDescription("Compare every destination shard with the checkpoint (on by default; --no-verify skips it)"),

@@ -3,6 +3,7 @@
  * What all ranks of a reshard job get, and what they report to the process that started them. Plain data.
  */
 
+import { Natural } from "@tensorferry/core/base/Numbers"
 import { ReasonFields } from "@tensorferry/core/base/Reason"
 import { ParallelConfig } from "@tensorferry/core/layout/ModelLayout"
 import { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
@@ -43,7 +44,16 @@ export const JobSpec = Schema.Struct({
   /** What becomes of the tensors on the way; without it they stay as they are. */
   conversion: Schema.optionalKey(Conversion),
   /** Final folder, and the one that is written first; null to keep the result in memory. */
-  out: Schema.NullOr(Schema.Struct({ folder: Schema.String, temporary: Schema.String }))
+  out: Schema.NullOr(
+    Schema.Struct({
+      folder: Schema.String,
+      temporary: Schema.String,
+      /** Most bytes of tensors in one file, where one rank has all of them. */
+      maxFileBytes: Schema.optionalKey(Natural),
+      /** Carry configuration and tokenizer along. */
+      copyMetadata: Schema.optionalKey(Schema.Boolean)
+    })
+  )
 })
 export type JobSpec = typeof JobSpec.Type
 

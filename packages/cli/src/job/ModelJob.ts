@@ -14,6 +14,7 @@ import { type Conversion, convertedRules, isQuantized, scaleNameOf } from "@tens
 import { type HeldTensor, viewFault } from "@tensorferry/model/HeldTensors"
 import { type JobLayouts, jobLayouts } from "@tensorferry/model/layouts"
 import type { Model } from "@tensorferry/model/Model"
+import { companionsOf } from "@tensorferry/model/outputs/companions"
 import { writeShards } from "@tensorferry/model/ShardWriter"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
@@ -71,6 +72,10 @@ const quantizedNames = (spec: JobSpec, layouts: JobLayouts, model: Model): Reado
   return names
 }
 
+/** What a configuration that is carried along has to say of the output. */
+const configChanges = ({ conversion }: JobSpec) =>
+  conversion?.transform === null && conversion.dtype !== null ? { dtype: conversion.dtype } : {}
+
 /** This rank's part of a job. */
 export const prepareModelJob = Effect.fnUntraced(function* (spec: JobSpec, model: Model, rank: number) {
   const layouts = yield* Effect.fromResult(jobLayouts(model.tensors, spec))
@@ -98,7 +103,12 @@ export const prepareModelJob = Effect.fnUntraced(function* (spec: JobSpec, model
       : {
           write: (held, verified, progress) =>
             writeShards(
-              { out, config: spec.to, rules: convertedRules(spec.rules, spec.conversion) },
+              {
+                out,
+                config: spec.to,
+                rules: convertedRules(spec.rules, spec.conversion),
+                companions: out.copyMetadata === true ? companionsOf(model, configChanges(spec)) : Effect.succeed([])
+              },
               layouts.result,
               model,
               held,

@@ -36,6 +36,8 @@ export interface InputOptions extends IndexOptions {
 export interface OpenInput {
   readonly checkpoint: Checkpoint
   readonly config?: ModelConfig
+  /** The same as a config.json that `transformers` reads. */
+  readonly configText?: string
 }
 
 const adapterName = "adapter_model.safetensors"
@@ -110,7 +112,8 @@ const openConsolidated = (folder: string, names: ReadonlyArray<string>, options:
         "Correct it, or name the file of tensors itself to keep its names."
       )
     }
-    return yield* Effect.fromResult(asPublished(checkpoint, params.success))
+    const published = yield* Effect.fromResult(asPublished(checkpoint, params.success))
+    return { ...published, configText: `${JSON.stringify(published.config, null, 2)}\n` }
   })
 
 const openFolder = (folder: string, options: InputOptions): Effect.Effect<OpenInput, CheckpointError, Scope.Scope> =>
