@@ -39,7 +39,7 @@ const packages: Readonly<Record<string, Room>> = {
     }
   },
   native: { rank: 1, folders: { driver: 0 } },
-  model: { rank: 1, folders: { checkpoint: 0, pickle: 1, torch: 2, inputs: 3, outputs: 4 } },
+  model: { rank: 1, folders: { checkpoint: 0, pickle: 1, torch: 2, inputs: 3, outputs: 4, values: 2 } },
   gpu: { rank: 2 },
   testing: { rank: 2, folders: { conformance: 0, lies: 0, transfers: 0, planning: 1 } },
   "backend-torch-copy": { rank: 3, folders: { tcp: 0 } },

@@ -25,6 +25,7 @@ import {
 } from "@tensorferry/golden/meshTransfers"
 import { checkMxfp8, RecordedMxfp8 } from "@tensorferry/golden/mxfp8"
 import { checkScheduleCase, type ScheduleCase } from "@tensorferry/golden/nvshmemSchedules"
+import { checkFp8Block, checkMxfp4, checkNvfp4, checkRecasts } from "@tensorferry/golden/quantizedValues"
 import * as ReferenceEngine from "@tensorferry/testing/ReferenceEngine"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
@@ -78,6 +79,10 @@ const sets: Readonly<Record<string, Judge>> = {
   nvshmem_schedules: casesBy<ScheduleCase>(checkScheduleCase, byTitle),
   wire_commands: async (data) => checkCommands(data as RecordedCommands),
   bus_payloads: async (data) => checkPayloads(data as RecordedPayloads),
+  fp8_block: async (data) => checkFp8Block(data),
+  nvfp4: async (data) => checkNvfp4(data),
+  mxfp4: async (data) => checkMxfp4(data),
+  recast: async (data) => checkRecasts(data),
   mxfp8: onEngines(RecordedMxfp8, checkMxfp8),
   dtype_casts: onEngines(RecordedCasts, checkCasts)
 }
