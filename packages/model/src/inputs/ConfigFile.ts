@@ -7,6 +7,7 @@ import * as Schema from "effect/Schema"
 import { readSmallFile } from "../checkpoint/FileAccess.ts"
 import type { Model } from "../Model.ts"
 import { ModelConfig } from "../ModelFamilies.ts"
+import type { QuantizationHint } from "../values/ValueForm.ts"
 import { folderOf } from "./openInput.ts"
 
 /** Longest config.json; the largest published one has 200 KB. */
@@ -29,3 +30,40 @@ export const readModelConfig = (
     if (Result.isFailure(bytes)) return undefined
     return Result.mapError(parseModelConfig(bytes.success), (detail) => ({ file, detail }))
   })
+
+type JsonRecord = Readonly<Record<string, unknown>>
+
+const recordOf = (value: unknown): JsonRecord | undefined =>
+  typeof value === "object" && value !== null && !Array.isArray(value) ? (value as JsonRecord) : undefined
+
+/** Rows and columns, as configs state the size of a block. */
+const pairOf = (value: unknown): readonly [number, number] | undefined => {
+  if (!Array.isArray(value) || value.length !== 2) return undefined
+  const [rows, columns] = value.map((size) => (Number.isSafeInteger(size) && size > 0 ? (size as number) : undefined))
+  return rows === undefined || columns === undefined ? undefined : [rows, columns]
+}
+
+/** What the text of a config.json says about quantization; nothing where it says nothing, or is no JSON. */
+export const parseQuantizationHint = (bytes: Uint8Array): QuantizationHint => {
+  const parsed = Result.try((): unknown => JSON.parse(new TextDecoder().decode(bytes)))
+  const config = Result.isSuccess(parsed) ? recordOf(parsed.success) : undefined
+  const stated =
+    recordOf(config?.quantization_config) ??
+    recordOf(recordOf(config?.text_config)?.quantization_config) ??
+    recordOf(config?.compression_config)
+  if (stated === undefined) return {}
+  const groups = recordOf(stated.config_groups) ?? {}
+  const weights = recordOf(recordOf(Object.values(groups)[0])?.weights)
+  const method = stated.quant_method ?? stated.quant_algo
+  const block = pairOf(stated.weight_block_size) ?? pairOf(weights?.block_structure)
+  return {
+    ...(typeof method === "string" ? { method } : {}),
+    ...(block === undefined ? {} : { block })
+  }
+}
+
+/** What the configuration beside a model says about quantization. */
+export const readQuantizationHint = (model: Pick<Model, "path">): Effect.Effect<QuantizationHint> =>
+  Effect.map(Effect.result(readSmallFile(join(folderOf(model.path), "config.json"), mostConfigBytes)), (bytes) =>
+    Result.isSuccess(bytes) ? parseQuantizationHint(bytes.success) : {}
+  )

@@ -46,7 +46,10 @@ export type ValueForm =
   | { readonly kind: "mxfp4"; readonly data: string; readonly scale: Scaled }
   /** As gpt-oss stores experts: blocks of 16 bytes, outputs before inputs; the weight has inputs before outputs. */
   | { readonly kind: "mxfp4 blocks"; readonly data: string; readonly scales: string }
+  /** Codes whose scales or tables are not understood. */
   | { readonly kind: "unreadable"; readonly why: string }
+  /** A type whose elements are no numbers here. */
+  | { readonly kind: "opaque"; readonly why: string }
 
 /** A weight: what it is called, the shape that its values have, and the stored tensors that it is made of. */
 export interface Weight {
@@ -106,11 +109,14 @@ const groupGrid = (weight: Shape, scale: Shape): ScaleGrid | undefined => {
     : undefined
 }
 
-const gridText = ({ per, shape }: ScaleGrid): string => {
+const gridText = ({ per, shape }: ScaleGrid, weight: Shape): string => {
   if (elementCount(shape) === 1) return "per tensor"
-  const sizes = per.slice(-2)
-  if (sizes.length < 2 || sizes[1] === Number.POSITIVE_INFINITY) return "per channel"
-  return sizes[0] === 1 ? `group ${sizes[1]}` : `block ${sizes.join("x")}`
+  if (shape.length < weight.length) return shape.length === weight.length - 1 ? "per channel" : "per expert"
+  const [rows, columns] = per.slice(-2) as [number, number]
+  if (columns === Number.POSITIVE_INFINITY && rows <= 1) return "per channel"
+  if (columns === Number.POSITIVE_INFINITY && rows === columns) return "per expert"
+  const sizes = [rows, columns].map((size, at) => Math.min(size, weight.at(at - 2)!))
+  return rows === 1 ? `group ${sizes[1]}` : `block ${sizes.join("x")}`
 }
 
 /** Finds the weights of a model. `hint` is what its configuration says. */
@@ -241,7 +247,7 @@ export const findWeights = (
     } else {
       const isMx =
         (isPower || scale.dtype === "float8_e8m0fnu") && scaled.grid.per.at(-1) === 32 && scaled.grid.per.at(-2) === 1
-      const text = isMx ? "mxfp8" : `${dtype} ${gridText(scaled.grid)}`
+      const text = isMx ? "mxfp8" : `${dtype} ${gridText(scaled.grid, shape)}`
       add(name, shape, text, { kind: "scaled", data: name, dtype, scale: scaled, isPower }, parts)
     }
   }
@@ -255,7 +261,7 @@ export const findWeights = (
               name,
               shape,
               text: dtype,
-              form: hasValues(dtype) ? { kind: "plain", data: name, dtype } : { kind: "unreadable", why: dtype },
+              form: hasValues(dtype) ? { kind: "plain", data: name, dtype } : { kind: "opaque", why: dtype },
               parts: [name]
             }
           ]

@@ -95,6 +95,7 @@ const readForm = (model: Pick<Model, "readRegion">, form: ValueForm, region: Reg
       case "mxfp4 blocks":
         return yield* readBlocks(model, form.data, form.scales, region)
       case "unreadable":
+      case "opaque":
         return yield* modelError("Unsupported", {
           detail: `Its values cannot be read: ${form.why}.`,
           remedy: "Leave --dtype and --tolerance out, or dequantize the model with the tool that quantized it."
