@@ -134,7 +134,7 @@ const single: ParallelConfig = { tp: 1, pp: 1, dp: 1 }
 export const chooseLayouts = Effect.fnUntraced(function* (model: Model, flags: LayoutFlags) {
   const file = Option.getOrUndefined(flags.layout)
   const stated = file === undefined ? {} : yield* readLayoutFile(file)
-  const { from: fromSide, to: toSide, ranks = "collocated", ...common } = stated
+  const { from: fromSide, to: toSide, ranks = "collocated", types: _, ...common } = stated
   const nothing = { config: undefined, cut: {} }
   const from = fromSide === undefined ? nothing : yield* sideOf(file!, fromSide)
   const to = toSide === undefined ? nothing : yield* sideOf(file!, toSide)

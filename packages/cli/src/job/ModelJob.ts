@@ -14,8 +14,9 @@ import { type Conversion, convertedRules, isQuantized, scaleNameOf } from "@tens
 import { type HeldTensor, viewFault } from "@tensorferry/model/HeldTensors"
 import { type JobLayouts, jobLayouts } from "@tensorferry/model/layouts"
 import type { Model } from "@tensorferry/model/Model"
-import { companionsOf } from "@tensorferry/model/outputs/companions"
+import { type ConfigChanges, companionsOf } from "@tensorferry/model/outputs/companions"
 import { writeShards } from "@tensorferry/model/ShardWriter"
+import { findWeights } from "@tensorferry/model/values/ValueForm"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type { JobSpec } from "./JobSpec.ts"
@@ -73,8 +74,11 @@ const quantizedNames = (spec: JobSpec, layouts: JobLayouts, model: Model): Reado
 }
 
 /** What a configuration that is carried along has to say of the output. */
-const configChanges = ({ conversion }: JobSpec) =>
-  conversion?.transform === null && conversion.dtype !== null ? { dtype: conversion.dtype } : {}
+const configChanges = ({ conversion }: JobSpec, { tensors }: Model): ConfigChanges => {
+  if (conversion?.transform !== null || conversion.dtype === null) return {}
+  const isDequantized = findWeights(tensors).every(({ form }) => form.kind === "plain" || form.kind === "opaque")
+  return { dtype: conversion.dtype, ...(isDequantized ? { isDequantized } : {}) }
+}
 
 /** This rank's part of a job. */
 export const prepareModelJob = Effect.fnUntraced(function* (spec: JobSpec, model: Model, rank: number) {
@@ -107,7 +111,8 @@ export const prepareModelJob = Effect.fnUntraced(function* (spec: JobSpec, model
                 out,
                 config: spec.to,
                 rules: convertedRules(spec.rules, spec.conversion),
-                companions: out.copyMetadata === true ? companionsOf(model, configChanges(spec)) : Effect.succeed([])
+                companions:
+                  out.copyMetadata === true ? companionsOf(model, configChanges(spec, model)) : Effect.succeed([])
               },
               layouts.result,
               model,
