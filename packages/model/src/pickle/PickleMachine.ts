@@ -7,6 +7,9 @@
  * made than the rules allow.
  */
 import { decodeUtf8 } from "../checkpoint/StrictJson.ts"
+import { type PickleFault, PickleInput } from "./PickleInput.ts"
+
+export type { PickleFault }
 
 /** A pickle as data. `name` is on the list of names; `call` and `object` say what Python would call or build. */
 export type PickleValue<Name extends string = string> =
@@ -23,15 +26,6 @@ export type PickleValue<Name extends string = string> =
   | { readonly type: "call"; readonly name: Name; readonly args: ReadonlyArray<PickleValue<Name>> }
   | { readonly type: "object"; readonly name: Name; state: PickleValue<Name> | undefined }
   | { readonly type: "reference"; readonly id: PickleValue<Name> }
-
-/** Why a pickle is not read. */
-export interface PickleFault {
-  /** The bytes are no pickle of a known protocol; or a pickle of none of these contents; or of contents that are known and of no use here. */
-  readonly kind: "Malformed" | "Forbidden" | "Unsupported"
-  readonly detail: string
-  /** What the reader can do, where the fault says it better than the format. */
-  readonly remedy?: string
-}
 
 /** What pickles of one format may contain. */
 export interface PickleRules<Name extends string> {
@@ -56,42 +50,16 @@ const none = { type: "none" } as const
 const mostMarks = 1024
 
 /** The stack, the marks and the memo of one reading. After the first fault every operation is harmless and `error` stays. */
-export class PickleMachine<Name extends string> {
-  readonly #bytes: Uint8Array
-  readonly #view: DataView
+export class PickleMachine<Name extends string> extends PickleInput {
   readonly #rules: PickleRules<Name>
   readonly #stack: Array<PickleValue<Name>> = []
   readonly #marks: Array<number> = []
   readonly #memo = new Map<number, PickleValue<Name>>()
-  #at = 0
   #made = 0
-  error: PickleFault | undefined
 
   constructor(bytes: Uint8Array, rules: PickleRules<Name>) {
-    this.#bytes = bytes
-    this.#view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength)
+    super(bytes)
     this.#rules = rules
-  }
-
-  fail(kind: PickleFault["kind"], detail: string): void {
-    this.error ??= { kind, detail }
-  }
-
-  take(length: number): Uint8Array {
-    if (length > this.#bytes.length - this.#at) {
-      this.fail("Malformed", "The pickle ends early.")
-      return new Uint8Array(0)
-    }
-    const from = this.#at
-    this.#at += length
-    return this.#bytes.subarray(from, this.#at)
-  }
-
-  number(bytes: 1 | 2 | 4): number {
-    const at = this.#at
-    if (this.take(bytes).length === 0) return 0
-    if (bytes === 1) return this.#view.getUint8(at)
-    return bytes === 2 ? this.#view.getUint16(at, true) : this.#view.getUint32(at, true)
   }
 
   push(value: PickleValue<Name>): void {
@@ -156,21 +124,10 @@ export class PickleMachine<Name extends string> {
     this.#name(module.value, name.value)
   }
 
-  #line(): string {
-    const end = this.#bytes.indexOf(0x0a, this.#at)
-    if (end < 0 || end - this.#at > 256) {
-      this.fail("Malformed", "A line has no end.")
-      return ""
-    }
-    const text = decodeUtf8(this.take(end - this.#at))
-    this.#at += 1
-    return text ?? ""
-  }
-
   /** A name from two lines. */
   lineGlobal() {
-    const module = this.#line()
-    const name = this.#line()
+    const module = this.line()
+    const name = this.line()
     if (this.error === undefined) this.#name(module, name)
   }
 
@@ -246,36 +203,20 @@ export class PickleMachine<Name extends string> {
   }
 
   float(): void {
-    if (this.take(8).length > 0) this.push({ type: "float", value: this.#view.getFloat64(this.#at - 8) })
+    this.push({ type: "float", value: this.double() })
   }
 
   /** The version, which stands first. */
   protocol() {
-    const isFirst = this.#at === 1
+    const isFirst = this.at === 1
     const version = this.number(1)
     if (isFirst && this.#rules.protocols.includes(version)) return
     this.fail("Malformed", `The pickle is not of protocol ${this.#rules.protocols.join(" or ")}.`)
   }
 
-  /** A length that must be there, and changes nothing. */
-  frame(): void {
-    if (this.take(8).length === 0) return
-    const length = this.#view.getBigUint64(this.#at - 8, true)
-    if (length > BigInt(this.#bytes.length - this.#at)) this.fail("Malformed", "A frame is longer than the pickle.")
-  }
-
-  /** The byte of the next operation. */
-  operation(): number {
-    return this.number(1)
-  }
-
-  forbidOperation(op: number): void {
-    this.fail("Forbidden", `Operation 0x${op.toString(16).padStart(2, "0")} at byte ${this.#at - 1} is not allowed.`)
-  }
-
   /** Nothing but a pickle begins like this. */
   begin(): void {
-    if (this.#bytes[0] === 0x80) return
+    if (this.first === 0x80) return
     this.fail("Malformed", `The bytes are not a pickle of protocol ${this.#rules.protocols.join(" or ")}.`)
   }
 
@@ -285,7 +226,7 @@ export class PickleMachine<Name extends string> {
     if (this.#stack.length > 0 || this.#marks.length > 0) {
       this.fail("Malformed", "The pickle leaves more than one value.")
     }
-    if (this.#at < this.#bytes.length) this.fail("Malformed", "Bytes follow the pickle.")
+    if (this.left > 0) this.fail("Malformed", "Bytes follow the pickle.")
     return value
   }
 }
