@@ -25,6 +25,7 @@ import type { ModelConfig } from "../ModelFamilies.ts"
 import { distributedMetadataName, openDistributed } from "../torch/DistributedCheckpoint.ts"
 import { isTorchFile, openTorchFiles } from "../torch/TorchCheckpoint.ts"
 import { asPublished, parseMistralParams } from "./Mistral.ts"
+import { isShardedState, openShardedState } from "./ShardedState.ts"
 
 /** What a user says about reading a model. */
 export interface InputOptions extends IndexOptions {
@@ -134,6 +135,7 @@ const openFolder = (folder: string, options: InputOptions): Effect.Effect<OpenIn
     if (names.includes(consolidatedName) || names.includes(consolidatedIndexName)) {
       return yield* openConsolidated(folder, names, options)
     }
+    if (names.some(isShardedState)) return { checkpoint: yield* openShardedState(folder) }
     if (names.some((name) => name.endsWith(".safetensors")))
       return { checkpoint: yield* openCheckpoint(folder, options) }
     const index = names.find((name) => name.endsWith(torchIndexSuffix))
