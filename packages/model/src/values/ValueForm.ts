@@ -61,9 +61,9 @@ export interface Weight {
   readonly parts: ReadonlyArray<string>
 }
 
-const scaleSuffixes = ["_scale_inv", "_scale"] as const
 /** What stands beside quantized weights and is no part of their values. */
 const activationSuffixes = ["input_scale", "input_global_scale", "output_scale", "activation_scale"]
+const knownBeside = new Set([...activationSuffixes, "k_scale", "v_scale", "q_scale"])
 /** Tensors of a module that make numbers beside them codes of a kind that is not read. */
 const codedSuffixes = [
   "qweight",
@@ -76,6 +76,11 @@ const codedSuffixes = [
   "SCB"
 ]
 
+/** Types that codes are stored in; tensors of others stand for themselves. */
+const codedTypes: ReadonlySet<DType> = new Set<DType>([
+  ...(["float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"] as const),
+  ...(["int8", "uint8", "int16", "uint16", "int32", "uint32"] as const)
+])
 const codeTypes: ReadonlySet<DType> = new Set<DType>(["float8_e4m3fn", "float8_e5m2", "int8"])
 const usualBlocks = [128, 32, 64, 16, 256, 512, 8] as const
 
@@ -119,153 +124,156 @@ const gridText = ({ per, shape }: ScaleGrid, weight: Shape): string => {
   return rows === 1 ? `group ${sizes[1]}` : `block ${sizes.join("x")}`
 }
 
+const tableMark = /\.weight\.(absmax|quant_map|nested_absmax|nested_quant_map|quant_state\.)/
+
+/** The module that a tensor belongs to; tables of bitsandbytes stand one level below the weight that they belong to. */
+const moduleOf = (name: string): string => {
+  const table = name.includes(".weight.") ? tableMark.exec(name) : null
+  return name.slice(0, Math.max(0, table === null ? name.lastIndexOf(".") : table.index))
+}
+
+/** A tensor that may be codes, among the others of its module. */
+interface Candidate {
+  readonly data: ModelTensor
+  /** Its name behind the module's, and that of the module. */
+  readonly own: string
+  readonly module: string
+  /** By what stands behind the module's name. */
+  readonly beside: ReadonlyMap<string, ModelTensor>
+  readonly hint: QuantizationHint
+}
+
+/** A weight that a candidate is the data of; undefined where it is none of this kind. */
+type Find = (candidate: Candidate) => Weight | undefined
+
+const scaledBy = (scale: ModelTensor | undefined, grid: ScaleGrid | undefined): Scaled | undefined =>
+  scale === undefined || grid === undefined ? undefined : { name: scale.name, dtype: scale.dtype, grid }
+
+const unreadable = (name: string, shape: Shape, why: string, parts: ReadonlyArray<string>): Weight => ({
+  name,
+  shape,
+  text: why,
+  form: { kind: "unreadable", why },
+  parts
+})
+
+const nameIn = (module: string, suffix: string): string => (module === "" ? suffix : `${module}.${suffix}`)
+
+const namesOf = (beside: Candidate["beside"], suffixes: ReadonlyArray<string>): ReadonlyArray<string> =>
+  suffixes.flatMap((suffix) => beside.get(suffix)?.name ?? [])
+
+const typed = ({ dtype, shape }: ModelTensor): string => `${dtype}${formatShape(shape)}`
+
+/** gpt-oss: NAME_blocks and NAME_scales. */
+const findBlocks: Find = ({ beside, data, module, own }) => {
+  if (!own.endsWith("_blocks") || data.dtype !== "uint8") return undefined
+  const base = own.slice(0, -"_blocks".length)
+  const scales = beside.get(`${base}_scales`)
+  if (scales === undefined) return undefined
+  const [name, parts] = [nameIn(module, base), [data.name, scales.name]]
+  const [experts, rows, groups, bytes] = data.shape
+  const fits = data.shape.length === 4 && bytes === 16 && scales.dtype === "uint8"
+  if (!fits || scales.shape.join() !== data.shape.slice(0, 3).join()) {
+    return unreadable(name, data.shape, `blocks of ${formatShape(data.shape)} with scales of ${typed(scales)}`, parts)
+  }
+  const form = { kind: "mxfp4 blocks", data: data.name, scales: scales.name } as const
+  return { name, shape: [experts!, groups! * 32, rows!], text: "mxfp4 blocks of 32", form, parts }
+}
+
+/** Two numbers to a byte, with scales of groups along the last dimension. */
+const findHalves: Find = ({ beside, data, hint, module, own }) => {
+  const scale = beside.get("weight_scale")
+  const isHere = own === "weight_packed" || (own === "weight" && scale !== undefined)
+  if (!isHere || data.dtype !== "uint8" || data.shape.length === 0) return undefined
+  const name = nameIn(module, "weight")
+  const shape = data.shape.map((length, dim) => (dim === data.shape.length - 1 ? length * 2 : length))
+  const global = beside.get("weight_scale_2") ?? beside.get("weight_global_scale")
+  const others = namesOf(beside, ["weight_scale", "weight_scale_2", "weight_global_scale", "weight_shape"])
+  const parts = [data.name, ...others, ...namesOf(beside, activationSuffixes)]
+  const scaled = scaledBy(scale, scale && groupGrid(shape, scale.shape))
+  const over = scaledBy(global, global && gridOf(shape, global.shape, hint.block))
+  const group = scaled?.grid.per.at(-1)
+  if (scaled?.dtype === "float8_e4m3fn" && over !== undefined && group === 16) {
+    const divides = over.name.endsWith("weight_global_scale")
+    const form = { kind: "nvfp4", data: data.name, scale: scaled, global: over, divides } as const
+    return { name, shape, text: "nvfp4 group 16", form, parts }
+  }
+  if ((scaled?.dtype === "uint8" || scaled?.dtype === "float8_e8m0fnu") && group === 32) {
+    return { name, shape, text: "mxfp4 group 32", form: { kind: "mxfp4", data: data.name, scale: scaled }, parts }
+  }
+  return unreadable(name, shape, `${typed(data)} with scales that are not those of nvfp4 or mxfp4`, parts)
+}
+
+/** Packed words, and codes with tables or zero points. */
+const findWords: Find = ({ beside, data, hint, module, own }) => {
+  const isPacked = own === "qweight" || own === "weight_packed"
+  if (!isPacked && (own !== "weight" || !codedSuffixes.some((suffix) => beside.has(suffix)))) return undefined
+  const parts = [...beside].flatMap(([suffix, { name }]) => (suffix === "bias" || name === data.name ? [] : [name]))
+  const why = `${isPacked ? "packed integers" : "codes with a table or zero points"} (${hint.method ?? "no quant_method"})`
+  return unreadable(nameIn(module, "weight"), data.shape, why, [data.name, ...parts])
+}
+
+/** Numbers of a byte with scales under the names that are known, or under others. */
+const findScaled: Find = ({ beside, data, hint, module, own }) => {
+  const { dtype, name, shape } = data
+  if (!codeTypes.has(dtype) || shape.length < 2) return undefined
+  const scale =
+    beside.get(`${own}_scale_inv`) ?? beside.get(`${own}_scale`) ?? (own === "weight" ? beside.get("scale") : undefined)
+  if (scale === undefined) {
+    // Scales under names that are not known make numbers codes all the same.
+    const others = module === "" ? [] : [...beside.keys()]
+    const unknown = others.filter((suffix) => /scale|absmax|zero|quant/.test(suffix) && !knownBeside.has(suffix))
+    const names = namesOf(beside, unknown)
+    return names.length === 0
+      ? undefined
+      : unreadable(name, shape, `${typed(data)} beside ${names[0]}`, [name, ...names])
+  }
+  const parts = [name, scale.name, ...namesOf(beside, activationSuffixes)]
+  const scaled = scaledBy(scale, gridOf(shape, scale.shape, hint.block))
+  const isPower = scale.dtype === "uint8"
+  if (scaled === undefined || !(isPower || hasValues(scale.dtype))) {
+    return unreadable(name, shape, `${typed(data)} with scales of ${typed(scale)}`, parts)
+  }
+  const { per } = scaled.grid
+  const isMx = (isPower || scale.dtype === "float8_e8m0fnu") && per.at(-1) === 32 && per.at(-2) === 1
+  const text = isMx ? "mxfp8" : `${dtype} ${gridText(scaled.grid, shape)}`
+  return { name, shape, text, form: { kind: "scaled", data: name, dtype, scale: scaled, isPower }, parts }
+}
+
+const finders: ReadonlyArray<Find> = [findBlocks, findHalves, findWords, findScaled]
+
 /** Finds the weights of a model. `hint` is what its configuration says. */
 export const findWeights = (
   tensors: ReadonlyArray<ModelTensor>,
   hint: QuantizationHint = {}
 ): ReadonlyArray<Weight> => {
-  const stored = new Map(tensors.map((tensor) => [tensor.name, tensor]))
-  const taken = new Map<string, string>()
-  const weights: Array<Weight> = []
-  const scaledBy = (
-    data: ModelTensor,
-    shape: Shape,
-    scale: ModelTensor | undefined,
-    find: typeof gridOf = gridOf
-  ): Scaled | undefined => {
-    const grid = scale === undefined ? undefined : find(shape, scale.shape, hint.block)
-    return grid === undefined || scale === undefined || scale === data
-      ? undefined
-      : { name: scale.name, dtype: scale.dtype, grid }
+  const modules = new Map<string, Map<string, ModelTensor>>()
+  for (const tensor of tensors) {
+    const module = moduleOf(tensor.name)
+    const own = module === "" ? tensor.name : tensor.name.slice(module.length + 1)
+    const beside = modules.get(module)
+    if (beside === undefined) modules.set(module, new Map([[own, tensor]]))
+    else beside.set(own, tensor)
   }
-  const add = (name: string, shape: Shape, text: string, form: ValueForm, parts: ReadonlyArray<string>): void => {
-    for (const part of parts) taken.set(part, name)
-    weights.push({ name, shape, text, form, parts })
-  }
-  const unreadable = (name: string, shape: Shape, why: string, parts: ReadonlyArray<string>): void =>
-    add(name, shape, why, { kind: "unreadable", why }, parts)
-  const has = (name: string): ReadonlyArray<string> => (stored.has(name) ? [name] : [])
-
-  for (const data of tensors) {
-    const { dtype, name, shape } = data
-    const module = name.replace(/\.?[^.]*$/, "")
-    const beside = (suffix: string): string => (module === "" ? suffix : `${module}.${suffix}`)
-    const companions = activationSuffixes.flatMap((suffix) => has(beside(suffix)))
-
-    // gpt-oss: NAME_blocks and NAME_scales.
-    if (name.endsWith("_blocks") && dtype === "uint8" && stored.has(name.replace(/_blocks$/, "_scales"))) {
-      const base = name.replace(/_blocks$/, "")
-      const scales = stored.get(`${base}_scales`)!
-      const [experts, rows, groups, bytes] = shape
-      const fits =
-        shape.length === 4 &&
-        bytes === 16 &&
-        scales.dtype === "uint8" &&
-        scales.shape.join() === shape.slice(0, 3).join()
-      const parts = [name, scales.name]
-      if (fits)
-        add(
-          base,
-          [experts!, groups! * 32, rows!],
-          "mxfp4 blocks of 32",
-          { kind: "mxfp4 blocks", data: name, scales: scales.name },
-          parts
-        )
-      else unreadable(base, shape, `blocks of ${formatShape(shape)} with scales of ${formatShape(scales.shape)}`, parts)
-      continue
-    }
-
-    // Two numbers to a byte, with scales of groups along the last dimension.
-    const isPacked = name === beside("weight_packed")
-    const isHalved = name === beside("weight") && dtype === "uint8" && stored.has(beside("weight_scale"))
-    if ((isPacked || isHalved) && dtype === "uint8" && shape.length > 0) {
-      const base = beside("weight")
-      const whole = shape.map((length, dim) => (dim === shape.length - 1 ? length * 2 : length))
-      const scale = stored.get(beside("weight_scale"))
-      const global = stored.get(beside("weight_scale_2")) ?? stored.get(beside("weight_global_scale"))
-      const parts = [
-        name,
-        ...has(beside("weight_scale")),
-        ...(global === undefined ? [] : [global.name]),
-        ...has(beside("weight_shape")),
-        ...companions
-      ]
-      const scaled = scaledBy(data, whole, scale, groupGrid)
-      const group = scaled?.grid.per.at(-1)
-      const over = global === undefined ? undefined : scaledBy(data, whole, global)
-      if (scale?.dtype === "float8_e4m3fn" && scaled !== undefined && over !== undefined && group === 16) {
-        const divides = global!.name.endsWith("weight_global_scale")
-        add(base, whole, "nvfp4 group 16", { kind: "nvfp4", data: name, scale: scaled, global: over, divides }, parts)
-      } else if (
-        (scale?.dtype === "uint8" || scale?.dtype === "float8_e8m0fnu") &&
-        scaled !== undefined &&
-        group === 32
-      ) {
-        add(base, whole, "mxfp4 group 32", { kind: "mxfp4", data: name, scale: scaled }, parts)
-      } else
-        unreadable(base, whole, `${dtype}${formatShape(shape)} with scales that are not those of nvfp4 or mxfp4`, parts)
-      continue
-    }
-
-    const coded = codedSuffixes.filter((suffix) => stored.has(beside(suffix)) && beside(suffix) !== name)
-    const isCoded =
-      name === beside("qweight") || (isPacked && dtype !== "uint8") || (name === beside("weight") && coded.length > 0)
-    if (isCoded) {
-      const own = [...stored.keys()].filter(
-        (other) =>
-          other.startsWith(`${module}.`) &&
-          other !== beside("bias") &&
-          other.slice(module.length + 1).split(".").length <= 3
-      )
-      const kind = name.endsWith("qweight") || isPacked ? "packed integers" : "codes with a table or zero points"
-      unreadable(
-        beside("weight"),
-        shape,
-        `${kind} (${hint.method ?? "no quant_method"})`,
-        own.filter((other) => !taken.has(other))
-      )
-      continue
-    }
-
-    if (!codeTypes.has(dtype) || shape.length < 2) continue
-    const scaleName = [
-      ...scaleSuffixes.map((suffix) => `${name}${suffix}`),
-      ...(name === beside("weight") ? [beside("scale")] : [])
-    ].find((one) => stored.has(one))
-    if (scaleName === undefined) continue
-    const scale = stored.get(scaleName)!
-    const scaled = scaledBy(data, shape, scale)
-    const parts = [name, scaleName, ...companions]
-    const isPower = scale.dtype === "uint8"
-    if (scaled === undefined || !(isPower || hasValues(scale.dtype))) {
-      unreadable(
-        name,
-        shape,
-        `${dtype}${formatShape(shape)} with scales of ${scale.dtype}${formatShape(scale.shape)}`,
-        parts
-      )
-    } else {
-      const isMx =
-        (isPower || scale.dtype === "float8_e8m0fnu") && scaled.grid.per.at(-1) === 32 && scaled.grid.per.at(-2) === 1
-      const text = isMx ? "mxfp8" : `${dtype} ${gridText(scaled.grid, shape)}`
-      add(name, shape, text, { kind: "scaled", data: name, dtype, scale: scaled, isPower }, parts)
+  const weights = new Map<string, Weight>()
+  const taken = new Set<string>()
+  for (const [module, beside] of modules) {
+    for (const [own, data] of beside) {
+      if (!codedTypes.has(data.dtype) || taken.has(data.name)) continue
+      const candidate = { data, own, module, beside, hint }
+      let found: Weight | undefined
+      for (const find of finders) found ??= find(candidate)
+      if (found === undefined) continue
+      const parts = found.parts.filter((part) => !taken.has(part))
+      for (const part of parts) taken.add(part)
+      weights.set(data.name, { ...found, parts })
     }
   }
-
-  const plain = tensors.flatMap(
-    ({ dtype, name, shape }): ReadonlyArray<Weight> =>
-      taken.has(name)
-        ? []
-        : [
-            {
-              name,
-              shape,
-              text: dtype,
-              form: hasValues(dtype) ? { kind: "plain", data: name, dtype } : { kind: "opaque", why: dtype },
-              parts: [name]
-            }
-          ]
-  )
-  const order = new Map(tensors.map(({ name }, at) => [name, at]))
-  return [...weights, ...plain].sort((a, b) => order.get(a.parts[0]!)! - order.get(b.parts[0]!)!)
+  return tensors.flatMap(({ dtype, name, shape }): ReadonlyArray<Weight> => {
+    const found = weights.get(name)
+    if (found !== undefined) return [found]
+    if (taken.has(name)) return []
+    const form: ValueForm = hasValues(dtype) ? { kind: "plain", data: name, dtype } : { kind: "opaque", why: dtype }
+    return [{ name, shape, text: dtype, form, parts: [name] }]
+  })
 }

@@ -64,7 +64,7 @@ export const applyScales = (
   region: Region,
   grid: ScaleGrid,
   scales: Float32Array,
-  product: (value: number, scale: number) => number = (value, scale) => value * scale
+  product?: (value: number, scale: number) => number
 ): void => {
   const scaleRegion = scalesFor(grid, region)
   const last = region.length - 1
@@ -73,9 +73,12 @@ export const applyScales = (
   const isWhole = per === Number.POSITIVE_INFINITY
   const [first, firstScale] = last < 0 || isWhole ? [0, 0] : [region[last]![0], scaleRegion[last]![0]]
   eachRow(region, grid, scaleRegion, (start, scaleStart) => {
-    for (let at = 0; at < rowLength; at++) {
-      const place = isWhole ? scaleStart : scaleStart + Math.floor((at + first) / per) - firstScale
-      values[start + at] = product(values[start + at]!, scales[place]!)
+    // All that share a scale, one stretch after the other.
+    for (let at = 0, group = 0; at < rowLength; group++) {
+      const end = isWhole ? rowLength : Math.min(rowLength, (firstScale + group + 1) * per - first)
+      const scale = scales[scaleStart + group]!
+      if (product === undefined) for (; at < end; at++) values[start + at]! *= scale
+      else for (; at < end; at++) values[start + at] = product(values[start + at]!, scale)
     }
   })
 }

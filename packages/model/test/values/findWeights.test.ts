@@ -30,7 +30,9 @@ describe("the weights of a model", () => {
         "e.weight_scale": ["float8_e8m0fnu", 8, 3],
         experts: ["float8_e4m3fn", 4, 256, 128],
         experts_scale_inv: ["float32", 4, 2, 1],
-        "norm.weight": ["bfloat16", 8]
+        "norm.weight": ["bfloat16", 8],
+        "plain.weight": ["float8_e5m2", 8, 8],
+        "plain.k_scale": ["float32"]
       }),
       [
         ["a.weight", "384x256", "float8_e4m3fn block 128x128"],
@@ -39,7 +41,9 @@ describe("the weights of a model", () => {
         ["d.weight", "8x4", "int8 per channel"],
         ["e.weight", "8x96", "mxfp8"],
         ["experts", "4x256x128", "float8_e4m3fn block 128x128"],
-        ["norm.weight", "8", "bfloat16"]
+        ["norm.weight", "8", "bfloat16"],
+        ["plain.weight", "8x8", "float8_e5m2"],
+        ["plain.k_scale", "", "float32"]
       ]
     )
   })
@@ -81,13 +85,16 @@ describe("the weights of a model", () => {
         "c.weight": ["uint8", 2048, 1],
         "c.weight.absmax": ["uint8", 64],
         "c.weight.quant_map": ["float32", 16],
+        "c.weight.quant_state.bitsandbytes__nf4": ["uint8", 90],
         "d.weight": ["int8", 8, 8],
         "d.weight_scale": ["float32", 8, 1],
         "d.weight_zero_point": ["int8", 8, 1],
         "e.weight": ["float8_e4m3fn", 100, 100],
-        "e.weight_scale_inv": ["float32", 7, 3, 2]
+        "e.weight_scale_inv": ["float32", 7, 3, 2],
+        "f.weight": ["float8_e4m3fn", 8, 8],
+        "f.qscale_weight": ["float32"]
       }).map(([name, , kind]) => [name, kind]),
-      ["a", "b", "c", "d", "e"].map((module) => [`${module}.weight`, "unreadable"])
+      ["a", "b", "c", "d", "e", "f"].map((module) => [`${module}.weight`, "unreadable"])
     )
   })
 
