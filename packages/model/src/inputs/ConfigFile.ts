@@ -9,6 +9,7 @@ import type { Model } from "../Model.ts"
 import { ModelConfig } from "../ModelFamilies.ts"
 import type { QuantizationHint } from "../values/ValueForm.ts"
 import { folderOf } from "./openInput.ts"
+import { parsePythonJson } from "./PythonJson.ts"
 
 /** Longest config.json; the largest published one has 200 KB. */
 const mostConfigBytes = 16 * 1024 * 1024
@@ -45,8 +46,7 @@ const pairOf = (value: unknown): readonly [number, number] | undefined => {
 
 /** What the text of a config.json says about quantization; nothing where it says nothing, or is no JSON. */
 export const parseQuantizationHint = (bytes: Uint8Array): QuantizationHint => {
-  const parsed = Result.try((): unknown => JSON.parse(new TextDecoder().decode(bytes)))
-  const config = Result.isSuccess(parsed) ? recordOf(parsed.success) : undefined
+  const config = recordOf(parsePythonJson(new TextDecoder().decode(bytes)))
   const stated =
     recordOf(config?.quantization_config) ??
     recordOf(recordOf(config?.text_config)?.quantization_config) ??

@@ -8,10 +8,10 @@
 import { readdir } from "node:fs/promises"
 import { join } from "node:path"
 import * as Effect from "effect/Effect"
-import * as Result from "effect/Result"
 import type { CheckpointError } from "../checkpoint/CheckpointError.ts"
 import { readSmallFile, systemCall } from "../checkpoint/FileAccess.ts"
 import { folderOf } from "../inputs/openInput.ts"
+import { formatPythonJson, parsePythonJson } from "../inputs/PythonJson.ts"
 import type { Model } from "../Model.ts"
 
 /** Largest file that is carried along; tokenizers of published models have up to 40 MB. */
@@ -90,9 +90,8 @@ const changedRecord = (config: JsonRecord, { dtype, isDequantized }: ConfigChang
 /** A config.json that says of the tensors what they are now; the same bytes where it speaks of nothing that changed. */
 export const changedConfig = (bytes: Uint8Array, changes: ConfigChanges): Uint8Array => {
   if (changes.dtype === undefined && changes.isDequantized !== true) return bytes
-  const parsed = Result.try((): unknown => JSON.parse(new TextDecoder().decode(bytes)))
-  if (Result.isFailure(parsed) || !isRecord(parsed.success)) return bytes
-  return new TextEncoder().encode(`${JSON.stringify(changedRecord(parsed.success, changes), null, 2)}\n`)
+  const config = parsePythonJson(new TextDecoder().decode(bytes))
+  return isRecord(config) ? new TextEncoder().encode(formatPythonJson(changedRecord(config, changes))) : bytes
 }
 
 /** What is carried along from beside a model; none where its tensors are made up. */

@@ -89,4 +89,15 @@ describe("a carried config.json", () => {
       architectures: ["A"]
     })
   })
+
+  it("keeps the words that Python writes for numbers that JSON does not have", () => {
+    const text =
+      '{"dtype": "float32", "time_step_limit": [0.0, Infinity], "low": -Infinity, "none": NaN, "text": "NaN"}'
+    const changed = new TextDecoder().decode(changedConfig(new TextEncoder().encode(text), { dtype: "bfloat16" }))
+    assert.include(changed, '"dtype": "bfloat16"')
+    assert.match(changed, /\[\s*0,\s*Infinity\s*\]/)
+    assert.include(changed, '"low": -Infinity,')
+    assert.include(changed, '"none": NaN,')
+    assert.include(changed, '"text": "NaN"')
+  })
 })
