@@ -41,7 +41,20 @@ const packages: Readonly<Record<string, Room>> = {
   native: { rank: 1, folders: { driver: 0 } },
   model: {
     rank: 1,
-    folders: { checkpoint: 0, structure: 1, families: 2, forms: 2, describe: 3, placement: 4, proof: 5 }
+    folders: {
+      checkpoint: 0,
+      structure: 1,
+      pickle: 1,
+      families: 2,
+      forms: 2,
+      torch: 2,
+      values: 2,
+      describe: 3,
+      inputs: 3,
+      placement: 4,
+      outputs: 4,
+      proof: 5
+    }
   },
   gpu: { rank: 2 },
   testing: { rank: 2, folders: { conformance: 0, lies: 0, transfers: 0, planning: 1 } },

@@ -27,6 +27,7 @@ import {
 } from "@tensorferry/golden/meshTransfers"
 import { checkMxfp8, RecordedMxfp8 } from "@tensorferry/golden/mxfp8"
 import { checkScheduleCase, type ScheduleCase } from "@tensorferry/golden/nvshmemSchedules"
+import { checkFp8Block, checkMxfp4, checkNvfp4, checkRecasts } from "@tensorferry/golden/quantizedValues"
 import * as ReferenceEngine from "@tensorferry/testing/ReferenceEngine"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
@@ -72,6 +73,10 @@ const onEngines =
     return Effect.runPromise(run)
   }
 
+const both =
+  (one: Judge, two: Judge): Judge =>
+  async (data) => [...(await one(data)), ...(await two(data))]
+
 const sets: Readonly<Record<string, Judge>> = {
   megatron_plans: casesBy<MegatronCase>(checkMegatronCase, byTitle),
   dtensor_layouts: casesBy<DtensorCase>(checkDtensorCase, byTags),
@@ -80,12 +85,13 @@ const sets: Readonly<Record<string, Judge>> = {
   nvshmem_schedules: casesBy<ScheduleCase>(checkScheduleCase, byTitle),
   wire_commands: async (data) => checkCommands(data as RecordedCommands),
   bus_payloads: async (data) => checkPayloads(data as RecordedPayloads),
+  recast: async (data) => checkRecasts(data),
   mxfp8: onEngines(RecordedMxfp8, checkMxfp8),
   packed_int: casesBy<RecordedPacking>(checkPacking, byTitle),
-  // Where they may be cut; their numbers are not made here yet.
-  fp8_block: casesBy<RecordedScales>(checkScales("fp8_block"), byTitle),
-  nvfp4: casesBy<RecordedScales>(checkScales("nvfp4"), byTitle),
-  mxfp4: casesBy<RecordedScales>(checkScales("mxfp4"), byTitle),
+  // Where they may be cut, and the values that they stand for.
+  fp8_block: both(casesBy<RecordedScales>(checkScales("fp8_block"), byTitle), async (data) => checkFp8Block(data)),
+  nvfp4: both(casesBy<RecordedScales>(checkScales("nvfp4"), byTitle), async (data) => checkNvfp4(data)),
+  mxfp4: both(casesBy<RecordedScales>(checkScales("mxfp4"), byTitle), async (data) => checkMxfp4(data)),
   // Which elements are on which rank.
   names_vllm: async (data) =>
     (data as { readonly families: ReadonlyArray<RecordedPlacements> }).families.flatMap(checkPlacements),

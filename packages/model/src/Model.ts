@@ -21,6 +21,10 @@ export interface Model {
   readonly sharded: { readonly layout: ParallelConfig; readonly rules: Cutting } | undefined
   /** The model's configuration where it comes with the tensors, not in a file beside them. */
   readonly config: ModelConfig | undefined
+  /** A config.json for the output, where the format has its own in other words. */
+  readonly configText?: string
+  /** Names that the model has elsewhere: its index lists them in files that are not here, and they were not asked for. */
+  readonly absent?: ReadonlyArray<string>
   /** SHA-256 that a manifest states of exactly these pieces in exactly this shape. */
   readonly digestOf: (name: string, shape: Shape, pieces: ReadonlyArray<Piece>) => string | undefined
   /** Compares every file of a sharded model with its digests, replicas too; fails with the first that was changed. */

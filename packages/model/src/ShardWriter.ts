@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * Writes what the ranks of a job hold at the end as a checkpoint in shards: each its file, read back and proved, and the manifest of all files.
+ * Writes what the ranks of a job hold at the end as a checkpoint in shards: each its file, read back and proved, and the
+ * manifest of all files. One rank that has the whole model writes the files of a published checkpoint, with their index.
  *
  * Invariant: the output folder gets its name only after every rank has written and proved its file.
  */
@@ -17,18 +18,30 @@ import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { boundedRegions } from "./BoundedRegions.ts"
 import type { Cutting } from "./Cutting.ts"
+import type { CheckpointError } from "./checkpoint/CheckpointError.ts"
+import { indexFileName } from "./checkpoint/CheckpointIndex.ts"
+import { encodeIndex, type FilePart, planFiles } from "./checkpoint/CheckpointWriter.ts"
 import { syncFolder, systemCall, writeFully } from "./checkpoint/FileAccess.ts"
 import { openSafetensors } from "./checkpoint/Safetensors.ts"
+import type { TensorDescription } from "./checkpoint/SafetensorsHeader.ts"
 import { stageFile, stageSafetensors, tensorSource } from "./checkpoint/SafetensorsWriter.ts"
 import { byteCount, digestOf, type HeldTensor, makeScratch, type ReportProgress } from "./HeldTensors.ts"
 import { encodeManifest, manifestFileName, ShardFile, type ShardTensor } from "./Manifest.ts"
 import type { Model } from "./Model.ts"
 import { modelError } from "./ModelError.ts"
+import type { Companion } from "./outputs/companions.ts"
 
 /** Where shards go and what their manifest says of them. */
 export interface ShardOutput {
   /** The folder, and the one that is written first. */
-  readonly out: { readonly folder: string; readonly temporary: string }
+  readonly out: {
+    readonly folder: string
+    readonly temporary: string
+    /** Most bytes of tensors in one file, where one rank has all of them. */
+    readonly maxFileBytes?: number
+  }
+  /** Small files that are written beside the tensors, by the first rank. */
+  readonly companions: Effect.Effect<ReadonlyArray<Companion>, CheckpointError>
   readonly config: ParallelConfig
   /** Of what is written. */
   readonly rules: Cutting
@@ -48,30 +61,53 @@ export const makeOutput = (group: ProcessGroupShape, out: ShardOutput["out"] | n
         () => Effect.ignore(Effect.tryPromise(() => rm(out.temporary, removal)))
       )
 
-const fileNameOf = (layout: ModelLayout, rank: number): string =>
-  layout.ranks.length === 1
-    ? "model.safetensors"
-    : `rank-${String(rank - layout.ranks[0]!).padStart(5, "0")}.safetensors`
+/** What others read in one go, and object stores take as one part. */
+export const usualFileBytes = 5_000_000_000
 
-/** Writes this rank's file into the temporary folder and reads it back; describes it for the manifest. */
-const writeTensors = Effect.fnUntraced(function* (
+/** A rank's files: one for each rank, or those of a published checkpoint where one rank has the whole model. */
+const filesOf = (
+  layout: ModelLayout,
+  rank: number,
+  held: ReadonlyArray<HeldTensor>,
+  maxFileBytes = usualFileBytes
+): ReadonlyArray<FilePart<HeldTensor & TensorDescription>> => {
+  const tensors = held.map((one) => ({ ...one, ...one.local, name: one.local.name }))
+  return layout.ranks.length === 1
+    ? planFiles(tensors, maxFileBytes)
+    : [{ fileName: `rank-${String(rank - layout.ranks[0]!).padStart(5, "0")}.safetensors`, tensors }]
+}
+
+/** Readers of published checkpoints ask what wrote a file, and know this answer. */
+const fileMetadata = ({ metadata }: Model): ReadonlyMap<string, string> =>
+  metadata.has("format") ? metadata : new Map([...metadata, ["format", "pt"]])
+
+const writeSmallFile = (folder: string, name: string, bytes: Uint8Array) => {
+  const file = path.join(folder, name)
+  return Effect.scoped(
+    Effect.flatMap(
+      stageFile(file, bytes.length, (handle) => writeFully(file, handle, bytes, 0)),
+      (staged) => staged.commit
+    )
+  )
+}
+
+/** Writes one of this rank's files into the temporary folder and reads it back; describes it for the manifest. */
+const writeFile = Effect.fnUntraced(function* (
   folder: string,
+  name: string,
   layout: ModelLayout,
   model: Model,
   group: ProcessGroupShape,
   held: ReadonlyArray<HeldTensor>,
-  verified: ReadonlyMap<string, string>,
-  progress: ReportProgress
+  verified: ReadonlyMap<string, string>
 ) {
-  const name = fileNameOf(layout, group.rank)
   const file = path.join(folder, name)
   const sources = yield* Effect.forEach(held, ({ local, tensor }) =>
     Effect.fromResult(tensorSource(local.name, tensor))
   )
-  const total = byteCount(held)
-  yield* progress("write", 0, total)
+  const metadata = layout.ranks.length === 1 ? fileMetadata(model) : model.metadata
   yield* group.keepAlive(
-    Effect.scoped(Effect.flatMap(stageSafetensors(file, sources, model.metadata), (staged) => staged.commit))
+    Effect.scoped(Effect.flatMap(stageSafetensors(file, sources, metadata), (staged) => staged.commit))
   )
   const written = yield* openSafetensors(file)
   const scratch = makeScratch()
@@ -97,23 +133,46 @@ const writeTensors = Effect.fnUntraced(function* (
     }
     tensors.push({ name: local.name, shape: local.shape, pieces: local.pieces, digest })
   }
-  yield* progress("write", total, total)
   return { file: name, rank: group.rank - layout.ranks[0]!, tensors } satisfies ShardFile
 })
 
-const shardPayloads = jsonPayloads(Schema.NullOr(ShardFile))
-
-/** Rank 0 writes the manifest and gives the folder its name, after all files are in it. */
-const publish = Effect.fnUntraced(function* (
-  { out, config, rules }: ShardOutput,
+/** Writes this rank's files, and where there are several the index of them. */
+const writeTensors = Effect.fnUntraced(function* (
+  { maxFileBytes, temporary }: ShardOutput["out"],
   layout: ModelLayout,
   model: Model,
   group: ProcessGroupShape,
-  shard: ShardFile | null
+  held: ReadonlyArray<HeldTensor>,
+  verified: ReadonlyMap<string, string>,
+  progress: ReportProgress
+) {
+  const total = byteCount(held)
+  let done = 0
+  yield* progress("write", 0, total)
+  const parts = filesOf(layout, group.rank, held, maxFileBytes)
+  const written: Array<ShardFile> = []
+  for (const { fileName, tensors } of parts) {
+    written.push(yield* writeFile(temporary, fileName, layout, model, group, tensors, verified))
+    done += byteCount(tensors)
+    yield* progress("write", done, total)
+  }
+  if (parts.length > 1) yield* writeSmallFile(temporary, indexFileName, encodeIndex(parts))
+  return written
+})
+
+const shardPayloads = jsonPayloads(Schema.Array(ShardFile))
+
+/** Rank 0 writes the manifest and gives the folder its name, after all files are in it. */
+const publish = Effect.fnUntraced(function* (
+  { companions, config, out, rules }: ShardOutput,
+  layout: ModelLayout,
+  model: Model,
+  group: ProcessGroupShape,
+  own: ReadonlyArray<ShardFile>
 ) {
   // Only rank 0 reads what all have written.
   const payloads = group.rank === 0 ? shardPayloads : { ...shardPayloads, decodeAll: () => Result.succeed([]) }
-  const written = yield* exchangePayloads(group, "written shards", payloads, shard).pipe(
+  const written = yield* exchangePayloads(group, "written shards", payloads, own).pipe(
     Effect.catchTag("UnreadableAnswer", ({ rank }) =>
       Effect.fail(
         modelError("InvalidManifest", {
@@ -127,7 +186,7 @@ const publish = Effect.fnUntraced(function* (
     )
   )
   if (group.rank === 0) {
-    const shards = written.filter((one) => one !== null)
+    const shards = written.flat()
     const manifest = yield* encodeManifest({
       format: "tensorferry.checkpoint",
       version: 2,
@@ -137,14 +196,8 @@ const publish = Effect.fnUntraced(function* (
       tensors: layout.tensors.map(({ name, dtype, shape }) => ({ name, dtype, shape })),
       shards
     })
-    const bytes = new TextEncoder().encode(`${manifest}\n`)
-    const file = path.join(out.temporary, manifestFileName)
-    yield* Effect.scoped(
-      Effect.flatMap(
-        stageFile(file, bytes.length, (handle) => writeFully(file, handle, bytes, 0)),
-        (staged) => staged.commit
-      )
-    )
+    for (const { bytes, name } of yield* companions) yield* writeSmallFile(out.temporary, name, bytes)
+    yield* writeSmallFile(out.temporary, manifestFileName, new TextEncoder().encode(`${manifest}\n`))
     yield* systemCall("WriteFailed", out.folder, "give the output folder its name", () =>
       rename(out.temporary, out.folder)
     )
@@ -153,7 +206,7 @@ const publish = Effect.fnUntraced(function* (
   yield* group.barrier("output published")
 })
 
-/** Writes this rank's file and, with the other ranks, gives the folder its name. */
+/** Writes this rank's files and, with the other ranks, gives the folder its name. */
 export const writeShards = Effect.fnUntraced(function* (
   output: ShardOutput,
   layout: ModelLayout,
@@ -165,9 +218,9 @@ export const writeShards = Effect.fnUntraced(function* (
   const group = yield* ProcessGroup
   const written = held.filter(({ local }) => local.isPrimary && local.storedAs === local.name)
   // The first rank writes even an empty model.
-  const shard =
+  const own =
     written.length > 0 || group.rank === layout.ranks[0]
-      ? yield* writeTensors(output.out.temporary, layout, model, group, written, verified, progress)
-      : null
-  yield* inSpan(publish(output, layout, model, group, shard), "job.commit")
+      ? yield* writeTensors(output.out, layout, model, group, written, verified, progress)
+      : []
+  yield* inSpan(publish(output, layout, model, group, own), "job.commit")
 })

@@ -7,7 +7,7 @@ import * as path from "node:path"
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
 import type { CheckpointError } from "./checkpoint/CheckpointError.ts"
-import { openCheckpoint } from "./checkpoint/CheckpointIndex.ts"
+import { type InputOptions, openInput } from "./inputs/openInput.ts"
 import { manifestFileName, readManifest } from "./Manifest.ts"
 import type { Model } from "./Model.ts"
 import type { ModelError } from "./ModelError.ts"
@@ -29,20 +29,26 @@ const exists = (file: string): Effect.Effect<boolean> =>
     () => false
   )
 
-/** Opens a file, a folder of a plain checkpoint, a folder with a manifest, or `synthetic:SHAPES`; closed by the scope. */
+/**
+ * Opens a file or folder in any format that `openInput` reads, a folder with a manifest, or `synthetic:SHAPES`; closed by
+ * the scope.
+ */
 export const openModel = Effect.fn("openModel")(function* (
-  target: string
+  target: string,
+  options: InputOptions = {}
 ): Effect.fn.Return<Model, CheckpointError | ModelError, Scope.Scope> {
   if (target.startsWith(syntheticPrefix)) return yield* openSynthetic(target)
   const manifestFile = path.join(target, manifestFileName)
   if (yield* exists(manifestFile)) return yield* openSharded(target, yield* readManifest(manifestFile))
-  const checkpoint = yield* openCheckpoint(target)
+  const { checkpoint, config, configText } = yield* openInput(target, options)
   return {
     path: target,
     tensors: [...checkpoint.tensors].map(([name, { dtype, shape }]) => ({ name, dtype, shape })),
     metadata: checkpoint.metadata,
     sharded: undefined,
-    config: undefined,
+    config,
+    ...(configText === undefined ? {} : { configText }),
+    ...(checkpoint.absent === undefined ? {} : { absent: checkpoint.absent }),
     digestOf: () => undefined,
     checkFiles: Effect.void,
     files: checkpoint.files,

@@ -4,7 +4,12 @@
 import { describeFuzz } from "@tensorferry/testing/vitest"
 import { targets } from "./fixtures/fuzzTargets.ts"
 
-describeFuzz(new URL("./fixtures/fuzzTargets.ts", import.meta.url), Object.keys(targets), {
-  seconds: 5,
-  megabytes: 400
-})
+const script = new URL("./fixtures/fuzzTargets.ts", import.meta.url)
+const longer = ["distributed metadata", "config.json"]
+
+describeFuzz(
+  script,
+  Object.keys(targets).filter((target) => !longer.includes(target)),
+  { seconds: 5, megabytes: 400 }
+)
+describeFuzz(script, longer, { seconds: 60, megabytes: 400 })

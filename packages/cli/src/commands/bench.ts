@@ -14,20 +14,13 @@ import { backendOptions, readBackendOptions } from "../backends/optionsFlag.ts"
 import { type BenchCase, runBench } from "../backends/runBench.ts"
 import { backendRegistry } from "../job/backends.ts"
 import { withFailures } from "../output/CliFailure.ts"
+import { parseByteSize } from "../text/byteSize.ts"
 import { formatBytes, table } from "../text/Table.ts"
 import { print } from "../text/terminal.ts"
 import { backend, backendPackages, json } from "./shared.ts"
 
-const units: { readonly [unit: string]: number } = { "": 1, b: 1, kib: 2 ** 10, mib: 2 ** 20, gib: 2 ** 30 }
 const mostBytes = 2 ** 36
 const defaultLengths = [8, 4096, 2 ** 20, 64 * 2 ** 20]
-
-/** `4096`, `64KiB`; undefined for anything else. */
-const parseBytes = (text: string): number | undefined => {
-  const match = /^(\d{1,12}) ?(|b|kib|mib|gib)$/i.exec(text.trim())
-  const value = match === null ? 0 : Number(match[1]) * units[match[2]!.toLowerCase()]!
-  return value >= 1 && value <= mostBytes ? value : undefined
-}
 
 const flags = {
   backend,
@@ -38,7 +31,7 @@ const flags = {
   ),
   bytes: Flag.mapEffect(Flag.between(Flag.String("bytes"), 0, 32), (texts) =>
     Effect.forEach(texts, (text) => {
-      const value = parseBytes(text)
+      const value = parseByteSize(text, mostBytes)
       return value === undefined
         ? Effect.fail(
             new CliError.InvalidValue({

@@ -13,12 +13,13 @@ import { readConfig } from "../model/Rules.ts"
 import { withFailures } from "../output/CliFailure.ts"
 import { describeStructure, structureDocument } from "../output/StructureText.ts"
 import { print } from "../text/terminal.ts"
-import { checkpoint, json } from "./shared.ts"
+import { checkpoint, inputConfig, inputOptions, json, noteAbsent } from "./shared.ts"
 
 export const describe = Command.make(
   "describe",
   {
     checkpoint,
+    ...inputConfig,
     preset: Flag.Literals("preset", modelTypes).pipe(
       Flag.withDescription("Model family by which the tensors are read; by default that of config.json"),
       Flag.optional
@@ -30,7 +31,8 @@ export const describe = Command.make(
       flags.json,
       Effect.scoped(
         Effect.gen(function* () {
-          const model = yield* openModel(resolveModel(flags.checkpoint))
+          const model = yield* openModel(resolveModel(flags.checkpoint), inputOptions(flags))
+          yield* noteAbsent(model)
           const read = yield* readConfig(model)
           const config = read === undefined ? model.sharded?.rules.family?.config : yield* Effect.fromResult(read)
           const own = config?.model_type as string | undefined

@@ -23,7 +23,17 @@ import { describeEstimate } from "../output/PlanText.ts"
 import { checkTarget } from "../report/runFiles.ts"
 import { print } from "../text/terminal.ts"
 import { chooseMeshes, type MeshFlags, meshConfig, meshTensorConfig, statedFlags, usage } from "./meshFlags.ts"
-import { checkpoint, chooseLayouts, json, type LayoutFlags, layoutConfig } from "./shared.ts"
+import {
+  checkpoint,
+  chooseLayouts,
+  type InputFlags,
+  inputConfig,
+  inputOptions,
+  json,
+  type LayoutFlags,
+  layoutConfig,
+  noteAbsent
+} from "./shared.ts"
 
 const check = Command.make(
   "check",
@@ -67,7 +77,7 @@ const printOutput = ({ head, facts, estimate, text, explanation }: Output, asJso
       : `${head}\n\n${explanation === undefined ? text : describeExplanation(explanation)}`
   )
 
-interface PlanFlags extends LayoutFlags, MeshFlags {
+interface PlanFlags extends LayoutFlags, MeshFlags, InputFlags {
   readonly checkpoint: Option.Option<string>
   readonly shape: Option.Option<ReadonlyArray<number>>
   readonly dtype: Option.Option<DType>
@@ -96,7 +106,8 @@ const explainedPlan = <P extends { readonly rank: number }>(
 
 /** A checkpoint between parallel layouts. */
 const planCheckpoint = Effect.fnUntraced(function* (target: string, flags: PlanFlags) {
-  const model = yield* openModel(resolveModel(target))
+  const model = yield* openModel(resolveModel(target), inputOptions(flags))
+  yield* noteAbsent(model)
   const choice = yield* chooseLayouts(model, flags)
   const layouts = yield* Effect.fromResult(jobLayouts(model.tensors, choice))
   const plans = Array.from({ length: layouts.size }, (_, rank) => layouts.planFor(rank))
@@ -171,6 +182,7 @@ export const plan = Command.make(
   "plan",
   {
     checkpoint: checkpoint.pipe(Argument.optional),
+    ...inputConfig,
     ...layoutConfig,
     ...meshConfig,
     ...meshTensorConfig,

@@ -7,39 +7,49 @@ import * as path from "node:path"
 import { pathToFileURL } from "node:url"
 import { chooseCopyBackend } from "@tensorferry/core/backend/BackendLayer"
 import { fromEnvironment, readEnvironment } from "@tensorferry/core/group/ProcessGroupEnvironment"
-import { formatParallelConfig } from "@tensorferry/core/layout/ModelLayout"
 import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
-import { scaleRules } from "@tensorferry/core/tensor/QuantizedTensor"
 import { systemCall } from "@tensorferry/model/checkpoint/FileAccess"
-import { type Conversion, castTypes, parseTransform } from "@tensorferry/model/conversion"
 import { jobLayouts, jobSize } from "@tensorferry/model/layouts"
 import { modelError } from "@tensorferry/model/ModelError"
 import { openModel, resolveModel } from "@tensorferry/model/openModel"
+import type { ConversionNote } from "@tensorferry/model/values/conversionNotes"
 import * as ConfigProvider from "effect/ConfigProvider"
+import * as CliError from "effect/cli/CliError"
 import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
 import * as Logger from "effect/Logger"
 import * as Option from "effect/Option"
-import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { agreeOnJob } from "../job/agreeOnJob.ts"
 import { backendRegistry } from "../job/backends.ts"
 import { runProcesses } from "../job/Coordinator.ts"
 import { chooseDeadline, leastSeconds, mostSeconds } from "../job/deadline.ts"
-import { type AnyJobSpec, isMeshJob, type JobSpec, type MeshJobSpec, type RankReport } from "../job/JobSpec.ts"
+import type { AnyJobSpec, JobSpec, MeshJobSpec, RankReport } from "../job/JobSpec.ts"
 import { exchangeReports } from "../job/joinedReports.ts"
 import { checkpointMeshPlans } from "../job/MeshJob.ts"
-import { formatMeshChoice } from "../job/meshPlans.ts"
 import { checkProcesses } from "../job/processLimit.ts"
 import { rankJob } from "../job/RankJob.ts"
 import { printAround, reportFailure, withFailures } from "../output/CliFailure.ts"
 import { makeProgressBar } from "../output/ProgressBar.ts"
+import { conversionOf, describeReshard, reshardFacts } from "../output/ReshardText.ts"
 import { checkTarget, type RunFiles, writeRunFiles } from "../report/runFiles.ts"
-import { formatBytes, formatRate, formatSeconds, table } from "../text/Table.ts"
-import { plainLine, print } from "../text/terminal.ts"
+import { parseByteSize } from "../text/byteSize.ts"
+import { print } from "../text/terminal.ts"
+import { type ConversionFlags, chooseConversion, conversionConfig, convertModel } from "./conversionFlags.ts"
 import { chooseMeshes, type MeshFlags, meshConfig, statedFlags, usage } from "./meshFlags.ts"
-import { backend, backendPackages, checkpoint, chooseLayouts, json, type LayoutFlags, layoutConfig } from "./shared.ts"
+import {
+  backend,
+  backendPackages,
+  checkpoint,
+  chooseLayouts,
+  inputConfig,
+  inputOptions,
+  json,
+  type LayoutFlags,
+  layoutConfig,
+  noteAbsent
+} from "./shared.ts"
 
 /** Refuses a file, a folder that holds anything, and a name where nothing can be created; an empty folder may be replaced. */
 const checkOutput = (folder: string) =>
@@ -61,121 +71,11 @@ const checkOutput = (folder: string) =>
     if (entries.length > 0) return yield* taken(`The output folder holds ${entries.length} entries.`)
   })
 
-const sum = (reports: ReadonlyArray<RankReport>, of: (report: RankReport) => number): number =>
-  reports.reduce((total, report) => total + of(report), 0)
-
-const most = (reports: ReadonlyArray<RankReport>, of: (report: RankReport) => number): number =>
-  Math.max(0, ...reports.map(of))
-
-const titleOf = (spec: AnyJobSpec, size: number): string =>
-  isMeshJob(spec)
-    ? `${formatMeshChoice(spec.mesh)}, ${size} ranks, tensor ${plainLine(spec.tensor)}`
-    : `${formatParallelConfig(spec.from)} → ${formatParallelConfig(spec.to)}, ${size} ranks (${spec.ranks})`
-
-/** How the update was cut, where it was. */
-const describeWaves = (reports: ReadonlyArray<RankReport>): ReadonlyArray<string> => {
-  const [waves, bytes] = [most(reports, (report) => report.waves), most(reports, (report) => report.bufferBytes)]
-  return bytes === 0
-    ? []
-    : [`${waves} wave${waves === 1 ? "" : "s"}, at most ${formatBytes(bytes)} of buffers on a rank`]
-}
-
-const conversionOf = (spec: AnyJobSpec): string => {
-  if (isMeshJob(spec) || spec.conversion === undefined) return ""
-  const { dtype, transform } = spec.conversion
-  const parts = [
-    ...(transform === null ? [] : [`mxfp8 by ${transform.rule}, quantized by the ${transform.side}`]),
-    ...(dtype === null ? [] : [`${transform === null ? "" : "else "}${dtype}`])
-  ]
-  return parts.join(", ")
-}
-
-const describeConversion = (spec: AnyJobSpec): string => {
-  const text = conversionOf(spec)
-  return text === "" ? "" : ` as ${text}`
-}
-
-/** How much was traced to its place by what the tensors mean. */
-const describeTrace = (reports: ReadonlyArray<RankReport>): ReadonlyArray<string> => {
-  const tensors = sum(reports, (report) => report.tensorsTraced)
-  const elements = sum(reports, (report) => report.elementsTraced)
-  return tensors === 0
-    ? []
-    : [`traced: ${elements} elements of ${tensors} shards lie where the structure of the model has them`]
-}
-
-/** What happened, for people. */
-const describe = (spec: AnyJobSpec, reports: ReadonlyArray<RankReport>): string => {
-  const [first] = reports
-  const phases = ["load", "copy", "verify", "write"].flatMap((phase) => {
-    const slowest = most(reports, (report) => report.seconds[phase] ?? 0)
-    if (slowest === 0) return []
-    const bytes =
-      phase === "load"
-        ? sum(reports, (report) => report.sourceBytes)
-        : sum(reports, (report) => report.destinationBytes)
-    return [[phase, formatSeconds(slowest), formatBytes(bytes), formatRate(bytes, slowest)]]
-  })
-  const steps = (["handshake", "prepare", "pack", "local", "transfer", "unpack", "writeback", "outcome"] as const).map(
-    (step) => [`  ${step}`, formatSeconds(most(reports, (report) => report.copy.phases[step])), "", ""]
-  )
-  const at = phases.findIndex(([phase]) => phase === "copy") + 1
-  phases.splice(at, 0, ...steps)
-  const peers = reports.flatMap((report) => [
-    ...(report.copy.localBytes === 0
-      ? []
-      : [[`${report.rank}`, `${report.rank}`, formatBytes(report.copy.localBytes), "local copy", "same rank"]]),
-    ...report.copy.peers
-      .filter((peer) => peer.bytesReceived > 0)
-      .map((peer) => [`${peer.peer}`, `${report.rank}`, formatBytes(peer.bytesReceived), peer.path, peer.reason])
-  ])
-  const verified = sum(reports, (report) => report.bytesVerified)
-  return [
-    `${titleOf(spec, reports.length)}, backend ${first?.copy.backend} (${first?.backendReason})`,
-    "",
-    table(["phase", "slowest rank", "bytes", "rate"], phases, ["left", "right", "right", "right"]),
-    "",
-    peers.length === 0
-      ? "nothing moved"
-      : table(["from", "to", "bytes", "path", "why"], peers, ["right", "right", "right"]),
-    "",
-    ...describeWaves(reports),
-    spec.verify
-      ? `verified: ${sum(reports, (report) => report.tensorsVerified)} shards, ${formatBytes(verified)}, bit-identical to ${spec.checkpoint}${describeConversion(spec)}`
-      : "not verified (--no-verify)",
-    ...describeTrace(reports),
-    ...(spec.out === null ? [] : [`written: ${spec.out.folder}`])
-  ].join("\n")
-}
-
-const asJson = (spec: AnyJobSpec, reports: ReadonlyArray<RankReport>) => ({
-  ok: true,
-  checkpoint: spec.checkpoint,
-  ...(isMeshJob(spec)
-    ? { tensor: spec.tensor, ...spec.mesh, ranks: reports.length }
-    : { from: spec.from, to: spec.to, ranks: reports.length, placement: spec.ranks }),
-  backend: reports[0]?.copy.backend,
-  out: spec.out?.folder ?? null,
-  verified: spec.verify,
-  traced: {
-    tensors: sum(reports, (report) => report.tensorsTraced),
-    elements: sum(reports, (report) => report.elementsTraced)
-  },
-  bytes: {
-    source: sum(reports, (report) => report.sourceBytes),
-    destination: sum(reports, (report) => report.destinationBytes),
-    local: sum(reports, (report) => report.copy.localBytes),
-    remote: sum(reports, (report) => report.copy.remoteBytesReceived)
-  },
-  // What was noted for a trace or a record is in there.
-  reports: reports.map(({ observed: _, trace: __, ...report }) => report)
-})
-
 /** All failures, those that name their own cause before those that only heard of it. */
 const byWeight = (reason: string): number => (reason === "PeerGone" || reason === "DeadlineExceeded" ? 1 : 0)
 
 /** Writes the files that were asked for, and reports what happened. */
-const conclude = (spec: AnyJobSpec, reports: ReadonlyArray<RankReport>, { files, isJson, begun }: Output) =>
+const conclude = (spec: AnyJobSpec, reports: ReadonlyArray<RankReport>, { files, isJson, begun, notes }: Output) =>
   Effect.gen(function* () {
     const seconds = (performance.now() - begun) / 1000
     const written = [
@@ -184,8 +84,8 @@ const conclude = (spec: AnyJobSpec, reports: ReadonlyArray<RankReport>, { files,
     ]
     const write = writeRunFiles(files, { spec, conversion: conversionOf(spec), seconds, reports })
     const isWritten = yield* printAround(isJson, write, {
-      document: asJson(spec, reports),
-      text: describe(spec, reports)
+      document: reshardFacts(spec, reports, notes),
+      text: describeReshard(spec, reports, notes)
     })
     if (isWritten && !isJson && written.length > 0) yield* print(written.join("\n"))
   })
@@ -196,6 +96,8 @@ interface Output {
   readonly isJson: boolean
   /** By the clock of `performance`. */
   readonly begun: number
+  /** What a conversion does to the tensors. */
+  readonly notes: ReadonlyArray<ConversionNote>
 }
 
 const runHere = Effect.fnUntraced(function* (spec: AnyJobSpec, size: number, output: Output) {
@@ -227,7 +129,7 @@ const runJoined = Effect.fnUntraced(function* (spec: AnyJobSpec, output: Output)
       : {
           ...spec,
           out: {
-            folder: spec.out.folder,
+            ...spec.out,
             temporary: new TextDecoder().decode(
               yield* group.broadcast("output folder", 0, new TextEncoder().encode(spec.out.temporary))
             )
@@ -243,29 +145,15 @@ const runJoined = Effect.fnUntraced(function* (spec: AnyJobSpec, output: Output)
   yield* conclude(joined, reports, output)
 })
 
-interface ConversionFlags {
-  readonly transform: Option.Option<string>
-  readonly dtype: Option.Option<(typeof castTypes)[number]>
-}
-
 type Flags = LayoutFlags &
   MeshFlags &
   ConversionFlags & {
     readonly tensor: Option.Option<string>
     readonly out: Option.Option<string>
+    readonly maxFileBytes: number
+    readonly copyMetadata: boolean
     readonly prove: "sample" | "all"
   }
-
-/** What is asked for on the way; undefined where nothing is. */
-const chooseConversion = Effect.fnUntraced(function* (flags: ConversionFlags) {
-  if (Option.isNone(flags.transform) && Option.isNone(flags.dtype)) return undefined
-  const parsed = Option.isNone(flags.transform) ? Result.succeed(null) : parseTransform(flags.transform.value)
-  if (Result.isFailure(parsed)) {
-    const rules = scaleRules.join("|")
-    return yield* usage(parsed.failure, `Say mxfp8[:${rules}][:sender|receiver].`)
-  }
-  return { dtype: Option.getOrNull(flags.dtype), transform: parsed.success } satisfies Conversion
-})
 
 /** More processes than this are surely a mistyped rank. */
 const mostProcesses = 4096
@@ -274,19 +162,29 @@ type Common = Pick<JobSpec, Exclude<keyof JobSpec & keyof MeshJobSpec, "out">>
 
 /** What is moved and by how many processes, refused before any of them starts where it cannot work. */
 const chooseJob = Effect.fnUntraced(function* (flags: Flags, common: Common) {
-  const open = openModel(common.checkpoint)
+  const open = openModel(common.checkpoint, common.input)
   const meshes = statedFlags({ ...meshConfig, tensor: null }, flags)
   if (meshes.length === 0) {
-    const model = yield* open
-    const choice = yield* chooseLayouts(model, flags)
+    const stored = yield* open
+    yield* noteAbsent(stored)
     const conversion = yield* chooseConversion(flags)
+    const { model, notes } = yield* convertModel(stored, conversion)
+    const choice = yield* chooseLayouts(model, flags)
     const converted = { ...choice, ...(conversion === undefined ? {} : { conversion }) }
     yield* Effect.fromResult(jobLayouts(model.tensors, converted))
     const folder = Option.getOrUndefined(Option.map(flags.out, (text) => path.resolve(text)))
     if (folder !== undefined) yield* checkOutput(folder)
-    const out = folder === undefined ? null : { folder, temporary: `${folder}.tmp-${randomBytes(8).toString("hex")}` }
+    const out =
+      folder === undefined
+        ? null
+        : {
+            folder,
+            temporary: `${folder}.tmp-${randomBytes(8).toString("hex")}`,
+            maxFileBytes: flags.maxFileBytes,
+            copyMetadata: flags.copyMetadata
+          }
     const spec: AnyJobSpec = { ...common, ...converted, prove: flags.prove, out }
-    return { spec, size: jobSize(choice) }
+    return { spec, size: jobSize(choice), notes }
   }
   const others = statedFlags({ ...layoutConfig, out: null, transform: null, dtype: null }, flags)
   if (others.length > 0) {
@@ -305,13 +203,14 @@ const chooseJob = Effect.fnUntraced(function* (flags: Flags, common: Common) {
     return yield* usage(`The meshes name rank ${size - 1}.`, `Name ranks below ${mostProcesses}; each is a process.`)
   }
   const spec: AnyJobSpec = { ...common, tensor, mesh, out: null }
-  return { spec, size }
+  return { spec, size, notes: [] }
 })
 
 export const reshard = Command.make(
   "reshard",
   {
     checkpoint,
+    ...inputConfig,
     ...layoutConfig,
     tensor: Flag.String("tensor").pipe(
       Flag.withDescription("Tensor of the checkpoint that is moved between device meshes"),
@@ -320,23 +219,37 @@ export const reshard = Command.make(
     ...meshConfig,
     backend,
     backendPackages,
-    transform: Flag.String("transform").pipe(
-      Flag.withDescription(
-        "Quantize matrices on the way: mxfp8[:ocp_floor|rceil|rceil_te][:sender|receiver]; data under its name, scales under NAME_scale"
-      ),
-      Flag.optional
-    ),
-    dtype: Flag.Literals("dtype", castTypes).pipe(
-      Flag.withDescription(
-        "Element type to which floats that are not quantized are converted; by default they keep their own"
-      ),
-      Flag.optional
-    ),
+    ...conversionConfig,
     out: Flag.String("out").pipe(
       Flag.withDescription(
         "Folder for the destination shards and their manifest; without it the result is only proved"
       ),
       Flag.optional
+    ),
+    copyMetadata: Flag.Boolean("copy-metadata").pipe(
+      Flag.withDescription(
+        "Carry config.json, the tokenizer and the like along to --out (on by default; --no-copy-metadata leaves them); code and pickles never are"
+      ),
+      Flag.withDefault(true)
+    ),
+    maxFileBytes: Flag.String("max-file-size").pipe(
+      Flag.withDescription(
+        "Most tensor data of one file where one rank has the whole model, as 5GB or 2GiB: more files get an index"
+      ),
+      Flag.withDefault("5GB"),
+      Flag.mapEffect((value) => {
+        const bytes = parseByteSize(value)
+        return bytes === undefined
+          ? Effect.fail(
+              new CliError.InvalidValue({
+                option: "max-file-size",
+                value,
+                expected: "a size as 5GB or 512MiB",
+                kind: "flag"
+              })
+            )
+          : Effect.succeed(bytes)
+      })
     ),
     verify: Flag.Boolean("verify").pipe(
       Flag.withDescription("Compare every destination shard with the checkpoint (on by default; --no-verify skips it)"),
@@ -384,9 +297,10 @@ export const reshard = Command.make(
           const files: RunFiles = { trace: target(flags.trace), record: target(flags.record) }
           const targets = [files.trace, files.record].filter((file) => file !== undefined)
           yield* Effect.forEach(targets, checkTarget, { discard: true })
-          const { spec, size } = yield* Effect.scoped(
+          const { spec, size, notes } = yield* Effect.scoped(
             chooseJob(flags, {
               checkpoint: resolveModel(flags.checkpoint),
+              input: inputOptions(flags),
               backend: flags.backend,
               backendPackages: flags.backendPackages,
               packagesFrom,
@@ -396,7 +310,7 @@ export const reshard = Command.make(
             })
           )
           const registry = backendRegistry(flags.backendPackages, packagesFrom)
-          const output: Output = { files, isJson: flags.json, begun }
+          const output: Output = { files, isJson: flags.json, begun, notes }
           const run = Effect.gen(function* () {
             yield* chooseCopyBackend(flags.backend, "cpu")
             const environment = yield* readEnvironment

@@ -3,6 +3,7 @@
 
 import { formatParallelConfig, type ParallelConfig, parseParallelConfig } from "@tensorferry/core/layout/ModelLayout"
 import { modelTypes } from "@tensorferry/model/families/families"
+import type { InputOptions } from "@tensorferry/model/inputs/openInput"
 import type { LayoutChoice } from "@tensorferry/model/layouts"
 import type { Model } from "@tensorferry/model/Model"
 import { modelError } from "@tensorferry/model/ModelError"
@@ -14,6 +15,7 @@ import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import { readLayoutFile, sideOf } from "../model/LayoutFile.ts"
 import { chooseRules } from "../model/Rules.ts"
+import { plainLine, printError } from "../text/terminal.ts"
 
 export const json = Flag.Boolean("json").pipe(
   Flag.withDescription("Print one JSON document on standard output instead of tables"),
@@ -41,9 +43,42 @@ const layoutFlag = (name: string) =>
 
 export const checkpoint = Argument.String("CHECKPOINT").pipe(
   Argument.withDescription(
-    "A .safetensors file, a folder of them, a folder written by reshard, or synthetic:SHAPES.json.gz for made-up data"
+    "A .safetensors file or index, a folder of them, of a distributed checkpoint or of torch.save, a folder written by reshard, or synthetic:SHAPES.json.gz for made-up data"
   )
 )
+
+/** How a model is read, whatever its format. */
+export const inputConfig = {
+  indexOnly: Flag.Boolean("index-only").pipe(
+    Flag.withDescription("Leave out what the index places in files that are not here, instead of refusing the model"),
+    Flag.withDefault(false)
+  ),
+  part: Flag.String("part").pipe(
+    Flag.withDescription(
+      "Take only tensors whose names begin so, without that beginning: --part model. of a training state"
+    ),
+    Flag.optional
+  )
+}
+
+export interface InputFlags {
+  readonly indexOnly: boolean
+  readonly part: Option.Option<string>
+}
+
+/** Says on standard error what --index-only left out. */
+export const noteAbsent = ({ absent = [], path }: Model): Effect.Effect<void> =>
+  absent.length === 0
+    ? Effect.void
+    : printError(
+        `note: ${absent.length} tensors of ${plainLine(path)} are left out, as ${plainLine(absent[0]!)}: their files are not here`
+      )
+
+/** The same as the library takes it. */
+export const inputOptions = (flags: InputFlags): InputOptions => ({
+  ...(flags.indexOnly ? { indexOnly: true } : {}),
+  ...(Option.isSome(flags.part) ? { part: flags.part.value } : {})
+})
 
 export const layoutConfig = {
   from: layoutFlag("from").pipe(
@@ -101,7 +136,7 @@ const single: ParallelConfig = { tp: 1, pp: 1, dp: 1 }
 export const chooseLayouts = Effect.fnUntraced(function* (model: Model, flags: LayoutFlags) {
   const file = Option.getOrUndefined(flags.layout)
   const stated = file === undefined ? {} : yield* readLayoutFile(file)
-  const { from: fromSide, to: toSide, ranks = "collocated", ...common } = stated
+  const { from: fromSide, to: toSide, ranks = "collocated", types: _, ...common } = stated
   const nothing = { config: undefined, cut: {} }
   const from = fromSide === undefined ? nothing : yield* sideOf(file!, fromSide)
   const to = toSide === undefined ? nothing : yield* sideOf(file!, toSide)

@@ -3,6 +3,7 @@
  * What all ranks of a reshard job get, and what they report to the process that started them. Plain data.
  */
 
+import { Natural } from "@tensorferry/core/base/Numbers"
 import { ReasonFields } from "@tensorferry/core/base/Reason"
 import { ParallelConfig } from "@tensorferry/core/layout/ModelLayout"
 import { CopyReport } from "@tensorferry/core/service/CopyService"
@@ -16,6 +17,10 @@ import { Observed } from "./Observed.ts"
 
 const common = {
   checkpoint: Schema.String,
+  /** How the checkpoint is read, where that was stated. */
+  input: Schema.optionalKey(
+    Schema.Struct({ indexOnly: Schema.optionalKey(Schema.Boolean), part: Schema.optionalKey(Schema.String) })
+  ),
   backend: Schema.String,
   backendPackages: Schema.Array(Schema.String),
   /** Where backend packages are looked up: a file URL of the caller. */
@@ -41,7 +46,16 @@ export const JobSpec = Schema.Struct({
   /** How many elements are traced by what the tensors mean; a sample by default. */
   prove: Schema.optionalKey(Schema.Literals(["sample", "all"])),
   /** Final folder, and the one that is written first; null to keep the result in memory. */
-  out: Schema.NullOr(Schema.Struct({ folder: Schema.String, temporary: Schema.String }))
+  out: Schema.NullOr(
+    Schema.Struct({
+      folder: Schema.String,
+      temporary: Schema.String,
+      /** Most bytes of tensors in one file, where one rank has all of them. */
+      maxFileBytes: Schema.optionalKey(Natural),
+      /** Carry configuration and tokenizer along. */
+      copyMetadata: Schema.optionalKey(Schema.Boolean)
+    })
+  )
 })
 export type JobSpec = typeof JobSpec.Type
 

@@ -14,8 +14,10 @@ import { type Conversion, convertedRules, isQuantized, scaleNameOf } from "@tens
 import { type HeldTensor, viewFault } from "@tensorferry/model/HeldTensors"
 import { type JobLayouts, jobLayouts } from "@tensorferry/model/layouts"
 import type { Model } from "@tensorferry/model/Model"
+import { type ConfigChanges, companionsOf } from "@tensorferry/model/outputs/companions"
 import { proveLayout } from "@tensorferry/model/proof/proveLayout"
 import { writeShards } from "@tensorferry/model/ShardWriter"
+import { findWeights } from "@tensorferry/model/values/ValueForm"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type { JobSpec } from "./JobSpec.ts"
@@ -72,6 +74,13 @@ const quantizedNames = (spec: JobSpec, layouts: JobLayouts, model: Model): Reado
   return names
 }
 
+/** What a configuration that is carried along has to say of the output. */
+const configChanges = ({ conversion }: JobSpec, { tensors }: Model): ConfigChanges => {
+  if (conversion?.transform !== null || conversion.dtype === null) return {}
+  const isDequantized = findWeights(tensors).every(({ form }) => form.kind === "plain" || form.kind === "opaque")
+  return { dtype: conversion.dtype, ...(isDequantized ? { isDequantized } : {}) }
+}
+
 /** This rank's part of a job. */
 export const prepareModelJob = Effect.fnUntraced(function* (spec: JobSpec, model: Model, rank: number) {
   const layouts = yield* Effect.fromResult(jobLayouts(model.tensors, spec))
@@ -111,7 +120,13 @@ export const prepareModelJob = Effect.fnUntraced(function* (spec: JobSpec, model
       : {
           write: (held, verified, progress) =>
             writeShards(
-              { out, config: spec.to, rules: convertedRules(spec.rules, spec.conversion) },
+              {
+                out,
+                config: spec.to,
+                rules: convertedRules(spec.rules, spec.conversion),
+                companions:
+                  out.copyMetadata === true ? companionsOf(model, configChanges(spec, model)) : Effect.succeed([])
+              },
               layouts.result,
               model,
               held,

@@ -21,10 +21,12 @@ import {
   type ReportProgress,
   verifyTensors
 } from "@tensorferry/model/HeldTensors"
+import { readQuantizationHint } from "@tensorferry/model/inputs/ConfigFile"
 import { modelError } from "@tensorferry/model/ModelError"
 import { openModel } from "@tensorferry/model/openModel"
 import { agreeOnFiles, checkFilesUnchanged } from "@tensorferry/model/SameFiles"
 import { makeOutput } from "@tensorferry/model/ShardWriter"
+import { denseModel } from "@tensorferry/model/values/denseModel"
 import * as Effect from "effect/Effect"
 import { type AnyJobSpec, isMeshJob, type RankReport } from "./JobSpec.ts"
 import { prepareMeshJob } from "./MeshJob.ts"
@@ -56,8 +58,10 @@ const runJob = Effect.fnUntraced(function* (spec: AnyJobSpec, backendReason: str
   const { rank } = group
   const seconds: { [phase: string]: number } = {}
   const before = process.memoryUsage.rss()
-  const model = yield* openModel(spec.checkpoint)
-  yield* agreeOnFiles(group, model, clockName())
+  const stored = yield* openModel(spec.checkpoint, spec.input)
+  yield* agreeOnFiles(group, stored, clockName())
+  const conversion = isMeshJob(spec) ? undefined : spec.conversion
+  const model = yield* denseModel(stored, conversion, yield* readQuantizationHint(stored))
   const prepare = Effect.gen(function* () {
     return isMeshJob(spec) ? yield* prepareMeshJob(spec, model, rank) : yield* prepareModelJob(spec, model, rank)
   })

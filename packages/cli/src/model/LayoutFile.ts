@@ -12,6 +12,7 @@
  */
 import { checkConfig, ParallelConfig, parseParallelConfig } from "@tensorferry/core/layout/ParallelConfig"
 import { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
+import { TypeRule } from "@tensorferry/model/conversion"
 import { type ModelError, modelError } from "@tensorferry/model/ModelError"
 import { Placement } from "@tensorferry/model/placement/Placement"
 import * as Effect from "effect/Effect"
@@ -48,6 +49,8 @@ export const LayoutFile = Schema.Struct({
   from: Schema.optionalKey(LayoutSide),
   to: Schema.optionalKey(LayoutSide),
   ranks: Schema.optionalKey(Schema.Literals(["collocated", "disjoint"])),
+  /** Element types by name: exceptions from what --dtype and --transform do. */
+  types: Schema.optionalKey(Schema.Array(TypeRule)),
   ...cutFields
 })
 export type LayoutFile = typeof LayoutFile.Type

@@ -3,16 +3,15 @@
  * What says how one side is cut: rules that a layout file states, and behind them a rules file, a named family, the
  * manifest, or the family that config.json names.
  */
-import * as path from "node:path"
 import { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
 import type { Cutting } from "@tensorferry/model/Cutting"
-import { readSmallFile } from "@tensorferry/model/checkpoint/FileAccess"
 import { unknownModel } from "@tensorferry/model/describe/unknownTensors"
 import { findFamily, modelTypes } from "@tensorferry/model/families/families"
+import { readModelConfig } from "@tensorferry/model/inputs/ConfigFile"
 import type { Model } from "@tensorferry/model/Model"
 import { type ModelError, modelError } from "@tensorferry/model/ModelError"
 import { mergePlacements, type Placement } from "@tensorferry/model/placement/Placement"
-import { type ModelConfig, parseModelConfig } from "@tensorferry/model/structure/ModelConfig"
+import type { ModelConfig } from "@tensorferry/model/structure/ModelConfig"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type { CutChoice } from "./LayoutFile.ts"
@@ -26,20 +25,17 @@ export const readRules = (file: string): Effect.Effect<ShardingRules, ModelError
 
 /** The configuration beside the tensors, if there is one; a failure where it cannot be understood. */
 export const readConfig = (model: Model): Effect.Effect<Result.Result<ModelConfig, ModelError> | undefined> =>
-  Effect.gen(function* () {
-    if (model.config !== undefined) return Result.succeed(model.config)
-    const folder = model.path.endsWith(".safetensors") ? path.dirname(model.path) : model.path
-    const file = path.join(folder, "config.json")
-    const bytes = yield* Effect.result(readSmallFile(file))
-    if (Result.isFailure(bytes)) return undefined
-    return Result.mapError(parseModelConfig(new TextDecoder().decode(bytes.success)), (detail) =>
-      modelError("InvalidRules", {
-        file,
-        detail: `It is not the configuration of a model: ${detail}`,
-        remedy: "Correct it, or say how tensors are cut: --preset, --rules or --layout."
-      })
-    )
-  })
+  Effect.map(readModelConfig(model), (read) =>
+    read === undefined
+      ? undefined
+      : Result.mapError(read, ({ detail, file }) =>
+          modelError("InvalidRules", {
+            file,
+            detail: `It is not the configuration of a model: ${detail}`,
+            remedy: "Correct it, or say how tensors are cut: --preset, --rules or --layout."
+          })
+        )
+  )
 
 export interface RuleChoice {
   readonly rulesFile: string | undefined

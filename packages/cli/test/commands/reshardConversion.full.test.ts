@@ -104,4 +104,69 @@ describe("the command", () => {
     const wrong = await reshard(2, "--transform", "int4")
     assert.strictEqual(wrong.code, 2)
   }, 120_000)
+
+  it("takes the values of a quantized model, not its codes, and verify tells both apart", async () => {
+    using folder = scratch()
+    const at = (name: string) => join(folder.path, name)
+    const write = (file: string, tensors: Parameters<typeof writeSafetensors>[1]) =>
+      Effect.runPromise(writeSafetensors(at(file), tensors) as Effect.Effect<void>)
+    // 1.0 as a code, in three blocks of 128 rows whose scales are 2, 3 and 4.
+    const codes = { name: "mlp.up_proj.weight", dtype: "float8_e4m3fn" as const, shape: [384, 128] }
+    const scale = {
+      name: "mlp.up_proj.weight_scale_inv",
+      dtype: "float32" as const,
+      shape: [3, 1],
+      data: new Uint8Array(Float32Array.of(2, 3, 4).buffer)
+    }
+    const bias = {
+      name: "mlp.gate.e_score_correction_bias",
+      dtype: "float32" as const,
+      shape: [256],
+      data: new Uint8Array(Float32Array.from({ length: 256 }, (_, expert) => 6.8 + expert / 1000).buffer)
+    }
+    const values = (of: (row: number) => number) => {
+      const halves = Uint16Array.from({ length: 384 * 128 }, (_, place) => of(Math.floor(place / 128)))
+      return { ...codes, dtype: "bfloat16" as const, data: new Uint8Array(halves.buffer) }
+    }
+    await write("fp8.safetensors", [{ ...codes, data: new Uint8Array(384 * 128).fill(0x38) }, scale, bias])
+    await write("right.safetensors", [values((row) => [0x4000, 0x4040, 0x4080][Math.floor(row / 128)]!), bias])
+    await write("codes.safetensors", [values(() => 0x3f80), scale, bias])
+    const cut = ["--type", "*.bias=keep", "--from", "tp=1", "--to", "tp=2", "--rules", at("rules.json")]
+    writeFileSync(
+      at("rules.json"),
+      JSON.stringify({
+        rules: [
+          { match: "*up_proj.weight*", shard: 0 },
+          { match: "*", shard: "replicate" }
+        ]
+      })
+    )
+    const made = await run(["reshard", at("fp8.safetensors"), ...cut, "--dtype", "bfloat16", "--out", at("out")])
+    assert.strictEqual(made.code, 0, made.stderr)
+    assert.match(made.stdout, /dequantized: float8_e4m3fn block 128x128 → bfloat16 \(1 tensor, 49152 elements/)
+    assert.match(made.stdout, /kept: float32 \(1 tensor, 256 elements, as mlp\.gate\.e_score_correction_bias/)
+    const verify = (one: string, two: string, ...more: ReadonlyArray<string>) =>
+      run(["verify", at(one), at(two), ...more])
+    assert.strictEqual((await verify("out", "right.safetensors")).code, 0)
+    assert.strictEqual((await verify("fp8.safetensors", "out", "--tolerance", "0.001")).code, 0)
+    const wrong = await verify("fp8.safetensors", "codes.safetensors", "--tolerance", "0.001")
+    assert.strictEqual(wrong.code, 1, wrong.stdout)
+    assert.match(wrong.stdout, /mlp\.up_proj\.weight .*apart/)
+    for (const [args, words] of [
+      [["--dtype", "float8_e5m2"], /quantized already, and their codes are not cast/],
+      [["--transform", "mxfp8"], /two forms would be mixed/]
+    ] as const) {
+      const refused = await run(["reshard", at("fp8.safetensors"), ...cut, ...args])
+      assert.strictEqual(refused.code, 1)
+      assert.match(refused.stderr, words)
+    }
+    // Codes that nobody here understands: an error where they differ, and equal only bit by bit.
+    const words = { name: "q.qweight", dtype: "int32" as const, shape: [4, 2], data: new Uint8Array(32) }
+    await write("awq.safetensors", [words])
+    await write("other.safetensors", [{ ...words, data: new Uint8Array(32).fill(1) }])
+    assert.strictEqual((await verify("awq.safetensors", "awq.safetensors", "--tolerance", "0.1")).code, 0)
+    const incomparable = await verify("awq.safetensors", "other.safetensors", "--tolerance", "0.1")
+    assert.strictEqual(incomparable.code, 1)
+    assert.match(incomparable.stderr, /Unsupported .*cannot be compared/)
+  }, 240_000)
 })

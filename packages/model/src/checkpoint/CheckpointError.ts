@@ -22,6 +22,8 @@ export const CheckpointReason = Schema.Union([
   reason("TensorInvalid"),
   /** No tensor of this name. */
   reason("TensorMissing"),
+  /** A file of a kind that is known and not read, as one that is compressed. */
+  reason("Unsupported"),
   /** A region, buffer or option of the caller does not fit. */
   reason("InvalidRequest"),
   /** The index of a checkpoint of several files contradicts itself or the files. */

@@ -22,6 +22,10 @@ import { decodeUtf8, isJsonObject, parseJson } from "./StrictJson.ts"
 export const singleFileName = "model.safetensors"
 /** File that says which file holds which tensor. */
 export const indexFileName = "model.safetensors.index.json"
+/** How Mistral names the files of its own format. */
+export const consolidatedName = "consolidated.safetensors"
+/** The index of Mistral's files where there are several. */
+export const consolidatedIndexName = "consolidated.safetensors.index.json"
 const fileSuffix = ".safetensors"
 const indexSuffix = ".safetensors.index.json"
 
@@ -45,6 +49,8 @@ export interface Checkpoint {
   readonly tensors: ReadonlyMap<string, CheckpointTensor>
   /** The `__metadata__` of the files. Where files disagree on a key, the first file counts. */
   readonly metadata: ReadonlyMap<string, string>
+  /** Names that the index lists in files that are not here. */
+  readonly absent?: ReadonlyArray<string>
   /** The files that were read. */
   readonly files: () => SeenFiles
   /** As `SafetensorsFile.readRegion`. */
@@ -71,7 +77,7 @@ const fail = (
   })
 
 /** A name that stays in its folder whatever the operating system makes of it. */
-const isPlainName = (name: string): boolean =>
+export const isPlainName = (name: string): boolean =>
   name.length > 0 && name.length <= 255 && !name.startsWith(".") && !/[/\\:\0]/.test(name)
 
 /** At most five of `names`, for messages. */
@@ -81,7 +87,8 @@ const some = (names: ReadonlyArray<string>): string =>
 /** Tensor name to file name, from the bytes of an index. Pure; `file` names the index for errors. */
 export const parseIndex = (
   bytes: Uint8Array,
-  file = "<bytes>"
+  file = "<bytes>",
+  suffix = fileSuffix
 ): Result.Result<ReadonlyMap<string, string>, CheckpointError> => {
   const invalid = (detail: string, paramName?: string) => Result.fail(fail("InvalidIndex", file, detail, paramName))
   const text = decodeUtf8(bytes)
@@ -100,7 +107,7 @@ export const parseIndex = (
       const detail = `The index names ${JSON.stringify(target)}, which is not a plain file name.`
       return Result.fail(fail("UnsafePath", file, detail, name))
     }
-    if (!target.endsWith(fileSuffix)) return invalid(`The file ${target} is not a safetensors file.`, name)
+    if (!target.endsWith(suffix)) return invalid(`The file ${target} is not a ${suffix.slice(1)} file.`, name)
     files.set(name, target)
   }
   return Result.succeed(files)
@@ -149,23 +156,34 @@ const makeCheckpoint = (
     }
   })
 
-const openIndexed = (indexPath: string, cache: FileCache): Effect.Effect<Checkpoint, CheckpointError> =>
+/** How an index is read. */
+export interface IndexOptions {
+  /** Leaves out what lies in files that are not here, instead of refusing the checkpoint. */
+  readonly indexOnly?: boolean
+}
+
+const openIndexed = (
+  indexPath: string,
+  cache: FileCache,
+  { indexOnly = false }: IndexOptions
+): Effect.Effect<Checkpoint, CheckpointError> =>
   Effect.gen(function* () {
     const folder = dirname(indexPath)
     const index = yield* Effect.fromResult(parseIndex(yield* readSmallFile(indexPath), indexPath))
     const names = sorted(new Set(index.values()))
     const present = new Set(yield* listFolder(folder))
     const absent = names.filter((name) => !present.has(name))
-    if (absent.length > 0) {
+    const here = names.filter((name) => present.has(name))
+    if (absent.length > 0 && (!indexOnly || here.length === 0)) {
       return yield* fail(
         "NotFound",
         join(folder, absent[0]!),
-        `The index names files that do not exist: ${some(absent)}.`
+        `The index names files that do not exist: ${some(absent)}. (--index-only leaves their tensors out.)`
       )
     }
     const checkpoint = yield* makeCheckpoint(
       indexPath,
-      names.map((name) => join(folder, name)),
+      here.map((name) => join(folder, name)),
       cache,
       (name, file, earlier) => {
         const target = index.get(name)
@@ -176,8 +194,10 @@ const openIndexed = (indexPath: string, cache: FileCache): Effect.Effect<Checkpo
         return fail("InvalidIndex", file, `The tensor lies here, the index says ${target}.`, name)
       }
     )
+    const missing: Array<string> = []
     for (const [name, target] of index) {
-      if (!checkpoint.tensors.has(name)) {
+      if (!present.has(target)) missing.push(name)
+      else if (!checkpoint.tensors.has(name)) {
         return yield* fail(
           "InvalidIndex",
           join(folder, target),
@@ -186,7 +206,7 @@ const openIndexed = (indexPath: string, cache: FileCache): Effect.Effect<Checkpo
         )
       }
     }
-    return checkpoint
+    return missing.length === 0 ? checkpoint : { ...checkpoint, absent: missing }
   })
 
 const openSingle = (path: string, cache: FileCache): Effect.Effect<Checkpoint, CheckpointError> =>
@@ -194,7 +214,11 @@ const openSingle = (path: string, cache: FileCache): Effect.Effect<Checkpoint, C
 
 const listFolder = (folder: string) => systemCall("Unreadable", folder, "list the folder", () => readdir(folder))
 
-const openFolder = (folder: string, cache: FileCache): Effect.Effect<Checkpoint, CheckpointError> =>
+const openFolder = (
+  folder: string,
+  cache: FileCache,
+  options: IndexOptions
+): Effect.Effect<Checkpoint, CheckpointError> =>
   Effect.gen(function* () {
     const names = yield* listFolder(folder)
     const hasSingle = names.includes(singleFileName)
@@ -203,7 +227,11 @@ const openFolder = (folder: string, cache: FileCache): Effect.Effect<Checkpoint,
       return yield* fail("InvalidRequest", folder, `The folder has both ${singleFileName} and ${indexFileName}.`)
     }
     if (hasSingle) return yield* openSingle(join(folder, singleFileName), cache)
-    if (hasIndex) return yield* openIndexed(join(folder, indexFileName), cache)
+    if (hasIndex) return yield* openIndexed(join(folder, indexFileName), cache, options)
+    if (names.includes(consolidatedIndexName)) {
+      return yield* openIndexed(join(folder, consolidatedIndexName), cache, options)
+    }
+    if (names.includes(consolidatedName)) return yield* openSingle(join(folder, consolidatedName), cache)
     const candidates = sorted(names.filter((name) => name.endsWith(fileSuffix)))
     if (candidates.length === 1) {
       // What an interrupted copy of several files leaves behind must not pass for the whole.
@@ -221,10 +249,13 @@ const openFolder = (folder: string, cache: FileCache): Effect.Effect<Checkpoint,
  * `model.safetensors.index.json` or with one safetensors file. All headers are checked now; files are opened again as
  * they are read, few at a time, and closed by the scope.
  */
-export const openCheckpoint = (path: string): Effect.Effect<Checkpoint, CheckpointError, Scope.Scope> =>
+export const openCheckpoint = (
+  path: string,
+  options: IndexOptions = {}
+): Effect.Effect<Checkpoint, CheckpointError, Scope.Scope> =>
   Effect.gen(function* () {
     const stats = yield* systemCall("Unreadable", path, "examine the path", () => stat(path))
     const cache = yield* makeFileCache(openFileLimit)
-    if (stats.isDirectory()) return yield* openFolder(path, cache)
-    return yield* path.endsWith(indexSuffix) ? openIndexed(path, cache) : openSingle(path, cache)
+    if (stats.isDirectory()) return yield* openFolder(path, cache, options)
+    return yield* path.endsWith(indexSuffix) ? openIndexed(path, cache, options) : openSingle(path, cache)
   })

@@ -13,20 +13,22 @@ import type { CheckpointError } from "./CheckpointError.ts"
 import { replaced } from "./FileAccess.ts"
 import { openSafetensors, type SafetensorsFile } from "./Safetensors.ts"
 
-/** By path, what names a file and its contents. */
-export type SeenFiles = ReadonlyMap<string, Pick<SafetensorsFile, "identity" | "headerDigest">>
+type Seen = Pick<SafetensorsFile, "identity" | "headerDigest">
 
-interface Entry {
-  readonly file: SafetensorsFile
+/** By path, what names a file and its contents. */
+export type SeenFiles = ReadonlyMap<string, Seen>
+
+interface Entry<File> {
+  readonly file: File
   readonly scope: Scope.Closeable
   users: number
 }
 
-export interface FileCache {
+export interface FileCache<File = SafetensorsFile> {
   /** Uses the file at `path`, opened if it is not open. */
   readonly use: <A, E, R>(
     path: string,
-    body: (file: SafetensorsFile) => Effect.Effect<A, E, R>
+    body: (file: File) => Effect.Effect<A, E, R>
   ) => Effect.Effect<A, E | CheckpointError, R>
   /** How many are open now. */
   readonly openCount: () => number
@@ -34,13 +36,19 @@ export interface FileCache {
   readonly seen: () => SeenFiles
 }
 
-/** An empty cache. It closes the file that was used longest ago to make room; the scope's end closes all. */
-export const makeFileCache = (limit: number): Effect.Effect<FileCache, never, Scope.Scope> =>
+/**
+ * An empty cache of files that `open` opens. It closes the file that was used longest ago to make room; the scope's end
+ * closes all.
+ */
+export const makeCacheOf = <File extends Seen>(
+  limit: number,
+  open: (path: string) => Effect.Effect<File, CheckpointError, Scope.Scope>
+): Effect.Effect<FileCache<File>, never, Scope.Scope> =>
   Effect.gen(function* () {
     const cacheScope = yield* Effect.scope
     // Least recently used first: a map keeps the order of insertion.
-    const entries = new Map<string, Entry>()
-    const seen = new Map<string, Pick<SafetensorsFile, "identity" | "headerDigest">>()
+    const entries = new Map<string, Entry<File>>()
+    const seen = new Map<string, Seen>()
     const opening = yield* Semaphore.make(1)
 
     const makeRoom = Effect.suspend(() => {
@@ -50,7 +58,7 @@ export const makeFileCache = (limit: number): Effect.Effect<FileCache, never, Sc
       return Scope.close(idle[1].scope, Exit.void)
     })
 
-    const acquire = (path: string): Effect.Effect<Entry, CheckpointError> =>
+    const acquire = (path: string): Effect.Effect<Entry<File>, CheckpointError> =>
       Semaphore.withPermit(
         opening,
         Effect.gen(function* () {
@@ -58,7 +66,7 @@ export const makeFileCache = (limit: number): Effect.Effect<FileCache, never, Sc
           if (entry === undefined) {
             yield* makeRoom
             const scope = yield* Scope.fork(cacheScope)
-            const file = yield* Effect.onError(Scope.provide(openSafetensors(path), scope), (cause) =>
+            const file = yield* Effect.onError(Scope.provide(open(path), scope), (cause) =>
               Scope.close(scope, Exit.failCause(cause))
             )
             const { identity, headerDigest } = file
@@ -91,3 +99,7 @@ export const makeFileCache = (limit: number): Effect.Effect<FileCache, never, Sc
       seen: () => seen
     }
   })
+
+/** An empty cache of safetensors files. */
+export const makeFileCache = (limit: number): Effect.Effect<FileCache, never, Scope.Scope> =>
+  makeCacheOf(limit, openSafetensors)

@@ -74,7 +74,8 @@ const pick = (
   }
 }
 
-const readRuns = (
+/** Reads the runs of a region, counted from byte `base` of the file, one behind the other into `into`. */
+export const readRuns = (
   file: OpenFile,
   base: number,
   runs: RegionRuns,

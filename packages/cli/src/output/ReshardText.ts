@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+/** What `reshard` says at its end: for people as tables, for machines as one document. */
+import { formatParallelConfig } from "@tensorferry/core/layout/ModelLayout"
+import { type ConversionNote, describeNote } from "@tensorferry/model/values/conversionNotes"
+import { type AnyJobSpec, isMeshJob, type RankReport } from "../job/JobSpec.ts"
+import { formatMeshChoice } from "../job/meshPlans.ts"
+import { formatBytes, formatRate, formatSeconds, table } from "../text/Table.ts"
+import { plainLine } from "../text/terminal.ts"
+
+const sum = (reports: ReadonlyArray<RankReport>, of: (report: RankReport) => number): number =>
+  reports.reduce((total, report) => total + of(report), 0)
+
+const most = (reports: ReadonlyArray<RankReport>, of: (report: RankReport) => number): number =>
+  Math.max(0, ...reports.map(of))
+
+const titleOf = (spec: AnyJobSpec, size: number): string =>
+  isMeshJob(spec)
+    ? `${formatMeshChoice(spec.mesh)}, ${size} ranks, tensor ${plainLine(spec.tensor)}`
+    : `${formatParallelConfig(spec.from)} → ${formatParallelConfig(spec.to)}, ${size} ranks (${spec.ranks})`
+
+/** How the update was cut, where it was. */
+const describeWaves = (reports: ReadonlyArray<RankReport>): ReadonlyArray<string> => {
+  const [waves, bytes] = [most(reports, (report) => report.waves), most(reports, (report) => report.bufferBytes)]
+  return bytes === 0
+    ? []
+    : [`${waves} wave${waves === 1 ? "" : "s"}, at most ${formatBytes(bytes)} of buffers on a rank`]
+}
+
+/** A job's conversion in words; empty where it has none. */
+export const conversionOf = (spec: AnyJobSpec): string => {
+  if (isMeshJob(spec) || spec.conversion === undefined) return ""
+  const { dtype, transform } = spec.conversion
+  const parts = [
+    ...(transform === null ? [] : [`mxfp8 by ${transform.rule}, quantized by the ${transform.side}`]),
+    ...(dtype === null ? [] : [`${transform === null ? "" : "else "}${dtype}`])
+  ]
+  return parts.join(", ")
+}
+
+const describeConversion = (spec: AnyJobSpec): string => {
+  const text = conversionOf(spec)
+  return text === "" ? "" : ` as ${text}`
+}
+
+/** How much was traced to its place by what the tensors mean. */
+const describeTrace = (reports: ReadonlyArray<RankReport>): ReadonlyArray<string> => {
+  const tensors = sum(reports, (report) => report.tensorsTraced)
+  const elements = sum(reports, (report) => report.elementsTraced)
+  return tensors === 0
+    ? []
+    : [`traced: ${elements} elements of ${tensors} shards lie where the structure of the model has them`]
+}
+
+/** What happened, for people. */
+export const describeReshard = (
+  spec: AnyJobSpec,
+  reports: ReadonlyArray<RankReport>,
+  notes: ReadonlyArray<ConversionNote>
+): string => {
+  const [first] = reports
+  const phases = ["load", "copy", "verify", "write"].flatMap((phase) => {
+    const slowest = most(reports, (report) => report.seconds[phase] ?? 0)
+    if (slowest === 0) return []
+    const bytes =
+      phase === "load"
+        ? sum(reports, (report) => report.sourceBytes)
+        : sum(reports, (report) => report.destinationBytes)
+    return [[phase, formatSeconds(slowest), formatBytes(bytes), formatRate(bytes, slowest)]]
+  })
+  const steps = (["handshake", "prepare", "pack", "local", "transfer", "unpack", "writeback", "outcome"] as const).map(
+    (step) => [`  ${step}`, formatSeconds(most(reports, (report) => report.copy.phases[step])), "", ""]
+  )
+  const at = phases.findIndex(([phase]) => phase === "copy") + 1
+  phases.splice(at, 0, ...steps)
+  const peers = reports.flatMap((report) => [
+    ...(report.copy.localBytes === 0
+      ? []
+      : [[`${report.rank}`, `${report.rank}`, formatBytes(report.copy.localBytes), "local copy", "same rank"]]),
+    ...report.copy.peers
+      .filter((peer) => peer.bytesReceived > 0)
+      .map((peer) => [`${peer.peer}`, `${report.rank}`, formatBytes(peer.bytesReceived), peer.path, peer.reason])
+  ])
+  const verified = sum(reports, (report) => report.bytesVerified)
+  return [
+    `${titleOf(spec, reports.length)}, backend ${first?.copy.backend} (${first?.backendReason})`,
+    "",
+    table(["phase", "slowest rank", "bytes", "rate"], phases, ["left", "right", "right", "right"]),
+    "",
+    peers.length === 0
+      ? "nothing moved"
+      : table(["from", "to", "bytes", "path", "why"], peers, ["right", "right", "right"]),
+    "",
+    ...describeWaves(reports),
+    ...notes.map((note) => plainLine(describeNote(note))),
+    spec.verify
+      ? `verified: ${sum(reports, (report) => report.tensorsVerified)} shards, ${formatBytes(verified)}, bit-identical to ${spec.checkpoint}${describeConversion(spec)}`
+      : "not verified (--no-verify)",
+    ...describeTrace(reports),
+    ...(spec.out === null ? [] : [`written: ${spec.out.folder}`])
+  ].join("\n")
+}
+
+/** The same for machines. */
+export const reshardFacts = (
+  spec: AnyJobSpec,
+  reports: ReadonlyArray<RankReport>,
+  notes: ReadonlyArray<ConversionNote>
+) => ({
+  ok: true,
+  checkpoint: spec.checkpoint,
+  ...(isMeshJob(spec)
+    ? { tensor: spec.tensor, ...spec.mesh, ranks: reports.length }
+    : { from: spec.from, to: spec.to, ranks: reports.length, placement: spec.ranks }),
+  backend: reports[0]?.copy.backend,
+  out: spec.out?.folder ?? null,
+  verified: spec.verify,
+  conversion: notes,
+  traced: {
+    tensors: sum(reports, (report) => report.tensorsTraced),
+    elements: sum(reports, (report) => report.elementsTraced)
+  },
+  bytes: {
+    source: sum(reports, (report) => report.sourceBytes),
+    destination: sum(reports, (report) => report.destinationBytes),
+    local: sum(reports, (report) => report.copy.localBytes),
+    remote: sum(reports, (report) => report.copy.remoteBytesReceived)
+  },
+  // What was noted for a trace or a record is in there.
+  reports: reports.map(({ observed: _, trace: __, ...report }) => report)
+})

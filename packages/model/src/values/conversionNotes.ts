@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+/** What a conversion does to a model's tensors, counted for people: what is dequantized, what loses bits, what is kept. */
+import { type DType, kindOf } from "@tensorferry/core/base/DType"
+import { elementCount } from "@tensorferry/core/base/Region"
+import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
+import { type Conversion, castType, hasNarrowMatrices, isQuantized, keepsType, typeRuleOf } from "../conversion.ts"
+import type { WrittenType } from "./codes.ts"
+import type { Weight } from "./ValueForm.ts"
+
+/** Tensors that share a fate. */
+export interface ConversionNote {
+  readonly what: "dequantized" | "cast" | "kept"
+  readonly from: string
+  readonly to: string
+  /** Whether values may be lost. */
+  readonly isLossy: boolean
+  readonly tensors: number
+  readonly elements: number
+  /** One of them. */
+  readonly example: string
+}
+
+/** Bits of exponent and of mantissa. */
+const widths: Partial<Record<DType, readonly [exponent: number, mantissa: number]>> = {
+  float64: [11, 52],
+  float32: [8, 23],
+  bfloat16: [8, 7],
+  float16: [5, 10],
+  float8_e5m2: [5, 2],
+  float8_e4m3fn: [4, 3]
+}
+
+/** Whether some value of one type is none of the other. */
+export const isLossyCast = (from: DType, to: DType): boolean => {
+  const [one, two] = [widths[from], widths[to]]
+  return one !== undefined && two !== undefined && (one[0] > two[0] || one[1] > two[1])
+}
+
+/** Notes on a model before the conversion; `dequantized` are the weights whose values are taken. */
+export const conversionNotes = (
+  tensors: ReadonlyArray<ModelTensor>,
+  conversion: Conversion,
+  dequantized: ReadonlyMap<Weight, WrittenType>
+): ReadonlyArray<ConversionNote> => {
+  const notes = new Map<string, ConversionNote>()
+  const add = (note: Omit<ConversionNote, "tensors" | "elements">, elements: number): void => {
+    const key = `${note.what} ${note.from} ${note.to}`
+    const before = notes.get(key)
+    notes.set(key, {
+      ...note,
+      example: before?.example ?? note.example,
+      tensors: (before?.tensors ?? 0) + 1,
+      elements: (before?.elements ?? 0) + elements
+    })
+  }
+  const parts = new Set([...dequantized.keys()].flatMap((weight) => weight.parts))
+  for (const [{ name, shape, text }, to] of dequantized) {
+    add({ what: "dequantized", from: text, to, isLossy: to !== "float32", example: name }, elementCount(shape))
+  }
+  const isMixed = hasNarrowMatrices(tensors)
+  for (const tensor of tensors) {
+    if (parts.has(tensor.name) || isQuantized(conversion, tensor)) continue
+    const { dtype, name, shape } = tensor
+    const to = castType(conversion, tensor, isMixed)
+    if (to !== dtype) {
+      add({ what: "cast", from: dtype, to, isLossy: isLossyCast(dtype, to), example: name }, elementCount(shape))
+    } else if (conversion.dtype !== null && conversion.dtype !== dtype && kindOf(dtype) === "float") {
+      if (keepsType(tensor, isMixed) || typeRuleOf(conversion, name) === "keep") {
+        add({ what: "kept", from: dtype, to: dtype, isLossy: false, example: name }, elementCount(shape))
+      }
+    }
+  }
+  return [...notes.values()]
+}
+
+const counted = (count: number, what: string): string => `${count} ${what}${count === 1 ? "" : "s"}`
+
+/** One line for people. */
+export const describeNote = ({ elements, example, from, isLossy, tensors, to, what }: ConversionNote): string => {
+  const size = `${counted(tensors, "tensor")}, ${counted(elements, "element")}, as ${example}`
+  switch (what) {
+    case "kept":
+      return `kept: ${from} (${size}); --type 'PATTERN=DTYPE' casts them too`
+    case "dequantized":
+      return `dequantized: ${from} → ${to} (${size})`
+    default:
+      return `${isLossy ? "lossy cast" : "cast"}: ${from} → ${to} (${size})`
+  }
+}
