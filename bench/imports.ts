@@ -70,7 +70,9 @@ export const imports = async (): Promise<ReadonlyArray<BenchResult>> => {
   await mergeCore()
   // As packing does: the published command answers --help from texts.
   const texts = path.join(path.dirname(command), "helpTexts.json")
-  const rendered = spawnSync(process.execPath, [here("../scripts/help-texts.ts"), texts], { encoding: "utf8" })
+  const rendered = spawnSync(process.execPath, [here("../packages/cli/scripts/help-texts.ts"), texts], {
+    encoding: "utf8"
+  })
   if (rendered.status !== 0) throw new Error(`help-texts.ts ended with ${rendered.status}: ${rendered.stderr}`)
   const folder = makeStranger()
   const { NODE_COMPILE_CACHE: _, ...environment } = process.env

@@ -98,7 +98,7 @@ export const packAll = (folder: string, otherPrebuilds?: string): ReadonlyArray<
     }
     run(process.execPath, [path.join(root, "scripts/merge-core.ts")])
     run(process.execPath, [
-      path.join(root, "scripts/help-texts.ts"),
+      path.join(root, "packages/cli/scripts/help-texts.ts"),
       path.join(packagesFolder, "cli/dist/helpTexts.json")
     ])
     const filters = names.flatMap((name) => ["--filter", `./packages/${name}`])

@@ -3,7 +3,7 @@
  * Answers that need no more than a text: help and version, before anything that carries work out is loaded.
  *
  * Invariant: what is said here is what `command.ts` says, to the byte; a command line that is not known here word for
- * word is left to it. The texts of help are rendered when the package is packed (`scripts/help-texts.ts`); the source tree
+ * word is left to it. The texts of help are rendered when the package is packed (`packages/cli/scripts/help-texts.ts`); the source tree
  * has none, so there the command renders its help at every call.
  */
 import { readFileSync } from "node:fs"

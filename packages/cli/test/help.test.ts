@@ -45,7 +45,7 @@ beforeAll(() => {
   mkdirSync(path.dirname(packedMain))
   copyFileSync(here("../package.json"), path.join(packed, "package.json"))
   for (const file of ["main.ts", "help.ts"]) copyFileSync(here(`../src/${file}`), path.join(packed, "dist", file))
-  const ended = start([here("../../../scripts/help-texts.ts"), textsFile])
+  const ended = start([here("../scripts/help-texts.ts"), textsFile])
   assert.strictEqual(ended.status, 0, ended.stderr)
 }, 120_000)
 afterAll(() => rmSync(packed, { recursive: true, force: true }))

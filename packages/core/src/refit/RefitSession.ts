@@ -115,6 +115,13 @@ export interface SessionOptions {
   readonly readerDeadline?: Duration.Input
 }
 
+const undeclared = (paramName: string): RefitError =>
+  refitError("UnknownTensor", {
+    paramName,
+    detail: "The plan fills a tensor that the session does not have.",
+    remedy: "Declare it."
+  })
+
 /** A session over weights whose contents are not known yet. Its memory lives in the scope. */
 export const makeRefitSession = Effect.fnUntraced(function* (
   spec: RefitSpec,
@@ -203,14 +210,8 @@ export const makeRefitSession = Effect.fnUntraced(function* (
     serialized(
       Effect.gen(function* () {
         yield* apply({ _tag: "Add", id: undefined })
-        const { name } = opsOf(plan).destinationTensors.find((tensor) => !wire.has(tensor.name)) ?? {}
-        if (name !== undefined) {
-          return yield* refitError("UnknownTensor", {
-            paramName: name,
-            detail: "The plan fills a tensor that the session does not have.",
-            remedy: "Declare it."
-          })
-        }
+        const unknown = opsOf(plan).destinationTensors.find((tensor) => !wire.has(tensor.name))
+        if (unknown !== undefined) return yield* undeclared(unknown.name)
         // Before anything moves: what meets what was added before would come twice.
         for (const { paramName, mySlice } of arrivals(plan)) {
           const duplicate = update!.checkNew(paramName, mySlice)

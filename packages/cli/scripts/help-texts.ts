@@ -3,7 +3,7 @@
  * Writes the help of the command and of every subcommand, as the command renders it, for a terminal with colors: JSON, by
  * the names before `--help`. Packing puts the file into the package; the source tree has none.
  *
- * Usage: node scripts/help-texts.ts FILE
+ * Usage: node packages/cli/scripts/help-texts.ts FILE
  */
 import { writeFileSync } from "node:fs"
 import { stripVTControlCharacters } from "node:util"
@@ -13,7 +13,7 @@ import * as Effect from "effect/Effect"
 delete process.env.NO_COLOR
 Object.assign(process.env, { FORCE_COLOR: "1", TERM: "xterm" })
 
-const { makeProgram } = await import("../packages/cli/src/program.ts")
+const { makeProgram } = await import("../src/program.ts")
 
 /** What the command prints: all of it by `console.log`, and nothing of two calls at once. */
 const rendered = async (names: ReadonlyArray<string>): Promise<string> => {
@@ -43,6 +43,6 @@ const collect = async (names: ReadonlyArray<string>): Promise<ReadonlyArray<read
 
 const [file] = process.argv.slice(2)
 if (file === undefined || file.startsWith("-")) {
-  console.error("usage: node scripts/help-texts.ts FILE")
+  console.error("usage: node packages/cli/scripts/help-texts.ts FILE")
   process.exitCode = 2
 } else writeFileSync(file, `${JSON.stringify(Object.fromEntries(await collect([])), undefined, 1)}\n`)
