@@ -137,7 +137,12 @@ const makeMember = Effect.fnUntraced(function* (
       }
       yield* service.submitAll(ops)
       told = whenTold
-      const report = yield* service.run(runOptions)
+      let finished = 0
+      const counted = Effect.sync(() => {
+        finished += 1
+      })
+      const report = yield* service.run({ finish: counted, ...runOptions })
+      if (runOptions.finish === undefined) assert.strictEqual(finished, 1, "what completes the bytes ran once")
       for (const [edge, tensor] of received) {
         assert.deepStrictEqual(
           [...tensorBytes(tensor)!],

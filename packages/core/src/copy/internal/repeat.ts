@@ -23,6 +23,7 @@ import type { CopyError, RunOptions } from "../../service/CopyService.ts"
 import { withinRunningTime } from "../../service/RunningTime.ts"
 import { batchDigest, type CopyBatch, memoryKey } from "./batch.ts"
 import { execute } from "./execute.ts"
+import type { OnceOptions } from "./finishOnce.ts"
 import type { CopyMachine } from "./machine.ts"
 import { remembered } from "./messages.ts"
 import type { CopyParts } from "./parts.ts"
@@ -56,7 +57,7 @@ export const repeat = Effect.fnUntraced(function* (
   parts: CopyParts,
   machine: CopyMachine,
   { driver, program, batch }: Repetition,
-  runOptions: RunOptions,
+  runOptions: OnceOptions,
   times: RunTimes
 ): Effect.fn.Return<boolean, CopyError> {
   const { group, signals, telemetry } = parts
@@ -98,7 +99,8 @@ export const repeat = Effect.fnUntraced(function* (
     yield* signals.tellPeers("Ready", peers, run)
     if (!(yield* telemetry.phase(times, "handshake", all(signals.isReady)))) return false
     const moving = execute(parts, machine, driver, program, batch, runOptions, times)
-    if (Option.isNone(yield* signals.unless(isGivenUp, moving, alive))) return false
+    if (Option.isNone(yield* signals.unless(() => isGivenUp() && !runOptions.isFinishing(), moving, alive)))
+      return false
     return yield* Effect.uninterruptibleMask((restore) =>
       Effect.andThen(
         signals.tellPeers("Done", peers, run),

@@ -16,6 +16,7 @@ import { fromTensorError } from "../CopyFailures.ts"
 import { batchDigest, type CopyBatch } from "./batch.ts"
 import { emptyBatch, makeBatchMemory } from "./check.ts"
 import { driverOf } from "./driver.ts"
+import { finishingOnce, type OnceOptions } from "./finishOnce.ts"
 import { type Agreement, makeHandshakeMemory, type RunCollectives } from "./handshake.ts"
 import { type CopyMachine, makeMachine } from "./machine.ts"
 import { makeMeetings } from "./meetings.ts"
@@ -96,7 +97,7 @@ export const makeRunner = <E>(parts: CopyParts, first: LiveDriver, build: Effect
   /** Repeats the batch where it is known; undefined where all ranks must agree on the run. */
   const attempt = Effect.fnUntraced(function* (
     own: Result.Result<CopyBatch, CopyError>,
-    runOptions: RunOptions,
+    runOptions: OnceOptions,
     times: RunTimes
   ): Effect.fn.Return<CopyReport | undefined, CopyError> {
     const state = machine.state()
@@ -145,8 +146,9 @@ export const makeRunner = <E>(parts: CopyParts, first: LiveDriver, build: Effect
 
   const run = Effect.fnUntraced(function* (
     queue: ReadonlyArray<CopyOp>,
-    runOptions: RunOptions
+    given: RunOptions
   ): Effect.fn.Return<CopyReport, CopyError> {
+    const runOptions = finishingOnce(given)
     const times = makeRunTimes()
     const { leaving } = machine.state()
     if (leaving !== undefined) {
