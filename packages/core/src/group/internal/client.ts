@@ -154,7 +154,8 @@ export const join = Effect.fnUntraced(function* (
     const cause = farewell
     gone ??= (label) => (cause === undefined ? peerGone([[who, departure]], label) : hubGaveUp(cause, label))(rank)
     calls.failAll(gone)
-    inbox.lose(0)
+    // Without rank 0, nobody can be reached.
+    for (let other = 0; other < size; other++) if (other !== rank) inbox.lose(other)
   }
 
   const connection = yield* Effect.acquireRelease(
