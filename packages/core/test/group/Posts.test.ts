@@ -152,3 +152,24 @@ describe.each([
     })
   )
 })
+
+describe("posts over TCP", () => {
+  it.live("name all others as gone where rank 0 is, since nobody can be reached without it", () =>
+    Effect.scoped(
+      Effect.gen(function* () {
+        const [first, second] = yield* overTcp(3)
+        const all = yield* Deferred.make<ReadonlyArray<number>>()
+        const gone: Array<number> = []
+        yield* second!.listen({
+          post: () => {},
+          gone: (rank) => {
+            gone.push(rank)
+            if (gone.length === 2) Deferred.doneUnsafe(all, Effect.succeed(gone))
+          }
+        })
+        yield* first!.leave
+        assert.deepStrictEqual([...(yield* Deferred.await(all))].sort(), [0, 2])
+      })
+    )
+  )
+})
