@@ -76,10 +76,10 @@ export interface ProcessGroupShape {
   /** Reports progress while the effect runs. For work that cannot report by itself. */
   readonly keepAlive: <A, E, R>(effect: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
   /**
-   * The same members, whose collectives and posts in this lane are in an order of their own. Every member opens lanes of one
-   * name in the same order; the scope closes the lane on this member only.
+   * The same members, whose collectives and posts in this lane are in an order of their own. The n-th lane of a name on one
+   * member is the n-th on all, so every member opens lanes of one name in the same order, and as many.
    */
-  readonly lane: (name: string) => Effect.Effect<ProcessGroupShape, never, Scope>
+  readonly lane: (name: string) => Effect.Effect<ProcessGroupShape>
   /**
    * Sends a few bytes, at most 4096, to these members; this one passes itself over. A post is there before the end of any
    * later collective of its sender. One that cannot be delivered is dropped.

@@ -123,6 +123,24 @@ describe.each([
     })
   )
 
+  it.live("of the n-th lane of a name meet on all members, whatever each has closed meanwhile", () =>
+    Effect.gen(function* () {
+      const seen = yield* onAll(2, (group) =>
+        Effect.gen(function* () {
+          const first = Effect.flatMap(group.lane("side"), listening)
+          // Rank 0 has ended what it had in the first lane, rank 1 has not.
+          yield* group.rank === 0 ? Effect.scoped(first) : first
+          const second = yield* group.lane("side")
+          const { posts } = yield* listening(second)
+          yield* second.post([1 - group.rank], Buffer.from("second"))
+          yield* second.barrier("end")
+          return posts
+        })
+      )
+      assert.deepStrictEqual(seen, [[[1, "second"]], [[0, "second"]]])
+    })
+  )
+
   it.live("and collectives of a lane meet only those of the same lane", () =>
     Effect.gen(function* () {
       const seen = yield* onAll(2, (group) =>

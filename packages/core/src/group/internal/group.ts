@@ -39,16 +39,13 @@ const nothing = new Uint8Array(0)
 const shortLabel = (label: string): string =>
   label.length <= 1024 ? label : `${label.slice(0, 1000)} … ${label.length} characters`
 
-/** Takes the lowest number that is free under a name; gives it back by `release`. */
+/** Counts the lanes of each name. Numbers are never used again: members close what they had in a lane when they like. */
 const makeLanes = () => {
-  const open = new Map<string, Set<number>>()
-  return (key: string) => {
-    const numbers = open.get(key) ?? new Set()
-    open.set(key, numbers)
-    let number = 0
-    while (numbers.has(number)) number++
-    numbers.add(number)
-    return { number, release: () => void numbers.delete(number) }
+  const opened = new Map<string, number>()
+  return (key: string): number => {
+    const number = opened.get(key) ?? 0
+    opened.set(key, number + 1)
+    return number
   }
 }
 
@@ -128,13 +125,10 @@ const groupOf = (endpoint: Endpoint, circle: Circle, lanes: ReturnType<typeof ma
     reportProgress: endpoint.reportProgress,
     keepAlive,
     lane: (name) =>
-      Effect.map(
-        Effect.acquireRelease(
-          Effect.sync(() => lanes(circleKey({ members, lane: `${circle.lane}/${name}` }))),
-          ({ release }) => Effect.sync(release)
-        ),
-        ({ number }) => groupOf(endpoint, { members, lane: shortLane(`${circle.lane}/${name} ${number}`) }, lanes)
-      ),
+      Effect.sync(() => {
+        const number = lanes(circleKey({ members, lane: `${circle.lane}/${name}` }))
+        return groupOf(endpoint, { members, lane: shortLane(`${circle.lane}/${name} ${number}`) }, lanes)
+      }),
     post: (to, payload) =>
       Effect.sync(() => {
         const ranks = to.flatMap((member) => (member !== rank && isMember(member) ? [members[member]!] : []))

@@ -58,7 +58,10 @@ export const makeInbox = (): Inbox => {
       box.kept = []
       for (const { from, payload } of kept) listener.post(from, payload)
       for (const rank of circle.members) if (gone.has(rank)) listener.gone(rank)
-      return () => void box.listeners.delete(listener)
+      return () => {
+        box.listeners.delete(listener)
+        if (box.listeners.size === 0) boxes.delete(circleKey(circle))
+      }
     }
   }
 }
