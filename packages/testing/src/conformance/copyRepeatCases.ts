@@ -53,8 +53,13 @@ const pair = (a: number, b: number, taskId: number): ReadonlyArray<Transfer> => 
   { from: a, to: b, taskId, shape: [101, 7], sendForm: "transposed" },
   { from: b, to: a, taskId: taskId + 1, shape: [4001], recvForm: "spread" }
 ]
-/** Ranks 0 and 1, ranks 2 and 3. */
-const pairs: ReadonlyArray<Transfer> = [...pair(0, 1, 0), ...pair(2, 3, 10)]
+/** From rank 0 to 1, and from 2 to 3: a driver may need the group for what goes both ways. */
+const pairs: ReadonlyArray<Transfer> = [
+  { from: 0, to: 1, taskId: 0, shape: [101, 7], sendForm: "transposed" },
+  { from: 0, to: 1, taskId: 1, shape: [4001], recvForm: "spread" },
+  { from: 2, to: 3, taskId: 10, shape: [17, 5] },
+  { from: 2, to: 3, taskId: 11, shape: [4001], recvForm: "spread" }
+]
 
 const runRound = Effect.fnUntraced(function* (halves: Halves, round: number) {
   const service = yield* CopyService
