@@ -13,7 +13,7 @@ import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Layer from "effect/Layer"
-import type * as Scope from "effect/Scope"
+import * as Scope from "effect/Scope"
 import { busyPoll, defaultBusyPollMillis } from "../service/BusyPolling.ts"
 import type { CopyDriver } from "../service/CopyDriver.ts"
 import { CopyService, type CopyServiceShape, type SubmitOptions } from "../service/CopyService.ts"
@@ -63,7 +63,9 @@ const make = <E>(
     // A lane of its own: a rank takes part in runs that others agree on while its program does something else.
     const group = yield* job.lane("copy")
     const engine = yield* TensorEngine
-    const scope = yield* Effect.scope
+    const owner = yield* Effect.scope
+    // Whatever the service is made of stays until it has left.
+    const scope = yield* Scope.fork(owner)
     const environment = Context.add(yield* Effect.context<ProcessGroup | TensorEngine>(), ProcessGroup, group)
     const { rank } = group
     const stagingBytes = options.stagingBytes ?? defaultStagingBytes
@@ -77,7 +79,7 @@ const make = <E>(
     const { driver } = live
     const { name: backend, capabilities } = driver
     const telemetry = makeCopyTelemetry(backend, rank)
-    const signals = yield* makeSignals(group)
+    const signals = yield* Scope.provide(makeSignals(group), scope)
     const parts: CopyParts = {
       group,
       signals,
@@ -95,7 +97,11 @@ const make = <E>(
     const queue = makeQueue()
     const runner = makeRunner(parts, live, build)
     const { machine } = runner
-    const answers = yield* makeAnswers(parts, runner)
+    const answers = yield* Scope.provide(makeAnswers(parts, runner), scope)
+    // A failure must not wait for anybody.
+    if (parts.isPairwise) {
+      yield* Scope.addFinalizerExit(owner, (exit) => (Exit.isSuccess(exit) ? answers.leave : Effect.void))
+    }
 
     const begin = Effect.andThen(answers.ended, machine.begin)
     const run: CopyServiceShape["run"] = (runOptions = {}) =>

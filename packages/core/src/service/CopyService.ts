@@ -24,7 +24,8 @@
  *   interruption of a rank that is done waits until its peers have read its memory, or given up.
  * - Inputs are complete when `run` is called, unless `after` says what to wait for first.
  * - A failure of scope "service" makes the service `Broken`. The next `run` rebuilds the driver or says why it cannot.
- * - The service's scope is its `close`: it cancels what is running and drops programs before their driver.
+ * - The service's scope is its `close`: it cancels what is running and drops programs before their driver. Where known batches
+ *   are repeated, a close without failure waits until no other rank needs this one for its last run.
  */
 import * as Context from "effect/Context"
 import type * as Effect from "effect/Effect"

@@ -40,7 +40,10 @@ interface Member {
   readonly labels: Array<string>
   /** Fills what it sends along these edges with values of the round, runs them, and checks what it received. */
   readonly run: (edges: ReadonlyArray<Edge>, round: number, options?: Round) => Effect.Effect<CopyReport, CopyError>
+  /** Ends the rank as if its process had been killed. */
   readonly leave: Effect.Effect<void>
+  /** Closes its service. */
+  readonly close: Effect.Effect<void>
 }
 
 interface Round extends RunOptions {
@@ -107,7 +110,8 @@ const makeMember = Effect.fnUntraced(function* (
       )
     )
   )
-  const built = yield* Layer.build(layer)
+  const owner = yield* Scope.fork(yield* Effect.scope)
+  const built = yield* Layer.buildWithScope(layer, owner)
   const service = yield* Effect.provide(CopyService, built)
   const known = new Map<string, Tensor>()
   const tensorOf = (key: string) =>
@@ -152,7 +156,7 @@ const makeMember = Effect.fnUntraced(function* (
       }
       return report
     })
-  return { rank, labels, run, leave: group.leave } satisfies Member
+  return { rank, labels, run, leave: group.leave, close: Scope.close(owner, Exit.void) } satisfies Member
 })
 
 /** Runs the same on some ranks at once. */
@@ -244,6 +248,34 @@ describe("a batch that changes on some ranks", () => {
       clear(members)
       yield* soon(onAll(members, ({ run }) => run(pairs, 10)))
       for (const { labels } of members) assert.deepStrictEqual(labels, [])
+    })
+  )
+
+  it.live("is agreed on by a rank whose program has ended, which stays until nobody needs it", () =>
+    Effect.gen(function* () {
+      const members = yield* makeCluster(3)
+      const edges: ReadonlyArray<Edge> = [[0, 1]]
+      for (let round = 0; round < 2; round++) yield* onAll(members, ({ run }) => run(edges, round))
+      yield* members[2]!.run(edges, 2)
+      const closing = yield* Effect.forkChild(members[2]!.close, { startImmediately: true })
+      for (const turn of [1, 2, 3]) {
+        assert.isUndefined(closing.pollUnsafe(), `it waits, turn ${turn}`)
+        yield* Effect.promise(() => new Promise((resume) => setImmediate(resume)))
+      }
+      yield* soon(onAll(members.slice(0, 2), ({ run }) => run(edges, 2, { memory: 1 })))
+      yield* soon(Fiber.join(closing))
+      yield* soon(onAll(members.slice(0, 2), ({ close }) => close))
+    })
+  )
+
+  it.live("does not keep a rank that closes while others wait in a later run", () =>
+    Effect.gen(function* () {
+      const members = yield* makeCluster(2)
+      for (let round = 0; round < 2; round++) yield* onAll(members, ({ run }) => run(ring(2), round))
+      const waiting = yield* Effect.forkChild(members[0]!.run(ring(2), 2), { startImmediately: true })
+      yield* soon(members[1]!.close)
+      yield* members[1]!.leave
+      assert.include(String(yield* soon(Fiber.await(waiting))), "PeerGone")
     })
   )
 

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * A rank at rest answers others that agree on a run which it has behind it, while its program does something else.
+ * A rank at rest answers others that agree on a run which it has behind it, while its program does something else, and
+ * stays until nobody needs it any more: one that repeats alone may be done long before the others.
  *
  * Invariant: a rank either answers or runs; a run waits until the answer is given.
  */
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import type { Scope } from "effect/Scope"
+import { withinRunningTime } from "../../service/RunningTime.ts"
 import type { CopyParts } from "./parts.ts"
 import type { CopyRunner } from "./run.ts"
 
@@ -15,10 +17,12 @@ export interface Answers {
   readonly look: Effect.Effect<void>
   /** Waits for an answer that is being given. */
   readonly ended: Effect.Effect<void>
+  /** Waits until all others have the last run behind them as well, or leave too; at most for the group's deadline. */
+  readonly leave: Effect.Effect<void>
 }
 
 export const makeAnswers = (
-  { signals, scope }: CopyParts,
+  { group, signals, scope }: CopyParts,
   { machine, isAwaited, answerOthers }: CopyRunner
 ): Effect.Effect<Answers, never, Scope> =>
   Effect.gen(function* () {
@@ -37,14 +41,18 @@ export const makeAnswers = (
 
     // A run looks when it has ended, where nothing may interrupt it: what begins there must not inherit that.
     const look: Effect.Effect<void> = Effect.suspend(() => {
-      if (!mustLook()) return Effect.void
+      const { phase, place } = machine.state()
+      // In the middle of anything, the last run may be that.
+      const closing = signals.takeClosing(phase._tag === "Idle" ? place.run : place.run - 1)
+      const told = Effect.forEach(closing, ([rank, run]) => signals.tellPeers("Behind", [rank], run), { discard: true })
+      if (!mustLook()) return told
       return Effect.flatMap(Effect.forkIn(Effect.interruptible(Effect.ignore(answer)), scope), (fiber) => {
         answering = fiber
         fiber.addObserver(() => {
           answering = undefined
           run(look)
         })
-        return Effect.void
+        return told
       })
     })
     const context = yield* Effect.context<never>()
@@ -53,7 +61,7 @@ export const makeAnswers = (
     yield* Effect.acquireRelease(
       Effect.sync(() =>
         signals.watch(() => {
-          if (mustLook()) run(look)
+          if (mustLook() || signals.isAsked()) run(look)
         })
       ),
       (stop) => Effect.sync(stop)
@@ -61,5 +69,15 @@ export const makeAnswers = (
     const ended: Effect.Effect<void> = Effect.suspend(() =>
       answering === undefined ? Effect.void : Effect.flatMap(Fiber.await(answering), () => ended)
     )
-    return { look, ended }
+    const leave = Effect.suspend(() => {
+      const { place, known } = machine.state()
+      const { run } = place
+      const stay = withinRunningTime(
+        signals.until(() => signals.isUnneeded(run) || undefined),
+        group.deadline
+      )
+      // What failed is known to all.
+      return Effect.andThen(signals.close(run), known === undefined ? Effect.void : stay)
+    })
+    return { look, ended, leave }
   })

@@ -103,10 +103,7 @@ export const makeRunner = <E>(parts: CopyParts, first: LiveDriver, build: Effect
     const state = machine.state()
     const isKnown = Result.isSuccess(own) && runOptions.together !== true
     const repetition = isKnown ? repetitionOf(state, own.success, runOptions.plan) : undefined
-    if (repetition === undefined) {
-      yield* machine.on({ _tag: "Counted" })
-      return undefined
-    }
+    if (repetition === undefined) return undefined
     yield* Effect.uninterruptible(Effect.andThen(machine.on({ _tag: "Counted" }), machine.on({ _tag: "Repeating" })))
     if (!(yield* repeat(parts, machine, repetition, runOptions, times))) return undefined
     yield* machine.on({ _tag: "Settled", isOk: true, known: state.known })
@@ -164,7 +161,7 @@ export const makeRunner = <E>(parts: CopyParts, first: LiveDriver, build: Effect
         if (Result.isFailure(repeated)) {
           yield* machine.on({ _tag: repeated.failure.reason.scope === "service" ? "Outdated" : "Dropped" })
         }
-        yield* machine.on({ _tag: "Convened" })
+        yield* machine.on({ _tag: machine.state().phase._tag === "Repeating" ? "Convened" : "Counted" })
         const statement = {
           own: Result.isFailure(repeated) ? Result.fail(repeated.failure) : own,
           plan: runOptions.plan

@@ -10,6 +10,8 @@
  * | Done | the same | the sender has all its bytes of this run, and touches none of the receiver's any more |
  * | Out | the same | the sender has given up this repetition, and touches none of the receiver's bytes any more |
  * | Alive | the same | the sender is at work on this run |
+ * | Closing | all | the sender closes after this run, and asks who has it behind them |
+ * | Behind | who asked | the sender has this run behind it |
  *
  * Invariants: runs are known by numbers that only grow, so a signal of an earlier run is never taken for one of a later run.
  * An alarm counts until the ranks have met after it. Signals that cannot be read are passed over: what they would have said
@@ -23,7 +25,7 @@ import type { Scope } from "effect/Scope"
 import type { Rank } from "../../base/Ids.ts"
 import type { ProcessGroupShape } from "../../service/ProcessGroup.ts"
 
-const kinds = { Alarm: 0, Convene: 1, Ready: 2, Done: 3, Alive: 4, Out: 5 } as const
+const kinds = { Alarm: 0, Convene: 1, Ready: 2, Done: 3, Alive: 4, Out: 5, Closing: 6, Behind: 7 } as const
 
 /** A call to all ranks to agree again. */
 export interface Convened {
@@ -33,11 +35,18 @@ export interface Convened {
 
 export interface Signals {
   readonly tellPeers: (
-    kind: "Ready" | "Done" | "Alive" | "Out",
+    kind: "Ready" | "Done" | "Alive" | "Out" | "Behind",
     peers: ReadonlyArray<Rank>,
     run: number
   ) => Effect.Effect<void>
   readonly convene: (run: number) => Effect.Effect<void>
+  readonly close: (run: number) => Effect.Effect<void>
+  /** Ranks that wait to close until this one has their run behind it; each is answered once, by whoever takes it here. */
+  readonly takeClosing: (run: number) => ReadonlyMap<Rank, number>
+  /** Whether there are such ranks. */
+  readonly isAsked: () => boolean
+  /** Nobody needs this rank for this run or an earlier one: all others have it behind them, close too, or are gone. */
+  readonly isUnneeded: (run: number) => boolean
   /** The calls of ranks that are not answered yet, the latest of each. */
   readonly convened: () => ReadonlyArray<Convened>
   /** Answers calls to agree on this run or an earlier one. */
@@ -91,6 +100,9 @@ export const makeSignals = (group: ProcessGroupShape): Effect.Effect<Signals, ne
     const out = new Map<Rank, number>()
     const heard = new Map<Rank, number>()
     const gone = new Set<Rank>()
+    const behind = new Map<Rank, number>()
+    const closing = new Map<Rank, number>()
+    const unanswered = new Map<Rank, number>()
     const calls = new Map<Rank, Convened>()
     const watchers = new Set<() => void>()
     let alarms: Array<Rank> = []
@@ -111,7 +123,11 @@ export const makeSignals = (group: ProcessGroupShape): Effect.Effect<Signals, ne
       else if (payload[0] === kinds.Ready) note(ready, from, run)
       else if (payload[0] === kinds.Done) note(done, from, run)
       else if (payload[0] === kinds.Out) note(out, from, run)
-      else if (payload[0] === kinds.Convene && run > answered) {
+      else if (payload[0] === kinds.Behind) note(behind, from, run)
+      else if (payload[0] === kinds.Closing) {
+        closing.set(from, run)
+        unanswered.set(from, run)
+      } else if (payload[0] === kinds.Convene && run > answered) {
         calls.set(from, { by: from, run })
       }
       wake()
@@ -166,6 +182,17 @@ export const makeSignals = (group: ProcessGroupShape): Effect.Effect<Signals, ne
     return {
       tellPeers: (kind, peers, run) => post(peers, kinds[kind], run),
       convene: (run) => post(others, kinds.Convene, run),
+      close: (run) => post(others, kinds.Closing, run),
+      takeClosing: (run) => {
+        const due = new Map([...unanswered].filter(([, of]) => of <= run))
+        for (const rank of due.keys()) unanswered.delete(rank)
+        return due
+      },
+      isAsked: () => unanswered.size > 0,
+      isUnneeded: (run) =>
+        others.every(
+          (rank) => gone.has(rank) || closing.has(rank) || (behind.get(rank) ?? Number.NEGATIVE_INFINITY) >= run
+        ),
       convened: () => [...calls.values()],
       answer: (run) => {
         answered = Math.max(answered, run)
