@@ -83,7 +83,7 @@ describe.skipIf(lackOf("level-zero") !== undefined)(`planted faults, ${titleOf("
         const seen = yield* withRig("level-zero", (rig) =>
           Effect.gen(function* () {
             simulator.configure(`fault=${fault}`)
-            const found = yield* look(rig, 60)
+            const found = yield* look(rig, 600)
             simulator.configure("clear=faults")
             yield* settled
             return found

@@ -6,6 +6,7 @@ import { type DType, kindOf } from "../base/DType.ts"
 import { elementCount, regionShape } from "../base/Region.ts"
 import type { ReshardPlan } from "../ir/ReshardPlan.ts"
 
+/** A parameter that is sent in a type which cannot hold all its values. */
 export interface LossyCast {
   readonly paramName: string
   readonly from: DType

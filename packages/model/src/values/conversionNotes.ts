@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /** What a conversion does to a model's tensors, counted for people: what is dequantized, what loses bits, what is kept. */
-import { type DType, kindOf } from "@tensorferry/core/base/DType"
+import { kindOf } from "@tensorferry/core/base/DType"
 import { elementCount } from "@tensorferry/core/base/Region"
 import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
+import { isLossy } from "@tensorferry/core/planner/LossyCasts"
 import { type Conversion, castType, hasNarrowMatrices, isQuantized, keepsType, typeRuleOf } from "../conversion.ts"
 import type { WrittenType } from "./codes.ts"
 import type { Weight } from "./ValueForm.ts"
@@ -18,22 +19,6 @@ export interface ConversionNote {
   readonly elements: number
   /** One of them. */
   readonly example: string
-}
-
-/** Bits of exponent and of mantissa. */
-const widths: Partial<Record<DType, readonly [exponent: number, mantissa: number]>> = {
-  float64: [11, 52],
-  float32: [8, 23],
-  bfloat16: [8, 7],
-  float16: [5, 10],
-  float8_e5m2: [5, 2],
-  float8_e4m3fn: [4, 3]
-}
-
-/** Whether some value of one type is none of the other. */
-export const isLossyCast = (from: DType, to: DType): boolean => {
-  const [one, two] = [widths[from], widths[to]]
-  return one !== undefined && two !== undefined && (one[0] > two[0] || one[1] > two[1])
 }
 
 /** Notes on a model before the conversion; `dequantized` are the weights whose values are taken. */
@@ -63,7 +48,7 @@ export const conversionNotes = (
     const { dtype, name, shape } = tensor
     const to = castType(conversion, tensor, isMixed)
     if (to !== dtype) {
-      add({ what: "cast", from: dtype, to, isLossy: isLossyCast(dtype, to), example: name }, elementCount(shape))
+      add({ what: "cast", from: dtype, to, isLossy: isLossy(dtype, to), example: name }, elementCount(shape))
     } else if (conversion.dtype !== null && conversion.dtype !== dtype && kindOf(dtype) === "float") {
       if (keepsType(tensor, isMixed) || typeRuleOf(conversion, name) === "keep") {
         add({ what: "kept", from: dtype, to: dtype, isLossy: false, example: name }, elementCount(shape))

@@ -3,10 +3,11 @@
 import { assert, describe, it } from "@effect/vitest"
 import type { DType } from "@tensorferry/core/base/DType"
 import { fullRegion, type Region } from "@tensorferry/core/base/Region"
+import { isLossy } from "@tensorferry/core/planner/LossyCasts"
 import * as Effect from "effect/Effect"
 import { type Conversion, plannedTensors } from "../../src/conversion.ts"
 import type { Model } from "../../src/Model.ts"
-import { conversionNotes, describeNote, isLossyCast } from "../../src/values/conversionNotes.ts"
+import { conversionNotes, describeNote } from "../../src/values/conversionNotes.ts"
 import { denseModel, dequantizedTypes } from "../../src/values/denseModel.ts"
 
 const conversion = (more: Partial<Conversion>): Conversion => ({ dtype: null, transform: null, ...more })
@@ -133,8 +134,9 @@ describe("types by value", () => {
         "kept: float32 (2 tensors, 6 elements, as gate.e_score_correction_bias); --type 'PATTERN=DTYPE' casts them too",
         "lossy cast: float32 → bfloat16 (1 tensor, 16 elements, as embed.weight)"
       ])
-      assert.isTrue(isLossyCast("bfloat16", "float16"))
-      assert.isFalse(isLossyCast("bfloat16", "float32"))
+      assert.isTrue(isLossy("bfloat16", "float16"))
+      assert.isFalse(isLossy("bfloat16", "float32"))
+      assert.isTrue(isLossy("int64", "bfloat16"))
     })
   )
 })
