@@ -7,7 +7,7 @@ import { createHash } from "node:crypto"
 import { promisify } from "node:util"
 import { gunzip } from "node:zlib"
 import { bitsOf, DType, fromSafetensorsName } from "@tensorferry/core/base/DType"
-import { isInside, isRepresentable, Shape } from "@tensorferry/core/base/Region"
+import { dimensionLimit, isInside, isRepresentable, type Shape } from "@tensorferry/core/base/Region"
 import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
@@ -24,11 +24,19 @@ export const syntheticPrefix = "synthetic:"
 const Shapes = Schema.Struct({
   /** Type of all tensors, as checkpoints name it. */
   dtype: Schema.String,
-  tensors: Schema.Record(Schema.String, Shape),
+  /** Shapes by name. Models have so many that a schema of each costs as much as a plan: `isShape` looks at them. */
+  tensors: Schema.declare(
+    (value): value is Record<string, unknown> => typeof value === "object" && value !== null && !Array.isArray(value)
+  ),
   /** Fields of config.json from which a preset is chosen. */
   config: Schema.optionalKey(ModelConfig)
 })
 const codec = Schema.fromJsonString(Shapes)
+
+const isShape = (value: unknown): value is Shape =>
+  Array.isArray(value) &&
+  value.length <= dimensionLimit &&
+  value.every((length) => Number.isSafeInteger(length) && length >= 0)
 
 const inflate = promisify(gunzip)
 
@@ -88,11 +96,15 @@ export const openSynthetic = Effect.fn("openSynthetic")(function* (
     ? decoded.success.dtype
     : fromSafetensorsName(decoded.success.dtype)
   if (dtype === undefined) return yield* invalid(`There is no type "${decoded.success.dtype}".`)
-  const tensors = Object.entries(shapes).map(([name, shape]): ModelTensor => ({ name, dtype, shape }))
+  const tensors: Array<ModelTensor> = []
+  for (const [name, shape] of Object.entries(shapes)) {
+    if (!isShape(shape)) return yield* invalid(`Its shape is not a list of at most ${dimensionLimit} lengths.`, name)
+    tensors.push({ name, dtype, shape })
+  }
   const tooLarge = tensors.find(({ shape }) => !isRepresentable(shape, bitsOf(dtype)))
   if (tooLarge !== undefined) return yield* invalid("Its size exceeds 2^53 bits.", tooLarge.name)
-  const known = new Map(tensors.map((tensor) => [tensor.name, tensor]))
   // A large model is more often planned than read.
+  let known: ReadonlyMap<string, ModelTensor> | undefined
   const seeds = new Map<string, number>()
   const seedFor = (name: string): number => {
     const seed = seeds.get(name) ?? seedOf(name)
@@ -110,6 +122,7 @@ export const openSynthetic = Effect.fn("openSynthetic")(function* (
     files: () => new Map(),
     readRegion: (name, region, into) =>
       Effect.suspend(() => {
+        known ??= new Map(tensors.map((tensor) => [tensor.name, tensor]))
         const tensor = known.get(name)
         if (tensor === undefined || !isInside(region, tensor.shape)) {
           return Effect.fail(invalid("It has no such tensor, or not such a region of it.", name))

@@ -88,7 +88,8 @@ export const placedLayout = (input: PlacedLayoutInput): Result.Result<ModelLayou
   const config = checkConfig(input.config)
   if (Result.isFailure(config)) return Result.fail(config.failure)
   const { placed } = input
-  const stageOfName = new Map(placed.map((tensor) => [tensor.name, tensor.stage]))
+  const owners = new Set(placed.flatMap(({ aliasOf }) => (aliasOf === undefined ? [] : [aliasOf])))
+  const stageOfName = new Map(placed.flatMap(({ name, stage }) => (owners.has(name) ? [[name, stage] as const] : [])))
   const sharesHere = ({ tensor }: Holding): string | undefined =>
     tensor.aliasOf !== undefined && stageOfName.get(tensor.aliasOf) === tensor.stage ? tensor.aliasOf : undefined
 
