@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+/**
+ * A model as the other side holds it: what each rank has, under which names and shapes, and of which elements of the
+ * checkpoint it is made.
+ */
+import type { DType } from "@tensorferry/core/base/DType"
+import type { Shape } from "@tensorferry/core/base/Region"
+import type { LayoutError, ModelTensor, ParallelConfig } from "@tensorferry/core/layout/ModelLayout"
+import type { RankPlace } from "@tensorferry/core/layout/ParallelConfig"
+import type { PlacedTensor } from "@tensorferry/core/layout/TensorPlacement"
+import * as Result from "effect/Result"
+import type { ModelStructure } from "../describe/ModelStructure.ts"
+import type { Placement } from "../placement/Placement.ts"
+import { placeStructure } from "../placement/placeStructure.ts"
+import { type AssemblySite, assemble, heldExperts, holdsTensor } from "./assemble.ts"
+import type { Mapping } from "./Mapping.ts"
+import { type MappingError, mappingError } from "./MappingError.ts"
+import { type MadeTensor, type MatchedMapping, matchRules } from "./matchRules.ts"
+import { type Bindings, fillName, matchName, namePattern } from "./NamePattern.ts"
+import type { Strip } from "./Strips.ts"
+
+/** A tensor of the other side on one rank. */
+export interface MappedTensor {
+  readonly name: string
+  readonly dtype: DType
+  readonly shape: Shape
+  readonly strips: ReadonlyArray<Strip>
+  /** The rule by the name that it makes. */
+  readonly rule: string
+}
+
+/** All that a rank holds. */
+export interface MappedRank {
+  readonly tensors: ReadonlyArray<MappedTensor>
+  /** Other names of the same storage. */
+  readonly aliases: ReadonlyMap<string, string>
+}
+
+export interface MappedModelInput {
+  readonly structure: ModelStructure
+  readonly tensors: ReadonlyArray<ModelTensor>
+  readonly mapping: Mapping
+  readonly config: ParallelConfig
+  readonly placement: Placement
+}
+
+export interface MappedModel {
+  readonly matched: MatchedMapping
+  readonly config: ParallelConfig
+  /** What a rank at a place holds; the place's data-parallel position does not matter. */
+  readonly rankAt: (place: RankPlace) => Result.Result<MappedRank, MappingError>
+}
+
+/** Places a model and finds what a mapping makes of it. */
+export const mapModel = (input: MappedModelInput): Result.Result<MappedModel, MappingError | LayoutError> =>
+  Result.gen(function* () {
+    const { structure, tensors, mapping, config, placement } = input
+    const matched = yield* matchRules(mapping, tensors)
+    const placed = yield* placeStructure(structure, config, placement)
+    const layers = layersByStage(structure, placed)
+    return { matched, config, rankAt: (place) => mapRank(input, matched, placed, layers, place) }
+  })
+
+/** Numbers of the layers of the language model on each stage. */
+const layersByStage = (
+  structure: ModelStructure,
+  placed: ReadonlyMap<string, PlacedTensor>
+): ReadonlyMap<number, ReadonlyArray<number>> => {
+  const found = new Map<number, Set<number>>()
+  for (const { layer, stack, tensors } of structure.modules) {
+    const stage = tensors[0] === undefined ? undefined : placed.get(tensors[0].name)?.stage
+    if (layer === undefined || stage === undefined || structure.stacks[stack!]?.kind === "mtp") continue
+    found.set(stage, (found.get(stage) ?? new Set()).add(layer))
+  }
+  return new Map([...found].map(([stage, numbers]) => [stage, [...numbers].sort((a, b) => a - b)]))
+}
+
+const sourcesOf = (made: MadeTensor): ReadonlyArray<ModelTensor> =>
+  [...made.sources.values()].flatMap((of) => [...of.values()])
+
+/** Whether a rank holds a tensor that a rule makes. */
+const isHeldBy = (made: MadeTensor, site: AssemblySite): boolean => {
+  const { place, config } = site
+  const { stages } = made.rule
+  const isStage =
+    stages === undefined ||
+    stages === "all" ||
+    (stages !== "last" && place.stage === 0) ||
+    (stages !== "first" && place.stage === config.pp - 1)
+  if (!isStage) return false
+  const expert = made.bindings.get("expert")
+  return sourcesOf(made).some((source) => {
+    const placed = site.placed.get(source.name)
+    if (placed === undefined) return true
+    if (!holdsTensor(placed, site, stages !== undefined)) return false
+    if (placed.experts?._tag !== "Fused" || expert === undefined) return true
+    return heldExperts(placed, site)!.some(([from, to]) => Number(expert) >= from && Number(expert) < to)
+  })
+}
+
+/** Numbers as the rank counts them: layers of its stage, experts in the order in which it holds them. */
+const localNumbers = (
+  made: MadeTensor,
+  site: AssemblySite,
+  layers: ReadonlyMap<number, ReadonlyArray<number>>
+): Bindings => {
+  const local = new Map<string, string>()
+  const layer = made.bindings.get("layer")
+  if (layer !== undefined) {
+    const own = layers.get(site.place.stage)?.indexOf(Number(layer)) ?? -1
+    if (own >= 0) local.set("layer", String(own))
+  }
+  const expert = made.bindings.get("expert")
+  if (expert === undefined) return local
+  const [source] = sourcesOf(made)
+  const placed = site.placed.get(source!.name)
+  let before = 0
+  for (const [from, to] of (placed === undefined ? undefined : heldExperts(placed, site)) ?? []) {
+    if (Number(expert) >= from && Number(expert) < to) local.set("expert", String(before + Number(expert) - from))
+    before += to - from
+  }
+  return local
+}
+
+const mapRank = (
+  { structure, mapping, config }: MappedModelInput,
+  { made }: MatchedMapping,
+  placed: ReadonlyMap<string, PlacedTensor>,
+  layers: ReadonlyMap<number, ReadonlyArray<number>>,
+  place: RankPlace
+): Result.Result<MappedRank, MappingError> => {
+  const site: AssemblySite = { place, config, numbers: structure.numbers, placed }
+  const tensors = new Map<string, MappedTensor>()
+  for (const one of made) {
+    if (!isHeldBy(one, site)) continue
+    const name = fillName(namePattern(one.name), one.bindings, localNumbers(one, site, layers))
+    const known = tensors.get(name)
+    if (known !== undefined) {
+      return mappingError(
+        "written_twice",
+        name,
+        one.rule.name,
+        `Rule ${known.rule} makes it too.`,
+        "Let one rule make each tensor."
+      )
+    }
+    const assembled = assemble(one, site)
+    if (Result.isFailure(assembled)) return Result.fail(assembled.failure)
+    if (assembled.success === undefined) continue
+    const [source] = sourcesOf(one)
+    tensors.set(name, { ...assembled.success, name, dtype: one.rule.dtype ?? source!.dtype, rule: one.rule.name })
+  }
+  const aliases = new Map<string, string>()
+  for (const rule of mapping.rules) {
+    if (!("alias" in rule)) continue
+    const [from, to] = [namePattern(rule.of), namePattern(rule.alias)]
+    for (const name of tensors.keys()) {
+      const bindings = matchName(from, name)
+      if (bindings !== undefined && !tensors.has(fillName(to, bindings))) aliases.set(fillName(to, bindings), name)
+    }
+  }
+  return Result.succeed({ tensors: [...tensors.values()], aliases })
+}
