@@ -15,7 +15,6 @@ import {
   type RecordedPayloads
 } from "@tensorferry/golden/busMessages"
 import { checkCasts, RecordedCasts } from "@tensorferry/golden/dtypeCasts"
-import { checkPlacements, type RecordedPlacements } from "@tensorferry/golden/enginePlacements"
 import { checkPacking, checkScales, type RecordedPacking, type RecordedScales } from "@tensorferry/golden/formCuts"
 import { checkMegatronCase, type MegatronCase } from "@tensorferry/golden/megatronPlans"
 import { checkDtensorCase, type DtensorCase } from "@tensorferry/golden/meshLayouts"
@@ -26,6 +25,7 @@ import {
   type RedistributeCase
 } from "@tensorferry/golden/meshTransfers"
 import { checkMxfp8, RecordedMxfp8 } from "@tensorferry/golden/mxfp8"
+import { checkNames, type RecordedNames } from "@tensorferry/golden/nameMappings"
 import { checkScheduleCase, type ScheduleCase } from "@tensorferry/golden/nvshmemSchedules"
 import { checkFp8Block, checkMxfp4, checkNvfp4, checkRecasts } from "@tensorferry/golden/quantizedValues"
 import * as ReferenceEngine from "@tensorferry/testing/ReferenceEngine"
@@ -92,9 +92,9 @@ const sets: Readonly<Record<string, Judge>> = {
   fp8_block: both(casesBy<RecordedScales>(checkScales("fp8_block"), byTitle), async (data) => checkFp8Block(data)),
   nvfp4: both(casesBy<RecordedScales>(checkScales("nvfp4"), byTitle), async (data) => checkNvfp4(data)),
   mxfp4: both(casesBy<RecordedScales>(checkScales("mxfp4"), byTitle), async (data) => checkMxfp4(data)),
-  // Which elements are on which rank.
-  names_vllm: async (data) =>
-    (data as { readonly families: ReadonlyArray<RecordedPlacements> }).families.flatMap(checkPlacements),
+  // Which element of the checkpoint is which element of which parameter, rank by rank.
+  names_vllm: async (data) => checkNames(data as RecordedNames),
+  names_megatron: async (data) => checkNames(data as RecordedNames),
   dtype_casts: onEngines(RecordedCasts, checkCasts)
 }
 

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+/** Rules that inference engines share: queries, keys and values in one matrix, gates and ups in one, experts in stacks. */
+import type { ModelStructure } from "../../describe/ModelStructure.ts"
+import { alias, concat, ignore, type MappingRule, make, type Recipe, stack, transpose } from "../Mapping.ts"
+
+/** Query, key and value of every attention, weight and bias alike. */
+export const joinedAttention: ReadonlyArray<MappingRule> = [
+  make(
+    "{owner...}.qkv_proj.{kind*}",
+    concat("{owner...}.q_proj.{kind*}", "{owner...}.k_proj.{kind*}", "{owner...}.v_proj.{kind*}")
+  )
+]
+
+/** Gate and up of every MLP that is not an expert. */
+export const joinedMlp: ReadonlyArray<MappingRule> = [
+  make("{owner...}.gate_up_proj.{kind*}", concat("{owner...}.gate_proj.{kind*}", "{owner...}.up_proj.{kind*}"))
+]
+
+/** Experts one by one in the checkpoint, all in two stacks in the engine. `path` is what their parameters begin with. */
+export const stackedExperts = (
+  path: string,
+  gate = "gate_proj",
+  up = "up_proj",
+  down = "down_proj"
+): ReadonlyArray<MappingRule> => {
+  const expert = (name: string): Recipe => `{owner...}.experts.{expert}.${name}.weight`
+  return [
+    make(`{owner...}.experts.${path}w13_weight`, stack("expert", concat(expert(gate), expert(up)))),
+    make(`{owner...}.experts.${path}w2_weight`, stack("expert", expert(down)))
+  ]
+}
+
+/** Experts without a gate; both paths lead to the experts. */
+export const gatelessExperts = (path: string, from: string): ReadonlyArray<MappingRule> => [
+  make(`${path}w13_weight`, stack("expert", `${from}{expert}.up_proj.weight`)),
+  make(`${path}w2_weight`, stack("expert", `${from}{expert}.down_proj.weight`))
+]
+
+/** Stacks whose matrices are stored input first. */
+export const turnedExperts = (path: string): ReadonlyArray<MappingRule> => [
+  make(`{owner...}.experts.${path}w13_weight`, transpose("{owner...}.experts.gate_up_proj", 0, 2, 1)),
+  make(`{owner...}.experts.${path}w2_weight`, transpose("{owner...}.experts.down_proj", 0, 2, 1))
+]
+
+/** What leads to the latents of latent attention, where there is one for queries. */
+export const joinedLatents = (name: string): ReadonlyArray<MappingRule> => [
+  make(`{owner...}.${name}.{kind*}`, concat("{owner...}.q_a_proj.{kind*}", "{owner...}.kv_a_proj_with_mqa.{kind*}"))
+]
+
+/** Layers that predict further tokens are a model of their own in engines. */
+export const extraLayers = ({ stacks }: ModelStructure): ReadonlyArray<MappingRule> =>
+  stacks.flatMap(({ kind, prefix, layers }) =>
+    kind === "mtp" ? layers.map((layer) => ignore(`${prefix}layers.${layer}.{rest...}`)) : []
+  )
+
+/** A head that is the embedding: the last stage has the embedding for it. */
+export const tiedHead = ({ aliases }: ModelStructure): ReadonlyArray<MappingRule> =>
+  aliases.flatMap(({ name, of }) => [make(of, of, { stages: "ends" }), alias(name, of)])

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+/** SGLang: parameters of its models right after loading, before any kernel's own form. */
+import type { ModelStructure } from "../../describe/ModelStructure.ts"
+import { ignore, type MappingRule, make } from "../Mapping.ts"
+import type { Convention } from "./Convention.ts"
+import {
+  extraLayers,
+  joinedAttention,
+  joinedLatents,
+  joinedMlp,
+  stackedExperts,
+  tiedHead,
+  turnedExperts
+} from "./engines.ts"
+
+const deepseek: ReadonlyArray<MappingRule> = [...joinedLatents("fused_qkv_a_proj_with_mqa"), ...stackedExperts("")]
+
+const byFamily: { readonly [family: string]: ReadonlyArray<MappingRule> } = {
+  mixtral: stackedExperts("", "w1", "w3", "w2"),
+  qwen3_moe: stackedExperts(""),
+  qwen2_moe: stackedExperts(""),
+  glm4_moe: stackedExperts(""),
+  deepseek_v3: deepseek,
+  deepseek_v32: deepseek,
+  // Its class keeps the embedding whole.
+  gemma3: [make("{model...}.embed_tokens.weight", { whole: "{model...}.embed_tokens.weight" })],
+  gpt_oss: [
+    ...turnedExperts(""),
+    make("{owner...}.experts.w13_weight_bias", "{owner...}.experts.gate_up_proj_bias"),
+    // The sum over ranks would add a bias as often as there are ranks.
+    make("{owner...}.experts.w2_weight_bias", { onFirst: "{owner...}.experts.down_proj_bias" }),
+    make("{owner...}.self_attn.sinks", "{owner...}.self_attn.sinks", { dtype: "bfloat16" })
+  ]
+}
+
+export const sglang: Convention = {
+  name: "sglang",
+  reference: "SGLang of 2026-08-22 (d315eb7)",
+  placement: () => ({ stages: "middle", vocabulary: { multipleOf: 64, of: "whole" }, experts: "linear" }),
+  mapping: (structure: ModelStructure) => ({
+    rules: [
+      ...extraLayers(structure),
+      ...(byFamily[structure.family.name] ?? []),
+      ...joinedAttention,
+      ...joinedMlp,
+      ...tiedHead(structure),
+      ignore("{owner...}.rotary_emb.inv_freq")
+    ],
+    others: "keep"
+  })
+}
