@@ -126,6 +126,7 @@ export type AliasRule = typeof AliasRule.Type
 export const IgnoreRule = Schema.Struct({ ignore: Schema.String })
 export type IgnoreRule = typeof IgnoreRule.Type
 
+/** What a mapping says of one kind of tensor. */
 export const MappingRule = Schema.Union([MakeRule, AliasRule, IgnoreRule])
 export type MappingRule = typeof MappingRule.Type
 
@@ -137,14 +138,21 @@ export const Mapping = Schema.Struct({
 })
 export type Mapping = typeof Mapping.Type
 
+/** A rule that makes a tensor. */
 export const make = (name: string, from: Recipe, more: Omit<MakeRule, "name" | "from"> = {}): MakeRule => ({
   name,
   from,
   ...more
 })
+/** Parts behind each other, along the first dimension. */
 export const concat = (...parts: ReadonlyArray<Recipe>): Recipe => ({ concat: parts })
+/** One part for each number of a variable. */
 export const stack = (over: string, from: Recipe): Recipe => ({ stack: from, over })
+/** Group by group the share of each part. */
 export const interleave = (groups: Count, ...parts: ReadonlyArray<Recipe>): Recipe => ({ interleave: parts, groups })
+/** Dimensions in another order. */
 export const transpose = (from: Recipe, ...axes: ReadonlyArray<number>): Recipe => ({ transpose: from, axes })
+/** A rule that leaves tensors out. */
 export const ignore = (name: string): IgnoreRule => ({ ignore: name })
+/** A rule that names a storage twice. */
 export const alias = (name: string, of: string): AliasRule => ({ alias: name, of })

@@ -304,6 +304,7 @@ export interface LinearStrip {
   readonly scalar?: Scalar
 }
 
+/** A strip of a tensor of a shape, flattened. */
 export const linearStrip = (strip: Strip, shape: Shape): LinearStrip => {
   const strides = rowMajorStrides(shape)
   const loops = strip.loops

@@ -36,6 +36,7 @@ export interface MappedRank {
   readonly aliases: ReadonlyMap<string, string>
 }
 
+/** A model, the mapping, and the degrees and choices by which it is placed. */
 export interface MappedModelInput {
   readonly structure: ModelStructure
   readonly tensors: ReadonlyArray<ModelTensor>
@@ -44,6 +45,7 @@ export interface MappedModelInput {
   readonly placement: Placement
 }
 
+/** A model as the other side holds it. */
 export interface MappedModel {
   readonly matched: MatchedMapping
   readonly config: ParallelConfig

@@ -279,7 +279,6 @@ const endRules = (
   ]
 }
 
-/** Megatron-core with layers of Transformer Engine, or its own. */
 const convention = (name: string, isLocal: boolean): Convention => ({
   name,
   reference: "Megatron-Bridge of 2026-08-22 (067f987)",
@@ -309,5 +308,7 @@ const convention = (name: string, isLocal: boolean): Convention => ({
   }
 })
 
+/** Megatron-core with layers of Transformer Engine. */
 export const megatron: Convention = convention("megatron", false)
+/** Megatron-core with its own layers: norms stand by themselves, experts are `local_experts`. */
 export const megatronLocal: Convention = convention("megatron-local", true)
