@@ -174,14 +174,14 @@ const groupsOfTensor = ({ experts }: PlacedTensor): LocalParameter["groups"] =>
 
 /**
  * The roster, class by class: ranks at the same position hold the same parameters, so these are described once and not per
- * rank.
+ * rank. Positions of one stage list parameters in one order; experts differ by their number.
  */
-const rosterOf = (
+export const rosterOf = (
   config: ParallelConfig,
   firstRank: Rank,
   ranks: ReadonlyArray<Rank>,
   positionKey: (place: RankPlace) => string,
-  parametersAt: (place: RankPlace) => ReadonlyArray<LocalParameter>
+  parametersAt: (place: RankPlace) => ReadonlyArray<Pick<LocalParameter, "metadata" | "groups">>
 ): Roster => {
   const structures = structureInterner()
   /** A class and the kinds of groups that its slots stand for. */
