@@ -17,7 +17,7 @@ import type { Mapping } from "./Mapping.ts"
 import { type MappingError, mappingError } from "./MappingError.ts"
 import { type MadeTensor, type MatchedMapping, matchRules } from "./matchRules.ts"
 import { type Bindings, fillName, matchName, namePattern } from "./NamePattern.ts"
-import type { Strip } from "./Strips.ts"
+import type { Assembly, Strip } from "./Strips.ts"
 
 /** A tensor of the other side on one rank. */
 export interface MappedTensor {
@@ -60,7 +60,8 @@ export const mapModel = (input: MappedModelInput): Result.Result<MappedModel, Ma
     const matched = yield* matchRules(mapping, tensors)
     const placed = yield* placeStructure(structure, config, placement)
     const layers = layersByStage(structure, placed)
-    return { matched, config, rankAt: (place) => mapRank(input, matched, placed, layers, place) }
+    const known = matched.made.map((made) => knownOf(made, placed))
+    return { matched, config, rankAt: (place) => mapRank(input, known, placed, layers, place) }
   })
 
 /** Numbers of the layers of the language model on each stage. */
@@ -77,11 +78,24 @@ const layersByStage = (
   return new Map([...found].map(([stage, numbers]) => [stage, [...numbers].sort((a, b) => a - b)]))
 }
 
-const sourcesOf = (made: MadeTensor): ReadonlyArray<ModelTensor> =>
-  [...made.sources.values()].flatMap((of) => [...of.values()])
+/** A tensor that a rule makes, and what of it does not depend on the rank. */
+interface Known {
+  readonly made: MadeTensor
+  readonly sources: ReadonlyArray<ModelTensor>
+  readonly placed: ReadonlyArray<PlacedTensor | undefined>
+  readonly isExpert: boolean
+  /** What ranks hold of it, by where they stand in the groups that cut it. */
+  readonly assembled: Map<string, Result.Result<Assembly | undefined, MappingError>>
+}
+
+const knownOf = (made: MadeTensor, placed: ReadonlyMap<string, PlacedTensor>): Known => {
+  const sources = [...made.sources.values()].flatMap((of) => [...of.values()])
+  const own = sources.map(({ name }) => placed.get(name))
+  return { made, sources, placed: own, isExpert: own.some((one) => one?.experts !== undefined), assembled: new Map() }
+}
 
 /** Whether a rank holds a tensor that a rule makes. */
-const isHeldBy = (made: MadeTensor, site: AssemblySite): boolean => {
+const isHeldBy = ({ made, placed: all }: Known, site: AssemblySite): boolean => {
   const { place, config } = site
   const { stages } = made.rule
   const isStage =
@@ -91,8 +105,7 @@ const isHeldBy = (made: MadeTensor, site: AssemblySite): boolean => {
     (stages !== "first" && place.stage === config.pp - 1)
   if (!isStage) return false
   const expert = made.bindings.get("expert")
-  return sourcesOf(made).some((source) => {
-    const placed = site.placed.get(source.name)
+  return all.some((placed) => {
     if (placed === undefined) return true
     if (!holdsTensor(placed, site, stages !== undefined)) return false
     if (placed.experts?._tag !== "Fused" || expert === undefined) return true
@@ -100,9 +113,18 @@ const isHeldBy = (made: MadeTensor, site: AssemblySite): boolean => {
   })
 }
 
+/** What a rank holds of it; ranks at one place of the groups that cut it hold the same. */
+const assembledAt = (known: Known, site: AssemblySite): Result.Result<Assembly | undefined, MappingError> => {
+  const { tp, expertTp, expertEp } = site.place
+  const key = known.isExpert ? `${tp}/${expertTp}/${expertEp}` : `${tp}`
+  const found = known.assembled.get(key) ?? assemble(known.made, site)
+  known.assembled.set(key, found)
+  return found
+}
+
 /** Numbers as the rank counts them: layers of its stage, experts in the order in which it holds them. */
 const localNumbers = (
-  made: MadeTensor,
+  { made, placed: all }: Known,
   site: AssemblySite,
   layers: ReadonlyMap<number, ReadonlyArray<number>>
 ): Bindings => {
@@ -114,8 +136,7 @@ const localNumbers = (
   }
   const expert = made.bindings.get("expert")
   if (expert === undefined) return local
-  const [source] = sourcesOf(made)
-  const placed = site.placed.get(source!.name)
+  const [placed] = all
   let before = 0
   for (const [from, to] of (placed === undefined ? undefined : heldExperts(placed, site)) ?? []) {
     if (Number(expert) >= from && Number(expert) < to) local.set("expert", String(before + Number(expert) - from))
@@ -126,7 +147,7 @@ const localNumbers = (
 
 const mapRank = (
   { structure, mapping, config }: MappedModelInput,
-  { made }: MatchedMapping,
+  made: ReadonlyArray<Known>,
   placed: ReadonlyMap<string, PlacedTensor>,
   layers: ReadonlyMap<number, ReadonlyArray<number>>,
   place: RankPlace
@@ -135,22 +156,24 @@ const mapRank = (
   const tensors = new Map<string, MappedTensor>()
   for (const one of made) {
     if (!isHeldBy(one, site)) continue
-    const name = fillName(namePattern(one.name), one.bindings, localNumbers(one, site, layers))
+    const { rule, name: stated, bindings } = one.made
+    const local = stated.includes(".local}") ? localNumbers(one, site, layers) : undefined
+    const name = local === undefined ? stated : fillName(namePattern(stated), bindings, local)
     const known = tensors.get(name)
     if (known !== undefined) {
       return mappingError(
         "written_twice",
         name,
-        one.rule.name,
+        rule.name,
         `Rule ${known.rule} makes it too.`,
         "Let one rule make each tensor."
       )
     }
-    const assembled = assemble(one, site)
+    const assembled = assembledAt(one, site)
     if (Result.isFailure(assembled)) return Result.fail(assembled.failure)
     if (assembled.success === undefined) continue
-    const [source] = sourcesOf(one)
-    tensors.set(name, { ...assembled.success, name, dtype: one.rule.dtype ?? source!.dtype, rule: one.rule.name })
+    const { shape, strips } = assembled.success
+    tensors.set(name, { name, dtype: rule.dtype ?? one.sources[0]!.dtype, shape, strips, rule: rule.name })
   }
   const aliases = new Map<string, string>()
   for (const rule of mapping.rules) {

@@ -105,6 +105,9 @@ const openSide = (
     return { stated, places, ranks, positionOf, held, dtypes }
   })
 
+/** Ranks share strips; each is turned once under each name. */
+const turnedOnce = new WeakMap<Strip, Map<string, Strip>>()
+
 /** Strips of a rank's tensors by what they are made of; what two of its tensors both hold is two copies. */
 const stripsBySource = (
   tensors: ReadonlyArray<MappedTensor>,
@@ -115,7 +118,8 @@ const stripsBySource = (
     const own = new Map<string, Array<Strip>>()
     for (const strip of tensor.strips) {
       if (strip.source === undefined) continue
-      const turned = turnedStrip(strip, tensor, shapes.get(strip.source)!)
+      const shape = shapes.get(strip.source)!
+      const turned = turnedOnce.get(strip)?.get(tensor.name) ?? turnedStrip(strip, tensor, shape)
       if (turned === undefined)
         return mappingError(
           "unsupported",
@@ -124,7 +128,10 @@ const stripsBySource = (
           `It steps over dimensions of ${strip.source}.`,
           "Split that tensor first."
         )
-      own.set(strip.source, [...(own.get(strip.source) ?? []), turned])
+      turnedOnce.set(strip, (turnedOnce.get(strip) ?? new Map()).set(tensor.name, turned))
+      const known = own.get(strip.source)
+      if (known === undefined) own.set(strip.source, [turned])
+      else known.push(turned)
     }
     for (const [source, strips] of own) {
       const copies = found.get(source) ?? []

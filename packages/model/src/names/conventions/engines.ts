@@ -26,7 +26,10 @@ export const stackedExperts = (
   const expert = (name: string): Recipe => `{owner...}.experts.{expert}.${name}.weight`
   return [
     make(`{owner...}.experts.${path}w13_weight`, stack("expert", concat(expert(gate), expert(up)))),
-    make(`{owner...}.experts.${path}w2_weight`, stack("expert", expert(down)))
+    make(`{owner...}.experts.${path}w2_weight`, stack("expert", expert(down))),
+    // Checkpoints that stack them already.
+    make(`{owner...}.experts.${path}w13_weight`, "{owner...}.experts.gate_up_proj"),
+    make(`{owner...}.experts.${path}w2_weight`, "{owner...}.experts.down_proj")
   ]
 }
 

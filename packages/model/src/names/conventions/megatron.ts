@@ -140,6 +140,16 @@ const expertParts = (layers: Layers, owner: string, isGated: boolean): ReadonlyA
   ]
 }
 
+/** Experts that the checkpoint stacks, rows of the output before those of the input. */
+const stackedParts = (layers: Layers): ReadonlyArray<readonly [string, Recipe]> => {
+  const name = (fc: string): string =>
+    layers.isLocal ? `mlp.experts.local_experts.{expert.local}.${fc}.weight` : `mlp.experts.${fc}.weight{expert.local}`
+  return [
+    [name("linear_fc1"), { unstack: "@mlp.experts.gate_up_proj", at: "expert" }],
+    [name("linear_fc2"), { unstack: "@mlp.experts.down_proj", at: "expert" }]
+  ]
+}
+
 /** Stacks of gpt-oss: input first, gate and up in turns. */
 const turnedParts: ReadonlyArray<readonly [string, Recipe]> = [
   ["mlp.experts.linear_fc1.weight{expert.local}", apart({ unstack: "@mlp.experts.gate_up_proj", at: "expert" }, true)],
@@ -161,7 +171,8 @@ const feedForwardRules = (
   layers: Layers,
   owner: string,
   norm: string,
-  isGated: boolean
+  isGated: boolean,
+  stacks: ReadonlyArray<readonly [string, Recipe]>
 ): ReadonlyArray<MappingRule> => {
   const routers = [`${owner}.gate`, `${owner}.router`]
   const isRouted = (layer: number): boolean => routers.some((path) => layers.has(layer, path))
@@ -177,7 +188,7 @@ const feedForwardRules = (
       ["mlp.router.{kind*}", `@${owner}.router.{kind*}`],
       ["mlp.router.expert_bias", `@${owner}.gate.e_score_correction_bias`],
       ...expertParts(layers, owner, isGated),
-      ...turnedParts,
+      ...stacks,
       ...["shared_expert", "shared_experts"].flatMap((shared) =>
         mlpParts(`${owner}.${shared}`, "mlp.shared_experts", isGated)
       ),
@@ -213,7 +224,7 @@ const mixerRules = (layers: Layers, structure: ModelStructure): ReadonlyArray<Ma
       ].map((name) => [`mixer.${name}`, `@mixer.${name}`] as const)
     ]),
     ...attentionRules(layers, structure, "mixer", "norm", false),
-    ...feedForwardRules(layers, "mixer", "norm", false)
+    ...feedForwardRules(layers, "mixer", "norm", false, [])
   ]
 }
 
@@ -226,7 +237,13 @@ const layerRules = (layers: Layers, structure: ModelStructure): ReadonlyArray<Ma
     ...latentRules(layers),
     ...deltaNetRules(layers, structure),
     ...attentionRules(layers, structure, "self_attn", "input_layernorm", name === "qwen3_next"),
-    ...feedForwardRules(layers, "mlp", isSandwich ? "pre_feedforward_layernorm" : "post_attention_layernorm", true)
+    ...feedForwardRules(
+      layers,
+      "mlp",
+      isSandwich ? "pre_feedforward_layernorm" : "post_attention_layernorm",
+      true,
+      name === "gpt_oss" ? turnedParts : stackedParts(layers)
+    )
   ]
 }
 
