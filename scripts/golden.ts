@@ -26,6 +26,7 @@ import {
 } from "@tensorferry/golden/meshTransfers"
 import { checkMxfp8, RecordedMxfp8 } from "@tensorferry/golden/mxfp8"
 import { checkNames, type RecordedNames } from "@tensorferry/golden/nameMappings"
+import { checkTransfers } from "@tensorferry/golden/nameTransfers"
 import { checkScheduleCase, type ScheduleCase } from "@tensorferry/golden/nvshmemSchedules"
 import { checkFp8Block, checkMxfp4, checkNvfp4, checkRecasts } from "@tensorferry/golden/quantizedValues"
 import * as ReferenceEngine from "@tensorferry/testing/ReferenceEngine"
@@ -46,6 +47,12 @@ const casesBy =
       name: nameOf(recorded),
       fault: check(recorded)
     }))
+
+/** The element maps, then every layout moved for real. */
+const namesAndTransfers: Judge = async (data) => [
+  ...checkNames(data as RecordedNames),
+  ...(await Effect.runPromise(checkTransfers(data as RecordedNames)))
+]
 
 const byTitle = ({ id, title }: { readonly id: string; readonly title: string }) => `${id} ${title}`
 const byTags = ({ id, tags }: { readonly id: string; readonly tags: ReadonlyArray<string> }) =>
@@ -93,8 +100,8 @@ const sets: Readonly<Record<string, Judge>> = {
   nvfp4: both(casesBy<RecordedScales>(checkScales("nvfp4"), byTitle), async (data) => checkNvfp4(data)),
   mxfp4: both(casesBy<RecordedScales>(checkScales("mxfp4"), byTitle), async (data) => checkMxfp4(data)),
   // Which element of the checkpoint is which element of which parameter, rank by rank.
-  names_vllm: async (data) => checkNames(data as RecordedNames),
-  names_megatron: async (data) => checkNames(data as RecordedNames),
+  names_vllm: namesAndTransfers,
+  names_megatron: namesAndTransfers,
   dtype_casts: onEngines(RecordedCasts, checkCasts)
 }
 

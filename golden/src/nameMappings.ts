@@ -11,6 +11,7 @@ import { megatron, megatronLocal } from "@tensorferry/model/names/conventions/me
 import { sglang } from "@tensorferry/model/names/conventions/sglang"
 import { vllm } from "@tensorferry/model/names/conventions/vllm"
 import { type MappedRank, type MappedTensor, mapModel } from "@tensorferry/model/names/mapModel"
+import type { MappedSide } from "@tensorferry/model/names/mappedLayouts"
 import { linearStrip, type Scalar } from "@tensorferry/model/names/Strips"
 import { structureOf } from "@tensorferry/model/placement/cutModel"
 import type { ModelConfig } from "@tensorferry/model/structure/ModelConfig"
@@ -147,7 +148,7 @@ export const compareRank = (rank: MappedRank, recorded: RecordedMapping, sources
 }
 
 /** Where a recorded rank stands, as the recording says it. */
-interface RecordedRank extends RecordedMapping {
+export interface RecordedRank extends RecordedMapping {
   readonly tp: number
   readonly rank: number
   readonly expert_parallel?: boolean
@@ -159,7 +160,8 @@ interface RecordedRank extends RecordedMapping {
   readonly vocab_divisor?: number
 }
 
-interface RecordedFamily {
+/** A model of a recorded system, and its ranks. */
+export interface RecordedFamily {
   readonly family: string
   readonly variant?: string
   readonly hf_config: ModelConfig
@@ -195,29 +197,39 @@ const siteOf = (one: RecordedRank): { readonly config: ParallelConfig; readonly 
 const conventionOf = (engine: string, variant: string | undefined): Convention =>
   engine === "sglang" ? sglang : engine === "megatron" ? (variant === "local" ? megatronLocal : megatron) : vllm
 
+/** How a recorded side is laid out, as a side of a transfer. */
+export const sideOf = (
+  engine: string,
+  { hf_config: hfConfig, variant }: RecordedFamily,
+  one: RecordedRank,
+  tensors: ReadonlyArray<ModelTensor>
+): Result.Result<MappedSide, Error> => {
+  const { config } = siteOf(one)
+  const convention = conventionOf(engine, variant)
+  const divisor = one.vocab_divisor === undefined ? {} : { vocabularyDivisor: one.vocab_divisor }
+  const options = { stages: config.pp, tp: config.tp, ...divisor }
+  const experts = one.expert_placement === "round_robin" ? { experts: "round_robin" as const } : {}
+  const choice = { preset: hfConfig.model_type as string, config: hfConfig, placement: {} }
+  return Result.map(structureOf(tensors, choice), (structure) => ({
+    structure,
+    mapping: convention.mapping(structure, options),
+    config,
+    placement: { ...convention.placement(options), ...experts }
+  }))
+}
+
 /** Maps one rank of a recorded model. */
 export const mapRecorded = (
   engine: string,
-  { hf_config: hfConfig, variant }: RecordedFamily,
+  family: RecordedFamily,
   one: RecordedRank,
   sources: Named
 ): Result.Result<MappedRank, Error> => {
   const tensors = sources.map(([name, shape]): ModelTensor => ({ name, dtype: "bfloat16", shape }))
   const { config, rank } = siteOf(one)
-  const convention = conventionOf(engine, variant)
-  const divisor = one.vocab_divisor === undefined ? {} : { vocabularyDivisor: one.vocab_divisor }
-  const options = { stages: config.pp, tp: config.tp, ...divisor }
-  const experts = one.expert_placement === "round_robin" ? { experts: "round_robin" as const } : {}
   return Result.gen(function* () {
-    const preset = hfConfig.model_type as string
-    const structure = yield* structureOf(tensors, { preset, config: hfConfig, placement: {} })
-    const mapped = yield* mapModel({
-      structure,
-      tensors,
-      mapping: convention.mapping(structure, options),
-      config,
-      placement: { ...convention.placement(options), ...experts }
-    })
+    const side = yield* sideOf(engine, family, one, tensors)
+    const mapped = yield* mapModel({ ...side, tensors })
     return yield* mapped.rankAt(placeOf(config, 0, rank))
   })
 }

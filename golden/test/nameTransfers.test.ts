@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+/** Models move between the checkpoint's names and those of each system, element by element, there and back. */
+import { readFileSync } from "node:fs"
+import { gunzipSync } from "node:zlib"
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import type { RecordedNames } from "../src/nameMappings.ts"
+import { checkTransfers } from "../src/nameTransfers.ts"
+
+const read = (file: string): RecordedNames =>
+  JSON.parse(gunzipSync(readFileSync(new URL(`../${file}.json.gz`, import.meta.url))).toString("utf8"))
+
+describe.each(["names_vllm/names_vllm", "names_vllm/names_sglang", "names_megatron/names_megatron"])("%s", (file) => {
+  const recorded = read(file)
+  for (const family of recorded.families) {
+    const variant = family.variant === undefined ? "" : ` (${family.variant})`
+    it.effect(`${family.family}${variant}: every layout is filled, and fills the checkpoint again`, () =>
+      Effect.gen(function* () {
+        const verdicts = yield* checkTransfers({ ...recorded, families: [family] })
+        assert.isNotEmpty(verdicts)
+        assert.deepStrictEqual(
+          verdicts.filter(({ fault }) => fault !== undefined),
+          []
+        )
+      })
+    )
+  }
+})
