@@ -6,6 +6,7 @@ import { exaone4 } from "./dense/exaone4.ts"
 import { gemma2, gemma3 } from "./dense/gemma.ts"
 import { gemma3n } from "./dense/gemma3n.ts"
 import { glm4 } from "./dense/glm4.ts"
+import { hrm } from "./dense/hrm.ts"
 import { hunyuan, hunyuanMoe } from "./dense/hunyuan.ts"
 import { llama } from "./dense/llama.ts"
 import { mistral3 } from "./dense/mistral3.ts"
@@ -19,8 +20,10 @@ import { bamba } from "./hybrid/bamba.ts"
 import { falconH1 } from "./hybrid/falconH1.ts"
 import { graniteHybrid } from "./hybrid/graniteHybrid.ts"
 import { jamba } from "./hybrid/jamba.ts"
+import { lfm2Moe } from "./hybrid/lfm2.ts"
 import { mamba2 } from "./hybrid/mamba2.ts"
 import { nemotron } from "./hybrid/nemotron.ts"
+import { olmoHybrid } from "./hybrid/olmoHybrid.ts"
 import { qwen3Next, qwen35, qwen35Moe } from "./hybrid/qwen3Next.ts"
 import { deepseek, deepseekSparse } from "./moe/deepseek.ts"
 import { ernie } from "./moe/ernie.ts"
@@ -49,6 +52,7 @@ export const families: ReadonlyArray<Family> = [
   exaone4,
   starcoder2,
   hunyuan,
+  hrm,
   bert,
   mixtral,
   minimax,
@@ -72,6 +76,8 @@ export const families: ReadonlyArray<Family> = [
   bamba,
   graniteHybrid,
   jamba,
+  lfm2Moe,
+  olmoHybrid,
   mamba2
 ]
 
