@@ -65,8 +65,8 @@ export type Recipe =
   | { readonly pad: Recipe; readonly multipleOf: number; readonly dim?: number }
   /** Parts inside are not cut. */
   | { readonly whole: Recipe }
-  /** Joined in full, then cut into equal rows. */
-  | { readonly cut: Recipe; readonly dim?: number }
+  /** Joined in full, then cut into equal rows; uneven: in shares of the rounded-up length, the last ranks what is left. */
+  | { readonly cut: Recipe; readonly dim?: number; readonly uneven?: true }
   /** The first rank of those that cut the model holds it, the others zeros. */
   | { readonly onFirst: Recipe }
   /** Every value plus a number. */
@@ -96,7 +96,7 @@ export const Recipe: Schema.Codec<Recipe> = Schema.Union([
   Schema.Struct({ expand: recipe, dim: Dim }),
   Schema.Struct({ pad: recipe, multipleOf: Positive, dim: optionalDim }),
   Schema.Struct({ whole: recipe }),
-  Schema.Struct({ cut: recipe, dim: optionalDim }),
+  Schema.Struct({ cut: recipe, dim: optionalDim, uneven: Schema.optionalKey(Schema.Literal(true)) }),
   Schema.Struct({ onFirst: recipe }),
   Schema.Struct({ add: Schema.Finite, to: recipe }),
   Schema.Struct({ negExp: recipe }),
@@ -134,7 +134,9 @@ export type MappingRule = typeof MappingRule.Type
 export const Mapping = Schema.Struct({
   rules: Schema.Array(MappingRule).check(Schema.isMaxLength(65_536)),
   /** What becomes of tensors that no rule takes: they keep their names, or the mapping is refused. */
-  others: Schema.Literals(["keep", "refuse"])
+  others: Schema.Literals(["keep", "refuse"]),
+  /** Every rank of a stage has tensors whole until a rule cuts them; else they are cut as the model's structure says. */
+  held: Schema.optionalKey(Schema.Literal("whole"))
 })
 export type Mapping = typeof Mapping.Type
 

@@ -88,10 +88,12 @@ export const zeros = (shape: Shape): Assembly => ({
       : [{ source: undefined, offset: 0, at: shape.map(() => 0), loops: fullLoops(shape, undefined) }]
 })
 
-const alongOf = (strip: Strip, dim: number): ReadonlyArray<Loop> =>
+/** The loops along a dimension, outermost first. */
+export const alongOf = (strip: Strip, dim: number): ReadonlyArray<Loop> =>
   strip.loops.filter((loop) => loop.dim === dim).sort((a, b) => b.step - a.step)
 
-const reach = (loops: ReadonlyArray<Loop>): number =>
+/** Places from the first that loops of one dimension are at to behind the last. */
+export const reach = (loops: ReadonlyArray<Loop>): number =>
   loops.reduce((sum, { count, step }) => sum + (count - 1) * step, 1)
 
 const replaced = <A>(list: ReadonlyArray<A>, at: number, ...by: ReadonlyArray<A>): ReadonlyArray<A> => [
@@ -109,7 +111,7 @@ const iterations = (strip: Strip, loop: Loop, from: number, to: number): Strip =
 })
 
 /** What of a strip lies between two places of a dimension; its corner stays where it is. */
-const within = (strip: Strip, dim: number, [from, to]: Interval): ReadonlyArray<Strip> => {
+export const within = (strip: Strip, dim: number, [from, to]: Interval): ReadonlyArray<Strip> => {
   const along = alongOf(strip, dim)
   const first = strip.at[dim]!
   const end = first + reach(along)

@@ -284,6 +284,7 @@ const reshaped = (
     const dim = recipe.dim ?? 0
     if (!has(dim)) return noDim(dim)
     const { tp } = site.config
+    if (recipe.uneven === true) return Result.succeed(take(part, dim, chunkInterval(shape[dim]!, tp, site.place.tp)))
     if (shape[dim]! % tp !== 0)
       return refuse(scope, "not_divisible", `Length ${shape[dim]} does not divide by ${tp} ranks.`)
     const share = shape[dim]! / tp

@@ -58,7 +58,8 @@ export const mapModel = (input: MappedModelInput): Result.Result<MappedModel, Ma
   Result.gen(function* () {
     const { structure, tensors, mapping, config, placement } = input
     const matched = yield* matchRules(mapping, tensors)
-    const placed = yield* placeStructure(structure, config, placement)
+    const degrees: ParallelConfig = mapping.held === "whole" ? { tp: 1, pp: config.pp, dp: 1 } : config
+    const placed = yield* placeStructure(structure, degrees, placement)
     const layers = layersByStage(structure, placed)
     const known = matched.made.map((made) => knownOf(made, placed))
     return { matched, config, rankAt: (place) => mapRank(input, known, placed, layers, place) }

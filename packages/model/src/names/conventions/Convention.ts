@@ -11,6 +11,8 @@ export interface ConventionOptions {
   readonly tp: number
   /** The vocabulary is padded so that every rank's share divides by it. */
   readonly vocabularyDivisor?: number
+  /** The model without its head, as a class for it alone names it. */
+  readonly headless?: true
 }
 
 export interface Convention {

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+/**
+ * The way back: from what ranks hold of a model under the names of the other side to the checkpoint's tensors, made of strips
+ * over those. Every strip is turned round.
+ *
+ * Invariant: an element that is held several times comes from the first that holds it; padding comes from nobody. No element
+ * of a checkpoint's tensor is left out.
+ */
+import { elementCount, rowMajorStrides, type Shape } from "@tensorferry/core/base/Region"
+import { type ModelTensor, worldSizeOf } from "@tensorferry/core/layout/ModelLayout"
+import { placeOf } from "@tensorferry/core/layout/ParallelConfig"
+import * as Result from "effect/Result"
+import { type MappingError, mappingError } from "./MappingError.ts"
+import type { MappedModel } from "./mapModel.ts"
+import { firstHole, type Spread, spread, without } from "./overlap.ts"
+import { type Assembly, inverseScalar, type Loop, type Strip } from "./Strips.ts"
+
+/** A tensor that somebody holds, made of strips of the checkpoint's. */
+export interface HeldTensor extends Assembly {
+  /** By which the strips of the way back name it. */
+  readonly name: string
+}
+
+/** A tensor of the checkpoint, made of strips of tensors that are held. */
+export interface ReturnedTensor extends ModelTensor, Assembly {}
+
+/** The name of what a rank holds of a tensor. */
+export const shardName = (rank: number, name: string): string => `${rank}:${name}`
+
+/** The rank and the tensor of such a name. */
+export const parseShardName = (name: string): { readonly rank: number; readonly name: string } => {
+  const at = name.indexOf(":")
+  return { rank: Number(name.slice(0, at)), name: name.slice(at + 1) }
+}
+
+/** The dimension that equal steps in a flattened tensor go along, and how far; undefined where they leave it. */
+const directionOf = (
+  { count, source }: Loop,
+  corner: ReadonlyArray<number>,
+  shape: Shape,
+  strides: ReadonlyArray<number>
+): { readonly dim: number; readonly step: number } | undefined => {
+  for (const [dim, stride] of strides.entries()) {
+    const step = source / stride
+    if (Number.isInteger(step) && corner[dim]! + step * (count - 1) < shape[dim]!) return { dim, step }
+  }
+  return undefined
+}
+
+const cornerOf = (offset: number, strides: ReadonlyArray<number>): ReadonlyArray<number> => {
+  let rest = offset
+  return strides.map((stride) => {
+    const place = Math.floor(rest / stride)
+    rest -= place * stride
+    return place
+  })
+}
+
+/** A strip whose source is walked forwards, and no element of it twice. */
+const forwards = (strip: Strip): Strip => {
+  let { offset } = strip
+  const at = [...strip.at]
+  const loops = strip.loops.flatMap((loop): ReadonlyArray<Loop> => {
+    if (loop.source === 0) return []
+    if (loop.source > 0) return [loop]
+    offset += (loop.count - 1) * loop.source
+    at[loop.dim]! += (loop.count - 1) * loop.step
+    return [{ ...loop, step: -loop.step, source: -loop.source }]
+  })
+  return { ...strip, offset, at, loops }
+}
+
+/** One iteration of a loop. */
+const iteration = (strip: Strip, loop: Loop, number: number): Strip => ({
+  ...strip,
+  offset: strip.offset + number * loop.source,
+  at: strip.at.map((place, dim) => (dim === loop.dim ? place + number * loop.step : place)),
+  loops: strip.loops.filter((other) => other !== loop)
+})
+
+/** A strip as its source has it; several where a loop runs from row to row. Undefined where it leaves the source. */
+const turned = (held: HeldTensor, strip: Strip, source: Shape): ReadonlyArray<Strip> | undefined => {
+  const own = rowMajorStrides(held.shape)
+  const strides = rowMajorStrides(source)
+  const corner = cornerOf(strip.offset, strides)
+  if (strip.offset < 0 || strip.offset >= elementCount(source)) return undefined
+  const last = [...corner]
+  const loops: Array<Loop> = []
+  for (const loop of strip.loops) {
+    const direction = directionOf(loop, corner, source, strides)
+    if (direction === undefined) {
+      const found = Array.from({ length: loop.count }, (_, at) => turned(held, iteration(strip, loop, at), source))
+      return found.some((strips) => strips === undefined) ? undefined : found.flatMap((strips) => strips!)
+    }
+    last[direction.dim]! += direction.step * (loop.count - 1)
+    loops.push({ ...direction, count: loop.count, source: loop.step * own[loop.dim]! })
+  }
+  if (last.some((place, dim) => place >= source[dim]!)) return undefined
+  const scalar = inverseScalar(strip.scalar)
+  const offset = strip.at.reduce((sum, place, dim) => sum + place * own[dim]!, 0)
+  const back: Strip = { source: held.name, offset, at: corner, loops }
+  return [scalar === undefined ? back : { ...back, scalar }]
+}
+
+/** What is written of a tensor: strips in the order in which they came, without what earlier ones have. */
+const writtenStrips = () => {
+  const kept: Array<Spread> = []
+  const keys = new Set<string>()
+  return {
+    kept,
+    add: (strip: Strip): void => {
+      const own = spread(strip)
+      if (keys.has(own.key)) return
+      let parts: ReadonlyArray<Spread> = [own]
+      for (const other of kept) {
+        parts = parts.flatMap((part) => without(part, other))
+        if (parts.length === 0) return
+      }
+      for (const part of parts) {
+        keys.add(part.key)
+        kept.push(part)
+      }
+    }
+  }
+}
+
+/** The tensors of a checkpoint from what is held. Fails where nobody holds an element of one of them. */
+export const inverse = (
+  held: ReadonlyArray<HeldTensor>,
+  wanted: ReadonlyArray<ModelTensor>
+): Result.Result<ReadonlyArray<ReturnedTensor>, MappingError> => {
+  const tensors = new Map(wanted.map((tensor) => [tensor.name, { tensor, written: writtenStrips() }]))
+  for (const one of held) {
+    for (const strip of one.strips) {
+      const target = strip.source === undefined ? undefined : tensors.get(strip.source)
+      if (target === undefined) continue
+      const strips = turned(one, forwards(strip), target.tensor.shape)
+      if (strips === undefined) {
+        return mappingError(
+          "out_of_bounds",
+          target.tensor.name,
+          undefined,
+          `${one.name} is made of elements behind its end.`,
+          "Check the shapes of the checkpoint."
+        )
+      }
+      for (const back of strips) target.written.add(back)
+    }
+  }
+  const made: Array<ReturnedTensor> = []
+  for (const { tensor, written } of tensors.values()) {
+    const strips = written.kept.map(({ strip }) => strip)
+    const hole = firstHole(tensor.shape, strips)
+    if (hole !== undefined) {
+      return mappingError(
+        "unwritten",
+        tensor.name,
+        undefined,
+        `Nobody holds ${hole.count} of its elements, the first at ${hole.first}.`,
+        "Name all ranks of the layout, or leave the tensor out."
+      )
+    }
+    made.push({ ...tensor, strips })
+  }
+  return Result.succeed(made)
+}
+
+/** What all ranks of a layout hold, rank by rank, under names of shards. Replicas of a rank are left out. */
+export const shardsOf = ({ config, rankAt }: MappedModel): Result.Result<ReadonlyArray<HeldTensor>, MappingError> => {
+  const shards: Array<HeldTensor> = []
+  const seen = new Set<string>()
+  for (let rank = 0; rank < worldSizeOf(config); rank++) {
+    const place = placeOf(config, 0, rank)
+    const { stage, tp, expertTp, expertEp } = place
+    const key = [stage, tp, expertTp, expertEp].join()
+    if (seen.has(key)) continue
+    seen.add(key)
+    const mapped = rankAt(place)
+    if (Result.isFailure(mapped)) return Result.fail(mapped.failure)
+    for (const { name, shape, strips } of mapped.success.tensors)
+      shards.push({ name: shardName(rank, name), shape, strips })
+  }
+  return Result.succeed(shards)
+}
+
+/** The checkpoint from what is held of a mapped model. Tensors that the mapping ignores are not made. */
+export const wayBackOf = (
+  { matched }: MappedModel,
+  held: ReadonlyArray<HeldTensor>,
+  tensors: ReadonlyArray<ModelTensor>
+): Result.Result<ReadonlyArray<ReturnedTensor>, MappingError> => {
+  const ignored = new Set(matched.ignored)
+  return inverse(
+    held,
+    tensors.filter(({ name }) => !ignored.has(name))
+  )
+}
+
+/** The checkpoint from what all ranks of a layout hold. */
+export const wayBack = (
+  model: MappedModel,
+  tensors: ReadonlyArray<ModelTensor>
+): Result.Result<ReadonlyArray<ReturnedTensor>, MappingError> =>
+  Result.flatMap(shardsOf(model), (shards) => wayBackOf(model, shards, tensors))
