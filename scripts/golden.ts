@@ -29,6 +29,8 @@ import { checkNames, type RecordedNames } from "@tensorferry/golden/nameMappings
 import { checkTransfers } from "@tensorferry/golden/nameTransfers"
 import { checkScheduleCase, type ScheduleCase } from "@tensorferry/golden/nvshmemSchedules"
 import { checkFp8Block, checkMxfp4, checkNvfp4, checkRecasts } from "@tensorferry/golden/quantizedValues"
+import { checkTransformers, type RecordedTransformers } from "@tensorferry/golden/transformersNames"
+import { checkWaysBack, type RecordedWaysBack } from "@tensorferry/golden/waysBack"
 import * as ReferenceEngine from "@tensorferry/testing/ReferenceEngine"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
@@ -101,7 +103,8 @@ const sets: Readonly<Record<string, Judge>> = {
   mxfp4: both(casesBy<RecordedScales>(checkScales("mxfp4"), byTitle), async (data) => checkMxfp4(data)),
   // Which element of the checkpoint is which element of which parameter, rank by rank.
   names_vllm: namesAndTransfers,
-  names_megatron: namesAndTransfers,
+  names_megatron: both(namesAndTransfers, async (data) => checkWaysBack(data as RecordedWaysBack)),
+  names_transformers: async (data) => checkTransformers(data as RecordedTransformers),
   dtype_casts: onEngines(RecordedCasts, checkCasts)
 }
 

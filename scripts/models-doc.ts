@@ -20,15 +20,23 @@ const recorded = (engine: string): ReadonlySet<string> => {
   return new Set(known.map(({ hf_config }) => hf_config.model_type))
 }
 
-const saved = new Set(
-  Object.values(
+/** Types that transformers itself loaded and saved. */
+const loaded = (
+  unzipped("golden/names_transformers/names_transformers.json.gz") as {
+    readonly families: ReadonlyArray<{ readonly hf_config: { readonly model_type: string } }>
+  }
+).families.map(({ hf_config }) => hf_config.model_type)
+
+const saved = new Set([
+  ...loaded,
+  ...Object.values(
     (
       unzipped("packages/model/test/data/models/small-models.json.gz") as {
         readonly models: Readonly<Record<string, { readonly config: { readonly model_type: string } }>>
       }
     ).models
   ).map(({ config }) => config.model_type)
-)
+])
 const engines = [
   ["vLLM", recorded("vllm")],
   ["SGLang", recorded("sglang")]

@@ -17,7 +17,8 @@ import { structureOf } from "@tensorferry/model/placement/cutModel"
 import type { ModelConfig } from "@tensorferry/model/structure/ModelConfig"
 import * as Result from "effect/Result"
 
-type Named = ReadonlyArray<readonly [string, Shape]>
+/** Names with shapes, in an order by which elements are numbered. */
+export type Named = ReadonlyArray<readonly [string, Shape]>
 type Loops = ReadonlyArray<readonly [count: number, destination: number, source: number]>
 type Op = readonly ["add", number] | "neg_exp"
 
@@ -56,7 +57,8 @@ const walk = (loops: ReadonlyArray<readonly number[]>, visit: (...offsets: Reado
   step(0, loops[0] === undefined ? [0, 0] : loops[0].slice(1).map(() => 0))
 }
 
-const firstNumbers = (sources: Named): ReadonlyArray<number> => {
+/** The number of the first element of each. */
+export const firstNumbers = (sources: Named): ReadonlyArray<number> => {
   let next = 1
   return sources.map(([, shape]) => {
     next += elementCount(shape)
@@ -129,8 +131,12 @@ export const compareRank = (rank: MappedRank, recorded: RecordedMapping, sources
   const numbers = firstNumbers(sources)
   const firsts = new Map(sources.map(([name], at) => [name, numbers[at]!]))
   const wanted = recordedMaps(recorded, sources)
-  for (const name of wanted.keys())
-    if (!rank.tensors.some((tensor) => tensor.name === name)) return `${name} is missing`
+  for (const [name, { numbers: elements }] of wanted) {
+    const isMade = rank.tensors.some((tensor) => tensor.name === name)
+    // What a system leaves as it was, we do not make.
+    const isUnwritten = elements.length > 0 && elements.every((number) => number === -1)
+    if (isMade === isUnwritten) return `${name} is ${isMade ? "made, recorded unwritten" : "missing"}`
+  }
   for (const tensor of rank.tensors) {
     const other = wanted.get(tensor.name)
     if (other === undefined) return `${tensor.name} is not recorded`
@@ -182,7 +188,7 @@ export interface NameVerdict {
 }
 
 /** Degrees and rank in our terms. */
-const siteOf = (one: RecordedRank): { readonly config: ParallelConfig; readonly rank: number } => {
+export const siteOf = (one: RecordedRank): { readonly config: ParallelConfig; readonly rank: number } => {
   if (one.pp === undefined || one.ep === undefined || one.etp === undefined) {
     const stages = one.pipeline?.stages ?? 1
     return {
@@ -194,7 +200,8 @@ const siteOf = (one: RecordedRank): { readonly config: ParallelConfig; readonly 
   return { config: { tp: one.tp, pp: one.pp, dp, ep: one.ep, etp: one.etp }, rank: one.rank }
 }
 
-const conventionOf = (engine: string, variant: string | undefined): Convention =>
+/** The convention of a recorded system. */
+export const conventionOf = (engine: string, variant: string | undefined): Convention =>
   engine === "sglang" ? sglang : engine === "megatron" ? (variant === "local" ? megatronLocal : megatron) : vllm
 
 /** How a recorded side is laid out, as a side of a transfer. */
