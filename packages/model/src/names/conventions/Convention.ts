@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /** A convention: how one system names, joins and places the tensors of a model. */
+
+import * as Result from "effect/Result"
 import type { ModelStructure } from "../../describe/ModelStructure.ts"
 import type { Placement } from "../../placement/Placement.ts"
 import type { Mapping } from "../Mapping.ts"
+import { type MappingError, mappingError } from "../MappingError.ts"
 
 /** What of a convention depends on more than the model. */
 export interface ConventionOptions {
@@ -19,7 +22,25 @@ export interface Convention {
   readonly name: string
   /** The project and the state of it that the rules were held against. */
   readonly reference: string
+  /** Families that it was held against; undefined where it takes any. */
+  readonly families?: ReadonlyArray<string>
   /** Its choice where degrees leave one; what a user states takes precedence. */
   readonly placement: (options: ConventionOptions) => Placement
   readonly mapping: (structure: ModelStructure, options: ConventionOptions) => Mapping
 }
+
+/** The rules of a convention for a model. Fails for a family that nobody has held it against: a guess would look right. */
+export const mappingOf = (
+  { name, families, mapping }: Convention,
+  structure: ModelStructure,
+  options: ConventionOptions
+): Result.Result<Mapping, MappingError> =>
+  families === undefined || families.includes(structure.family.name)
+    ? Result.succeed(mapping(structure, options))
+    : mappingError(
+        "unsupported",
+        structure.modelType,
+        undefined,
+        `How ${name} names models of this family is not known here.`,
+        `State the rules (--map FILE). ${name} is known for ${families.join(", ")}.`
+      )

@@ -299,6 +299,18 @@ const endRules = (
 const convention = (name: string, isLocal: boolean): Convention => ({
   name,
   reference: "Megatron-Bridge of 2026-08-22 (067f987)",
+  families: [
+    "llama",
+    "qwen2",
+    "qwen3",
+    "gemma3",
+    "qwen3_moe",
+    "deepseek_v3",
+    "glm4_moe",
+    "gpt_oss",
+    "qwen3_next",
+    "nemotron_h"
+  ],
   placement: ({ vocabularyDivisor }) => ({
     ...(vocabularyDivisor === undefined ? {} : { vocabulary: { multipleOf: vocabularyDivisor, of: "share" as const } })
   }),

@@ -36,6 +36,20 @@ const byFamily: { readonly [family: string]: ReadonlyArray<MappingRule> } = {
 export const sglang: Convention = {
   name: "sglang",
   reference: "SGLang of 2026-08-22 (d315eb7)",
+  families: [
+    "llama",
+    "qwen2",
+    "qwen3",
+    "phi3",
+    "glm4",
+    "gemma3",
+    "qwen3_moe",
+    "qwen2_moe",
+    "mixtral",
+    "deepseek_v3",
+    "glm4_moe",
+    "gpt_oss"
+  ],
   placement: () => ({ stages: "middle", vocabulary: { multipleOf: 64, of: "whole" }, experts: "linear" }),
   mapping: (structure: ModelStructure) => ({
     rules: [

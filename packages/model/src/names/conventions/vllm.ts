@@ -150,6 +150,23 @@ const byFamily: { readonly [family: string]: (structure: ModelStructure) => Read
 export const vllm: Convention = {
   name: "vllm",
   reference: "vLLM of 2026-08-20 (7cfb97e)",
+  families: [
+    "llama",
+    "qwen2",
+    "qwen3",
+    "phi3",
+    "glm4",
+    "gemma3",
+    "qwen3_moe",
+    "qwen2_moe",
+    "mixtral",
+    "deepseek_v3",
+    "glm4_moe",
+    "gpt_oss",
+    "llama4",
+    "qwen3_next",
+    "nemotron_h"
+  ],
   placement: () => ({ stages: "middle", vocabulary: { multipleOf: 64, of: "whole" }, experts: "linear" }),
   mapping: (structure) => ({
     rules: [
