@@ -3,10 +3,12 @@
 import * as path from "node:path"
 import type { DType } from "@tensorferry/core/base/DType"
 import { formatShape } from "@tensorferry/core/base/Region"
-import { formatParallelConfig } from "@tensorferry/core/layout/ModelLayout"
+import type { ReshardPlan } from "@tensorferry/core/ir/ReshardPlan"
+import { formatParallelConfig, type ParallelConfig } from "@tensorferry/core/layout/ModelLayout"
 import { estimatePlans } from "@tensorferry/core/planner/Estimate"
 import { jobLayouts } from "@tensorferry/model/layouts"
 import type { ModelError } from "@tensorferry/model/ModelError"
+import { type NamedLayouts, namedLayouts } from "@tensorferry/model/names/namedLayouts"
 import { openModel, resolveModel } from "@tensorferry/model/openModel"
 import * as Argument from "effect/cli/Argument"
 import * as Command from "effect/cli/Command"
@@ -18,7 +20,7 @@ import { toFailure } from "../job/JobSpec.ts"
 import { formatMeshChoice, meshPlans } from "../job/meshPlans.ts"
 import { countOps, faultsOf, readPlans, savePlans } from "../job/planFile.ts"
 import { reportFailure, withFailures } from "../output/CliFailure.ts"
-import { describeExplanation, type Explanation, explainPlan } from "../output/Explanation.ts"
+import { describeExplanation, type Explanation, explainPlan, type TensorOf } from "../output/Explanation.ts"
 import { describeEstimate } from "../output/PlanText.ts"
 import { checkTarget } from "../report/runFiles.ts"
 import { print } from "../text/terminal.ts"
@@ -26,13 +28,15 @@ import { chooseMeshes, type MeshFlags, meshConfig, meshTensorConfig, statedFlags
 import {
   checkpoint,
   chooseLayouts,
+  chooseNames,
   type InputFlags,
   inputConfig,
   inputOptions,
   json,
   type LayoutFlags,
   layoutConfig,
-  noteAbsent
+  noteAbsent,
+  parseTarget
 } from "./shared.ts"
 
 const check = Command.make(
@@ -105,11 +109,16 @@ const explainedPlan = <P extends { readonly rank: number }>(
 }
 
 /** A checkpoint between parallel layouts. */
-const planCheckpoint = Effect.fnUntraced(function* (target: string, flags: PlanFlags) {
+const planCheckpoint = Effect.fnUntraced(function* (stated: string, flags: PlanFlags) {
+  const { target } = parseTarget(stated)
   const model = yield* openModel(resolveModel(target), inputOptions(flags))
   yield* noteAbsent(model)
   const choice = yield* chooseLayouts(model, flags)
-  const layouts = yield* Effect.fromResult(jobLayouts(model.tensors, choice))
+  const names = yield* chooseNames(choice, flags)
+  const layouts: Planned =
+    names === undefined
+      ? yield* Effect.fromResult(jobLayouts(model.tensors, choice))
+      : namedPlans(yield* Effect.fromResult(namedLayouts(model.tensors, names)))
   const plans = Array.from({ length: layouts.size }, (_, rank) => layouts.planFor(rank))
   const estimate = estimatePlans(plans)
   const explained = yield* explainedPlan(flags, plans)
@@ -117,13 +126,39 @@ const planCheckpoint = Effect.fnUntraced(function* (target: string, flags: PlanF
     yield* savePlans(path.resolve(flags.save.value), { format: "tensorferry.reshard-plan-set", version: 1, plans })
   }
   return {
-    head: `${formatParallelConfig(choice.from)} → ${formatParallelConfig(choice.to)}, ${layouts.size} ranks (${choice.ranks}), ${model.tensors.length} tensors`,
-    facts: { ...choice, size: layouts.size },
+    head: `${sideText(choice.from, names?.from.convention)} → ${sideText(choice.to, names?.to.convention)}, ${layouts.size} ranks (${choice.ranks}), ${model.tensors.length} tensors`,
+    facts: { ...choice, ...(names === undefined ? {} : { names }), size: layouts.size },
     estimate,
     text: describeEstimate(estimate),
-    explanation: explained === undefined ? undefined : explainPlan(explained)
+    explanation: explained === undefined ? undefined : explainPlan(explained, layouts.tensorOf)
   } satisfies Output
 })
+
+/** Plans of all ranks, and where a parameter lies on each. */
+interface Planned {
+  readonly size: number
+  readonly planFor: (rank: number) => ReshardPlan
+  readonly tensorOf?: TensorOf
+}
+
+const namedPlans = ({ size, planFor, source, destination }: NamedLayouts): Planned => {
+  const known = new Map<string, ReadonlyMap<string, string>>()
+  return {
+    size,
+    planFor,
+    tensorOf: (side, rank, paramName) => {
+      const key = `${side} ${rank}`
+      const layout = side === "source" ? source : destination
+      const names =
+        known.get(key) ?? new Map(layout.parametersOf(rank).map(({ metadata, view }) => [metadata.name, view.tensor]))
+      known.set(key, names)
+      return names.get(paramName)
+    }
+  }
+}
+
+const sideText = (config: ParallelConfig, convention: string | undefined): string =>
+  `${convention === undefined ? "" : `${convention}:`}${formatParallelConfig(config)}`
 
 /** One tensor between meshes. */
 const planMeshes = Effect.fnUntraced(function* (flags: PlanFlags) {
@@ -207,6 +242,10 @@ export const plan = Command.make(
     {
       command: "tensorferry plan llama/ --preset llama --to tp=4 --save plan.json",
       description: "Save all ranks' plans"
+    },
+    {
+      command: "tensorferry plan hf:llama/ --from megatron:tp=2 --to vllm:tp=8 --explain 0",
+      description: "From a trainer's tensors to an engine's"
     },
     {
       command: "tensorferry plan --from-mesh 2x4:S0,R --to-mesh 8@8:S1 --shape 4096x4096",

@@ -7,6 +7,9 @@ import type { InputOptions } from "@tensorferry/model/inputs/openInput"
 import type { LayoutChoice } from "@tensorferry/model/layouts"
 import type { Model } from "@tensorferry/model/Model"
 import { modelError } from "@tensorferry/model/ModelError"
+import { conventionNames, findConvention } from "@tensorferry/model/names/conventions/conventions"
+import { Mapping } from "@tensorferry/model/names/Mapping"
+import type { NamedChoice } from "@tensorferry/model/names/namedLayouts"
 import * as Argument from "effect/cli/Argument"
 import * as CliError from "effect/cli/CliError"
 import * as Flag from "effect/cli/Flag"
@@ -15,6 +18,7 @@ import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import { readLayoutFile, sideOf } from "../model/LayoutFile.ts"
 import { chooseRules } from "../model/Rules.ts"
+import { readYamlFile } from "../model/YamlFile.ts"
 import { plainLine, printError } from "../text/terminal.ts"
 
 export const json = Flag.Boolean("json").pipe(
@@ -32,12 +36,32 @@ export const backendPackages = Flag.String("backend-package").pipe(
   Flag.between(0, 64)
 )
 
+const single: ParallelConfig = { tp: 1, pp: 1, dp: 1 }
+
+/** One side as it is typed: degrees, and before a colon how its tensors are named. */
+export interface StatedSide {
+  readonly config: ParallelConfig
+  /** Undefined where tensors keep the names that they have. */
+  readonly convention: string | undefined
+}
+
+/** `vllm:tp=8`, `tp=8` or `hf:`. */
+const parseSide = (value: string): Result.Result<StatedSide, string> => {
+  const [, convention, degrees] = /^(?:([a-z][a-z0-9-]*):)?(.*)$/.exec(value) ?? []
+  if (convention !== undefined && findConvention(convention) === undefined)
+    return Result.fail(`a convention of ${conventionNames.join(", ")} before the colon`)
+  if (convention !== undefined && degrees === "") return Result.succeed({ config: single, convention })
+  return Result.mapBoth(parseParallelConfig(degrees ?? ""), {
+    onSuccess: (config) => ({ config, convention }),
+    onFailure: ({ remedy }) => remedy
+  })
+}
+
 const layoutFlag = (name: string) =>
   Flag.mapEffect(Flag.String(name), (value) =>
-    Result.match(parseParallelConfig(value), {
+    Result.match(parseSide(value), {
       onSuccess: Effect.succeed,
-      onFailure: ({ remedy }) =>
-        Effect.fail(new CliError.InvalidValue({ option: name, value, expected: remedy, kind: "flag" }))
+      onFailure: (expected) => Effect.fail(new CliError.InvalidValue({ option: name, value, expected, kind: "flag" }))
     })
   )
 
@@ -82,15 +106,23 @@ export const inputOptions = (flags: InputFlags): InputOptions => ({
 
 export const layoutConfig = {
   from: layoutFlag("from").pipe(
-    Flag.withDescription("Source layout, as tp=2,pp=1; by default that of the folder's manifest, else tp=1"),
+    Flag.withDescription(
+      "Source layout, as tp=2,pp=1 or, with the names of another system, megatron:tp=2; by default that of the folder's manifest, else tp=1"
+    ),
     Flag.optional
   ),
   to: layoutFlag("to").pipe(
-    Flag.withDescription("Destination layout: tp=, pp=, dp=, and for experts ep= and etp=, as in tp=4,dp=2,ep=8"),
+    Flag.withDescription(
+      "Destination layout: tp=, pp=, dp=, and for experts ep= and etp=, as in tp=4,dp=2,ep=8; vllm:tp=8 names and joins tensors as vLLM does"
+    ),
     Flag.optional
   ),
   layout: Flag.String("layout").pipe(
     Flag.withDescription("YAML or JSON file with both layouts and how tensors are cut; flags override it"),
+    Flag.optional
+  ),
+  map: Flag.String("map").pipe(
+    Flag.withDescription("YAML or JSON file with the rules by which the destination names and joins tensors"),
     Flag.optional
   ),
   ranks: Flag.Literals("ranks", ["collocated", "disjoint"]).pipe(
@@ -120,8 +152,9 @@ export const layoutConfig = {
 }
 
 export interface LayoutFlags {
-  readonly from: Option.Option<ParallelConfig>
-  readonly to: Option.Option<ParallelConfig>
+  readonly from: Option.Option<StatedSide>
+  readonly to: Option.Option<StatedSide>
+  readonly map: Option.Option<string>
   readonly layout: Option.Option<string>
   readonly ranks: Option.Option<"collocated" | "disjoint">
   readonly rules: Option.Option<string>
@@ -129,8 +162,6 @@ export interface LayoutFlags {
   readonly kvHeads: Option.Option<"replicate" | "rows">
   readonly default: Option.Option<"replicate">
 }
-
-const single: ParallelConfig = { tp: 1, pp: 1, dp: 1 }
 
 /** Layouts and rules from flags, a layout file and, where the folder has one, its manifest. */
 export const chooseLayouts = Effect.fnUntraced(function* (model: Model, flags: LayoutFlags) {
@@ -140,7 +171,7 @@ export const chooseLayouts = Effect.fnUntraced(function* (model: Model, flags: L
   const nothing = { config: undefined, cut: {} }
   const from = fromSide === undefined ? nothing : yield* sideOf(file!, fromSide)
   const to = toSide === undefined ? nothing : yield* sideOf(file!, toSide)
-  const destination = Option.getOrUndefined(flags.to) ?? to.config
+  const destination = Option.getOrUndefined(flags.to)?.config ?? to.config
   if (destination === undefined) {
     return yield* modelError("InvalidUsage", {
       ...(file === undefined ? {} : { file }),
@@ -148,7 +179,7 @@ export const chooseLayouts = Effect.fnUntraced(function* (model: Model, flags: L
       remedy: "Pass --to, as in --to tp=4,pp=2, or a layout file that has it."
     })
   }
-  const source = Option.getOrUndefined(flags.from) ?? from.config
+  const source = Option.getOrUndefined(flags.from)?.config ?? from.config
   const stored = model.sharded?.layout
   if (source !== undefined && stored !== undefined && formatParallelConfig(source) !== formatParallelConfig(stored)) {
     return yield* modelError("InvalidLayout", {
@@ -175,4 +206,41 @@ export const chooseLayouts = Effect.fnUntraced(function* (model: Model, flags: L
     rules,
     ...(isSame ? {} : { sourceRules })
   } satisfies LayoutChoice
+})
+
+const mappingExample =
+  'Write rules as YAML or JSON: {rules: [{name: "{owner...}.qkv.weight", from: {concat: ["{owner...}.q.weight", "{owner...}.k.weight"]}}], others: keep}.'
+
+/** A checkpoint, and how its tensors are named: `hf:DIR`. */
+export const parseTarget = (target: string): { readonly target: string; readonly convention: string | undefined } => {
+  const found = /^([a-z][a-z0-9-]*):(.*)$/.exec(target)
+  return found === null || findConvention(found[1]!) === undefined
+    ? { target, convention: undefined }
+    : { target: found[2]!, convention: found[1]! }
+}
+
+/** Both sides with names, where any are stated: by a prefix of a side, or by a file of rules. */
+export const chooseNames = Effect.fnUntraced(function* (choice: LayoutChoice, flags: LayoutFlags) {
+  const [from, to] = [Option.getOrUndefined(flags.from)?.convention, Option.getOrUndefined(flags.to)?.convention]
+  const file = Option.getOrUndefined(flags.map)
+  if (from === undefined && to === undefined && file === undefined) return undefined
+  const { family } = choice.rules
+  if (family === undefined) {
+    return yield* modelError("InvalidUsage", {
+      detail: "Names of a system follow from what tensors mean, and nothing says the model's family.",
+      remedy: "Pass --preset, or put the model's config.json beside the checkpoint."
+    })
+  }
+  const mapping =
+    file === undefined
+      ? undefined
+      : yield* readYamlFile(file, Mapping, (detail, remedy = mappingExample) =>
+          modelError("InvalidRules", { file, detail, remedy })
+        )
+  return {
+    from: { convention: from ?? "hf", config: choice.from },
+    to: { convention: to ?? "hf", config: choice.to, ...(mapping === undefined ? {} : { mapping }) },
+    ranks: choice.ranks,
+    family
+  } satisfies NamedChoice
 })

@@ -65,8 +65,11 @@ const steps = (plan: ReshardPlan): Iterable<readonly [peers: Array<Rank>, op: Tr
   return alike.values()
 }
 
+/** The tensor in which a side has a parameter, where that has another name. */
+export type TensorOf = (side: "source" | "destination", rank: Rank, paramName: string) => string | undefined
+
 /** What a rank does by a plan of either planner. */
-export const explainPlan = (given: AnyPlan): Explanation => {
+export const explainPlan = (given: AnyPlan, tensorOf?: TensorOf): Explanation => {
   const plan = opsOf(given)
   const { rank } = plan
   const stepOf = ([peers, op]: readonly [ReadonlyArray<Rank>, TransferOp]): readonly [ReadonlyArray<Rank>, Step] => {
@@ -79,8 +82,12 @@ export const explainPlan = (given: AnyPlan): Explanation => {
     const common = { name: op.paramName, bytes: opByteLength(op) * peers.length, ...places }
     const reduction = contributes || op.reduction === undefined ? undefined : plan.reductions?.[op.reduction]
     const reduced = reduction === undefined ? "" : `, ${reduction.op} over ranks ${reduction.ranks.join(", ")}`
+    const [sender, receiver] = op.isSend ? [rank, peers[0]!] : [op.peerRank, rank]
+    const held = tensorOf?.("source", sender, op.paramName)
+    const made = tensorOf?.("destination", receiver, op.paramName)
+    const fusion = (held ?? op.paramName) === (made ?? op.paramName) ? "" : `: out of ${held}, part of ${made}`
     if (op.peerRank === rank) {
-      const words = `rank ${rank} copies ${op.paramName}${own} ${box}${reduced} into ${other} of its own destination`
+      const words = `rank ${rank} copies ${op.paramName}${own} ${box}${reduced} into ${other} of its own destination${fusion}`
       return [[], { ...common, region: op.peerSlice, peerRegion: op.mySlice, action: "copy", words }]
     }
     const [from, to] = op.isSend ? [rank, peers.join(", ")] : [op.peerRank, `${rank}`]
@@ -88,7 +95,7 @@ export const explainPlan = (given: AnyPlan): Explanation => {
     const what = `${op.paramName}${source} ${box}${reduced}`
     const words = contributes
       ? `rank ${from} contributes ${what} to the reduction on rank ${to}`
-      : `rank ${from} sends ${what} to rank${peers.length === 1 ? "" : "s"} ${to} into ${into}`
+      : `rank ${from} sends ${what} to rank${peers.length === 1 ? "" : "s"} ${to} into ${into}${fusion}`
     return [peers, { ...common, action: op.isSend ? "send" : "receive", words }]
   }
   return grouped(rank, [...steps(plan)].map(stepOf))
