@@ -11,6 +11,7 @@ import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
 import { systemCall } from "@tensorferry/model/checkpoint/FileAccess"
 import { jobLayouts, jobSize } from "@tensorferry/model/layouts"
 import { modelError } from "@tensorferry/model/ModelError"
+import { namedLayouts } from "@tensorferry/model/names/namedLayouts"
 import { openModel, resolveModel } from "@tensorferry/model/openModel"
 import type { ConversionNote } from "@tensorferry/model/values/conversionNotes"
 import * as ConfigProvider from "effect/ConfigProvider"
@@ -43,12 +44,14 @@ import {
   backendPackages,
   checkpoint,
   chooseLayouts,
+  chooseNames,
   inputConfig,
   inputOptions,
   json,
   type LayoutFlags,
   layoutConfig,
-  noteAbsent
+  noteAbsent,
+  parseTarget
 } from "./shared.ts"
 
 /** Refuses a file, a folder that holds anything, and a name where nothing can be created; an empty folder may be replaced. */
@@ -170,8 +173,19 @@ const chooseJob = Effect.fnUntraced(function* (flags: Flags, common: Common) {
     const conversion = yield* chooseConversion(flags)
     const { model, notes } = yield* convertModel(stored, conversion)
     const choice = yield* chooseLayouts(model, flags)
-    const converted = { ...choice, ...(conversion === undefined ? {} : { conversion }) }
-    yield* Effect.fromResult(jobLayouts(model.tensors, converted))
+    const names = yield* chooseNames(choice, flags)
+    if (names !== undefined && conversion !== undefined)
+      return yield* usage(
+        "Types are converted between the checkpoint's own names only.",
+        "Convert in a step of its own, or leave the convention out."
+      )
+    const converted = {
+      ...choice,
+      ...(conversion === undefined ? {} : { conversion }),
+      ...(names === undefined ? {} : { names })
+    }
+    if (names === undefined) yield* Effect.fromResult(jobLayouts(model.tensors, converted))
+    else yield* Effect.fromResult(namedLayouts(model.tensors, names))
     const folder = Option.getOrUndefined(Option.map(flags.out, (text) => path.resolve(text)))
     if (folder !== undefined) yield* checkOutput(folder)
     const out =
@@ -299,7 +313,7 @@ export const reshard = Command.make(
           yield* Effect.forEach(targets, checkTarget, { discard: true })
           const { spec, size, notes } = yield* Effect.scoped(
             chooseJob(flags, {
-              checkpoint: resolveModel(flags.checkpoint),
+              checkpoint: resolveModel(parseTarget(flags.checkpoint).target),
               input: inputOptions(flags),
               backend: flags.backend,
               backendPackages: flags.backendPackages,

@@ -10,6 +10,7 @@ import { CopyReport } from "@tensorferry/core/service/CopyService"
 import { TraceRecord } from "@tensorferry/core/trace/TraceRecord"
 import { Cutting } from "@tensorferry/model/Cutting"
 import { Conversion } from "@tensorferry/model/conversion"
+import { NamedChoice } from "@tensorferry/model/names/namedLayouts"
 import { Phase } from "@tensorferry/model/Phase"
 import * as Schema from "effect/Schema"
 import { MeshChoice } from "./meshPlans.ts"
@@ -43,6 +44,8 @@ export const JobSpec = Schema.Struct({
   sourceRules: Schema.optionalKey(Cutting),
   /** What becomes of the tensors on the way; without it they stay as they are. */
   conversion: Schema.optionalKey(Conversion),
+  /** How both sides name and join tensors, where one of them is not as the checkpoint. */
+  names: Schema.optionalKey(NamedChoice),
   /** How many elements are traced by what the tensors mean; a sample by default. */
   prove: Schema.optionalKey(Schema.Literals(["sample", "all"])),
   /** Final folder, and the one that is written first; null to keep the result in memory. */

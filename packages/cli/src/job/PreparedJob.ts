@@ -4,6 +4,7 @@ import type { Shape } from "@tensorferry/core/base/Region"
 import type { LocalTensor } from "@tensorferry/core/layout/ModelLayout"
 import type { EstimateOptions } from "@tensorferry/core/planner/Estimate"
 import type { AnyPlan } from "@tensorferry/core/planner/MeshOps"
+import type { TensorEngine, TensorError } from "@tensorferry/core/service/TensorEngine"
 import type { TensorDict } from "@tensorferry/core/tensor/TensorDict"
 import type { ReshardTransform } from "@tensorferry/core/transform/ReshardTransform"
 import type { HeldTensor, ReportProgress } from "@tensorferry/model/HeldTensors"
@@ -25,6 +26,12 @@ export interface PreparedJob {
     destination: ReadonlyArray<HeldTensor>
   ) => Effect.Effect<readonly [TensorDict | undefined, TensorDict | undefined], ModelError>
   readonly transform?: ReshardTransform
+  /** What the source is loaded from, where that is not the model itself. */
+  readonly input?: Model
+  /** Sets what of the destination nobody sends. */
+  readonly clear?: (
+    destination: ReadonlyArray<HeldTensor>
+  ) => Effect.Effect<void, ModelError | TensorError, TensorEngine>
   /** What the result must be, bit by bit. */
   readonly proof: Model
   readonly estimate: EstimateOptions

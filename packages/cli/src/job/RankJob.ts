@@ -31,6 +31,7 @@ import * as Effect from "effect/Effect"
 import { type AnyJobSpec, isMeshJob, type RankReport } from "./JobSpec.ts"
 import { prepareMeshJob } from "./MeshJob.ts"
 import { prepareModelJob } from "./ModelJob.ts"
+import { prepareNamedJob } from "./NamedJob.ts"
 import { clockName, type ObservedTensor, observed, originsOf, withTrace } from "./Observed.ts"
 import type { PreparedJob } from "./PreparedJob.ts"
 import { timedPhase, withJobServices } from "./services.ts"
@@ -63,7 +64,11 @@ const runJob = Effect.fnUntraced(function* (spec: AnyJobSpec, backendReason: str
   const conversion = isMeshJob(spec) ? undefined : spec.conversion
   const model = yield* denseModel(stored, conversion, yield* readQuantizationHint(stored))
   const prepare = Effect.gen(function* () {
-    return isMeshJob(spec) ? yield* prepareMeshJob(spec, model, rank) : yield* prepareModelJob(spec, model, rank)
+    return isMeshJob(spec)
+      ? yield* prepareMeshJob(spec, model, rank)
+      : spec.names === undefined
+        ? yield* prepareModelJob(spec, model, rank)
+        : yield* prepareNamedJob(spec, spec.names, model, rank)
   })
   const { size, part } = yield* timedPhase(seconds, "plan", inSpan(prepare, "plan"))
   if (size !== group.size || part === undefined) {
@@ -76,10 +81,11 @@ const runJob = Effect.fnUntraced(function* (spec: AnyJobSpec, backendReason: str
   yield* makeOutput(group, spec.out)
   const { plan, transform, proof, write } = part
   const source = yield* allocateTensors(part.source)
-  yield* timedPhase(seconds, "load", loadTensors(model, group, source, progress))
+  yield* timedPhase(seconds, "load", loadTensors(part.input ?? model, group, source, progress))
   const destination = yield* allocateTensors(part.destination)
   for (const { tensor } of destination) yield* engine.fill(tensor, poison)
   for (const held of [...source, ...destination]) yield* clearPadding(held)
+  if (part.clear !== undefined) yield* part.clear(destination)
   const [from, into] = yield* part.dicts(source, destination)
   yield* progress("copy", 0, 1)
   const moved = yield* timedPhase(
