@@ -9,7 +9,6 @@ import { estimatePlans } from "@tensorferry/core/planner/Estimate"
 import { jobLayouts } from "@tensorferry/model/layouts"
 import type { ModelError } from "@tensorferry/model/ModelError"
 import { type NamedLayouts, namedLayouts } from "@tensorferry/model/names/namedLayouts"
-import { openModel, resolveModel } from "@tensorferry/model/openModel"
 import * as Argument from "effect/cli/Argument"
 import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
@@ -31,12 +30,11 @@ import {
   chooseNames,
   type InputFlags,
   inputConfig,
-  inputOptions,
   json,
   type LayoutFlags,
   layoutConfig,
   noteAbsent,
-  parseTarget
+  openStated
 } from "./shared.ts"
 
 const check = Command.make(
@@ -110,8 +108,7 @@ const explainedPlan = <P extends { readonly rank: number }>(
 
 /** A checkpoint between parallel layouts. */
 const planCheckpoint = Effect.fnUntraced(function* (stated: string, flags: PlanFlags) {
-  const { target } = parseTarget(stated)
-  const model = yield* openModel(resolveModel(target), inputOptions(flags))
+  const { model } = yield* openStated(stated, flags)
   yield* noteAbsent(model)
   const choice = yield* chooseLayouts(model, flags)
   const names = yield* chooseNames(choice, flags)

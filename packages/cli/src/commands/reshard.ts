@@ -12,7 +12,7 @@ import { systemCall } from "@tensorferry/model/checkpoint/FileAccess"
 import { jobLayouts, jobSize } from "@tensorferry/model/layouts"
 import { modelError } from "@tensorferry/model/ModelError"
 import { namedLayouts } from "@tensorferry/model/names/namedLayouts"
-import { openModel, resolveModel } from "@tensorferry/model/openModel"
+import { resolveModel } from "@tensorferry/model/openModel"
 import type { ConversionNote } from "@tensorferry/model/values/conversionNotes"
 import * as ConfigProvider from "effect/ConfigProvider"
 import * as CliError from "effect/cli/CliError"
@@ -45,12 +45,14 @@ import {
   checkpoint,
   chooseLayouts,
   chooseNames,
+  type InputFlags,
   inputConfig,
   inputOptions,
   json,
   type LayoutFlags,
   layoutConfig,
   noteAbsent,
+  openStated,
   parseTarget
 } from "./shared.ts"
 
@@ -149,8 +151,10 @@ const runJoined = Effect.fnUntraced(function* (spec: AnyJobSpec, output: Output)
 })
 
 type Flags = LayoutFlags &
+  InputFlags &
   MeshFlags &
   ConversionFlags & {
+    readonly checkpoint: string
     readonly tensor: Option.Option<string>
     readonly out: Option.Option<string>
     readonly maxFileBytes: number
@@ -165,13 +169,12 @@ type Common = Pick<JobSpec, Exclude<keyof JobSpec & keyof MeshJobSpec, "out">>
 
 /** What is moved and by how many processes, refused before any of them starts where it cannot work. */
 const chooseJob = Effect.fnUntraced(function* (flags: Flags, common: Common) {
-  const open = openModel(common.checkpoint, common.input)
+  const opened = yield* openStated(flags.checkpoint, flags)
   const meshes = statedFlags({ ...meshConfig, tensor: null }, flags)
   if (meshes.length === 0) {
-    const stored = yield* open
-    yield* noteAbsent(stored)
+    yield* noteAbsent(opened.model)
     const conversion = yield* chooseConversion(flags)
-    const { model, notes } = yield* convertModel(stored, conversion)
+    const { model, notes } = yield* convertModel(opened.model, conversion)
     const choice = yield* chooseLayouts(model, flags)
     const names = yield* chooseNames(choice, flags)
     if (names !== undefined && conversion !== undefined)
@@ -197,7 +200,14 @@ const chooseJob = Effect.fnUntraced(function* (flags: Flags, common: Common) {
             maxFileBytes: flags.maxFileBytes,
             copyMetadata: flags.copyMetadata
           }
-    const spec: AnyJobSpec = { ...common, ...converted, prove: flags.prove, out }
+    const { stored } = opened
+    const spec: AnyJobSpec = {
+      ...common,
+      ...(stored === undefined ? {} : { stored }),
+      ...converted,
+      prove: flags.prove,
+      out
+    }
     return { spec, size: jobSize(choice), notes }
   }
   const others = statedFlags({ ...layoutConfig, out: null, transform: null, dtype: null }, flags)
@@ -212,7 +222,7 @@ const chooseJob = Effect.fnUntraced(function* (flags: Flags, common: Common) {
     return yield* usage("No --tensor is stated.", "Name the tensor of the checkpoint that is moved between meshes.")
   }
   const tensor = flags.tensor.value
-  const { size } = yield* Effect.fromResult(checkpointMeshPlans(yield* open, tensor, mesh))
+  const { size } = yield* Effect.fromResult(checkpointMeshPlans(opened.model, tensor, mesh))
   if (size > mostProcesses) {
     return yield* usage(`The meshes name rank ${size - 1}.`, `Name ranks below ${mostProcesses}; each is a process.`)
   }

@@ -10,6 +10,8 @@ import { modelError } from "@tensorferry/model/ModelError"
 import { conventionNames, findConvention } from "@tensorferry/model/names/conventions/conventions"
 import { Mapping } from "@tensorferry/model/names/Mapping"
 import type { NamedChoice } from "@tensorferry/model/names/namedLayouts"
+import { openNamed, type StoredNames } from "@tensorferry/model/names/openNamed"
+import { openModel, resolveModel } from "@tensorferry/model/openModel"
 import * as Argument from "effect/cli/Argument"
 import * as CliError from "effect/cli/CliError"
 import * as Flag from "effect/cli/Flag"
@@ -121,6 +123,12 @@ export const layoutConfig = {
     Flag.withDescription("YAML or JSON file with both layouts and how tensors are cut; flags override it"),
     Flag.optional
   ),
+  like: Flag.String("like").pipe(
+    Flag.withDescription(
+      "Checkpoint of the same model under its own names, where CHECKPOINT has those of a system: megatron:DIR, vllm:DIR"
+    ),
+    Flag.optional
+  ),
   map: Flag.String("map").pipe(
     Flag.withDescription("YAML or JSON file with the rules by which the destination names and joins tensors"),
     Flag.optional
@@ -154,6 +162,7 @@ export const layoutConfig = {
 export interface LayoutFlags {
   readonly from: Option.Option<StatedSide>
   readonly to: Option.Option<StatedSide>
+  readonly like: Option.Option<string>
   readonly map: Option.Option<string>
   readonly layout: Option.Option<string>
   readonly ranks: Option.Option<"collocated" | "disjoint">
@@ -219,11 +228,47 @@ export const parseTarget = (target: string): { readonly target: string; readonly
     : { target: found[2]!, convention: found[1]! }
 }
 
+/** A checkpoint as a user names it, opened; under the names of a system it is read as the model that --like has. */
+export const openStated = Effect.fnUntraced(function* (stated: string, flags: LayoutFlags & InputFlags) {
+  const { target, convention } = parseTarget(stated)
+  const checkpoint = resolveModel(target)
+  const input = inputOptions(flags)
+  if (convention === undefined || convention === "hf")
+    return { checkpoint, stored: undefined, model: yield* openModel(checkpoint, input) }
+  if (Option.isNone(flags.like))
+    return yield* modelError("InvalidUsage", {
+      file: checkpoint,
+      detail: `Its tensors have the names of ${convention}, and nothing says what the model's own are.`,
+      remedy: "Pass --like with a checkpoint of the same model, or the folder of its config.json and index."
+    })
+  const like = resolveModel(flags.like.value)
+  const template = yield* openModel(like)
+  const { family } = yield* chooseRules(template, {
+    rulesFile: undefined,
+    cuts: [],
+    preset: Option.getOrUndefined(flags.preset),
+    placement: {},
+    replicateRest: false
+  })
+  if (family === undefined)
+    return yield* modelError("InvalidUsage", {
+      file: like,
+      detail: "Nothing says the family of the model.",
+      remedy: "Pass --preset."
+    })
+  const from = Option.getOrUndefined(flags.from)
+  const config = from?.convention === convention ? from.config : single
+  const stored = { convention, config, like, family } satisfies StoredNames
+  return { checkpoint, stored, model: yield* openNamed(checkpoint, stored, input) }
+})
+
 /** Both sides with names, where any are stated: by a prefix of a side, or by a file of rules. */
 export const chooseNames = Effect.fnUntraced(function* (choice: LayoutChoice, flags: LayoutFlags) {
-  const [from, to] = [Option.getOrUndefined(flags.from)?.convention, Option.getOrUndefined(flags.to)?.convention]
+  const [from, stated] = [Option.getOrUndefined(flags.from)?.convention, Option.getOrUndefined(flags.to)?.convention]
+  // The checkpoint's own names need no mapping.
+  const to = stated === "hf" ? undefined : stated
   const file = Option.getOrUndefined(flags.map)
-  if (from === undefined && to === undefined && file === undefined) return undefined
+  if ((from === undefined || from === "hf") && to === undefined && file === undefined) return undefined
   const { family } = choice.rules
   if (family === undefined) {
     return yield* modelError("InvalidUsage", {

@@ -11,6 +11,7 @@ import { TraceRecord } from "@tensorferry/core/trace/TraceRecord"
 import { Cutting } from "@tensorferry/model/Cutting"
 import { Conversion } from "@tensorferry/model/conversion"
 import { NamedChoice } from "@tensorferry/model/names/namedLayouts"
+import { StoredNames } from "@tensorferry/model/names/openNamed"
 import { Phase } from "@tensorferry/model/Phase"
 import * as Schema from "effect/Schema"
 import { MeshChoice } from "./meshPlans.ts"
@@ -22,6 +23,8 @@ const common = {
   input: Schema.optionalKey(
     Schema.Struct({ indexOnly: Schema.optionalKey(Schema.Boolean), part: Schema.optionalKey(Schema.String) })
   ),
+  /** Under which names the files have the model, where these are not its own. */
+  stored: Schema.optionalKey(StoredNames),
   backend: Schema.String,
   backendPackages: Schema.Array(Schema.String),
   /** Where backend packages are looked up: a file URL of the caller. */

@@ -23,6 +23,7 @@ import {
 } from "@tensorferry/model/HeldTensors"
 import { readQuantizationHint } from "@tensorferry/model/inputs/ConfigFile"
 import { modelError } from "@tensorferry/model/ModelError"
+import { openNamed } from "@tensorferry/model/names/openNamed"
 import { openModel } from "@tensorferry/model/openModel"
 import { agreeOnFiles, checkFilesUnchanged } from "@tensorferry/model/SameFiles"
 import { makeOutput } from "@tensorferry/model/ShardWriter"
@@ -59,7 +60,10 @@ const runJob = Effect.fnUntraced(function* (spec: AnyJobSpec, backendReason: str
   const { rank } = group
   const seconds: { [phase: string]: number } = {}
   const before = process.memoryUsage.rss()
-  const stored = yield* openModel(spec.checkpoint, spec.input)
+  const stored =
+    spec.stored === undefined
+      ? yield* openModel(spec.checkpoint, spec.input)
+      : yield* openNamed(spec.checkpoint, spec.stored, spec.input)
   yield* agreeOnFiles(group, stored, clockName())
   const conversion = isMeshJob(spec) ? undefined : spec.conversion
   const model = yield* denseModel(stored, conversion, yield* readQuantizationHint(stored))

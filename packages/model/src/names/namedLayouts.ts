@@ -43,7 +43,8 @@ export interface NamedLayouts extends MappedLayouts {
   readonly planFor: (rank: Rank) => ReshardPlan
 }
 
-const sideOf = (
+/** One side as a user states it, with the rules and places of its convention. */
+export const sideOf = (
   { convention: name, config, mapping }: NamedSide,
   structure: ModelStructure,
   family: FamilyChoice,

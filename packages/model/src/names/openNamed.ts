@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+/**
+ * A model on disk under the names of another system, read as the checkpoint: rank files as `RankWriter` and vLLM's
+ * `sharded_state` write them, or whole tensors as Megatron-Core's distributed checkpoints hold. What the checkpoint's tensors
+ * are called, a checkpoint of the same model says.
+ */
+import { readdir } from "node:fs/promises"
+import * as path from "node:path"
+import { equalShapes, formatShape } from "@tensorferry/core/base/Region"
+import { type LayoutError, ParallelConfig, worldSizeOf } from "@tensorferry/core/layout/ModelLayout"
+import * as Effect from "effect/Effect"
+import * as Schema from "effect/Schema"
+import type * as Scope from "effect/Scope"
+import { FamilyChoice } from "../Cutting.ts"
+import type { CheckpointError } from "../checkpoint/CheckpointError.ts"
+import { systemCall } from "../checkpoint/FileAccess.ts"
+import type { InputOptions } from "../inputs/openInput.ts"
+import type { Model } from "../Model.ts"
+import { type ModelError, modelError } from "../ModelError.ts"
+import { openModel } from "../openModel.ts"
+import { structureOf } from "../placement/cutModel.ts"
+import { assembledModel } from "./AssembledModel.ts"
+import { type HeldTensor, parseShardName, shardName, shardsOf, wayBackOf } from "./inverse.ts"
+import { type MappingError, mappingError } from "./MappingError.ts"
+import { type MappedModel, mapModel } from "./mapModel.ts"
+import { sideOf } from "./namedLayouts.ts"
+
+/** How files name their tensors, and a checkpoint of the same model that says what they mean. */
+export const StoredNames = Schema.Struct({
+  convention: Schema.String,
+  config: ParallelConfig,
+  like: Schema.String,
+  family: FamilyChoice
+})
+export type StoredNames = typeof StoredNames.Type
+
+const rankFile = /^model-rank-(\d{1,5})-part-(\d{1,5})\.safetensors$/
+
+/** Files by rank, in the order of their parts; none where the folder has no such files. */
+const rankFiles = Effect.fnUntraced(function* (folder: string) {
+  const entries = yield* systemCall("Unreadable", folder, "list the folder", () => readdir(folder)).pipe(
+    Effect.orElseSucceed((): ReadonlyArray<string> => [])
+  )
+  const found = new Map<number, Array<string>>()
+  for (const name of [...entries].sort()) {
+    const match = rankFile.exec(name)
+    if (match === null) continue
+    const rank = Number(match[1])
+    found.set(rank, [...(found.get(rank) ?? []), path.join(folder, name)])
+  }
+  return found
+})
+
+/** All ranks' files as one model, whose names say the rank. */
+const joinedRanks = Effect.fnUntraced(function* (folder: string, files: ReadonlyMap<number, ReadonlyArray<string>>) {
+  const owners = new Map<string, Model>()
+  const models: Array<Model> = []
+  for (const [rank, parts] of files) {
+    for (const part of parts) {
+      const model = yield* openModel(part)
+      models.push(model)
+      for (const { name } of model.tensors) owners.set(shardName(rank, name), model)
+    }
+  }
+  const first = models[0]!
+  return {
+    ...first,
+    path: folder,
+    tensors: [...owners].map(([name, model]) => ({
+      ...model.tensors.find((tensor) => tensor.name === parseShardName(name).name)!,
+      name
+    })),
+    files: () => new Map(models.flatMap((model) => [...model.files()])),
+    readRegion: (name, region, into) =>
+      Effect.suspend(() => owners.get(name)!.readRegion(parseShardName(name).name, region, into))
+  } satisfies Model
+})
+
+/** What each rank must have, by the names under which the files have it. */
+const expectedOf = (mapped: MappedModel, isByRank: boolean): Effect.Effect<ReadonlyArray<HeldTensor>, MappingError> =>
+  Effect.map(Effect.fromResult(shardsOf(mapped)), (shards) =>
+    isByRank ? shards : shards.map((shard) => ({ ...shard, name: parseShardName(shard.name).name }))
+  )
+
+/** Opens a model under the names of a convention as the checkpoint that it is. */
+export const openNamed = Effect.fn("openNamed")(function* (
+  target: string,
+  { convention, config, like, family }: StoredNames,
+  options: InputOptions = {}
+): Effect.fn.Return<Model, CheckpointError | ModelError | MappingError | LayoutError, Scope.Scope> {
+  const files = yield* rankFiles(target)
+  const isByRank = files.size > 0
+  const size = worldSizeOf(config)
+  if (isByRank ? files.size !== size : size !== 1) {
+    return yield* modelError("InvalidUsage", {
+      file: target,
+      detail: isByRank
+        ? `It holds files of ${files.size} ranks, ${size} are stated.`
+        : `It holds no files of ranks, and ${size} ranks are stated.`,
+      remedy: "State the degrees by which the files were written (--from), as in --from vllm:tp=4."
+    })
+  }
+  const stored = isByRank ? yield* joinedRanks(target, files) : yield* openModel(target, options)
+  const template = yield* openModel(like)
+  const structure = yield* Effect.fromResult(structureOf(template.tensors, family))
+  const side = yield* Effect.fromResult(sideOf({ convention, config }, structure, family, 0))
+  const mapped = yield* Effect.fromResult(mapModel({ ...side, tensors: template.tensors }))
+  const expected = yield* expectedOf(mapped, isByRank)
+  const found = new Map(stored.tensors.map((tensor) => [tensor.name, tensor]))
+  for (const { name, shape } of expected) {
+    const own = found.get(name)
+    const fault =
+      own === undefined
+        ? "The files have no such tensor."
+        : equalShapes(own.shape, shape)
+          ? undefined
+          : `It is ${formatShape(own.shape)} in the files, ${convention} has ${formatShape(shape)} here.`
+    if (fault !== undefined)
+      return yield* mappingErrorOf(own === undefined ? "missing_source" : "shape_mismatch", name, fault)
+  }
+  const made = yield* Effect.fromResult(wayBackOf(mapped, expected, template.tensors))
+  const model = assembledModel(stored, made)
+  return {
+    ...model,
+    config: template.config ?? family.config,
+    metadata: template.metadata,
+    files: () => new Map([...stored.files(), ...template.files()])
+  }
+})
+
+const mappingErrorOf = (kind: "missing_source" | "shape_mismatch", name: string, detail: string) =>
+  Effect.fromResult(
+    mappingError(kind, name, undefined, detail, "Check the degrees, and that --like names the same model.")
+  )
