@@ -177,6 +177,20 @@ const clipped = (piece: Piece, from: ReadonlyArray<number>, counts: ReadonlyArra
   return { ...piece, offset, from: own, counts: lengths }
 }
 
+/** A refined tensor row by row of a dimension: what has nothing of a row is not looked at for it. */
+export const rowsOf = ({ shape, sides }: Refined, dim: number): ReadonlyArray<Refined> => {
+  const rows = Array.from(
+    { length: shape[dim]! },
+    (): Array<Array<Array<Piece>>> => sides.map((ranks) => ranks.map(() => []))
+  )
+  for (const [side, ranks] of sides.entries())
+    for (const [rank, pieces] of ranks.entries())
+      for (const piece of pieces)
+        for (let row = piece.from[dim]!; row < piece.from[dim]! + piece.counts[dim]!; row++)
+          rows[row]![side]![rank]!.push(piece)
+  return rows.map((own) => ({ shape, sides: own }))
+}
+
 interface Fit {
   readonly view: PartView | undefined
   /** Along which dimension it is less than the part. */

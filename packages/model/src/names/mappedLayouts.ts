@@ -8,11 +8,11 @@ import type { DType } from "@tensorferry/core/base/DType"
 import type { Rank } from "@tensorferry/core/base/Ids"
 import { elementCount, type Interval, lengthOf, type Shape } from "@tensorferry/core/base/Region"
 import { type LayoutError, type ModelTensor, rosterOf, worldSizeOf } from "@tensorferry/core/layout/ModelLayout"
-import { placeOf, type RankPlace } from "@tensorferry/core/layout/ParallelConfig"
+import { expertDegrees, placeOf, type RankPlace } from "@tensorferry/core/layout/ParallelConfig"
 import { type ParameterMetadata, parameterMetadata } from "@tensorferry/core/layout/ParameterMetadata"
 import type { Roster } from "@tensorferry/core/layout/Roster"
 import * as Result from "effect/Result"
-import { type Part, type PartView, partsOf, refine, turnedStrip } from "./atoms.ts"
+import { type Part, type PartView, partsOf, refine, rowsOf, turnedStrip } from "./atoms.ts"
 import { type MappingError, mappingError } from "./MappingError.ts"
 import { type MappedModelInput, type MappedRank, type MappedTensor, mapModel } from "./mapModel.ts"
 import { inverseScalar, type Scalar, type Strip, scalarAfter } from "./Strips.ts"
@@ -228,8 +228,9 @@ const addTensor = (
           from: refined.shape.map((_, dim) => (dim === at ? number : 0)),
           counts: refined.shape.map((length, dim) => (dim === at ? 1 : length))
         }))
-  for (const begin of begins) {
-    const parts = refined === undefined ? undefined : partsOf(refined, begin)
+  const rows = refined === undefined || at === undefined ? undefined : rowsOf(refined, at)
+  for (const [row, begin] of begins.entries()) {
+    const parts = refined === undefined ? undefined : partsOf(rows?.[row] ?? refined, begin)
     if (refined === undefined || parts === undefined)
       return mappingError(
         "unsupported",
@@ -259,6 +260,21 @@ interface PartOnSide {
   readonly number: number | undefined
 }
 
+/** Whether a rank's share of a dimension is the one at its place in the group, all shares being equal. */
+const isShare = (
+  { stated: { config }, places }: Side,
+  position: number,
+  isExpert: boolean,
+  view: PartView | undefined,
+  length: number
+): boolean => {
+  const place = places[position]!
+  const [at, degree] = isExpert ? [place.expertTp, expertDegrees(config).etp] : [place.tp, config.tp]
+  const share = length / degree
+  const [own, ...others] = view?.intervals ?? []
+  return Number.isInteger(share) && others.length === 0 && own?.[0] === at * share && own[1] === (at + 1) * share
+}
+
 const addPart = (one: PartOnSide, into: Parameters): void => {
   const { name, tensor, part, which, side, held, experts, number } = one
   const isExpert = experts !== undefined
@@ -272,6 +288,8 @@ const addPart = (one: PartOnSide, into: Parameters): void => {
   const members = side.places.flatMap((place, position) => (groups.has(groupOf(place, isExpert)) ? [position] : []))
   const isCut = part.cutDims[which] !== undefined || members.some((position) => !views.has(position))
   const dim = part.cutDims[which] ?? 0
+  const isEven =
+    isCut && members.every((position) => isShare(side, position, isExpert, views.get(position), part.counts[dim]!))
   for (const position of members) {
     const view = views.get(position)
     const intervals = intervalsOf(view, dim, part.counts)
@@ -291,7 +309,8 @@ const addPart = (one: PartOnSide, into: Parameters): void => {
         ownerRank: 0,
         isTp: isCut,
         partitionDim: isCut ? dim : 0,
-        partitionOffsets: isCut ? intervals : null,
+        // Even shares in the order of the group need no list: then all ranks say the same of it.
+        partitionOffsets: isCut && !isEven ? intervals : null,
         numExperts: experts?.count ?? null,
         globalExpertIndex: number ?? null
       })
