@@ -3,7 +3,7 @@
  * Proves and measures this package on the GPUs of a machine: `node main.js [--out FOLDER] [--only STAGE,...] [--simulator FILE]`.
  *
  * Stages: host (host kernels of this processor), facts, engine, replay, ways (of queueing replay copies), quantize, conformance,
- * golden, reshard, repeats, bus, weights (a model through the bus), sanitizer. The first six and weights need one device. Each writes what it found to `results.json` in the folder as soon as it has ended; tables come last.
+ * golden, reshard, names (between names of systems), repeats, bus, weights (a model through the bus), sanitizer. The first six and weights need one device. Each writes what it found to `results.json` in the folder as soon as it has ended; tables come last.
  */
 import { spawnSync } from "node:child_process"
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs"
@@ -23,6 +23,7 @@ import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import { agentMain, busProblem, checkBus, measureBusWeights } from "./bus.ts"
 import { type JobResult, runJob } from "./jobs.ts"
+import { namedCases } from "./namedCases.ts"
 import { driftPer100 } from "./numbers.ts"
 import { goldenQuantize, measureQuantize } from "./quantize.ts"
 import { rankMain } from "./rank.ts"
@@ -258,6 +259,27 @@ const stages: { readonly [name: string]: () => Promise<void> } = {
           ops: times.reduce((sum, { operations }) => sum + operations, 0)
         })
         for (const { faults } of times) for (const fault of faults) tell(`  wrong: ${backend}, ${one.name}: ${fault}`)
+      }
+      for (const failure of resultsOf(job))
+        if (failure.status === "failed") tell(`  failed: ${backend}: ${failure.detail.slice(0, 1500)}`)
+    }
+  },
+  names: async () => {
+    const cases = flag("cases")?.split(",").map(Number) ?? namedCases.map((_, at) => at)
+    for (const backend of backends) {
+      const work = { kind: "names", cases, warmUps: 30, rounds } as const
+      const job = await runJob(program, { size: 2, ...chosen(backend), shrink, work }, 300)
+      const told = job.lines.map((lines) => lines.flatMap((line) => (line.event === "reshard" ? [line.times] : [])))
+      report[`names ${backend}`] = told
+      for (const at of cases) {
+        const { name } = namedCases[at]!
+        const times = told.flatMap((list): ReadonlyArray<ReshardTimes> => list.filter((each) => each.case === name))
+        if (times.length === 0) continue
+        const received = Math.max(...times.map(({ receivedBytes }) => receivedBytes))
+        tell(
+          `${backend}, ${name}: median ${median(times[0]!.roundsMs).toFixed(2)} ms, ${(received / 1e9).toFixed(2)} GB, ${times.reduce((sum, { operations }) => sum + operations, 0)} operations`
+        )
+        for (const { faults } of times) for (const fault of faults) tell(`  wrong: ${backend}, ${name}: ${fault}`)
       }
       for (const failure of resultsOf(job))
         if (failure.status === "failed") tell(`  failed: ${backend}: ${failure.detail.slice(0, 1500)}`)

@@ -23,6 +23,8 @@ import { TensorEngine, type TensorEngineShape } from "@tensorferry/core/service/
 import { sliceTensor, type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
 import { type TensorDict, tensorDict } from "@tensorferry/core/tensor/TensorDict"
 import { type MegatronCase, rostersOf } from "@tensorferry/golden/megatronPlans"
+import { mappedDict } from "@tensorferry/model/names/mappedDict"
+import type { MappedLayout } from "@tensorferry/model/names/mappedLayouts"
 import { type CaseResult, meetAfterCase, runConformanceRank } from "@tensorferry/testing"
 import {
   allocateSide,
@@ -35,6 +37,7 @@ import {
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
+import { namedCase } from "./namedCases.ts"
 import { deviceCase } from "./reshards.ts"
 import type { RankLine, RankSpec, Work } from "./work.ts"
 
@@ -257,9 +260,42 @@ const warmUp = Effect.fnUntraced(function* (rank: number, shrink = 1) {
   yield* Effect.scoped(update)
 })
 
+/** Times updates between two sides, checks the last, and prints what was seen. */
+const measure = Effect.fnUntraced(function* (
+  name: string,
+  plan: ReshardPlan,
+  source: TensorDict | undefined,
+  destination: TensorDict | undefined,
+  { warmUps, rounds: count }: { readonly warmUps: number; readonly rounds: number }
+) {
+  const engine = yield* TensorEngine
+  const rounds: Array<Effect.Success<ReturnType<typeof timedUpdate>>> = []
+  for (let round = 0; round < warmUps + count; round++) {
+    const update = yield* timedUpdate(plan, source, destination)
+    if (round >= warmUps) rounds.push(update)
+  }
+  const { copy } = rounds.at(-1)!
+  for (const tensor of destination?.tensors.values() ?? []) yield* engine.fill(tensor as Tensor, poison)
+  yield* executeReshardPlan(plan, source, destination)
+  const faults = yield* sampleFaults(plan, destination)
+  yield* print({
+    event: "reshard",
+    times: {
+      case: name,
+      roundsMs: rounds.map(({ milliseconds }) => milliseconds),
+      operations: plan.recvOps.length,
+      localBytes: copy.localBytes,
+      sentBytes: copy.remoteBytesSent,
+      receivedBytes: copy.remoteBytesReceived,
+      phasesMs: medianPhases(rounds),
+      paths: copy.peers.map(({ peer, path, reason }) => `${peer}: ${path} (${reason})`),
+      faults: faults.slice(0, 5)
+    }
+  })
+})
+
 const reshard = Effect.fnUntraced(function* (spec: RankSpec, work: Extract<Work, { kind: "reshard" }>) {
   const { rank } = spec
-  const engine = yield* TensorEngine
   yield* warmUp(rank, spec.shrink)
   const symmetric = spec.symmetric === true ? yield* symmetricMemory(spec.size, work.cases, spec.shrink) : undefined
   for (const at of work.cases) {
@@ -270,29 +306,35 @@ const reshard = Effect.fnUntraced(function* (spec: RankSpec, work: Extract<Work,
         const plan = planRank(yield* Effect.fromResult(indexRosters(from, to)), rank)
         const source = yield* allocate(from, rank, (name) => byteOf(name, rank))
         const destination = yield* allocate(to, rank, () => poison, symmetric?.())
-        const rounds: Array<Effect.Success<ReturnType<typeof timedUpdate>>> = []
-        for (let round = 0; round < work.warmUps + work.rounds; round++) {
-          const update = yield* timedUpdate(plan, source, destination)
-          if (round >= work.warmUps) rounds.push(update)
-        }
-        const { copy } = rounds.at(-1)!
-        for (const tensor of destination?.tensors.values() ?? []) yield* engine.fill(tensor as Tensor, poison)
-        yield* executeReshardPlan(plan, source, destination)
-        const faults = yield* sampleFaults(plan, destination)
-        yield* print({
-          event: "reshard",
-          times: {
-            case: one.name,
-            roundsMs: rounds.map(({ milliseconds }) => milliseconds),
-            operations: plan.recvOps.length,
-            localBytes: copy.localBytes,
-            sentBytes: copy.remoteBytesSent,
-            receivedBytes: copy.remoteBytesReceived,
-            phasesMs: medianPhases(rounds),
-            paths: copy.peers.map(({ peer, path, reason }) => `${peer}: ${path} (${reason})`),
-            faults: faults.slice(0, 5)
-          }
-        })
+        yield* measure(one.name, plan, source, destination, work)
+      })
+    )
+  }
+})
+
+/** A rank's own tensors by the names of its system, as views by the names of the plan; every view filled with a byte. */
+const allocateNamed = Effect.fnUntraced(function* (layout: MappedLayout, rank: number, fill: (name: string) => number) {
+  const engine = yield* TensorEngine
+  const own = layout.rankOf(rank)
+  if (own.tensors.length === 0) return undefined
+  const tensors = new Map<string, Tensor>()
+  for (const { name, dtype, shape } of own.tensors) tensors.set(name, yield* engine.allocate(dtype, shape))
+  const dict = yield* Effect.fromResult(mappedDict(own, layout.parametersOf(rank), tensors))
+  for (const [name, tensor] of dict.tensors) yield* engine.fill(tensor as Tensor, fill(name))
+  return dict
+})
+
+const names = Effect.fnUntraced(function* (spec: RankSpec, work: Extract<Work, { kind: "names" }>) {
+  const { rank } = spec
+  yield* warmUp(rank, spec.shrink)
+  for (const at of work.cases) {
+    const one = namedCase(at, spec.shrink)
+    yield* Effect.scoped(
+      Effect.gen(function* () {
+        const plan = planRank(yield* Effect.fromResult(indexRosters(one.source.roster, one.destination.roster)), rank)
+        const source = yield* allocateNamed(one.source, rank, (name) => byteOf(name, rank))
+        const destination = yield* allocateNamed(one.destination, rank, () => poison)
+        yield* measure(one.name, plan, source, destination, work)
       })
     )
   }
@@ -355,7 +397,9 @@ export const rankMain = (spec: RankSpec): Effect.Effect<void, unknown> =>
           ? golden(spec, work)
           : work.kind === "reshard"
             ? reshard(spec, work)
-            : repeats(spec, work)
+            : work.kind === "names"
+              ? names(spec, work)
+              : repeats(spec, work)
       yield* Effect.provide(program, services)
     })
   ).pipe(Effect.tapError((error) => results({ name: `rank ${spec.rank}`, status: "failed", detail: String(error) })))

@@ -16,6 +16,8 @@ export type Work =
       readonly warmUps: number
       readonly rounds: number
     }
+  /** Cases of `namedCases.ts` by number. */
+  | { readonly kind: "names"; readonly cases: ReadonlyArray<number>; readonly warmUps: number; readonly rounds: number }
   /** The same small update again and again. */
   | { readonly kind: "repeats"; readonly count: number }
 
