@@ -2,47 +2,104 @@
 /** A rank's own tensors under the names of a plan between conventions: views, nothing is copied. */
 import { bitsOf } from "@tensorferry/core/base/DType"
 import { equalShapes, formatShape } from "@tensorferry/core/base/Region"
+import { isQuantized, mxBlockSize, type QuantizedTensor, scaleShapeOf } from "@tensorferry/core/tensor/QuantizedTensor"
 import { isContiguous, type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
 import { type TensorDict, tensorDict } from "@tensorferry/core/tensor/TensorDict"
 import * as Result from "effect/Result"
-import { type MappingError, mappingError } from "./MappingError.ts"
+import { MappingError, mappingError } from "./MappingError.ts"
 import type { MappedRank } from "./mapModel.ts"
-import type { MappedParameter } from "./mappedLayouts.ts"
+import type { MappedParameter, TensorView } from "./mappedLayouts.ts"
+
+type Views = ReadonlyMap<string, Tensor | QuantizedTensor>
+
+const refuse = (
+  kind: "missing_source" | "shape_mismatch" | "unsupported",
+  name: string,
+  detail: string
+): Result.Result<never, MappingError> =>
+  mappingError(kind, name, undefined, detail, "Hand over the tensors as the convention names them.")
+
+/** What is wrong with a tensor of a rank; undefined where it is as the convention has it. */
+const faultOf = ({ name, shape, dtype }: MappedRank["tensors"][number], tensors: Views) => {
+  const own = tensors.get(name)
+  if (own === undefined) return refuse("missing_source", name, "The rank holds no such tensor.")
+  const data = isQuantized(own) ? own.data : own
+  if (!equalShapes(data.shape, shape) || (!isQuantized(own) && own.dtype !== dtype))
+    return refuse(
+      "shape_mismatch",
+      name,
+      `It is ${data.dtype}${formatShape(data.shape)}, the convention has ${dtype}${formatShape(shape)} here.`
+    )
+  if (!isContiguous(data)) return refuse("unsupported", name, "Its elements do not lie densely.")
+  if (!isQuantized(own)) return undefined
+  const scales = scaleShapeOf(shape)
+  return scales !== undefined && equalShapes(own.scale.shape, scales) && isContiguous(own.scale)
+    ? undefined
+    : refuse("unsupported", name, "Its scales are not one for each block of a row, row by row.")
+}
+
+const viewOf = (tensor: Tensor, { tensor: name, offset, shape, strides }: TensorView, part: string) => {
+  const bits = offset * bitsOf(tensor.dtype)
+  if (bits % 8 !== 0) return refuse("unsupported", name, `Part ${part} begins inside a byte.`)
+  const made = tensorView(tensor.storage, tensor.dtype, shape, { strides, byteOffset: tensor.byteOffset + bits / 8 })
+  return Result.mapError(
+    made,
+    ({ detail }) =>
+      new MappingError({
+        kind: "unsupported",
+        subject: name,
+        detail: `Part ${part}: ${detail}.`,
+        remedy: "Hand over the tensors as the convention names them."
+      })
+  )
+}
+
+/** The scales of a view of whole blocks: rows stay rows, and every block of a row is one scale. */
+const scaleViewOf = (view: TensorView): TensorView | undefined => {
+  const last = view.shape.length - 1
+  const isBlock = (length: number): boolean => length % mxBlockSize === 0
+  const isWhole =
+    view.strides[last] === 1 &&
+    isBlock(view.shape[last]!) &&
+    isBlock(view.offset) &&
+    view.strides.every((stride, dim) => dim === last || view.shape[dim] === 1 || isBlock(stride))
+  if (!isWhole) return undefined
+  return {
+    ...view,
+    offset: view.offset / mxBlockSize,
+    shape: view.shape.map((length, dim) => (dim === last ? length / mxBlockSize : length)),
+    strides: view.strides.map((stride, dim) => (dim === last ? 1 : Math.floor(stride / mxBlockSize)))
+  }
+}
 
 /**
- * Views of a rank's tensors, by the parameters of the plan. Fails with the tensor that is missing, or that has another
- * shape or type than the convention says, or whose elements do not lie densely.
+ * Views of a rank's tensors, by the parameters of the plan. Quantized tensors are views of data and scales alike. Fails with
+ * the tensor that is missing, or that has another shape or type than the convention says, or whose elements do not lie
+ * densely, and with a part that cuts a block of scales.
  */
 export const mappedDict = (
   rank: MappedRank,
   parameters: ReadonlyArray<MappedParameter>,
-  tensors: ReadonlyMap<string, Tensor>
-): Result.Result<TensorDict, MappingError> => {
-  const refuse = (kind: "missing_source" | "shape_mismatch" | "unsupported", name: string, detail: string) =>
-    mappingError(kind, name, undefined, detail, "Hand over the tensors as the convention names them.")
-  for (const { name, shape, dtype } of rank.tensors) {
-    const own = tensors.get(name)
-    if (own === undefined) return refuse("missing_source", name, "The rank holds no such tensor.")
-    if (!equalShapes(own.shape, shape) || own.dtype !== dtype)
-      return refuse(
-        "shape_mismatch",
-        name,
-        `It is ${own.dtype}${formatShape(own.shape)}, the convention has ${dtype}${formatShape(shape)} here.`
-      )
-    if (!isContiguous(own)) return refuse("unsupported", name, "Its elements do not lie densely.")
-  }
-  const views: Array<readonly [string, Tensor]> = []
-  for (const { metadata, view } of parameters) {
-    const own = tensors.get(view.tensor)!
-    const bits = view.offset * bitsOf(own.dtype)
-    if (bits % 8 !== 0) return refuse("unsupported", view.tensor, `Part ${metadata.name} begins inside a byte.`)
-    const made = tensorView(own.storage, own.dtype, view.shape, {
-      strides: view.strides,
-      byteOffset: own.byteOffset + bits / 8
-    })
-    if (Result.isFailure(made))
-      return refuse("unsupported", view.tensor, `Part ${metadata.name}: ${made.failure.detail}.`)
-    views.push([metadata.name, made.success])
-  }
-  return Result.succeed(tensorDict(views))
-}
+  tensors: Views
+): Result.Result<TensorDict, MappingError> =>
+  Result.gen(function* () {
+    for (const tensor of rank.tensors) {
+      const fault = faultOf(tensor, tensors)
+      if (fault !== undefined) return yield* fault
+    }
+    const views: Array<readonly [string, Tensor | QuantizedTensor]> = []
+    for (const { metadata, view } of parameters) {
+      const own = tensors.get(view.tensor)!
+      if (!isQuantized(own)) {
+        views.push([metadata.name, yield* viewOf(own, view, metadata.name)])
+        continue
+      }
+      const scales = scaleViewOf(view)
+      if (scales === undefined)
+        return yield* refuse("unsupported", view.tensor, `Part ${metadata.name} cuts a block of its scales.`)
+      const data = yield* viewOf(own.data, view, metadata.name)
+      const scale = yield* viewOf(own.scale, scales, metadata.name)
+      views.push([metadata.name, { ...own, data, scale }])
+    }
+    return tensorDict(views)
+  })

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+/** What ranks of two systems get from each other: only what they lack, quantized or changed on the way where asked for. */
+
+import { assert, describe, it } from "@effect/vitest"
+import { elementCount } from "@tensorferry/core/base/Region"
+import type { ModelTensor, ParallelConfig } from "@tensorferry/core/layout/ModelLayout"
+import { executeReshardPlan } from "@tensorferry/core/reshard/executeReshardPlan"
+import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
+import { mxfp8Recipe, type QuantizedTensor, scaleShapeOf } from "@tensorferry/core/tensor/QuantizedTensor"
+import type { Tensor } from "@tensorferry/core/tensor/Tensor"
+import { mxfp8 } from "@tensorferry/core/transform/Mxfp8"
+import { mappedDict } from "@tensorferry/model/names/mappedDict"
+import type { MappedLayout } from "@tensorferry/model/names/mappedLayouts"
+import { type NamedLayouts, namedLayouts } from "@tensorferry/model/names/namedLayouts"
+import { linearStrip } from "@tensorferry/model/names/Strips"
+import { scalarTransform } from "@tensorferry/model/names/scalarTransform"
+import { runCluster } from "@tensorferry/testing/VirtualCluster"
+import * as Effect from "effect/Effect"
+import * as Result from "effect/Result"
+
+const llama = {
+  config: {
+    model_type: "llama",
+    hidden_size: 64,
+    num_attention_heads: 8,
+    num_key_value_heads: 2,
+    head_dim: 8,
+    num_hidden_layers: 2,
+    intermediate_size: 96,
+    vocab_size: 100
+  },
+  tensors: [
+    ["model.embed_tokens.weight", [100, 64]],
+    ...[0, 1].flatMap((layer) =>
+      (
+        [
+          ["self_attn.q_proj", [64, 64]],
+          ["self_attn.k_proj", [16, 64]],
+          ["self_attn.v_proj", [16, 64]],
+          ["self_attn.o_proj", [64, 64]],
+          ["mlp.gate_proj", [96, 64]],
+          ["mlp.up_proj", [96, 64]],
+          ["mlp.down_proj", [64, 96]],
+          ["input_layernorm", [64]],
+          ["post_attention_layernorm", [64]]
+        ] as const
+      ).map(([name, shape]) => [`model.layers.${layer}.${name}.weight`, shape] as const)
+    ),
+    ["model.norm.weight", [64]],
+    ["lm_head.weight", [100, 64]]
+  ].map(([name, shape]): ModelTensor => ({ name: name as string, dtype: "float32", shape: shape as Array<number> }))
+}
+
+const layoutsOf = (from: readonly [string, ParallelConfig], to: readonly [string, ParallelConfig]): NamedLayouts =>
+  Result.getOrThrow(
+    namedLayouts(llama.tensors, {
+      from: { convention: from[0], config: from[1] },
+      to: { convention: to[0], config: to[1] },
+      ranks: "collocated",
+      family: { preset: "llama", config: llama.config, placement: {} }
+    })
+  )
+
+/** Which elements of the checkpoint a rank has, as `tensor element`. */
+const elementsOf = (layout: MappedLayout, rank: number): Map<string, number> => {
+  const found = new Map<string, number>()
+  for (const { shape, strips } of layout.rankOf(rank).tensors)
+    for (const strip of strips) {
+      if (strip.source === undefined) continue
+      const { from, loops } = linearStrip(strip, shape)
+      const visit = (depth: number, at: number): void => {
+        const loop = loops[depth]
+        if (loop === undefined) found.set(`${strip.source} ${at}`, (found.get(`${strip.source} ${at}`) ?? 0) + 1)
+        else for (let index = 0; index < loop[0]; index++) visit(depth + 1, at + index * loop[2])
+      }
+      visit(0, from)
+    }
+  return found
+}
+
+const degrees = (tp: number, pp = 1, dp = 1): ParallelConfig => ({ tp, pp, dp })
+
+describe("what travels between the names of two systems", () => {
+  it.each([
+    ["megatron", degrees(2), "vllm", degrees(8)],
+    ["megatron", degrees(2, 2), "vllm", degrees(4)],
+    ["megatron", degrees(4), "hf", degrees(2)],
+    ["vllm", degrees(8), "megatron", degrees(4)],
+    ["sglang", degrees(2), "megatron", degrees(8)]
+  ] as const)(
+    "%s %o to %s %o: each rank receives the elements that it lacks, each once",
+    (source, from, target, to) => {
+      const layouts = layoutsOf([source, from], [target, to])
+      for (let rank = 0; rank < layouts.size; rank++) {
+        const plan = layouts.planFor(rank)
+        const received = plan.recvOps
+          .filter(({ peerRank }) => peerRank !== rank)
+          .reduce((sum, { mySlice }) => sum + elementCount(mySlice.map(([start, end]) => end - start)), 0)
+        const own = elementsOf(layouts.source, rank)
+        const wanted = elementsOf(layouts.destination, rank)
+        const lacking = [...wanted].reduce((sum, [element, copies]) => sum + (own.has(element) ? 0 : copies), 0)
+        assert.strictEqual(received, lacking, `rank ${rank}`)
+      }
+    }
+  )
+})
+
+const floats = ({ storage, byteOffset, shape }: Tensor): Float32Array =>
+  new Float32Array(storage.bytes!.buffer, storage.bytes!.byteOffset + byteOffset, elementCount(shape))
+
+const fill = (tensor: Tensor, seed: number): void => {
+  const values = floats(tensor)
+  for (let at = 0; at < values.length; at++) values[at] = Math.sin(seed + at * 0.37) * 2 ** ((at % 13) - 6)
+}
+
+const allocateAll = Effect.fnUntraced(function* (layout: MappedLayout, rank: number) {
+  const engine = yield* TensorEngine
+  const tensors = new Map<string, Tensor>()
+  for (const [at, { name, dtype, shape }] of layout.rankOf(rank).tensors.entries()) {
+    const tensor = yield* engine.allocate(dtype, shape)
+    fill(tensor, at)
+    tensors.set(name, tensor)
+  }
+  return tensors
+})
+
+describe("a fused tensor that is quantized where it arrives", () => {
+  it.effect("has the bytes of the fused tensor quantized as a whole", () =>
+    Effect.gen(function* () {
+      const layouts = layoutsOf(["megatron", degrees(1)], ["vllm", degrees(1)])
+      const name = "model.layers.1.self_attn.qkv_proj.weight"
+      const [found] = yield* runCluster({ size: 1 }, () =>
+        Effect.gen(function* () {
+          const engine = yield* TensorEngine
+          const source = yield* allocateAll(layouts.source, 0)
+          const plain = yield* allocateAll(layouts.destination, 0)
+          const own = layouts.destination.rankOf(0)
+          const { shape } = own.tensors.find((tensor) => tensor.name === name)!
+          const make = Effect.gen(function* () {
+            return {
+              _tag: "QuantizedTensor",
+              data: yield* engine.allocate("float8_e4m3fn", shape),
+              scale: yield* engine.allocate("float8_e8m0fnu", scaleShapeOf(shape)!),
+              recipe: mxfp8Recipe("rceil")
+            } satisfies QuantizedTensor
+          })
+          const [arrived, wanted] = [yield* make, yield* make]
+          const from = yield* Effect.fromResult(
+            mappedDict(layouts.source.rankOf(0), layouts.source.parametersOf(0), source)
+          )
+          const bring = (tensors: ReadonlyMap<string, Tensor | QuantizedTensor>, isQuantizing: boolean) =>
+            Effect.gen(function* () {
+              const into = yield* Effect.fromResult(mappedDict(own, layouts.destination.parametersOf(0), tensors))
+              const parts = new Set(
+                layouts.destination
+                  .parametersOf(0)
+                  .flatMap(({ metadata, view }) => (view.tensor === name ? [metadata.name] : []))
+              )
+              const transform = {
+                ...mxfp8({ rule: "rceil", wireDtype: "float32" }),
+                shouldTransform: (part: string) => parts.has(part)
+              }
+              yield* executeReshardPlan(layouts.planFor(0), from, into, isQuantizing ? { transform } : {})
+            })
+          yield* bring(plain, false)
+          yield* bring(new Map<string, Tensor | QuantizedTensor>([...plain, [name, arrived]]), true)
+          yield* engine.quantize(plain.get(name)!, wanted)
+          return [arrived.data, wanted.data, arrived.scale, wanted.scale].map((tensor) => [...tensor.storage.bytes!])
+        })
+      )
+      const [data, wholeData, scale, wholeScale] = found!
+      assert.deepStrictEqual(data, wholeData)
+      assert.deepStrictEqual(scale, wholeScale)
+    })
+  )
+})
+
+describe("values that two systems hold differently", () => {
+  it.effect("are changed on the way, and back", () =>
+    Effect.gen(function* () {
+      const scalars = [{ add: -1 }, "negExp", "logNeg"] as const
+      const starts = [1.25, Math.log(3), -3]
+      const expected = [0.25, -3, Math.log(3)]
+      const layouts = layoutsOf(["hf", degrees(1)], ["hf", degrees(1)])
+      const name = "model.norm.weight"
+      for (const [at, scalar] of scalars.entries()) {
+        const [values] = yield* runCluster({ size: 1 }, () =>
+          Effect.gen(function* () {
+            const [source, into] = [yield* allocateAll(layouts.source, 0), yield* allocateAll(layouts.destination, 0)]
+            floats(source.get(name)!).fill(starts[at]!)
+            const transform = scalarTransform((part) => (part === name ? scalar : undefined))
+            yield* executeReshardPlan(
+              layouts.planFor(0),
+              yield* Effect.fromResult(mappedDict(layouts.source.rankOf(0), layouts.source.parametersOf(0), source)),
+              yield* Effect.fromResult(
+                mappedDict(layouts.destination.rankOf(0), layouts.destination.parametersOf(0), into)
+              ),
+              { transform }
+            )
+            return [...floats(into.get(name)!)]
+          })
+        )
+        for (const value of values!) assert.closeTo(value, expected[at]!, 1e-6)
+      }
+    })
+  )
+})
