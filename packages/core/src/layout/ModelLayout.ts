@@ -10,7 +10,7 @@
 import * as Result from "effect/Result"
 import type { DType } from "../base/DType.ts"
 import type { Rank } from "../base/Ids.ts"
-import type { Shape } from "../base/Region.ts"
+import type { Interval, Shape } from "../base/Region.ts"
 import { type LayoutError, layoutError } from "./LayoutError.ts"
 import {
   type Holding,
@@ -22,6 +22,7 @@ import {
 } from "./LocalTensor.ts"
 import {
   checkConfig,
+  expertDegrees,
   groupsOf,
   type ParallelConfig,
   placeOf,
@@ -82,6 +83,33 @@ export interface PlacedLayoutInput extends Omit<ModelLayoutInput, "rules"> {
   readonly placed: ReadonlyArray<PlacedTensor>
 }
 
+/** Tensors by stage, then by the expert-parallel positions that may hold them: most experts are on one of many. */
+const tensorsByPlace = (
+  placed: ReadonlyArray<PlacedTensor>,
+  config: ParallelConfig
+): ReadonlyArray<ReadonlyArray<ReadonlyArray<PlacedTensor>>> => {
+  const { ep } = expertDegrees(config)
+  const all = Array.from({ length: ep }, (_, at) => at)
+  const found = Array.from({ length: config.pp }, () => all.map((): Array<PlacedTensor> => []))
+  /** Positions by the runs of experts, then by the expert's number. */
+  const holders = new Map<ReadonlyArray<ReadonlyArray<Interval>>, Map<number, ReadonlyArray<number>>>()
+  const holdersOf = (runs: ReadonlyArray<ReadonlyArray<Interval>>, number: number): ReadonlyArray<number> => {
+    const known = holders.get(runs) ?? new Map<number, ReadonlyArray<number>>()
+    holders.set(runs, known)
+    const positions =
+      known.get(number) ?? all.filter((at) => runs[at]?.some(([from, to]) => number >= from && number < to) === true)
+    known.set(number, positions)
+    return positions
+  }
+  for (const tensor of placed) {
+    const { experts, stage } = tensor
+    const positions =
+      experts?._tag === "Named" && experts.held !== undefined ? holdersOf(experts.held, experts.number) : all
+    for (const at of positions) found[stage]?.[at]?.push(tensor)
+  }
+  return found
+}
+
 /** Lays out a model whose tensors are placed already. */
 export const placedLayout = (input: PlacedLayoutInput): Result.Result<ModelLayout, LayoutError> => {
   const firstRank = input.firstRank ?? 0
@@ -99,13 +127,12 @@ export const placedLayout = (input: PlacedLayoutInput): Result.Result<ModelLayou
   const holdings = new Map<string, ReadonlyArray<Holding>>()
   const found = new Set<Holding["tensor"]>()
   const positionKey = ({ stage, tp, expertTp, expertEp }: RankPlace) => `${stage}/${tp}/${expertTp}/${expertEp}`
-  const byStage: Array<Array<PlacedTensor>> = Array.from({ length: config.success.pp }, () => [])
-  for (const tensor of placed) byStage[tensor.stage]?.push(tensor)
+  const candidates = tensorsByPlace(placed, config.success)
   for (const rank of ranks) {
     const place = placeAt(rank)
     if (holdings.has(positionKey(place))) continue
     const held: Array<Holding> = []
-    for (const tensor of byStage[place.stage]!) {
+    for (const tensor of candidates[place.stage]![place.expertEp]!) {
       const holding = holdingOf(tensor, config.success, place)
       if (Result.isFailure(holding)) return Result.fail(holding.failure)
       if (holding.success === undefined) continue

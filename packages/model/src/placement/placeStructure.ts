@@ -85,10 +85,14 @@ const expertTable = (placement: Placement, ranks: number) => {
   const known = new Map<string, Result.Result<ReadonlyArray<ReadonlyArray<Interval>>, string>>()
   const { experts: choice = "linear" } = placement
   const isByLayer = typeof choice !== "string" && !Array.isArray(choice)
+  const byCount = new Map<number, Result.Result<ReadonlyArray<ReadonlyArray<Interval>>, string>>()
   return (count: number, layer: number | undefined) => {
+    const last = isByLayer ? undefined : byCount.get(count)
+    if (last !== undefined) return last
     const key = isByLayer ? `${count}/${layer}` : String(count)
     const found = known.get(key) ?? expertRuns(choice, count, ranks, layer)
     known.set(key, found)
+    byCount.set(count, found)
     return found
   }
 }
@@ -132,6 +136,7 @@ export const placeStructure = (
   const runs = expertTable(placement, ep)
   const cuts = cutTable(structure, placement)
   const placed = new Map<string, PlacedTensor>()
+  const named: NamedExperts = new Map()
   /** Modules of one kind share the lists of their shapes, by which core knows them again. */
   const shapes = new Map<ModuleKind, Module["tensors"]>()
   for (const module of structure.modules) {
@@ -156,12 +161,13 @@ export const placeStructure = (
     for (const [at, tensor] of tensors.entries()) {
       const part = cut.success[at]
       placed.set(tensor.name, {
-        ...tensor,
+        name: tensor.name,
+        dtype: tensor.dtype,
         shape: alike[at]!.shape,
         rule: part?.cut ?? uncut,
         dim: part?.dim,
         stage,
-        experts: expertsOf(module, at, count, held?.success),
+        experts: expertsOf(module, at, count, held?.success, named),
         aliasOf: undefined
       })
     }
@@ -174,14 +180,33 @@ export const placeStructure = (
   return Result.succeed(placed)
 }
 
+/** What is said of experts by their runs and numbers: of one number and count, the same for all layers. */
+type NamedExperts = Map<ReadonlyArray<ReadonlyArray<Interval>>, Array<Experts>>
+
+const namedExpert = (
+  known: NamedExperts,
+  count: number,
+  number: number,
+  held: ReadonlyArray<ReadonlyArray<Interval>>
+): Experts => {
+  let own = known.get(held)
+  if (own === undefined) {
+    own = []
+    known.set(held, own)
+  }
+  own[number] ??= { _tag: "Named", count, number, held }
+  return own[number]
+}
+
 const expertsOf = (
   { kind, expert, tensors }: Module,
   at: number,
   count: number | undefined,
-  held: ReadonlyArray<ReadonlyArray<Interval>> | undefined
+  held: ReadonlyArray<ReadonlyArray<Interval>> | undefined,
+  named: NamedExperts
 ): Experts | undefined => {
   if (count === undefined || held === undefined || tensors[at]!.shape.includes(0)) return undefined
-  if (expert !== undefined) return { _tag: "Named", count, number: expert, held }
+  if (expert !== undefined) return namedExpert(named, count, expert, held)
   // A companion that all experts share is whole on every rank.
   const dim = kind.form.parts[at]!.maps.findIndex((map) => map.dim === kind.expertDim)
   return dim < 0 ? undefined : { _tag: "Fused", count, dim, held }
