@@ -11,8 +11,8 @@ export interface Work {
   steps: number
 }
 
-/** Steps for one adapter: less than a few seconds. */
-export const mostWork = 50_000_000
+/** Steps for one adapter: some seconds at most. */
+export const mostWork = 20_000_000
 
 /** A pattern that is ready to be matched. */
 export interface ModulePattern {

@@ -198,6 +198,17 @@ const ranked = (
     return found
   })
 
+const withinWork = (work: Work): Outcome<void> =>
+  work.steps >= 0
+    ? Result.succeed(undefined)
+    : mappingError(
+        "unsupported",
+        "adapter_config.json",
+        undefined,
+        "Its patterns take too many steps to match.",
+        "List the modules by their names."
+      )
+
 /** All that a config means. `spoken` are modules that the adapter's tensors name: they count where the config lists none. */
 export const adapterTargets = (
   config: AdapterConfig,
@@ -214,6 +225,7 @@ export const adapterTargets = (
         : yield* namedModules(config, base, work)
     const isExcluded = yield* pathTest(config.excluded, work)
     const found = new Set(named.filter((path) => !isExcluded(path) && !isSaved(config.saved, path)))
+    yield* withinWork(work)
     const both = [...found].find((path) => bare.has(path))
     if (both !== undefined) {
       const detail = "The config names the module and a parameter of it."
@@ -227,13 +239,6 @@ export const adapterTargets = (
     }
     const targets = [...[...withTied(config, base, found)].map((path) => [path, undefined] as const), ...parameters]
     const result = yield* ranked(config, targets, work)
-    if (work.steps >= 0) return result
-    const detail = "Its patterns take too many steps to match."
-    return yield* mappingError(
-      "unsupported",
-      "adapter_config.json",
-      undefined,
-      detail,
-      "List the modules by their names."
-    )
+    yield* withinWork(work)
+    return result
   })
