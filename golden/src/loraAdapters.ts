@@ -9,7 +9,7 @@
 import { elementCount, equalShapes, type Shape } from "@tensorferry/core/base/Region"
 import type { Adapter, AdapterBase, LowRank, NamedShape } from "@tensorferry/model/names/adapters/Adapter"
 import { adapterConfig } from "@tensorferry/model/names/adapters/AdapterConfig"
-import { parseAdapterName } from "@tensorferry/model/names/adapters/AdapterNames"
+import { adapterName, parseAdapterName } from "@tensorferry/model/names/adapters/AdapterNames"
 import { checkCopies, mergeTensor } from "@tensorferry/model/names/adapters/mergeAdapter"
 import { type AdapterOptions, readAdapter } from "@tensorferry/model/names/adapters/readAdapter"
 import type { MappingError } from "@tensorferry/model/names/MappingError"
@@ -27,6 +27,7 @@ export interface RecordedAdapter {
   readonly id: string
   readonly family: string
   readonly values: "exact" | "random"
+  readonly lora_config: object
   readonly adapter_config: object
   readonly adapter_tensors: ReadonlyArray<RecordedTensor & { readonly shape: Shape }>
   readonly in_memory: Named
@@ -42,6 +43,7 @@ export interface RecordedAdapter {
   }>
   readonly base_names: Named
   readonly tied: boolean
+  readonly tied_after_merge: boolean
   readonly base_tensors: ReadonlyArray<RecordedTensor>
   readonly merged_tensors: ReadonlyArray<RecordedTensor>
   readonly changed: ReadonlyArray<string>
@@ -134,7 +136,7 @@ const compareNames = (recorded: RecordedAdapter): string | undefined => {
   return undefined
 }
 
-/** The largest sum of magnitudes that an element is made of; undefined where values must be equal. */
+/** One unit in the last place of a float32. */
 const ulp = (value: number): number => 2 ** (Math.floor(Math.log2(Math.max(Math.abs(value), 2 ** -126))) - 23)
 
 const compareValues = (
@@ -166,17 +168,45 @@ const partialSums = (
   return Result.isSuccess(sums) ? sums.success : absolute(base)
 }
 
-/** Merged values as the adapter means them: half of a change that was merged twice, and none on a side that has none. */
-const meantValues = (
+/** What a side of one storage is once only its own change is in it. */
+const sideValues = (
+  adapter: Adapter,
+  side: string,
+  shape: Shape,
+  base: Float32Array,
+  values: ReadonlyMap<string, Float32Array>
+): Float32Array =>
+  Result.getOrElse(
+    mergeTensor(adapter.changes.get(side) ?? [], shape, base, (name) => values.get(name)!),
+    () => base
+  )
+
+/**
+ * Whether the recorded values of one storage are what comes of all its sides' changes in it, one after the other. Each side by
+ * itself is what we merge. Norms of two sides are not sums, and are not looked at.
+ */
+const compareShared = (
   recorded: RecordedAdapter,
   adapter: Adapter,
-  tensor: string,
+  shape: Shape,
   base: Float32Array,
-  merged: Float32Array
-): Float32Array => {
-  if (!recorded.suspect || (tensor !== head && baseOf(recorded).aliases?.get(head) !== tensor)) return merged
-  if (adapter.tied.length > 0) return merged.map((value, at) => (value + base[at]!) / 2)
-  return adapter.changes.has(tensor) ? merged : base
+  merged: Float32Array,
+  values: ReadonlyMap<string, Float32Array>
+): string | undefined => {
+  const embedding = baseOf(recorded).aliases!.get(head)!
+  const names = adapter.tied.length > 0 ? [embedding, embedding] : [embedding, head]
+  const changes = names.flatMap((name) => adapter.changes.get(name) ?? [])
+  if (changes.some((change) => change._tag === "LowRank" && change.magnitude !== undefined)) return undefined
+  const sides = names.map((name) => sideValues(adapter, name, shape, base, values))
+  const isSum = changes.every(({ _tag }) => _tag === "LowRank")
+  const at = merged.findIndex((value, element) => {
+    const own = sides.map((side) => side[element]!)
+    if (!isSum) return !own.some((one) => Object.is(one, value))
+    const sum = own.reduce((total, one) => total + (one - base[element]!), base[element]!)
+    const near = recorded.values === "exact" ? 0 : 8 * ulp(Math.abs(base[element]!) + Math.abs(sum))
+    return Math.abs(sum - value) > near
+  })
+  return at < 0 ? undefined : `element ${at} of the shared storage is recorded as ${merged[at]}`
 }
 
 const compareMerged = (adapter: Adapter, recorded: RecordedAdapter): string | undefined => {
@@ -190,10 +220,15 @@ const compareMerged = (adapter: Adapter, recorded: RecordedAdapter): string | un
     // A name that shares storage has the values of the other name.
     const source = adapter.untied.includes(tensor) ? tensor : (baseOf(recorded).aliases?.get(tensor) ?? tensor)
     const shape = shapes.get(tensor)!
+    if (recorded.suspect && (tensor === head || baseOf(recorded).aliases?.get(head) === tensor)) {
+      const fault = compareShared(recorded, adapter, shape, base.get(tensor)!, merged.get(tensor)!, values)
+      if (fault !== undefined) return `${tensor}: ${fault}`
+      continue
+    }
     const own = mergeTensor(adapter.changes.get(source) ?? [], shape, base.get(tensor)!, (name) => values.get(name)!)
     if (Result.isFailure(own)) return own.failure.message
     if (own.success.length !== elementCount(shape)) return `${tensor}: ${own.success.length} values`
-    const wanted = meantValues(recorded, adapter, tensor, base.get(tensor)!, merged.get(tensor)!)
+    const wanted = merged.get(tensor)!
     const sizes =
       recorded.values === "exact" ? undefined : partialSums(adapter, source, shape, base.get(tensor)!, values)
     const fault = compareValues(own.success, wanted, sizes)
@@ -220,14 +255,16 @@ export const checkAdapter = (recorded: RecordedAdapter): string | undefined => {
   const { adapter_config: config, adapter_tensors: tensors, suspect } = recorded
   const base = baseOf(recorded)
   const plain = read(config, tensors, base)
-  const isOneSided = suspect && !("ensure_weight_tying" in config)
-  if (isOneSided && (Result.isSuccess(plain) || plain.failure.kind !== "conflicting_alias"))
+  const isConflict = Result.isFailure(plain) && plain.failure.kind === "conflicting_alias"
+  if (suspect && Result.isSuccess(plain) && plain.success.tied.length === 0)
     return "A change of one side of a shared storage is not refused."
-  const adapter = isOneSided ? read(config, tensors, base, { tied: "untie" }) : plain
+  // Where the recorded model no longer shares storage, it was untied.
+  const isUntied = isConflict && (suspect || !recorded.tied_after_merge)
+  const adapter = isUntied ? read(config, tensors, base, { tied: "untie" }) : plain
   if (Result.isFailure(adapter)) return adapter.failure.message
   // Both sides of a tied change are one here.
-  const isTwice = adapter.success.tied.length > 0
-  const applied = isTwice ? recorded.applied.filter(({ module }) => module !== "lm_head") : recorded.applied
+  const isOne = adapter.success.tied.length > 0
+  const applied = isOne ? recorded.applied.filter(({ module }) => module !== "lm_head") : recorded.applied
   return (
     compareApplied(adapter.success, { ...recorded, applied }) ??
     compareNames(recorded) ??
@@ -237,11 +274,9 @@ export const checkAdapter = (recorded: RecordedAdapter): string | undefined => {
 
 /** One adapter that must be refused. */
 export const checkRefusal = (recorded: RecordedRefusal, cases: ReadonlyArray<RecordedAdapter>): string | undefined => {
-  const own = cases.find(
-    (one) =>
-      one.family === recorded.family &&
-      Object.entries(recorded.lora_config).every(([key, value]) => isEqual(key, value, one.adapter_config))
-  )
+  const same = cases.find((one) => one.family === recorded.family && isEqual(one.lora_config, recorded.lora_config))
+  const trained = cases.find(({ family }) => family === recorded.family)
+  const own = same ?? (trained === undefined ? undefined : plainAdapter(recorded.lora_config, trained))
   const onto = cases.find(({ family }) => family === recorded.loaded_onto)
   if (own === undefined || onto === undefined) return "No case has its adapter or its base."
   const shapes = new Map(recorded.reshaped)
@@ -258,10 +293,31 @@ export const checkRefusal = (recorded: RecordedRefusal, cases: ReadonlyArray<Rec
     : `${kind} (${subject}), recorded ${recorded.kind} (${recorded.subject.join(", ")})`
 }
 
-const isEqual = (key: string, value: unknown, config: object): boolean => {
-  const other = (config as Readonly<Record<string, unknown>>)[key]
-  const plain = (one: unknown): string => JSON.stringify(Array.isArray(one) ? [...one].sort() : one)
-  return plain(value) === plain(other)
+const isEqual = (one: object, other: object): boolean => {
+  const plain = (config: object): string => JSON.stringify(Object.entries(config).sort(([a], [b]) => (a < b ? -1 : 1)))
+  return plain(one) === plain(other)
+}
+
+/** The adapter of a config for which there is no case: factors of matrices whose modules it lists. */
+const plainAdapter = (config: object, { base_names: names }: RecordedAdapter) => {
+  const { r = 8, target_modules: modules } = config as { readonly r?: number; readonly target_modules?: unknown }
+  if (!Array.isArray(modules)) return undefined
+  const tensors = names.flatMap(([name, [out, input, ...more]]) => {
+    const module = name.replace(/\.weight$/, "")
+    const isMeant = modules.some((end) => module === end || module.endsWith(`.${end}`))
+    if (module === name || input === undefined || more.length > 0 || !isMeant) return []
+    const isEmbedding = /(^|\.)(embed_tokens|wte)$/.test(module)
+    return isEmbedding
+      ? [
+          { name: adapterName(module, "lora_embedding_A"), shape: [r, out!] },
+          { name: adapterName(module, "lora_embedding_B"), shape: [input, r] }
+        ]
+      : [
+          { name: adapterName(module, "lora_A.weight"), shape: [r, input] },
+          { name: adapterName(module, "lora_B.weight"), shape: [out!, r] }
+        ]
+  })
+  return { adapter_config: config, adapter_tensors: tensors }
 }
 
 /** All of a recording. */

@@ -75,7 +75,7 @@ export interface TrainedRows {
 /** One change of one tensor of the base. */
 export type AdapterChange = LowRank | WholeTensor | AddedBias | TrainedRows
 
-/** Two tensors of an adapter that must be each other's transposes, since the base has one storage for what they change. */
+/** Two tensors of an adapter that must be each other's transposes, since the base has one storage for what they change; with one row they are equal. */
 export interface TiedPair {
   readonly tensor: string
   readonly transposed: string

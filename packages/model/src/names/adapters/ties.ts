@@ -60,12 +60,14 @@ export const settleTies = (
     return { changes: settled, tied, untied }
   })
 
-/** The factors of a head are those of the embedding, each for the other. */
+/** The factors of a head are those of the embedding, each for the other; tensors in full are equal. */
 const pairsOf = (own: AdapterChange, others: ReadonlyArray<AdapterChange>): ReadonlyArray<TiedPair> =>
   others.flatMap((other) => {
+    if (own._tag === "Whole" && other._tag === "Whole")
+      return [{ tensor: own.tensor, transposed: other.tensor, rows: 1 }]
     if (own._tag !== "LowRank" || other._tag !== "LowRank" || own.scale !== other.scale || own.rank !== other.rank)
       return []
-    if (own.isTransposed === other.isTransposed) return []
+    if (own.isTransposed === other.isTransposed || own.magnitude !== undefined) return []
     return [
       { tensor: own.a, transposed: other.b, rows: own.rank },
       { tensor: own.b, transposed: other.a, rows: own.shape[own.isTransposed ? 1 : 0]! }

@@ -43,7 +43,8 @@ export const savedTensors = (
     const found = new Map<string, WholeTensor>()
     const tied = new Set([...base.tied.values()].flat())
     for (const end of config.saved) {
-      const modules = [...base.paths].filter((path) => path.endsWith(end))
+      const named = [...base.paths].filter((path) => path.endsWith(end))
+      const modules = named.flatMap((path) => [path, ...(config.ensureTying ? (base.tied.get(path) ?? []) : [])])
       // A head that the base does not have comes with the adapter.
       const brought = parts.wholes.filter(
         (name) => !base.tensors.has(name) && name.slice(0, name.lastIndexOf(".")).endsWith(end)
