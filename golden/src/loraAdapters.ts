@@ -7,7 +7,13 @@
  * that the adapter leaves alone, or changes twice. There, each side is held against what the adapter means for it.
  */
 import { elementCount, equalShapes, type Shape } from "@tensorferry/core/base/Region"
-import type { Adapter, AdapterBase, LowRank, NamedShape } from "@tensorferry/model/names/adapters/Adapter"
+import {
+  type Adapter,
+  type AdapterBase,
+  inputsFirstTypes,
+  type LowRank,
+  type NamedShape
+} from "@tensorferry/model/names/adapters/Adapter"
 import { adapterConfig } from "@tensorferry/model/names/adapters/AdapterConfig"
 import { adapterName, parseAdapterName } from "@tensorferry/model/names/adapters/AdapterNames"
 import { checkCopies, mergeTensor } from "@tensorferry/model/names/adapters/mergeAdapter"
@@ -29,6 +35,7 @@ export interface RecordedAdapter {
   readonly values: "exact" | "random"
   readonly lora_config: object
   readonly adapter_config: object
+  readonly hf_config: { readonly model_type: string }
   readonly adapter_tensors: ReadonlyArray<RecordedTensor & { readonly shape: Shape }>
   readonly in_memory: Named
   readonly applied: ReadonlyArray<{
@@ -88,10 +95,11 @@ const valuesOf = (tensors: ReadonlyArray<RecordedTensor>): ReadonlyMap<string, F
 const head = "lm_head.weight"
 
 /** Names of one storage: what the recording calls tied is the head and the embedding. */
-const baseOf = ({ base_names: names, tied }: Pick<RecordedAdapter, "base_names" | "tied">): AdapterBase => {
+const baseOf = ({ base_names: names, tied, hf_config: config }: RecordedAdapter): AdapterBase => {
   const embedding = names.find(([name]) => /(^|\.)(embed_tokens|wte)\.weight$/.test(name))
   const aliases = tied && embedding !== undefined ? new Map([[head, embedding[0]]]) : undefined
-  return { tensors: named(names), isDeclared: true, ...(aliases === undefined ? {} : { aliases }) }
+  const hasInputsFirst = inputsFirstTypes.has(config.model_type)
+  return { tensors: named(names), isDeclared: true, hasInputsFirst, ...(aliases === undefined ? {} : { aliases }) }
 }
 
 const lowRanksOf = ({ changes }: Adapter): ReadonlyArray<LowRank> =>
@@ -194,16 +202,17 @@ const compareShared = (
   values: ReadonlyMap<string, Float32Array>
 ): string | undefined => {
   const embedding = baseOf(recorded).aliases!.get(head)!
-  const names = adapter.tied.length > 0 ? [embedding, embedding] : [embedding, head]
+  const names = adapter.untied.length === 0 ? [embedding, embedding] : [embedding, head]
   const changes = names.flatMap((name) => adapter.changes.get(name) ?? [])
   if (changes.some((change) => change._tag === "LowRank" && change.magnitude !== undefined)) return undefined
   const sides = names.map((name) => sideValues(adapter, name, shape, base, values))
+  const sizes = names.map((name) => partialSums(adapter, name, shape, base, values))
   const isSum = changes.every(({ _tag }) => _tag === "LowRank")
   const at = merged.findIndex((value, element) => {
     const own = sides.map((side) => side[element]!)
     if (!isSum) return !own.some((one) => Object.is(one, value))
     const sum = own.reduce((total, one) => total + (one - base[element]!), base[element]!)
-    const near = recorded.values === "exact" ? 0 : 8 * ulp(Math.abs(base[element]!) + Math.abs(sum))
+    const near = recorded.values === "exact" ? 0 : 8 * ulp(sizes.reduce((total, size) => total + size[element]!, 0))
     return Math.abs(sum - value) > near
   })
   return at < 0 ? undefined : `element ${at} of the shared storage is recorded as ${merged[at]}`
@@ -263,7 +272,7 @@ export const checkAdapter = (recorded: RecordedAdapter): string | undefined => {
   const adapter = isUntied ? read(config, tensors, base, { tied: "untie" }) : plain
   if (Result.isFailure(adapter)) return adapter.failure.message
   // Both sides of a tied change are one here.
-  const isOne = adapter.success.tied.length > 0
+  const isOne = recorded.tied && adapter.success.tied.length > 0
   const applied = isOne ? recorded.applied.filter(({ module }) => module !== "lm_head") : recorded.applied
   return (
     compareApplied(adapter.success, { ...recorded, applied }) ??

@@ -12,6 +12,9 @@ export interface NamedShape {
   readonly shape: Shape
 }
 
+/** Values of `model_type` whose stacked experts have their inputs first. */
+export const inputsFirstTypes: ReadonlySet<string> = new Set(["gpt_oss", "aria_text", "openai_privacy_filter"])
+
 /** The model that an adapter is for. */
 export interface AdapterBase {
   /** Its tensors under their published names. */

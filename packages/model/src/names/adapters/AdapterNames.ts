@@ -24,7 +24,12 @@ export type AdapterSlot =
 export type AdapterName = (
   | { readonly _tag: "Part"; readonly module: string; readonly depth: number; readonly slot: AdapterSlot }
   /** A tensor of the base in full, as the adapter wants it. */
-  | { readonly _tag: "Whole"; readonly tensor: string }
+  | {
+      readonly _tag: "Whole"
+      readonly tensor: string
+      /** Under a name that some files have besides the plain one. */
+      readonly isAgain?: true
+    }
   /** The base's own tensor of a module that is wrapped. */
   | { readonly _tag: "Wrapped"; readonly tensor: string }
 ) & {
@@ -85,6 +90,10 @@ export const parseAdapterName = (name: string): AdapterName | undefined => {
   const part = partOf(components)
   if (part !== undefined) return part
   const at = components.indexOf(saved)
+  if (at > 0 && at + 2 === components.length) {
+    const tensor = pathOf([...components.slice(0, at), components[at + 1]!])
+    return { _tag: "Whole", tensor, isAgain: true }
+  }
   if (at > 0 && at + 2 < components.length) {
     const tensor = pathOf([...components.slice(0, at), ...components.slice(at + 2)])
     return { _tag: "Whole", tensor, adapter: components[at + 1]! }

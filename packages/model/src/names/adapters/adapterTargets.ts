@@ -124,8 +124,23 @@ const namedModules = (config: AdapterConfig, base: BaseModules, work: Work): Out
 const isSaved = (saved: ReadonlyArray<string>, path: string): boolean =>
   saved.some((one) => `.${path}.`.includes(`.${one}.`))
 
-const withTied = (config: AdapterConfig, base: BaseModules, found: ReadonlySet<string>): ReadonlySet<string> =>
-  config.ensureTying ? new Set([...found].flatMap((path) => [path, ...(base.tied.get(path) ?? [])])) : found
+/** Modules with those that have the same storage, where the adapter ensures that they change alike. */
+const withTied = (
+  config: AdapterConfig,
+  base: BaseModules,
+  found: ReadonlySet<string>,
+  spoken: ReadonlyArray<string>
+): ReadonlySet<string> => {
+  if (!config.ensureTying) return found
+  // The library ensures it for these two names only.
+  const isKnown = (path: string): boolean => /(^|\.)(embed_tokens|lm_head)$/.test(path)
+  const tied = [...base.tied].flatMap(([path, others]) => {
+    const group = [path, ...others]
+    const isMeant = group.some((one) => found.has(one) && (isKnown(one) || group.every((all) => spoken.includes(all))))
+    return isMeant ? group : []
+  })
+  return new Set([...found, ...tied])
+}
 
 /** Bare parameters that the config names, in the base's order. */
 const namedParameters = (
@@ -237,7 +252,10 @@ export const adapterTargets = (
       const [first] = typeof config.modules === "string" ? [config.modules] : config.modules
       return yield* noTarget(first!, "No module is adapted.")
     }
-    const targets = [...[...withTied(config, base, found)].map((path) => [path, undefined] as const), ...parameters]
+    const targets = [
+      ...[...withTied(config, base, found, spoken)].map((path) => [path, undefined] as const),
+      ...parameters
+    ]
     const result = yield* ranked(config, targets, work)
     yield* withinWork(work)
     return result

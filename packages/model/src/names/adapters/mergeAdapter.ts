@@ -29,15 +29,15 @@ const outputsLast = ({ magnitude, isTransposed }: LowRank): boolean => magnitude
 export const needsColumnSquares = (changes: ReadonlyArray<AdapterChange>): boolean =>
   changes.some((change) => change._tag === "LowRank" && outputsLast(change))
 
-/** One factor as rows of the rank, each of the length that the base's columns have. */
-const rankRows = (change: LowRank, values: AdapterValues): Float32Array => {
-  if (!change.isTransposed) return values(change.a)
+/** One expert's factor along the base's rows: its ranks behind each other, each as long as a row of the base. */
+const alongRows = (change: LowRank, expert: number, width: number, values: AdapterValues): Float32Array => {
+  const { rank, isTransposed, experts = 1 } = change
+  if (!isTransposed) return values(change.a).subarray(expert * rank * width, (expert + 1) * rank * width)
   const b = values(change.b)
-  const ranks = change.rank * (change.experts ?? 1)
-  const out = b.length / ranks
-  const turned = new Float32Array(b.length)
-  for (let row = 0; row < out; row++)
-    for (let rank = 0; rank < ranks; rank++) turned[rank * out + row] = b[row * ranks + rank]!
+  const turned = new Float32Array(rank * width)
+  for (let column = 0; column < width; column++)
+    for (let one = 0; one < rank; one++)
+      turned[one * width + column] = b[column * rank * experts + one * experts + expert]!
   return turned
 }
 
@@ -48,24 +48,23 @@ const addProduct = (
   into: Float32Array,
   values: AdapterValues
 ): void => {
-  const { rank, isTransposed, shape } = change
-  const experts = change.experts ?? 1
+  const { rank, isTransposed, shape, experts = 1 } = change
   const perMatrix = shape.at(-2)!
   const scale = Math.fround(change.scale)
-  const along = rankRows(change, values)
   const across = values(isTransposed ? change.a : change.b)
   const sums = new Float64Array(width)
+  let along: Float32Array = new Float32Array(0)
   for (let row = from; row < to; row++) {
     const expert = Math.floor(row / perMatrix)
     const within = row % perMatrix
+    if (row === from || within === 0) along = alongRows(change, expert, width, values)
     sums.fill(0)
     for (let one = 0; one < rank; one++) {
       // `a` has an expert's ranks below each other, `b` has the experts of a rank beside each other.
-      const inA = expert * rank + one
-      const inB = one * experts + expert
-      const factor = isTransposed ? across[inA * perMatrix + within]! : across[within * rank * experts + inB]!
-      const start = (isTransposed ? inB : inA) * width
-      for (let column = 0; column < width; column++) sums[column]! += factor * along[start + column]!
+      const factor = isTransposed
+        ? across[(expert * rank + one) * perMatrix + within]!
+        : across[within * rank * experts + one * experts + expert]!
+      for (let column = 0; column < width; column++) sums[column]! += factor * along[one * width + column]!
     }
     const start = (row - from) * width
     for (let column = 0; column < width; column++)

@@ -8,7 +8,7 @@
 import { equalShapes, type Shape } from "@tensorferry/core/base/Region"
 import * as Result from "effect/Result"
 import { type MappingError, mappingError } from "../MappingError.ts"
-import type { Adapter, AdapterBase, AdapterChange, LowRank, NamedShape } from "./Adapter.ts"
+import type { Adapter, AdapterBase, AdapterChange, LowRank, NamedShape, TiedPair, WholeTensor } from "./Adapter.ts"
 import type { AdapterConfig } from "./AdapterConfig.ts"
 import { parseAdapterName } from "./AdapterNames.ts"
 import { adapterTargets, type BaseModules } from "./adapterTargets.ts"
@@ -48,6 +48,8 @@ interface Sorted {
   readonly taken: ReadonlySet<string>
   readonly spoken: ReadonlyArray<string>
   readonly wrapped: ReadonlyMap<string, NamedShape>
+  /** Tensors that the file has twice. */
+  readonly again: ReadonlyMap<string, NamedShape>
 }
 
 const unexpected = (name: string, detail: string) =>
@@ -59,6 +61,7 @@ const sorted = (tensors: ReadonlyArray<NamedShape>, options: AdapterOptions): Ou
     const parts = new Map<string, NamedShape>()
     const wholes = new Map<string, NamedShape>()
     const wrapped = new Map<string, NamedShape>()
+    const again = new Map<string, NamedShape>()
     const modules = new Set<string>()
     const rowModules = new Set<string>()
     const taken = new Set<string>()
@@ -73,7 +76,8 @@ const sorted = (tensors: ReadonlyArray<NamedShape>, options: AdapterOptions): Ou
       adapter ??= name.adapter
       if (name.adapter !== undefined && name.adapter !== adapter)
         return yield* unexpected(tensor.name, `It is one of adapter ${name.adapter}, others are of ${adapter}.`)
-      const table = name._tag === "Part" ? parts : name._tag === "Whole" ? wholes : wrapped
+      const isAgain = name._tag === "Whole" && name.isAgain === true
+      const table = isAgain ? again : name._tag === "Part" ? parts : name._tag === "Whole" ? wholes : wrapped
       const key = name._tag === "Part" ? `${name.module} ${name.depth} ${name.slot}` : name.tensor
       const other = table.get(key)
       if (other !== undefined) return yield* unexpected(tensor.name, `${other.name} says the same.`)
@@ -93,7 +97,8 @@ const sorted = (tensors: ReadonlyArray<NamedShape>, options: AdapterOptions): Ou
       },
       taken,
       spoken: [...modules],
-      wrapped
+      wrapped,
+      again
     }
   })
 
@@ -126,6 +131,20 @@ const copiesOf = (
     return copies
   })
 
+/** Pairs of tensors in full that a file has under two names each; they must be equal. */
+const twins = ({ again, parts }: Sorted, saved: ReadonlyArray<WholeTensor>): Outcome<ReadonlyArray<TiedPair>> =>
+  Result.gen(function* () {
+    const pairs: Array<TiedPair> = []
+    for (const { target, tensor } of saved) {
+      const [own, other] = [parts.whole(target), again.get(target)]
+      if (own === undefined || other === undefined) continue
+      parts.take(other)
+      if (!equalShapes(own.shape, other.shape)) return yield* shapeFault(other, own.shape, `it is ${tensor} again.`)
+      pairs.push({ tensor: other.name, transposed: tensor, rows: 1 })
+    }
+    return pairs
+  })
+
 /** Reads what an adapter does to a base. */
 export const readAdapter = (
   config: AdapterConfig,
@@ -141,6 +160,7 @@ export const readAdapter = (
     const targets = yield* adapterTargets(config, base, found.spoken, work)
     const products = yield* lowRanks(targets, config, source, base, parts)
     const saved = yield* savedTensors(config, base, parts)
+    const same = yield* twins(found, saved)
     const whole = new Set(saved.map(({ target }) => target))
     const adapted = new Set(products.map(({ module }) => module))
     const biases = yield* trainedBiases(config, base, adapted, whole, parts)
@@ -160,5 +180,5 @@ export const readAdapter = (
     const settled = yield* settleTies(all, source.aliases ?? new Map(), config.ensureTying, options.tied ?? "refuse")
     const changes = new Map<string, Array<AdapterChange>>()
     for (const change of settled.changes) changes.set(change.target, [...(changes.get(change.target) ?? []), change])
-    return { changes, copies, tied: settled.tied, untied: settled.untied }
+    return { changes, copies, tied: [...settled.tied, ...same], untied: settled.untied }
   })

@@ -36,7 +36,7 @@ export const settleTies = (
       if (own.length === 0 && other.every(({ _tag }) => _tag === "Rows")) continue
       if (isEnsured) {
         const pairs = own.flatMap((one) => pairsOf(one, other))
-        if (own.length === 0 || pairs.length > 0) {
+        if (pairs.length > 0 || (own.length === 0 && other.every(({ _tag }) => _tag === "Whole"))) {
           tied.push(...pairs)
           settled = settled.filter(({ target }) => target !== alias)
           continue

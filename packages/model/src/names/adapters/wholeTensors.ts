@@ -121,9 +121,18 @@ export const addedBiases = (
     return found
   })
 
-/** Embeddings by the ends of their paths; the unnamed one is the one that the adapter's tensors name. */
+const embeddingNames = /(^|\.)(embed_tokens|wte|word_embeddings|embed_in|tok_embeddings)$/
+
+/** The input embedding: the only module with rows in the adapter, or the only one with a usual name. */
+const inputEmbedding = (base: BaseModules, parts: AllParts): ReadonlyArray<string> => {
+  const usual = [...base.paths].filter((path) => embeddingNames.test(path) && base.tensors.has(`${path}.weight`))
+  const spoken = parts.rowModules.filter((path) => base.paths.has(path))
+  return spoken.length === 1 ? spoken : usual.length === 1 ? usual : []
+}
+
+/** Embeddings by the ends of their paths; the unnamed one is the input's. */
 const rowTargets = (config: AdapterConfig, base: BaseModules, parts: AllParts, end: string): ReadonlyArray<string> => {
-  if (end === "") return parts.rowModules.length === 1 ? parts.rowModules : []
+  if (end === "") return inputEmbedding(base, parts)
   const found = [...base.paths].filter((path) => path.endsWith(end) && base.tensors.has(`${path}.weight`))
   const sources = new Map([...base.tied].flatMap(([path, others]) => others.map((other) => [other, path] as const)))
   // Where another embedding of the same storage has the same rows, one of them is written.

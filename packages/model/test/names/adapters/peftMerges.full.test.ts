@@ -84,7 +84,7 @@ describe("adapters by peft", () => {
         const folder = yield* scratchFolder
         yield* Effect.promise(() => runScript(python!, script, folder))
         const cases: ReadonlyArray<string> = json(join(folder, "cases.json"))
-        assert.isAtLeast(cases.length, 15)
+        assert.isAtLeast(cases.length, 17)
         for (const name of cases) {
           const { adapter, base, merged, values } = yield* openCase(join(folder, name))
           const value = (tensor: string): Float32Array => values.get(tensor)!

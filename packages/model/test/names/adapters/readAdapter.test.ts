@@ -183,6 +183,22 @@ describe("what an adapter holds besides factors", () => {
     )
   })
 
+  it("is a bias that the file has once more, which must be the same", () => {
+    const config = { target_modules: ["o"], modules_to_save: ["0.attn.q"], bias: "all" }
+    const o = { ...pair("model.layers.0.attn.o", 4, 4), ...pair("model.layers.1.attn.o", 4, 4) }
+    const q = "model.layers.0.attn.q"
+    const tensors = { [`${q}.weight`]: [6, 4], [`${q}.bias`]: [6], "model.layers.1.attn.q.bias": [6] }
+    const twice = { ...o, ...tensors, [`${q}.modules_to_save.bias`]: [6], [`${q}.original_module.bias`]: [6] }
+    const found = Result.getOrThrow(read(config, twice))
+    const name = `base_model.model.${q}`
+    assert.deepStrictEqual(found.tied, [
+      { tensor: `${name}.modules_to_save.bias`, transposed: `${name}.bias`, rows: 1 }
+    ])
+    assert.deepStrictEqual(found.copies, [{ tensor: `${name}.original_module.bias`, of: `${q}.bias` }])
+    const other = { ...twice, [`${q}.modules_to_save.bias`]: [5] }
+    assert.deepStrictEqual(faultOf(read(config, other)), ["shape_mismatch", `${name}.modules_to_save.bias`])
+  })
+
   it("are names of a model in memory with several adapters, of which one is meant", () => {
     const inMemory = {
       "model.layers.0.attn.q.lora_A.mine.weight": [2, 4],
@@ -222,6 +238,24 @@ describe("a base whose head is its embedding", () => {
     const found = Result.getOrThrow(read(config, { ...embedding(), ...pair("lm_head", 10, 4) }, tied))
     assert.deepStrictEqual([...found.changes.keys()], ["model.embed_tokens.weight"])
     assert.strictEqual(found.tied.length, 2)
+  })
+
+  it("has one tensor in full for both where the adapter ensures that, and both sides of it must be equal", () => {
+    const config = { modules_to_save: ["embed_tokens"], ensure_weight_tying: true }
+    const both = { "model.embed_tokens.weight": [10, 4], "lm_head.weight": [10, 4] }
+    const found = Result.getOrThrow(read(config, both, tied))
+    assert.deepStrictEqual([...found.changes.keys()], ["model.embed_tokens.weight"])
+    assert.deepStrictEqual(
+      found.tied.map(({ rows }) => rows),
+      [1]
+    )
+  })
+
+  it("has norms of its own on each side, which is refused whatever the adapter ensures", () => {
+    const config = { target_modules: ["embed_tokens"], ensure_weight_tying: true, use_dora: true }
+    const norms = { "model.embed_tokens.lora_magnitude_vector": [4], "lm_head.lora_magnitude_vector": [10] }
+    const parts = { ...embedding(), ...pair("lm_head", 10, 4), ...norms }
+    assert.strictEqual(faultOf(read(config, parts, tied))[0], "conflicting_alias")
   })
 
   it("has rows of both where rows of the embedding are trained", () => {
