@@ -6,9 +6,7 @@
  * `base_layer` in a path is a module that an adapter wraps. A module with two adapted parameters is wrapped twice, so at the
  * end of a path each `base_layer` leads one adapter further in.
  */
-
-/** What every name of an adapter's tensor begins with. */
-export const adapterPrefix = "base_model.model."
+import { adapterPrefix } from "../../forms/adapters.ts"
 
 /** What a tensor is to a module. */
 export type AdapterSlot =
