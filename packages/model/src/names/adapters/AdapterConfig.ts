@@ -109,7 +109,7 @@ export const adapterConfig = (object: unknown): Result.Result<AdapterConfig, Map
     if (typeof object !== "object" || object === null || Array.isArray(object))
       return yield* invalid("adapter_config.json", "It is no object.")
     yield* foreignFeature(object)
-    const decoded = Schema.decodeUnknownResult(StatedConfig)(object)
+    const decoded = Schema.decodeResult(StatedConfig)(object)
     if (Result.isFailure(decoded)) return yield* invalid("adapter_config.json", decoded.failure.message)
     const stated = decoded.success
     const rank = stated.r ?? 8
