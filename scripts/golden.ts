@@ -16,6 +16,7 @@ import {
 } from "@tensorferry/golden/busMessages"
 import { checkCasts, RecordedCasts } from "@tensorferry/golden/dtypeCasts"
 import { checkPacking, checkScales, type RecordedPacking, type RecordedScales } from "@tensorferry/golden/formCuts"
+import { checkAdapters, type RecordedAdapters } from "@tensorferry/golden/loraAdapters"
 import { checkMegatronCase, type MegatronCase } from "@tensorferry/golden/megatronPlans"
 import { checkDtensorCase, type DtensorCase } from "@tensorferry/golden/meshLayouts"
 import {
@@ -105,6 +106,8 @@ const sets: Readonly<Record<string, Judge>> = {
   names_vllm: namesAndTransfers,
   names_megatron: both(namesAndTransfers, async (data) => checkWaysBack(data as RecordedWaysBack)),
   names_transformers: async (data) => checkTransformers(data as RecordedTransformers),
+  // What an adapter adds to which tensors of its base, and which adapters are refused.
+  names_lora: async (data) => checkAdapters(data as RecordedAdapters),
   dtype_casts: onEngines(RecordedCasts, checkCasts)
 }
 

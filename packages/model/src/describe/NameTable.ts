@@ -3,6 +3,7 @@
  * Names of tensors as a family writes them: numbers are taken out of a name once, and what is left is looked up. A model of
  * a hundred thousand tensors has a hundred such patterns.
  */
+import { adapterPrefix } from "../forms/adapters.ts"
 import type { Family, ModuleSpec, StackSpec, TowerSpec } from "../structure/Family.ts"
 
 /** A name without its numbers, `{}` in their place. */
@@ -58,9 +59,6 @@ export type NamedThing =
     }
 
 type Module = Extract<NamedThing, { readonly _tag: "Module" }>
-
-/** Prefix of the names in an adapter's file. */
-const adapterPrefix = "base_model.model."
 
 const countNumbers = (text: string): number => text.split("{}").length - 1
 

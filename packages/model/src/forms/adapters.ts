@@ -7,6 +7,9 @@ import type { Shape } from "@tensorferry/core/base/Region"
 import { type FormPart, follows, type StoredTensor, stays } from "./Form.ts"
 import type { WeightDims } from "./WeightDims.ts"
 
+/** What the name of every tensor in an adapter's file begins with. */
+export const adapterPrefix = "base_model.model."
+
 /** What an adapter's tensor is to a weight of `shape`; undefined where it does not fit. */
 export const adapterForm = (weight: WeightDims, { suffix, shape }: StoredTensor, base: Shape): FormPart | undefined => {
   const { out, in: input } = weight
