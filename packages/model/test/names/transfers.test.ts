@@ -4,7 +4,11 @@
 import { assert, describe, it } from "@effect/vitest"
 import { elementCount } from "@tensorferry/core/base/Region"
 import type { ModelTensor, ParallelConfig } from "@tensorferry/core/layout/ModelLayout"
+import { parametersOf } from "@tensorferry/core/layout/Roster"
+import * as Refit from "@tensorferry/core/refit/Refit"
+import { makeRefitSession } from "@tensorferry/core/refit/RefitSession"
 import { executeReshardPlan } from "@tensorferry/core/reshard/executeReshardPlan"
+import { PlanCache } from "@tensorferry/core/reshard/PlanCache"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import { mxfp8Recipe, type QuantizedTensor, scaleShapeOf } from "@tensorferry/core/tensor/QuantizedTensor"
 import type { Tensor } from "@tensorferry/core/tensor/Tensor"
@@ -124,6 +128,33 @@ const allocateAll = Effect.fnUntraced(function* (layout: MappedLayout, rank: num
   return tensors
 })
 
+/** What a visit is given: a tensor's values, a place among them, and what belongs there. */
+type Visit = (values: Float32Array, at: number, value: number) => void
+
+/** Every element of a rank's tensors with the element of the checkpoint that it is. */
+const eachElement = (
+  layout: MappedLayout,
+  rank: number,
+  visit: (name: string, at: number, source: string, element: number) => void
+): void => {
+  for (const { name, shape, strips } of layout.rankOf(rank).tensors)
+    for (const strip of strips) {
+      const { source } = strip
+      if (source === undefined) continue
+      const { at, from, loops } = linearStrip(strip, shape)
+      const walk = (depth: number, own: number, other: number): void => {
+        const loop = loops[depth]
+        if (loop === undefined) visit(name, own, source, other)
+        else
+          for (let index = 0; index < loop[0]; index++) walk(depth + 1, own + index * loop[1], other + index * loop[2])
+      }
+      walk(0, at, from)
+    }
+}
+
+const dictOf = (layout: MappedLayout, rank: number, tensors: ReadonlyMap<string, Tensor>) =>
+  Effect.fromResult(mappedDict(layout.rankOf(rank), layout.parametersOf(rank), tensors))
+
 describe("a fused tensor that is quantized where it arrives", () => {
   it.effect("has the bytes of the fused tensor quantized as a whole", () =>
     Effect.gen(function* () {
@@ -202,6 +233,79 @@ describe("values that two systems hold differently", () => {
         )
         for (const value of values!) assert.closeTo(value, expected[at]!, 1e-6)
       }
+    })
+  )
+})
+
+describe("a prepared refit between the names of two systems", () => {
+  it.effect("moves what changed, round after round, into memory that is new each time", () =>
+    Effect.gen(function* () {
+      const layouts = layoutsOf(["megatron", degrees(2)], ["vllm", degrees(4)])
+      const faults = yield* runCluster({ size: layouts.size }, (rank) =>
+        Effect.gen(function* () {
+          const metadata = (layout: MappedLayout) =>
+            layout.ranks.includes(rank) ? parametersOf(layout.roster, rank) : []
+          const refit = yield* Effect.provide(
+            Refit.prepare({ source: metadata(layouts.source), destination: metadata(layouts.destination) }),
+            PlanCache.layer
+          )
+          const wrong: Array<string> = []
+          for (const round of [0, 1, 2]) {
+            yield* Effect.scoped(
+              Effect.gen(function* () {
+                const [source, into] = [
+                  yield* allocateAll(layouts.source, rank),
+                  yield* allocateAll(layouts.destination, rank)
+                ]
+                const valueOf = (tensor: string, element: number): number => round * 1e6 + tensor.length * 1e4 + element
+                const write = (layout: MappedLayout, tensors: ReadonlyMap<string, Tensor>, visit: Visit) =>
+                  eachElement(layout, rank, (name, at, of, element) =>
+                    visit(floats(tensors.get(name)!), at, valueOf(of, element))
+                  )
+                write(layouts.source, source, (values, at, value) => {
+                  values[at] = value
+                })
+                for (const tensor of into.values()) floats(tensor).fill(-7)
+                yield* refit.swap(
+                  layouts.source.ranks.includes(rank) ? yield* dictOf(layouts.source, rank, source) : undefined,
+                  yield* dictOf(layouts.destination, rank, into)
+                )
+                write(layouts.destination, into, (values, at, value) => {
+                  if (values[at] !== value)
+                    wrong.push(`round ${round}, rank ${rank}: ${values[at]} instead of ${value}`)
+                })
+              })
+            )
+          }
+          return wrong
+        })
+      )
+      assert.deepStrictEqual(faults.flat().slice(0, 3), [])
+    })
+  )
+})
+
+describe("a session that an engine's fused tensors are updated by", () => {
+  it.effect("takes the checkpoint's tensors by their names", () =>
+    Effect.gen(function* () {
+      const layouts = layoutsOf(["hf", degrees(1)], ["vllm", degrees(1)])
+      const [found] = yield* runCluster({ size: 1 }, () =>
+        Effect.gen(function* () {
+          const fused = yield* allocateAll(layouts.destination, 0)
+          const session = yield* makeRefitSession({ tensors: (yield* dictOf(layouts.destination, 0, fused)).tensors })
+          yield* session.begin({ label: "1" })
+          const source = yield* allocateAll(layouts.source, 0)
+          for (const [name, tensor] of source) {
+            floats(tensor).fill(name.length)
+            yield* session.add(name, tensor)
+          }
+          yield* session.commit()
+          const qkv = floats(fused.get("model.layers.0.self_attn.qkv_proj.weight")!)
+          return [qkv[0], qkv[64 * 64], qkv[80 * 64]]
+        })
+      )
+      const lengthOf = (name: string): number => `model.layers.0.self_attn.${name}_proj.weight`.length
+      assert.deepStrictEqual(found, [lengthOf("q"), lengthOf("k"), lengthOf("v")])
     })
   )
 })
