@@ -54,7 +54,9 @@ const moved = [
   "bamba",
   "jamba",
   "mamba2",
-  "minimax_m2"
+  "minimax_m2",
+  "lfm2_moe",
+  "olmo_hybrid"
 ] as const
 
 const runScript = (...args: ReadonlyArray<string>) => {
