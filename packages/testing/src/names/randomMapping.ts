@@ -32,6 +32,8 @@ export interface Sharing {
   /** Experts are along the first dimension. */
   readonly isStack?: true
   readonly end?: "first" | "last"
+  /** Only in the layer of this number: the first has an MLP, the second experts. */
+  readonly layer?: number
 }
 
 /** A tensor of the checkpoint; names have `{layer}` and `{expert}` still in them. */
@@ -52,7 +54,7 @@ export interface RandomRule {
 /** A checkpoint, degrees, and what a mapping makes of it. */
 export interface RandomMapping {
   /** Fields of a config.json of `qwen3_moe`. */
-  readonly config: { readonly [field: string]: number | boolean | string }
+  readonly config: { readonly [field: string]: number | boolean | string | ReadonlyArray<number> }
   readonly layers: number
   readonly experts: number
   readonly degrees: RandomDegrees
@@ -97,29 +99,33 @@ const kindsOf = (sizes: Sizes, isStacked: boolean, padded: number): ReadonlyArra
     kind("model.norm.weight", [hidden], { end: "last" }),
     kind("lm_head.weight", [vocabulary, hidden], { dim: 0, padded, end: "last" }),
     kind(`${layer}input_layernorm.weight`, [hidden]),
+    kind(`${layer}post_attention_layernorm.weight`, [hidden]),
     kind(`${attention}.q_proj.weight`, [heads * headDim, hidden], { dim: 0, units: [heads] }),
     kind(`${attention}.k_proj.weight`, [kvHeads * headDim, hidden], { dim: 0, units: [kvHeads] }),
     kind(`${attention}.v_proj.weight`, [kvHeads * headDim, hidden], { dim: 0, units: [kvHeads] }),
     kind(`${attention}.o_proj.weight`, [hidden, heads * headDim], { dim: 1, units: [heads] }),
     kind(`${attention}.q_norm.weight`, [headDim]),
-    ...mlp(`${layer}mlp`, {}),
-    kind(`${layer}mlp.gate.weight`, [experts, hidden]),
+    kind(`${attention}.k_norm.weight`, [headDim]),
+    ...mlp(`${layer}mlp`, { layer: 0 }),
+    kind(`${layer}mlp.gate.weight`, [experts, hidden], { layer: 1 }),
     ...(isStacked
       ? [
           kind(`${layer}mlp.experts.gate_up_proj`, [experts, 2 * inner, hidden], {
             dim: 1,
             units: [inner, inner],
             isExpert,
-            isStack: true
+            isStack: true,
+            layer: 1
           }),
           kind(`${layer}mlp.experts.down_proj`, [experts, hidden, inner], {
             dim: 2,
             units: [inner],
             isExpert,
-            isStack: true
+            isStack: true,
+            layer: 1
           })
         ]
-      : mlp(`${layer}mlp.experts.{expert}`, { isExpert }))
+      : mlp(`${layer}mlp.experts.{expert}`, { isExpert, layer: 1 }))
   ]
 }
 
@@ -275,9 +281,10 @@ const rulesOf = (base: Base, at: number, degrees: RandomDegrees, draw: Draw): Re
 const withoutNumbers = (recipe: RandomRecipe): RandomRecipe =>
   JSON.parse(JSON.stringify(recipe).replaceAll("weight", "absent").replaceAll('_proj"', '_absent"'))
 
-const numbersEach = (name: string, layers: number, experts: number): ReadonlyArray<string> => {
+const namesOf = ({ name, sharing }: Kind, layers: number, experts: number): ReadonlyArray<string> => {
   const range = (count: number): ReadonlyArray<number> => Array.from({ length: count }, (_, at) => at)
-  const byLayer = name.includes("{layer}") ? range(layers).map((at) => name.replace("{layer}", String(at))) : [name]
+  const own = sharing.layer === undefined ? range(layers) : [sharing.layer]
+  const byLayer = name.includes("{layer}") ? own.map((at) => name.replace("{layer}", String(at))) : [name]
   return byLayer.flatMap((one) =>
     one.includes("{expert}") ? range(experts).map((at) => one.replace("{expert}", String(at))) : [one]
   )
@@ -310,7 +317,7 @@ const mappingFrom = (numbers: ReadonlyArray<number>): RandomMapping => {
   const tensors: Array<ModelTensor> = []
   const sharing = new Map<string, Sharing>()
   for (const kind of kinds) {
-    for (const name of numbersEach(kind.name, layers, sizes.experts)) {
+    for (const name of namesOf(kind, layers, sizes.experts)) {
       tensors.push({ name, dtype: "float32", shape: kind.shape })
       sharing.set(name, kind.sharing)
     }
@@ -324,6 +331,11 @@ const mappingFrom = (numbers: ReadonlyArray<number>): RandomMapping => {
       num_key_value_heads: kvHeads,
       head_dim: headDim,
       num_hidden_layers: layers,
+      intermediate_size: sizes.inner,
+      moe_intermediate_size: sizes.inner,
+      num_experts: experts,
+      mlp_only_layers: [0],
+      vocab_size: sizes.vocabulary,
       tie_word_embeddings: false
     },
     layers,
