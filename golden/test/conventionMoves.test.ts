@@ -33,7 +33,7 @@ const sideOf = (
   degrees: Partial<ParallelConfig>
 ): MappedSide => {
   const config = { tp: 1, pp: 1, dp: 1, ...degrees }
-  const options = { stages: config.pp, tp: config.tp }
+  const options = { stages: config.pp, tp: config.tp, vocabularyDivisor: 16 }
   const convention = findConvention(name)!
   return {
     structure,
