@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
  * Small random models that transformers itself saves and loads again: what our mapping makes of the files is what its own
- * loader has in memory, bit by bit, and the way back gives the files.
+ * loader has in memory, bit by bit, and the way back gives the files. The same on ranks of FSDP2.
  */
 import { spawnSync } from "node:child_process"
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs"
@@ -25,7 +25,7 @@ import { parseModelConfig } from "../../src/structure/ModelConfig.ts"
 
 const python = pythonWith("torch", "transformers", "safetensors")
 const script = fileURLToPath(new URL("../fixtures/transformers_names.py", import.meta.url))
-const types = ["mixtral", "qwen3_moe", "gpt_oss"]
+const types = ["mixtral", "qwen3_moe", "gpt_oss", "deepseek_v3"]
 const ranks = 3
 
 type Held = ReadonlyMap<string, ModelTensor & { readonly bytes: Uint8Array }>
@@ -127,7 +127,7 @@ describe.skipIf(python === undefined)(withPython(python, "names of transformers"
       assertSame(new Map(made), files, type)
     })
 
-    it(`${type}: each rank of FSDP2 has the rows that torch.chunk gives it, and they give the files`, () => {
+    it(`${type}: each rank has the rows that fully_shard leaves it, and all give the files`, () => {
       const files = filesIn(own)
       const model = mapped(own, [...files.values()], "fsdp2", { tp: ranks, pp: 1, dp: 1 })
       const shards = new Map<string, Uint8Array>()
