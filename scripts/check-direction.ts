@@ -58,7 +58,7 @@ const packages: Readonly<Record<string, Room>> = {
     }
   },
   gpu: { rank: 2 },
-  testing: { rank: 2, folders: { conformance: 0, lies: 0, transfers: 0, planning: 1 } },
+  testing: { rank: 2, folders: { conformance: 0, lies: 0, transfers: 0, planning: 1, names: 2 } },
   "backend-torch-copy": { rank: 3, folders: { tcp: 0 } },
   "backend-cuda": { rank: 3, folders: { planning: 0 } },
   "backend-nvshmem": { rank: 3, folders: { planning: 0 } },

@@ -90,7 +90,8 @@ const asNumbers = (side: MappedSide): MappedSide => ({
   )
 })
 
-const move = (
+/** Moves numbered tensors from one side to another; the first element that is not where it belongs. */
+export const moveNumbers = (
   tensors: ReadonlyArray<ModelTensor>,
   source: MappedSide,
   destination: MappedSide
@@ -149,8 +150,9 @@ export const checkTransfers = (recorded: RecordedNames): Effect.Effect<ReadonlyA
         ([name, shape]): ModelTensor => ({ name, dtype: "float32", shape })
       )
       const side = yield* Effect.fromResult(sideOf(recorded.engine, family, one, tensors))
-      const there = yield* move(tensors, whole(side), side)
-      const back = there === undefined && holdsAll(side, tensors) ? yield* move(tensors, side, whole(side)) : undefined
+      const there = yield* moveNumbers(tensors, whole(side), side)
+      const back =
+        there === undefined && holdsAll(side, tensors) ? yield* moveNumbers(tensors, side, whole(side)) : undefined
       return there ?? (back === undefined ? undefined : `back: ${back}`)
     }).pipe(
       Effect.catchCause((cause) => Effect.succeed(String(cause))),

@@ -64,6 +64,7 @@ export {
   lyingEngine
 } from "./Lying.ts"
 export * as mutate from "./mutate.ts"
+export * as mappings from "./names/randomMapping.ts"
 export * as arbitraries from "./planning/arbitraries.ts"
 export * as laws from "./planning/laws.ts"
 export * as meshArbitraries from "./planning/meshArbitraries.ts"

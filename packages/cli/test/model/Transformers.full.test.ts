@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * Small random models that transformers itself makes and saves: describe knows every tensor of every family, and a model
- * that went through four ranks and back gives the same logits, bit by bit.
+ * Small random models that transformers itself makes and saves: describe knows every tensor of every family, our mapping
+ * makes of the files what its own loader has in memory, and a model that went through four ranks and back gives the same
+ * logits, bit by bit.
  */
 import { spawnSync } from "node:child_process"
 import { copyFileSync, readFileSync } from "node:fs"
@@ -18,6 +19,7 @@ import * as Result from "effect/Result"
 import { afterAll, beforeAll } from "vitest"
 import { scratch } from "../support/command.ts"
 import { runJob } from "../support/inProcess.ts"
+import { memoryFault } from "../support/namesInMemory.ts"
 import { reportsOf } from "../support/throughLayouts.ts"
 
 const python = process.env.TENSORFERRY_PYTHON ?? "python3"
@@ -54,7 +56,9 @@ const moved = [
   "bamba",
   "jamba",
   "mamba2",
-  "minimax_m2"
+  "minimax_m2",
+  "lfm2_moe",
+  "olmo_hybrid"
 ] as const
 
 const runScript = (...args: ReadonlyArray<string>) => {
@@ -88,6 +92,16 @@ describe.skipIf(!hasTransformers)(`models of transformers${missing}`, () => {
       }
     })
   )
+
+  it("have in memory what our mapping makes of their files, and give the files again", () => {
+    const folders = made.map((type) => join(folder.path, type))
+    runScript("memory", ...folders)
+    const faults = folders.map((own) => [own, memoryFault(own, familyOf(own))] as const)
+    assert.deepStrictEqual(
+      faults.filter(([, fault]) => fault !== undefined),
+      []
+    )
+  }, 300_000)
 
   it.live(
     "give the same logits after four ranks and back",

@@ -206,7 +206,8 @@ const alongBlocks = (strip: Strip, dim: number, inner: number): ReadonlyArray<St
   if (crossing !== undefined && small[0] === crossing && inner % crossing.step === 0) {
     const perBlock = inner / crossing.step
     const within = reach(small.slice(1))
-    if (first % inner < crossing.step && (first % inner) + within <= crossing.step && crossing.count % perBlock === 0) {
+    const isRegular = crossing.count > perBlock && crossing.count % perBlock === 0
+    if (isRegular && first % inner < crossing.step && (first % inner) + within <= crossing.step) {
       const outer = { ...crossing, count: crossing.count / perBlock, step: inner, source: crossing.source * perBlock }
       const loops = strip.loops.flatMap((loop) =>
         loop !== crossing ? [loop] : [outer, { ...crossing, count: perBlock }].filter(({ count }) => count > 1)

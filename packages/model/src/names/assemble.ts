@@ -18,7 +18,9 @@ import {
   interleave,
   merge,
   pad,
+  type Scalar,
   type Strip,
+  scalarAfter,
   split,
   squeeze,
   take,
@@ -294,8 +296,19 @@ const reshaped = (
     const [position] = positionOf(scope)
     return Result.succeed(position === 0 ? part : zeros(shape))
   }
-  if ("add" in recipe) return Result.succeed(through(part, { add: recipe.add }))
-  if ("negExp" in recipe) return Result.succeed(through(part, "negExp"))
+  if ("add" in recipe || "negExp" in recipe) {
+    const then: Scalar = "add" in recipe ? { add: recipe.add } : "negExp"
+    // One function has a name, most pairs of them have none.
+    if (part.strips.some(({ scalar }) => scalarAfter(scalar, then) === null))
+      return mappingError(
+        "unsupported",
+        scope.made.name,
+        scope.made.rule.name,
+        "Its values go through two functions that are none together.",
+        "Let one function change a value."
+      )
+    return Result.succeed(through(part, then))
+  }
   if (!("part" in recipe)) return Result.succeed(part)
   return packedPart(recipe, part, scope)
 }

@@ -124,8 +124,8 @@ const writtenStrips = () => {
   }
 }
 
-/** The tensors of a checkpoint from what is held. Fails where nobody holds an element of one of them. */
-export const inverse = (
+/** As much of the tensors of a checkpoint as is held; elements that nobody holds are in no strip. */
+export const heldPart = (
   held: ReadonlyArray<HeldTensor>,
   wanted: ReadonlyArray<ModelTensor>
 ): Result.Result<ReadonlyArray<ReturnedTensor>, MappingError> => {
@@ -147,10 +147,20 @@ export const inverse = (
       for (const back of strips) target.written.add(back)
     }
   }
-  const made: Array<ReturnedTensor> = []
-  for (const { tensor, written } of tensors.values()) {
-    const strips = written.kept.map(({ strip }) => strip)
-    const hole = firstHole(tensor.shape, strips)
+  return Result.succeed(
+    [...tensors.values()].map(({ tensor, written }) => ({ ...tensor, strips: written.kept.map(({ strip }) => strip) }))
+  )
+}
+
+/** The tensors of a checkpoint from what is held. Fails where nobody holds an element of one of them. */
+export const inverse = (
+  held: ReadonlyArray<HeldTensor>,
+  wanted: ReadonlyArray<ModelTensor>
+): Result.Result<ReadonlyArray<ReturnedTensor>, MappingError> => {
+  const made = heldPart(held, wanted)
+  if (Result.isFailure(made)) return made
+  for (const tensor of made.success) {
+    const hole = firstHole(tensor.shape, tensor.strips)
     if (hole !== undefined) {
       return mappingError(
         "unwritten",
@@ -160,9 +170,8 @@ export const inverse = (
         "Name all ranks of the layout, or leave the tensor out."
       )
     }
-    made.push({ ...tensor, strips })
   }
-  return Result.succeed(made)
+  return made
 }
 
 /** What all ranks of a layout hold, rank by rank, under names of shards. Replicas of a rank are left out. */

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /** transformers 5: parameters and buffers of its models in memory. Experts are in stacks; most other names are the checkpoint's. */
 import type { ModelStructure } from "../../describe/ModelStructure.ts"
-import { concat, ignore, type MappingRule, make, type Recipe, stack } from "../Mapping.ts"
+import { alias, concat, ignore, type MappingRule, make, type Recipe, stack } from "../Mapping.ts"
 import type { Convention, ConventionOptions } from "./Convention.ts"
-import { extraLayers, tiedHead } from "./engines.ts"
+import { extraLayers } from "./engines.ts"
 
-/** What names of the model's parts begin with, in the checkpoint and in memory; nothing or with a dot at the end. */
+/** What names of the model's layers begin with, in the checkpoint and in memory; nothing where that is the same. */
 interface Paths {
   readonly from: string
   readonly to: string
@@ -60,6 +60,12 @@ const packed =
 const correctionBias = wide("e_score_correction_bias")
 const sparseBlock = stacked("block_sparse_moe", "mlp", "w1", "w3", "w2")
 
+const graniteBlock = joined(
+  renamed("block_sparse_moe.router.layer.weight", "block_sparse_moe.router.weight"),
+  renamed("block_sparse_moe.input_linear.weight", "block_sparse_moe.experts.gate_up_proj"),
+  renamed("block_sparse_moe.output_linear.weight", "block_sparse_moe.experts.down_proj")
+)
+
 const byType: { readonly [modelType: string]: Rules } = {
   mixtral: joined(sparseBlock, renamed("block_sparse_moe.gate.weight", "mlp.gate.weight")),
   phimoe: joined(sparseBlock, renamed("block_sparse_moe.gate.weight", "mlp.router.weight")),
@@ -70,6 +76,7 @@ const byType: { readonly [modelType: string]: Rules } = {
   ),
   deepseek_v3: joined(stacked("mlp"), correctionBias),
   deepseek_v2: stacked("mlp"),
+  deepseek_v32: joined(stacked("mlp"), correctionBias),
   glm_moe_dsa: joined(stacked("mlp"), correctionBias),
   glm4_moe: joined(stacked("mlp"), correctionBias),
   qwen2_moe: stacked("mlp"),
@@ -87,11 +94,10 @@ const byType: { readonly [modelType: string]: Rules } = {
   jamba: stacked("feed_forward"),
   lfm2_moe: joined(stacked("feed_forward", "feed_forward", "w1", "w3", "w2"), wide("feed_forward.expert_bias")),
   nemotron_h: joined(gateless, correctionBias),
-  granitemoe: joined(
-    renamed("block_sparse_moe.router.layer.weight", "block_sparse_moe.router.weight"),
-    renamed("block_sparse_moe.input_linear.weight", "block_sparse_moe.experts.gate_up_proj"),
-    renamed("block_sparse_moe.output_linear.weight", "block_sparse_moe.experts.down_proj")
-  ),
+  granitemoe: graniteBlock,
+  granitemoeshared: graniteBlock,
+  granitemoehybrid: graniteBlock,
+  hunyuan_v1_moe: stacked("mlp"),
   hrm_text: joined(
     packed(
       "attn.gqkv_proj",
@@ -114,13 +120,48 @@ const byType: { readonly [modelType: string]: Rules } = {
   )
 }
 
-/** Names of the checkpoint begin with "model." in most, with nothing in files of a model without its head. */
-const pathsOf = ({ stacks }: ModelStructure, { headless }: ConventionOptions): Paths => {
-  const prefix = stacks.find(({ kind }) => kind === "language" || kind === "encoder")?.prefix ?? "model."
-  const from = prefix.startsWith("model.") ? "model." : prefix
-  if (headless === true) return { from, to: "" }
-  return { from, to: from === "" || from === "backbone." ? "model." : from }
+/** A beginning of names, in the checkpoint and in memory. */
+type Beginning = readonly [from: string, to: string]
+
+/** Models that also see have the language model and the tower inside of one another, otherwise than in most files. */
+const seeing: { readonly [prefix: string]: ReadonlyArray<Beginning> } = {
+  "language_model.model.": [
+    ["language_model.model.", "model.language_model."],
+    ["language_model.lm_head.", "lm_head."],
+    ["vision_tower.", "model.vision_tower."],
+    ["multi_modal_projector.", "model.multi_modal_projector."]
+  ],
+  "model.": [
+    ["model.", "model.language_model."],
+    ["visual.", "model.visual."]
+  ]
 }
+
+const seeingTypes: { readonly [modelType: string]: string } = {
+  gemma3: "language_model.model.",
+  mistral3: "language_model.model.",
+  qwen2_vl: "model.",
+  qwen2_5_vl: "model."
+}
+
+/** How names begin that begin otherwise in memory; names of a model without its head begin with nothing. */
+const beginningsOf = (
+  { family, modelType, stacks }: ModelStructure,
+  { headless }: ConventionOptions
+): ReadonlyArray<Beginning> => {
+  const prefix = stacks.find(({ kind }) => kind === "language" || kind === "encoder")?.prefix ?? "model."
+  if (headless === true) return [[prefix.startsWith("model.") ? "model." : prefix, ""]]
+  if (seeingTypes[modelType] === prefix) return seeing[prefix]!
+  if (family.name === "nemotron_h" && prefix === "backbone.") return [["backbone.", "model."]]
+  return prefix === "" ? [["", "model."]] : []
+}
+
+const renamedBy =
+  (beginnings: ReadonlyArray<Beginning>) =>
+  (name: string): string => {
+    const [from, to] = beginnings.find(([own]) => name.startsWith(own)) ?? ["", ""]
+    return to + name.slice(from.length)
+  }
 
 /** Layers that predict further tokens are no part of its models, nor is what stands around them. */
 const unmade = (structure: ModelStructure): ReadonlyArray<MappingRule> => [
@@ -130,32 +171,59 @@ const unmade = (structure: ModelStructure): ReadonlyArray<MappingRule> => [
   )
 ]
 
-/** Everything else, where it begins with another name. */
-const others = (structure: ModelStructure, { from, to }: Paths, isHeadless: boolean): ReadonlyArray<MappingRule> => {
-  if (from === to) return []
-  const heads = structure.modules.flatMap(({ kind, layer, tensors }) =>
+const headNames = ({ modules }: ModelStructure): ReadonlyArray<string> =>
+  modules.flatMap(({ kind, layer, tensors }) =>
     kind.spec.structure === "head" && layer === undefined ? tensors.map(({ name }) => name) : []
   )
+
+/** Everything else, where it begins with another name. */
+const others = (
+  structure: ModelStructure,
+  beginnings: ReadonlyArray<Beginning>,
+  isHeadless: boolean
+): ReadonlyArray<MappingRule> => {
+  if (beginnings.every(([from, to]) => from === to)) return []
+  const rename = renamedBy(beginnings)
+  const isStated = (name: string): boolean => beginnings.some(([from]) => from !== "" && name.startsWith(from))
   return [
-    ...heads.map((name) => (isHeadless ? ignore(name) : make(name, name))),
-    make(`${to}{rest...}`, `${from}{rest...}`)
+    ...headNames(structure).map((name) =>
+      isHeadless ? ignore(name) : make(isStated(name) ? rename(name) : name, name)
+    ),
+    ...beginnings.map(([from, to]) => make(`${to}{rest...}`, `${from}{rest...}`))
   ]
 }
+
+/** The head that is the embedding, under the names of memory. Encoders tie it and its bias whatever the config says. */
+const tied = (structure: ModelStructure, rename: (name: string) => string): ReadonlyArray<MappingRule> => [
+  ...structure.aliases.flatMap(({ name, of }) => [
+    make(rename(of), of, { stages: "ends" }),
+    alias(rename(name), rename(of))
+  ]),
+  ...(structure.family.name === "bert"
+    ? [
+        alias("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
+        alias("cls.predictions.decoder.bias", "cls.predictions.bias"),
+        alias("lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"),
+        alias("lm_head.decoder.bias", "lm_head.bias")
+      ]
+    : [])
+]
 
 export const transformers: Convention = {
   name: "transformers",
   reference: "transformers 5.18.0",
   placement: () => ({}),
   mapping: (structure, options) => {
-    const paths = pathsOf(structure, options)
+    const beginnings = beginningsOf(structure, options)
     const isHeadless = options.headless === true
+    const [[from, to] = ["", ""]] = beginnings
     return {
       rules: [
         ...unmade(structure),
-        ...(byType[structure.modelType]?.(paths) ?? []),
-        ...(isHeadless || paths.from !== paths.to ? [] : tiedHead(structure)),
+        ...(byType[structure.modelType]?.({ from, to }) ?? []),
+        ...(isHeadless ? [] : tied(structure, renamedBy(beginnings))),
         ignore("{owner...}.rotary_emb.inv_freq"),
-        ...others(structure, paths, isHeadless)
+        ...others(structure, beginnings, isHeadless)
       ],
       others: "keep"
     }
