@@ -292,7 +292,13 @@ describe("a session that an engine's fused tensors are updated by", () => {
       const [found] = yield* runCluster({ size: 1 }, () =>
         Effect.gen(function* () {
           const fused = yield* allocateAll(layouts.destination, 0)
-          const session = yield* makeRefitSession({ tensors: (yield* dictOf(layouts.destination, 0, fused)).tensors })
+          const { tensors } = yield* dictOf(layouts.destination, 0, fused)
+          const parts = new Map(
+            [...tensors].map(
+              ([name, live]) => [name, { dtype: "float32", shape: (live as Tensor).shape, live }] as const
+            )
+          )
+          const session = yield* makeRefitSession({ tensors: parts })
           yield* session.begin({ label: "1" })
           const source = yield* allocateAll(layouts.source, 0)
           for (const [name, tensor] of source) {
