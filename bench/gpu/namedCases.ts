@@ -111,6 +111,45 @@ const experts = (shrink: number): NamedModel => {
   )
 }
 
+/** 4 layers of 32 experts in stacks, input first, gate and up in turns: 6.4 GB that an engine wants the other way round. */
+const turned = (shrink: number): NamedModel => {
+  const [hidden, inner, vocabulary] = [2880, 2880, 4096].map((length) => Math.ceil(length / shrink / 8) * 8)
+  const layer = (at: number): Shapes =>
+    (
+      [
+        ["self_attn.q_proj.weight", [4096, hidden!]],
+        ["self_attn.k_proj.weight", [512, hidden!]],
+        ["self_attn.v_proj.weight", [512, hidden!]],
+        ["self_attn.o_proj.weight", [hidden!, 4096]],
+        ["self_attn.sinks", [64]],
+        ["input_layernorm.weight", [hidden!]],
+        ["post_attention_layernorm.weight", [hidden!]],
+        ["mlp.router.weight", [32, hidden!]],
+        ["mlp.experts.gate_up_proj", [32, hidden!, 2 * inner!]],
+        ["mlp.experts.down_proj", [32, inner!, hidden!]]
+      ] as const
+    ).map(([name, shape]) => [`model.layers.${at}.${name}`, shape])
+  return modelOf(
+    {
+      model_type: "gpt_oss",
+      hidden_size: hidden!,
+      num_attention_heads: 64,
+      num_key_value_heads: 8,
+      head_dim: 64,
+      num_hidden_layers: 4,
+      num_local_experts: 32,
+      intermediate_size: inner!,
+      vocab_size: vocabulary!
+    },
+    [
+      ["model.embed_tokens.weight", [vocabulary!, hidden!]],
+      ...Array.from({ length: 4 }, (_, at) => layer(at)).flat(),
+      ["model.norm.weight", [hidden!]],
+      ["lm_head.weight", [vocabulary!, hidden!]]
+    ]
+  )
+}
+
 /** What is moved from rank 0 to rank 1, and the limit in multiples of the first case of the same model. */
 export const namedCases = [
   { name: "llama-8b, the checkpoint's names on both sides", model: llama, from: "hf", to: "hf" },
@@ -120,7 +159,10 @@ export const namedCases = [
   { name: "experts, one by one on both sides", model: experts, from: "hf", to: "hf" },
   { name: "experts, stacked -> one by one", model: experts, from: "transformers", to: "hf" },
   { name: "experts, one by one -> stacked", model: experts, from: "hf", to: "transformers" },
-  { name: "experts, Megatron's -> vLLM's stacks", model: experts, from: "megatron", to: "vllm" }
+  { name: "experts, Megatron's -> vLLM's stacks", model: experts, from: "megatron", to: "vllm" },
+  { name: "stacked experts, input first on both sides", model: turned, from: "hf", to: "hf" },
+  { name: "stacked experts, input first -> vLLM's, output first", model: turned, from: "hf", to: "vllm" },
+  { name: "stacked experts, vLLM's, output first -> input first", model: turned, from: "vllm", to: "hf" }
 ] as const
 
 /** Both layouts of a case: rank 0 has the source, rank 1 the destination. */
