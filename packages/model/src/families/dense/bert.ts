@@ -1,7 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 /** BERT and RoBERTa encoders. */
 import type { Family } from "../../structure/Family.ts"
-import { column, embedding, first, headModule, last, norms, parameter, row, whole, wholeTensors } from "../parts.ts"
+import {
+  column,
+  embedding,
+  first,
+  headModule,
+  last,
+  layerNorms,
+  norms,
+  parameter,
+  row,
+  together,
+  whole,
+  wholeTensors
+} from "../parts.ts"
 
 export const bert: Family = {
   name: "bert",
@@ -12,13 +25,14 @@ export const bert: Family = {
       prefixes: ["bert.", "roberta.", ""],
       layers: "encoder.layer.{}.",
       modules: [
-        column("attention", "attention.self.query", "q"),
-        column("attention", "attention.self.key", "k"),
-        column("attention", "attention.self.value", "v"),
-        row("attention", "attention.output.dense", "o"),
-        column("mlp", "intermediate.dense", "up"),
-        row("mlp", "output.dense", "down"),
-        ...norms("attention.output.LayerNorm", "output.LayerNorm")
+        ...together("attention", [
+          column("attention", "attention.self.query", "q"),
+          column("attention", "attention.self.key", "k"),
+          column("attention", "attention.self.value", "v"),
+          row("attention", "attention.output.dense", "o")
+        ]),
+        ...together("mlp", [column("mlp", "intermediate.dense", "up"), row("mlp", "output.dense", "down")]),
+        ...layerNorms("attention.output.LayerNorm", "output.LayerNorm")
       ],
       ends: [
         embedding("embeddings.word_embeddings"),
@@ -26,7 +40,8 @@ export const bert: Family = {
         ...wholeTensors("embedding", "embeddings.position_ids").map(first),
         ...norms("embeddings.LayerNorm").map(first),
         ...whole("pooler", "pooler.dense").map(last)
-      ]
+      ],
+      needs: [["layer"], ["attention"], ["mlp"]]
     }
   ],
   ends: [

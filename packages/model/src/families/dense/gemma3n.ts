@@ -6,11 +6,13 @@ import {
   decoder,
   embedding,
   first,
+  freely,
   headNorms,
   last,
   mlp,
-  norms,
+  shaped,
   usualHeads,
+  usualNorms,
   whole,
   wholeTensors
 } from "../parts.ts"
@@ -21,10 +23,9 @@ export const gemma3n: Family = {
   stacks: [
     decoder(
       [
-        ...attention("self_attn"),
-        ...headNorms("self_attn"),
+        // Layers that share keys and values may do without their own.
+        ...freely([...attention("self_attn"), ...headNorms("self_attn")]),
         ...mlp("mlp"),
-        ...norms("pre_feedforward_layernorm", "post_feedforward_layernorm", "post_per_layer_input_norm"),
         ...whole(
           "altup",
           "altup.correction_coefs",
@@ -37,8 +38,11 @@ export const gemma3n: Family = {
         ...whole("per-layer input", "per_layer_input_gate", "per_layer_projection")
       ],
       {
+        norms: [...usualNorms, "pre_feedforward_layernorm", "post_feedforward_layernorm", "post_per_layer_input_norm"],
+        needs: [["layer"], ["mlp"]],
         ends: [
-          embedding("embed_tokens_per_layer"),
+          // A vocabulary of its own, and rows for all layers.
+          ...shaped([], freely([embedding("embed_tokens_per_layer")])).map(first),
           ...whole("per-layer input", "per_layer_model_projection", "per_layer_projection_norm").map(first),
           ...whole("altup", "altup_projections.{}").map(first),
           ...whole("altup", "altup_unembed_projections.{}").map(last)

@@ -14,5 +14,6 @@ export const mixtral: Family = {
       ...stackedExperts("mlp")
     ])
   ],
+  fields: { expertWidth: ["intermediate_size"] },
   ends: usualHeads
 }
