@@ -88,6 +88,12 @@ export const attention = (owner: string, output = "o_proj"): Specs => [
   ...wholeTensors("rotary", `${owner}.rotary_emb.inv_freq`)
 ]
 
+/** Attention of layers that may have keys and values of another layer. */
+export const attentionSharingKeys = (owner: string, more: Specs = []): Specs =>
+  [...attention(owner), ...more].flatMap((spec) =>
+    /\.[kv]_(proj|norm)$/.test(spec.path) ? together("keys and values", [spec]) : [spec]
+  )
+
 /** Query, key and value in one projection, in this order. */
 export const packedAttention = (owner: string): Specs =>
   together("attention", [

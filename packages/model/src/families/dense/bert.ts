@@ -2,6 +2,7 @@
 /** BERT and RoBERTa encoders. */
 import type { Family } from "../../structure/Family.ts"
 import {
+  biased,
   column,
   embedding,
   first,
@@ -24,7 +25,7 @@ export const bert: Family = {
       kind: "encoder",
       prefixes: ["bert.", "roberta.", ""],
       layers: "encoder.layer.{}.",
-      modules: [
+      modules: biased("always", [
         ...together("attention", [
           column("attention", "attention.self.query", "q"),
           column("attention", "attention.self.key", "k"),
@@ -33,7 +34,7 @@ export const bert: Family = {
         ]),
         ...together("mlp", [column("mlp", "intermediate.dense", "up"), row("mlp", "output.dense", "down")]),
         ...layerNorms("attention.output.LayerNorm", "output.LayerNorm")
-      ],
+      ]),
       ends: [
         embedding("embeddings.word_embeddings"),
         ...whole("embedding", "embeddings.position_embeddings", "embeddings.token_type_embeddings").map(first),

@@ -2,7 +2,7 @@
 /** The language model of Gemma 3n: alternating updates, inputs per layer and low-rank residuals stay whole. */
 import type { Family } from "../../structure/Family.ts"
 import {
-  attention,
+  attentionSharingKeys,
   decoder,
   embedding,
   first,
@@ -11,6 +11,7 @@ import {
   last,
   mlp,
   shaped,
+  together,
   usualHeads,
   usualNorms,
   whole,
@@ -23,23 +24,24 @@ export const gemma3n: Family = {
   stacks: [
     decoder(
       [
-        // Layers that share keys and values may do without their own.
-        ...freely([...attention("self_attn"), ...headNorms("self_attn")]),
+        ...attentionSharingKeys("self_attn", headNorms("self_attn")),
         ...mlp("mlp"),
-        ...whole(
-          "altup",
-          "altup.correction_coefs",
-          "altup.modality_router",
-          "altup.prediction_coefs",
-          "altup.router_norm"
-        ),
-        ...wholeTensors("altup", "altup.correct_output_scale"),
-        ...whole("laurel", "laurel.linear_left", "laurel.linear_right", "laurel.post_laurel_norm"),
-        ...whole("per-layer input", "per_layer_input_gate", "per_layer_projection")
+        ...together("layer", [
+          ...whole(
+            "altup",
+            "altup.correction_coefs",
+            "altup.modality_router",
+            "altup.prediction_coefs",
+            "altup.router_norm"
+          ),
+          ...wholeTensors("altup", "altup.correct_output_scale"),
+          ...whole("laurel", "laurel.linear_left", "laurel.linear_right", "laurel.post_laurel_norm"),
+          ...whole("per-layer input", "per_layer_input_gate", "per_layer_projection")
+        ])
       ],
       {
         norms: [...usualNorms, "pre_feedforward_layernorm", "post_feedforward_layernorm", "post_per_layer_input_norm"],
-        needs: [["layer"], ["mlp"]],
+        needs: [["layer"], ["attention"], ["mlp"]],
         ends: [
           // A vocabulary of its own, and rows for all layers.
           ...shaped([], freely([embedding("embed_tokens_per_layer")])).map(first),

@@ -2,9 +2,8 @@
 /** Hunyuan: norms inside every head, dense or with experts and a shared MLP. */
 import type { Family } from "../../structure/Family.ts"
 import {
-  attention,
+  attentionSharingKeys,
   decoder,
-  freely,
   listedExperts,
   mlp,
   optionalHeadNorms,
@@ -13,14 +12,13 @@ import {
   usualHeads
 } from "../parts.ts"
 
-// Layers that share keys and values have none of their own.
 const attentionModules = [
-  ...freely(attention("self_attn")),
+  ...attentionSharingKeys("self_attn"),
   ...optionalHeadNorms("self_attn", "query_layernorm", "key_layernorm"),
   ...mlp("mlp")
 ]
 
-const needs = [["layer"], ["mlp", "experts"]]
+const needs = [["layer"], ["attention"], ["mlp", "experts"]]
 
 export const hunyuan: Family = {
   name: "hunyuan_v1_dense",
