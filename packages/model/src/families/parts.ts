@@ -58,7 +58,10 @@ type Specs = ReadonlyArray<ModuleSpec>
 
 /** Modules that a layer has all of, or none; each fills the slot that it is given, or one of its own. */
 export const together = (set: string, specs: Specs, slots: { readonly [path: string]: string } = {}): Specs =>
-  specs.map((spec) => ({ ...spec, member: { set, slots: (slots[spec.path] ?? spec.path).split(" ") } }))
+  specs.map((spec) =>
+    // Tables that follow from the config may be stored or not.
+    spec.structure === "rotary" ? spec : { ...spec, member: { set, slots: (slots[spec.path] ?? spec.path).split(" ") } }
+  )
 
 /** Modules that a layer may have one by one. */
 export const freely = (specs: Specs): Specs => specs.map(({ member: _, ...spec }) => spec)
@@ -105,7 +108,8 @@ const normsOfHeads = (owner: string, query: string, key: string): Specs =>
   shaped([of("headDim")], norms(`${owner}.${query}`, `${owner}.${key}`))
 
 /** Norms of queries and keys inside a head, which every attention of the family has. */
-export const headNorms = (owner: string): Specs => together("attention", normsOfHeads(owner, "q_norm", "k_norm"))
+export const headNorms = (owner: string, query = "q_norm", key = "k_norm"): Specs =>
+  together("attention", normsOfHeads(owner, query, key))
 
 /** Norms of queries and keys inside a head, where a model has them. */
 export const optionalHeadNorms = (owner: string, query = "q_norm", key = "k_norm"): Specs =>

@@ -252,7 +252,14 @@ export const layerSets = (structure: ModelStructure): LayerSets => {
       known.add(slot)
       if (slot === "head" && (isTied || prefix === "")) continue
       if (slot === "embedding" && isTied && ends.has("head")) continue
-      const owner = slot !== "head" ? prefix : prefix.startsWith("language_model.") ? "language_model." : ""
+      const isInside = spec.ends.includes(own)
+      const owner = isInside
+        ? prefix
+        : slot !== "head"
+          ? ""
+          : prefix.startsWith("language_model.")
+            ? "language_model."
+            : ""
       return {
         kind: "missing_source",
         tensor: `${owner}${own.path}.weight`,
