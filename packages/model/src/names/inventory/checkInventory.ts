@@ -110,10 +110,11 @@ const notUnderstood = (
   { unknown }: ModelStructure,
   tensors: ReadonlyArray<ModelTensor>
 ): ReadonlyArray<NotUnderstood> => {
-  if (unknown.length === 0) return []
+  const known = unknown.filter(({ site }) => site !== undefined)
+  if (known.length === 0) return []
   const byPath = new Map<string, NotUnderstood & { readonly tensors: Array<ModelTensor> }>()
-  const pathOf = new Map(unknown.map(({ tensor, site }) => [tensor, site!.path]))
-  for (const { site, why } of unknown) byPath.set(site!.path, { site: site!, why: why!, tensors: [] })
+  const pathOf = new Map(known.map(({ tensor, site }) => [tensor, site!.path]))
+  for (const { site, why } of known) byPath.set(site!.path, { site: site!, why: why!, tensors: [] })
   for (const tensor of tensors) byPath.get(pathOf.get(tensor.name) ?? "")?.tensors.push(tensor)
   return [...byPath.values()]
 }
@@ -151,7 +152,12 @@ const setFault = (sets: LayerSets): Checked | undefined => {
 const adapterPrefix = "base_model.model."
 
 /** Holds a checkpoint against its config. Fails with the first tensor that is missing, left over or of another shape. */
-export const checkInventory = (structure: ModelStructure, tensors: ReadonlyArray<ModelTensor>): Checked => {
+export const checkInventory = (
+  structure: ModelStructure,
+  tensors: ReadonlyArray<ModelTensor>,
+  /** Tensors that rules name, though the family does not have them. */
+  isNamed: (name: string) => boolean = () => false
+): Checked => {
   const { modules, unknown, config, quantization } = structure
   if (tensors[0]?.name.startsWith(adapterPrefix) === true) return Result.succeed(undefined)
   const names = new Set<string>()
@@ -159,7 +165,7 @@ export const checkInventory = (structure: ModelStructure, tensors: ReadonlyArray
     if (names.has(name)) return refuse("written_twice", name, "The checkpoint has two tensors of that name.")
     names.add(name)
   }
-  const stray = unknown.find(({ site }) => site === undefined)
+  const stray = unknown.find(({ site, tensor }) => site === undefined && !isNamed(tensor))
   if (stray !== undefined)
     return refuse("unexpected_source", stray.tensor, `The family ${structure.family.name} has no tensor of that name.`)
   const sets = layerSets(structure)
