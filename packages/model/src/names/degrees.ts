@@ -30,7 +30,11 @@ const misfits = (
     const cuts = moduleCuts(module.kind, shapes, isExpert(module) ? etp : config.tp, placement)
     if (Result.isFailure(cuts)) found.push([module, cuts.failure])
   }
-  return found.sort(([a], [b]) => (order[a.kind.spec.structure] ?? 2) - (order[b.kind.spec.structure] ?? 2))
+  // Then as the family lists them: what leads out of the hidden state before what leads back.
+  const specs = structure.family.stacks.flatMap(({ modules }) => modules)
+  const placeOf = ({ kind: { spec } }: Module): number =>
+    (order[spec.structure] ?? 2) * specs.length + specs.indexOf(spec)
+  return found.sort(([a], [b]) => placeOf(a) - placeOf(b))
 }
 
 /** What the other side makes of a tensor; its own name where nothing is made of it. */
