@@ -210,10 +210,10 @@ export const router = (...paths: ReadonlyArray<string>): Specs =>
   }))
 
 /** What a router adds to its scores to balance experts. */
-export const correctedRouter = (path: string, when?: readonly [field: string, value: string]): Specs =>
+export const correctedRouter = (path: string): Specs =>
   router(path).map((spec) => ({
     ...spec,
-    companions: [{ suffix: "e_score_correction_bias", shape: [of("experts")], ...(when === undefined ? {} : { when }) }]
+    companions: [{ suffix: "e_score_correction_bias", shape: [of("experts")] }]
   }))
 
 /** The gate of what all tokens share. */
@@ -363,6 +363,8 @@ export const layerNorms = (...paths: ReadonlyArray<string>): Specs => together("
 /** What a layer of a decoder has: norms, something that mixes positions, and something that does not. */
 export const usualNeeds = [["layer"], ["attention", "mixer"], ["mlp", "experts"]] as const
 
+const withBias = (rule: BiasRule | undefined, specs: Specs): Specs => (rule === undefined ? specs : biased(rule, specs))
+
 /** A decoder with the usual names around its layers. */
 export const decoder = (
   modules: Specs,
@@ -372,16 +374,17 @@ export const decoder = (
     readonly embedding?: string
     /** Norms that every layer has, where they are not the usual two. */
     readonly norms?: ReadonlyArray<string>
+    readonly normBias?: BiasRule
     readonly needs?: StackSpec["needs"]
   } = {}
 ): StackSpec => ({
   kind: "language",
   prefixes: usualPrefixes,
   layers: "layers.{}.",
-  modules: [...layerNorms(...(around.norms ?? usualNorms)), ...modules],
+  modules: [...withBias(around.normBias, layerNorms(...(around.norms ?? usualNorms))), ...modules],
   ends: [
     embedding(around.embedding ?? "embed_tokens"),
-    finalNorm(around.norm ?? "norm"),
+    ...withBias(around.normBias, [finalNorm(around.norm ?? "norm")]).map(last),
     ...wholeTensors("rotary", "rotary_emb.inv_freq").map(first),
     ...(around.ends ?? [])
   ],

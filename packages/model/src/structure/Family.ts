@@ -35,8 +35,8 @@ export type BiasRule = "always" | "never" | ReadonlyArray<string>
 export interface Companion {
   readonly suffix: string
   readonly shape: ReadonlyArray<Length>
-  /** The field of a config and the value with which there is one; or there need not be one. */
-  readonly when?: readonly [field: string, value: string] | "optional"
+  /** There need not be one. */
+  readonly isOptional?: true
 }
 
 /** A module, or a tensor that stands by itself. */
@@ -100,6 +100,6 @@ export interface Family {
   readonly defaults?: { readonly [field: string]: number }
   /** Whether the head is the embedding where the config says nothing. */
   readonly isTied?: true
-  /** Paths of modules that models of a type do without, where others of the family have them. */
+  /** Paths of modules and of companions that models of a type do without, where others of the family have them. */
   readonly lacks?: { readonly [modelType: string]: ReadonlyArray<string> }
 }

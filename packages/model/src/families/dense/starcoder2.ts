@@ -6,7 +6,9 @@ import { attention, decoder, gatelessMlp, usualHeads } from "../parts.ts"
 export const starcoder2: Family = {
   name: "starcoder2",
   modelTypes: ["starcoder2"],
-  stacks: [decoder([...attention("self_attn"), ...gatelessMlp("mlp", "mlp", "c_fc", "c_proj")])],
+  stacks: [
+    decoder([...attention("self_attn"), ...gatelessMlp("mlp", "mlp", "c_fc", "c_proj")], { normBias: "always" })
+  ],
   ends: usualHeads,
   isTied: true
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /** DeepSeek V2, V3 and V3.2 and what follows them: latent attention, shared experts, layers that predict further tokens. */
-import type { Family, ModuleSpec } from "../../structure/Family.ts"
+import type { Family } from "../../structure/Family.ts"
 import {
   biased,
   correctedRouter,
@@ -17,14 +17,13 @@ import {
   whole
 } from "../parts.ts"
 
-/** The layers of a model, by what is beside the router. */
-const layer = (routers: ReadonlyArray<ModuleSpec>) => [
+const layer = [
   ...latentAttention("self_attn"),
   ...mlp("mlp"),
   ...listedExperts("mlp"),
   ...stackedExperts("mlp"),
   ...mlp("mlp.shared_experts", "shared experts"),
-  ...routers,
+  ...correctedRouter("mlp.gate"),
   ...extraLayer
 ]
 
@@ -40,8 +39,9 @@ const indexer = (owner: string) =>
 export const deepseek: Family = {
   name: "deepseek_v3",
   modelTypes: ["deepseek_v3", "deepseek_v2", "kimi_k2"],
-  stacks: [decoder(layer(correctedRouter("mlp.gate", ["topk_method", "noaux_tc"])))],
+  stacks: [decoder(layer)],
   hasExtraLayers: true,
+  lacks: { deepseek_v2: ["mlp.gate.e_score_correction_bias"] },
   ends: usualHeads
 }
 
@@ -49,7 +49,7 @@ export const deepseek: Family = {
 export const deepseekSparse: Family = {
   name: "deepseek_v32",
   modelTypes: ["deepseek_v32", "glm_moe_dsa"],
-  stacks: [decoder([...layer(correctedRouter("mlp.gate")), ...indexer("self_attn.indexer")])],
+  stacks: [decoder([...layer, ...indexer("self_attn.indexer")])],
   hasExtraLayers: true,
   ends: usualHeads
 }

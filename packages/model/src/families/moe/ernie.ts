@@ -20,7 +20,7 @@ import {
 
 /** What balances experts stands beside the router or inside of it. */
 const balanced = (suffix: string, specs: ReadonlyArray<ModuleSpec>): ReadonlyArray<ModuleSpec> =>
-  specs.map((spec) => ({ ...spec, companions: [{ suffix, shape: [of(1), of("experts")], when: "optional" }] }))
+  specs.map((spec) => ({ ...spec, companions: [{ suffix, shape: [of(1), of("experts")], isOptional: true }] }))
 
 const layer = [
   ...attention("self_attn"),

@@ -56,14 +56,14 @@ export const biasTally = () => {
     return tally
   }
   return {
-    note: (stack: number, spec: ModuleSpec, bias: string | undefined, wanted: () => string): void => {
+    note: (stack: number, spec: ModuleSpec, hasBias: boolean, name: () => string): void => {
       const tally = tallyOf(stack, spec)
-      if (bias === undefined) {
-        tally.without++
-        tally.absent ??= wanted()
-      } else {
+      if (hasBias) {
         tally.withBias++
-        tally.present ??= bias
+        tally.present ??= name()
+      } else {
+        tally.without++
+        tally.absent ??= name()
       }
     },
     /** Writers of quantized weights leave biases of zeros: then only what is alike counts. */

@@ -10,7 +10,7 @@ import { formatShape } from "@tensorferry/core/base/Region"
 import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
 import * as Result from "effect/Result"
 import type { ModelStructure, Module, ModuleKind, ModuleSite, Unknown } from "../../describe/ModelStructure.ts"
-import type { ModuleSpec } from "../../structure/Family.ts"
+import type { Companion, ModuleSpec } from "../../structure/Family.ts"
 import { type MappingError, type MappingFault, mappingError } from "../MappingError.ts"
 import { biasTally } from "./biases.ts"
 import { type LayerSets, layerSets } from "./layerSets.ts"
@@ -99,6 +99,31 @@ const hasWeight = (spec: ModuleSpec, path: string, names: ReadonlyArray<string>)
     )
   })
 
+/** What all modules of a kind have: their tensors are called alike. */
+interface KindFacts {
+  readonly separator: string
+  readonly hasWeight: boolean
+  readonly hasBias: boolean
+  /** A companion that is missing. */
+  readonly lacks: string | undefined
+}
+
+const factsOf = (
+  { kind: { spec }, path, tensors }: Module,
+  { family: { lacks }, modelType }: ModelStructure
+): KindFacts => {
+  const names = tensors.map(({ name }) => name)
+  const suffixes = new Set(names.map((name) => suffixOf(path, name)))
+  const isWanted = ({ suffix, isOptional }: Companion): boolean =>
+    isOptional !== true && lacks?.[modelType]?.includes(`${spec.path}.${suffix}`) !== true
+  return {
+    separator: spec.as === "tensor" ? "_" : ".",
+    hasWeight: hasWeight(spec, path, names),
+    hasBias: suffixes.has("bias"),
+    lacks: spec.companions?.find((one) => isWanted(one) && !suffixes.has(one.suffix))?.suffix
+  }
+}
+
 interface NotUnderstood {
   readonly site: NonNullable<Unknown["site"]>
   readonly why: string
@@ -170,7 +195,7 @@ export const checkInventory = (
     return refuse("unexpected_source", stray.tensor, `The family ${structure.family.name} has no tensor of that name.`)
   const sets = layerSets(structure)
   const biases = biasTally()
-  const seen = new Set<ModuleKind>()
+  const known = new Map<ModuleKind, KindFacts>()
   let shape: Checked | undefined
   const strange = notUnderstood(structure, tensors)
   for (const { site, tensors: own } of strange) {
@@ -186,28 +211,17 @@ export const checkInventory = (
     const name = own[0]!.name
     const fault = numberFault(module, name, structure)
     if (fault !== undefined) return fault
-    if (!seen.has(kind)) {
-      seen.add(kind)
+    let facts = known.get(kind)
+    if (facts === undefined) {
+      facts = factsOf(module, structure)
+      known.set(kind, facts)
       shape ??= kindFault(module, structure)
     }
     if (kind.spec.structure === "tower") continue
-    const separator = kind.spec.as === "tensor" ? "_" : "."
-    const bias = `${path}${separator}bias`
-    const held = own.find((one) => one.name === bias)?.name
-    if (
-      hasWeight(
-        kind.spec,
-        path,
-        own.map((one) => one.name)
-      )
-    )
-      sets.note(module, kind.spec, name)
-    biases.note(stack ?? structure.stacks.length, kind.spec, held, () => bias)
-    for (const { suffix, when } of kind.spec.companions ?? []) {
-      if (when === "optional" || (when !== undefined && config?.[when[0]] !== when[1])) continue
-      const wanted = `${path}${separator}${suffix}`
-      if (!own.some((one) => one.name === wanted)) sets.lack(wanted)
-    }
+    if (facts.hasWeight) sets.note(module, kind.spec, name)
+    const { separator } = facts
+    biases.note(stack ?? structure.stacks.length, kind.spec, facts.hasBias, () => `${path}${separator}bias`)
+    if (facts.lacks !== undefined) sets.lack(`${path}${separator}${facts.lacks}`)
   }
   if (shape !== undefined) return shape
   const formless = strange.find(({ site, tensors: own }) =>
