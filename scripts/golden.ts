@@ -42,7 +42,7 @@ interface Verdict {
   readonly fault: string | undefined
 }
 
-/** Judges a file; the others of its folder are there too. */
+/** Judges a file; the others of its kind are there too, in its folder and in those whose names begin alike. */
 type Judge = (data: unknown, others: ReadonlyArray<unknown>) => Promise<ReadonlyArray<Verdict>>
 
 const casesBy =
@@ -53,11 +53,14 @@ const casesBy =
       fault: check(recorded)
     }))
 
+/** Adapters are recorded without families. */
+const hasFamilies = ({ families }: Partial<RecordedNames>): boolean => families !== undefined
+
 /** The element maps, every layout moved for real, and what is to be refused. */
 const namesAndTransfers: Judge = async (data, others) => [
   ...checkNames(data as RecordedNames),
   ...(await Effect.runPromise(checkTransfers(data as RecordedNames))),
-  ...checkRefusals(data as RecordedRefusals, others as ReadonlyArray<RecordedNames>)
+  ...checkRefusals(data as RecordedRefusals, (others as ReadonlyArray<RecordedNames>).filter(hasFamilies))
 ]
 
 const byTitle = ({ id, title }: { readonly id: string; readonly title: string }) => `${id} ${title}`
@@ -135,6 +138,14 @@ const entriesOf = (folder: string) => {
 }
 
 const folder = process.argv[2] ?? refuse("usage: pnpm golden DIR")
+/** Files of all sets of names: models of one are models of the others. */
+const nameFiles = entriesOf(folder)
+  .filter((entry) => entry.isDirectory() && entry.name.startsWith("names_"))
+  .flatMap(({ name }) =>
+    readdirSync(path.join(folder, name))
+      .filter((file) => /\.json(\.gz)?$/.test(file))
+      .map((file) => path.join(folder, name, file))
+  )
 let passed = 0
 let failed = 0
 const shownFaults = 5
@@ -148,11 +159,11 @@ for (const entry of entriesOf(folder)) {
     continue
   }
   const verdicts: Array<Verdict> = []
-  const readFile = (file: string): unknown => read(path.join(folder, entry.name, file))
+  const siblings = entry.name.startsWith("names_") ? nameFiles : []
   for (const file of files) {
     try {
-      const others = files.flatMap((other) => (other === file ? [] : [readFile(other)]))
-      verdicts.push(...(await check(readFile(file), others)))
+      const others = siblings.flatMap((other) => (other === path.join(folder, entry.name, file) ? [] : [read(other)]))
+      verdicts.push(...(await check(read(path.join(folder, entry.name, file)), others)))
     } catch (cause) {
       verdicts.push({ name: file, fault: cause instanceof Error ? cause.message : String(cause) })
     }

@@ -218,12 +218,19 @@ const refusalOf = (engine: string, negative: RankedNegative, family: RecordedFam
   return judgeNegative(negative, checkpoint, mapped)
 }
 
+/** Models of any recording; where every case has a checkpoint of its own, that of the first load is the model's. */
+const modelsOf = ({ families }: Pick<RecordedNames, "families">): ReadonlyArray<RecordedFamily> =>
+  families.flatMap((family) => {
+    const sources = family.sources ?? family.cases.find(({ id }) => id.endsWith("/load"))?.sources
+    return sources === undefined ? [] : [{ ...family, sources }]
+  })
+
 /** All refusals of a recorded system. Checkpoints of families that it has no good case of are in `others`. */
 export const checkRefusals = (
   { engine, families, to_hf: back = [], negative, plan_negative: plans }: RecordedRefusals,
-  others: ReadonlyArray<RecordedNames> = []
+  others: ReadonlyArray<Pick<RecordedNames, "families">> = []
 ): ReadonlyArray<NameVerdict> => {
-  const known = [...families, ...others.flatMap((other) => other.families)]
+  const known = [...families, ...others.flatMap(modelsOf)]
   const refusals = negative.map((one) => {
     const family = known.find((own) => own.family === one.family && own.variant === undefined)
     const fault = family === undefined ? `there is no checkpoint of ${one.family}` : refusalOf(engine, one, family)

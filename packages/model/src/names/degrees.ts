@@ -70,6 +70,9 @@ export const degreeError = (
   })
 }
 
+const remedyOf = (by: string, unless: keyof Placement | undefined): string =>
+  unless === undefined ? `Choose another ${by}.` : `Choose another ${by}, or state ${unless} in the placement.`
+
 /** Limits of the other side that no cut of a tensor says. */
 export const checkLimits = (
   { limits = [] }: Mapping,
@@ -88,7 +91,7 @@ export const checkLimits = (
       rule === "at most"
         ? `${by}=${degree} is more than ${count}, its number of ${what}.`
         : `${count} ${what} do not divide by ${by}=${degree}.`
-    return mappingError(kind, subject, undefined, detail, `Choose another ${by}.`)
+    return mappingError(kind, subject, undefined, detail, remedyOf(by, unless))
   }
   return Result.succeed(undefined)
 }
