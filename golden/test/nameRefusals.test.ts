@@ -5,7 +5,7 @@ import { gunzipSync } from "node:zlib"
 import { assert, describe, it } from "@effect/vitest"
 import { proveMapped } from "@tensorferry/model/names/proveMoves"
 import * as Result from "effect/Result"
-import { mapRecorded } from "../src/nameMappings.ts"
+import { compareRank, mapRecorded } from "../src/nameMappings.ts"
 import { checkRefusals, faultyCheckpoint, judgeNegative, type RecordedRefusals } from "../src/nameRefusals.ts"
 
 const read = (file: string): RecordedRefusals =>
@@ -43,6 +43,32 @@ describe.each(Object.entries(all))("%s", (_, recorded) => {
         const rank = Result.getOrThrow(mapRecorded(recorded.engine, family, one, sources))
         assert.deepStrictEqual(proveMapped(rank.tensors, new Map(sources)), [], one.id)
       }
+    }
+  })
+})
+
+/** Models whose head is the embedding, under the embedding's name; and the same with the head's. */
+const tiedModels = Object.entries(all).flatMap(([file, { engine, families }]) =>
+  families.flatMap((family) => {
+    const { sources, hf_config: config } = family
+    const at = sources.findIndex(([name]) => name.endsWith("embed_tokens.weight"))
+    if (config.tie_word_embeddings !== true || at < 0) return []
+    return [
+      {
+        engine,
+        family,
+        label: `${file} ${family.family}`,
+        stored: sources.with(at, ["lm_head.weight", sources[at]![1]])
+      }
+    ]
+  })
+)
+
+describe("a head that is tied to the embedding and stored in its place", () => {
+  it.each(tiedModels)("$label: fills the embedding of every rank, element by element", ({ engine, family, stored }) => {
+    for (const one of family.cases) {
+      const rank = Result.getOrThrow(mapRecorded(engine, family, one, stored))
+      assert.isUndefined(compareRank(rank, one, stored), one.id)
     }
   })
 })

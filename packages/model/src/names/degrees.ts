@@ -60,7 +60,8 @@ export const degreeError = (
   const [misfit] = misfits(structure, config, placement)
   if (misfit === undefined) return error
   const [module, detail] = misfit
-  const [subject, rule] = madeName(module.tensors[0]!.name, matched)
+  const weight = module.tensors.find(({ name }) => !/[._]bias$/.test(name)) ?? module.tensors[0]!
+  const [subject, rule] = madeName(weight.name, matched)
   return new MappingError({
     kind: "not_divisible",
     subject,
@@ -90,7 +91,7 @@ export const checkLimits = (
     const detail =
       rule === "at most"
         ? `${by}=${degree} is more than ${count}, its number of ${what}.`
-        : `${count} ${what} do not divide by ${by}=${degree}.`
+        : `${by}=${degree} does not divide ${count}, its number of ${what}.`
     return mappingError(kind, subject, undefined, detail, remedyOf(by, unless))
   }
   return Result.succeed(undefined)

@@ -4,6 +4,7 @@
  * experts one by one, norms inside of the projections that follow them. Layers and experts are counted within the rank.
  */
 import type { ModelStructure, Module } from "../../describe/ModelStructure.ts"
+import { embeddingOfHead } from "../equalTensors.ts"
 import {
   concat,
   interleave,
@@ -316,22 +317,20 @@ const unplacedBiases = ({ family, stacks }: ModelStructure): ReadonlyArray<Mappi
         })
       )
 
-const endRules = (
-  { aliases, family, stacks }: ModelStructure,
-  { stages }: ConventionOptions
-): ReadonlyArray<MappingRule> => {
+const endRules = (structure: ModelStructure, { stages }: ConventionOptions): ReadonlyArray<MappingRule> => {
+  const { aliases, family, stacks } = structure
   const prefix = stacks[0]?.prefix ?? "model."
   const names =
     family.name === "nemotron_h"
       ? { embedding: "embeddings", norm: "norm_f", final: "decoder.final_norm" }
       : { embedding: "embed_tokens", norm: "norm", final: "decoder.final_layernorm" }
-  const embedding = `${prefix}${names.embedding}.weight`
+  const [stored] = embeddingOfHead(structure)
+  const embedding = stored?.of ?? `${prefix}${names.embedding}.weight`
+  const isTied = aliases.length > 0 || stored !== undefined
   return [
     // With one stage the head is the embedding itself; with more the last one has a copy.
-    ...(aliases.length > 0 && stages > 1
-      ? [make("output_layer.weight", embedding, { stages: "last", also: true })]
-      : []),
-    make("embedding.word_embeddings.weight", embedding),
+    ...(isTied && stages > 1 ? [make("output_layer.weight", embedding, { stages: "last", also: true })] : []),
+    make("embedding.word_embeddings.weight", embedding, stored === undefined ? {} : { stages: "first" }),
     make(`${names.final}.weight`, `${prefix}${names.norm}.weight`),
     ...["lm_head.weight", "language_model.lm_head.weight"].map((head) => make("output_layer.weight", head))
   ]

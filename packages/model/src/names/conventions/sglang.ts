@@ -23,8 +23,6 @@ const byFamily: { readonly [family: string]: ReadonlyArray<MappingRule> } = {
   glm4_moe: stackedExperts(""),
   deepseek_v3: deepseek,
   deepseek_v32: deepseek,
-  // Its class keeps the embedding whole.
-  gemma3: [make("{model...}.embed_tokens.weight", { whole: "{model...}.embed_tokens.weight" })],
   llama4: [
     refuseTensors("{owner...}.feed_forward.experts.{kind*}", {
       kind: "unmapped_source",
@@ -39,6 +37,12 @@ const byFamily: { readonly [family: string]: ReadonlyArray<MappingRule> } = {
     make("{owner...}.self_attn.sinks", "{owner...}.self_attn.sinks", { dtype: "bfloat16" })
   ]
 }
+
+/** A class that keeps the embedding whole on every rank. */
+const wholeEmbedding = (structure: ModelStructure): ReadonlyArray<MappingRule> => [
+  ...tiedHead(structure, (name) => ({ whole: name })),
+  make("{model...}.embed_tokens.weight", { whole: "{model...}.embed_tokens.weight" })
+]
 
 /** Their classes want an expert for every rank. */
 const fewRankFamilies = ["qwen2_moe", "qwen3_moe", "deepseek_v3", "glm4_moe"]
@@ -67,7 +71,7 @@ export const sglang: Convention = {
       ...(byFamily[structure.family.name] ?? []),
       ...joinedAttention,
       ...joinedMlp,
-      ...tiedHead(structure),
+      ...(structure.family.name === "gemma3" ? wholeEmbedding(structure) : tiedHead(structure)),
       ignore("{owner...}.rotary_emb.inv_freq")
     ],
     others: "keep",
