@@ -74,7 +74,8 @@ export const biased = (bias: BiasRule, specs: Specs, ...ends: ReadonlyArray<stri
 export const shaped = (shape: ReadonlyArray<Length | undefined>, specs: Specs, ...ends: ReadonlyArray<string>): Specs =>
   specs.map((spec) => (ends.length === 0 || ends.some((end) => spec.path.endsWith(end)) ? { ...spec, shape } : spec))
 
-export const norms = (...paths: ReadonlyArray<string>): Specs => shaped([of("hidden")], whole("norm", ...paths))
+export const norms = (...paths: ReadonlyArray<string>): Specs =>
+  biased("never", shaped([of("hidden")], whole("norm", ...paths)))
 
 const attentionBias: BiasRule = ["attention_bias", "use_bias"]
 
@@ -338,7 +339,11 @@ const vocabulary = (structure: string, path: string): ModuleSpec =>
   module(path, structure, [out("vocabulary"), hiddenIn])
 
 /** What stands once around the layers: a model has one for each slot. */
-const end = (slot: string, spec: ModuleSpec): ModuleSpec => ({ ...spec, member: { set: "ends", slots: [slot] } })
+const end = (slot: string, spec: ModuleSpec): ModuleSpec => ({
+  bias: "never",
+  ...spec,
+  member: { set: "ends", slots: [slot] }
+})
 
 export const embedding = (path: string): EndSpec => first(end("embedding", vocabulary("embedding", path)))
 export const head = (path: string): EndSpec => last(end("head", vocabulary("head", path)))

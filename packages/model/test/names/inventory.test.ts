@@ -108,6 +108,8 @@ describe("checkInventory", () => {
     assert.strictEqual(more(experts, expert, shape), `unexpected_source ${expert}`)
     const stray = "model.layers.0.self_attn.extra.weight"
     assert.strictEqual(more(llama, stray, [4]), `unexpected_source ${stray}`)
+    for (const name of ["model.norm.extra", "model.layers.0.mlp.up_proj.weight.extra", "lm_head.bias"])
+      assert.strictEqual(more(llama, name, [4]), `unexpected_source ${name}`)
     const again = llama.shapes[0]!
     assert.strictEqual(more(llama, ...again), `written_twice ${again[0]}`)
   })

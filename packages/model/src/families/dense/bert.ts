@@ -39,7 +39,7 @@ export const bert: Family = {
         embedding("embeddings.word_embeddings"),
         ...whole("embedding", "embeddings.position_embeddings", "embeddings.token_type_embeddings").map(first),
         ...wholeTensors("embedding", "embeddings.position_ids").map(first),
-        ...norms("embeddings.LayerNorm").map(first),
+        ...biased("always", norms("embeddings.LayerNorm")).map(first),
         ...whole("pooler", "pooler.dense").map(last)
       ],
       needs: [["layer"], ["attention"], ["mlp"]]

@@ -29,7 +29,7 @@ const groupOf = ({ dims, path, structure }: ModuleSpec): string => {
 }
 
 /** Whether modules have a bias; undefined where neither the family nor the config says it. */
-const isStated = (rule: BiasRule | undefined, config: ConfigObject | undefined): boolean | undefined => {
+export const statedBias = (rule: BiasRule | undefined, config: ConfigObject | undefined): boolean | undefined => {
   if (rule === undefined || typeof rule === "string") return rule === undefined ? undefined : rule === "always"
   for (const field of rule) if (typeof config?.[field] === "boolean") return config[field] as boolean
   return undefined
@@ -69,7 +69,7 @@ export const biasTally = () => {
     /** Writers of quantized weights leave biases of zeros: then only what is alike counts. */
     faultOf: (config: ConfigObject | undefined, isQuantized: boolean): BiasFault | undefined => {
       for (const { rule, withBias, without, present, absent } of tallies.values()) {
-        const stated = isQuantized ? undefined : isStated(rule, config)
+        const stated = isQuantized ? undefined : statedBias(rule, config)
         const isWanted = stated ?? withBias > without
         const why =
           stated === undefined

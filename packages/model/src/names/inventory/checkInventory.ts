@@ -12,7 +12,7 @@ import * as Result from "effect/Result"
 import type { ModelStructure, Module, ModuleKind, ModuleSite, Unknown } from "../../describe/ModelStructure.ts"
 import type { Companion, ModuleSpec } from "../../structure/Family.ts"
 import { type MappingError, type MappingFault, mappingError } from "../MappingError.ts"
-import { biasTally } from "./biases.ts"
+import { biasTally, statedBias } from "./biases.ts"
 import { type LayerSets, layerSets } from "./layerSets.ts"
 import { biasShape, fitsPromise, formatPromise, lengthOf, promisedShape } from "./promisedShape.ts"
 
@@ -124,6 +124,28 @@ const factsOf = (
   }
 }
 
+/** What tensors of modules are called, whatever their form. */
+const usualSuffix =
+  /^(weight|bias|qweight|qzeros|g_idx|blocks|SCB|weight_(packed|shape|format)|base_layer\..*|lora_.*|.*(scale|zero_point|absmax|quant_|bitsandbytes).*)?$/
+
+/** A tensor of a module that no module has. */
+const strayOf = (
+  spec: ModuleSpec,
+  path: string,
+  tensors: ReadonlyArray<ModelTensor>,
+  { config, quantization }: ModelStructure
+): string | undefined =>
+  spec.structure === "tower"
+    ? undefined
+    : tensors.find(({ name }) => {
+        const suffix = suffixOf(path, name)
+        if (suffix === "bias") return quantization === undefined && statedBias(spec.bias, config) === false
+        return !usualSuffix.test(suffix) && spec.companions?.some((one) => one.suffix === suffix) !== true
+      })?.name
+
+const strayFault = (tensor: string, { family }: ModelStructure): Checked =>
+  refuse("unexpected_source", tensor, `Models of ${family.name} with this config have none.`)
+
 interface NotUnderstood {
   readonly site: NonNullable<Unknown["site"]>
   readonly why: string
@@ -191,8 +213,7 @@ export const checkInventory = (
     names.add(name)
   }
   const stray = unknown.find(({ site, tensor }) => site === undefined && !isNamed(tensor))
-  if (stray !== undefined)
-    return refuse("unexpected_source", stray.tensor, `The family ${structure.family.name} has no tensor of that name.`)
+  if (stray !== undefined) return strayFault(stray.tensor, structure)
   const sets = layerSets(structure)
   const biases = biasTally()
   const known = new Map<ModuleKind, KindFacts>()
@@ -201,6 +222,8 @@ export const checkInventory = (
   for (const { site, tensors: own } of strange) {
     const fault = numberFault(site, own[0]!.name, structure)
     if (fault !== undefined) return fault
+    const strayed = strayOf(site.spec, site.path, own, structure)
+    if (strayed !== undefined && !isNamed(strayed)) return strayFault(strayed, structure)
     const isPlain = own.every(({ dtype }) => !codes.has(dtype))
     if (isPlain) shape ??= shapeFault(site.spec, site.path, own, undefined, structure)
     const names = own.map(({ name }) => name)
@@ -215,6 +238,8 @@ export const checkInventory = (
     if (facts === undefined) {
       facts = factsOf(module, structure)
       known.set(kind, facts)
+      const strayed = strayOf(kind.spec, path, own, structure)
+      if (strayed !== undefined && !isNamed(strayed)) return strayFault(strayed, structure)
       shape ??= kindFault(module, structure)
     }
     if (kind.spec.structure === "tower") continue
