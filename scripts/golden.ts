@@ -27,6 +27,7 @@ import {
 } from "@tensorferry/golden/meshTransfers"
 import { checkMxfp8, RecordedMxfp8 } from "@tensorferry/golden/mxfp8"
 import { checkNames, type RecordedNames } from "@tensorferry/golden/nameMappings"
+import { checkRefusals, type RecordedRefusals } from "@tensorferry/golden/nameRefusals"
 import { checkTransfers } from "@tensorferry/golden/nameTransfers"
 import { checkScheduleCase, type ScheduleCase } from "@tensorferry/golden/nvshmemSchedules"
 import { checkFp8Block, checkMxfp4, checkNvfp4, checkRecasts } from "@tensorferry/golden/quantizedValues"
@@ -41,7 +42,8 @@ interface Verdict {
   readonly fault: string | undefined
 }
 
-type Judge = (data: unknown) => Promise<ReadonlyArray<Verdict>>
+/** Judges a file; the others of its kind are there too, in its folder and in those whose names begin alike. */
+type Judge = (data: unknown, others: ReadonlyArray<unknown>) => Promise<ReadonlyArray<Verdict>>
 
 const casesBy =
   <Case>(check: (recorded: Case) => string | undefined, nameOf: (recorded: Case) => string): Judge =>
@@ -51,10 +53,14 @@ const casesBy =
       fault: check(recorded)
     }))
 
-/** The element maps, then every layout moved for real. */
-const namesAndTransfers: Judge = async (data) => [
+/** Adapters are recorded without families. */
+const hasFamilies = ({ families }: Partial<RecordedNames>): boolean => families !== undefined
+
+/** The element maps, every layout moved for real, and what is to be refused. */
+const namesAndTransfers: Judge = async (data, others) => [
   ...checkNames(data as RecordedNames),
-  ...(await Effect.runPromise(checkTransfers(data as RecordedNames)))
+  ...(await Effect.runPromise(checkTransfers(data as RecordedNames))),
+  ...checkRefusals(data as RecordedRefusals, (others as ReadonlyArray<RecordedNames>).filter(hasFamilies))
 ]
 
 const byTitle = ({ id, title }: { readonly id: string; readonly title: string }) => `${id} ${title}`
@@ -85,7 +91,7 @@ const onEngines =
 
 const both =
   (one: Judge, two: Judge): Judge =>
-  async (data) => [...(await one(data)), ...(await two(data))]
+  async (data, others) => [...(await one(data, others)), ...(await two(data, others))]
 
 const sets: Readonly<Record<string, Judge>> = {
   megatron_plans: casesBy<MegatronCase>(checkMegatronCase, byTitle),
@@ -132,6 +138,14 @@ const entriesOf = (folder: string) => {
 }
 
 const folder = process.argv[2] ?? refuse("usage: pnpm golden DIR")
+/** Files of all sets of names: models of one are models of the others. */
+const nameFiles = entriesOf(folder)
+  .filter((entry) => entry.isDirectory() && entry.name.startsWith("names_"))
+  .flatMap(({ name }) =>
+    readdirSync(path.join(folder, name))
+      .filter((file) => /\.json(\.gz)?$/.test(file))
+      .map((file) => path.join(folder, name, file))
+  )
 let passed = 0
 let failed = 0
 const shownFaults = 5
@@ -145,9 +159,11 @@ for (const entry of entriesOf(folder)) {
     continue
   }
   const verdicts: Array<Verdict> = []
+  const siblings = entry.name.startsWith("names_") ? nameFiles : []
   for (const file of files) {
     try {
-      verdicts.push(...(await check(read(path.join(folder, entry.name, file)))))
+      const others = siblings.flatMap((other) => (other === path.join(folder, entry.name, file) ? [] : [read(other)]))
+      verdicts.push(...(await check(read(path.join(folder, entry.name, file)), others)))
     } catch (cause) {
       verdicts.push({ name: file, fault: cause instanceof Error ? cause.message : String(cause) })
     }

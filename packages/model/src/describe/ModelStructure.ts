@@ -7,6 +7,7 @@ import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
 import type { Form } from "../forms/Form.ts"
 import type { QuantizationConfig } from "../forms/QuantizationConfig.ts"
 import type { Family, ModuleSpec } from "../structure/Family.ts"
+import type { ConfigObject } from "../structure/ModelConfig.ts"
 import type { ModelNumbers } from "../structure/ModelNumbers.ts"
 import type { Run } from "./DimLayout.ts"
 
@@ -32,10 +33,9 @@ export interface ModuleKind {
   readonly expertDim: number | undefined
 }
 
-/** A module of the model and its tensors. */
-export interface Module {
+/** Where in a model a module is. */
+export interface ModuleSite {
   readonly path: string
-  readonly kind: ModuleKind
   /** Position among the structure's stacks; undefined for what stands outside of them. */
   readonly stack: number | undefined
   readonly layer: number | undefined
@@ -43,6 +43,11 @@ export interface Module {
   /** Number of the expert where the name holds it, and the path of all of them. */
   readonly expert: number | undefined
   readonly expertsOf: string | undefined
+}
+
+/** A module of the model and its tensors. */
+export interface Module extends ModuleSite {
+  readonly kind: ModuleKind
   /** In the order of the form's parts. */
   readonly tensors: ReadonlyArray<ModelTensor>
 }
@@ -52,6 +57,8 @@ export interface Unknown {
   readonly tensor: string
   /** Undefined where the family has no such name. */
   readonly why: string | undefined
+  /** The module that its name says, where the family has it. */
+  readonly site?: ModuleSite & { readonly spec: ModuleSpec }
 }
 
 /** A whole model. */
@@ -59,11 +66,15 @@ export interface ModelStructure {
   readonly family: Family
   /** As the config or the user names it. */
   readonly modelType: string
+  /** What the config says of the language model. */
+  readonly config: ConfigObject | undefined
   readonly quantization: QuantizationConfig | undefined
   readonly numbers: ModelNumbers
   readonly stacks: ReadonlyArray<Stack>
   readonly modules: ReadonlyArray<Module>
   readonly unknown: ReadonlyArray<Unknown>
   /** Names that the model does not store, and the tensor that each of them is. */
+  /** Whether the head is the embedding, stored or not. */
+  readonly isTied: boolean
   readonly aliases: ReadonlyArray<{ readonly name: string; readonly of: string }>
 }

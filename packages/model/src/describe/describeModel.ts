@@ -120,11 +120,14 @@ const hiddenOf = (found: Iterable<Found>, numbers: ModelNumbers): number | undef
   return numbers.hidden
 }
 
+/** Whether the head is the embedding. */
+const isTiedHead = ({ config, family }: DescribeInput): boolean => {
+  const stated = config?.tie_word_embeddings ?? (config === undefined ? undefined : textOf(config).tie_word_embeddings)
+  return typeof stated === "boolean" ? stated : config === undefined || family.isTied === true
+}
+
 /** The head, where the model stores none of its own and it is the embedding. */
-const aliasesOf = ({ config, family }: DescribeInput, modules: ReadonlyArray<Module>): ModelStructure["aliases"] => {
-  const text = config === undefined ? {} : textOf(config)
-  const stated = config?.tie_word_embeddings ?? text.tie_word_embeddings
-  const isTied = typeof stated === "boolean" ? stated : config === undefined || family.isTied === true
+const aliasesOf = (isTied: boolean, family: Family, modules: ReadonlyArray<Module>): ModelStructure["aliases"] => {
   const isHead = ({ kind, layer }: Module): boolean => kind.spec.structure === "head" && layer === undefined
   const owner = modules.find(({ kind, layer }) => {
     const { structure, dims, path } = kind.spec
@@ -197,22 +200,26 @@ export const describeModel = (input: DescribeInput): ModelStructure => {
     const dims = isSwapped && spec.dims !== undefined ? swapped(spec.dims) : spec.dims
     const kind = ofSpec.get(key) ?? kindOf(spec, dims, stored, quantization, numbers, hidden)
     ofSpec.set(key, kind)
+    const expertsOf = place.expert === undefined ? undefined : expertsPath(path)
+    const site = { path, stage: named.stage, expertsOf, ...place }
     if (Result.isFailure(kind)) {
-      for (const { name } of own) unknown.push({ tensor: name, why: kind.failure })
+      for (const { name } of own) unknown.push({ tensor: name, why: kind.failure, site: { ...site, spec } })
       continue
     }
-    const expertsOf = place.expert === undefined ? undefined : expertsPath(path)
-    modules.push({ path, kind: kind.success, stage: named.stage, expertsOf, tensors: own, ...place })
+    modules.push({ ...site, kind: kind.success, tensors: own })
   }
+  const isTied = isTiedHead(input)
   return {
     family,
     modelType,
+    config: config === undefined ? undefined : textOf(config),
     quantization,
     numbers,
     stacks: stacks.map((stack): Stack => ({ ...stack, layers: [...stack.layers].sort((a, b) => a - b) })),
     modules,
     unknown,
-    aliases: aliasesOf(input, modules)
+    isTied,
+    aliases: aliasesOf(isTied, family, modules)
   }
 }
 

@@ -12,6 +12,7 @@
 import { DType } from "@tensorferry/core/base/DType"
 import { Natural, Positive } from "@tensorferry/core/base/Numbers"
 import * as Schema from "effect/Schema"
+import { MappingFault } from "./MappingError.ts"
 
 /** A length: a number, or what the model's config calls so. */
 export const Count = Schema.Union([
@@ -113,6 +114,8 @@ export const MakeRule = Schema.Struct({
   only: Schema.optionalKey(Schema.Record(Schema.String, Schema.Array(Natural).check(Schema.isMaxLength(65_536)))),
   /** Its sources are still there for later rules. */
   also: Schema.optionalKey(Schema.Literal(true)),
+  /** The other side has it for all numbers of `only`: a checkpoint with none of its sources is not enough. */
+  needed: Schema.optionalKey(Schema.Literal(true)),
   /** Pipeline stages that hold it, where these are not those of its sources. */
   stages: Schema.optionalKey(Schema.Literals(["first", "last", "ends", "all"]))
 })
@@ -126,9 +129,35 @@ export type AliasRule = typeof AliasRule.Type
 export const IgnoreRule = Schema.Struct({ ignore: Schema.String })
 export type IgnoreRule = typeof IgnoreRule.Type
 
+/** Tensors of the checkpoint that the other side cannot have, and what it lacks for them. */
+export const RefuseRule = Schema.Struct({
+  refuse: Schema.String,
+  kind: MappingFault,
+  /** What is named: the tensor itself where it is left out. */
+  as: Schema.optionalKey(Schema.String),
+  why: Schema.String
+})
+export type RefuseRule = typeof RefuseRule.Type
+
 /** What a mapping says of one kind of tensor. */
-export const MappingRule = Schema.Union([MakeRule, AliasRule, IgnoreRule])
+export const MappingRule = Schema.Union([MakeRule, AliasRule, IgnoreRule, RefuseRule])
 export type MappingRule = typeof MappingRule.Type
+
+/**
+ * A count that a degree has to fit, beyond what cuts of the tensors ask for. `divides`: the degree divides the count.
+ * `divides or one`: or the count is one, which all ranks have. `at most`: the degree is no larger.
+ */
+export const Limit = Schema.Struct({
+  subject: Schema.String,
+  what: Schema.String,
+  count: Positive,
+  by: Schema.Literals(["tp", "pp", "ep", "etp"]),
+  rule: Schema.Literals(["divides", "divides or one", "at most"]),
+  /** What is not held to it where a placement states this. */
+  unless: Schema.optionalKey(Schema.Literals(["vocabulary", "stages", "experts"])),
+  kind: Schema.optionalKey(MappingFault)
+})
+export type Limit = typeof Limit.Type
 
 /** A mapping. A tensor that a rule takes is not there for later ones. */
 export const Mapping = Schema.Struct({
@@ -136,7 +165,8 @@ export const Mapping = Schema.Struct({
   /** What becomes of tensors that no rule takes: they keep their names, or the mapping is refused. */
   others: Schema.Literals(["keep", "refuse"]),
   /** Every rank of a stage has tensors whole until a rule cuts them; else they are cut as the model's structure says. */
-  held: Schema.optionalKey(Schema.Literal("whole"))
+  held: Schema.optionalKey(Schema.Literal("whole")),
+  limits: Schema.optionalKey(Schema.Array(Limit).check(Schema.isMaxLength(1024)))
 })
 export type Mapping = typeof Mapping.Type
 
@@ -156,5 +186,7 @@ export const interleave = (groups: Count, ...parts: ReadonlyArray<Recipe>): Reci
 export const transpose = (from: Recipe, ...axes: ReadonlyArray<number>): Recipe => ({ transpose: from, axes })
 /** A rule that leaves tensors out. */
 export const ignore = (name: string): IgnoreRule => ({ ignore: name })
+/** A rule for what the other side cannot have. */
+export const refuseTensors = (refuse: string, more: Omit<RefuseRule, "refuse">): RefuseRule => ({ refuse, ...more })
 /** A rule that names a storage twice. */
 export const alias = (name: string, of: string): AliasRule => ({ alias: name, of })

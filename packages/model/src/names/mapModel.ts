@@ -13,9 +13,11 @@ import type { ModelStructure } from "../describe/ModelStructure.ts"
 import type { Placement } from "../placement/Placement.ts"
 import { placeStructure } from "../placement/placeStructure.ts"
 import { type AssemblySite, assemble, heldExperts, holdsTensor } from "./assemble.ts"
+import { checkLimits, degreeError } from "./degrees.ts"
+import { checkInventory } from "./inventory/checkInventory.ts"
 import type { Mapping } from "./Mapping.ts"
 import { type MappingError, mappingError } from "./MappingError.ts"
-import { type MadeTensor, type MatchedMapping, matchRules } from "./matchRules.ts"
+import { type MadeTensor, type MatchedMapping, matchRules, namedBy } from "./matchRules.ts"
 import { type Bindings, fillName, matchName, namePattern } from "./NamePattern.ts"
 import type { Assembly, Strip } from "./Strips.ts"
 
@@ -53,13 +55,20 @@ export interface MappedModel {
   readonly rankAt: (place: RankPlace) => Result.Result<MappedRank, MappingError>
 }
 
-/** Places a model and finds what a mapping makes of it. */
+/**
+ * Places a model and finds what a mapping makes of it. The checkpoint is held against its config first; what does not fit the
+ * degrees is named as the other side names it.
+ */
 export const mapModel = (input: MappedModelInput): Result.Result<MappedModel, MappingError | LayoutError> =>
   Result.gen(function* () {
     const { structure, tensors, mapping, config, placement } = input
+    yield* checkInventory(structure, tensors, namedBy(mapping))
     const matched = yield* matchRules(mapping, tensors)
     const degrees: ParallelConfig = mapping.held === "whole" ? { tp: 1, pp: config.pp, dp: 1 } : config
-    const placed = yield* placeStructure(structure, degrees, placement)
+    const placed = yield* Result.mapError(placeStructure(structure, degrees, placement), (error) =>
+      degreeError(error, input, matched, degrees)
+    )
+    yield* checkLimits(mapping, degrees, placement)
     const layers = layersByStage(structure, placed)
     const known = matched.made.map((made) => knownOf(made, placed))
     return { matched, config, rankAt: (place) => mapRank(input, known, placed, layers, place) }

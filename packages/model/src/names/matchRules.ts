@@ -83,6 +83,54 @@ interface Draft {
   readonly sources: Map<string, Map<string, ModelTensor>>
 }
 
+/** Whether a rule names a tensor to the end, and not by a pattern for any. */
+export const namedBy = ({ rules }: Mapping): ((name: string) => boolean) => {
+  const texts = rules.flatMap((rule) =>
+    "name" in rule ? leavesOf(rule.from).map(([leaf]) => leaf) : "ignore" in rule ? [rule.ignore] : []
+  )
+  const patterns = [...new Set(texts)].filter((text) => !text.endsWith("}")).map(namePattern)
+  return (name) => patterns.some((pattern) => matchName(pattern, name) !== undefined)
+}
+
+/** The first tensor that the other side cannot have. */
+const refusedTensor = ({ rules }: Mapping, tensors: ReadonlyArray<ModelTensor>): Result.Result<void, MappingError> => {
+  for (const rule of rules) {
+    if (!("refuse" in rule)) continue
+    const pattern = namePattern(rule.refuse)
+    for (const { name } of tensors) {
+      const bindings = matchName(pattern, name)
+      if (bindings === undefined) continue
+      const subject = rule.as === undefined ? name : fillName(namePattern(rule.as), bindings)
+      return mappingError(rule.kind, subject, undefined, rule.why, "Choose a system that has it, or state the rules.")
+    }
+  }
+  return Result.succeed(undefined)
+}
+
+/** A tensor that the other side has, and that nothing is there for. */
+const neededFault = (
+  rules: ReadonlyArray<MakeRule>,
+  made: ReadonlyMap<string, MadeTensor>
+): Result.Result<void, MappingError> => {
+  for (const rule of rules) {
+    if (rule.needed !== true) continue
+    const [[variable, numbers] = ["", [0]]] = Object.entries(rule.only ?? {})
+    for (const number of numbers) {
+      const bindings = new Map([[variable, String(number)]])
+      if (made.has(fillName(namePattern(rule.name), bindings))) continue
+      const [[leaf]] = leavesOf(rule.from) as [readonly [string, unknown]]
+      return mappingError(
+        "missing_source",
+        fillName(namePattern(leaf), bindings),
+        rule.name,
+        "The other side has it, and the checkpoint has nothing for it.",
+        "Complete the checkpoint, or correct its config.json."
+      )
+    }
+  }
+  return Result.succeed(undefined)
+}
+
 const remedyOfRules = "Correct the mapping."
 
 /** The key of a source among those that one pattern names: the number of the stacked variable, or nothing. */
@@ -114,6 +162,8 @@ export const matchRules = (
   mapping: Mapping,
   tensors: ReadonlyArray<ModelTensor>
 ): Result.Result<MatchedMapping, MappingError> => {
+  const refused = refusedTensor(mapping, tensors)
+  if (Result.isFailure(refused)) return Result.fail(refused.failure)
   const rules = mapping.rules.filter((rule): rule is MakeRule => "name" in rule)
   const ignoring = mapping.rules.flatMap((rule) => ("ignore" in rule ? [namePattern(rule.ignore)] : []))
   const leaves: Array<Leaf> = []
@@ -238,6 +288,11 @@ const finish = (
     for (const of of sources.values()) for (const tensor of of.values()) later.add(tensor.name)
   }
   for (const name of later) taken.add(name)
+  const needed = neededFault(
+    mapping.rules.filter((rule): rule is MakeRule => "name" in rule),
+    made
+  )
+  if (Result.isFailure(needed)) return Result.fail(needed.failure)
   const kept: Array<MadeTensor> = []
   for (const tensor of tensors) {
     if (taken.has(tensor.name) || ignored.has(tensor.name)) continue

@@ -3,7 +3,7 @@
  * What is said of a model family: the names of its modules and what the dimensions of their weights are for. Data only;
  * what follows from it for a model is in `describeModel`.
  */
-import type { NumberFields } from "./ModelNumbers.ts"
+import type { ModelNumbers, NumberFields } from "./ModelNumbers.ts"
 import type { Role } from "./Roles.ts"
 
 /** One dimension of a weight, in the order in which it is stored. */
@@ -18,6 +18,27 @@ export interface Dim {
   readonly each?: number
 }
 
+/** A length that follows from a config: a sum of products of its numbers. */
+export type Length = ReadonlyArray<ReadonlyArray<keyof ModelNumbers | number>>
+
+/** What a module is of a set of modules that a layer has all of, or none. */
+export interface Membership {
+  readonly set: string
+  /** One of several modules fills a slot; one module may fill several. */
+  readonly slots: ReadonlyArray<string>
+}
+
+/** Whether a module has a bias: always, never, or as the first of these fields says that a config states. */
+export type BiasRule = "always" | "never" | ReadonlyArray<string>
+
+/** A tensor that a module has beside its weight. */
+export interface Companion {
+  readonly suffix: string
+  readonly shape: ReadonlyArray<Length>
+  /** There need not be one. */
+  readonly isOptional?: true
+}
+
 /** A module, or a tensor that stands by itself. */
 export interface ModuleSpec {
   /** Below the layer or the stack, `{}` where an expert's number stands. */
@@ -28,6 +49,13 @@ export interface ModuleSpec {
   readonly structure: string
   /** Undefined for what every rank holds whole. */
   readonly dims: ReadonlyArray<Dim> | undefined
+  /** Lengths of its weight, where they do not follow from its dimensions; undefined where nothing says one. */
+  readonly shape?: ReadonlyArray<Length | undefined>
+  /** Undefined for what a layer may have by itself. */
+  readonly member?: Membership
+  /** Undefined where modules of a kind only have to be alike. */
+  readonly bias?: BiasRule
+  readonly companions?: ReadonlyArray<Companion>
 }
 
 /** A module outside of the layers. */
@@ -45,6 +73,8 @@ export interface StackSpec {
   readonly modules: ReadonlyArray<ModuleSpec>
   /** Below the prefix. */
   readonly ends: ReadonlyArray<EndSpec>
+  /** Sets of modules that every layer has: one of each list. */
+  readonly needs?: ReadonlyArray<ReadonlyArray<string>>
 }
 
 /** A tower that sees or hears: whole on every rank of the first stage. */
@@ -70,4 +100,6 @@ export interface Family {
   readonly defaults?: { readonly [field: string]: number }
   /** Whether the head is the embedding where the config says nothing. */
   readonly isTied?: true
+  /** Paths of modules and of companions that models of a type do without, where others of the family have them. */
+  readonly lacks?: { readonly [modelType: string]: ReadonlyArray<string> }
 }

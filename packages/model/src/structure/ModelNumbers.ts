@@ -22,6 +22,28 @@ export interface ModelNumbers {
   readonly keyHeadDim: number | undefined
   readonly valueHeads: number | undefined
   readonly valueHeadDim: number | undefined
+  readonly vocabulary: number | undefined
+  /** Rows of gate and up: of an MLP, of one expert, of all shared experts. */
+  readonly width: number | undefined
+  readonly expertWidth: number | undefined
+  readonly sharedWidth: number | undefined
+  readonly experts: number | undefined
+  /** What experts read, where that is not the hidden state. */
+  readonly expertInput: number | undefined
+  /** Latents of queries, and of keys and values; parts of a head without and with positions, and its values. */
+  readonly queryRank: number | undefined
+  readonly keyRank: number | undefined
+  readonly plainDim: number | undefined
+  readonly rotaryDim: number | undefined
+  readonly valueDim: number | undefined
+  /** Channels of a Mamba-1 mixer, and the rank of its steps. */
+  readonly channels: number | undefined
+  readonly stepRank: number | undefined
+  /** Positions that a convolution sees. */
+  readonly kernel: number | undefined
+  /** Heads of an indexer, and their size. */
+  readonly indexHeads: number | undefined
+  readonly indexHeadDim: number | undefined
 }
 
 /** Which fields hold a number, the first that is stated counts. */
@@ -40,7 +62,23 @@ const usualFields = {
   keyHeads: ["linear_num_key_heads"],
   keyHeadDim: ["linear_key_head_dim"],
   valueHeads: ["linear_num_value_heads"],
-  valueHeadDim: ["linear_value_head_dim"]
+  valueHeadDim: ["linear_value_head_dim"],
+  vocabulary: ["vocab_size"],
+  width: ["intermediate_size"],
+  expertWidth: ["moe_intermediate_size"],
+  sharedWidth: ["shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", "shared_intermediate_size"],
+  experts: ["num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"],
+  expertInput: ["moe_latent_size"],
+  queryRank: ["q_lora_rank"],
+  keyRank: ["kv_lora_rank"],
+  plainDim: ["qk_nope_head_dim"],
+  rotaryDim: ["qk_rope_head_dim"],
+  valueDim: ["v_head_dim"],
+  channels: [],
+  stepRank: ["mamba_dt_rank"],
+  kernel: ["conv_kernel", "linear_conv_kernel_dim", "mamba_d_conv"],
+  indexHeads: ["index_n_heads"],
+  indexHeadDim: ["index_head_dim"]
 } as const satisfies { readonly [Name in keyof ModelNumbers]: ReadonlyArray<string> }
 
 const mostOf = 2 ** 40
@@ -52,8 +90,8 @@ export const numbersOf = (
   defaults: { readonly [field: string]: number } = {}
 ): ModelNumbers => {
   const text = config === undefined ? {} : textOf(config)
-  const read = (name: keyof ModelNumbers): number | undefined => {
-    const names: ReadonlyArray<string> = fields[name] ?? usualFields[name]
+  const read = (name: keyof ModelNumbers): number | undefined => stated(fields[name] ?? usualFields[name])
+  const stated = (names: ReadonlyArray<string>): number | undefined => {
     for (const from of [text, config ?? {}, config === undefined ? {} : defaults]) {
       for (const field of names) {
         const value = from[field]
@@ -66,8 +104,10 @@ export const numbersOf = (
   const heads = read("heads")
   const ssmHeads = read("ssmHeads")
   const inner = hidden === undefined ? undefined : hidden * expansionOf(text)
+  const expertWidth = read("expertWidth")
+  const sharedExperts = stated(["n_shared_experts", "moe_num_shared_experts"])
   return {
-    layers: read("layers"),
+    layers: read("layers") ?? listLength(text.layer_types) ?? listLength(text.layers_block_type),
     hidden,
     heads,
     kvHeads: read("kvHeads") ?? heads,
@@ -79,9 +119,29 @@ export const numbersOf = (
     keyHeads: read("keyHeads"),
     keyHeadDim: read("keyHeadDim"),
     valueHeads: read("valueHeads"),
-    valueHeadDim: read("valueHeadDim")
+    valueHeadDim: read("valueHeadDim"),
+    vocabulary: read("vocabulary"),
+    width: read("width"),
+    expertWidth,
+    sharedWidth:
+      read("sharedWidth") ??
+      (sharedExperts === undefined || expertWidth === undefined ? undefined : sharedExperts * expertWidth),
+    experts: read("experts"),
+    expertInput: read("expertInput") ?? hidden,
+    queryRank: read("queryRank"),
+    keyRank: read("keyRank"),
+    plainDim: read("plainDim"),
+    rotaryDim: read("rotaryDim"),
+    valueDim: read("valueDim"),
+    channels: inner,
+    stepRank: read("stepRank"),
+    kernel: read("kernel"),
+    indexHeads: read("indexHeads"),
+    indexHeadDim: read("indexHeadDim")
   }
 }
+
+const listLength = (value: unknown): number | undefined => (Array.isArray(value) ? value.length : undefined)
 
 const whole = (length: number | undefined, parts: number | undefined): number | undefined =>
   length === undefined || parts === undefined || length % parts !== 0 ? undefined : length / parts

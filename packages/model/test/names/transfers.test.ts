@@ -31,10 +31,10 @@ const llama = {
     head_dim: 8,
     num_hidden_layers: 2,
     intermediate_size: 96,
-    vocab_size: 100
+    vocab_size: 104
   },
   tensors: [
-    ["model.embed_tokens.weight", [100, 64]],
+    ["model.embed_tokens.weight", [104, 64]],
     ...[0, 1].flatMap((layer) =>
       (
         [
@@ -51,7 +51,7 @@ const llama = {
       ).map(([name, shape]) => [`model.layers.${layer}.${name}.weight`, shape] as const)
     ),
     ["model.norm.weight", [64]],
-    ["lm_head.weight", [100, 64]]
+    ["lm_head.weight", [104, 64]]
   ].map(([name, shape]): ModelTensor => ({ name: name as string, dtype: "float32", shape: shape as Array<number> }))
 }
 

@@ -1,7 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 /** BERT and RoBERTa encoders. */
 import type { Family } from "../../structure/Family.ts"
-import { column, embedding, first, headModule, last, norms, parameter, row, whole, wholeTensors } from "../parts.ts"
+import {
+  biased,
+  column,
+  embedding,
+  first,
+  headModule,
+  last,
+  layerNorms,
+  norms,
+  parameter,
+  row,
+  together,
+  whole,
+  wholeTensors
+} from "../parts.ts"
 
 export const bert: Family = {
   name: "bert",
@@ -11,22 +25,24 @@ export const bert: Family = {
       kind: "encoder",
       prefixes: ["bert.", "roberta.", ""],
       layers: "encoder.layer.{}.",
-      modules: [
-        column("attention", "attention.self.query", "q"),
-        column("attention", "attention.self.key", "k"),
-        column("attention", "attention.self.value", "v"),
-        row("attention", "attention.output.dense", "o"),
-        column("mlp", "intermediate.dense", "up"),
-        row("mlp", "output.dense", "down"),
-        ...norms("attention.output.LayerNorm", "output.LayerNorm")
-      ],
+      modules: biased("always", [
+        ...together("attention", [
+          column("attention", "attention.self.query", "q"),
+          column("attention", "attention.self.key", "k"),
+          column("attention", "attention.self.value", "v"),
+          row("attention", "attention.output.dense", "o")
+        ]),
+        ...together("mlp", [column("mlp", "intermediate.dense", "up"), row("mlp", "output.dense", "down")]),
+        ...layerNorms("attention.output.LayerNorm", "output.LayerNorm")
+      ]),
       ends: [
         embedding("embeddings.word_embeddings"),
         ...whole("embedding", "embeddings.position_embeddings", "embeddings.token_type_embeddings").map(first),
         ...wholeTensors("embedding", "embeddings.position_ids").map(first),
-        ...norms("embeddings.LayerNorm").map(first),
+        ...biased("always", norms("embeddings.LayerNorm")).map(first),
         ...whole("pooler", "pooler.dense").map(last)
-      ]
+      ],
+      needs: [["layer"], ["attention"], ["mlp"]]
     }
   ],
   ends: [

@@ -2,15 +2,18 @@
 /** The language model of Gemma 3n: alternating updates, inputs per layer and low-rank residuals stay whole. */
 import type { Family } from "../../structure/Family.ts"
 import {
-  attention,
+  attentionSharingKeys,
   decoder,
   embedding,
   first,
+  freely,
   headNorms,
   last,
   mlp,
-  norms,
+  shaped,
+  together,
   usualHeads,
+  usualNorms,
   whole,
   wholeTensors
 } from "../parts.ts"
@@ -21,24 +24,27 @@ export const gemma3n: Family = {
   stacks: [
     decoder(
       [
-        ...attention("self_attn"),
-        ...headNorms("self_attn"),
+        ...attentionSharingKeys("self_attn", headNorms("self_attn")),
         ...mlp("mlp"),
-        ...norms("pre_feedforward_layernorm", "post_feedforward_layernorm", "post_per_layer_input_norm"),
-        ...whole(
-          "altup",
-          "altup.correction_coefs",
-          "altup.modality_router",
-          "altup.prediction_coefs",
-          "altup.router_norm"
-        ),
-        ...wholeTensors("altup", "altup.correct_output_scale"),
-        ...whole("laurel", "laurel.linear_left", "laurel.linear_right", "laurel.post_laurel_norm"),
-        ...whole("per-layer input", "per_layer_input_gate", "per_layer_projection")
+        ...together("layer", [
+          ...whole(
+            "altup",
+            "altup.correction_coefs",
+            "altup.modality_router",
+            "altup.prediction_coefs",
+            "altup.router_norm"
+          ),
+          ...wholeTensors("altup", "altup.correct_output_scale"),
+          ...whole("laurel", "laurel.linear_left", "laurel.linear_right", "laurel.post_laurel_norm"),
+          ...whole("per-layer input", "per_layer_input_gate", "per_layer_projection")
+        ])
       ],
       {
+        norms: [...usualNorms, "pre_feedforward_layernorm", "post_feedforward_layernorm", "post_per_layer_input_norm"],
+        needs: [["layer"], ["attention"], ["mlp"]],
         ends: [
-          embedding("embed_tokens_per_layer"),
+          // A vocabulary of its own, and rows for all layers.
+          ...shaped([], freely([embedding("embed_tokens_per_layer")])).map(first),
           ...whole("per-layer input", "per_layer_model_projection", "per_layer_projection_norm").map(first),
           ...whole("altup", "altup_projections.{}").map(first),
           ...whole("altup", "altup_unembed_projections.{}").map(last)

@@ -19,5 +19,6 @@ export const llama: Family = {
     "cohere2"
   ],
   stacks: [decoder([...attention("self_attn"), ...mlp("mlp")])],
+  lacks: { cohere: ["post_attention_layernorm"], cohere2: ["post_attention_layernorm"] },
   ends: usualHeads
 }

@@ -7,14 +7,18 @@ export const graniteHybrid: Family = {
   name: "granitemoehybrid",
   modelTypes: ["granitemoehybrid"],
   stacks: [
-    decoder([
-      ...attention("self_attn"),
-      ...mamba2("mamba"),
-      ...stackedModules("block_sparse_moe.input_linear", "block_sparse_moe.output_linear"),
-      ...stackedExperts("block_sparse_moe"),
-      ...packedMlp("shared_mlp", "shared experts", "input_linear", "output_linear"),
-      ...router("block_sparse_moe.router", "block_sparse_moe.router.layer")
-    ])
+    decoder(
+      [
+        ...attention("self_attn"),
+        ...mamba2("mamba"),
+        ...stackedModules("block_sparse_moe.input_linear", "block_sparse_moe.output_linear"),
+        ...stackedExperts("block_sparse_moe"),
+        ...packedMlp("shared_mlp", "shared experts", "input_linear", "output_linear"),
+        ...router("block_sparse_moe.router.layer", "block_sparse_moe.router")
+      ],
+      { needs: [["layer"], ["attention", "mixer"], ["experts", "shared experts"]] }
+    )
   ],
+  fields: { expertWidth: ["intermediate_size"] },
   ends: usualHeads
 }

@@ -3,19 +3,23 @@
 import type { Family } from "../../structure/Family.ts"
 import {
   attention,
+  biased,
   column,
   columnOfLatent,
+  convolution,
   decoder,
   listedExperts,
   mlp,
   norms,
+  of,
   parameter,
   router,
   row,
   rowOfLatent,
+  shaped,
   stackedExperts,
-  usualHeads,
-  vector
+  together,
+  usualHeads
 } from "../parts.ts"
 
 export const jamba: Family = {
@@ -25,21 +29,33 @@ export const jamba: Family = {
     decoder(
       [
         ...attention("self_attn"),
-        column("mixer", "mamba.in_proj", "channel", "channel"),
-        vector("mixer", "mamba.conv1d", "channel"),
-        rowOfLatent("mixer", "mamba.x_proj", "channel"),
-        columnOfLatent("mixer", "mamba.dt_proj", "channel"),
-        parameter("mixer", "mamba.A_log", "channel"),
-        parameter("mixer", "mamba.D", "channel"),
-        row("mixer", "mamba.out_proj", "channel"),
-        ...norms("mamba.b_layernorm", "mamba.c_layernorm", "mamba.dt_layernorm", "pre_ff_layernorm"),
+        ...together("mixer", [
+          ...biased(
+            ["mamba_proj_bias"],
+            [column("mixer", "mamba.in_proj", "channel", "channel"), row("mixer", "mamba.out_proj", "channel")]
+          ),
+          ...biased(["mamba_conv_bias"], [convolution("mamba.conv1d", of("channels"), "channel")]),
+          ...shaped(
+            [[["stepRank"], ["ssmState", 2]], of("channels")],
+            [rowOfLatent("mixer", "mamba.x_proj", "channel")]
+          ),
+          ...shaped(
+            [of("channels"), of("stepRank")],
+            biased("always", [columnOfLatent("mixer", "mamba.dt_proj", "channel")])
+          ),
+          ...shaped([of("channels"), of("ssmState")], [parameter("mixer", "mamba.A_log", "channel")]),
+          parameter("mixer", "mamba.D", "channel"),
+          ...shaped([of("ssmState")], norms("mamba.b_layernorm", "mamba.c_layernorm")),
+          ...shaped([of("stepRank")], norms("mamba.dt_layernorm"))
+        ]),
         ...mlp("feed_forward"),
         ...listedExperts("feed_forward"),
         ...stackedExperts("feed_forward"),
         ...router("feed_forward.router")
       ],
-      { norm: "final_layernorm" }
+      { norm: "final_layernorm", norms: ["input_layernorm", "pre_ff_layernorm"] }
     )
   ],
+  fields: { expertWidth: ["intermediate_size"] },
   ends: usualHeads
 }

@@ -3,16 +3,19 @@
 import type { Family } from "../../structure/Family.ts"
 import {
   attention,
+  biased,
   column,
+  convolution,
   decoder,
   headNorms,
   listedExperts,
-  norms,
+  of,
   router,
   row,
+  shaped,
   stackedExperts,
+  together,
   usualHeads,
-  vector,
   wholeTensors
 } from "../parts.ts"
 
@@ -22,23 +25,36 @@ export const lfm2Moe: Family = {
   stacks: [
     decoder(
       [
-        ...norms("operator_norm", "ffn_norm"),
         ...attention("self_attn", "out_proj"),
         ...headNorms("self_attn", "q_layernorm", "k_layernorm"),
         // Two gates and the input, channel by channel.
-        column("mixer", "conv.in_proj", "channel", "channel", "channel"),
-        vector("mixer", "conv.conv", "channel"),
-        row("mixer", "conv.out_proj", "channel"),
-        column("mlp", "feed_forward.w1", "gate"),
-        column("mlp", "feed_forward.w3", "up"),
-        row("mlp", "feed_forward.w2", "down"),
+        ...together(
+          "mixer",
+          biased(
+            ["conv_bias"],
+            [
+              ...shaped(
+                [of("hidden", 3), of("hidden")],
+                [column("mixer", "conv.in_proj", "channel", "channel", "channel")]
+              ),
+              convolution("conv.conv", of("hidden"), "channel"),
+              ...shaped([of("hidden"), of("hidden")], [row("mixer", "conv.out_proj", "channel")])
+            ]
+          )
+        ),
+        ...together("mlp", [
+          column("mlp", "feed_forward.w1", "gate"),
+          column("mlp", "feed_forward.w3", "up"),
+          row("mlp", "feed_forward.w2", "down")
+        ]),
         ...listedExperts("feed_forward", "w1", "w3", "w2"),
         ...stackedExperts("feed_forward"),
         ...router("feed_forward.gate"),
-        ...wholeTensors("router", "feed_forward.expert_bias")
+        ...together("experts", shaped([of("experts")], wholeTensors("router", "feed_forward.expert_bias")))
       ],
-      { norm: "embedding_norm" }
+      { norm: "embedding_norm", norms: ["operator_norm", "ffn_norm"] }
     )
   ],
+  fields: { kernel: ["conv_L_cache"] },
   ends: usualHeads
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Mamba 2 without attention. */
 import type { Family } from "../../structure/Family.ts"
-import { embedding, head, last, mamba2 as mixer, norms } from "../parts.ts"
+import { embedding, finalNorm, head, layerNorms, mamba2 as mixer } from "../parts.ts"
 
 export const mamba2: Family = {
   name: "mamba2",
@@ -11,8 +11,9 @@ export const mamba2: Family = {
       kind: "language",
       prefixes: ["backbone.", "model."],
       layers: "layers.{}.",
-      modules: [...mixer("mixer"), ...norms("norm")],
-      ends: [embedding("embeddings"), embedding("embedding"), ...norms("norm_f").map(last)]
+      modules: [...mixer("mixer"), ...layerNorms("norm")],
+      ends: [embedding("embeddings"), embedding("embedding"), finalNorm("norm_f")],
+      needs: [["layer"], ["mixer"]]
     }
   ],
   fields: { ssmHeads: ["num_heads"], ssmHeadDim: ["head_dim"], ssmGroups: ["n_groups"], ssmState: ["state_size"] },

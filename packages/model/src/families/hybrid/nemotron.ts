@@ -3,14 +3,16 @@
 import type { Family } from "../../structure/Family.ts"
 import {
   attention,
-  column,
+  correctedRouter,
   embedding,
-  last,
-  listedExperts,
+  finalNorm,
+  gatelessExperts,
+  gatelessMlp,
+  layerNorms,
   mamba2,
   norms,
-  router,
-  row,
+  of,
+  shaped,
   stackedExperts,
   usualHeads,
   whole
@@ -19,16 +21,18 @@ import {
 const layer = [
   ...mamba2("mixer"),
   ...attention("mixer"),
-  column("mlp", "mixer.up_proj", "up"),
-  row("mlp", "mixer.down_proj", "down"),
-  ...listedExperts("mixer"),
-  ...stackedExperts("mixer"),
-  column("shared experts", "mixer.shared_experts.up_proj", "up"),
-  row("shared experts", "mixer.shared_experts.down_proj", "down"),
-  ...router("mixer.gate"),
+  ...gatelessMlp("mixer"),
+  // Experts may read a latent.
+  ...shaped([of("experts"), of("expertWidth"), of("expertInput")], stackedExperts("mixer").slice(1)),
+  ...shaped([of("expertWidth"), of("expertInput")], gatelessExperts("mixer").slice(0, 1)),
+  ...shaped([of("expertInput"), of("expertWidth")], gatelessExperts("mixer").slice(1)),
+  ...gatelessMlp("mixer.shared_experts", "shared experts"),
+  ...correctedRouter("mixer.gate"),
   ...whole("projection", "mixer.fc1_latent_proj", "mixer.fc2_latent_proj"),
-  ...norms("norm")
+  ...layerNorms("norm")
 ]
+
+const needs = [["layer"], ["attention", "mixer", "mlp", "experts"]]
 
 export const nemotron: Family = {
   name: "nemotron_h",
@@ -39,7 +43,8 @@ export const nemotron: Family = {
       prefixes: ["backbone.", "model."],
       layers: "layers.{}.",
       modules: layer,
-      ends: [embedding("embeddings"), embedding("embed_tokens"), ...norms("norm_f").map(last)]
+      ends: [embedding("embeddings"), embedding("embed_tokens"), finalNorm("norm_f")],
+      needs
     },
     {
       kind: "mtp",

@@ -7,24 +7,30 @@ import {
   deltaNet,
   headNorms,
   last,
+  layerNorms,
   listedExperts,
   mlp,
   norms,
   router,
+  shaped,
+  sharedGate,
   stackedExperts,
   usualHeads,
+  usualNorms,
   whole
 } from "../parts.ts"
 
+// Queries come with gates of their own size.
 const layer = [
-  ...attention("self_attn"),
+  ...shaped([[["heads", "headDim", 2]], [["hidden"]]], attention("self_attn"), "q_proj"),
   ...headNorms("self_attn"),
   ...deltaNet("linear_attn"),
   ...mlp("mlp"),
   ...listedExperts("mlp"),
   ...stackedExperts("mlp"),
   ...mlp("mlp.shared_expert", "shared experts"),
-  ...router("mlp.gate", "mlp.shared_expert_gate")
+  ...router("mlp.gate"),
+  ...sharedGate("mlp.shared_expert_gate")
 ]
 
 const stacks: Family["stacks"] = [
@@ -33,7 +39,7 @@ const stacks: Family["stacks"] = [
     kind: "mtp",
     prefixes: ["mtp.", "model.mtp."],
     layers: "layers.{}.",
-    modules: [...norms("input_layernorm", "post_attention_layernorm"), ...layer],
+    modules: [...layerNorms(...usualNorms), ...layer],
     ends: [...norms("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden"), ...whole("projection", "fc")].map(last)
   }
 ]

@@ -1,19 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 /** ERNIE 4.5 with experts: dense layers first, shared experts, blocks that predict further tokens. */
-import type { Family } from "../../structure/Family.ts"
+import type { Family, ModuleSpec } from "../../structure/Family.ts"
 import {
   attention,
   decoder,
   last,
+  layerNorms,
   listedExperts,
   mlp,
   norms,
+  of,
   router,
   stackedExperts,
   usualHeads,
+  usualNorms,
   usualPrefixes,
   whole
 } from "../parts.ts"
+
+/** What balances experts stands beside the router or inside of it. */
+const balanced = (suffix: string, specs: ReadonlyArray<ModuleSpec>): ReadonlyArray<ModuleSpec> =>
+  specs.map((spec) => ({ ...spec, companions: [{ suffix, shape: [of(1), of("experts")], isOptional: true }] }))
 
 const layer = [
   ...attention("self_attn"),
@@ -21,7 +28,8 @@ const layer = [
   ...listedExperts("mlp"),
   ...stackedExperts("mlp"),
   ...mlp("mlp.shared_experts", "shared experts"),
-  ...router("mlp.gate", "mlp.moe_statics")
+  ...balanced("moe_statics.e_score_correction_bias", router("mlp.gate")),
+  ...balanced("e_score_correction_bias", whole("router", "mlp.moe_statics"))
 ]
 
 export const ernie: Family = {
@@ -33,7 +41,7 @@ export const ernie: Family = {
       kind: "mtp",
       prefixes: usualPrefixes,
       layers: "mtp_block.{}.",
-      modules: [...norms("input_layernorm", "post_attention_layernorm"), ...layer],
+      modules: [...layerNorms(...usualNorms), ...layer],
       ends: [...norms("mtp_emb_norm.{}", "mtp_hidden_norm.{}"), ...whole("projection", "mtp_linear_proj.{}")].map(last)
     }
   ],

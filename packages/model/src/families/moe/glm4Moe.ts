@@ -3,12 +3,13 @@
 import type { Family } from "../../structure/Family.ts"
 import {
   attention,
+  biased,
+  correctedRouter,
   decoder,
   extraLayer,
-  headNorms,
   listedExperts,
   mlp,
-  router,
+  optionalHeadNorms,
   stackedExperts,
   usualHeads
 } from "../parts.ts"
@@ -18,13 +19,13 @@ export const glm4Moe: Family = {
   modelTypes: ["glm4_moe"],
   stacks: [
     decoder([
-      ...attention("self_attn"),
-      ...headNorms("self_attn"),
+      ...biased("never", attention("self_attn"), "o_proj"),
+      ...optionalHeadNorms("self_attn"),
       ...mlp("mlp"),
       ...listedExperts("mlp"),
       ...stackedExperts("mlp"),
       ...mlp("mlp.shared_experts", "shared experts"),
-      ...router("mlp.gate"),
+      ...correctedRouter("mlp.gate"),
       ...extraLayer
     ])
   ],

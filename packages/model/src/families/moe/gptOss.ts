@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /** gpt-oss: attention sinks, experts in stacks with gate and up in turns, in bf16 or in blocks of MXFP4. */
 import type { Family } from "../../structure/Family.ts"
-import { attention, decoder, parameter, router, stackedInputFirst, usualHeads } from "../parts.ts"
+import { attention, biased, decoder, parameter, router, stackedInputFirst, together, usualHeads } from "../parts.ts"
 
 export const gptOss: Family = {
   name: "gpt_oss",
@@ -9,10 +9,10 @@ export const gptOss: Family = {
   stacks: [
     decoder([
       ...attention("self_attn"),
-      parameter("attention", "self_attn.sinks", "sink"),
-      ...stackedInputFirst("mlp", 2),
-      ...router("mlp.router")
+      ...together("attention", [parameter("attention", "self_attn.sinks", "sink")]),
+      ...biased("always", [...stackedInputFirst("mlp", 2), ...router("mlp.router")])
     ])
   ],
+  fields: { expertWidth: ["intermediate_size"] },
   ends: usualHeads
 }

@@ -13,8 +13,9 @@ export const graniteMoe: Family = {
       ...stackedExperts("block_sparse_moe"),
       ...stackedExperts("mlp"),
       ...packedMlp("shared_mlp", "shared experts", "input_linear", "output_linear"),
-      ...router("block_sparse_moe.router", "block_sparse_moe.router.layer", "mlp.router", "mlp.gate")
+      ...router("block_sparse_moe.router.layer", "block_sparse_moe.router", "mlp.router", "mlp.gate")
     ])
   ],
+  fields: { expertWidth: ["intermediate_size"] },
   ends: usualHeads
 }

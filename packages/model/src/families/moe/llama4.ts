@@ -20,5 +20,10 @@ export const llama4: Family = {
     { kind: "vision", prefixes: ["vision_model.", "model.vision_model."] },
     { kind: "projector", prefixes: ["multi_modal_projector.", "model.multi_modal_projector."] }
   ],
+  fields: {
+    width: ["intermediate_size_mlp"],
+    expertWidth: ["intermediate_size"],
+    sharedWidth: ["intermediate_size"]
+  },
   ends: usualHeads
 }

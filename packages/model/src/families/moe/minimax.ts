@@ -5,8 +5,11 @@ import {
   attention,
   decoder,
   listedExperts,
+  of,
   router,
+  shaped,
   stackedExperts,
+  together,
   usualHeads,
   vector,
   wholeTensors
@@ -18,13 +21,26 @@ export const minimax: Family = {
   stacks: [
     decoder([
       ...attention("self_attn"),
-      vector("attention", "self_attn.q_norm", "q"),
-      vector("attention", "self_attn.k_norm", "k"),
+      ...together("attention", [
+        vector("attention", "self_attn.q_norm", "q"),
+        vector("attention", "self_attn.k_norm", "k")
+      ]),
       ...listedExperts("block_sparse_moe", "w1", "w3", "w2"),
       ...router("block_sparse_moe.gate", "mlp.gate"),
-      ...wholeTensors("router", "block_sparse_moe.e_score_correction_bias", "mlp.e_score_correction_bias"),
+      ...together(
+        "experts",
+        shaped(
+          [of("experts")],
+          wholeTensors("router", "block_sparse_moe.e_score_correction_bias", "mlp.e_score_correction_bias")
+        ),
+        {
+          "block_sparse_moe.e_score_correction_bias": "correction",
+          "mlp.e_score_correction_bias": "correction"
+        }
+      ),
       ...stackedExperts("mlp")
     ])
   ],
+  fields: { expertWidth: ["intermediate_size"] },
   ends: usualHeads
 }

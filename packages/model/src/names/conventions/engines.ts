@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Rules that inference engines share: queries, keys and values in one matrix, gates and ups in one, experts in stacks. */
 import type { ModelStructure } from "../../describe/ModelStructure.ts"
+import { embeddingOfHead } from "../equalTensors.ts"
 import { alias, concat, ignore, type MappingRule, make, type Recipe, stack, transpose } from "../Mapping.ts"
 
 /** Query, key and value of every attention, weight and bias alike. */
@@ -57,5 +58,11 @@ export const extraLayers = ({ stacks }: ModelStructure): ReadonlyArray<MappingRu
   )
 
 /** A head that is the embedding: the last stage has the embedding for it. */
-export const tiedHead = ({ aliases }: ModelStructure): ReadonlyArray<MappingRule> =>
-  aliases.flatMap(({ name, of }) => [make(of, of, { stages: "ends" }), alias(name, of)])
+export const tiedHead = (
+  structure: ModelStructure,
+  held: (name: string) => Recipe = (name) => name
+): ReadonlyArray<MappingRule> => [
+  ...structure.aliases.flatMap(({ name, of }) => [make(of, held(of), { stages: "ends" }), alias(name, of)]),
+  // Where only the head is stored it is the embedding.
+  ...embeddingOfHead(structure).flatMap(({ name, of }) => [make(name, held(of), { stages: "ends" }), alias(of, name)])
+]

@@ -4,8 +4,19 @@
  * experts one by one, norms inside of the projections that follow them. Layers and experts are counted within the rank.
  */
 import type { ModelStructure, Module } from "../../describe/ModelStructure.ts"
-import { concat, interleave, type MakeRule, type MappingRule, make, type Recipe, transpose } from "../Mapping.ts"
+import { embeddingOfHead } from "../equalTensors.ts"
+import {
+  concat,
+  interleave,
+  type MakeRule,
+  type MappingRule,
+  make,
+  type Recipe,
+  refuseTensors,
+  transpose
+} from "../Mapping.ts"
 import type { Convention, ConventionOptions } from "./Convention.ts"
+import { megatronLimits } from "./limits.ts"
 
 /** A run of layers: where they are in the checkpoint and there, and which of them are of which kind. */
 interface Layers {
@@ -264,7 +275,7 @@ const extraRules = (
     has: (number, path) => known.get(number)?.has(path) === true,
     isLocal: false
   }
-  const only: Options = { only: { layer: [layer] } }
+  const only: Options = { only: { layer: [layer] }, needed: true }
   return [
     ...["enorm", "hnorm"].map((name) => make(`${to}${name}.weight`, `${from}${name}.weight`, only)),
     make(`${to}eh_proj.weight`, { cut: `${from}eh_proj.weight` }, only),
@@ -275,22 +286,51 @@ const extraRules = (
   ]
 }
 
-const endRules = (
-  { aliases, family, stacks }: ModelStructure,
-  { stages }: ConventionOptions
-): ReadonlyArray<MappingRule> => {
+/** Layers that predict further tokens, as many as the config has: they are built with the model. */
+const promisedLayers = (
+  { family, config, numbers }: ModelStructure,
+  present: ReadonlyArray<number>
+): ReadonlyArray<number> => {
+  const count = family.hasExtraLayers === true ? config?.num_nextn_predict_layers : undefined
+  const { layers } = numbers
+  return typeof count !== "number" || layers === undefined || count < 0 || count > 64
+    ? present
+    : Array.from({ length: count }, (_, at) => layers + at)
+}
+
+/** Biases of families whose rules name none. */
+const unplacedBiases = ({ family, stacks }: ModelStructure): ReadonlyArray<MappingRule> =>
+  !["llama", "qwen3", "qwen3_moe", "gemma3", "deepseek_v3", "qwen3_next"].includes(family.name)
+    ? []
+    : (
+        [
+          ["self_attn.q_proj", "self_attention.linear_qkv"],
+          ["self_attn.o_proj", "self_attention.linear_proj"],
+          ["mlp.gate_proj", "mlp.linear_fc1"],
+          ["mlp.down_proj", "mlp.linear_fc2"]
+        ] as const
+      ).map(([from, to]) =>
+        refuseTensors(`${stacks[0]?.prefix ?? "model."}layers.{layer}.${from}.bias`, {
+          kind: "unmapped_destination",
+          as: `decoder.layers.{layer}.${to}.bias`,
+          why: `Megatron-Bridge has no rule for biases of ${family.name}.`
+        })
+      )
+
+const endRules = (structure: ModelStructure, { stages }: ConventionOptions): ReadonlyArray<MappingRule> => {
+  const { aliases, family, stacks } = structure
   const prefix = stacks[0]?.prefix ?? "model."
   const names =
     family.name === "nemotron_h"
       ? { embedding: "embeddings", norm: "norm_f", final: "decoder.final_norm" }
       : { embedding: "embed_tokens", norm: "norm", final: "decoder.final_layernorm" }
-  const embedding = `${prefix}${names.embedding}.weight`
+  const [stored] = embeddingOfHead(structure)
+  const embedding = stored?.of ?? `${prefix}${names.embedding}.weight`
+  const isTied = aliases.length > 0 || stored !== undefined
   return [
     // With one stage the head is the embedding itself; with more the last one has a copy.
-    ...(aliases.length > 0 && stages > 1
-      ? [make("output_layer.weight", embedding, { stages: "last", also: true })]
-      : []),
-    make("embedding.word_embeddings.weight", embedding),
+    ...(isTied && stages > 1 ? [make("output_layer.weight", embedding, { stages: "last", also: true })] : []),
+    make("embedding.word_embeddings.weight", embedding, stored === undefined ? {} : { stages: "first" }),
     make(`${names.final}.weight`, `${prefix}${names.norm}.weight`),
     ...["lm_head.weight", "language_model.lm_head.weight"].map((head) => make("output_layer.weight", head))
   ]
@@ -316,23 +356,34 @@ const convention = (name: string, isLocal: boolean): Convention => ({
   }),
   mapping: (structure, options) => {
     const known = modulesByLayer(structure.modules)
-    const rules = structure.stacks.flatMap(({ kind, prefix, layers }) =>
-      kind === "mtp"
-        ? layers.flatMap((layer, at) => extraRules(structure, layer, at, prefix))
-        : layerRules(
-            {
-              from: `${prefix}layers.{layer}.`,
-              to: "decoder.layers.{layer.local}.",
-              numbers: layers,
-              has: (layer, path) => known.get(layer)?.has(path) === true,
-              isLocal
-            },
-            structure
-          )
-    )
+    const own = structure.stacks.filter(({ kind }) => kind !== "mtp")
+    const extra = structure.stacks.find(({ kind }) => kind === "mtp")
+    const rules = [
+      ...promisedLayers(structure, extra?.layers ?? []).flatMap((layer, at) =>
+        extraRules(structure, layer, at, extra?.prefix ?? own[0]?.prefix ?? "model.")
+      ),
+      ...own.flatMap(({ prefix, layers }) =>
+        layerRules(
+          {
+            from: `${prefix}layers.{layer}.`,
+            to: "decoder.layers.{layer.local}.",
+            numbers: layers,
+            has: (layer, path) => known.get(layer)?.has(path) === true,
+            isLocal
+          },
+          structure
+        )
+      )
+    ]
     return {
-      rules: [...endRules(structure, options), ...rules, { ignore: "{owner...}.rotary_emb.inv_freq" }],
-      others: "refuse"
+      rules: [
+        ...unplacedBiases(structure),
+        ...endRules(structure, options),
+        ...rules,
+        { ignore: "{owner...}.rotary_emb.inv_freq" }
+      ],
+      others: "refuse",
+      limits: megatronLimits(structure)
     }
   }
 })

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /** SGLang: parameters of its models right after loading, before any kernel's own form. */
 import type { ModelStructure } from "../../describe/ModelStructure.ts"
-import { ignore, type MappingRule, make } from "../Mapping.ts"
+import { ignore, type MappingRule, make, refuseTensors } from "../Mapping.ts"
 import type { Convention } from "./Convention.ts"
 import {
   extraLayers,
@@ -12,6 +12,7 @@ import {
   tiedHead,
   turnedExperts
 } from "./engines.ts"
+import { fewRanks } from "./limits.ts"
 
 const deepseek: ReadonlyArray<MappingRule> = [...joinedLatents("fused_qkv_a_proj_with_mqa"), ...stackedExperts("")]
 
@@ -22,8 +23,12 @@ const byFamily: { readonly [family: string]: ReadonlyArray<MappingRule> } = {
   glm4_moe: stackedExperts(""),
   deepseek_v3: deepseek,
   deepseek_v32: deepseek,
-  // Its class keeps the embedding whole.
-  gemma3: [make("{model...}.embed_tokens.weight", { whole: "{model...}.embed_tokens.weight" })],
+  llama4: [
+    refuseTensors("{owner...}.feed_forward.experts.{kind*}", {
+      kind: "unmapped_source",
+      why: "Its class for the language model by itself does not load stacks of experts."
+    })
+  ],
   gpt_oss: [
     ...turnedExperts(""),
     make("{owner...}.experts.w13_weight_bias", "{owner...}.experts.gate_up_proj_bias"),
@@ -32,6 +37,15 @@ const byFamily: { readonly [family: string]: ReadonlyArray<MappingRule> } = {
     make("{owner...}.self_attn.sinks", "{owner...}.self_attn.sinks", { dtype: "bfloat16" })
   ]
 }
+
+/** A class that keeps the embedding whole on every rank. */
+const wholeEmbedding = (structure: ModelStructure): ReadonlyArray<MappingRule> => [
+  ...tiedHead(structure, (name) => ({ whole: name })),
+  make("{model...}.embed_tokens.weight", { whole: "{model...}.embed_tokens.weight" })
+]
+
+/** Their classes want an expert for every rank. */
+const fewRankFamilies = ["qwen2_moe", "qwen3_moe", "deepseek_v3", "glm4_moe"]
 
 export const sglang: Convention = {
   name: "sglang",
@@ -57,9 +71,10 @@ export const sglang: Convention = {
       ...(byFamily[structure.family.name] ?? []),
       ...joinedAttention,
       ...joinedMlp,
-      ...tiedHead(structure),
+      ...(structure.family.name === "gemma3" ? wholeEmbedding(structure) : tiedHead(structure)),
       ignore("{owner...}.rotary_emb.inv_freq")
     ],
-    others: "keep"
+    others: "keep",
+    limits: fewRankFamilies.includes(structure.family.name) ? fewRanks(structure) : []
   })
 }

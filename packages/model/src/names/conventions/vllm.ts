@@ -14,6 +14,8 @@ import {
   turnedExperts
 } from "./engines.ts"
 
+import { fewRanks, mixerGroups } from "./limits.ts"
+
 const routed = "routed_experts."
 
 /** Modules that a fused layer of experts refers to under its own name. */
@@ -147,6 +149,9 @@ const byFamily: { readonly [family: string]: (structure: ModelStructure) => Read
   ]
 }
 
+/** Their classes want an expert for every rank. */
+const fewRankFamilies = ["qwen2_moe", "qwen3_moe", "qwen3_next"]
+
 export const vllm: Convention = {
   name: "vllm",
   reference: "vLLM of 2026-08-20 (7cfb97e)",
@@ -177,6 +182,11 @@ export const vllm: Convention = {
       ...tiedHead(structure),
       ignore("{owner...}.rotary_emb.inv_freq")
     ],
-    others: "keep"
+    others: "keep",
+    limits: [
+      ...(fewRankFamilies.includes(structure.family.name) ? fewRanks(structure) : []),
+      // One group is copied to all ranks, more are not.
+      ...mixerGroups(structure, (layer) => `model.layers.${layer}.mixer.in_proj.weight`, "divides or one")
+    ]
   })
 }
