@@ -32,6 +32,7 @@ import { checkTransfers } from "@tensorferry/golden/nameTransfers"
 import { checkScheduleCase, type ScheduleCase } from "@tensorferry/golden/nvshmemSchedules"
 import { checkFp8Block, checkMxfp4, checkNvfp4, checkRecasts } from "@tensorferry/golden/quantizedValues"
 import { checkTransformers, type RecordedTransformers } from "@tensorferry/golden/transformersNames"
+import { checkTransformersRefusals, type RecordedFaults } from "@tensorferry/golden/transformersRefusals"
 import { checkWaysBack, type RecordedWaysBack } from "@tensorferry/golden/waysBack"
 import * as ReferenceEngine from "@tensorferry/testing/ReferenceEngine"
 import * as Effect from "effect/Effect"
@@ -111,7 +112,10 @@ const sets: Readonly<Record<string, Judge>> = {
   // Which element of the checkpoint is which element of which parameter, rank by rank.
   names_vllm: namesAndTransfers,
   names_megatron: both(namesAndTransfers, async (data) => checkWaysBack(data as RecordedWaysBack)),
-  names_transformers: async (data) => checkTransformers(data as RecordedTransformers),
+  names_transformers: both(
+    async (data) => checkTransformers(data as RecordedTransformers),
+    async (data) => checkTransformersRefusals(data as RecordedFaults)
+  ),
   // What an adapter adds to which tensors of its base, and which adapters are refused.
   names_lora: async (data) => checkAdapters(data as RecordedAdapters),
   dtype_casts: onEngines(RecordedCasts, checkCasts)
