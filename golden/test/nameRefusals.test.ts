@@ -7,6 +7,7 @@ import { proveMapped } from "@tensorferry/model/names/proveMoves"
 import * as Result from "effect/Result"
 import { compareRank, mapRecorded } from "../src/nameMappings.ts"
 import { checkRefusals, faultyCheckpoint, judgeNegative, type RecordedRefusals } from "../src/nameRefusals.ts"
+import { checkTransformers, type RecordedTransformers } from "../src/transformersNames.ts"
 
 const read = (file: string): RecordedRefusals =>
   JSON.parse(gunzipSync(readFileSync(new URL(`../${file}.json.gz`, import.meta.url))).toString("utf8"))
@@ -70,6 +71,25 @@ describe("a head that is tied to the embedding and stored in its place", () => {
       const rank = Result.getOrThrow(mapRecorded(engine, family, one, stored))
       assert.isUndefined(compareRank(rank, one, stored), one.id)
     }
+  })
+})
+
+describe("transformers, with a tied head in the place of the embedding", () => {
+  const recorded = read("names_transformers/names_transformers") as unknown as RecordedTransformers
+  const families = recorded.families.flatMap((family) => {
+    const load = family.cases.find(({ id }) => id.endsWith("/load"))!
+    const at = load.sources.findIndex(([name]) => name === "model.embed_tokens.weight")
+    if (family.hf_config.tie_word_embeddings !== true || at < 0) return []
+    const sources = load.sources.with(at, ["lm_head.weight", load.sources[at]![1]])
+    return [{ ...family, cases: [{ ...load, sources }] }]
+  })
+
+  it("fills the embedding, element by element", () => {
+    assert.isNotEmpty(families)
+    assert.deepStrictEqual(
+      checkTransformers({ families }).map(({ fault }) => fault),
+      families.map(() => undefined)
+    )
   })
 })
 
