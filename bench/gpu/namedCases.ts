@@ -121,10 +121,17 @@ const turned = (shrink: number): NamedModel => {
         ["self_attn.k_proj.weight", [512, hidden!]],
         ["self_attn.v_proj.weight", [512, hidden!]],
         ["self_attn.o_proj.weight", [hidden!, 4096]],
+        ["self_attn.q_proj.bias", [4096]],
+        ["self_attn.k_proj.bias", [512]],
+        ["self_attn.v_proj.bias", [512]],
+        ["self_attn.o_proj.bias", [hidden!]],
         ["self_attn.sinks", [64]],
         ["input_layernorm.weight", [hidden!]],
         ["post_attention_layernorm.weight", [hidden!]],
         ["mlp.router.weight", [32, hidden!]],
+        ["mlp.router.bias", [32]],
+        ["mlp.experts.gate_up_proj_bias", [32, 2 * inner!]],
+        ["mlp.experts.down_proj_bias", [32, hidden!]],
         ["mlp.experts.gate_up_proj", [32, hidden!, 2 * inner!]],
         ["mlp.experts.down_proj", [32, inner!, hidden!]]
       ] as const

@@ -30,6 +30,9 @@ constexpr uint32_t sharedParts = 64;
 constexpr uint64_t tileElements = 32;
 constexpr uint64_t tileBytes = 32;
 
+/** Bytes of a row of a square that is turned. */
+constexpr uint64_t turnBytes = 16;
+
 Status refuse(const Move& move, const char* detail) {
   Status status = failure(Code::InvalidArgument, "compileMoves", detail);
   status.item = move.index;
@@ -210,10 +213,68 @@ class Compiler {
       done += part.positions() * width;
     };
     if (isElement && !isFill && !keepsOrder) {
-      emitTiles(grid, width, width, emit);
+      if (!addTurns(grid, form, emit)) emitTiles(grid, width, width, emit);
     } else {
       emitParts(grid, maxIndex, emit);
     }
+    return true;
+  }
+
+  /** The dimension along which the source is dense, where the destination is so along the innermost; 0 where it is not. */
+  static uint32_t turningDimension(const Grid& grid, uint64_t size, uint64_t sourceSize) {
+    uint32_t across = 0;
+    for (uint32_t i = 1; i < grid.count; i++)
+      if (grid.dimensions[i].sourceStep == static_cast<int64_t>(sourceSize)) across = i;
+    const bool turns = across > 0 && grid.dimensions[0].destinationStep == static_cast<int64_t>(size) &&
+                       grid.dimensions[0].sourceStep != static_cast<int64_t>(sourceSize);
+    return turns ? across : 0;
+  }
+
+  /** Squares that are turned in registers, and what is left at the edges as `emit` has it. False where there are none. */
+  template <typename Emit>
+  bool addTurns(const Grid& grid, const Form& form, const Emit& emit) {
+    const uint64_t size = form.destinationWidth;
+    if (size != 2 && size != 4) return false;
+    const uint32_t across = turningDimension(grid, size, size);
+    if (across == 0) return false;
+    const uint64_t side = turnBytes / size;
+    for (const uint32_t index : {0u, across}) {
+      const uint64_t length = grid.dimensions[index].length, rest = length % side;
+      if (length < side) return false;
+      if (rest == 0) continue;
+      if (!addTurns(grid.part(index, 0, length - rest), form, emit)) return false;
+      emitTiles(grid.part(index, length - rest, rest), size, size, emit);
+      return true;
+    }
+    const Dimension along = grid.dimensions[0], over = grid.dimensions[across];
+    uint64_t steps = grid.destination | grid.source | static_cast<uint64_t>(along.sourceStep) |
+                     static_cast<uint64_t>(over.destinationStep);
+    for (uint32_t i = 1; i < grid.count; i++)
+      if (i != across)
+        steps |= static_cast<uint64_t>(grid.dimensions[i].destinationStep) |
+                 static_cast<uint64_t>(grid.dimensions[i].sourceStep);
+    if (steps % turnBytes != 0) return false;
+    const auto scaled = [](uint64_t length, const Dimension& dimension, uint64_t factor) {
+      const auto by = static_cast<int64_t>(factor);
+      return Dimension{length, dimension.destinationStep * by, dimension.sourceStep * by};
+    };
+    // Two squares side by side at the source are what memory moves at once there.
+    const uint64_t columns = over.length / side, pair = columns % 2 == 0 ? 2 : 1;
+    Grid squares{grid.destination, grid.source, 0, {}};
+    if (pair > 1) squares.append(scaled(pair, over, side));
+    if (along.length > side) squares.append(scaled(along.length / side, along, side));
+    if (columns > pair) squares.append(scaled(columns / pair, over, side * pair));
+    for (uint32_t i = 1; i < grid.count; i++)
+      if (i != across) squares.append(grid.dimensions[i]);
+    Form turned = form;
+    turned.path = Path::Turns;
+    const Dimension within{1, over.destinationStep, along.sourceStep};
+    const uint64_t perUnit = unitBytes / (side * side * size);
+    emitParts(squares, maxIndex, [&](const Grid& part) {
+      const uint32_t record = addRecord(part, turned, 0, 0);
+      addDimension(within);
+      addUnits(record, part.positions(), perUnit);
+    });
     return true;
   }
 
@@ -256,13 +317,9 @@ class Compiler {
    */
   template <typename Emit>
   static void emitTiles(const Grid& grid, uint64_t size, uint64_t sourceSize, const Emit& emit) {
-    uint32_t across = 0;
-    for (uint32_t i = 1; i < grid.count; i++)
-      if (grid.dimensions[i].sourceStep == static_cast<int64_t>(sourceSize)) across = i;
+    const uint32_t across = turningDimension(grid, size, sourceSize);
+    if (across == 0) return emitParts(grid, maxIndex, emit);
     const Dimension& inner = grid.dimensions[0];
-    const bool turns = across > 0 && inner.destinationStep == static_cast<int64_t>(size) &&
-                       inner.sourceStep != static_cast<int64_t>(sourceSize);
-    if (!turns) return emitParts(grid, maxIndex, emit);
     const uint64_t height = tileBytes / sourceSize;
     // What is left at the edges are grids of their own.
     for (const auto& [index, tile] : {std::pair{0u, tileElements}, std::pair{across, height}}) {
@@ -322,6 +379,15 @@ class Compiler {
       std::memcpy(records_.data() + at + recordWords + i * dimensionWords, &dimension, sizeof dimension);
     }
     return static_cast<uint32_t>(at);
+  }
+
+  /** A dimension behind those of the last record. */
+  void addDimension(const Dimension& dimension) {
+    const size_t at = records_.size();
+    const DimensionRecord record{static_cast<uint32_t>(dimension.length), 0, divisorOf(1), dimension.destinationStep,
+                                 dimension.sourceStep};
+    records_.resize(at + sizeof record / sizeof(uint64_t));
+    std::memcpy(records_.data() + at, &record, sizeof record);
   }
 
   void addUnits(uint32_t record, uint64_t indices, uint64_t perUnit) {

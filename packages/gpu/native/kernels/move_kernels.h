@@ -15,6 +15,7 @@
 #include "parameters.h"
 #include "quantize_kernel.h"
 #include "reduce_kernel.h"
+#include "turn_kernels.h"
 
 namespace tensorferry::gpu {
 namespace {
@@ -34,6 +35,8 @@ TENSORFERRY_DEVICE void runMove(const MoveParameter& parameter, const Place& pla
       moveRuns(parameter.table, unit, place);
     } else if (path == Path::Pieces) {
       movePieces(record, view<MoveRecord>(record).destinationWidth, unit, place);
+    } else if (path == Path::Turns) {
+      moveTurns(record, unit, place);
     } else {
       moveCasts(record, unit, place);
     }

@@ -54,6 +54,11 @@ enum class Path : uint8_t {
   Casts,
   /** Four dense elements at a time that are cast. An index is such a group. */
   CastsOfFour,
+  /**
+   * Squares of elements of two or four bytes, 16 bytes wide, that are turned. An index is a square. One more dimension follows
+   * the record's own: bytes between the square's columns at the destination, and between its rows at the source.
+   */
+  Turns,
 };
 
 /** Whole moves or parts of one; followed by `dimensionCount` dimensions, the innermost first. */

@@ -168,6 +168,11 @@ void matrices() {
       {DType::BFloat16, DType::BFloat16, 129, 24, 8, 16, false, 0},
       {DType::BFloat16, DType::BFloat16, 192, 160, 0, 0, true, 0},
       {DType::BFloat16, DType::BFloat16, 193, 161, 3, 5, true, 2},
+      {DType::BFloat16, DType::BFloat16, 195, 163, 5, 5, true, 0},
+      {DType::BFloat16, DType::BFloat16, 8, 8, 0, 0, true, 0},
+      {DType::Float16, DType::Float16, 24, 16, 8, 0, true, 0},
+      {DType::Float32, DType::Float32, 62, 33, 3, 2, true, 0},
+      {DType::UInt32, DType::UInt32, 128, 64, 0, 0, true, 0},
       {DType::UInt8, DType::UInt8, 100, 70, 0, 0, true, 1},
       {DType::Float32, DType::Float32, 61, 31, 0, 7, true, 4},
       {DType::Float64, DType::Float64, 33, 65, 1, 0, true, 8},
@@ -201,6 +206,39 @@ void matrices() {
   }
 }
 
+/** Stacks of matrices that are turned one by one, as experts are: squares are turned in registers. */
+void stacks() {
+  struct Case {
+    DType type;
+    uint64_t matrices, rows, columns;
+    bool isTurned;
+  };
+  for (const Case& given : {Case{DType::BFloat16, 5, 72, 48, true}, Case{DType::BFloat16, 3, 75, 42, false},
+                            Case{DType::Float32, 4, 20, 28, true}, Case{DType::UInt8, 3, 64, 64, false}}) {
+    Random random(11);
+    Arena arena(random, 1 << 18);
+    Move move = moveOf(given.type, given.type, addressOf(arena.mine.data()) / 16 * 16 + 32,
+                       addressOf(arena.source.data()) / 16 * 16 + 32);
+    const auto size = static_cast<int64_t>(move.destinationSize);
+    const auto rows = static_cast<int64_t>(given.rows), columns = static_cast<int64_t>(given.columns);
+    addDimension(move, given.matrices, rows * columns * size, rows * columns * size);
+    addDimension(move, given.rows, columns * size, size);
+    addDimension(move, given.columns, size, rows * size);
+    normalise(move);
+    MoveList moves;
+    moves.add(move);
+    const std::string what = "a stack of " + std::to_string(given.rows) + " x " + std::to_string(given.columns);
+    auto compiled = compileMoves(moves);
+    if (!check(compiled.ok(), what + ": compile")) return;
+    MoveRecord first;
+    std::memcpy(&first, compiled.value().table.data(), sizeof first);
+    check((first.path == Path::Turns) == given.isTurned, what + ": the path that it takes");
+    runMoves(moves, 3, what);
+    moveNaively(move, arena.shift());
+    check(arena.mine == arena.theirs, what);
+  }
+}
+
 void ontoItself() {
   Random random(3);
   std::vector<uint8_t> memory(40'000), before;
@@ -228,6 +266,7 @@ void testCopies() {
   for (uint64_t seed = 1; seed <= 150; seed++) copiesOfRandomForm(seed);
   runsOfEveryAlignment();
   matrices();
+  stacks();
   ontoItself();
 }
 
