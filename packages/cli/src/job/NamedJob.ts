@@ -104,7 +104,12 @@ export const prepareNamedJob = Effect.fnUntraced(function* (
       : {
           write: (held, verified, progress) =>
             writeRank(
-              { out, companions: out.copyMetadata === true ? companionsOf(model, {}) : Effect.succeed([]) },
+              {
+                out,
+                companions: out.copyMetadata === true ? companionsOf(model, {}) : Effect.succeed([]),
+                side: names.to
+              },
+              model,
               into.tensors.length === 0 ? undefined : rank - destination.ranks[0]!,
               held,
               verified,
