@@ -210,6 +210,14 @@ describe("convert refuses", () => {
     assert.match(refused.message, /jamba.*--map FILE/)
   })
 
+  it("a model for images: systems put its language model below a name of its own", async () => {
+    using folder = scratch()
+    const model = await writeSmallModel(join(folder.path, "hf"), "qwen2_5_vl")
+    const refused = await refusalOf(model, "--to", "vllm:tp=2", "--out", join(folder.path, "out"))
+    assert.deepStrictEqual([refused.tag, refused.reason], ["MappingError", "unsupported"])
+    assert.include(refused.message, "How vllm names what is more than a language model is not known here.")
+  })
+
   it("expert degrees where every rank has its rows of every tensor", async () => {
     using folder = scratch()
     const model = await writeSmallModel(join(folder.path, "hf"), "qwen3_moe")
