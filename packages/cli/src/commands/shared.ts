@@ -267,9 +267,10 @@ export const openStated = Effect.fnUntraced(function* (
     return yield* modelError("InvalidUsage", {
       file: checkpoint,
       detail: `Its tensors have the names of ${convention}, and nothing says what the model's own are.`,
-      remedy: "Pass --like with a checkpoint of the same model, or the folder of its config.json and index."
+      remedy: "Pass --like with a checkpoint of the same model under its own names, or synthetic:SHAPES.json.gz."
     })
-  const like = resolveModel(flags.like.value)
+  const named = parseTarget(flags.like.value)
+  const like = resolveModel(named.convention === "hf" ? named.target : flags.like.value)
   const template = yield* openModel(like)
   const family = yield* familyOf(template, flags)
   const from = Option.getOrUndefined(flags.from)
