@@ -110,7 +110,7 @@ export const prepareNamedJob = Effect.fnUntraced(function* (
                 side: names.to
               },
               model,
-              into.tensors.length === 0 ? undefined : rank - destination.ranks[0]!,
+              destination.ranks.includes(rank) ? rank - destination.ranks[0]! : undefined,
               held,
               verified,
               progress

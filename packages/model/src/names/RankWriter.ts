@@ -51,7 +51,7 @@ const writeFile = Effect.fnUntraced(function* (
 export const writeRank = Effect.fnUntraced(function* (
   { companions, out, side }: Pick<ShardOutput, "companions" | "out"> & { readonly side: NamedSide },
   model: Pick<Model, "metadata">,
-  /** Counted within the destination; undefined where the rank holds nothing of it. */
+  /** Counted within the destination; undefined where the rank is none of it. One that holds nothing has a file all the same. */
   position: number | undefined,
   held: ReadonlyArray<HeldTensor>,
   verified: ReadonlyMap<string, string>,

@@ -139,7 +139,6 @@ export const convertFiles = Effect.fn("convertFiles")(function* (
     let done = 0
     yield* progress(done, total)
     for (const [rank, { tensors }] of ranks.entries()) {
-      if (tensors.length === 0) continue
       const own = assembledModel(model, tensors)
       const parts = namedFiles(side, rank, tensors, out.maxFileBytes)
       for (const part of parts) {
