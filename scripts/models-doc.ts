@@ -3,14 +3,8 @@
  * Makes the table of families in docs/models.md from the families themselves and from the data that they are held against.
  * `--check` writes nothing, and fails if the page has another table.
  */
-import { readFileSync, writeFileSync } from "node:fs"
-import * as path from "node:path"
-import { gunzipSync } from "node:zlib"
 import { families } from "@tensorferry/model/families/families"
-
-const root = path.resolve(import.meta.dirname, "..")
-const page = path.join(root, "docs/models.md")
-const unzipped = (file: string): unknown => JSON.parse(gunzipSync(readFileSync(path.join(root, file))).toString("utf8"))
+import { madeTable, unzipped } from "./pages/madeTable.ts"
 
 /** Types whose ranks were recorded from an engine. */
 const recorded = (engine: string): ReadonlySet<string> => {
@@ -53,19 +47,8 @@ const rows = families.map(({ name, modelTypes, stacks, towers = [], ends = [] })
     ...engines.flatMap(([engine, types]) => (modelTypes.some((type) => types.has(type)) ? [engine] : []))
   ]
   const kinds = [...new Set([...stacks.map(({ kind }) => kind), ...towers.map(({ kind }) => kind)])]
-  return `| ${name} | ${modelTypes.join(", ")} | ${kinds.join(", ")} | ${[...structures].join(", ")} | ${proofs.join(", ") || "published names"} |`
+  const held = proofs.join(", ") || "published names"
+  return [name, modelTypes.join(", "), kinds.join(", "), [...structures].join(", "), held]
 })
 
-const [begin, end] = ["<!-- Made by scripts/models-doc.ts. Do not edit. -->", "<!-- End of the table. -->"]
-const text = readFileSync(page, "utf8")
-const [before, rest] = text.split(begin)
-const after = rest?.split(end)[1]
-const made = `${before}${begin}\n| family | model types | stacks | cut alike | held against |\n| --- | --- | --- | --- | --- |\n${rows.join("\n")}\n${end}${after}`
-if (rest === undefined || after === undefined) {
-  console.error(`docs/models.md lacks the marks ${begin} and ${end}`)
-  process.exitCode = 1
-} else if (!process.argv.includes("--check")) writeFileSync(page, made)
-else if (made !== text) {
-  console.error("docs/models.md is not what the families say; run: node scripts/models-doc.ts")
-  process.exitCode = 1
-}
+madeTable("models", ["family", "model types", "stacks", "cut alike", "held against"], rows)

@@ -35,6 +35,11 @@ const subcommandsFor = (given: ReadonlyArray<string>) => {
       async () => (await import("./commands/reshard.ts")).reshard
     ),
     subcommand(
+      "convert",
+      "Write a model as another system names, joins and cuts its tensors: from files to files of its ranks, by one process",
+      async () => (await import("./commands/convert.ts")).convert
+    ),
+    subcommand(
       "plan",
       "Show what a reshard of a checkpoint, or of one tensor between device meshes, would move: traffic matrix, bytes, memory and predicted time",
       async () => (await import("./commands/plan.ts")).plan

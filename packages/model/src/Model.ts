@@ -23,6 +23,8 @@ export interface Model {
   readonly config: ModelConfig | undefined
   /** A config.json for the output, where the format has its own in other words. */
   readonly configText?: string
+  /** Another checkpoint of the same model, whose small files are this one's where its own folder has none. */
+  readonly like?: string
   /** Names that the model has elsewhere: its index lists them in files that are not here, and they were not asked for. */
   readonly absent?: ReadonlyArray<string>
   /** SHA-256 that a manifest states of exactly these pieces in exactly this shape. */

@@ -5,6 +5,7 @@
 import { agent } from "./agent.ts"
 import { backends } from "./backends.ts"
 import { bench } from "./bench.ts"
+import { convert } from "./convert.ts"
 import { describe } from "./describe.ts"
 import { doctor } from "./doctor.ts"
 import { plan } from "./plan.ts"
@@ -14,6 +15,18 @@ import { reshard } from "./reshard.ts"
 import { verify } from "./verify.ts"
 
 /** The subcommands of `tensorferry`, in the order of its help. */
-export const subcommands = [reshard, plan, describe, report, verify, replay, bench, backends, doctor, agent] as const
+export const subcommands = [
+  reshard,
+  convert,
+  plan,
+  describe,
+  report,
+  verify,
+  replay,
+  bench,
+  backends,
+  doctor,
+  agent
+] as const
 
 export { agent }

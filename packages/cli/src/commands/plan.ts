@@ -4,7 +4,6 @@ import * as path from "node:path"
 import type { DType } from "@tensorferry/core/base/DType"
 import { formatShape } from "@tensorferry/core/base/Region"
 import type { ReshardPlan } from "@tensorferry/core/ir/ReshardPlan"
-import { formatParallelConfig, type ParallelConfig } from "@tensorferry/core/layout/ModelLayout"
 import { estimatePlans } from "@tensorferry/core/planner/Estimate"
 import { jobLayouts } from "@tensorferry/model/layouts"
 import type { ModelError } from "@tensorferry/model/ModelError"
@@ -22,6 +21,7 @@ import { reportFailure, withFailures } from "../output/CliFailure.ts"
 import { describeExplanation, type Explanation, explainPlan, type TensorOf } from "../output/Explanation.ts"
 import { describeEstimate } from "../output/PlanText.ts"
 import { checkTarget } from "../report/runFiles.ts"
+import { sideText } from "../text/sideText.ts"
 import { print } from "../text/terminal.ts"
 import { chooseMeshes, type MeshFlags, meshConfig, meshTensorConfig, statedFlags, usage } from "./meshFlags.ts"
 import {
@@ -111,7 +111,7 @@ const planCheckpoint = Effect.fnUntraced(function* (stated: string, flags: PlanF
   const { model } = yield* openStated(stated, flags)
   yield* noteAbsent(model)
   const choice = yield* chooseLayouts(model, flags)
-  const names = yield* chooseNames(choice, flags)
+  const names = yield* chooseNames(model, choice, flags)
   const layouts: Planned =
     names === undefined
       ? yield* Effect.fromResult(jobLayouts(model.tensors, choice))
@@ -153,9 +153,6 @@ const namedPlans = ({ size, planFor, source, destination }: NamedLayouts): Plann
     }
   }
 }
-
-const sideText = (config: ParallelConfig, convention: string | undefined): string =>
-  `${convention === undefined ? "" : `${convention}:`}${formatParallelConfig(config)}`
 
 /** One tensor between meshes. */
 const planMeshes = Effect.fnUntraced(function* (flags: PlanFlags) {

@@ -1,21 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 /** `tensorferry reshard`: from one parallel layout to another, one process per rank, proved bit by bit. */
-import { randomBytes } from "node:crypto"
-import { constants } from "node:fs"
-import { access, readdir } from "node:fs/promises"
 import * as path from "node:path"
 import { pathToFileURL } from "node:url"
 import { chooseCopyBackend } from "@tensorferry/core/backend/BackendLayer"
 import { fromEnvironment, readEnvironment } from "@tensorferry/core/group/ProcessGroupEnvironment"
 import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
-import { systemCall } from "@tensorferry/model/checkpoint/FileAccess"
 import { jobLayouts, jobSize } from "@tensorferry/model/layouts"
-import { modelError } from "@tensorferry/model/ModelError"
 import { namedLayouts } from "@tensorferry/model/names/namedLayouts"
 import { resolveModel } from "@tensorferry/model/openModel"
 import type { ConversionNote } from "@tensorferry/model/values/conversionNotes"
 import * as ConfigProvider from "effect/ConfigProvider"
-import * as CliError from "effect/cli/CliError"
 import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
@@ -35,10 +29,10 @@ import { printAround, reportFailure, withFailures } from "../output/CliFailure.t
 import { makeProgressBar } from "../output/ProgressBar.ts"
 import { conversionOf, describeReshard, reshardFacts } from "../output/ReshardText.ts"
 import { checkTarget, type RunFiles, writeRunFiles } from "../report/runFiles.ts"
-import { parseByteSize } from "../text/byteSize.ts"
 import { print } from "../text/terminal.ts"
 import { type ConversionFlags, chooseConversion, conversionConfig, convertModel } from "./conversionFlags.ts"
 import { chooseMeshes, type MeshFlags, meshConfig, statedFlags, usage } from "./meshFlags.ts"
+import { chooseOutput, type OutputFlags, outputConfig } from "./outputFlags.ts"
 import {
   backend,
   backendPackages,
@@ -55,26 +49,6 @@ import {
   openStated,
   parseTarget
 } from "./shared.ts"
-
-/** Refuses a file, a folder that holds anything, and a name where nothing can be created; an empty folder may be replaced. */
-const checkOutput = (folder: string) =>
-  Effect.gen(function* () {
-    const parent = path.dirname(folder)
-    yield* systemCall("WriteFailed", parent, "write to the folder of the output", () => access(parent, constants.W_OK))
-    const taken = (detail: string) =>
-      modelError("OutputExists", { file: folder, detail, remedy: "Name a new or an empty folder." })
-    const entries = yield* Effect.tryPromise({
-      try: () => readdir(folder),
-      catch: (cause) => (cause as NodeJS.ErrnoException).code ?? String(cause)
-    }).pipe(
-      Effect.catch((code) =>
-        code === "ENOENT"
-          ? Effect.succeed([])
-          : Effect.fail(taken(code === "ENOTDIR" ? "It is not a folder." : `It cannot be listed: ${code}.`))
-      )
-    )
-    if (entries.length > 0) return yield* taken(`The output folder holds ${entries.length} entries.`)
-  })
 
 /** All failures, those that name their own cause before those that only heard of it. */
 const byWeight = (reason: string): number => (reason === "PeerGone" || reason === "DeadlineExceeded" ? 1 : 0)
@@ -153,12 +127,11 @@ const runJoined = Effect.fnUntraced(function* (spec: AnyJobSpec, output: Output)
 type Flags = LayoutFlags &
   InputFlags &
   MeshFlags &
+  OutputFlags &
   ConversionFlags & {
     readonly checkpoint: string
     readonly tensor: Option.Option<string>
     readonly out: Option.Option<string>
-    readonly maxFileBytes: number
-    readonly copyMetadata: boolean
     readonly prove: "sample" | "all"
   }
 
@@ -176,7 +149,7 @@ const chooseJob = Effect.fnUntraced(function* (flags: Flags, common: Common) {
     const conversion = yield* chooseConversion(flags)
     const { model, notes } = yield* convertModel(opened.model, conversion)
     const choice = yield* chooseLayouts(model, flags)
-    const names = yield* chooseNames(choice, flags)
+    const names = yield* chooseNames(model, choice, flags)
     if (names !== undefined && conversion !== undefined)
       return yield* usage(
         "Types are converted between the checkpoint's own names only.",
@@ -189,17 +162,7 @@ const chooseJob = Effect.fnUntraced(function* (flags: Flags, common: Common) {
     }
     if (names === undefined) yield* Effect.fromResult(jobLayouts(model.tensors, converted))
     else yield* Effect.fromResult(namedLayouts(model.tensors, names))
-    const folder = Option.getOrUndefined(Option.map(flags.out, (text) => path.resolve(text)))
-    if (folder !== undefined) yield* checkOutput(folder)
-    const out =
-      folder === undefined
-        ? null
-        : {
-            folder,
-            temporary: `${folder}.tmp-${randomBytes(8).toString("hex")}`,
-            maxFileBytes: flags.maxFileBytes,
-            copyMetadata: flags.copyMetadata
-          }
+    const out = Option.isNone(flags.out) ? null : yield* chooseOutput(flags.out.value, flags)
     const { stored } = opened
     const spec: AnyJobSpec = {
       ...common,
@@ -250,31 +213,7 @@ export const reshard = Command.make(
       ),
       Flag.optional
     ),
-    copyMetadata: Flag.Boolean("copy-metadata").pipe(
-      Flag.withDescription(
-        "Carry config.json, the tokenizer and the like along to --out (on by default; --no-copy-metadata leaves them); code and pickles never are"
-      ),
-      Flag.withDefault(true)
-    ),
-    maxFileBytes: Flag.String("max-file-size").pipe(
-      Flag.withDescription(
-        "Most tensor data of one file where one rank has the whole model, as 5GB or 2GiB: more files get an index"
-      ),
-      Flag.withDefault("5GB"),
-      Flag.mapEffect((value) => {
-        const bytes = parseByteSize(value)
-        return bytes === undefined
-          ? Effect.fail(
-              new CliError.InvalidValue({
-                option: "max-file-size",
-                value,
-                expected: "a size as 5GB or 512MiB",
-                kind: "flag"
-              })
-            )
-          : Effect.succeed(bytes)
-      })
-    ),
+    ...outputConfig,
     verify: Flag.Boolean("verify").pipe(
       Flag.withDescription("Compare every destination shard with the checkpoint (on by default; --no-verify skips it)"),
       Flag.withDefault(true)
@@ -360,6 +299,10 @@ export const reshard = Command.make(
       description: "Write shards"
     },
     { command: "tensorferry reshard shards/ --to tp=1 --out whole/", description: "And back to one file" },
+    {
+      command: "tensorferry reshard hf:llama/ --from megatron:tp=2 --to vllm:tp=8 --out engine/",
+      description: "From a trainer's tensors to an engine's"
+    },
     {
       command:
         "tensorferry reshard llama/ --preset llama --from tp=1 --to tp=2 --transform mxfp8:rceil:sender --out fp8/",

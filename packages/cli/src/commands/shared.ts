@@ -38,7 +38,8 @@ export const backendPackages = Flag.String("backend-package").pipe(
   Flag.between(0, 64)
 )
 
-const single: ParallelConfig = { tp: 1, pp: 1, dp: 1 }
+/** One rank. */
+export const single: ParallelConfig = { tp: 1, pp: 1, dp: 1 }
 
 /** One side as it is typed: degrees, and before a colon how its tensors are named. */
 export interface StatedSide {
@@ -59,7 +60,8 @@ const parseSide = (value: string): Result.Result<StatedSide, string> => {
   })
 }
 
-const layoutFlag = (name: string) =>
+/** A flag that states a side. */
+export const sideFlag = (name: string) =>
   Flag.mapEffect(Flag.String(name), (value) =>
     Result.match(parseSide(value), {
       onSuccess: Effect.succeed,
@@ -107,13 +109,13 @@ export const inputOptions = (flags: InputFlags): InputOptions => ({
 })
 
 export const layoutConfig = {
-  from: layoutFlag("from").pipe(
+  from: sideFlag("from").pipe(
     Flag.withDescription(
       "Source layout, as tp=2,pp=1 or, with the names of another system, megatron:tp=2; by default that of the folder's manifest, else tp=1"
     ),
     Flag.optional
   ),
-  to: layoutFlag("to").pipe(
+  to: sideFlag("to").pipe(
     Flag.withDescription(
       "Destination layout: tp=, pp=, dp=, and for experts ep= and etp=, as in tp=4,dp=2,ep=8; vllm:tp=8 names and joins tensors as vLLM does"
     ),
@@ -228,8 +230,34 @@ export const parseTarget = (target: string): { readonly target: string; readonly
     : { target: found[2]!, convention: found[1]! }
 }
 
+/** The family of a model: what --preset says, or the config.json beside it. */
+export const familyOf = Effect.fnUntraced(function* (model: Model, { preset }: Pick<LayoutFlags, "preset">) {
+  const { family } = yield* chooseRules(model, {
+    rulesFile: undefined,
+    cuts: [],
+    preset: Option.getOrUndefined(preset),
+    placement: {},
+    replicateRest: false
+  })
+  return family ?? (yield* noFamily(model.path))
+})
+
+const noFamily = (file: string) =>
+  modelError("InvalidUsage", {
+    file,
+    detail: "Names of a system follow from what tensors mean, and nothing says the model's family.",
+    remedy: "Pass --preset, or put the model's config.json beside the checkpoint."
+  })
+
+/** Rules of a file for --map. */
+export const readMapping = (file: string) =>
+  readYamlFile(file, Mapping, (detail, remedy = mappingExample) => modelError("InvalidRules", { file, detail, remedy }))
+
 /** A checkpoint as a user names it, opened; under the names of a system it is read as the model that --like has. */
-export const openStated = Effect.fnUntraced(function* (stated: string, flags: LayoutFlags & InputFlags) {
+export const openStated = Effect.fnUntraced(function* (
+  stated: string,
+  flags: Pick<LayoutFlags, "from" | "like" | "preset"> & InputFlags
+) {
   const { target, convention } = parseTarget(stated)
   const checkpoint = resolveModel(target)
   const input = inputOptions(flags)
@@ -239,23 +267,12 @@ export const openStated = Effect.fnUntraced(function* (stated: string, flags: La
     return yield* modelError("InvalidUsage", {
       file: checkpoint,
       detail: `Its tensors have the names of ${convention}, and nothing says what the model's own are.`,
-      remedy: "Pass --like with a checkpoint of the same model, or the folder of its config.json and index."
+      remedy: "Pass --like with a checkpoint of the same model under its own names, or synthetic:SHAPES.json.gz."
     })
-  const like = resolveModel(flags.like.value)
+  const named = parseTarget(flags.like.value)
+  const like = resolveModel(named.convention === "hf" ? named.target : flags.like.value)
   const template = yield* openModel(like)
-  const { family } = yield* chooseRules(template, {
-    rulesFile: undefined,
-    cuts: [],
-    preset: Option.getOrUndefined(flags.preset),
-    placement: {},
-    replicateRest: false
-  })
-  if (family === undefined)
-    return yield* modelError("InvalidUsage", {
-      file: like,
-      detail: "Nothing says the family of the model.",
-      remedy: "Pass --preset."
-    })
+  const family = yield* familyOf(template, flags)
   const from = Option.getOrUndefined(flags.from)
   const config = from?.convention === convention ? from.config : single
   const stored = { convention, config, like, family } satisfies StoredNames
@@ -263,25 +280,15 @@ export const openStated = Effect.fnUntraced(function* (stated: string, flags: La
 })
 
 /** Both sides with names, where any are stated: by a prefix of a side, or by a file of rules. */
-export const chooseNames = Effect.fnUntraced(function* (choice: LayoutChoice, flags: LayoutFlags) {
+export const chooseNames = Effect.fnUntraced(function* (model: Model, choice: LayoutChoice, flags: LayoutFlags) {
   const [from, stated] = [Option.getOrUndefined(flags.from)?.convention, Option.getOrUndefined(flags.to)?.convention]
   // The checkpoint's own names need no mapping.
   const to = stated === "hf" ? undefined : stated
   const file = Option.getOrUndefined(flags.map)
   if ((from === undefined || from === "hf") && to === undefined && file === undefined) return undefined
   const { family } = choice.rules
-  if (family === undefined) {
-    return yield* modelError("InvalidUsage", {
-      detail: "Names of a system follow from what tensors mean, and nothing says the model's family.",
-      remedy: "Pass --preset, or put the model's config.json beside the checkpoint."
-    })
-  }
-  const mapping =
-    file === undefined
-      ? undefined
-      : yield* readYamlFile(file, Mapping, (detail, remedy = mappingExample) =>
-          modelError("InvalidRules", { file, detail, remedy })
-        )
+  if (family === undefined) return yield* noFamily(model.path)
+  const mapping = file === undefined ? undefined : yield* readMapping(file)
   return {
     from: { convention: from ?? "hf", config: choice.from },
     to: { convention: to ?? "hf", config: choice.to, ...(mapping === undefined ? {} : { mapping }) },

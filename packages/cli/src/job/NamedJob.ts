@@ -104,8 +104,13 @@ export const prepareNamedJob = Effect.fnUntraced(function* (
       : {
           write: (held, verified, progress) =>
             writeRank(
-              { out, companions: out.copyMetadata === true ? companionsOf(model, {}) : Effect.succeed([]) },
-              into.tensors.length === 0 ? undefined : rank - destination.ranks[0]!,
+              {
+                out,
+                companions: out.copyMetadata === true ? companionsOf(model, {}) : Effect.succeed([]),
+                side: names.to
+              },
+              model,
+              destination.ranks.includes(rank) ? rank - destination.ranks[0]! : undefined,
               held,
               verified,
               progress

@@ -7,11 +7,11 @@
  */
 import { canonicalJson, digestOf } from "@tensorferry/core/base/Digest"
 import { exchange } from "@tensorferry/core/group/Exchange"
-import { formatParallelConfig } from "@tensorferry/core/layout/ModelLayout"
 import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
 import { modelError } from "@tensorferry/model/ModelError"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
+import { sideText } from "../text/sideText.ts"
 import { type AnyJobSpec, isMeshJob } from "./JobSpec.ts"
 import { formatMeshChoice } from "./meshPlans.ts"
 
@@ -19,6 +19,10 @@ const Arguments = Schema.Record(Schema.String, Schema.String)
 
 /** Values that fill pages, by a digest. */
 const short = (value: unknown): string => `digest ${digestOf(value).slice(0, 12)}`
+
+/** By whose names the checkpoint is read. */
+const namesOf = ({ stored }: AnyJobSpec): string =>
+  stored === undefined ? "its own" : sideText(stored.config, stored.convention)
 
 /** What all ranks must have been given alike, as one would write it. */
 const argumentsOf = (spec: AnyJobSpec): { readonly [name: string]: string } => ({
@@ -31,8 +35,10 @@ const argumentsOf = (spec: AnyJobSpec): { readonly [name: string]: string } => (
         "--bucket-bytes": String(spec.mesh.bucketBytes ?? "not given")
       }
     : {
-        "--from": formatParallelConfig(spec.from),
-        "--to": formatParallelConfig(spec.to),
+        "--from": sideText(spec.from, spec.names?.from.convention),
+        "--to": sideText(spec.to, spec.names?.to.convention),
+        "--map": spec.names?.to.mapping === undefined ? "not given" : short(spec.names.to.mapping),
+        "names of CHECKPOINT": namesOf(spec),
         "--ranks": spec.ranks,
         "rules (--rules, --preset, --layout, --kv-heads, --default)": short([spec.rules, spec.sourceRules ?? null]),
         "--transform and --dtype": canonicalJson(spec.conversion ?? "not given"),

@@ -8,7 +8,7 @@ import { type AnyPlan, opsOf } from "@tensorferry/core/planner/MeshOps"
 import { opByteLength } from "@tensorferry/core/planner/PlanCheck"
 import { isContribution, travelShape } from "@tensorferry/core/planner/Waves"
 import { formatBytes } from "../text/Table.ts"
-import { plainLine } from "../text/terminal.ts"
+import { plainLine, terminalWidth, wrapped } from "../text/terminal.ts"
 
 export interface Step {
   readonly action: "copy" | "send" | "receive"
@@ -19,6 +19,8 @@ export interface Step {
   readonly region: Region
   /** Of the tensor at the other end; null for a part that is reduced there, or here. */
   readonly peerRegion: Region | null
+  /** The tensors that it comes out of and becomes part of, where these have other names. */
+  readonly tensors?: { readonly source: string; readonly destination: string }
   readonly words: string
 }
 
@@ -79,23 +81,26 @@ export const explainPlan = (given: AnyPlan, tensorOf?: TensorOf): Explanation =>
     const places = contributes
       ? { region: op.mySlice, peerRegion: null }
       : { region: op.mySlice, peerRegion: op.peerSlice }
-    const common = { name: op.paramName, bytes: opByteLength(op) * peers.length, ...places }
     const reduction = contributes || op.reduction === undefined ? undefined : plan.reductions?.[op.reduction]
     const reduced = reduction === undefined ? "" : `, ${reduction.op} over ranks ${reduction.ranks.join(", ")}`
     const [sender, receiver] = op.isSend ? [rank, peers[0]!] : [op.peerRank, rank]
-    const held = tensorOf?.("source", sender, op.paramName)
-    const made = tensorOf?.("destination", receiver, op.paramName)
-    const fusion = (held ?? op.paramName) === (made ?? op.paramName) ? "" : `: out of ${held}, part of ${made}`
+    const [source, destination] = [
+      tensorOf?.("source", sender, op.paramName) ?? op.paramName,
+      tensorOf?.("destination", receiver, op.paramName) ?? op.paramName
+    ]
+    const isOwn = source === destination && (op.paramName === source || op.paramName.startsWith(`${source}[`))
+    const tensors = isOwn ? {} : { tensors: { source, destination } }
+    const common = { name: op.paramName, bytes: opByteLength(op) * peers.length, ...places, ...tensors }
     if (op.peerRank === rank) {
-      const words = `rank ${rank} copies ${op.paramName}${own} ${box}${reduced} into ${other} of its own destination${fusion}`
+      const words = `rank ${rank} copies ${op.paramName}${own} ${box}${reduced} into ${other} of its own destination`
       return [[], { ...common, region: op.peerSlice, peerRegion: op.mySlice, action: "copy", words }]
     }
     const [from, to] = op.isSend ? [rank, peers.join(", ")] : [op.peerRank, `${rank}`]
-    const [source, into] = op.isSend ? [own, other] : [other, own]
-    const what = `${op.paramName}${source} ${box}${reduced}`
+    const [sent, into] = op.isSend ? [own, other] : [other, own]
+    const what = `${op.paramName}${sent} ${box}${reduced}`
     const words = contributes
       ? `rank ${from} contributes ${what} to the reduction on rank ${to}`
-      : `rank ${from} sends ${what} to rank${peers.length === 1 ? "" : "s"} ${to} into ${into}${fusion}`
+      : `rank ${from} sends ${what} to rank${peers.length === 1 ? "" : "s"} ${to} into ${into}`
     return [peers, { ...common, action: op.isSend ? "send" : "receive", words }]
   }
   return grouped(rank, [...steps(plan)].map(stepOf))
@@ -115,6 +120,16 @@ const inShort = (words: string): string =>
 
 const more = (count: number, what: string): ReadonlyArray<string> =>
   count <= 0 ? [] : [`… and ${count} more ${what}${count === 1 ? "" : "s"}; --json lists all`]
+
+const fusionOf = ({ source, destination }: NonNullable<Step["tensors"]>): string =>
+  source === destination
+    ? `in ${inShort(source)} on both sides`
+    : `out of ${inShort(source)}, part of ${inShort(destination)}`
+
+const linesOf = ({ words, bytes, tensors }: Step): ReadonlyArray<string> => [
+  `${inShort(words)}, ${formatBytes(bytes)}`,
+  ...(tensors === undefined ? [] : [`    ${fusionOf(tensors)}`])
+]
 
 /** A bounded text; it says how much it leaves out. */
 export const describeExplanation = ({ rank, groups }: Explanation): string => {
@@ -137,11 +152,10 @@ export const describeExplanation = ({ rank, groups }: Explanation): string => {
     .map((group) =>
       [
         titleOf(group),
-        ...[
-          ...group.steps.slice(0, shownSteps).map(({ words, bytes }) => `${inShort(words)}, ${formatBytes(bytes)}`),
-          ...more(group.steps.length - shownSteps, "step")
-        ].map((line) => `  ${line}`)
+        ...[...group.steps.slice(0, shownSteps).flatMap(linesOf), ...more(group.steps.length - shownSteps, "step")].map(
+          (line) => `  ${line}`
+        )
       ].join("\n")
     )
-  return [...texts, ...more(groups.length - shownGroups, "peer")].join("\n\n")
+  return wrapped([...texts, ...more(groups.length - shownGroups, "peer")].join("\n\n"), terminalWidth())
 }

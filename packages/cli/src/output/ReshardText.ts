@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /** What `reshard` says at its end: for people as tables, for machines as one document. */
-import { formatParallelConfig } from "@tensorferry/core/layout/ModelLayout"
 import { type ConversionNote, describeNote } from "@tensorferry/model/values/conversionNotes"
 import { type AnyJobSpec, isMeshJob, type RankReport } from "../job/JobSpec.ts"
 import { formatMeshChoice } from "../job/meshPlans.ts"
+import { sideText } from "../text/sideText.ts"
 import { formatBytes, formatRate, formatSeconds, table } from "../text/Table.ts"
 import { plainLine } from "../text/terminal.ts"
 
@@ -16,7 +16,7 @@ const most = (reports: ReadonlyArray<RankReport>, of: (report: RankReport) => nu
 const titleOf = (spec: AnyJobSpec, size: number): string =>
   isMeshJob(spec)
     ? `${formatMeshChoice(spec.mesh)}, ${size} ranks, tensor ${plainLine(spec.tensor)}`
-    : `${formatParallelConfig(spec.from)} → ${formatParallelConfig(spec.to)}, ${size} ranks (${spec.ranks})`
+    : `${sideText(spec.from, spec.names?.from.convention)} → ${sideText(spec.to, spec.names?.to.convention)}, ${size} ranks (${spec.ranks})`
 
 /** How the update was cut, where it was. */
 const describeWaves = (reports: ReadonlyArray<RankReport>): ReadonlyArray<string> => {
@@ -110,7 +110,13 @@ export const reshardFacts = (
   checkpoint: spec.checkpoint,
   ...(isMeshJob(spec)
     ? { tensor: spec.tensor, ...spec.mesh, ranks: reports.length }
-    : { from: spec.from, to: spec.to, ranks: reports.length, placement: spec.ranks }),
+    : {
+        from: spec.from,
+        to: spec.to,
+        ...(spec.names === undefined ? {} : { names: spec.names }),
+        ranks: reports.length,
+        placement: spec.ranks
+      }),
   backend: reports[0]?.copy.backend,
   out: spec.out?.folder ?? null,
   verified: spec.verify,

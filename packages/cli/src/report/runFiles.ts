@@ -3,12 +3,12 @@
 import { access, constants, stat, writeFile } from "node:fs/promises"
 import * as path from "node:path"
 import { formatMeshLayout } from "@tensorferry/core/layout/MeshText"
-import { formatParallelConfig } from "@tensorferry/core/layout/ModelLayout"
 import { traceDocument } from "@tensorferry/core/trace/TraceDocument"
 import { systemCall } from "@tensorferry/model/checkpoint/FileAccess"
 import { modelError } from "@tensorferry/model/ModelError"
 import * as Effect from "effect/Effect"
 import { type AnyJobSpec, isMeshJob, type RankReport } from "../job/JobSpec.ts"
+import { sideText } from "../text/sideText.ts"
 import { makeRunRecord, tracesOf } from "./makeRunRecord.ts"
 import { encodeRunRecord, type RunRecord } from "./RunRecord.ts"
 import { runFacts } from "./runFacts.ts"
@@ -34,8 +34,8 @@ const write = (file: string, text: string) =>
 
 const jobOf = (spec: AnyJobSpec, conversion: string, seconds: number): RunRecord["job"] => ({
   checkpoint: spec.checkpoint,
-  from: isMeshJob(spec) ? formatMeshLayout(spec.mesh.from) : formatParallelConfig(spec.from),
-  to: isMeshJob(spec) ? formatMeshLayout(spec.mesh.to) : formatParallelConfig(spec.to),
+  from: isMeshJob(spec) ? formatMeshLayout(spec.mesh.from) : sideText(spec.from, spec.names?.from.convention),
+  to: isMeshJob(spec) ? formatMeshLayout(spec.mesh.to) : sideText(spec.to, spec.names?.to.convention),
   ranks: isMeshJob(spec) ? `tensor ${spec.tensor}` : spec.ranks,
   conversion,
   out: spec.out?.folder ?? null,

@@ -30,6 +30,31 @@ export const plainLine = (text: string): string =>
 /** A message in one line. */
 export const inOneLine = (text: string): string => plain(text.replaceAll(/\s*\n\s*/g, " ").trim())
 
+/** Lines no wider than a terminal, where there is one: broken at spaces, what follows further in. */
+export const wrapped = (text: string, width: number | undefined): string => {
+  if (width === undefined || width < 20) return text
+  return text
+    .split("\n")
+    .map((line) => {
+      const indent = " ".repeat(line.search(/\S|$/))
+      const lines: Array<string> = []
+      let current = indent
+      for (const word of line.trimStart().split(" ")) {
+        const isBegun = current.trim() !== ""
+        if (isBegun && current.length + 1 + word.length > width) {
+          lines.push(current)
+          current = `${indent}    ${word}`
+        } else current += `${isBegun ? " " : ""}${word}`
+      }
+      return [...lines, current].join("\n")
+    })
+    .join("\n")
+}
+
+/** Columns of the terminal on standard output. */
+export const terminalWidth = (): number | undefined =>
+  process.stdout.isTTY === true ? process.stdout.columns : undefined
+
 /** Prints on standard output. */
 export const print = (text: string): Effect.Effect<void> => Console.log(plain(text))
 

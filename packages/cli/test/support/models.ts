@@ -25,14 +25,19 @@ export interface Entry {
 export const pattern = (length: number, seed: number): Uint8Array =>
   Uint8Array.from({ length }, (_, at) => ((at + 1) * 167 + (at >> 8) * 31 + seed * 59) & 0xff)
 
-export const writeModel = (file: string, entries: ReadonlyArray<Entry>): Promise<void> =>
+export const writeModel = (
+  file: string,
+  entries: ReadonlyArray<Entry>,
+  metadata?: ReadonlyMap<string, string>
+): Promise<void> =>
   Effect.runPromise(
     writeSafetensors(
       file,
       entries.map((entry, seed) => ({
         ...entry,
         data: pattern(byteLengthOf(entry.dtype, elementCount(entry.shape)), seed)
-      }))
+      })),
+      metadata
     )
   ).then(() => undefined)
 

@@ -3,7 +3,7 @@
 import { readdirSync, readFileSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
 import { assert, describe, it } from "@effect/vitest"
-import { plain, plainLine } from "../../src/text/terminal.ts"
+import { plain, plainLine, wrapped } from "../../src/text/terminal.ts"
 import { scratch } from "../support/command.ts"
 import { runAllHere } from "../support/here.ts"
 
@@ -64,4 +64,13 @@ describe("text for the terminal", () => {
     )
     assert.deepStrictEqual(found, ["text/terminal.ts"])
   })
+})
+
+it("a line wider than the terminal goes on further in, broken at spaces; without a terminal it stays whole", () => {
+  const text = "title\n  one two three four five\n    tensor.with.a.name.that.is.wider.than.all"
+  assert.strictEqual(wrapped(text, undefined), text)
+  assert.strictEqual(
+    wrapped(text, 20),
+    "title\n  one two three four\n      five\n    tensor.with.a.name.that.is.wider.than.all"
+  )
 })

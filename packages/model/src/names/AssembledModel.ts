@@ -15,45 +15,84 @@ import {
   type Shape
 } from "@tensorferry/core/base/Region"
 import * as Effect from "effect/Effect"
-import { boundedRegions } from "../BoundedRegions.ts"
+import { boundedBytes } from "../BoundedRegions.ts"
 import type { CheckpointError } from "../checkpoint/CheckpointError.ts"
 import type { Model } from "../Model.ts"
 import { type ModelError, modelError } from "../ModelError.ts"
 import { toFloats, type WrittenType, writeFloats, writtenTypes } from "../values/codes.ts"
 import { turnedStrip } from "./atoms.ts"
 import type { TypedAssembly } from "./materialize.ts"
-import { type Assembly, type Scalar, type Strip, take } from "./Strips.ts"
+import { type Assembly, type Loop, type Scalar, type Strip, take } from "./Strips.ts"
 
-/** A box of a source, and where its elements belong: element, then elements per step along each of its dimensions. */
+/** What is read of a source at once, and where its elements belong. */
 interface Box {
   readonly region: Region
+  /** Element of the made tensor for the first one. */
   readonly at: number
-  readonly strides: ReadonlyArray<number>
+  readonly loops: ReadonlyArray<BoxLoop>
 }
 
-/** A strip of a tensor as boxes of its source: loops that step over rows are walked. */
-const boxesOf = (strip: Strip, shape: Shape, source: Shape): ReadonlyArray<Box> | undefined => {
+/** Equal steps, in elements of what was read and of the made tensor. */
+interface BoxLoop {
+  readonly count: number
+  readonly from: number
+  readonly to: number
+}
+
+/** Most elements that are read for one that is wanted, rather than in many reads. */
+const mostSpare = 8
+
+/** A loop of a strip, and how many of its iterations belong to one box. */
+interface Share {
+  readonly loop: Loop
+  readonly count: number
+}
+
+/** Which loops a box takes in, the closest steps of the source first: as many as one bounded read can serve. */
+const sharesOf = (loops: ReadonlyArray<Loop>, source: Shape, dtype: DType): ReadonlyArray<Share> => {
+  const strides = rowMajorStrides(source)
+  const extents = source.map(() => 1)
+  const limit = (boundedBytes * 8) / bitsOf(dtype)
+  let elements = 1
+  return [...loops]
+    .sort((a, b) => a.step * strides[a.dim]! - b.step * strides[b.dim]!)
+    .map((loop) => {
+      const others = elementCount(extents) / extents[loop.dim]!
+      const room = Math.floor((limit / others - extents[loop.dim]!) / loop.step) + 1
+      const count = Math.max(1, Math.min(loop.count, room))
+      const extent = extents[loop.dim]! + (count - 1) * loop.step
+      if (count === 1 || extent * others > mostSpare * elements * count) return { loop, count: 1 }
+      extents[loop.dim] = extent
+      elements *= count
+      return { loop, count }
+    })
+}
+
+/** A strip of a tensor as boxes of its source. */
+const boxesOf = (strip: Strip, shape: Shape, source: Shape, dtype: DType): ReadonlyArray<Box> | undefined => {
   const turned = turnedStrip(strip, { name: "", shape }, source)
   if (turned === undefined) return undefined
-  const isDense = (loop: Strip["loops"][number]): boolean =>
-    loop.step === 1 && turned.loops.every((other) => other === loop || other.dim !== loop.dim || other.step !== 1)
-  const dense = turned.loops.filter(isDense)
-  const walked = turned.loops.filter((loop) => !isDense(loop))
+  const shares = sharesOf(turned.loops, source, dtype)
   const boxes: Array<Box> = []
-  const strides = source.map((_, dim) => dense.find((loop) => loop.dim === dim)?.source ?? 0)
-  const counts = source.map((_, dim) => dense.find((loop) => loop.dim === dim)?.count ?? 1)
-  const visit = (depth: number, corner: ReadonlyArray<number>, at: number): void => {
-    const loop = walked[depth]
-    if (loop === undefined) {
-      boxes.push({ region: corner.map((from, dim) => [from, from + counts[dim]!] as const), at, strides })
+  const visit = (depth: number, corner: ReadonlyArray<number>, at: number, own: ReadonlyArray<Share>): void => {
+    const share = shares[depth]
+    if (share === undefined) {
+      const ends = [...corner]
+      for (const { loop, count } of own) ends[loop.dim]! += (count - 1) * loop.step
+      const region = corner.map((from, dim) => [from, ends[dim]! + 1] as const)
+      const strides = rowMajorStrides(regionShape(region))
+      const loops = own.map(({ loop, count }) => ({ count, from: loop.step * strides[loop.dim]!, to: loop.source }))
+      boxes.push({ region, at, loops: loops.sort((a, b) => Math.abs(b.to) - Math.abs(a.to)) })
       return
     }
-    for (let index = 0; index < loop.count; index++) {
+    const { loop } = share
+    for (let index = 0; index < loop.count; index += share.count) {
+      const count = Math.min(share.count, loop.count - index)
       const moved = corner.map((from, dim) => (dim === loop.dim ? from + index * loop.step : from))
-      visit(depth + 1, moved, at + index * loop.source)
+      visit(depth + 1, moved, at + index * loop.source, count === 1 ? own : [...own, { loop, count }])
     }
   }
-  visit(0, turned.at, turned.offset)
+  visit(0, turned.at, turned.offset, [])
   return boxes
 }
 
@@ -72,33 +111,37 @@ const converted = (bytes: Uint8Array, from: DType, to: DType, scalar: Scalar | u
   return into
 }
 
-/** Copies dense elements to places with steps. */
-const place = (
-  dense: Uint8Array,
-  shape: Shape,
-  into: Uint8Array,
-  at: number,
-  strides: ReadonlyArray<number>,
-  size: number
-) => {
-  const own = rowMajorStrides(shape)
+/** Elements of a size, where a view of them can begin. */
+const elementsOf = (bytes: Uint8Array, size: number): Uint8Array | Uint16Array | Uint32Array | undefined => {
+  const { buffer, byteOffset, byteLength } = bytes
+  if (size === 1) return bytes
+  if (byteOffset % size !== 0) return undefined
+  if (size === 2) return new Uint16Array(buffer, byteOffset, byteLength / 2)
+  return size === 4 ? new Uint32Array(buffer, byteOffset, byteLength / 4) : undefined
+}
+
+/** Copies the elements of a box to where they belong. */
+const place = (read: Uint8Array, { at, loops }: Box, into: Uint8Array, size: number) => {
   // What lies densely on both sides is one run.
-  let split = shape.length
+  let depth = loops.length
   let run = 1
-  while (split > 0 && (shape[split - 1] === 1 || strides[split - 1] === run)) {
-    run *= shape[split - 1]!
-    split--
+  while (depth > 0 && loops[depth - 1]!.from === run && loops[depth - 1]!.to === run) {
+    run *= loops[depth - 1]!.count
+    depth--
   }
-  const visit = (dim: number, from: number, to: number): void => {
-    if (dim === split) {
-      if (run === 1) for (let byte = 0; byte < size; byte++) into[to * size + byte] = dense[from * size + byte]!
-      else into.set(dense.subarray(from * size, (from + run) * size), to * size)
-      return
-    }
-    for (let index = 0; index < shape[dim]!; index++)
-      visit(dim + 1, from + index * own[dim]!, to + index * strides[dim]!)
+  const [own, other] = [elementsOf(into, size), elementsOf(read, size)]
+  const copy = (from: number, to: number): void => {
+    if (run > 1) into.set(read.subarray(from * size, (from + run) * size), to * size)
+    else if (own !== undefined && other !== undefined) own[to] = other[from]!
+    else for (let byte = 0; byte < size; byte++) into[to * size + byte] = read[from * size + byte]!
   }
-  visit(0, 0, at)
+  const visit = (level: number, first: number, target: number): void => {
+    const { count, from, to } = loops[level]!
+    const next = level + 1 === depth ? copy : (source: number, place: number) => visit(level + 1, source, place)
+    for (let index = 0; index < count; index++) next(first + index * from, target + index * to)
+  }
+  if (depth === 0) copy(0, at)
+  else visit(0, 0, at)
 }
 
 const restricted = (assembly: Assembly, region: Region): Assembly =>
@@ -123,24 +166,18 @@ export const assembledModel = (model: Model, made: ReadonlyArray<TypedAssembly>)
   ): Effect.Effect<void, CheckpointError | ModelError> =>
     Effect.gen(function* () {
       const source = sources.get(strip.source!)
-      const boxes = source === undefined ? undefined : boxesOf(strip, shape, source.shape)
+      const boxes = source === undefined ? undefined : boxesOf(strip, shape, source.shape, source.dtype)
       const size = bitsOf(tensor.dtype) / 8
       if (source === undefined || boxes === undefined)
         return yield* refuse(tensor.name, `It is made of ${strip.source}, which cannot be read so.`)
       if (!Number.isInteger(size)) return yield* refuse(tensor.name, `${tensor.dtype} is cut inside a byte.`)
       for (const box of boxes) {
-        for (const portion of boundedRegions(source.dtype, box.region)) {
-          const bytes = new Uint8Array(portion.end - portion.start)
-          yield* model.readRegion(source.name, portion.region, bytes)
-          const values = converted(bytes, source.dtype, tensor.dtype, strip.scalar)
-          if (values === undefined)
-            return yield* refuse(tensor.name, `Values of ${source.dtype} cannot become ${tensor.dtype} here.`)
-          const at = portion.region.reduce(
-            (sum, [from], dim) => sum + (from - box.region[dim]![0]) * box.strides[dim]!,
-            box.at
-          )
-          place(values, regionShape(portion.region), into, at, box.strides, size)
-        }
+        const bytes = new Uint8Array(byteLengthOf(source.dtype, elementCount(regionShape(box.region))))
+        yield* model.readRegion(source.name, box.region, bytes)
+        const values = converted(bytes, source.dtype, tensor.dtype, strip.scalar)
+        if (values === undefined)
+          return yield* refuse(tensor.name, `Values of ${source.dtype} cannot become ${tensor.dtype} here.`)
+        place(values, box, into, size)
       }
     })
   return {

@@ -5,7 +5,12 @@
  */
 import type { DType } from "@tensorferry/core/base/DType"
 import type { Shape } from "@tensorferry/core/base/Region"
-import type { LayoutError, ModelTensor, ParallelConfig } from "@tensorferry/core/layout/ModelLayout"
+import {
+  formatParallelConfig,
+  type LayoutError,
+  type ModelTensor,
+  type ParallelConfig
+} from "@tensorferry/core/layout/ModelLayout"
 import type { RankPlace } from "@tensorferry/core/layout/ParallelConfig"
 import type { PlacedTensor } from "@tensorferry/core/layout/TensorPlacement"
 import * as Result from "effect/Result"
@@ -62,6 +67,14 @@ export interface MappedModel {
 export const mapModel = (input: MappedModelInput): Result.Result<MappedModel, MappingError | LayoutError> =>
   Result.gen(function* () {
     const { structure, tensors, mapping, config, placement } = input
+    if (mapping.held === "whole" && ((config.ep ?? 1) > 1 || config.etp !== undefined))
+      return yield* mappingError(
+        "unsupported",
+        formatParallelConfig(config),
+        undefined,
+        "Every rank has its rows of all tensors here, experts or not.",
+        "Leave ep and etp out."
+      )
     yield* checkInventory(structure, tensors, namedBy(mapping))
     const matched = yield* matchRules(mapping, tensors)
     const degrees: ParallelConfig = mapping.held === "whole" ? { tp: 1, pp: config.pp, dp: 1 } : config

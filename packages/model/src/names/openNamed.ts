@@ -123,6 +123,8 @@ export const openNamed = Effect.fn("openNamed")(function* (
   return {
     ...model,
     config: template.config ?? family.config,
+    ...(template.configText === undefined ? {} : { configText: template.configText }),
+    like: template.path,
     metadata: template.metadata,
     files: () => new Map([...stored.files(), ...template.files()])
   }

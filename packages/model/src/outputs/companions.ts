@@ -94,21 +94,27 @@ export const changedConfig = (bytes: Uint8Array, changes: ConfigChanges): Uint8A
   return isRecord(config) ? new TextEncoder().encode(formatPythonJson(changedRecord(config, changes))) : bytes
 }
 
+const companionsIn = Effect.fnUntraced(function* (path: string) {
+  const folder = folderOf(path)
+  const names = yield* Effect.orElseSucceed(
+    systemCall("Unreadable", folder, "list the folder", () => readdir(folder)),
+    (): ReadonlyArray<string> => []
+  )
+  return names.filter((one) => companionNames.has(one)).map((name) => ({ name, file: join(folder, name) }))
+})
+
 /** What is carried along from beside a model; none where its tensors are made up. */
 export const companionsOf = (
-  model: Pick<Model, "path" | "configText">,
+  model: Pick<Model, "path" | "configText" | "like">,
   changes: ConfigChanges
 ): Effect.Effect<ReadonlyArray<Companion>, CheckpointError> =>
   Effect.gen(function* () {
-    const folder = folderOf(model.path)
-    const names = yield* Effect.orElseSucceed(
-      systemCall("Unreadable", folder, "list the folder", () => readdir(folder)),
-      (): ReadonlyArray<string> => []
-    )
+    const like = model.like === undefined ? [] : yield* companionsIn(model.like)
+    // Its own takes precedence.
+    const files = new Map([...like, ...(yield* companionsIn(model.path))].map(({ name, file }) => [name, file]))
     const found: Array<Companion> = []
-    for (const name of names.filter((one) => companionNames.has(one)).sort()) {
-      found.push({ name, bytes: yield* readSmallFile(join(folder, name), mostBytes) })
-    }
+    for (const name of [...files.keys()].sort())
+      found.push({ name, bytes: yield* readSmallFile(files.get(name)!, mostBytes) })
     const isNamed = found.some(({ name }) => name === "config.json")
     const made =
       model.configText === undefined || isNamed

@@ -29,18 +29,31 @@ export interface Convention {
   readonly mapping: (structure: ModelStructure, options: ConventionOptions) => Mapping
 }
 
-/** The rules of a convention for a model. Fails for a family that nobody has held it against: a guess would look right. */
+const languageKinds: ReadonlySet<string> = new Set(["language", "mtp"])
+
+/** What of a model a convention was not held against, in words. */
+const foreignTo = ({ families }: Convention, { family, stacks }: ModelStructure): string | undefined => {
+  if (families === undefined) return undefined
+  if (!families.includes(family.name)) return "models of this family"
+  // Systems put the language model of such a model below a name of its own.
+  return stacks.every(({ kind }) => languageKinds.has(kind)) ? undefined : "what is more than a language model"
+}
+
+/** The rules of a convention for a model. Fails for what nobody has held it against: a guess would look right. */
 export const mappingOf = (
-  { name, families, mapping }: Convention,
+  convention: Convention,
   structure: ModelStructure,
   options: ConventionOptions
-): Result.Result<Mapping, MappingError> =>
-  families === undefined || families.includes(structure.family.name)
+): Result.Result<Mapping, MappingError> => {
+  const foreign = foreignTo(convention, structure)
+  const { name, families = [], mapping } = convention
+  return foreign === undefined
     ? Result.succeed(mapping(structure, options))
     : mappingError(
         "unsupported",
         structure.modelType,
         undefined,
-        `How ${name} names models of this family is not known here.`,
-        `State the rules (--map FILE). ${name} is known for ${families.join(", ")}.`
+        `How ${name} names ${foreign} is not known here.`,
+        `State the rules (--map FILE). ${name} is known for language models of ${families.join(", ")}.`
       )
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+/** `tensorferry convert`: from files under one system's names to files of another's ranks, by one process. */
+import { formatParallelConfig, worldSizeOf } from "@tensorferry/core/layout/ModelLayout"
+import type { Model } from "@tensorferry/model/Model"
+import { type ConvertedFile, convertFiles } from "@tensorferry/model/names/convertFiles"
+import type { NamedSide } from "@tensorferry/model/names/namedLayouts"
+import { companionsOf } from "@tensorferry/model/outputs/companions"
+import * as Command from "effect/cli/Command"
+import * as Flag from "effect/cli/Flag"
+import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
+import { withFailures } from "../output/CliFailure.ts"
+import { makeProgressBar } from "../output/ProgressBar.ts"
+import { sideText } from "../text/sideText.ts"
+import { formatBytes, table } from "../text/Table.ts"
+import { plainLine, print } from "../text/terminal.ts"
+import { usage } from "./meshFlags.ts"
+import { chooseOutput, type OutputFlags, outputConfig } from "./outputFlags.ts"
+import {
+  checkpoint,
+  familyOf,
+  type InputFlags,
+  inputConfig,
+  json,
+  type LayoutFlags,
+  layoutConfig,
+  noteAbsent,
+  openStated,
+  parseTarget,
+  readMapping,
+  type StatedSide,
+  sideFlag,
+  single
+} from "./shared.ts"
+
+type Flags = Pick<LayoutFlags, "like" | "map" | "preset"> &
+  InputFlags &
+  OutputFlags & {
+    readonly checkpoint: string
+    readonly from: Option.Option<StatedSide>
+    readonly to: StatedSide
+    readonly out: string
+    readonly json: boolean
+  }
+
+/** How the files name and hold the model: by the prefix of CHECKPOINT, by --from, or by both. */
+const sourceSide = Effect.fnUntraced(function* ({ checkpoint, from }: Flags) {
+  const { target, convention: prefix } = parseTarget(checkpoint)
+  const stated = Option.getOrUndefined(from)
+  const convention = prefix ?? stated?.convention ?? "hf"
+  if (stated?.convention !== undefined && stated.convention !== convention)
+    return yield* usage(
+      `CHECKPOINT has the names of ${convention}, --from those of ${stated.convention}.`,
+      "State how the files name their tensors once."
+    )
+  const config = stated?.config ?? single
+  if (convention === "hf" && worldSizeOf(config) > 1)
+    return yield* usage(
+      `The checkpoint's own names are stated with ${formatParallelConfig(config)}.`,
+      "Leave --from out; a folder that reshard wrote says itself how it is cut."
+    )
+  return { target, side: { convention, config } satisfies NamedSide }
+})
+
+/** How ranks name and hold it. */
+const destinationSide = Effect.fnUntraced(function* ({ to, map }: Flags) {
+  const convention = to.convention ?? "hf"
+  if (Option.isSome(map)) return { convention, config: to.config, mapping: yield* readMapping(map.value) }
+  if (convention === "hf" && worldSizeOf(to.config) > 1)
+    return yield* usage(
+      `--to ${formatParallelConfig(to.config)} names no system.`,
+      "Put its name in front, as in --to vllm:tp=8; reshard cuts a model under its own names."
+    )
+  return { convention, config: to.config } satisfies NamedSide
+})
+
+/** What was written, for people. */
+const describe = (
+  model: Model,
+  [from, to]: readonly [NamedSide, NamedSide],
+  files: ReadonlyArray<ConvertedFile>,
+  folder: string
+): string => {
+  const sum = (of: (file: ConvertedFile) => number): number => files.reduce((total, file) => total + of(file), 0)
+  return [
+    `${sideText(from.config, from.convention)} → ${sideText(to.config, to.convention)}, ${model.tensors.length} tensors of ${plainLine(model.path)}`,
+    "",
+    table(
+      ["file", "tensors", "bytes"],
+      files.map(({ file, tensors, bytes }) => [file, `${tensors}`, formatBytes(bytes)]),
+      ["left", "right", "right"]
+    ),
+    "",
+    `read back: ${sum(({ tensors }) => tensors)} tensors, ${formatBytes(sum(({ bytes }) => bytes))}, bit-identical to what was written`,
+    `written: ${plainLine(folder)}`
+  ].join("\n")
+}
+
+const runConvert = Effect.fnUntraced(function* (flags: Flags) {
+  const source = yield* sourceSide(flags)
+  const to = yield* destinationSide(flags)
+  const out = yield* chooseOutput(flags.out, flags)
+  const { checkpoint, model } = yield* openStated(`${source.side.convention}:${source.target}`, {
+    ...flags,
+    from: Option.some(source.side)
+  })
+  yield* noteAbsent(model)
+  const family = yield* familyOf(model, flags)
+  const companions = flags.copyMetadata ? yield* companionsOf(model, {}) : []
+  const bar = makeProgressBar(1, process.stderr.isTTY === true && !flags.json)
+  const files = yield* Effect.ensuring(
+    convertFiles(model, to, family, { ...out, companions }, (done, total) =>
+      bar.update({ rank: 0, phase: "write", done, total })
+    ),
+    bar.clear
+  )
+  yield* print(
+    flags.json
+      ? JSON.stringify(
+          {
+            ok: true,
+            checkpoint,
+            from: source.side,
+            to,
+            out: out.folder,
+            files,
+            copied: companions.map(({ name }) => name)
+          },
+          null,
+          2
+        )
+      : describe(model, [source.side, to], files, out.folder)
+  )
+})
+
+const { like, map, preset } = layoutConfig
+
+export const convert = Command.make(
+  "convert",
+  {
+    checkpoint,
+    ...inputConfig,
+    from: sideFlag("from").pipe(
+      Flag.withDescription(
+        "How the files of CHECKPOINT name and hold the model, as vllm:tp=8; hf by default, the model's own names"
+      ),
+      Flag.optional
+    ),
+    to: sideFlag("to").pipe(
+      Flag.withDescription("How ranks are to name and hold it, as vllm:tp=8; hf: writes a published checkpoint")
+    ),
+    like,
+    map,
+    preset,
+    out: Flag.String("out").pipe(Flag.withDescription("Folder for the files")),
+    ...outputConfig,
+    json
+  },
+  (flags) => withFailures(flags.json, Effect.scoped(runConvert(flags)))
+).pipe(
+  Command.withExamples([
+    {
+      command: "tensorferry convert llama/ --to vllm:tp=8 --out engine/",
+      description: "Files of an engine's ranks"
+    },
+    {
+      command: "tensorferry convert vllm:engine/ --from vllm:tp=8 --like llama/ --to hf: --out back/",
+      description: "And back to a published checkpoint"
+    },
+    {
+      command: "tensorferry convert megatron:iter_0001000/ --like llama/ --to hf: --out published/",
+      description: "A trainer's distributed checkpoint"
+    },
+    {
+      command: "tensorferry convert llama/ --to hf:tp=2 --map rules.yaml --out own/",
+      description: "By rules of your own"
+    }
+  ])
+)
