@@ -87,7 +87,7 @@ describe("an assembled model", () => {
             tensor.shape.map((length) => [Math.floor(length / 3), length - Math.floor(length / 4)] as const)
           ]
           for (const region of regions) {
-            const into = new Uint8Array(byteLengthOf("float32", elementCount(regionShape(region))))
+            const into = new Uint8Array(byteLengthOf("float32", elementCount(regionShape(region)))).fill(0xa5)
             await Effect.runPromise(own.readRegion(tensor.name, region, into))
             assert.isTrue(Buffer.from(slice(whole, tensor.shape, region)).equals(into), tensor.name)
           }
