@@ -53,10 +53,10 @@ const sides: ReadonlyArray<readonly [type: string, side: string, ranks: number]>
   ["qwen3_moe", "vllm:tp=2,dp=2,ep=4", 4],
   ["qwen3_moe", "megatron-local:tp=2,ep=2", 2],
   ["gpt_oss", "vllm:tp=2", 2],
-  ["gpt_oss", "megatron:tp=2", 2],
+  ["gpt_oss", "megatron:tp=2,ep=2", 2],
   ["llama", "fsdp2:tp=3", 3],
   // More stages than layers: ranks that hold nothing have files all the same.
-  ["llama", "megatron:pp=4", 4]
+  ["llama", "vllm:pp=4", 4]
 ]
 
 describe("convert", () => {

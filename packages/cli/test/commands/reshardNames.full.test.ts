@@ -27,7 +27,7 @@ describe("reshard between names", () => {
   for (const [type, from, to] of [
     ["llama", "megatron:tp=2", "vllm:tp=4"],
     ["qwen3_moe", "megatron:tp=2,ep=2", "vllm:tp=2,dp=2,ep=4"],
-    ["gpt_oss", "fsdp2:tp=2", "megatron:tp=2"]
+    ["gpt_oss", "fsdp2:tp=2", "megatron:tp=2,ep=2"]
   ] as const) {
     it(`${type} from ${from} to ${to} and back writes what convert writes`, async () => {
       using folder = scratch()

@@ -120,15 +120,21 @@ const elementsOf = (bytes: Uint8Array, size: number): Uint8Array | Uint16Array |
   return size === 4 ? new Uint32Array(buffer, byteOffset, byteLength / 4) : undefined
 }
 
-/** Copies the elements of a box to where they belong. */
-const place = (read: Uint8Array, { at, loops }: Box, into: Uint8Array, size: number) => {
-  // What lies densely on both sides is one run.
+/** What of a box lies densely on both sides is one run; loops up to `depth` go from run to run. */
+const runOf = ({ loops }: Box): { readonly run: number; readonly depth: number } => {
   let depth = loops.length
   let run = 1
   while (depth > 0 && loops[depth - 1]!.from === run && loops[depth - 1]!.to === run) {
     run *= loops[depth - 1]!.count
     depth--
   }
+  return { run, depth }
+}
+
+/** Copies the elements of a box to where they belong. */
+const place = (read: Uint8Array, box: Box, into: Uint8Array, size: number) => {
+  const { at, loops } = box
+  const { run, depth } = runOf(box)
   const [own, other] = [elementsOf(into, size), elementsOf(read, size)]
   const copy = (from: number, to: number): void => {
     if (run > 1) into.set(read.subarray(from * size, (from + run) * size), to * size)
@@ -172,7 +178,15 @@ export const assembledModel = (model: Model, made: ReadonlyArray<TypedAssembly>)
         return yield* refuse(tensor.name, `It is made of ${strip.source}, which cannot be read so.`)
       if (!Number.isInteger(size)) return yield* refuse(tensor.name, `${tensor.dtype} is cut inside a byte.`)
       for (const box of boxes) {
-        const bytes = new Uint8Array(byteLengthOf(source.dtype, elementCount(regionShape(box.region))))
+        const elements = elementCount(regionShape(box.region))
+        const isPlain = source.dtype === tensor.dtype && strip.scalar === undefined
+        if (isPlain && runOf(box).run === elements) {
+          const end = (box.at + elements) * size
+          yield* model.readRegion(source.name, box.region, into.subarray(box.at * size, end))
+          continue
+        }
+        // Every byte is read over.
+        const bytes = new Uint8Array(Buffer.allocUnsafeSlow(byteLengthOf(source.dtype, elements)).buffer)
         yield* model.readRegion(source.name, box.region, bytes)
         const values = converted(bytes, source.dtype, tensor.dtype, strip.scalar)
         if (values === undefined)
@@ -193,7 +207,7 @@ export const assembledModel = (model: Model, made: ReadonlyArray<TypedAssembly>)
         if (into.length !== byteLengthOf(tensor.dtype, elementCount(shape)))
           return yield* refuse(name, "The buffer has another size.")
         const part = restricted(tensor, region)
-        into.fill(0)
+        if (part.strips.some(({ source }) => source === undefined)) into.fill(0)
         for (const strip of part.strips) if (strip.source !== undefined) yield* readStrip(tensor, strip, shape, into)
       })
   }

@@ -70,7 +70,7 @@ const mappedRanks = (type: string, text: string) => {
 
 describe("an assembled model", () => {
   for (const [type, text] of [
-    ["gpt_oss", "megatron:tp=2"],
+    ["gpt_oss", "megatron:tp=2,ep=2"],
     ["qwen3_moe", "vllm:tp=2"],
     ["llama4_text", "vllm:tp=2"],
     ["llama", "megatron:tp=4"]
@@ -87,7 +87,7 @@ describe("an assembled model", () => {
             tensor.shape.map((length) => [Math.floor(length / 3), length - Math.floor(length / 4)] as const)
           ]
           for (const region of regions) {
-            const into = new Uint8Array(byteLengthOf("float32", elementCount(regionShape(region))))
+            const into = new Uint8Array(byteLengthOf("float32", elementCount(regionShape(region)))).fill(0xa5)
             await Effect.runPromise(own.readRegion(tensor.name, region, into))
             assert.isTrue(Buffer.from(slice(whole, tensor.shape, region)).equals(into), tensor.name)
           }
@@ -97,7 +97,7 @@ describe("an assembled model", () => {
   }
 
   it("reads columns that lie between those of others together, not one by one", async () => {
-    const { tensors, ranks } = mappedRanks("gpt_oss", "megatron:tp=2")
+    const { tensors, ranks } = mappedRanks("gpt_oss", "megatron:tp=2,ep=2")
     const { model, reads } = sourceModel(tensors)
     const name = "decoder.layers.0.mlp.experts.linear_fc1.weight1"
     const { shape } = ranks[1]!.tensors.find((tensor) => tensor.name === name)!

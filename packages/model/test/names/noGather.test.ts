@@ -25,7 +25,7 @@ const transfers: ReadonlyArray<readonly [type: string, from: string, to: string]
   ["llama", "fsdp2:tp=3", "sglang:tp=2"],
   ["qwen3_moe", "megatron:tp=2,ep=2", "vllm:tp=4"],
   ["qwen3_moe", "fsdp2:tp=4", "vllm:tp=2,dp=2,ep=4"],
-  ["gpt_oss", "megatron:tp=2", "vllm:tp=2"],
+  ["gpt_oss", "megatron:tp=2,ep=2", "vllm:tp=2"],
   ["llama", "vllm:tp=4", "megatron:tp=2,pp=2"]
 ]
 
