@@ -9,7 +9,12 @@ import { readFileSync } from "node:fs"
 import { gunzipSync } from "node:zlib"
 import type { DType } from "@tensorferry/core/base/DType"
 import { median } from "@tensorferry/core/base/Numbers"
-import { type ModelTensor, type ParallelConfig, worldSizeOf } from "@tensorferry/core/layout/ModelLayout"
+import {
+  formatParallelConfig,
+  type ModelTensor,
+  type ParallelConfig,
+  worldSizeOf
+} from "@tensorferry/core/layout/ModelLayout"
 import { parametersOf, type Roster } from "@tensorferry/core/layout/Roster"
 import { clusterTraffic } from "@tensorferry/core/planner/Estimate"
 import { indexRosters, planRank } from "@tensorferry/core/planner/RosterPlanner"
@@ -19,6 +24,7 @@ import {
   readRosters,
   readStatements
 } from "@tensorferry/core/reshard/RosterMessages"
+import { type NamedSide, namedLayouts } from "@tensorferry/model/names/namedLayouts"
 import { cutModel } from "@tensorferry/model/placement/cutModel"
 import type { ModelConfig } from "@tensorferry/model/structure/ModelConfig"
 import * as Result from "effect/Result"
@@ -109,7 +115,79 @@ const exchange = (source: Roster, destination: Roster, name: string): ReadonlyAr
   ]
 }
 
-export const planning = (): ReadonlyArray<BenchResult> =>
+interface NamedCase {
+  readonly model: string
+  readonly preset: string
+  /** Numbers that the file of shapes does not state. */
+  readonly config: ModelConfig
+  readonly from: NamedSide
+  readonly to: NamedSide
+  readonly target: number
+  /** Layers of each stage of the source, where they do not divide. */
+  readonly stages?: ReadonlyArray<number>
+}
+
+/** Between a trainer's tensors and an engine's: layouts of both sides, then each rank's plan. */
+const namedCases: ReadonlyArray<NamedCase> = [
+  {
+    model: "qwen3-30b-a3b",
+    preset: "qwen3_moe",
+    config: { model_type: "qwen3_moe", num_attention_heads: 32, num_key_value_heads: 4, head_dim: 128 },
+    from: { convention: "megatron", config: { tp: 4, pp: 2, dp: 2, ep: 8, etp: 1 } },
+    to: { convention: "vllm", config: { tp: 4, pp: 1, dp: 1, ep: 4 } },
+    target: 1
+  },
+  {
+    model: "llama-3.1-405b",
+    preset: "llama",
+    config: { model_type: "llama", num_attention_heads: 128, num_key_value_heads: 8, head_dim: 128 },
+    from: { convention: "megatron", config: { tp: 8, pp: 16, dp: 8 } },
+    to: { convention: "vllm", config: { tp: 16, pp: 1, dp: 64 } },
+    stages: [7, ...Array.from({ length: 14 }, () => 8), 7],
+    target: 0.12
+  }
+]
+
+const planningOfNames = (): ReadonlyArray<BenchResult> =>
+  namedCases.flatMap(({ model, preset, config, from, to, target, stages }) => {
+    const { tensors } = shapesOf(model)
+    const make = () =>
+      Result.getOrThrow(
+        namedLayouts(tensors, {
+          from,
+          to,
+          ranks: "disjoint",
+          family: { preset, config, placement: stages === undefined ? {} : { stages } }
+        })
+      )
+    const layouts = make()
+    const name = `${model} ${from.convention}:${formatParallelConfig(from.config)} -> ${to.convention}:${formatParallelConfig(to.config)}, ${layouts.size} ranks`
+    const { source, destination } = layouts
+    const one = sample(15, () => {
+      planRank(Result.getOrThrow(indexRosters(source.roster, destination.roster)), 3)
+    })
+    return [
+      { case: `plan of one rank: ${name}`, unit: "s", ours: median(one), target, lowerIsBetter: true },
+      { case: `layouts of all ranks: ${name}`, unit: "s", ours: median(sample(3, make)), lowerIsBetter: true },
+      {
+        case: `layouts and plans of all ranks, by rank: ${name}`,
+        unit: "s",
+        ours:
+          median(
+            sample(1, () => {
+              const { planFor, size } = make()
+              for (let rank = 0; rank < size; rank++) planFor(rank)
+            })
+          ) / layouts.size,
+        target,
+        lowerIsBetter: true
+      }
+    ]
+  })
+
+export const planning = (): ReadonlyArray<BenchResult> => [...planningOfNames(), ...planningOfLayouts()]
+
+const planningOfLayouts = (): ReadonlyArray<BenchResult> =>
   cases.flatMap(({ model, from, to, reference, target, rounds }) => {
     const { tensors, config } = shapesOf(model)
     const make = () => {
