@@ -6,6 +6,7 @@ import { chooseCopyBackend } from "@tensorferry/core/backend/BackendLayer"
 import { fromEnvironment, readEnvironment } from "@tensorferry/core/group/ProcessGroupEnvironment"
 import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
 import { jobLayouts, jobSize } from "@tensorferry/model/layouts"
+import { checkTied } from "@tensorferry/model/names/checkTied"
 import { namedLayouts } from "@tensorferry/model/names/namedLayouts"
 import { resolveModel } from "@tensorferry/model/openModel"
 import type { ConversionNote } from "@tensorferry/model/values/conversionNotes"
@@ -161,7 +162,10 @@ const chooseJob = Effect.fnUntraced(function* (flags: Flags, common: Common) {
       ...(names === undefined ? {} : { names })
     }
     if (names === undefined) yield* Effect.fromResult(jobLayouts(model.tensors, converted))
-    else yield* Effect.fromResult(namedLayouts(model.tensors, names))
+    else {
+      const { structure } = yield* Effect.fromResult(namedLayouts(model.tensors, names))
+      yield* checkTied(model, structure, names.to)
+    }
     const out = Option.isNone(flags.out) ? null : yield* chooseOutput(flags.out.value, flags)
     const { stored } = opened
     const spec: AnyJobSpec = {

@@ -220,6 +220,17 @@ describe("convert refuses", () => {
     assert.include(refused.message, "How vllm names what is more than a language model is not known here.")
   })
 
+  it("a stored head that is not the embedding to which the config ties it", async () => {
+    using folder = scratch()
+    const model = await writeSmallModel(join(folder.path, "hf"), "llama", { tie_word_embeddings: true })
+    const refused = await refusalOf(model, "--to", "vllm:tp=2", "--out", join(folder.path, "out"))
+    assert.deepStrictEqual([refused.tag, refused.reason], ["MappingError", "conflicting_alias"])
+    assert.include(refused.message, "lm_head.weight")
+    assert.deepStrictEqual(readdirSync(folder.path), ["hf"])
+    // The checkpoint's own names keep both.
+    await convert(model, "--to", "hf:", "--out", join(folder.path, "out"))
+  })
+
   it("expert degrees where every rank has its rows of every tensor", async () => {
     using folder = scratch()
     const model = await writeSmallModel(join(folder.path, "hf"), "qwen3_moe")

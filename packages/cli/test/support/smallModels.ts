@@ -18,12 +18,16 @@ interface SmallModel {
 export const smallModel = (type: string): SmallModel =>
   (JSON.parse(gunzipSync(readFileSync(data)).toString("utf8")) as { models: Record<string, SmallModel> }).models[type]!
 
-/** Writes a model of a type as a published checkpoint; the folder. */
-export const writeSmallModel = async (folder: string, type: string): Promise<string> => {
+/** Writes a model of a type as a published checkpoint, its config changed where stated; the folder. */
+export const writeSmallModel = async (
+  folder: string,
+  type: string,
+  change: Readonly<Record<string, unknown>> = {}
+): Promise<string> => {
   const { config, tensors } = smallModel(type)
   mkdirSync(folder, { recursive: true })
   const entries = Object.entries(tensors).map(([name, shape]) => ({ name, dtype: "bfloat16" as const, shape }))
   await writeModel(join(folder, "model.safetensors"), entries, new Map([["format", "pt"]]))
-  writeFileSync(join(folder, "config.json"), JSON.stringify(config))
+  writeFileSync(join(folder, "config.json"), JSON.stringify({ ...config, ...change }))
   return folder
 }

@@ -28,6 +28,7 @@ import type { Companion } from "../outputs/companions.ts"
 import { structureOf } from "../placement/cutModel.ts"
 import { checkFilesUnchanged } from "../SameFiles.ts"
 import { assembledModel } from "./AssembledModel.ts"
+import { checkTied } from "./checkTied.ts"
 import { type MappedTensor, mapModel } from "./mapModel.ts"
 import { namedFiles, namedMetadata, publishFolder, readBackFault, writeIndex } from "./NamedFiles.ts"
 import { type NamedSide, sideOf } from "./namedLayouts.ts"
@@ -102,6 +103,7 @@ const ranksOf = Effect.fnUntraced(function* (model: Model, side: NamedSide, fami
   const structure = yield* Effect.fromResult(structureOf(model.tensors, family))
   const stated = yield* Effect.fromResult(sideOf(side, structure, family, 0))
   const mapped = yield* Effect.fromResult(mapModel({ ...stated, tensors: model.tensors }))
+  yield* checkTied(model, structure, side)
   return yield* Effect.forEach(Array.from({ length: worldSizeOf(side.config) }), (_, rank) =>
     Effect.fromResult(mapped.rankAt(placeOf(side.config, 0, rank)))
   )
