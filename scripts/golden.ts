@@ -31,6 +31,7 @@ import { checkRefusals, type RecordedRefusals } from "@tensorferry/golden/nameRe
 import { checkTransfers } from "@tensorferry/golden/nameTransfers"
 import { checkScheduleCase, type ScheduleCase } from "@tensorferry/golden/nvshmemSchedules"
 import { checkFp8Block, checkMxfp4, checkNvfp4, checkRecasts } from "@tensorferry/golden/quantizedValues"
+import { checkFp8Quantizers } from "@tensorferry/golden/quantizers"
 import { checkTransformers, type RecordedTransformers } from "@tensorferry/golden/transformersNames"
 import { checkTransformersRefusals, type RecordedFaults } from "@tensorferry/golden/transformersRefusals"
 import { checkWaysBack, type RecordedWaysBack } from "@tensorferry/golden/waysBack"
@@ -90,9 +91,10 @@ const onEngines =
     return Effect.runPromise(run)
   }
 
-const both =
-  (one: Judge, two: Judge): Judge =>
-  async (data, others) => [...(await one(data, others)), ...(await two(data, others))]
+const all =
+  (...judges: ReadonlyArray<Judge>): Judge =>
+  async (data, others) =>
+    (await Promise.all(judges.map((judge) => judge(data, others)))).flat()
 
 const sets: Readonly<Record<string, Judge>> = {
   megatron_plans: casesBy<MegatronCase>(checkMegatronCase, byTitle),
@@ -105,14 +107,18 @@ const sets: Readonly<Record<string, Judge>> = {
   recast: async (data) => checkRecasts(data),
   mxfp8: onEngines(RecordedMxfp8, checkMxfp8),
   packed_int: casesBy<RecordedPacking>(checkPacking, byTitle),
-  // Where they may be cut, and the values that they stand for.
-  fp8_block: both(casesBy<RecordedScales>(checkScales("fp8_block"), byTitle), async (data) => checkFp8Block(data)),
-  nvfp4: both(casesBy<RecordedScales>(checkScales("nvfp4"), byTitle), async (data) => checkNvfp4(data)),
-  mxfp4: both(casesBy<RecordedScales>(checkScales("mxfp4"), byTitle), async (data) => checkMxfp4(data)),
+  // Where they may be cut, the values that they stand for, and the codes and scales that each rule makes.
+  fp8_block: all(
+    casesBy<RecordedScales>(checkScales("fp8_block"), byTitle),
+    async (data) => checkFp8Block(data),
+    async (data) => checkFp8Quantizers(data)
+  ),
+  nvfp4: all(casesBy<RecordedScales>(checkScales("nvfp4"), byTitle), async (data) => checkNvfp4(data)),
+  mxfp4: all(casesBy<RecordedScales>(checkScales("mxfp4"), byTitle), async (data) => checkMxfp4(data)),
   // Which element of the checkpoint is which element of which parameter, rank by rank.
   names_vllm: namesAndTransfers,
-  names_megatron: both(namesAndTransfers, async (data) => checkWaysBack(data as RecordedWaysBack)),
-  names_transformers: both(
+  names_megatron: all(namesAndTransfers, async (data) => checkWaysBack(data as RecordedWaysBack)),
+  names_transformers: all(
     async (data) => checkTransformers(data as RecordedTransformers),
     async (data) => checkTransformersRefusals(data as RecordedFaults)
   ),
