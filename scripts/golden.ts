@@ -31,7 +31,7 @@ import { checkRefusals, type RecordedRefusals } from "@tensorferry/golden/nameRe
 import { checkTransfers } from "@tensorferry/golden/nameTransfers"
 import { checkScheduleCase, type ScheduleCase } from "@tensorferry/golden/nvshmemSchedules"
 import { checkFp8Block, checkMxfp4, checkNvfp4, checkRecasts } from "@tensorferry/golden/quantizedValues"
-import { checkFp8Quantizers } from "@tensorferry/golden/quantizers"
+import { checkFp8Quantizers, checkNvfp4Quantizers } from "@tensorferry/golden/quantizers"
 import { checkTransformers, type RecordedTransformers } from "@tensorferry/golden/transformersNames"
 import { checkTransformersRefusals, type RecordedFaults } from "@tensorferry/golden/transformersRefusals"
 import { checkWaysBack, type RecordedWaysBack } from "@tensorferry/golden/waysBack"
@@ -113,7 +113,11 @@ const sets: Readonly<Record<string, Judge>> = {
     async (data) => checkFp8Block(data),
     async (data) => checkFp8Quantizers(data)
   ),
-  nvfp4: all(casesBy<RecordedScales>(checkScales("nvfp4"), byTitle), async (data) => checkNvfp4(data)),
+  nvfp4: all(
+    casesBy<RecordedScales>(checkScales("nvfp4"), byTitle),
+    async (data) => checkNvfp4(data),
+    async (data) => checkNvfp4Quantizers(data)
+  ),
   mxfp4: all(casesBy<RecordedScales>(checkScales("mxfp4"), byTitle), async (data) => checkMxfp4(data)),
   // Which element of the checkpoint is which element of which parameter, rank by rank.
   names_vllm: namesAndTransfers,

@@ -78,7 +78,11 @@ const bitsAsHex = (values: Float32Array, bits: 16 | 32): string => {
 }
 
 /** What is wrong with values against the fields of a recorded output. */
-const faultOf = (values: Float32Array, output: Fields, resolve: (field: string) => unknown): string | undefined => {
+export const faultOf = (
+  values: Float32Array,
+  output: Fields,
+  resolve: (field: string) => unknown
+): string | undefined => {
   for (const [field, bits] of [
     ["deq_f32", 32],
     ["deq_bf16", 16]

@@ -6,10 +6,12 @@
 import type { DType } from "@tensorferry/core/base/DType"
 import { powerBytes, quantizeFp8 } from "@tensorferry/model/quantize/fp8"
 import { type Fp8RuleName, fp8Rules } from "@tensorferry/model/quantize/fp8Rules"
-import type { Matrix } from "@tensorferry/model/quantize/Matrix"
+import { type Matrix, maximumOf } from "@tensorferry/model/quantize/Matrix"
+import { fusedMaximum, type QuantizedNvfp4, quantizeNvfp4, readNvfp4 } from "@tensorferry/model/quantize/nvfp4"
+import { type Nvfp4RuleName, nvfp4Rules } from "@tensorferry/model/quantize/nvfp4Rules"
 import { toFloats } from "@tensorferry/model/values/codes"
 import * as Result from "effect/Result"
-import { inMemory, type RecordedCase, resolver, type Verdict } from "./quantizedValues.ts"
+import { faultOf, inMemory, type RecordedCase, resolver, type Verdict } from "./quantizedValues.ts"
 
 /** The values of a case. */
 export const matrixOf = ({ dtype, input, shape: [rows, columns] }: RecordedCase): Matrix => ({
@@ -79,5 +81,83 @@ export const checkFp8Quantizers = (data: unknown): ReadonlyArray<Verdict> =>
       floatFault("scale", scales, get("scale"), (get("scale_dtype") ?? "float32") as DType) ??
       (bytes === undefined ? undefined : byteFault("scale byte", powerBytes(scales) ?? new Uint8Array(), bytes)) ??
       e4m3Fault("code", data, get("data"))
+    )
+  })
+
+interface RecordedNvfp4 extends RecordedCase {
+  readonly given_amax?: string
+  readonly members?: ReadonlyArray<{ readonly name: string; readonly rows: number; readonly own_amax: string }>
+}
+
+const numberOf = (hex: string): number => toFloats("float32", inMemory(hex, "float32"))[0]!
+
+/** Rows of a matrix. */
+const rowsOf = ({ columns, dtype, values }: Matrix, from: number, to: number): Matrix => ({
+  values: values.slice(from * columns, to * columns),
+  rows: to - from,
+  columns,
+  dtype
+})
+
+const same = (one: Uint8Array, two: Uint8Array): boolean => Buffer.compare(one, two) === 0
+
+/** Members of a fused group, each quantized alone with the maximum of all, are the rows of the joint matrix. */
+const membersFault = (
+  { members }: RecordedNvfp4,
+  matrix: Matrix,
+  rule: Nvfp4RuleName,
+  whole: QuantizedNvfp4
+): string | undefined => {
+  let from = 0
+  const parts = (members ?? []).map(({ name, own_amax, rows }) => {
+    const part = { name, own: numberOf(own_amax), origin: from, matrix: rowsOf(matrix, from, from + rows) }
+    from += rows
+    return part
+  })
+  const amax = fusedMaximum(parts.map((part) => part.matrix))
+  for (const { matrix: member, name, origin, own } of parts) {
+    if (maximumOf(member) !== own) return `the largest magnitude of ${name} is not the recorded one`
+    // Tiles of 16 rows do not begin at every member.
+    if (origin % nvfp4Rules[rule].group.rows !== 0) continue
+    const made = Result.getOrThrow(quantizeNvfp4(member, rule, { amax, origin: [origin, 0] }))
+    const [data, scales] = [made.data.length / member.rows, made.scales.length / member.rows]
+    const isSame =
+      made.global === whole.global &&
+      same(made.data, whole.data.subarray(origin * data, (origin + member.rows) * data)) &&
+      same(made.scales, whole.scales.subarray(origin * scales, (origin + member.rows) * scales))
+    if (!isSame) return `${name} by itself with the shared maximum is not its rows of the joint matrix`
+  }
+  return undefined
+}
+
+/** A stored global scale gives the bytes that the maximum behind it gives, where the rule takes one. */
+const storedFault = (matrix: Matrix, rule: Nvfp4RuleName, whole: QuantizedNvfp4): string | undefined => {
+  if (nvfp4Rules[rule].stored === undefined) return undefined
+  const made = Result.getOrThrow(quantizeNvfp4(matrix, rule, { global: whole.global }))
+  return same(made.data, whole.data) && same(made.scales, whole.scales)
+    ? undefined
+    : "the stored global scale gives other bytes"
+}
+
+/** NVFP4: the global scale of the matrix, a given one, and one for a fused group. */
+export const checkNvfp4Quantizers = (data: unknown): ReadonlyArray<Verdict> =>
+  perRule(data, (recorded, rule, get) => {
+    if (!(rule in nvfp4Rules)) return "the rule is not known"
+    const { given_amax } = recorded as RecordedNvfp4
+    const matrix = matrixOf(recorded)
+    const name = rule as Nvfp4RuleName
+    const made = quantizeNvfp4(matrix, name, given_amax === undefined ? {} : { amax: numberOf(given_amax) })
+    // What the reference itself cannot read, or converts to an integer without a meaning, is refused.
+    const isRefused = ["error", "deq_error", "undefined"].some((field) => get(field) !== undefined)
+    if (Result.isFailure(made)) return isRefused ? undefined : made.failure.message
+    if (isRefused) return notRefused
+    const { data, global, scales } = made.success
+    return (
+      floatFault("global scale", Float32Array.of(global), get("global"), "float32") ??
+      e4m3Fault("scale", scales, get("scale")) ??
+      byteFault("byte", data, get("data")) ??
+      faultOf(readNvfp4(made.success, name), {}, get) ??
+      storedFault(matrix, name, made.success) ??
+      membersFault(recorded as RecordedNvfp4, matrix, name, made.success)
     )
   })
