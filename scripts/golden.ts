@@ -31,7 +31,13 @@ import { checkRefusals, type RecordedRefusals } from "@tensorferry/golden/nameRe
 import { checkTransfers } from "@tensorferry/golden/nameTransfers"
 import { checkScheduleCase, type ScheduleCase } from "@tensorferry/golden/nvshmemSchedules"
 import { checkFp8Block, checkMxfp4, checkNvfp4, checkRecasts } from "@tensorferry/golden/quantizedValues"
-import { checkFp8Quantizers, checkNvfp4Quantizers } from "@tensorferry/golden/quantizers"
+import {
+  checkFp8Quantizers,
+  checkMxfp4Quantizers,
+  checkMxfp8Quantizers,
+  checkMxfp8Rules,
+  checkNvfp4Quantizers
+} from "@tensorferry/golden/quantizers"
 import { checkTransformers, type RecordedTransformers } from "@tensorferry/golden/transformersNames"
 import { checkTransformersRefusals, type RecordedFaults } from "@tensorferry/golden/transformersRefusals"
 import { checkWaysBack, type RecordedWaysBack } from "@tensorferry/golden/waysBack"
@@ -105,7 +111,8 @@ const sets: Readonly<Record<string, Judge>> = {
   wire_commands: async (data) => checkCommands(data as RecordedCommands),
   bus_payloads: async (data) => checkPayloads(data as RecordedPayloads),
   recast: async (data) => checkRecasts(data),
-  mxfp8: onEngines(RecordedMxfp8, checkMxfp8),
+  // By engines, and by the rules as they are written down.
+  mxfp8: all(onEngines(RecordedMxfp8, checkMxfp8), async (data) => checkMxfp8Rules(data as RecordedMxfp8)),
   packed_int: casesBy<RecordedPacking>(checkPacking, byTitle),
   // Where they may be cut, the values that they stand for, and the codes and scales that each rule makes.
   fp8_block: all(
@@ -118,7 +125,12 @@ const sets: Readonly<Record<string, Judge>> = {
     async (data) => checkNvfp4(data),
     async (data) => checkNvfp4Quantizers(data)
   ),
-  mxfp4: all(casesBy<RecordedScales>(checkScales("mxfp4"), byTitle), async (data) => checkMxfp4(data)),
+  mxfp4: all(
+    casesBy<RecordedScales>(checkScales("mxfp4"), byTitle),
+    async (data) => checkMxfp4(data),
+    async (data) => checkMxfp4Quantizers(data)
+  ),
+  mxfp8_ct: async (data) => checkMxfp8Quantizers(data),
   // Which element of the checkpoint is which element of which parameter, rank by rank.
   names_vllm: namesAndTransfers,
   names_megatron: all(namesAndTransfers, async (data) => checkWaysBack(data as RecordedWaysBack)),

@@ -6,11 +6,15 @@
 import type { DType } from "@tensorferry/core/base/DType"
 import { powerBytes, quantizeFp8 } from "@tensorferry/model/quantize/fp8"
 import { type Fp8RuleName, fp8Rules } from "@tensorferry/model/quantize/fp8Rules"
-import { type Matrix, maximumOf } from "@tensorferry/model/quantize/Matrix"
+import { type Matrix, maximumOf, type QuantizeFault } from "@tensorferry/model/quantize/Matrix"
+import { type QuantizedMx, quantizeMxfp4, quantizeMxfp8, readMxfp4 } from "@tensorferry/model/quantize/mx"
+import { type Mxfp4RuleName, mxfp4Rules } from "@tensorferry/model/quantize/mxfp4Rules"
+import { type Mxfp8RuleName, mxfp8Rules } from "@tensorferry/model/quantize/mxfp8Rules"
 import { fusedMaximum, type QuantizedNvfp4, quantizeNvfp4, readNvfp4 } from "@tensorferry/model/quantize/nvfp4"
 import { type Nvfp4RuleName, nvfp4Rules } from "@tensorferry/model/quantize/nvfp4Rules"
-import { toFloats } from "@tensorferry/model/values/codes"
+import { roundTo, toFloats } from "@tensorferry/model/values/codes"
 import * as Result from "effect/Result"
+import type { RecordedMxfp8 } from "./mxfp8.ts"
 import { faultOf, inMemory, type RecordedCase, resolver, type Verdict } from "./quantizedValues.ts"
 
 /** The values of a case. */
@@ -160,4 +164,110 @@ export const checkNvfp4Quantizers = (data: unknown): ReadonlyArray<Verdict> =>
       storedFault(matrix, name, made.success) ??
       membersFault(recorded as RecordedNvfp4, matrix, name, made.success)
     )
+  })
+
+type MxQuantizer = (matrix: Matrix) => Result.Result<QuantizedMx, QuantizeFault>
+
+/** Blocks one by one: those that the reference leaves undefined are refused, the others have their bytes. */
+const blocksFault = (
+  matrix: Matrix,
+  quantize: MxQuantizer,
+  undefinedBlocks: ReadonlyArray<number>,
+  get: (field: string) => unknown
+): string | undefined => {
+  const blocks = matrix.values.length / 32
+  const [codes, scales] = [get("data") as string, get("scale") as string]
+  const digits = codes.length / blocks
+  for (let block = 0; block < blocks; block++) {
+    const values = matrix.values.slice(32 * block, 32 * block + 32)
+    const made = quantize({ values, rows: 1, columns: 32, dtype: matrix.dtype })
+    if (undefinedBlocks.includes(block) !== Result.isFailure(made)) {
+      return Result.isFailure(made)
+        ? made.failure.message
+        : `block ${block} is quantized, the reference leaves it undefined`
+    }
+    if (Result.isFailure(made)) continue
+    const fault =
+      byteFault(`scale of block ${block}, byte`, made.success.scales, scales.slice(2 * block, 2 * block + 2)) ??
+      byteFault(`block ${block}, byte`, made.success.data, codes.slice(digits * block, digits * (block + 1)))
+    if (fault !== undefined) return fault
+  }
+  return undefined
+}
+
+const mxFault = (
+  recorded: RecordedCase,
+  quantize: MxQuantizer,
+  get: (field: string) => unknown,
+  codeFault: typeof e4m3Fault
+): string | undefined => {
+  const matrix = matrixOf(recorded)
+  const undefinedBlocks = get("undefined_blocks")
+  if (Array.isArray(undefinedBlocks)) return blocksFault(matrix, quantize, undefinedBlocks, get)
+  const made = quantize(matrix)
+  const isRefused = get("error") !== undefined
+  if (Result.isFailure(made)) return isRefused ? undefined : made.failure.message
+  if (isRefused) return notRefused
+  return byteFault("scale", made.success.scales, get("scale")) ?? codeFault("code", made.success.data, get("data"))
+}
+
+/** MXFP8 by the rules of a set that has no other data: the exponent family of compressed-tensors, and others beside it. */
+export const checkMxfp8Quantizers = (data: unknown): ReadonlyArray<Verdict> =>
+  perRule(data, (recorded, rule, get) =>
+    rule in mxfp8Rules
+      ? mxFault(recorded, (matrix) => quantizeMxfp8(matrix, rule as Mxfp8RuleName), get, e4m3Fault)
+      : "the rule is not known"
+  )
+
+/**
+ * vLLM's test reference gives values only, which are those of compressed-tensors but for the sign of zero, and but for blocks
+ * that compressed-tensors leaves undefined.
+ */
+const valuesFault = (recorded: RecordedCase, get: (field: string) => unknown): string | undefined => {
+  const matrix = matrixOf(recorded)
+  const [field, dtype] =
+    get("deq_f16") === undefined ? (["deq_bf16", "bfloat16"] as const) : (["deq_f16", "float16"] as const)
+  const hex = get(field) as string
+  const expected = toFloats(dtype, inMemory(hex, dtype))
+  for (let block = 0; 32 * block < expected.length; block++) {
+    const values = matrix.values.slice(32 * block, 32 * block + 32)
+    const made = quantizeMxfp4({ values, rows: 1, columns: 32, dtype: matrix.dtype }, "compressed_tensors")
+    if (Result.isFailure(made)) continue
+    const found = roundTo(dtype, readMxfp4(made.success))
+    const at = found.findIndex((value, place) => value !== expected[32 * block + place])
+    if (at >= 0) return `element ${32 * block + at} is ${found[at]}, the reference has ${expected[32 * block + at]}`
+  }
+  return undefined
+}
+
+/** MXFP4. */
+export const checkMxfp4Quantizers = (data: unknown): ReadonlyArray<Verdict> =>
+  perRule(data, (recorded, rule, get) => {
+    if (rule === "vllm_qdq") return valuesFault(recorded, get)
+    return rule in mxfp4Rules
+      ? mxFault(recorded, (matrix) => quantizeMxfp4(matrix, rule as Mxfp4RuleName), get, byteFault)
+      : "the rule is not known"
+  })
+
+/** The rules of MXFP8 that device kernels have, on recorded blocks of any rank. */
+export const checkMxfp8Rules = ({ cases }: RecordedMxfp8): ReadonlyArray<Verdict> =>
+  cases.flatMap(({ dtype, error, id, input, shape, title, variants }): ReadonlyArray<Verdict> => {
+    const columns = shape.at(-1)!
+    const values = toFloats(dtype, inMemory(input, dtype))
+    const matrix = { values, rows: columns === 0 ? 0 : values.length / columns, columns, dtype }
+    if (error !== undefined) {
+      const isRefused = Result.isFailure(quantizeMxfp8(matrix, "rceil"))
+      return [{ name: `${id} ${title}, quantized by rceil`, fault: isRefused ? undefined : notRefused }]
+    }
+    return Object.entries(variants ?? {}).map(([rule, { data, scales, undefined_blocks = [] }]) => {
+      const made = Result.getOrThrow(quantizeMxfp8(matrix, rule as Mxfp8RuleName))
+      const wanted = [Buffer.from(data, "hex"), Buffer.from(scales, "hex")] as const
+      // What a rule leaves undefined is recorded as zeros.
+      for (const block of undefined_blocks) {
+        made.scales[block] = wanted[1][block]!
+        made.data.set(wanted[0].subarray(32 * block, 32 * block + 32), 32 * block)
+      }
+      const fault = byteFault("scale", made.scales, scales) ?? e4m3Fault("code", made.data, data)
+      return { name: `${id} ${title}, quantized by ${rule}`, fault }
+    })
   })

@@ -1,13 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 /** The codes and scales that we make are those that the reference implementations made, bit by bit. */
 import { assert, describe, it } from "@effect/vitest"
-import { checkFp8Quantizers, checkNvfp4Quantizers } from "../src/quantizers.ts"
+import type { RecordedMxfp8 } from "../src/mxfp8.ts"
+import {
+  checkFp8Quantizers,
+  checkMxfp4Quantizers,
+  checkMxfp8Quantizers,
+  checkMxfp8Rules,
+  checkNvfp4Quantizers
+} from "../src/quantizers.ts"
 import { readGolden } from "../src/readGolden.ts"
 
 describe("quantizers", () => {
   for (const [set, check, least] of [
     ["fp8_block", checkFp8Quantizers, 683],
-    ["nvfp4", checkNvfp4Quantizers, 399]
+    ["nvfp4", checkNvfp4Quantizers, 399],
+    ["mxfp4", checkMxfp4Quantizers, 337],
+    ["mxfp8_ct", checkMxfp8Quantizers, 190],
+    ["mxfp8", (data: unknown) => checkMxfp8Rules(data as RecordedMxfp8), 134]
   ] as const) {
     it(`of ${set} make the codes and scales of the references`, { timeout: 120_000 }, () => {
       const verdicts = check(readGolden(set))
