@@ -38,6 +38,7 @@ import {
   checkMxfp8Rules,
   checkNvfp4Quantizers
 } from "@tensorferry/golden/quantizers"
+import { checkRecastBytes } from "@tensorferry/golden/recasts"
 import { checkTransformers, type RecordedTransformers } from "@tensorferry/golden/transformersNames"
 import { checkTransformersRefusals, type RecordedFaults } from "@tensorferry/golden/transformersRefusals"
 import { checkWaysBack, type RecordedWaysBack } from "@tensorferry/golden/waysBack"
@@ -110,7 +111,10 @@ const sets: Readonly<Record<string, Judge>> = {
   nvshmem_schedules: casesBy<ScheduleCase>(checkScheduleCase, byTitle),
   wire_commands: async (data) => checkCommands(data as RecordedCommands),
   bus_payloads: async (data) => checkPayloads(data as RecordedPayloads),
-  recast: async (data) => checkRecasts(data),
+  recast: all(
+    async (data) => checkRecasts(data),
+    async (data) => checkRecastBytes(data)
+  ),
   // By engines, and by the rules as they are written down.
   mxfp8: all(onEngines(RecordedMxfp8, checkMxfp8), async (data) => checkMxfp8Rules(data as RecordedMxfp8)),
   packed_int: casesBy<RecordedPacking>(checkPacking, byTitle),
