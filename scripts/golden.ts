@@ -39,6 +39,7 @@ import {
   checkNvfp4Quantizers
 } from "@tensorferry/golden/quantizers"
 import { checkRecastBytes } from "@tensorferry/golden/recasts"
+import { checkPackedPowers, checkRoundings, checkTiles } from "@tensorferry/golden/scaleLayouts"
 import { checkTransformers, type RecordedTransformers } from "@tensorferry/golden/transformersNames"
 import { checkTransformersRefusals, type RecordedFaults } from "@tensorferry/golden/transformersRefusals"
 import { checkWaysBack, type RecordedWaysBack } from "@tensorferry/golden/waysBack"
@@ -122,12 +123,14 @@ const sets: Readonly<Record<string, Judge>> = {
   fp8_block: all(
     casesBy<RecordedScales>(checkScales("fp8_block"), byTitle),
     async (data) => checkFp8Block(data),
-    async (data) => checkFp8Quantizers(data)
+    async (data) => checkFp8Quantizers(data),
+    async (data) => checkPackedPowers(data)
   ),
   nvfp4: all(
     casesBy<RecordedScales>(checkScales("nvfp4"), byTitle),
     async (data) => checkNvfp4(data),
-    async (data) => checkNvfp4Quantizers(data)
+    async (data) => checkNvfp4Quantizers(data),
+    async (data) => checkTiles(data)
   ),
   mxfp4: all(
     casesBy<RecordedScales>(checkScales("mxfp4"), byTitle),
@@ -144,7 +147,7 @@ const sets: Readonly<Record<string, Judge>> = {
   ),
   // What an adapter adds to which tensors of its base, and which adapters are refused.
   names_lora: async (data) => checkAdapters(data as RecordedAdapters),
-  dtype_casts: onEngines(RecordedCasts, checkCasts)
+  dtype_casts: all(onEngines(RecordedCasts, checkCasts), async (data) => checkRoundings(data as RecordedCasts))
 }
 
 const read = (file: string): unknown => {
