@@ -7,7 +7,7 @@ import type { DType } from "@tensorferry/core/base/DType"
 import { powerBytes, quantizeFp8 } from "@tensorferry/model/quantize/fp8"
 import { type Fp8RuleName, fp8Rules } from "@tensorferry/model/quantize/fp8Rules"
 import { type Matrix, maximumOf, type QuantizeFault } from "@tensorferry/model/quantize/Matrix"
-import { type QuantizedMx, quantizeMxfp4, quantizeMxfp8, readMxfp4 } from "@tensorferry/model/quantize/mx"
+import { type QuantizedMx, quantizeMxfp4, quantizeMxfp8, readMxfp4, readMxfp8 } from "@tensorferry/model/quantize/mx"
 import { type Mxfp4RuleName, mxfp4Rules } from "@tensorferry/model/quantize/mxfp4Rules"
 import { type Mxfp8RuleName, mxfp8Rules } from "@tensorferry/model/quantize/mxfp8Rules"
 import { fusedMaximum, type QuantizedNvfp4, quantizeNvfp4, readNvfp4 } from "@tensorferry/model/quantize/nvfp4"
@@ -195,11 +195,20 @@ const blocksFault = (
   return undefined
 }
 
+interface MxJudge {
+  readonly quantize: MxQuantizer
+  readonly read: (made: QuantizedMx) => Float32Array
+  readonly codeFault: typeof e4m3Fault
+}
+
+/** Readers that make zero or the largest number of the scales at both ends are not ours. */
+const readsPlainly = (rule: string): boolean => !rule.startsWith("triton")
+
 const mxFault = (
   recorded: RecordedCase,
-  quantize: MxQuantizer,
+  rule: string,
   get: (field: string) => unknown,
-  codeFault: typeof e4m3Fault
+  { codeFault, quantize, read }: MxJudge
 ): string | undefined => {
   const matrix = matrixOf(recorded)
   const undefinedBlocks = get("undefined_blocks")
@@ -208,14 +217,22 @@ const mxFault = (
   const isRefused = get("error") !== undefined
   if (Result.isFailure(made)) return isRefused ? undefined : made.failure.message
   if (isRefused) return notRefused
-  return byteFault("scale", made.success.scales, get("scale")) ?? codeFault("code", made.success.data, get("data"))
+  return (
+    byteFault("scale", made.success.scales, get("scale")) ??
+    codeFault("code", made.success.data, get("data")) ??
+    (readsPlainly(rule) ? faultOf(read(made.success), {}, get) : undefined)
+  )
 }
 
 /** MXFP8 by the rules of a set that has no other data: the exponent family of compressed-tensors, and others beside it. */
 export const checkMxfp8Quantizers = (data: unknown): ReadonlyArray<Verdict> =>
   perRule(data, (recorded, rule, get) =>
     rule in mxfp8Rules
-      ? mxFault(recorded, (matrix) => quantizeMxfp8(matrix, rule as Mxfp8RuleName), get, e4m3Fault)
+      ? mxFault(recorded, rule, get, {
+          quantize: (matrix) => quantizeMxfp8(matrix, rule as Mxfp8RuleName),
+          read: readMxfp8,
+          codeFault: e4m3Fault
+        })
       : "the rule is not known"
   )
 
@@ -245,7 +262,11 @@ export const checkMxfp4Quantizers = (data: unknown): ReadonlyArray<Verdict> =>
   perRule(data, (recorded, rule, get) => {
     if (rule === "vllm_qdq") return valuesFault(recorded, get)
     return rule in mxfp4Rules
-      ? mxFault(recorded, (matrix) => quantizeMxfp4(matrix, rule as Mxfp4RuleName), get, byteFault)
+      ? mxFault(recorded, rule, get, {
+          quantize: (matrix) => quantizeMxfp4(matrix, rule as Mxfp4RuleName),
+          read: readMxfp4,
+          codeFault: byteFault
+        })
       : "the rule is not known"
   })
 
