@@ -110,7 +110,10 @@ export const e2m1Code = (magnitude: number, ties: Ties): number => {
   return ties === "up" || (ties === "even" && code % 2 === 1) ? code + 1 : code
 }
 
-/** The base-2 logarithm rounded to float32, which is what a float32 logarithm gives. */
+/**
+ * The base-2 logarithm rounded to float32. A float32 logarithm of PyTorch may differ in its last bit, but has the same whole
+ * number above it, which is what rules take of it.
+ */
 export const log2Float = (value: number): number => {
   const bits = bitsOfFloat(value)
   const exponent = (bits >>> 23) & 0xff
