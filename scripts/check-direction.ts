@@ -51,6 +51,7 @@ const packages: Readonly<Record<string, Room>> = {
       values: 2,
       describe: 3,
       inputs: 3,
+      quantize: 3,
       placement: 4,
       outputs: 4,
       names: 5,

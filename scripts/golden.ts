@@ -31,6 +31,15 @@ import { checkRefusals, type RecordedRefusals } from "@tensorferry/golden/nameRe
 import { checkTransfers } from "@tensorferry/golden/nameTransfers"
 import { checkScheduleCase, type ScheduleCase } from "@tensorferry/golden/nvshmemSchedules"
 import { checkFp8Block, checkMxfp4, checkNvfp4, checkRecasts } from "@tensorferry/golden/quantizedValues"
+import {
+  checkFp8Quantizers,
+  checkMxfp4Quantizers,
+  checkMxfp8Quantizers,
+  checkMxfp8Rules,
+  checkNvfp4Quantizers
+} from "@tensorferry/golden/quantizers"
+import { checkRecastBytes } from "@tensorferry/golden/recasts"
+import { checkPackedPowers, checkRoundings, checkTiles } from "@tensorferry/golden/scaleLayouts"
 import { checkTransformers, type RecordedTransformers } from "@tensorferry/golden/transformersNames"
 import { checkTransformersRefusals, type RecordedFaults } from "@tensorferry/golden/transformersRefusals"
 import { checkWaysBack, type RecordedWaysBack } from "@tensorferry/golden/waysBack"
@@ -90,9 +99,10 @@ const onEngines =
     return Effect.runPromise(run)
   }
 
-const both =
-  (one: Judge, two: Judge): Judge =>
-  async (data, others) => [...(await one(data, others)), ...(await two(data, others))]
+const all =
+  (...judges: ReadonlyArray<Judge>): Judge =>
+  async (data, others) =>
+    (await Promise.all(judges.map((judge) => judge(data, others)))).flat()
 
 const sets: Readonly<Record<string, Judge>> = {
   megatron_plans: casesBy<MegatronCase>(checkMegatronCase, byTitle),
@@ -102,23 +112,42 @@ const sets: Readonly<Record<string, Judge>> = {
   nvshmem_schedules: casesBy<ScheduleCase>(checkScheduleCase, byTitle),
   wire_commands: async (data) => checkCommands(data as RecordedCommands),
   bus_payloads: async (data) => checkPayloads(data as RecordedPayloads),
-  recast: async (data) => checkRecasts(data),
-  mxfp8: onEngines(RecordedMxfp8, checkMxfp8),
+  recast: all(
+    async (data) => checkRecasts(data),
+    async (data) => checkRecastBytes(data)
+  ),
+  // By engines, and by the rules as they are written down.
+  mxfp8: all(onEngines(RecordedMxfp8, checkMxfp8), async (data) => checkMxfp8Rules(data as RecordedMxfp8)),
   packed_int: casesBy<RecordedPacking>(checkPacking, byTitle),
-  // Where they may be cut, and the values that they stand for.
-  fp8_block: both(casesBy<RecordedScales>(checkScales("fp8_block"), byTitle), async (data) => checkFp8Block(data)),
-  nvfp4: both(casesBy<RecordedScales>(checkScales("nvfp4"), byTitle), async (data) => checkNvfp4(data)),
-  mxfp4: both(casesBy<RecordedScales>(checkScales("mxfp4"), byTitle), async (data) => checkMxfp4(data)),
+  // Where they may be cut, the values that they stand for, and the codes and scales that each rule makes.
+  fp8_block: all(
+    casesBy<RecordedScales>(checkScales("fp8_block"), byTitle),
+    async (data) => checkFp8Block(data),
+    async (data) => checkFp8Quantizers(data),
+    async (data) => checkPackedPowers(data)
+  ),
+  nvfp4: all(
+    casesBy<RecordedScales>(checkScales("nvfp4"), byTitle),
+    async (data) => checkNvfp4(data),
+    async (data) => checkNvfp4Quantizers(data),
+    async (data) => checkTiles(data)
+  ),
+  mxfp4: all(
+    casesBy<RecordedScales>(checkScales("mxfp4"), byTitle),
+    async (data) => checkMxfp4(data),
+    async (data) => checkMxfp4Quantizers(data)
+  ),
+  mxfp8_ct: async (data) => checkMxfp8Quantizers(data),
   // Which element of the checkpoint is which element of which parameter, rank by rank.
   names_vllm: namesAndTransfers,
-  names_megatron: both(namesAndTransfers, async (data) => checkWaysBack(data as RecordedWaysBack)),
-  names_transformers: both(
+  names_megatron: all(namesAndTransfers, async (data) => checkWaysBack(data as RecordedWaysBack)),
+  names_transformers: all(
     async (data) => checkTransformers(data as RecordedTransformers),
     async (data) => checkTransformersRefusals(data as RecordedFaults)
   ),
   // What an adapter adds to which tensors of its base, and which adapters are refused.
   names_lora: async (data) => checkAdapters(data as RecordedAdapters),
-  dtype_casts: onEngines(RecordedCasts, checkCasts)
+  dtype_casts: all(onEngines(RecordedCasts, checkCasts), async (data) => checkRoundings(data as RecordedCasts))
 }
 
 const read = (file: string): unknown => {

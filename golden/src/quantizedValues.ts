@@ -14,16 +14,18 @@ import { readValues } from "@tensorferry/model/values/readValues"
 import { findWeights, type QuantizationHint } from "@tensorferry/model/values/ValueForm"
 import * as Effect from "effect/Effect"
 
-interface Verdict {
+/** One comparison. */
+export interface Verdict {
   readonly name: string
   readonly fault: string | undefined
 }
 
-type Fields = Readonly<Record<string, unknown>>
+/** What a rule gave in a case. */
+export type Fields = Readonly<Record<string, unknown>>
 type Stored = Readonly<Record<string, { readonly dtype: DType; readonly shape: Shape; readonly hex: string }>>
 
 /** Bytes in memory order of numbers in hexadecimal digits. */
-const inMemory = (hex: string, dtype: DType): Uint8Array => {
+export const inMemory = (hex: string, dtype: DType): Uint8Array => {
   const bytes = Uint8Array.from(Buffer.from(hex, "hex"))
   const width = Math.max(1, bitsOf(dtype) / 8)
   for (let at = 0; at < bytes.length; at += width) bytes.subarray(at, at + width).reverse()
@@ -76,7 +78,11 @@ const bitsAsHex = (values: Float32Array, bits: 16 | 32): string => {
 }
 
 /** What is wrong with values against the fields of a recorded output. */
-const faultOf = (values: Float32Array, output: Fields, resolve: (field: string) => unknown): string | undefined => {
+export const faultOf = (
+  values: Float32Array,
+  output: Fields,
+  resolve: (field: string) => unknown
+): string | undefined => {
   for (const [field, bits] of [
     ["deq_f32", 32],
     ["deq_bf16", 16]
@@ -99,19 +105,22 @@ const faultOf = (values: Float32Array, output: Fields, resolve: (field: string) 
 }
 
 /** Follows `=NAME` to the field of that rule. */
-const resolver = (outputs: Readonly<Record<string, Fields>>, rule: string) => (field: string) => {
+export const resolver = (outputs: Readonly<Record<string, Fields>>, rule: string) => (field: string) => {
   let value = outputs[rule]?.[field]
   for (let steps = 0; typeof value === "string" && value.startsWith("=") && steps < 8; steps++)
     value = outputs[value.slice(1)]?.[field]
   return value
 }
 
-interface RecordedCase {
+/** A matrix and what each rule made of it. */
+export interface RecordedCase {
   readonly id: string
   readonly title: string
   readonly shape: readonly [number, number]
   readonly block?: readonly [number, number]
-  readonly undefined_blocks?: ReadonlyArray<unknown>
+  readonly dtype: "float32" | "bfloat16" | "float16"
+  readonly input: string
+  readonly undefined_blocks?: ReadonlyArray<number>
   readonly outputs: Readonly<Record<string, Fields>>
 }
 
