@@ -9,6 +9,6 @@ import { gunzipSync } from "node:zlib"
 /** The path of a recorded file: `mxfp8/mxfp8.json.gz`. */
 export const goldenPath = (file: string): string => fileURLToPath(new URL(`../${file}`, import.meta.url))
 
-/** The content of `SET/SET.json.gz`. */
-export const readGolden = (set: string): unknown =>
-  JSON.parse(gunzipSync(readFileSync(goldenPath(`${set}/${set}.json.gz`))).toString("utf8"))
+/** The content of `SET/FILE.json.gz`; the file is called as the set unless stated. */
+export const readGolden = (set: string, file = set): unknown =>
+  JSON.parse(gunzipSync(readFileSync(goldenPath(`${set}/${file}.json.gz`))).toString("utf8"))

@@ -3,8 +3,6 @@
  * Models between the names of transformers, FSDP2 and Megatron, planned, proved and carried out on numbered tensors: every
  * element is where its mapping says, which the recordings say of each mapping by itself.
  */
-import { readFileSync } from "node:fs"
-import { gunzipSync } from "node:zlib"
 import { assert, describe, it } from "@effect/vitest"
 import type { ModelTensor, ParallelConfig } from "@tensorferry/core/layout/ModelLayout"
 import { findConvention } from "@tensorferry/model/names/conventions/conventions"
@@ -13,10 +11,10 @@ import { structureOf } from "@tensorferry/model/placement/cutModel"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import { moveNumbers } from "../src/nameTransfers.ts"
+import { readGolden } from "../src/readGolden.ts"
 import type { RecordedTransformers } from "../src/transformersNames.ts"
 
-const file = new URL("../names_transformers/names_transformers.json.gz", import.meta.url)
-const recorded: RecordedTransformers = JSON.parse(gunzipSync(readFileSync(file)).toString("utf8"))
+const recorded = readGolden("names_transformers") as RecordedTransformers
 
 const modelOf = (name: string) => {
   const { hf_config: config, cases } = recorded.families.find(({ family }) => family === name)!

@@ -4,8 +4,6 @@
  * up to what the recorded mapping makes of the products of the checkpoint's tensors. Factors are small whole numbers, so
  * sums are exact.
  */
-import { readFileSync } from "node:fs"
-import { gunzipSync } from "node:zlib"
 import { assert, describe, it } from "@effect/vitest"
 import { elementCount } from "@tensorferry/core/base/Region"
 import type { LowRank } from "@tensorferry/model/names/adapters/Adapter"
@@ -21,9 +19,9 @@ import {
   type RecordedFamily,
   type RecordedNames
 } from "../src/nameMappings.ts"
+import { readGolden } from "../src/readGolden.ts"
 
-const read = (file: string): RecordedNames =>
-  JSON.parse(gunzipSync(readFileSync(new URL(`../${file}.json.gz`, import.meta.url))).toString("utf8"))
+const read = (file: string): RecordedNames => readGolden(...(file.split("/") as [string, string])) as RecordedNames
 
 /** Values by the numbers of elements; number 0 is a zero. */
 interface Numbered {

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Every parameter of every rank is made of the elements of which the recorded systems made it. */
-import { readFileSync } from "node:fs"
-import { gunzipSync } from "node:zlib"
 import { assert, describe, it } from "@effect/vitest"
 import { checkNames, type RecordedNames } from "../src/nameMappings.ts"
+import { readGolden } from "../src/readGolden.ts"
 
-const read = (file: string): RecordedNames =>
-  JSON.parse(gunzipSync(readFileSync(new URL(`../${file}.json.gz`, import.meta.url))).toString("utf8"))
+const read = (file: string): RecordedNames => readGolden(...(file.split("/") as [string, string])) as RecordedNames
 
 describe.each(["names_vllm/names_vllm", "names_vllm/names_sglang", "names_megatron/names_megatron"])("%s", (file) => {
   const recorded = read(file)

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 /** What recorded systems met of faults is refused by kind and name, what is legal is taken, and every good rank is proven. */
-import { readFileSync } from "node:fs"
-import { gunzipSync } from "node:zlib"
 import { assert, describe, it } from "@effect/vitest"
 import { proveMapped } from "@tensorferry/model/names/proveMoves"
 import * as Result from "effect/Result"
 import { compareRank, mapRecorded } from "../src/nameMappings.ts"
 import { checkRefusals, faultyCheckpoint, judgeNegative, type RecordedRefusals } from "../src/nameRefusals.ts"
+import { readGolden } from "../src/readGolden.ts"
 import { checkTransformers, type RecordedTransformers } from "../src/transformersNames.ts"
 
 const read = (file: string): RecordedRefusals =>
-  JSON.parse(gunzipSync(readFileSync(new URL(`../${file}.json.gz`, import.meta.url))).toString("utf8"))
+  readGolden(...(file.split("/") as [string, string])) as RecordedRefusals
 
 const vllm = read("names_vllm/names_vllm")
 const files = { "names_vllm/names_vllm": vllm, "names_vllm/names_sglang": read("names_vllm/names_sglang") }

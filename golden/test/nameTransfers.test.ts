@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Models move between the checkpoint's names and those of each system, element by element, there and back. */
-import { readFileSync } from "node:fs"
-import { gunzipSync } from "node:zlib"
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import type { RecordedNames } from "../src/nameMappings.ts"
 import { checkTransfers } from "../src/nameTransfers.ts"
+import { readGolden } from "../src/readGolden.ts"
 
-const read = (file: string): RecordedNames =>
-  JSON.parse(gunzipSync(readFileSync(new URL(`../${file}.json.gz`, import.meta.url))).toString("utf8"))
+const read = (file: string): RecordedNames => readGolden(...(file.split("/") as [string, string])) as RecordedNames
 
 describe.each(["names_vllm/names_vllm", "names_vllm/names_sglang", "names_megatron/names_megatron"])("%s", (file) => {
   const recorded = read(file)

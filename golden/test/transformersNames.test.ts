@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /** What transformers makes of files and saves again is what our mapping and its way back make, element by element. */
-import { readFileSync } from "node:fs"
-import { gunzipSync } from "node:zlib"
 import { assert, describe, it } from "@effect/vitest"
+import { readGolden } from "../src/readGolden.ts"
 import { checkTransformers, type RecordedTransformers } from "../src/transformersNames.ts"
 
-const file = new URL("../names_transformers/names_transformers.json.gz", import.meta.url)
-const recorded: RecordedTransformers = JSON.parse(gunzipSync(readFileSync(file)).toString("utf8"))
+const recorded = readGolden("names_transformers") as RecordedTransformers
 
 describe("names_transformers", () => {
   it("has loads and saves of 28 families", () => {

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Faulty files are refused by kind and name where transformers took many of them, and legal ones are taken. */
-import { readFileSync } from "node:fs"
-import { gunzipSync } from "node:zlib"
 import { assert, describe, it } from "@effect/vitest"
+import { readGolden } from "../src/readGolden.ts"
 import { checkTransformersRefusals, type RecordedFaults } from "../src/transformersRefusals.ts"
 
-const file = new URL("../names_transformers/names_transformers.json.gz", import.meta.url)
-const recorded: RecordedFaults = JSON.parse(gunzipSync(readFileSync(file)).toString("utf8"))
+const recorded = readGolden("names_transformers") as RecordedFaults
 
 describe("names_transformers, faults", () => {
   for (const fault of [...recorded.negative, ...recorded.plan_negative]) {

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /** From what all ranks of a trainer hold, the checkpoint comes back as Megatron-Bridge and slime give it, or better. */
-import { readFileSync } from "node:fs"
-import { gunzipSync } from "node:zlib"
 import { assert, describe, it } from "@effect/vitest"
+import { readGolden } from "../src/readGolden.ts"
 import { checkWaysBack, compareBack, type RecordedWaysBack } from "../src/waysBack.ts"
 
-const file = new URL("../names_megatron/names_megatron.json.gz", import.meta.url)
-const recorded: RecordedWaysBack = JSON.parse(gunzipSync(readFileSync(file)).toString("utf8"))
+const recorded = readGolden("names_megatron") as RecordedWaysBack
 
 const faultsOf = (part: RecordedWaysBack) => {
   const verdicts = checkWaysBack(part)

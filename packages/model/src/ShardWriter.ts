@@ -1,14 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
-/**
- * Writes what the ranks of a job hold at the end as a checkpoint in shards: each its file, read back and proved, and the
- * manifest of all files. One rank that has the whole model writes the files of a published checkpoint, with their index.
- *
- * Invariant: the output folder gets its name only after every rank has written and proved its file.
- */
-import { createHash } from "node:crypto"
 import { mkdir, rename, rm } from "node:fs/promises"
 import * as path from "node:path"
-import { fullRegion } from "@tensorferry/core/base/Region"
 import { exchangePayloads, jsonPayloads } from "@tensorferry/core/group/Exchange"
 import type { ModelLayout, ParallelConfig } from "@tensorferry/core/layout/ModelLayout"
 import { ProcessGroup, type ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
@@ -16,20 +7,19 @@ import { inSpan } from "@tensorferry/core/service/Spans"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
-import { boundedRegions } from "./BoundedRegions.ts"
 import type { Cutting } from "./Cutting.ts"
 import type { CheckpointError } from "./checkpoint/CheckpointError.ts"
 import { indexFileName } from "./checkpoint/CheckpointIndex.ts"
 import { encodeIndex, type FilePart, planFiles } from "./checkpoint/CheckpointWriter.ts"
 import { syncFolder, systemCall, writeFully } from "./checkpoint/FileAccess.ts"
-import { openSafetensors } from "./checkpoint/Safetensors.ts"
 import type { TensorDescription } from "./checkpoint/SafetensorsHeader.ts"
-import { stageFile, stageSafetensors, tensorSource } from "./checkpoint/SafetensorsWriter.ts"
-import { byteCount, digestOf, type HeldTensor, makeScratch, type ReportProgress } from "./HeldTensors.ts"
+import { stageFile } from "./checkpoint/SafetensorsWriter.ts"
+import { byteCount, type HeldTensor, type ReportProgress } from "./HeldTensors.ts"
 import { encodeManifest, manifestFileName, ShardFile, type ShardTensor } from "./Manifest.ts"
 import type { Model } from "./Model.ts"
 import { modelError } from "./ModelError.ts"
 import type { Companion } from "./outputs/companions.ts"
+import { writeVerified } from "./outputs/verifiedFile.ts"
 
 /** Where shards go and what their manifest says of them. */
 export interface ShardOutput {
@@ -102,37 +92,16 @@ const writeFile = Effect.fnUntraced(function* (
   verified: ReadonlyMap<string, string>
 ) {
   const file = path.join(folder, name)
-  const sources = yield* Effect.forEach(held, ({ local, tensor }) =>
-    Effect.fromResult(tensorSource(local.name, tensor))
-  )
   const metadata = layout.ranks.length === 1 ? fileMetadata(model) : model.metadata
-  yield* group.keepAlive(
-    Effect.scoped(Effect.flatMap(stageSafetensors(file, sources, metadata), (staged) => staged.commit))
+  const digests = yield* writeVerified(group, file, held, metadata, verified)
+  const tensors = held.map(
+    ({ local }, at): ShardTensor => ({
+      name: local.name,
+      shape: local.shape,
+      pieces: local.pieces,
+      digest: digests[at]!
+    })
   )
-  const written = yield* openSafetensors(file)
-  const scratch = makeScratch()
-  const tensors: Array<ShardTensor> = []
-  for (const { local, bytes } of held) {
-    const digest = verified.get(local.name) ?? (yield* digestOf(group, bytes))
-    const hash = createHash("sha256")
-    for (const portion of boundedRegions(local.dtype, fullRegion(local.shape))) {
-      const back = scratch(portion.end - portion.start)
-      yield* written.readRegion(local.name, portion.region, back)
-      hash.update(back)
-      yield* group.reportProgress
-    }
-    if (hash.digest("hex") !== digest) {
-      return yield* modelError("Different", {
-        rank: group.rank,
-        paramName: local.name,
-        file,
-        op: "write",
-        detail: "What was read back from the file is not what was written.",
-        remedy: "Check the disk."
-      })
-    }
-    tensors.push({ name: local.name, shape: local.shape, pieces: local.pieces, digest })
-  }
   return { file: name, rank: group.rank - layout.ranks[0]!, tensors } satisfies ShardFile
 })
 

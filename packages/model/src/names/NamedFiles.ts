@@ -15,7 +15,6 @@ import { encodeIndex, type FilePart, planFiles } from "../checkpoint/CheckpointW
 import { syncFolder, systemCall, writeFully } from "../checkpoint/FileAccess.ts"
 import type { TensorDescription } from "../checkpoint/SafetensorsHeader.ts"
 import { stageFile } from "../checkpoint/SafetensorsWriter.ts"
-import { type ModelError, modelError } from "../ModelError.ts"
 import type { Companion } from "../outputs/companions.ts"
 import type { NamedSide } from "./namedLayouts.ts"
 
@@ -41,17 +40,6 @@ export const namedFiles = <A extends TensorDescription>(
 /** What goes into the header of every file; readers ask what wrote it, and know this answer. */
 export const namedMetadata = (side: NamedSide, metadata: ReadonlyMap<string, string>): ReadonlyMap<string, string> =>
   new Map([["format", "pt"], ...(isPublished(side) ? metadata : [])])
-
-/** The failure of a file that does not hold what was written into it. */
-export const readBackFault = (file: string, paramName: string, rank: number): ModelError =>
-  modelError("Different", {
-    rank,
-    paramName,
-    file,
-    op: "write",
-    detail: "What was read back from the file is not what was written.",
-    remedy: "Check the disk."
-  })
 
 const writeSmallFile = (folder: string, name: string, bytes: Uint8Array) => {
   const file = path.join(folder, name)

@@ -4,48 +4,15 @@
  *
  * Invariant: the output folder has its name only when all ranks have written and proved their files.
  */
-import { createHash } from "node:crypto"
 import * as path from "node:path"
-import { fullRegion } from "@tensorferry/core/base/Region"
-import { ProcessGroup, type ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
+import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
 import * as Effect from "effect/Effect"
-import { boundedRegions } from "../BoundedRegions.ts"
-import { openSafetensors } from "../checkpoint/Safetensors.ts"
-import { stageSafetensors, tensorSource } from "../checkpoint/SafetensorsWriter.ts"
-import { byteCount, digestOf, type HeldTensor, makeScratch, type ReportProgress } from "../HeldTensors.ts"
+import { byteCount, type HeldTensor, type ReportProgress } from "../HeldTensors.ts"
 import type { Model } from "../Model.ts"
+import { writeVerified } from "../outputs/verifiedFile.ts"
 import type { ShardOutput } from "../ShardWriter.ts"
-import { namedFiles, namedMetadata, publishFolder, readBackFault, writeIndex } from "./NamedFiles.ts"
+import { namedFiles, namedMetadata, publishFolder, writeIndex } from "./NamedFiles.ts"
 import type { NamedSide } from "./namedLayouts.ts"
-
-/** Writes a file and reads it back. */
-const writeFile = Effect.fnUntraced(function* (
-  group: ProcessGroupShape,
-  file: string,
-  held: ReadonlyArray<HeldTensor>,
-  metadata: ReadonlyMap<string, string>,
-  verified: ReadonlyMap<string, string>
-) {
-  const sources = yield* Effect.forEach(held, ({ local, tensor }) =>
-    Effect.fromResult(tensorSource(local.name, tensor))
-  )
-  yield* group.keepAlive(
-    Effect.scoped(Effect.flatMap(stageSafetensors(file, sources, metadata), (staged) => staged.commit))
-  )
-  const written = yield* openSafetensors(file)
-  const scratch = makeScratch()
-  for (const { local, bytes } of held) {
-    const digest = verified.get(local.name) ?? (yield* digestOf(group, bytes))
-    const hash = createHash("sha256")
-    for (const portion of boundedRegions(local.dtype, fullRegion(local.shape))) {
-      const back = scratch(portion.end - portion.start)
-      yield* written.readRegion(local.name, portion.region, back)
-      hash.update(back)
-      yield* group.reportProgress
-    }
-    if (hash.digest("hex") !== digest) return yield* readBackFault(file, local.name, group.rank)
-  }
-})
 
 /** Writes this rank's files, reads them back, and, where all ranks have written theirs, gives the folder its name. */
 export const writeRank = Effect.fnUntraced(function* (
@@ -65,7 +32,7 @@ export const writeRank = Effect.fnUntraced(function* (
     const parts = namedFiles(side, position, tensors, out.maxFileBytes)
     const metadata = namedMetadata(side, model.metadata)
     for (const { fileName, tensors } of parts)
-      yield* writeFile(group, path.join(out.temporary, fileName), tensors, metadata, verified)
+      yield* writeVerified(group, path.join(out.temporary, fileName), tensors, metadata, verified)
     yield* writeIndex(out.temporary, parts)
   }
   yield* progress("write", total, total)

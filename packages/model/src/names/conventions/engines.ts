@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Rules that inference engines share: queries, keys and values in one matrix, gates and ups in one, experts in stacks. */
 import type { ModelStructure } from "../../describe/ModelStructure.ts"
+import type { Placement } from "../../placement/Placement.ts"
 import { embeddingOfHead } from "../equalTensors.ts"
 import { alias, concat, ignore, type MappingRule, make, type Recipe, stack, transpose } from "../Mapping.ts"
 
@@ -66,3 +67,16 @@ export const tiedHead = (
   // Where only the head is stored it is the embedding.
   ...embeddingOfHead(structure).flatMap(({ name, of }) => [make(name, held(of), { stages: "ends" }), alias(of, name)])
 ]
+
+/** What engines do with all that a family's own rules leave: queries, gates, the head. */
+export const usualRules = (
+  structure: ModelStructure,
+  head: ReadonlyArray<MappingRule> = tiedHead(structure)
+): ReadonlyArray<MappingRule> => [...joinedAttention, ...joinedMlp, ...head, ignore("{owner...}.rotary_emb.inv_freq")]
+
+/** Layers, vocabulary and experts where engines put them. */
+export const enginePlacement = (): Placement => ({
+  stages: "middle",
+  vocabulary: { multipleOf: 64, of: "whole" },
+  experts: "linear"
+})

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 /** SGLang: parameters of its models right after loading, before any kernel's own form. */
 import type { ModelStructure } from "../../describe/ModelStructure.ts"
-import { ignore, type MappingRule, make, refuseTensors } from "../Mapping.ts"
+import { type MappingRule, make, refuseTensors } from "../Mapping.ts"
 import type { Convention } from "./Convention.ts"
 import {
+  enginePlacement,
   extraLayers,
-  joinedAttention,
   joinedLatents,
-  joinedMlp,
   stackedExperts,
   tiedHead,
-  turnedExperts
+  turnedExperts,
+  usualRules
 } from "./engines.ts"
 import { fewRanks } from "./limits.ts"
 
@@ -64,15 +64,12 @@ export const sglang: Convention = {
     "glm4_moe",
     "gpt_oss"
   ],
-  placement: () => ({ stages: "middle", vocabulary: { multipleOf: 64, of: "whole" }, experts: "linear" }),
+  placement: enginePlacement,
   mapping: (structure: ModelStructure) => ({
     rules: [
       ...extraLayers(structure),
       ...(byFamily[structure.family.name] ?? []),
-      ...joinedAttention,
-      ...joinedMlp,
-      ...(structure.family.name === "gemma3" ? wholeEmbedding(structure) : tiedHead(structure)),
-      ignore("{owner...}.rotary_emb.inv_freq")
+      ...usualRules(structure, structure.family.name === "gemma3" ? wholeEmbedding(structure) : undefined)
     ],
     others: "keep",
     limits: fewRankFamilies.includes(structure.family.name) ? fewRanks(structure) : []

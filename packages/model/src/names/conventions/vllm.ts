@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 /** vLLM: parameters of its models right after loading, before any kernel's own form. */
 import type { ModelStructure } from "../../describe/ModelStructure.ts"
-import { alias, concat, ignore, type MappingRule, make, type Recipe, transpose } from "../Mapping.ts"
+import { alias, concat, type MappingRule, make, type Recipe, transpose } from "../Mapping.ts"
 import type { Convention } from "./Convention.ts"
 import {
+  enginePlacement,
   extraLayers,
   gatelessExperts,
-  joinedAttention,
   joinedLatents,
-  joinedMlp,
   stackedExperts,
-  tiedHead,
-  turnedExperts
+  turnedExperts,
+  usualRules
 } from "./engines.ts"
 
 import { fewRanks, mixerGroups } from "./limits.ts"
@@ -172,15 +171,12 @@ export const vllm: Convention = {
     "qwen3_next",
     "nemotron_h"
   ],
-  placement: () => ({ stages: "middle", vocabulary: { multipleOf: 64, of: "whole" }, experts: "linear" }),
+  placement: enginePlacement,
   mapping: (structure) => ({
     rules: [
       ...(byFamily[structure.family.name]?.(structure) ?? []),
       ...extraLayers(structure),
-      ...joinedAttention,
-      ...joinedMlp,
-      ...tiedHead(structure),
-      ignore("{owner...}.rotary_emb.inv_freq")
+      ...usualRules(structure)
     ],
     others: "keep",
     limits: [
