@@ -29,23 +29,34 @@ TENSORFERRY_DEVICE uint32_t pairOf(uint32_t low, uint32_t high, uint32_t half) {
   return half == 0 ? (low & 0xffff) | (high << 16) : (low >> 16) | (high & 0xffff0000u);
 }
 
-/** Eight by eight elements of two bytes. */
-TENSORFERRY_DEVICE void turnEights(uint64_t to, uint64_t from, int64_t destinationStep, int64_t sourceStep) {
-  Row rows[8];
-  TENSORFERRY_UNROLL
-  for (uint32_t k = 0; k < 8; k++) rows[k] = rowAt(from + offsetOf(k, sourceStep));
-  TENSORFERRY_UNROLL
-  for (uint32_t j = 0; j < 8; j++) {
-    const uint32_t word = j / 2, half = j % 2;
-    store<Vector>(to + offsetOf(j, destinationStep), {pairOf(rows[0].words[word], rows[1].words[word], half),
-                                                      pairOf(rows[2].words[word], rows[3].words[word], half),
-                                                      pairOf(rows[4].words[word], rows[5].words[word], half),
-                                                      pairOf(rows[6].words[word], rows[7].words[word], half)});
+/** Steps within a square, as the record has them: read when they are needed, since registers are few. */
+TENSORFERRY_DEVICE int64_t destinationStepOf(uint64_t within) { return load<int64_t>(within + 16); }
+TENSORFERRY_DEVICE int64_t sourceStepOf(uint64_t within) { return load<int64_t>(within + 24); }
+
+/** Eight by eight elements of two bytes, four columns at a time: all eight would need more registers than there are. */
+TENSORFERRY_DEVICE void turnEights(uint64_t to, uint64_t from, uint64_t within) {
+  const int64_t sourceStep = sourceStepOf(within), destinationStep = destinationStepOf(within);
+  TENSORFERRY_KEEP_LOOP
+  for (uint32_t side = 0; side < 2; side++) {
+    uint64_t rows[8];
+    TENSORFERRY_UNROLL
+    for (uint32_t k = 0; k < 8; k++) rows[k] = load<uint64_t>(from + offsetOf(k, sourceStep));
+    TENSORFERRY_UNROLL
+    for (uint32_t j = 0; j < 4; j++) {
+      const auto pair = [&](uint32_t k) {
+        return pairOf(static_cast<uint32_t>(rows[k] >> (j / 2 * 32)),
+                      static_cast<uint32_t>(rows[k + 1] >> (j / 2 * 32)), j % 2);
+      };
+      store<Vector>(to + offsetOf(j, destinationStep), {pair(0), pair(2), pair(4), pair(6)});
+    }
+    from += sizeof(uint64_t);
+    to += offsetOf(4, destinationStep);
   }
 }
 
 /** Four by four elements of four bytes. */
-TENSORFERRY_DEVICE void turnFours(uint64_t to, uint64_t from, int64_t destinationStep, int64_t sourceStep) {
+TENSORFERRY_DEVICE void turnFours(uint64_t to, uint64_t from, uint64_t within) {
+  const int64_t sourceStep = sourceStepOf(within), destinationStep = destinationStepOf(within);
   Row rows[4];
   TENSORFERRY_UNROLL
   for (uint32_t k = 0; k < 4; k++) rows[k] = rowAt(from + offsetOf(k, sourceStep));
@@ -62,16 +73,15 @@ TENSORFERRY_DEVICE void moveTurns(uint64_t record, const UnitRecord& unit, const
   const uint32_t dimensionCount = move.dimensionCount;
   const bool isEights = move.destinationWidth == 2;
   const uint64_t within = record + sizeof(MoveRecord) + dimensionCount * sizeof(DimensionRecord);
-  const int64_t destinationStep = load<int64_t>(within + 16), sourceStep = load<int64_t>(within + 24);
   TENSORFERRY_KEEP_LOOP
   for (uint32_t i = place.thread; i < unit.count; i += blockThreads) {
     uint32_t index[1] = {unit.begin + i};
     uint64_t to[1] = {destination}, from[1] = {source};
     locate(record + sizeof(MoveRecord), dimensionCount, index, to, from);
     if (isEights) {
-      turnEights(to[0], from[0], destinationStep, sourceStep);
+      turnEights(to[0], from[0], within);
     } else {
-      turnFours(to[0], from[0], destinationStep, sourceStep);
+      turnFours(to[0], from[0], within);
     }
   }
 }
