@@ -1,3 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+/**
+ * Writes what the ranks of a job hold at the end as a checkpoint in shards: each its file, read back and proved, and the
+ * manifest of all files. One rank that has the whole model writes the files of a published checkpoint, with their index.
+ *
+ * Invariant: the output folder gets its name only after every rank has written and proved its file.
+ */
 import { mkdir, rename, rm } from "node:fs/promises"
 import * as path from "node:path"
 import { exchangePayloads, jsonPayloads } from "@tensorferry/core/group/Exchange"
