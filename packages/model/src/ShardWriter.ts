@@ -18,15 +18,14 @@ import type { Cutting } from "./Cutting.ts"
 import type { CheckpointError } from "./checkpoint/CheckpointError.ts"
 import { indexFileName } from "./checkpoint/CheckpointIndex.ts"
 import { encodeIndex, type FilePart, planFiles } from "./checkpoint/CheckpointWriter.ts"
-import { syncFolder, systemCall, writeFully } from "./checkpoint/FileAccess.ts"
+import { syncFolder, systemCall } from "./checkpoint/FileAccess.ts"
 import type { TensorDescription } from "./checkpoint/SafetensorsHeader.ts"
-import { stageFile } from "./checkpoint/SafetensorsWriter.ts"
 import { byteCount, type HeldTensor, type ReportProgress } from "./HeldTensors.ts"
 import { encodeManifest, manifestFileName, ShardFile, type ShardTensor } from "./Manifest.ts"
 import type { Model } from "./Model.ts"
 import { modelError } from "./ModelError.ts"
 import type { Companion } from "./outputs/companions.ts"
-import { writeVerified } from "./outputs/verifiedFile.ts"
+import { writeSmallFile, writeVerified } from "./outputs/outputFiles.ts"
 
 /** Where shards go and what their manifest says of them. */
 export interface ShardOutput {
@@ -77,16 +76,6 @@ const filesOf = (
 /** Readers of published checkpoints ask what wrote a file, and know this answer. */
 const fileMetadata = ({ metadata }: Model): ReadonlyMap<string, string> =>
   metadata.has("format") ? metadata : new Map([...metadata, ["format", "pt"]])
-
-const writeSmallFile = (folder: string, name: string, bytes: Uint8Array) => {
-  const file = path.join(folder, name)
-  return Effect.scoped(
-    Effect.flatMap(
-      stageFile(file, bytes.length, (handle) => writeFully(file, handle, bytes, 0)),
-      (staged) => staged.commit
-    )
-  )
-}
 
 /** Writes one of this rank's files into the temporary folder and reads it back; describes it for the manifest. */
 const writeFile = Effect.fnUntraced(function* (

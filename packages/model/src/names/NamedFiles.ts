@@ -12,10 +12,10 @@ import { inSpan } from "@tensorferry/core/service/Spans"
 import * as Effect from "effect/Effect"
 import { indexFileName } from "../checkpoint/CheckpointIndex.ts"
 import { encodeIndex, type FilePart, planFiles } from "../checkpoint/CheckpointWriter.ts"
-import { syncFolder, systemCall, writeFully } from "../checkpoint/FileAccess.ts"
+import { syncFolder, systemCall } from "../checkpoint/FileAccess.ts"
 import type { TensorDescription } from "../checkpoint/SafetensorsHeader.ts"
-import { stageFile } from "../checkpoint/SafetensorsWriter.ts"
 import type { Companion } from "../outputs/companions.ts"
+import { writeSmallFile } from "../outputs/outputFiles.ts"
 import type { NamedSide } from "./namedLayouts.ts"
 
 /** Name of a rank's file. */
@@ -40,16 +40,6 @@ export const namedFiles = <A extends TensorDescription>(
 /** What goes into the header of every file; readers ask what wrote it, and know this answer. */
 export const namedMetadata = (side: NamedSide, metadata: ReadonlyMap<string, string>): ReadonlyMap<string, string> =>
   new Map([["format", "pt"], ...(isPublished(side) ? metadata : [])])
-
-const writeSmallFile = (folder: string, name: string, bytes: Uint8Array) => {
-  const file = path.join(folder, name)
-  return Effect.scoped(
-    Effect.flatMap(
-      stageFile(file, bytes.length, (handle) => writeFully(file, handle, bytes, 0)),
-      (staged) => staged.commit
-    )
-  )
-}
 
 /** Writes the index of several files. */
 export const writeIndex = (folder: string, parts: ReadonlyArray<FilePart<TensorDescription>>) =>

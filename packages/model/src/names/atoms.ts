@@ -262,6 +262,20 @@ export const partsOf = (
   return isDone && found.length <= partLimit ? found : undefined
 }
 
+/** Whether ranks together have a whole dimension. */
+const isCovered = (views: ReadonlyArray<PartView | undefined>, length: number): boolean => {
+  let end = 0
+  const runs = views.flatMap((view): ReadonlyArray<Interval> => {
+    if (view === undefined) return []
+    return view.intervals.length > 0 ? view.intervals : [[0, length]]
+  })
+  for (const [from, to] of [...runs].sort((a, b) => a[0] - b[0])) {
+    if (from > end) return false
+    end = Math.max(end, to)
+  }
+  return end === length
+}
+
 const fit = (sides: Refined["sides"], from: ReadonlyArray<number>, counts: ReadonlyArray<number>): Part | undefined => {
   const views: Array<Array<PartView | undefined>> = []
   const cutDims: Array<number | undefined> = []
@@ -277,6 +291,8 @@ const fit = (sides: Refined["sides"], from: ReadonlyArray<number>, counts: Reado
       }
       own.push(found.view)
     }
+    // What a side leaves out of a tensor, as rules of parts do, is in no part that it has.
+    if (dim !== undefined && !isCovered(own, counts[dim]!)) return undefined
     views.push(own)
     cutDims.push(dim)
   }

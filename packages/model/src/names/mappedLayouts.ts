@@ -15,6 +15,7 @@ import * as Result from "effect/Result"
 import { type Part, type PartView, partsOf, refine, rowsOf, turnedStrip } from "./atoms.ts"
 import { type MappingError, mappingError } from "./MappingError.ts"
 import { type MappedModelInput, type MappedRank, type MappedTensor, mapModel } from "./mapModel.ts"
+import { haveCommon } from "./overlap.ts"
 import { inverseScalar, type Scalar, type Strip, scalarAfter } from "./Strips.ts"
 
 /** A view of one of a rank's own tensors, in elements. Loops of equal steps; the first element is `offset`. */
@@ -139,7 +140,7 @@ const stripsBySource = (
       const elements = strips.reduce((sum, { loops }) => sum + loops.reduce((all, { count }) => all * count, 1), 0)
       const total = elementCount(shapes.get(source)!)
       // Tensors that share one between them are parts of one copy; one that would hold it twice is another copy.
-      const partial = copies.find((copy) => copy.elements + elements <= total && !overlaps(copy.strips, strips))
+      const partial = copies.find((copy) => copy.elements + elements <= total && !haveCommon(copy.strips, strips))
       if (partial === undefined) copies.push({ elements, strips: [...strips] })
       else {
         copies.splice(copies.indexOf(partial), 1, {
@@ -150,12 +151,6 @@ const stripsBySource = (
     }
   }
   return Result.succeed(new Map([...found].map(([name, copies]) => [name, copies.map(({ strips }) => strips)])))
-}
-
-/** Whether two lists of strips of one tensor may have an element in common: those of one corner do. */
-const overlaps = (a: ReadonlyArray<Strip>, b: ReadonlyArray<Strip>): boolean => {
-  const corners = new Set(a.map(({ at }) => at.join()))
-  return b.some(({ at }) => corners.has(at.join()))
 }
 
 /** The group of positions that hold a tensor together: those of a stage, and of an expert's rank. */
@@ -241,6 +236,8 @@ const addTensor = (
       )
     const number = experts?.number ?? begin?.from[at!]
     for (const part of parts) {
+      // Nobody wants it.
+      if (part.views[1]!.every((view) => view === undefined)) continue
       const name = partName(tensor.name, copy, part, refined.shape)
       for (const [which, side] of sides.entries())
         addPart({ name, tensor, part, which, side, held: copies[which]!, experts, number }, into[which]!)

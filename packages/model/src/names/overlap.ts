@@ -107,6 +107,15 @@ export const without = (own: Spread, other: Spread): ReadonlyArray<Spread> => {
   return kept.map(spread)
 }
 
+/** Whether two lists of strips of one tensor have an element in common. */
+export const haveCommon = (a: ReadonlyArray<Strip>, b: ReadonlyArray<Strip>): boolean => {
+  const others = b.map(spread)
+  return a.some((strip) => {
+    const own = spread(strip)
+    return others.some((other) => without(own, other)[0] !== own)
+  })
+}
+
 /** The first element, row-major, that disjoint strips of a tensor leave out, and how many there are; undefined where none is. */
 export const firstHole = (
   shape: Shape,

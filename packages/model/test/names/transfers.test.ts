@@ -315,3 +315,47 @@ describe("a session that an engine's fused tensors are updated by", () => {
     })
   )
 })
+
+describe("two tensors of one rank that have elements in common", () => {
+  it.effect("both arrive, whatever corners they begin at", () =>
+    Effect.gen(function* () {
+      const q = "model.layers.0.self_attn.q_proj.weight"
+      const rows = (index: number, ...lengths: ReadonlyArray<number>) => ({ part: q, index, lengths })
+      const layouts = Result.getOrThrow(
+        namedLayouts(llama.tensors, {
+          from: { convention: "megatron", config: degrees(2) },
+          to: {
+            convention: "hf",
+            config: degrees(1),
+            mapping: {
+              rules: [
+                { name: "first.half", from: rows(0, 1, 1), also: true },
+                { name: "middle.half", from: rows(1, 1, 2, 1), also: true }
+              ],
+              others: "keep"
+            }
+          },
+          ranks: "collocated",
+          family: { preset: "llama", config: llama.config, placement: {} }
+        })
+      )
+      const found = yield* runCluster({ size: 2 }, (rank) =>
+        Effect.gen(function* () {
+          const source = yield* allocateAll(layouts.source, rank)
+          eachElement(layouts.source, rank, (name, at, of, element) => {
+            floats(source.get(name)!)[at] = of === q ? element : -1
+          })
+          const into = rank === 0 ? yield* allocateAll(layouts.destination, 0) : undefined
+          yield* executeReshardPlan(
+            layouts.planFor(rank),
+            yield* dictOf(layouts.source, rank, source),
+            into === undefined ? undefined : yield* dictOf(layouts.destination, 0, into)
+          )
+          return into === undefined ? [] : ["first.half", "middle.half", q].map((name) => [...floats(into.get(name)!)])
+        })
+      )
+      const run = (from: number, to: number) => Array.from({ length: (to - from) * 64 }, (_, at) => from * 64 + at)
+      assert.deepStrictEqual(found[0], [run(0, 32), run(16, 48), run(0, 64)])
+    })
+  )
+})

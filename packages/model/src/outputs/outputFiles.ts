@@ -1,14 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-/** A file of tensors that a rank holds: written, read back, and compared by digest. */
+/** Files of an output: tensors that a rank holds, read back and compared by digest, and the small ones beside them. */
 import { createHash } from "node:crypto"
+import * as path from "node:path"
 import { fullRegion } from "@tensorferry/core/base/Region"
 import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
 import * as Effect from "effect/Effect"
 import { boundedRegions } from "../BoundedRegions.ts"
+import { writeFully } from "../checkpoint/FileAccess.ts"
 import { openSafetensors } from "../checkpoint/Safetensors.ts"
-import { stageSafetensors, tensorSource } from "../checkpoint/SafetensorsWriter.ts"
+import { stageFile, stageSafetensors, tensorSource } from "../checkpoint/SafetensorsWriter.ts"
 import { digestOf, type HeldTensor, makeScratch } from "../HeldTensors.ts"
 import { type ModelError, modelError } from "../ModelError.ts"
+
+/** Writes a small file into the folder. */
+export const writeSmallFile = (folder: string, name: string, bytes: Uint8Array) => {
+  const file = path.join(folder, name)
+  return Effect.scoped(
+    Effect.flatMap(
+      stageFile(file, bytes.length, (handle) => writeFully(file, handle, bytes, 0)),
+      (staged) => staged.commit
+    )
+  )
+}
 
 /** What was read back is not what was written. */
 export const readBackFault = (file: string, paramName: string, rank: number): ModelError =>
