@@ -73,7 +73,7 @@ interface CpuCase {
 const quantize = (engine: TensorEngineShape, [move]: ReadonlyArray<Move>) =>
   Effect.gen(function* () {
     const { src, dst: data } = move!
-    const scale = yield* filled(engine, "float8_e8m0fnu", scaleShapeOf(data.shape)!, 0)
+    const scale = yield* filled(engine, "float8_e8m0fnu", scaleShapeOf(mxfp8Recipe(), data.shape)!, 0)
     return engine.quantize(src, { _tag: "QuantizedTensor", data, scale, recipe: mxfp8Recipe("rceil") })
   })
 

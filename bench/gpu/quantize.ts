@@ -58,7 +58,7 @@ const measure = (
       ])
     )
     const data = yield* engine.allocate("float8_e4m3fn", shape)
-    const scale = yield* engine.allocate("float8_e8m0fnu", scaleShapeOf(shape)!)
+    const scale = yield* engine.allocate("float8_e8m0fnu", scaleShapeOf(mxfp8Recipe(), shape)!)
     const quantized: QuantizedTensor = { _tag: "QuantizedTensor", data, scale, recipe: mxfp8Recipe("rceil") }
     yield* engine.quantize(plain, quantized)
     const bytes = elements * (dtype === "bfloat16" ? 2 : 4) + elements + elements / 32

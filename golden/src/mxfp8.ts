@@ -95,7 +95,7 @@ const convert = (
     yield* setElements(source, turned(fromHex(input), bitsOf(dtype) / 8))
     const data = yield* place("float8_e4m3fn", shape, form)
     // Shapes that cannot be cut into blocks are recorded as errors; the engine is to refuse them.
-    const scale = yield* place("float8_e8m0fnu", scaleShapeOf(shape) ?? shape, form)
+    const scale = yield* place("float8_e8m0fnu", scaleShapeOf(mxfp8Recipe(), shape) ?? shape, form)
     const values = yield* place("float32", shape, form)
     const quantized: QuantizedTensor = {
       _tag: "QuantizedTensor",

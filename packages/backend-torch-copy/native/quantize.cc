@@ -23,6 +23,9 @@ constexpr size_t pieceBlocks = blockElements / mxBlock;
 /** Jobs that touch more than this leave nothing useful in the caches. */
 constexpr uint64_t streamingElements = 16u << 20;
 
+/** Words before shape and strides, see QuantizeTable.ts. */
+constexpr size_t headWords = 15;
+
 Status badTable(const char* detail) { return failure(Code::InvalidArgument, "quantize", detail); }
 
 enum Side : size_t { Plain, Data, Scales, sideCount };
@@ -154,17 +157,17 @@ class QuantizeJob final : public Job {
 }  // namespace
 
 Result<std::shared_ptr<Job>> makeQuantizeJob(const uint64_t* words, size_t count) {
-  if (count < 7) return badTable("The table is too short.");
+  if (count < headWords) return badTable("The table is too short.");
   const uint64_t op = words[0], rule = words[1], dtype = words[2], dimensions = words[3];
   if (op > 1) return badTable("Unknown operation.");
   if (rule >= scaleRuleCount) return badTable("Unknown scale rule.");
   if (dtype >= castableCount || wideOf(static_cast<uint8_t>(dtype)) != Wide::Float32 || dtypeBytes[dtype] < 2)
     return badTable("This element type has no block scaling.");
   if (dimensions == 0 || dimensions > 255) return badTable("From 1 to 255 dimensions are taken.");
-  if (count != 7 + 4 * dimensions) return badTable("The table has the wrong length.");
+  if (count != headWords + 5 * dimensions) return badTable("The table has the wrong length.");
   Conversion conversion{op == 0, static_cast<ScaleRule>(rule), static_cast<uint8_t>(dtype), 1, {}, {}, {}};
-  std::copy(words + 4, words + 7, conversion.addresses.begin());
-  const uint64_t* shape = words + 7;
+  std::copy(words + 10, words + 13, conversion.addresses.begin());
+  const uint64_t* shape = words + headWords;
   if (shape[dimensions - 1] % mxBlock != 0) return badTable("The last dimension is not whole blocks.");
   const auto stride = [&](size_t side, size_t d) { return static_cast<int64_t>(shape[dimensions * (1 + side) + d]); };
   const std::array<int64_t, sideCount> sizes{dtypeBytes[dtype], 1, 1};

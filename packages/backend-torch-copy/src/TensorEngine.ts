@@ -6,9 +6,11 @@
  * the caller is interrupted or frees it meanwhile. Every tensor it allocates can be shared with other processes.
  */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
+import { elementCount } from "@tensorferry/core/base/Region"
 import type { HostMemoryShape } from "@tensorferry/core/service/HostMemory"
 import {
   type Fence,
+  type KnownScales,
   TensorEngine,
   type TensorEngineCapabilities,
   type TensorEngineShape,
@@ -30,7 +32,7 @@ import { addressOf, encodeFill, encodeReduce } from "@tensorferry/native/MoveTab
 import type { NativeFailure } from "@tensorferry/native/NativeAddon"
 import { acquirePool, type NativeJob, type Start, startJob } from "@tensorferry/native/NativeJob"
 import { makeQuantizeCheck } from "@tensorferry/native/QuantizeChecks"
-import { encodeQuantize } from "@tensorferry/native/QuantizeTable"
+import { encodeLargest, encodeQuantize } from "@tensorferry/native/QuantizeTable"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
@@ -112,15 +114,34 @@ export const make = Effect.fnUntraced(function* (
 
   const checkFill = makeFillCheck(errors, checks.checkMove)
 
-  const checkQuantize = makeQuantizeCheck(refusal, checks)
+  const quantizeChecks = makeQuantizeCheck(refusal, checks, capabilities.quantize)
 
-  const blockScaling = (op: "quantize" | "dequantize", plain: Tensor, quantized: QuantizedTensor) =>
+  const conversion = (
+    op: "quantize" | "dequantize",
+    plain: Tensor,
+    quantized: QuantizedTensor,
+    known: KnownScales = {}
+  ) =>
     checkedWork(
-      () => checkQuantize(op, plain, quantized),
+      () => quantizeChecks.conversion(op, plain, quantized, known),
       () => {
         if (plain.shape.includes(0)) return Effect.void
-        return work(op, pinsOf([plain, quantized.data, quantized.scale]), (done) =>
-          addon.startQuantize(pool, encodeQuantize(op, plain, quantized, addressOf), done)
+        const { data, global, scale } = quantized
+        const tensors = [plain, data, scale, global, known.maxima].filter((tensor) => tensor !== undefined)
+        return work(op, pinsOf(tensors), (done) =>
+          addon.startQuantize(pool, encodeQuantize(op, plain, quantized, addressOf, known), done)
+        )
+      }
+    )
+
+  const largest: TensorEngineShape["largest"] = (source, maxima, block, origin = [0, 0]) =>
+    checkedWork(
+      () => quantizeChecks.largest(source, maxima, block, origin),
+      () => {
+        if (source.shape.includes(0) || maxima.shape.includes(0)) return Effect.void
+        const isOne = elementCount(maxima.shape) === 1
+        return work("largest", pinsOf([source, maxima]), (done) =>
+          addon.startQuantize(pool, encodeLargest(source, maxima, block, origin, isOne, addressOf), done)
         )
       }
     )
@@ -166,8 +187,10 @@ export const make = Effect.fnUntraced(function* (
           return work("fill", pinsOf([dst]), (done) => addon.startMoves(pool, encodeFill(dst, byte), false, done))
         }
       ),
-    quantize: (source, destination) => blockScaling("quantize", source, destination),
-    dequantize: (source, destination) => blockScaling("dequantize", destination, source),
+    quantize: (source, destination, known) => conversion("quantize", source, destination, known),
+    dequantize: (source, destination, origin) =>
+      conversion("dequantize", destination, source, origin === undefined ? {} : { origin }),
+    largest,
     fence: Effect.sync((): Fence => {
       const submitted = [...running]
       return {

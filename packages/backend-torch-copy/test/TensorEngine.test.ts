@@ -231,7 +231,7 @@ describe("reduce and fill", () => {
       const complex = yield* tensor("complex64")
       assert.strictEqual(yield* reasonOf(engine.reduce(complex, [complex], "sum")), "Unsupported")
       assert.strictEqual(yield* reasonOf(engine.reduce(flag, [yield* tensor("int8")], "sum")), "InvalidRequest")
-      const recipe = { name: "mxfp8", blockSize: 32, rule: "rceil" } as const
+      const recipe = { name: "mxfp8", block: [1, 32], rule: "rceil" } as const
       const quantized = { _tag: "QuantizedTensor", data: flag, scale: flag, recipe } as const
       assert.strictEqual(yield* reasonOf(engine.quantize(flag, quantized)), "Unsupported")
       assert.strictEqual(yield* reasonOf(engine.dequantize(quantized, flag)), "Unsupported")

@@ -74,6 +74,7 @@ export const make = (xpu: Xpu): TensorEngineShape => {
       ),
     quantize: () => unsupported("quantize", "block-scaled types"),
     dequantize: () => unsupported("dequantize", "block-scaled types"),
+    largest: () => unsupported("largest", "largest magnitudes"),
     fence
   }
 }

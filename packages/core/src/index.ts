@@ -142,7 +142,9 @@ export {
   isQuantized,
   mxfp8Recipe,
   type QuantizationRecipe,
+  type QuantizedForm,
   type QuantizedTensor,
+  quantizationRecipe,
   recipeId,
   type ScaleLayout,
   type ScaleRule
@@ -158,8 +160,15 @@ export { TraceRecord } from "./trace/TraceRecord.ts"
 export { type CastOptions, cast } from "./transform/Cast.ts"
 export { compose, firstOf, forParameters } from "./transform/Compose.ts"
 export { identity } from "./transform/Identity.ts"
-export { type Mxfp8Options, mxfp8 } from "./transform/Mxfp8.ts"
-export { mxfp8BufferBytes } from "./transform/Mxfp8Memory.ts"
+export {
+  type KnownMaxima,
+  type Mxfp8Options,
+  mxfp8,
+  ownMaxima,
+  type QuantizeOptions,
+  quantize
+} from "./transform/Quantize.ts"
+export { quantizeBufferBytes } from "./transform/QuantizeMemory.ts"
 export {
   type ReshardTransform,
   TransformError,

@@ -26,7 +26,7 @@ const areSame = (known: ReadonlyArray<Move>, moves: ReadonlyArray<Move>): boolea
   return true
 }
 
-/** Lists by which block scalings between the same tensors are known again. */
+/** Lists by which conversions between the same tensors are known again. */
 export const makeScalingLists = () => {
   const lists = { quantize: new WeakMap(), dequantize: new WeakMap() } satisfies Record<
     string,
@@ -39,8 +39,9 @@ export const makeScalingLists = () => {
       lists[op].set(quantized, ofQuantized)
       const known = ofQuantized.get(plain)
       if (known !== undefined) return known
-      const list = [quantized.data, quantized.scale].map((half) =>
-        op === "quantize" ? { dst: half, src: plain } : { dst: plain, src: half }
+      const { data, global, scale } = quantized
+      const list = [data, scale, ...(global === undefined ? [] : [global])].map((part) =>
+        op === "quantize" ? { dst: part, src: plain } : { dst: plain, src: part }
       )
       ofQuantized.set(plain, list)
       return list

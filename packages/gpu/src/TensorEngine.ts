@@ -7,7 +7,13 @@
  * interrupted or frees it meanwhile. Memory of other devices of the process takes part where this one can reach it.
  */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
-import { TensorEngine, type TensorEngineShape, type TensorError } from "@tensorferry/core/service/TensorEngine"
+import { elementCount } from "@tensorferry/core/base/Region"
+import {
+  type KnownScales,
+  TensorEngine,
+  type TensorEngineShape,
+  type TensorError
+} from "@tensorferry/core/service/TensorEngine"
 import type { QuantizedTensor } from "@tensorferry/core/tensor/QuantizedTensor"
 import type { Move, Tensor } from "@tensorferry/core/tensor/Tensor"
 import {
@@ -22,7 +28,7 @@ import { makeReduceCheck } from "@tensorferry/native/MoveChecks"
 import { addressOf, encodeFill, encodeReduce } from "@tensorferry/native/MoveTable"
 import type { NativeFailure } from "@tensorferry/native/NativeAddon"
 import { makeQuantizeCheck } from "@tensorferry/native/QuantizeChecks"
-import { encodeQuantize } from "@tensorferry/native/QuantizeTable"
+import { encodeLargest, encodeQuantize } from "@tensorferry/native/QuantizeTable"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
@@ -37,6 +43,8 @@ import { type Gpu, openGpu } from "./Gpu.ts"
 import { makeProgram, type ProgramSteps, runOnce } from "./GpuProgram.ts"
 import type { GpuOptions } from "./options.ts"
 import { StepTable } from "./StepTable.ts"
+
+const nothingKnown: KnownScales = {}
 
 /** The device that an engine works on, and its memory. */
 export interface EngineDevice {
@@ -134,26 +142,48 @@ export const make = Effect.fnUntraced(function* (
 
   const checkFill = makeFillCheck(errors, checks.checkMove)
 
-  const checkQuantize = makeQuantizeCheck(refusal, checks)
+  const quantizeChecks = makeQuantizeCheck(refusal, checks, tensorEngineCapabilities.quantize)
 
   const scalings = makeScalingLists()
 
-  const blockScaling = (op: "quantize" | "dequantize", plain: Tensor, quantized: QuantizedTensor) =>
+  const conversion = (
+    op: "quantize" | "dequantize",
+    plain: Tensor,
+    quantized: QuantizedTensor,
+    known: KnownScales = {}
+  ) =>
     Effect.suspend(() => {
-      const list = scalings.listOf(op, plain, quantized)
-      const known = batches.get(list)
-      if (known !== undefined) return work(op, known.run)
-      const checked = checkQuantize(op, plain, quantized)
+      // What is known of scales is as good as new each time; programs are kept for conversions that need nothing else.
+      const list = known === nothingKnown ? scalings.listOf(op, plain, quantized) : undefined
+      const kept = list === undefined ? undefined : batches.get(list)
+      if (kept !== undefined) return work(op, kept.run)
+      const checked = quantizeChecks.conversion(op, plain, quantized, known)
       if (Result.isFailure(checked)) return Effect.fail(checked.failure)
       if (plain.shape.includes(0)) return Effect.void
-      const steps = kernelSteps((table) => table.quantize(kernels, encodeQuantize(op, plain, quantized, addressOf)))
-      const pins = checks.pinsOf([plain, quantized.data, quantized.scale])
-      if (pins.length > 0 || !batches.isWorthKeeping(list)) return runSteps(op, steps, pins)
+      const words = encodeQuantize(op, plain, quantized, addressOf, known)
+      const steps = kernelSteps((table) => table.quantize(kernels, words))
+      const { data, global, scale } = quantized
+      const pins = checks.pinsOf([plain, data, scale, global, known.maxima].filter((tensor) => tensor !== undefined))
+      if (list === undefined || pins.length > 0 || !batches.isWorthKeeping(list)) return runSteps(op, steps, pins)
       const made = makeProgram(gpu, steps)
       if (Result.isFailure(made)) return Effect.fail(tensorFailure(op, made.failure))
       batches.keep(list, made.success)
       return work(op, made.success.run)
     })
+
+  const largest: TensorEngineShape["largest"] = (source, maxima, block, origin = [0, 0]) =>
+    checkedWork(
+      () => quantizeChecks.largest(source, maxima, block, origin),
+      () => {
+        if (source.shape.includes(0) || maxima.shape.includes(0)) return Effect.void
+        const words = encodeLargest(source, maxima, block, origin, elementCount(maxima.shape) === 1, addressOf)
+        return runSteps(
+          "largest",
+          kernelSteps((table) => table.quantize(kernels, words)),
+          checks.pinsOf([source, maxima])
+        )
+      }
+    )
 
   const engine: GpuEngine = {
     [device]: { gpu, memory },
@@ -184,8 +214,10 @@ export const make = Effect.fnUntraced(function* (
           )
         }
       ),
-    quantize: (source, destination) => blockScaling("quantize", source, destination),
-    dequantize: (source, destination) => blockScaling("dequantize", destination, source),
+    quantize: (source, destination, known = nothingKnown) => conversion("quantize", source, destination, known),
+    dequantize: (source, destination, origin) =>
+      conversion("dequantize", destination, source, origin === undefined ? nothingKnown : { origin }),
+    largest,
     fence
   }
   return engine

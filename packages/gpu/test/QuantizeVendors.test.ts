@@ -35,7 +35,7 @@ const poisoned = (engine: TensorEngineShape, dtype: DType, shape: Shape) =>
 
 const quantizedOn = Effect.fnUntraced(function* (engine: TensorEngineShape, shape: Shape, rule: ScaleRule) {
   const data = yield* poisoned(engine, "float8_e4m3fn", shape)
-  const scale = yield* poisoned(engine, "float8_e8m0fnu", scaleShapeOf(shape)!)
+  const scale = yield* poisoned(engine, "float8_e8m0fnu", scaleShapeOf(mxfp8Recipe(), shape)!)
   return { _tag: "QuantizedTensor", data, scale, recipe: mxfp8Recipe(rule) } satisfies QuantizedTensor
 })
 
@@ -92,7 +92,7 @@ describe("quantized bytes between vendors", () => {
         [2, 70 * 32]
       ]) {
         for (const dtype of ["bfloat16", "float16", "float32"] as const) {
-          for (const rule of scaleRules) {
+          for (const rule of scaleRules.slice(0, 3)) {
             const size = dtype === "float32" ? 4 : 2
             const values = Uint8Array.from({ length: shape[0]! * shape[1]! * size }, () => random.below(256))
             // Most exponents are made smaller: nearly every block of random bits has a NaN.
@@ -119,7 +119,7 @@ describe("quantized bytes between vendors", () => {
           { ...good.recipe, name: "auto" as "mxfp8" },
           { ...good.recipe, name: "qint8" as "mxfp8" },
           { ...good.recipe, name: "" as "mxfp8" },
-          { ...good.recipe, blockSize: 128 as 32 },
+          { ...good.recipe, block: [1, 128] as const },
           { ...good.recipe, layout: "vendor" as "rowMajor" }
         ]) {
           const error = yield* Effect.flip(engine.dequantize({ ...good, recipe }, plain))

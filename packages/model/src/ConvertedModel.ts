@@ -9,7 +9,7 @@ import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
 import { TensorEngine, type TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
 import { mxBlockSize, mxfp8Recipe, type QuantizedTensor, scaleShapeOf } from "@tensorferry/core/tensor/QuantizedTensor"
 import { sliceTensor, type Tensor, tensorBytes, tensorView } from "@tensorferry/core/tensor/Tensor"
-import { blockHull, scaleRegion } from "@tensorferry/core/transform/QuantizedRegion"
+import { blockHull, scaleHull } from "@tensorferry/core/transform/QuantizedRegion"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import { type Conversion, convertedTensors, isQuantized, scaleNameOf } from "./conversion.ts"
@@ -64,7 +64,7 @@ export const convertedModel = (model: Model, conversion: Conversion | undefined)
         const values = yield* read(name, dtype, region)
         const source = side === "receiver" ? yield* cast(values, "bfloat16") : values
         const data = yield* engine.allocate("float8_e4m3fn", values.shape)
-        const scale = yield* engine.allocate("float8_e8m0fnu", scaleShapeOf(values.shape)!)
+        const scale = yield* engine.allocate("float8_e8m0fnu", scaleShapeOf(mxfp8Recipe(rule), values.shape)!)
         const made: QuantizedTensor = { _tag: "QuantizedTensor", data, scale, recipe: mxfp8Recipe(rule) }
         yield* engine.quantize(source, made)
         return made
@@ -81,7 +81,7 @@ export const convertedModel = (model: Model, conversion: Conversion | undefined)
             if (base !== undefined) {
               const elements = elementsOf(region)
               const { scale } = yield* quantize(base, elements)
-              return yield* take(engine, scale, within(region, scaleRegion(elements)), into)
+              return yield* take(engine, scale, within(region, scaleHull(mxfp8Recipe(), elements)), into)
             }
             const [from, to] = [stored.get(name), kept.get(name)]
             if (from === undefined || to === undefined || from.dtype === to.dtype) {
@@ -91,7 +91,7 @@ export const convertedModel = (model: Model, conversion: Conversion | undefined)
               const made = yield* cast(yield* read(name, from.dtype, region), to.dtype)
               return yield* take(engine, made, within(region, region), into)
             }
-            const hull = blockHull(region)
+            const hull = blockHull(mxfp8Recipe(), region, from.shape)
             const { data } = yield* quantize(from, hull)
             yield* take(engine, data, within(region, hull), into)
           })

@@ -9,7 +9,7 @@
 import { bitsOf, type DType, kindOf } from "@tensorferry/core/base/DType"
 import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
 import { globMatches } from "@tensorferry/core/layout/ShardingRules"
-import { scaleRules, scaleShapeOf } from "@tensorferry/core/tensor/QuantizedTensor"
+import { mxfp8Recipe, scaleRules, scaleShapeOf } from "@tensorferry/core/tensor/QuantizedTensor"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import type { Cutting } from "./Cutting.ts"
@@ -85,7 +85,7 @@ export const isQuantized = (conversion: Conversion | undefined, { dtype, name, s
   conversion?.transform != null &&
   quantizable.has(dtype) &&
   shape.length >= 2 &&
-  scaleShapeOf(shape) !== undefined &&
+  scaleShapeOf(mxfp8Recipe(), shape) !== undefined &&
   typeRuleOf(conversion, name) === undefined
 
 /** The type that travels to, and is kept by, a tensor that is not quantized. */
@@ -117,7 +117,7 @@ export const convertedTensors = (
     const scales: ModelTensor = {
       name: scaleNameOf(tensor.name),
       dtype: "float8_e8m0fnu",
-      shape: scaleShapeOf(tensor.shape)!
+      shape: scaleShapeOf(mxfp8Recipe(), tensor.shape)!
     }
     return [{ ...tensor, dtype: "float8_e4m3fn" }, scales]
   })

@@ -34,6 +34,7 @@ import { copyRefusalCases } from "./conformance/copyRefusalCases.ts"
 import { copyRepeatCases, driverRepeatCases } from "./conformance/copyRepeatCases.ts"
 import { driverDescriptorCases, engineDescriptorCases, StatedCapabilities } from "./conformance/descriptorCases.ts"
 import { engineCastCases } from "./conformance/engineCastCases.ts"
+import { engineFormCases } from "./conformance/engineFormCases.ts"
 import { engineMoveCases } from "./conformance/engineMoveCases.ts"
 import { engineQuantizeCases } from "./conformance/engineQuantizeCases.ts"
 import { engineReduceCases } from "./conformance/engineReduceCases.ts"
@@ -55,6 +56,7 @@ export const tensorEngineCases: ReadonlyArray<TensorEngineCase> = [
   ...engineCastCases,
   ...engineReduceCases,
   ...engineQuantizeCases,
+  ...engineFormCases,
   ...engineDescriptorCases
 ]
 

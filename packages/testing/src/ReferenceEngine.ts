@@ -9,6 +9,7 @@
 import { bitsOf, byteLengthOf, isCastable } from "@tensorferry/core/base/DType"
 import { elementCount, equalShapes, formatShape, isRepresentable } from "@tensorferry/core/base/Region"
 import {
+  type KnownScales,
   type ReduceOp,
   TensorEngine,
   type TensorEngineShape,
@@ -16,15 +17,16 @@ import {
   tensorError
 } from "@tensorferry/core/service/TensorEngine"
 import { type Device, equalDevices, formatDevice } from "@tensorferry/core/tensor/Device"
-import { mxBlockSize, type QuantizedTensor } from "@tensorferry/core/tensor/QuantizedTensor"
+import { type BlockSize, type QuantizedTensor, quantizedForms } from "@tensorferry/core/tensor/QuantizedTensor"
 import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
 import { byteMove, type Move, type Tensor, tensorFault, tensorView } from "@tensorferry/core/tensor/Tensor"
-import { quantizedFault } from "@tensorferry/native/QuantizeChecks"
+import type { SourceType } from "@tensorferry/model/quantize/numbers"
+import { largestFault, type QuantizedFault, quantizedFault } from "@tensorferry/native/QuantizeChecks"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import { elementCodec } from "./casts.ts"
-import { dequantizeElement, quantizeBlock } from "./mxfp8.ts"
+import { largestValues, quantizeValues, readValues } from "./quantizing.ts"
 import { reduction } from "./reductions.ts"
 import { denseTail, findOverlap, isSameView, walk } from "./tensorWalk.ts"
 
@@ -187,22 +189,20 @@ const reduce = (family: string, dst: Tensor, sources: ReadonlyArray<Tensor>, op:
   return Result.succeed(undefined)
 }
 
-/** Both sides are tensors of this engine that fit together, and what is written meets nothing else. */
-const checkQuantized = (
-  op: "quantize" | "dequantize",
+/** Tensors of this engine that fit together, and what is written meets nothing else. */
+const checkConversion = (
+  op: string,
   family: string,
-  plain: Tensor,
-  quantized: QuantizedTensor
+  fault: QuantizedFault | undefined,
+  written: ReadonlyArray<Tensor>,
+  read: ReadonlyArray<Tensor>
 ): Checked<void> => {
-  const { data, scale } = quantized
-  for (const tensor of [plain, data, scale]) {
-    const checked = checkTensor(op, family, tensor, (tensor === plain) === (op === "dequantize"))
+  for (const tensor of [...written, ...read]) {
+    const checked = checkTensor(op, family, tensor, written.includes(tensor))
     if (Result.isFailure(checked)) return checked
   }
-  const fault = quantizedFault(plain, quantized)
   if (fault !== undefined)
     return Result.fail(fault.tag === "Unsupported" ? unsupported(op, fault.detail) : invalid(op, fault.detail))
-  const [written, read] = op === "quantize" ? [[data, scale], [plain]] : [[plain], [data, scale]]
   const batches: ReadonlyArray<ReadonlyArray<Move>> = [
     written.map((tensor) => ({ dst: tensor, src: tensor })),
     ...written.flatMap((dst) => read.map((src) => [{ dst, src }]))
@@ -213,50 +213,112 @@ const checkQuantized = (
     : Result.fail(invalid(op, `What is written overlaps at byte ${overlap} of a storage.`))
 }
 
-/** Offsets of the blocks of a tensor: its own, and how far its elements lie apart within one. */
-const blocksOf = (tensor: Tensor) => {
-  const last = tensor.shape.length - 1
-  return {
-    shape: [...tensor.shape.slice(0, last), tensor.shape[last]! / mxBlockSize],
-    strides: [...tensor.strides.slice(0, last), tensor.strides[last]! * mxBlockSize],
-    step: tensor.strides[last]!
-  }
+/** The elements of a tensor of whole bytes, dense in logical order. */
+const denseOf = (tensor: Tensor): Uint8Array => {
+  const size = bitsOf(tensor.dtype) / 8
+  const dense = new Uint8Array(elementCount(tensor.shape) * size)
+  const bytes = bytesOf(tensor)
+  let at = 0
+  walk(tensor.shape, [tensor.strides], ([from]) => {
+    const start = tensor.byteOffset + from! * size
+    dense.set(bytes.subarray(start, start + size), at)
+    at += size
+  })
+  return dense
 }
 
-const quantize = (family: string, source: Tensor, destination: QuantizedTensor): Checked<void> =>
-  Result.map(checkQuantized("quantize", family, source, destination), () => {
-    const { data, scale, recipe } = destination
-    if (source.shape.includes(0)) return
-    const [from, to] = [blocksOf(source), blocksOf(data)]
-    const codec = elementCodec(source.dtype)!
-    const size = bitsOf(source.dtype) / 8
-    const view = viewOf(source)
-    const values = new Float32Array(mxBlockSize)
-    const block = new Uint8Array(mxBlockSize)
-    walk(from.shape, [from.strides, to.strides, scale.strides], ([sourceAt, dataAt, scaleAt]) => {
-      for (let at = 0; at < mxBlockSize; at++)
-        values[at] = Number(codec.read(view, source.byteOffset + (sourceAt! + at * from.step) * size))
-      bytesOf(scale)[scale.byteOffset + scaleAt!] = quantizeBlock(values, recipe.rule, block)
-      for (let at = 0; at < mxBlockSize; at++) bytesOf(data)[data.byteOffset + dataAt! + at * to.step] = block[at]!
-    })
+const storeDense = (tensor: Tensor, dense: Uint8Array): void => {
+  const size = bitsOf(tensor.dtype) / 8
+  const bytes = bytesOf(tensor)
+  let at = 0
+  walk(tensor.shape, [tensor.strides], ([to]) => {
+    bytes.set(dense.subarray(at, at + size), tensor.byteOffset + to! * size)
+    at += size
   })
+}
 
-const dequantize = (family: string, source: QuantizedTensor, destination: Tensor): Checked<void> =>
-  Result.map(checkQuantized("dequantize", family, destination, source), () => {
-    const { data, scale } = source
-    if (destination.shape.includes(0)) return
-    const [from, to] = [blocksOf(data), blocksOf(destination)]
-    const codec = elementCodec(destination.dtype)!
-    const size = bitsOf(destination.dtype) / 8
-    const view = viewOf(destination)
-    walk(from.shape, [from.strides, to.strides, scale.strides], ([dataAt, toAt, scaleAt]) => {
-      const factor = bytesOf(scale)[scale.byteOffset + scaleAt!]!
-      for (let at = 0; at < mxBlockSize; at++) {
-        const value = dequantizeElement(bytesOf(data)[data.byteOffset + dataAt! + at * from.step]!, factor)
-        codec.write(view, destination.byteOffset + (toAt! + at * to.step) * size, value)
-      }
+/** Numbers of a tensor, exact in float32. */
+const floatsOf = (tensor: Tensor): Float32Array => {
+  const size = bitsOf(tensor.dtype) / 8
+  const dense = denseOf(tensor)
+  const view = new DataView(dense.buffer)
+  const codec = elementCodec(tensor.dtype)!
+  return Float32Array.from({ length: dense.length / size }, (_, at) => Number(codec.read(view, at * size)))
+}
+
+const storeFloats = (tensor: Tensor, values: Float32Array): void => {
+  const size = bitsOf(tensor.dtype) / 8
+  const dense = new Uint8Array(values.length * size)
+  const view = new DataView(dense.buffer)
+  const codec = elementCodec(tensor.dtype)!
+  for (const [at, value] of values.entries()) codec.write(view, at * size, value)
+  storeDense(tensor, dense)
+}
+
+const quantize = (
+  family: string,
+  source: Tensor,
+  destination: QuantizedTensor,
+  known: KnownScales = {}
+): Checked<void> => {
+  const { data, global, recipe, scale } = destination
+  const globals = global === undefined ? [] : [global]
+  const keeps = known.keepsGlobal === true
+  const checked = checkConversion(
+    "quantize",
+    family,
+    quantizedFault(source, destination, known),
+    [data, scale, ...(keeps ? [] : globals)],
+    [source, ...(known.maxima === undefined ? [] : [known.maxima]), ...(keeps ? globals : [])]
+  )
+  return Result.map(checked, () => {
+    if (source.shape.includes(0)) return
+    const dtype = source.dtype as SourceType
+    const made = quantizeValues(recipe, floatsOf(source), source.shape, dtype, scale.dtype, {
+      ...(known.origin === undefined ? {} : { origin: known.origin }),
+      ...(known.maxima === undefined ? {} : { maxima: floatsOf(known.maxima) }),
+      ...(keeps && global !== undefined ? { global: floatsOf(global)[0]! } : {})
     })
+    storeDense(data, made.data)
+    storeDense(scale, made.scales)
+    if (!keeps && global !== undefined && made.global !== undefined) storeFloats(global, Float32Array.of(made.global))
   })
+}
+
+const dequantize = (
+  family: string,
+  source: QuantizedTensor,
+  destination: Tensor,
+  origin: KnownScales["origin"]
+): Checked<void> => {
+  const { data, global, recipe, scale } = source
+  const fault = quantizedFault(destination, source, origin === undefined ? {} : { origin })
+  const read = [data, scale, ...(global === undefined ? [] : [global])]
+  return Result.map(checkConversion("dequantize", family, fault, [destination], read), () => {
+    if (destination.shape.includes(0)) return
+    const bytes = {
+      data: denseOf(data),
+      scales: denseOf(scale),
+      ...(global === undefined ? {} : { global: floatsOf(global)[0]! })
+    }
+    storeFloats(destination, readValues(recipe, bytes, destination.shape, scale.dtype, origin))
+  })
+}
+
+const largest = (
+  family: string,
+  source: Tensor,
+  maxima: Tensor,
+  block: BlockSize,
+  origin: readonly [number, number] = [0, 0]
+): Checked<void> => {
+  const fault = largestFault(source, maxima, block, origin)
+  return Result.map(checkConversion("largest", family, fault, [maxima], [source]), () => {
+    if (source.shape.includes(0) || maxima.shape.includes(0)) return
+    const isOne = elementCount(maxima.shape) === 1
+    storeFloats(maxima, largestValues(floatsOf(source), source.shape, block, floatsOf(maxima), isOne, origin))
+  })
+}
 
 const fill = (family: string, tensor: Tensor, byte: number): Checked<void> => {
   if (!Number.isInteger(byte) || byte < 0 || byte > 255) return Result.fail(invalid("fill", `${byte} is not a byte.`))
@@ -303,7 +365,7 @@ export const make = (options: ReferenceEngineOptions = {}): TensorEngineShape =>
   return {
     name: engineName,
     deviceFamilies: [family],
-    capabilities: { cast: true, reduce: true, quantize: ["mxfp8"], hostVisible: true },
+    capabilities: { cast: true, reduce: true, quantize: quantizedForms, hostVisible: true },
     allocate: (dtype, shape, device = firstDevice) =>
       Effect.gen(function* () {
         if (device.family !== family)
@@ -335,9 +397,12 @@ export const make = (options: ReferenceEngineOptions = {}): TensorEngineShape =>
     copy: (moves) => Effect.suspend(() => Effect.fromResult(copy(family, moves))),
     reduce: (dst, sources, op) => Effect.suspend(() => Effect.fromResult(reduce(family, dst, sources, op))),
     fill: (tensor, byte) => Effect.suspend(() => Effect.fromResult(fill(family, tensor, byte))),
-    quantize: (source, destination) => Effect.suspend(() => Effect.fromResult(quantize(family, source, destination))),
-    dequantize: (source, destination) =>
-      Effect.suspend(() => Effect.fromResult(dequantize(family, source, destination))),
+    quantize: (source, destination, known) =>
+      Effect.suspend(() => Effect.fromResult(quantize(family, source, destination, known))),
+    dequantize: (source, destination, origin) =>
+      Effect.suspend(() => Effect.fromResult(dequantize(family, source, destination, origin))),
+    largest: (source, maxima, block, origin) =>
+      Effect.suspend(() => Effect.fromResult(largest(family, source, maxima, block, origin))),
     fence: Effect.succeed({ await: Effect.void })
   }
 }

@@ -438,14 +438,14 @@ describe("fill and quantization", () => {
 
   it.effect("types without block scaling are refused", () =>
     Effect.gen(function* () {
-      assert.deepStrictEqual(engine.capabilities.quantize, ["mxfp8"])
+      assert.deepStrictEqual(engine.capabilities.quantize, ["mxfp8", "fp8", "mxfp4", "nvfp4"])
       const data = yield* engine.allocate("float8_e4m3fn", [32])
       const scale = yield* engine.allocate("float8_e8m0fnu", [1])
       const quantized = {
         _tag: "QuantizedTensor",
         data,
         scale,
-        recipe: { name: "mxfp8", blockSize: 32, rule: "rceil" }
+        recipe: { name: "mxfp8", block: [1, 32], rule: "rceil" }
       } as const
       const plain = yield* engine.allocate("float64", [32])
       expectReason(yield* Effect.flip(engine.quantize(plain, quantized)), "Unsupported")

@@ -5,9 +5,9 @@ import type { LocalParameter } from "@tensorferry/core/layout/ModelLayout"
 import { mxfp8Recipe, type QuantizedTensor } from "@tensorferry/core/tensor/QuantizedTensor"
 import { sliceTensor, type Tensor } from "@tensorferry/core/tensor/Tensor"
 import { tensorDict } from "@tensorferry/core/tensor/TensorDict"
-import { mxfp8 } from "@tensorferry/core/transform/Mxfp8"
-import { mxfp8BufferBytes } from "@tensorferry/core/transform/Mxfp8Memory"
-import { scaleRegion } from "@tensorferry/core/transform/QuantizedRegion"
+import { mxfp8 } from "@tensorferry/core/transform/Quantize"
+import { scaleHull } from "@tensorferry/core/transform/QuantizedRegion"
+import { quantizeBufferBytes } from "@tensorferry/core/transform/QuantizeMemory"
 import type { ReshardTransform } from "@tensorferry/core/transform/ReshardTransform"
 import { convertedModel } from "@tensorferry/model/ConvertedModel"
 import { type Conversion, convertedRules, isQuantized, scaleNameOf } from "@tensorferry/model/conversion"
@@ -44,9 +44,9 @@ const toDict = Effect.fnUntraced(function* (
       views.push([metadata.name, sliced.success])
       continue
     }
-    const scale = sliceTensor(scales, scaleRegion(view))
-    if (Result.isFailure(scale)) return yield* viewFault(metadata.ownerRank, metadata.name, scale.failure.detail)
     const recipe = mxfp8Recipe(conversion.transform.rule)
+    const scale = sliceTensor(scales, scaleHull(recipe, view))
+    if (Result.isFailure(scale)) return yield* viewFault(metadata.ownerRank, metadata.name, scale.failure.detail)
     views.push([metadata.name, { _tag: "QuantizedTensor", data: sliced.success, scale: scale.success, recipe }])
   }
   return tensorDict(views, { aliases })
@@ -112,7 +112,15 @@ export const prepareModelJob = Effect.fnUntraced(function* (spec: JobSpec, model
         }
       : {}),
     estimate:
-      transform == null ? {} : { transformBytes: mxfp8BufferBytes({ ...transform, parameters: [...quantized] }) },
+      transform == null
+        ? {}
+        : {
+            transformBytes: quantizeBufferBytes({
+              side: transform.side,
+              recipe: mxfp8Recipe(transform.rule),
+              parameters: [...quantized]
+            })
+          },
     tensorOf: (paramName) => names.get(paramName) ?? paramName,
     shapeOf: ({ storedAs, shape }) => shapes.get(storedAs) ?? shape,
     ...(out === null

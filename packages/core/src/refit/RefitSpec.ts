@@ -8,10 +8,10 @@ import type * as Scope from "effect/Scope"
 import type { DType } from "../base/DType.ts"
 import { equalShapes, formatShape, type Shape } from "../base/Region.ts"
 import { TensorEngine, type TensorError } from "../service/TensorEngine.ts"
-import { isQuantized, type QuantizedTensor } from "../tensor/QuantizedTensor.ts"
+import { isQuantized, type QuantizedTensor, shapeOfValues } from "../tensor/QuantizedTensor.ts"
 import type { Tensor } from "../tensor/Tensor.ts"
 import type { TensorDict } from "../tensor/TensorDict.ts"
-import { quantizeWhole } from "../transform/Mxfp8.ts"
+import { quantizeWhole } from "../transform/Quantize.ts"
 import type { TransformError } from "../transform/ReshardTransform.ts"
 import { type RefitError, refitError } from "./RefitError.ts"
 
@@ -105,6 +105,7 @@ export const restores = (tensor: RefitTensor): boolean =>
     ? !isQuantized(tensor.live) && tensor.live.dtype === tensor.dtype
     : tensor.form.unpack !== undefined
 
+/** The part of a tensor in use that says where it lies. */
 const plainOf = (tensor: HeldTensor): Tensor => (isQuantized(tensor) ? tensor.data : tensor)
 
 const invalid = (detail: string, remedy: string, paramName?: string): RefitError =>
@@ -117,9 +118,9 @@ export const specFault = (spec: RefitSpec): RefitError | undefined => {
     if (spec.publish === "exchange" && tensor.spare === undefined) {
       return invalid("It has no spare, but versions alternate between two places.", "Give a spare tensor.", name)
     }
-    const other = held.find((each) => !equalShapes(plainOf(each).shape, tensor.shape))
+    const other = held.find((each) => !equalShapes(shapeOfValues(each), tensor.shape))
     if (tensor.form === undefined && other !== undefined) {
-      const found = formatShape(plainOf(other).shape)
+      const found = formatShape(shapeOfValues(other))
       return invalid(
         `It is ${found}, but ${formatShape(tensor.shape)} travels.`,
         "Name the form that makes one of the other.",

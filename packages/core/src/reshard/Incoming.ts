@@ -124,10 +124,27 @@ const allocateResults = Effect.fnUntraced(function* (plan: ReshardPlan, source: 
 })
 
 const writtenBy = ({ buffers, transformOp: { tensor, region } }: Transforming): ReadonlyArray<Tensor> => {
-  if (isQuantized(tensor)) return [...buffers, tensor.data, tensor.scale]
+  if (isQuantized(tensor)) {
+    return [...buffers, tensor.data, tensor.scale, ...(tensor.global === undefined ? [] : [tensor.global])]
+  }
   const view = sliceTensor(tensor, region)
   return [...buffers, Result.isSuccess(view) ? view.success : tensor]
 }
+
+/** What a transform writes into the destination, all waves together. */
+const transformedReceives = (
+  plan: ReshardPlan,
+  waves: Waves["waves"],
+  { destination, transform }: Sides
+): ReadonlyArray<TransformOp> =>
+  waves.flatMap(({ recvs }) =>
+    recvs.flatMap(({ op }): ReadonlyArray<TransformOp> => {
+      const { mySlice: region, paramName } = op
+      if (isContribution(plan, op) || transform?.shouldTransform(paramName) !== true) return []
+      const tensor = destination === undefined ? undefined : resolveTensor(destination, paramName)
+      return tensor === undefined ? [] : [{ paramName, region, tensor }]
+    })
+  )
 
 /** Prepares everything that a rank receives. Nothing is read or written yet. */
 export const prepareIncoming = Effect.fnUntraced(function* (
@@ -147,6 +164,7 @@ export const prepareIncoming = Effect.fnUntraced(function* (
   /** By wave: where each leg arrives, and what waits in buffers on the way there. */
   const arriving: Array<Array<{ readonly leg: Leg; readonly tensor: Tensor; readonly part: number }>> = []
   const waiting: Array<Array<{ readonly leg: Leg; readonly wanted: Wanted; readonly into: Tensor }>> = []
+  transform?.begin?.(transformedReceives(plan, waves, sides))
   for (const wave of waves) {
     const [arrives, waits]: [(typeof arriving)[number], (typeof waiting)[number]] = [[], []]
     arriving.push(arrives)

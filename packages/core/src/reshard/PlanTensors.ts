@@ -11,7 +11,7 @@ import { checkMeshPlan } from "../planner/MeshCheck.ts"
 import { type AnyPlan, opsOf } from "../planner/MeshOps.ts"
 import { checkPlan } from "../planner/PlanCheck.ts"
 import { isContribution, type Leg } from "../planner/Waves.ts"
-import { isQuantized, type QuantizedTensor } from "../tensor/QuantizedTensor.ts"
+import { isQuantized, type QuantizedTensor, shapeOfValues } from "../tensor/QuantizedTensor.ts"
 import { permuteTensor, sliceTensor, type Tensor } from "../tensor/Tensor.ts"
 import { resolveTensor, type TensorDict } from "../tensor/TensorDict.ts"
 import { type ReshardError, reshardError } from "./ReshardError.ts"
@@ -60,11 +60,11 @@ const checkSide = (
       })
     }
     const plain = isQuantized(given) ? given.data : given
-    if (!equalShapes(plain.shape, wanted.shape) || (!isQuantized(given) && plain.dtype !== wanted.dtype)) {
+    if (!equalShapes(shapeOfValues(given), wanted.shape) || (!isQuantized(given) && plain.dtype !== wanted.dtype)) {
       return reshardError("TensorMismatch", {
         rank,
         paramName: wanted.name,
-        detail: `The ${side} tensor is ${plain.dtype}${formatShape(plain.shape)}, the plan was made for ${wanted.dtype}${formatShape(wanted.shape)}.`,
+        detail: `The ${side} tensor is ${plain.dtype}${formatShape(shapeOfValues(given))}, the plan was made for ${wanted.dtype}${formatShape(wanted.shape)}.`,
         remedy
       })
     }

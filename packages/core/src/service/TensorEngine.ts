@@ -12,6 +12,8 @@
  *   infinity included; float to integer truncates; integers wrap; bool means "not zero".
  * - `reduce` reads its operands in the order given and accumulates 16-bit floats in float32 with one rounding at the end,
  *   so the same operands give the same bits on every device.
+ * - `quantize`, `dequantize` and `largest` give the bits of the reference engine too, which are those of the named rule. An
+ *   element for which the rule's reference has no code gets code 0 under a scale that says NaN.
  * - An Effect ends when the work is done and visible to the host. Work submitted before a failure may have happened;
  *   destinations of a failed batch hold unspecified bytes.
  * - Freed storage, regions outside their storage, destinations whose elements share memory (see `sharesElements`), unequal
@@ -25,7 +27,7 @@ import type { DType } from "../base/DType.ts"
 import { ReasonError, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
 import type { Shape } from "../base/Region.ts"
 import type { Device } from "../tensor/Device.ts"
-import type { QuantizationRecipe, QuantizedTensor } from "../tensor/QuantizedTensor.ts"
+import type { BlockSize, QuantizedForm, QuantizedTensor } from "../tensor/QuantizedTensor.ts"
 import type { Storage } from "../tensor/Storage.ts"
 import type { Move, Tensor } from "../tensor/Tensor.ts"
 
@@ -65,9 +67,23 @@ export interface TensorEngineCapabilities {
   /** Casts between element types; equal types always copy. */
   readonly cast: boolean
   readonly reduce: boolean
-  readonly quantize: ReadonlyArray<QuantizationRecipe["name"]>
+  /** Forms that it quantizes to by every rule, and reads. */
+  readonly quantize: ReadonlyArray<QuantizedForm>
   /** `Storage.bytes` of allocated tensors is present. */
   readonly hostVisible: boolean
+}
+
+/** What is known of scales before a tensor, or a part of one, is quantized. */
+export interface KnownScales {
+  /** Row and column at which the source begins within its first block; 0 and 0 by default. */
+  readonly origin?: readonly [row: number, column: number]
+  /**
+   * Largest magnitudes of what shares a scale, where the source is not all of it: float32, one per block in the shape of
+   * the scales or, in forms with a global scale, one for all. The source's own by default.
+   */
+  readonly maxima?: Tensor
+  /** In forms with a global scale: the stored one is read, not written, where its rule can. */
+  readonly keepsGlobal?: boolean
 }
 
 /** What an engine does. */
@@ -89,8 +105,26 @@ export interface TensorEngineShape {
   readonly reduce: (dst: Tensor, sources: ReadonlyArray<Tensor>, op: ReduceOp) => Effect.Effect<void, TensorError>
   /** Sets every byte of every element; for poisoning and clearing. */
   readonly fill: (tensor: Tensor, byte: number) => Effect.Effect<void, TensorError>
-  readonly quantize: (source: Tensor, destination: QuantizedTensor) => Effect.Effect<void, TensorError>
-  readonly dequantize: (source: QuantizedTensor, destination: Tensor) => Effect.Effect<void, TensorError>
+  readonly quantize: (
+    source: Tensor,
+    destination: QuantizedTensor,
+    known?: KnownScales
+  ) => Effect.Effect<void, TensorError>
+  /**
+   * Raises float32 `maxima` to the largest magnitude of each block of the source; NaN where one is there or was. They have
+   * the shape of row-major scales, or one element for all of the source.
+   */
+  readonly largest: (
+    source: Tensor,
+    maxima: Tensor,
+    block: BlockSize,
+    origin?: KnownScales["origin"]
+  ) => Effect.Effect<void, TensorError>
+  readonly dequantize: (
+    source: QuantizedTensor,
+    destination: Tensor,
+    origin?: KnownScales["origin"]
+  ) => Effect.Effect<void, TensorError>
   /** Everything submitted so far. */
   readonly fence: Effect.Effect<Fence, TensorError>
 }

@@ -37,6 +37,13 @@ export const firstOf = (transforms: ReadonlyArray<ReshardTransform>): ReshardTra
     shouldTransform: (paramName) => transforms.some(({ shouldTransform }) => shouldTransform(paramName)),
     parts: Math.max(1, ...transforms.map(({ parts }) => parts ?? 1)),
     needsQuantized: transforms.some(({ needsQuantized }) => needsQuantized === true),
+    begin: (receives) => {
+      for (const transform of transforms) {
+        transform.begin?.(
+          receives.filter(({ paramName }) => transforms.find((one) => one.shouldTransform(paramName)) === transform)
+        )
+      }
+    },
     prepareSend: (op) => Effect.flatMap(chosen(op), (transform) => transform.prepareSend(op)),
     prepareRecv: (op) => Effect.flatMap(chosen(op), (transform) => transform.prepareRecv(op)),
     finalizeRecv: (op, buffers) => Effect.flatMap(chosen(op), (transform) => transform.finalizeRecv(op, buffers))
@@ -74,7 +81,11 @@ export const compose = (
     if (transforms.indexOf(transform) !== at) return refused(`"${transform.name}" is named twice.`, "Name it once.")
   }
   const stagesFor = (paramName: string) => transforms.filter(({ shouldTransform }) => shouldTransform(paramName))
-  const within = (op: TransformOp, tensor: Tensor): TransformOp => ({ ...op, tensor, region: wholeRegion(tensor) })
+  const within = (op: TransformOp, tensor: Tensor): TransformOp => ({
+    ...op,
+    tensor,
+    region: wholeRegion(tensor.shape)
+  })
   /** What each receive has between its stages: its wire buffers name it. */
   const between = new WeakMap<Tensor, Stages>()
 
@@ -99,6 +110,9 @@ export const compose = (
     shouldTransform: (paramName) => transforms.some(({ shouldTransform }) => shouldTransform(paramName)),
     parts: transforms.at(-1)!.parts ?? 1,
     needsQuantized: transforms[0]!.needsQuantized === true,
+    // Those that follow fill whole buffers, never a part of one.
+    begin: (receives) =>
+      transforms[0]!.begin?.(receives.filter(({ paramName }) => transforms[0]!.shouldTransform(paramName))),
     prepareSend: Effect.fnUntraced(function* (op) {
       let current = op
       let parts: ReadonlyArray<Tensor> = []

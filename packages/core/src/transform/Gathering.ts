@@ -30,6 +30,8 @@ export interface Gatherings<A> {
     shape: Shape,
     convert: (value: A) => Effect.Effect<void, TransformError, TensorEngine>
   ) => Effect.Effect<void, TransformError, TensorEngine>
+  /** What is gathered for `op.tensor` now. */
+  readonly of: (op: TransformOp) => A | undefined
   /** Bytes that are held now. */
   readonly heldBytes: () => number
 }
@@ -63,6 +65,7 @@ export const makeGatherings = <A>(limit: number): Gatherings<A> => {
     })
 
   return {
+    of: (op) => known.get(op.tensor)?.value,
     heldBytes: () => held,
     join: Effect.fnUntraced(function* (op, byteLength, make) {
       const gathering = known.get(op.tensor) ?? (yield* begin(op, byteLength, make))

@@ -66,6 +66,8 @@ export interface ReshardTransform {
   readonly parts?: number
   /** True where the receiving end must be a quantized tensor. */
   readonly needsQuantized?: boolean
+  /** Is given all that a rank receives in an update, before the first of it is prepared. */
+  readonly begin?: (receives: ReadonlyArray<TransformOp>) => void
   /** The tensors to send. */
   readonly prepareSend: (
     op: TransformOp

@@ -31,10 +31,10 @@ import { type TensorDict, tensorDict } from "../../src/tensor/TensorDict.ts"
 import { cast } from "../../src/transform/Cast.ts"
 import { compose, firstOf, forParameters } from "../../src/transform/Compose.ts"
 import { identity } from "../../src/transform/Identity.ts"
-import { type Mxfp8Options, mxfp8 } from "../../src/transform/Mxfp8.ts"
-import { mxfp8BufferBytes } from "../../src/transform/Mxfp8Memory.ts"
+import { type Mxfp8Options, mxfp8 } from "../../src/transform/Quantize.ts"
+import { quantizeBufferBytes } from "../../src/transform/QuantizeMemory.ts"
 import type { ReshardTransform } from "../../src/transform/ReshardTransform.ts"
-import { scaleMatrixOf, swizzledLength, swizzledOffset } from "../../src/transform/ScaleSwizzle.ts"
+import { scaleMatrixOf, swizzledLength, swizzledOffset } from "../../src/transform/ScaleLayouts.ts"
 import { plansOf, rosterOf } from "../reshard/executeSupport.ts"
 import { plansOf as meshPlansOf, specsOf } from "../reshard/meshSupport.ts"
 
@@ -88,7 +88,7 @@ const plainDict = (side: Side, round?: number, dtype?: Tensor["dtype"]) =>
 const emptyQuantized = (shape: ReadonlyArray<number>, recipe: QuantizationRecipe) =>
   Effect.gen(function* () {
     const engine = yield* TensorEngine
-    const scales = scaleShapeOf(shape)!
+    const scales = scaleShapeOf(recipe, shape)!
     const data = yield* engine.allocate("float8_e4m3fn", shape)
     const wanted = scaleLayoutOf(recipe) === "swizzled" ? [swizzledLength(...scaleMatrixOf(scales))] : scales
     const scale = yield* engine.allocate("float8_e8m0fnu", wanted)
@@ -117,7 +117,7 @@ const expectQuantized = (dict: TensorDict, wide: TensorDict, what: string) =>
       assert.isTrue(isQuantized(tensor))
       if (!isQuantized(tensor)) continue
       const source = wide.tensors.get(name) as Tensor
-      const rows = yield* emptyQuantized(source.shape, mxfp8Recipe(tensor.recipe.rule))
+      const rows = yield* emptyQuantized(source.shape, { ...tensor.recipe, layout: "rowMajor" })
       yield* engine.quantize(source, rows)
       assert.deepStrictEqual(tensor.data.storage.bytes, rows.data.storage.bytes, `${what}: data of ${name}`)
       const scales = rows.scale.storage.bytes!
@@ -415,7 +415,7 @@ describe("refused on every rank before anything moves", () => {
           1,
           both(mxfp8Recipe("ocp_floor"), () => ({ side, rule: "rceil" }))
         )
-        for (const message of failuresOf(exits)) assert.match(message, /mxfp8\/32\/ocp_floor\/rowMajor.*rceil/)
+        for (const message of failuresOf(exits)) assert.match(message, /mxfp8\/1x32\/ocp_floor\/rowMajor.*rceil/)
       }
     })
   )
@@ -426,9 +426,9 @@ describe("refused on every rank before anything moves", () => {
         { ...mxfp8Recipe(), name: "auto" as "mxfp8" },
         { ...mxfp8Recipe(), name: "qint8" as "mxfp8" },
         { ...mxfp8Recipe(), name: "" as "mxfp8" },
-        { ...mxfp8Recipe(), blockSize: 128 as 32 },
-        { ...mxfp8Recipe(), layout: "packed" as "rowMajor" },
-        { ...mxfp8Recipe(), rule: "" as "rceil" }
+        { ...mxfp8Recipe(), block: [1, 128] as const },
+        { ...mxfp8Recipe(), layout: "woven" as "rowMajor" },
+        { ...mxfp8Recipe(), rule: "" }
       ]
       for (const recipe of foreign) {
         const exits = yield* attempt([2, 64], 1, (rank, plan) =>
@@ -449,7 +449,7 @@ describe("refused on every rank before anything moves", () => {
           return [from, to === undefined ? undefined : tensorDict(changed), transform] as const
         })
       )
-      for (const message of failuresOf(exits)) assert.match(message, /w.*has 260 scales \[130,2\].*not 1024/)
+      for (const message of failuresOf(exits)) assert.match(message, /w.*have 260 scales \[130,2\].*not 1024/)
     })
   )
 
@@ -582,7 +582,7 @@ describe("gathering", () => {
       const elements = 12 * 96 + 5 * 192 + 2 * 3 * 64
       const bytes = (options: Mxfp8Options, layout: "rowMajor" | "swizzled") =>
         estimatePlans(plans, hostLinkSpeeds, {
-          transformBytes: mxfp8BufferBytes(options, { destinationLayout: () => layout })
+          transformBytes: quantizeBufferBytes(options, { destinationRecipe: () => mxfp8Recipe("rceil", layout) })
         }).ranks.map(({ transformBytes, peakBytes, sourceBytes, destinationBytes }) => {
           assert.strictEqual(peakBytes, sourceBytes + destinationBytes + transformBytes)
           return transformBytes

@@ -16,6 +16,9 @@
 namespace tensorferry::gpu {
 namespace {
 
+/** Words before shape and strides, see QuantizeTable.ts. */
+constexpr size_t headWords = 15;
+
 Status refuse(const char* detail) { return failure(Code::InvalidArgument, "compileQuantize", detail); }
 
 enum Side : size_t { Plain, Data, Scales, sideCount };
@@ -87,7 +90,7 @@ void emitParts(const Blocks& blocks, const Emit& emit) {
 }  // namespace
 
 Result<Reduction> compileQuantize(const uint64_t* words, size_t count) {
-  if (count < 7) return refuse("The table is too short.");
+  if (count < headWords) return refuse("The table is too short.");
   const uint64_t op = words[0], rule = words[1], type = words[2], dimensions = words[3];
   if (op > 1) return refuse("Unknown operation.");
   if (rule >= scaleRuleCount) return refuse("Unknown scale rule.");
@@ -95,8 +98,8 @@ Result<Reduction> compileQuantize(const uint64_t* words, size_t count) {
                        type == static_cast<uint64_t>(DType::BFloat16);
   if (!isKnown) return refuse("This element type has no block scaling.");
   if (dimensions == 0 || dimensions > 255) return refuse("From 1 to 255 dimensions are taken.");
-  if (count != 7 + 4 * dimensions) return refuse("The table has the wrong length.");
-  const uint64_t* shape = words + 7;
+  if (count != headWords + 5 * dimensions) return refuse("The table has the wrong length.");
+  const uint64_t* shape = words + headWords;
   if (shape[dimensions - 1] % mxBlock != 0) return refuse("The last dimension is not whole blocks.");
   const std::array<uint64_t, sideCount> sizes{dtypeBytes[type], 1, 1};
   uint64_t bytes = sizes[Plain];
@@ -104,7 +107,7 @@ Result<Reduction> compileQuantize(const uint64_t* words, size_t count) {
     if (__builtin_mul_overflow(bytes, shape[d], &bytes)) return refuse("The tensors have more bytes than any device.");
   if (bytes > maxBytes) return refuse("The tensors have more bytes than any device.");
   if (bytes == 0) return Reduction{};
-  Blocks blocks{{words[4], words[5], words[6]}, {}};
+  Blocks blocks{{words[10], words[11], words[12]}, {}};
   std::array<uint64_t, sideCount> elementSteps{};
   std::array<uint64_t, sideCount> alignments = blocks.addresses;
   for (size_t d = dimensions; d > 0; d--) {

@@ -2,7 +2,13 @@
 /** A rank's own tensors under the names of a plan between conventions: views, nothing is copied. */
 import { bitsOf } from "@tensorferry/core/base/DType"
 import { equalShapes, formatShape } from "@tensorferry/core/base/Region"
-import { isQuantized, mxBlockSize, type QuantizedTensor, scaleShapeOf } from "@tensorferry/core/tensor/QuantizedTensor"
+import {
+  isQuantized,
+  layoutOf,
+  mxBlockSize,
+  type QuantizedTensor,
+  scaleShapeOf
+} from "@tensorferry/core/tensor/QuantizedTensor"
 import { isContiguous, type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
 import { type TensorDict, tensorDict } from "@tensorferry/core/tensor/TensorDict"
 import * as Result from "effect/Result"
@@ -32,7 +38,8 @@ const faultOf = ({ name, shape, dtype }: MappedRank["tensors"][number], tensors:
     )
   if (!isContiguous(data)) return refuse("unsupported", name, "Its elements do not lie densely.")
   if (!isQuantized(own)) return undefined
-  const scales = scaleShapeOf(shape)
+  const isRow = own.recipe.name === "mxfp8" && layoutOf(own.recipe) === "rowMajor"
+  const scales = isRow ? scaleShapeOf(own.recipe, shape) : undefined
   return scales !== undefined && equalShapes(own.scale.shape, scales) && isContiguous(own.scale)
     ? undefined
     : refuse("unsupported", name, "Its scales are not one for each block of a row, row by row.")

@@ -28,6 +28,11 @@ export interface Place {
   readonly origin?: readonly [row: number, column: number]
   /** Maxima of the blocks that it touches, row-major, where others hold elements of them; its own by default. */
   readonly maxima?: Float32Array
+  /**
+   * What becomes of what the reference has no code for: a fault by default, or code 0 under a scale that says NaN, as
+   * engines do, which cannot stop half way.
+   */
+  readonly isTotal?: boolean
 }
 
 /** Why something was not quantized, or not recast, and where. */

@@ -24,11 +24,14 @@ export interface QuantizedMx {
 /** What shares a scale in an MX form. */
 export const mxBlock = { rows: 1, columns: 32 } as const
 
+/** NaN by its scale, whatever the codes are. */
+const undefinedBlock = (step: number) => ({ byte: 255, code: () => (step === 1 ? 0x7f : 0) })
+
 const quantize = (
   matrix: Matrix,
   rule: MxRule,
   step: number,
-  { maxima, origin = [0, 0] }: Place
+  { isTotal = false, maxima, origin = [0, 0] }: Place
 ): Result.Result<QuantizedMx, QuantizeFault> => {
   const { columns, dtype, values } = matrix
   const multiple = rule.shortBlock ? step : mxBlock.columns
@@ -45,7 +48,7 @@ const quantize = (
   const codes = new Uint8Array(values.length)
   const scales = new Uint8Array(known.length)
   const fault = eachBlock(matrix, mxBlock, origin, ({ columns: [left, right], index, rows: [row] }) => {
-    const made = rule.block(known[index]!, dtype)
+    const made = rule.block(known[index]!, dtype) ?? (isTotal ? undefinedBlock(step) : undefined)
     if (made === undefined) {
       const detail = `${rule.name} leaves a block undefined whose largest magnitude is ${known[index]}`
       return new QuantizeFault({ detail, at: [row, left] })

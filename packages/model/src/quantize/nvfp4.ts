@@ -84,10 +84,11 @@ const packed = (codes: Uint8Array): Uint8Array => {
 export const quantizeNvfp4 = (
   matrix: Matrix,
   name: Nvfp4RuleName,
-  { amax, global, maxima, origin = [0, 0] }: Nvfp4Place = {}
+  { amax, global, isTotal = false, maxima, origin = [0, 0] }: Nvfp4Place = {}
 ): Result.Result<QuantizedNvfp4, QuantizeFault> => {
   const rule: Nvfp4Rule = nvfp4Rules[name]
-  const { group, nanCode, read, shortGroup } = rule
+  const { group, read, shortGroup } = rule
+  const nanCode = rule.nanCode ?? (isTotal ? 0 : undefined)
   const { columns, dtype, rows, values } = matrix
   const step = shortGroup ? 2 : 16
   if (columns % step !== 0 || origin[1] % 16 !== 0) {

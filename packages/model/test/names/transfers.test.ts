@@ -12,7 +12,7 @@ import { PlanCache } from "@tensorferry/core/reshard/PlanCache"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import { mxfp8Recipe, type QuantizedTensor, scaleShapeOf } from "@tensorferry/core/tensor/QuantizedTensor"
 import type { Tensor } from "@tensorferry/core/tensor/Tensor"
-import { mxfp8 } from "@tensorferry/core/transform/Mxfp8"
+import { mxfp8 } from "@tensorferry/core/transform/Quantize"
 import { mappedDict } from "@tensorferry/model/names/mappedDict"
 import type { MappedLayout } from "@tensorferry/model/names/mappedLayouts"
 import { type NamedLayouts, namedLayouts } from "@tensorferry/model/names/namedLayouts"
@@ -171,7 +171,7 @@ describe("a fused tensor that is quantized where it arrives", () => {
             return {
               _tag: "QuantizedTensor",
               data: yield* engine.allocate("float8_e4m3fn", shape),
-              scale: yield* engine.allocate("float8_e8m0fnu", scaleShapeOf(shape)!),
+              scale: yield* engine.allocate("float8_e8m0fnu", scaleShapeOf(mxfp8Recipe(), shape)!),
               recipe: mxfp8Recipe("rceil")
             } satisfies QuantizedTensor
           })

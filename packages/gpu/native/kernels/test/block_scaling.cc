@@ -144,9 +144,12 @@ void scalingOfRandomForm(uint64_t seed) {
                       makeTensor(random, scaleShape, 1, static_cast<unsigned>(random.below(4)))};
   temper(random, type, tensors[0]);
   std::vector<uint64_t> words{isQuantization ? 0u : 1u, static_cast<uint64_t>(rule), type, shape.size()};
+  words.insert(words.end(), {1, mxBlock, 0, 0, 0, 0});
   for (const Tensor& tensor : tensors) words.push_back(tensor.address());
+  words.insert(words.end(), {0, 0});
   words.insert(words.end(), shape.begin(), shape.end());
   for (const Tensor& tensor : tensors) words.insert(words.end(), tensor.strides.begin(), tensor.strides.end());
+  words.insert(words.end(), shape.size(), 0);
   auto compiled = compileQuantize(words.data(), words.size());
   const std::string what =
       std::string(isQuantization ? "quantize " : "dequantize ") + dtypeNames[type] + ", seed " + std::to_string(seed);
@@ -190,7 +193,8 @@ void scalingOfRandomForm(uint64_t seed) {
 void longRow() {
   const uint64_t blocks = 2ull * maxIndex * blocksOfTeam + 33, elements = blocks * mxBlock;
   const uint64_t words[] = {
-      0, 0, static_cast<uint64_t>(DType::BFloat16), 1, 1ull << 50, 1ull << 54, 1ull << 56, elements, 1, 1, 1};
+      0, 0, static_cast<uint64_t>(DType::BFloat16), 1, 1, mxBlock, 0, 0, 0, 0,
+      1ull << 50, 1ull << 54, 1ull << 56, 0, 0, elements, 1, 1, 1, 0};
   auto compiled = compileQuantize(words, std::size(words));
   if (!check(compiled.ok(), "a long row: compiles; " + why(compiled))) return;
   const Reduction& made = compiled.value();
@@ -201,8 +205,8 @@ void longRow() {
     const uint64_t first = r * maxIndex * blocksOfTeam;
     check(record.count == (r == 2 ? 2 : maxIndex), "a long row: indices");
     check(record.lastBlocks == (r == 2 ? 1 : blocksOfTeam), "a long row: blocks of the last index");
-    check(record.plain == words[4] + first * 64 && record.data == words[5] + first * 32 &&
-              record.scales == words[6] + first,
+    check(record.plain == words[10] + first * 64 && record.data == words[11] + first * 32 &&
+              record.scales == words[12] + first,
           "a long row: addresses");
   }
 }
@@ -211,11 +215,9 @@ void longRow() {
 void longRows() {
   constexpr uint64_t rows = 3, blocks = 1ull * maxIndex * blocksOfTeam + 33, elements = blocks * mxBlock;
   constexpr uint64_t plainRow = elements + 8 * mxBlock, scaleRow = blocks + 64;
-  const uint64_t words[] = {0,          0,          static_cast<uint64_t>(DType::BFloat16),
-                            2,          1ull << 50, 1ull << 54,
-                            1ull << 56, rows,       elements,
-                            plainRow,   1,          plainRow,
-                            1,          scaleRow,   1};
+  const uint64_t words[] = {0, 0, static_cast<uint64_t>(DType::BFloat16), 2, 1, mxBlock, 0, 0, 0, 0,
+                            1ull << 50, 1ull << 54, 1ull << 56, 0, 0, rows, elements,
+                            plainRow, 1, plainRow, 1, scaleRow, 1, 0, 0};
   auto compiled = compileQuantize(words, std::size(words));
   if (!check(compiled.ok(), "long rows: compiles; " + why(compiled))) return;
   const Reduction& made = compiled.value();
@@ -225,9 +227,9 @@ void longRows() {
     const auto& record = *reinterpret_cast<const QuantizeRecord*>(table.address() + 8 * r * made.recordWords);
     const uint64_t row = r / 2, first = r % 2 * maxIndex * blocksOfTeam;
     check(record.count == (r % 2 == 0 ? maxIndex : (33 + blocksOfTeam - 1) / blocksOfTeam), "long rows: indices");
-    check(record.plain == words[4] + 2 * (row * plainRow + first * mxBlock) &&
-              record.data == words[5] + row * plainRow + first * mxBlock &&
-              record.scales == words[6] + row * scaleRow + first,
+    check(record.plain == words[10] + 2 * (row * plainRow + first * mxBlock) &&
+              record.data == words[11] + row * plainRow + first * mxBlock &&
+              record.scales == words[12] + row * scaleRow + first,
           "long rows: addresses");
   }
 }

@@ -6,12 +6,12 @@ import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import {
+  inRowsMoves,
+  layOutMoves,
   scaleMatrixOf,
   swizzledLength,
-  swizzledOffset,
-  swizzleMoves,
-  unswizzleMoves
-} from "../../src/transform/ScaleSwizzle.ts"
+  swizzledOffset
+} from "../../src/transform/ScaleLayouts.ts"
 
 const engine = make()
 
@@ -23,7 +23,7 @@ const roundTrip = (shape: ReadonlyArray<number>) =>
     for (let at = 0; at < bytes.length; at++) bytes[at] = 1 + (at % 251)
     const swizzled = yield* engine.allocate("float8_e8m0fnu", [swizzledLength(rows, columns)])
     yield* engine.fill(swizzled, 0)
-    yield* engine.copy(swizzleMoves(scales, swizzled))
+    yield* engine.copy(layOutMoves("swizzled", scales, swizzled))
     const found = swizzled.storage.bytes!
     const expected = new Uint8Array(found.length)
     for (let row = 0; row < rows; row++)
@@ -31,7 +31,7 @@ const roundTrip = (shape: ReadonlyArray<number>) =>
         expected[swizzledOffset(row, column, columns)] = bytes[row * columns + column]!
     assert.deepStrictEqual(found, expected)
     const back = yield* engine.allocate("float8_e8m0fnu", shape)
-    yield* engine.copy(unswizzleMoves(swizzled, back))
+    yield* engine.copy(inRowsMoves("swizzled", swizzled, back))
     assert.deepStrictEqual(back.storage.bytes, bytes)
   })
 

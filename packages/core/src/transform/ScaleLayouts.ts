@@ -1,16 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * Row-major scales to the tiles that matrix units read, and back, as moves that any engine does.
+ * Row-major scales to the orders that kernels read, and back, as moves that any engine does. A part of these is no part of
+ * the tensor, which is why they are never sliced.
  *
- * The layout is the public "1D Block Scaling Factors Layout" of block-scaled matrix multiplication (docs/transforms.md names
+ * `swizzled`: the public "1D Block Scaling Factors Layout" of block-scaled matrix multiplication (docs/transforms.md names
  * the source): scales of `rows x columns` are padded with zeros to multiples of 128 rows and 4 columns; each
  * tile of 128 x 4 takes 512 bytes, tiles lie row after row, and within one the scale of (row, column) is at byte
  * `(row % 32) * 16 + floor(row / 32) * 4 + column`. Leading dimensions of a tensor count as rows.
  *
- * It is not affine in the row: rows 32 apart are neighbours. A part of these bytes is no part of the tensor, which is why
- * they are never sliced.
+ * It is not affine in the row: rows 32 apart are neighbours.
+ *
+ * `packed`: four exponent bytes of a row to an int32, the first in the lowest byte, and words of a column one after the
+ * other; a column has its rows raised to a multiple of four. DeepGEMM reads scales so on Blackwell (README of
+ * deepseek-ai/DeepGEMM: packed UE8M0, column-major, aligned to 16 bytes). Padding is zero too.
+ *
+ * `transposed`: the last two dimensions exchanged, as block-scaled kernels of Hopper read float32 scales.
  */
 import { elementCount, type Shape } from "../base/Region.ts"
+import type { ScaleLayout } from "../tensor/QuantizedTensor.ts"
 import type { Move, Tensor } from "../tensor/Tensor.ts"
 
 const tileRows = 128
@@ -63,7 +70,7 @@ const stretches = (length: number, piece: number): ReadonlyArray<Stretch> => {
 const movesBetween = (rowMajor: Tensor, swizzled: Tensor) => {
   const [rows, columns] = scaleMatrixOf(rowMajor.shape)
   const columnTiles = tilesOf(columns, tileColumns)
-  const pairs: Array<{ readonly rowMajor: Tensor; readonly swizzled: Tensor }> = []
+  const pairs: Array<{ readonly rowMajor: Tensor; readonly laid: Tensor }> = []
   const add = (row: number, tiles: number, groups: number, groupLength: number, column: Stretch): void => {
     const shape = [tiles, groups, groupLength, column.outer, column.inner]
     pairs.push({
@@ -73,7 +80,7 @@ const movesBetween = (rowMajor: Tensor, swizzled: Tensor) => {
         strides: [tileRows * columns, groupRows * columns, columns, tileColumns, 1],
         byteOffset: rowMajor.byteOffset + row * columns + column.at
       },
-      swizzled: {
+      laid: {
         ...swizzled,
         shape,
         strides: [columnTiles * tileBytes, groupStep, rowStep, tileBytes, 1],
@@ -90,10 +97,67 @@ const movesBetween = (rowMajor: Tensor, swizzled: Tensor) => {
   return pairs
 }
 
-/** Moves from dense row-major scales into swizzled ones; they do not write the padding. */
-export const swizzleMoves = (rowMajor: Tensor, swizzled: Tensor): ReadonlyArray<Move> =>
-  movesBetween(rowMajor, swizzled).map((pair) => ({ dst: pair.swizzled, src: pair.rowMajor }))
+const packedStride = (rows: number): number => 4 * Math.ceil(rows / 4)
 
-/** Moves from swizzled scales into dense row-major ones. */
-export const unswizzleMoves = (swizzled: Tensor, rowMajor: Tensor): ReadonlyArray<Move> =>
-  movesBetween(rowMajor, swizzled).map((pair) => ({ dst: pair.rowMajor, src: pair.swizzled }))
+/** A view of each for whole words and for the last word of a row, which may have fewer bytes. */
+const packedPairs = (rowMajor: Tensor, packed: Tensor) => {
+  const [rows, columns] = scaleMatrixOf(rowMajor.shape)
+  const word = 4 * packedStride(rows)
+  return stretches(columns, 4).map(({ at, inner, outer }) => ({
+    rowMajor: {
+      ...rowMajor,
+      shape: [rows, outer, inner],
+      strides: [columns, 4, 1],
+      byteOffset: rowMajor.byteOffset + at
+    },
+    laid: {
+      ...packed,
+      shape: [rows, outer, inner],
+      strides: [4, word, 1],
+      byteOffset: packed.byteOffset + (at / 4) * word
+    }
+  }))
+}
+
+/** The same memory with the last two dimensions exchanged. */
+const exchanged = (tensor: Tensor): Tensor => {
+  const swap = (values: ReadonlyArray<number>) =>
+    values.length < 2 ? values : [...values.slice(0, -2), values.at(-1)!, values.at(-2)!]
+  return { ...tensor, shape: swap(tensor.shape), strides: swap(tensor.strides) }
+}
+
+const pairsOf = (layout: ScaleLayout, rowMajor: Tensor, laid: Tensor) => {
+  switch (layout) {
+    case "rowMajor":
+      return [{ rowMajor, laid }]
+    case "swizzled":
+      return movesBetween(rowMajor, laid)
+    case "packed":
+      return packedPairs(rowMajor, laid)
+    case "transposed":
+      return [{ rowMajor, laid: exchanged(laid) }]
+  }
+}
+
+/** The shape in memory of scales whose row-major shape is given. */
+export const laidOutShape = (layout: ScaleLayout, scales: Shape): Shape => {
+  const [rows, columns] = scaleMatrixOf(scales)
+  switch (layout) {
+    case "rowMajor":
+      return scales
+    case "swizzled":
+      return [swizzledLength(rows, columns)]
+    case "packed":
+      return [4 * packedStride(rows) * Math.ceil(columns / 4)]
+    case "transposed":
+      return scales.length < 2 ? scales : [...scales.slice(0, -2), columns, scales.at(-2)!]
+  }
+}
+
+/** Moves from dense row-major scales into a layout; they do not write its padding. */
+export const layOutMoves = (layout: ScaleLayout, rowMajor: Tensor, laid: Tensor): ReadonlyArray<Move> =>
+  pairsOf(layout, rowMajor, laid).map((pair) => ({ dst: pair.laid, src: pair.rowMajor }))
+
+/** Moves from scales in a layout into dense row-major ones. */
+export const inRowsMoves = (layout: ScaleLayout, laid: Tensor, rowMajor: Tensor): ReadonlyArray<Move> =>
+  pairsOf(layout, rowMajor, laid).map((pair) => ({ dst: pair.rowMajor, src: pair.laid }))
