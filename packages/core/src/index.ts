@@ -160,19 +160,11 @@ export { TraceRecord } from "./trace/TraceRecord.ts"
 export { type CastOptions, cast } from "./transform/Cast.ts"
 export { compose, firstOf, forParameters } from "./transform/Compose.ts"
 export { identity } from "./transform/Identity.ts"
-export {
-  type KnownMaxima,
-  type Mxfp8Options,
-  mxfp8,
-  ownMaxima,
-  type QuantizeOptions,
-  quantize
-} from "./transform/Quantize.ts"
-export { quantizeBufferBytes } from "./transform/QuantizeMemory.ts"
+export { type Mxfp8Options, mxfp8, quantize } from "./transform/Quantize.ts"
+export { type KnownMaxima, ownMaxima, type QuantizeOptions } from "./transform/QuantizeWork.ts"
 export {
   type ReshardTransform,
   TransformError,
   type TransformOp,
   transformError
 } from "./transform/ReshardTransform.ts"
-export { type RoundingReport, roundingReport } from "./transform/RoundingReport.ts"

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Casts that saturate, the roundings that a plan states, and changes that rounding swallows. */
 import { assert, describe, it } from "@effect/vitest"
+import { isLossy, lossyCasts } from "@tensorferry/model/values/lossyCasts"
+import { roundingReport } from "@tensorferry/model/values/RoundingReport"
 import { make } from "@tensorferry/testing/ReferenceEngine"
 import { runCluster } from "@tensorferry/testing/VirtualCluster"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
-import { isLossy, lossyCasts } from "../../src/planner/LossyCasts.ts"
 import { executeReshardPlan } from "../../src/reshard/executeReshardPlan.ts"
 import { TensorEngine } from "../../src/service/TensorEngine.ts"
 import { type Tensor, tensorView } from "../../src/tensor/Tensor.ts"
 import { tensorDict } from "../../src/tensor/TensorDict.ts"
 import { cast } from "../../src/transform/Cast.ts"
-import { roundingReport } from "../../src/transform/RoundingReport.ts"
 import { plansOf, rosterOf } from "../reshard/executeSupport.ts"
 
 const engine = make()

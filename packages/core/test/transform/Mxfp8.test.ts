@@ -4,6 +4,7 @@
  * refused before anything moves.
  */
 import { assert, describe, it } from "@effect/vitest"
+import { quantizeBufferBytes } from "@tensorferry/model/quantize/bufferBytes"
 import { make } from "@tensorferry/testing/ReferenceEngine"
 import { runCluster, runRanks } from "@tensorferry/testing/VirtualCluster"
 import * as Effect from "effect/Effect"
@@ -32,7 +33,6 @@ import { cast } from "../../src/transform/Cast.ts"
 import { compose, firstOf, forParameters } from "../../src/transform/Compose.ts"
 import { identity } from "../../src/transform/Identity.ts"
 import { type Mxfp8Options, mxfp8 } from "../../src/transform/Quantize.ts"
-import { quantizeBufferBytes } from "../../src/transform/QuantizeMemory.ts"
 import type { ReshardTransform } from "../../src/transform/ReshardTransform.ts"
 import { scaleMatrixOf, swizzledLength, swizzledOffset } from "../../src/transform/ScaleLayouts.ts"
 import { plansOf, rosterOf } from "../reshard/executeSupport.ts"

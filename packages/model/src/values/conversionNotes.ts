@@ -3,9 +3,9 @@
 import { kindOf } from "@tensorferry/core/base/DType"
 import { elementCount } from "@tensorferry/core/base/Region"
 import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
-import { isLossy } from "@tensorferry/core/planner/LossyCasts"
 import { type Conversion, castType, hasNarrowMatrices, isQuantized, keepsType, typeRuleOf } from "../conversion.ts"
 import type { WrittenType } from "./codes.ts"
+import { isLossy } from "./lossyCasts.ts"
 import type { Weight } from "./ValueForm.ts"
 
 /** Tensors that share a fate. */

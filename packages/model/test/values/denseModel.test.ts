@@ -3,12 +3,12 @@
 import { assert, describe, it } from "@effect/vitest"
 import type { DType } from "@tensorferry/core/base/DType"
 import { fullRegion, type Region } from "@tensorferry/core/base/Region"
-import { isLossy } from "@tensorferry/core/planner/LossyCasts"
 import * as Effect from "effect/Effect"
 import { type Conversion, plannedTensors } from "../../src/conversion.ts"
 import type { Model } from "../../src/Model.ts"
 import { conversionNotes, describeNote } from "../../src/values/conversionNotes.ts"
 import { denseModel, dequantizedTypes } from "../../src/values/denseModel.ts"
+import { isLossy } from "../../src/values/lossyCasts.ts"
 
 const conversion = (more: Partial<Conversion>): Conversion => ({ dtype: null, transform: null, ...more })
 

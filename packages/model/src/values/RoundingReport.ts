@@ -3,14 +3,15 @@
  * How much of a change a cast swallows: an element that changed, but has the same value as before once it is rounded to the
  * type in which it is kept. A merged adapter on a coarse grid is the usual case.
  */
+
+import { bitsOf, type DType } from "@tensorferry/core/base/DType"
+import { elementCount, equalShapes, formatShape } from "@tensorferry/core/base/Region"
+import { TensorEngine, type TensorError } from "@tensorferry/core/service/TensorEngine"
+import { isContiguous, type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
+import { fromTensorError, type TransformError, transformError } from "@tensorferry/core/transform/ReshardTransform"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
-import { bitsOf, type DType } from "../base/DType.ts"
-import { elementCount, equalShapes, formatShape } from "../base/Region.ts"
-import { TensorEngine, type TensorError } from "../service/TensorEngine.ts"
-import { isContiguous, type Tensor, tensorView } from "../tensor/Tensor.ts"
-import { fromTensorError, type TransformError, transformError } from "./ReshardTransform.ts"
 
 export interface RoundingReport {
   readonly elements: number

@@ -2,10 +2,10 @@
 /**
  * What the quantize transform allocates for one rank's plan, for estimates made before anything runs. Pure.
  */
-import { byteLengthOf, type DType } from "../base/DType.ts"
-import { elementCount, type Region, regionShape, type Shape } from "../base/Region.ts"
-import type { ReshardPlan } from "../ir/ReshardPlan.ts"
-import { globMatches } from "../layout/ShardingRules.ts"
+import { byteLengthOf, type DType } from "@tensorferry/core/base/DType"
+import { elementCount, type Region, regionShape, type Shape } from "@tensorferry/core/base/Region"
+import type { ReshardPlan } from "@tensorferry/core/ir/ReshardPlan"
+import { globMatches } from "@tensorferry/core/layout/ShardingRules"
 import {
   codesPerByte,
   layoutOf,
@@ -13,9 +13,9 @@ import {
   type QuantizationRecipe,
   scaleShapeOf,
   scaleTypesOf
-} from "../tensor/QuantizedTensor.ts"
-import type { QuantizeOptions } from "./Quantize.ts"
-import { isAligned } from "./QuantizedRegion.ts"
+} from "@tensorferry/core/tensor/QuantizedTensor"
+import { isAligned } from "@tensorferry/core/transform/QuantizedRegion"
+import type { QuantizeOptions } from "@tensorferry/core/transform/QuantizeWork"
 
 /** What the plan does not say about a rank's destinations. */
 export interface QuantizeHoldings {

@@ -2,9 +2,9 @@
 /**
  * The roundings of a plan: every parameter that travels in a type which cannot hold all values of its source. Pure.
  */
-import { type DType, kindOf } from "../base/DType.ts"
-import { elementCount, regionShape } from "../base/Region.ts"
-import type { ReshardPlan } from "../ir/ReshardPlan.ts"
+import { type DType, kindOf } from "@tensorferry/core/base/DType"
+import { elementCount, regionShape } from "@tensorferry/core/base/Region"
+import type { ReshardPlan } from "@tensorferry/core/ir/ReshardPlan"
 
 /** A parameter that is sent in a type which cannot hold all its values. */
 export interface LossyCast {
