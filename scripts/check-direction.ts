@@ -53,6 +53,7 @@ const packages: Readonly<Record<string, Room>> = {
       inputs: 3,
       quantize: 3,
       placement: 4,
+      quantized: 4,
       outputs: 4,
       names: 5,
       proof: 5

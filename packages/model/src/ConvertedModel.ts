@@ -97,7 +97,7 @@ export const convertedModel = (model: Model, conversion: Conversion | undefined)
           })
         ).pipe(
           Effect.catchTag("TensorError", (error) =>
-            Effect.fail(modelError("Unsupported", { ...error.reason, paramName: name, detail: error.message }))
+            Effect.fail(modelError("Unsupported", { ...error.reason, paramName: name }))
           )
         )
     }

@@ -13,6 +13,7 @@ import { mxfp8Recipe, scaleRules, scaleShapeOf } from "@tensorferry/core/tensor/
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import type { Cutting } from "./Cutting.ts"
+import { QuantizeChoice } from "./quantized/choice.ts"
 
 /** The element types to which a job can cast floats. */
 export const castTypes = ["float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"] as const
@@ -32,6 +33,8 @@ export const Conversion = Schema.Struct({
   transform: Schema.NullOr(
     Schema.Struct({ rule: Schema.Literals(scaleRules), side: Schema.Literals(["sender", "receiver"]) })
   ),
+  /** The form in which projections are stored, quantized as they are read. */
+  quantize: Schema.optionalKey(QuantizeChoice),
   /** Exceptions by name. */
   types: Schema.optionalKey(Schema.Array(TypeRule))
 })
@@ -88,9 +91,14 @@ export const isQuantized = (conversion: Conversion | undefined, { dtype, name, s
   scaleShapeOf(mxfp8Recipe(), shape) !== undefined &&
   typeRuleOf(conversion, name) === undefined
 
+/** Codes, and scales beside them, which are never cast. */
+const isCoded = ({ dtype, name }: ModelTensor): boolean =>
+  dtype === "float8_e4m3fn" || dtype === "float8_e8m0fnu" || /\.weight_(global_)?scale(_inv|_2)?$/.test(name)
+
 /** The type that travels to, and is kept by, a tensor that is not quantized. */
 export const castType = (conversion: Conversion, tensor: ModelTensor, isMixed: boolean): DType => {
   const stated = typeRuleOf(conversion, tensor.name)
+  if (conversion.quantize !== undefined && isCoded(tensor)) return tensor.dtype
   if (stated === "keep" || kindOf(tensor.dtype) !== "float") return tensor.dtype
   return stated ?? (conversion.dtype === null || keepsType(tensor, isMixed) ? tensor.dtype : conversion.dtype)
 }

@@ -4,6 +4,9 @@ import { scaleRules } from "@tensorferry/core/tensor/QuantizedTensor"
 import { type Conversion, castTypes, parseTransform, type TypeRule } from "@tensorferry/model/conversion"
 import { readQuantizationHint } from "@tensorferry/model/inputs/ConfigFile"
 import type { Model } from "@tensorferry/model/Model"
+import { chooseQuantized, planQuantized } from "@tensorferry/model/quantized/applyQuantize"
+import { parseQuantize, quantizeForms } from "@tensorferry/model/quantized/choice"
+import { quantizedNotes } from "@tensorferry/model/quantized/quantizedNotes"
 import { conversionNotes } from "@tensorferry/model/values/conversionNotes"
 import { denseModel, dequantizedTypes } from "@tensorferry/model/values/denseModel"
 import * as CliError from "effect/cli/CliError"
@@ -19,6 +22,7 @@ export interface ConversionFlags {
   readonly type: ReadonlyArray<TypeRule>
   readonly transform: Option.Option<string>
   readonly dtype: Option.Option<(typeof castTypes)[number]>
+  readonly preset: Option.Option<string>
 }
 
 /** `PATTERN=DTYPE`, as often as there are exceptions. */
@@ -47,7 +51,7 @@ const typeRules = Flag.mapEffect(Flag.between(Flag.String("type"), 0, 256), (tex
 export const conversionConfig = {
   transform: Flag.String("transform").pipe(
     Flag.withDescription(
-      "Quantize matrices on the way: mxfp8[:ocp_floor|rceil|rceil_te][:sender|receiver]; data under its name, scales under NAME_scale"
+      "Quantize on the way: fp8-block[-RxC], fp8-channel, fp8-tensor, nvfp4, mxfp4 (projections, as engines read them) or mxfp8[:sender|receiver] (all matrices; scales under NAME_scale); a rule follows a colon"
     ),
     Flag.optional
   ),
@@ -62,19 +66,32 @@ export const conversionConfig = {
 
 /** What is asked for on the way; undefined where nothing is. */
 export const chooseConversion = Effect.fnUntraced(function* (flags: ConversionFlags) {
-  const stated = Option.isNone(flags.layout) ? undefined : (yield* readLayoutFile(flags.layout.value)).types
-  const types = [...flags.type, ...(stated ?? [])]
+  const fromLayout = Option.isNone(flags.layout) ? undefined : (yield* readLayoutFile(flags.layout.value)).types
+  const types = [...flags.type, ...(fromLayout ?? [])]
   if (Option.isNone(flags.transform) && Option.isNone(flags.dtype) && types.length === 0) return undefined
-  const parsed = Option.isNone(flags.transform) ? Result.succeed(null) : parseTransform(flags.transform.value)
+  const stated = { dtype: Option.getOrNull(flags.dtype), ...(types.length === 0 ? {} : { types }) }
+  const text = Option.getOrUndefined(flags.transform)
+  if (text !== undefined && !text.startsWith("mxfp8")) {
+    const parsed = parseQuantize(text)
+    if (Result.isFailure(parsed)) {
+      return yield* usage(
+        parsed.failure,
+        `Say mxfp8 or one of ${quantizeForms.join(", ")}, and a rule behind a colon: docs/transforms.md lists them.`
+      )
+    }
+    const preset = Option.getOrUndefined(flags.preset)
+    return {
+      ...stated,
+      transform: null,
+      quantize: { ...parsed.success, ...(preset === undefined ? {} : { preset }) }
+    } satisfies Conversion
+  }
+  const parsed = text === undefined ? Result.succeed(null) : parseTransform(text)
   if (Result.isFailure(parsed)) {
     const rules = scaleRules.join("|")
     return yield* usage(parsed.failure, `Say mxfp8[:${rules}][:sender|receiver].`)
   }
-  return {
-    dtype: Option.getOrNull(flags.dtype),
-    transform: parsed.success,
-    ...(types.length === 0 ? {} : { types })
-  } satisfies Conversion
+  return { ...stated, transform: parsed.success } satisfies Conversion
 })
 
 /** The model as the conversion reads it, and what it does to the tensors, in words. */
@@ -82,8 +99,18 @@ export const convertModel = Effect.fnUntraced(function* (model: Model, conversio
   if (conversion === undefined) return { model, notes: [] }
   const hint = yield* readQuantizationHint(model)
   const dequantized = yield* dequantizedTypes(model.tensors, conversion, hint)
+  const dense = yield* denseModel(model, conversion, hint)
+  const quantized = yield* chooseQuantized(dense, conversion)
   return {
-    model: yield* denseModel(model, conversion, hint),
-    notes: conversionNotes(model.tensors, conversion, dequantized)
+    model: yield* planQuantized(dense, quantized),
+    notes: [
+      ...conversionNotes(
+        model.tensors,
+        conversion,
+        dequantized,
+        (quantized?.selection.weights ?? []).map(({ source }) => source.name)
+      ),
+      ...quantizedNotes(quantized?.selection.weights ?? [])
+    ]
   }
 })

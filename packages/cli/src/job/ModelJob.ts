@@ -75,14 +75,26 @@ const quantizedNames = (spec: JobSpec, layouts: JobLayouts, model: Model): Reado
 }
 
 /** What a configuration that is carried along has to say of the output. */
-const configChanges = ({ conversion }: JobSpec, { tensors }: Model): ConfigChanges => {
+const configChanges = (
+  { conversion }: JobSpec,
+  { tensors }: Model,
+  quantization: ConfigChanges["quantization"]
+): ConfigChanges => {
+  if (quantization !== undefined) {
+    return { quantization, ...(conversion?.dtype == null ? {} : { dtype: conversion.dtype }) }
+  }
   if (conversion?.transform !== null || conversion.dtype === null) return {}
   const isDequantized = findWeights(tensors).every(({ form }) => form.kind === "plain" || form.kind === "opaque")
   return { dtype: conversion.dtype, ...(isDequantized ? { isDequantized } : {}) }
 }
 
 /** This rank's part of a job. */
-export const prepareModelJob = Effect.fnUntraced(function* (spec: JobSpec, model: Model, rank: number) {
+export const prepareModelJob = Effect.fnUntraced(function* (
+  spec: JobSpec,
+  model: Model,
+  rank: number,
+  quantization?: ConfigChanges["quantization"]
+) {
   const layouts = yield* Effect.fromResult(jobLayouts(model.tensors, spec))
   if (rank >= layouts.size) return { size: layouts.size, part: undefined }
   const quantized = quantizedNames(spec, layouts, model)
@@ -133,7 +145,9 @@ export const prepareModelJob = Effect.fnUntraced(function* (spec: JobSpec, model
                 config: spec.to,
                 rules: convertedRules(spec.rules, spec.conversion),
                 companions:
-                  out.copyMetadata === true ? companionsOf(model, configChanges(spec, model)) : Effect.succeed([])
+                  out.copyMetadata === true
+                    ? companionsOf(model, configChanges(spec, model, quantization))
+                    : Effect.succeed([])
               },
               layouts.result,
               model,

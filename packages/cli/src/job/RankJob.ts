@@ -25,6 +25,7 @@ import { readQuantizationHint } from "@tensorferry/model/inputs/ConfigFile"
 import { modelError } from "@tensorferry/model/ModelError"
 import { openNamed } from "@tensorferry/model/names/openNamed"
 import { openModel } from "@tensorferry/model/openModel"
+import { chooseQuantized, readQuantized } from "@tensorferry/model/quantized/applyQuantize"
 import { agreeOnFiles, checkFilesUnchanged } from "@tensorferry/model/SameFiles"
 import { makeOutput } from "@tensorferry/model/ShardWriter"
 import { denseModel } from "@tensorferry/model/values/denseModel"
@@ -66,12 +67,14 @@ const runJob = Effect.fnUntraced(function* (spec: AnyJobSpec, backendReason: str
       : yield* openNamed(spec.checkpoint, spec.stored, spec.input)
   yield* agreeOnFiles(group, stored, clockName())
   const conversion = isMeshJob(spec) ? undefined : spec.conversion
-  const model = yield* denseModel(stored, conversion, yield* readQuantizationHint(stored))
+  const dense = yield* denseModel(stored, conversion, yield* readQuantizationHint(stored))
+  const quantized = yield* chooseQuantized(dense, conversion)
+  const model = yield* readQuantized(dense, quantized, group)
   const prepare = Effect.gen(function* () {
     return isMeshJob(spec)
       ? yield* prepareMeshJob(spec, model, rank)
       : spec.names === undefined
-        ? yield* prepareModelJob(spec, model, rank)
+        ? yield* prepareModelJob(spec, model, rank, quantized?.config)
         : yield* prepareNamedJob(spec, spec.names, model, rank)
   })
   const { size, part } = yield* timedPhase(seconds, "plan", inSpan(prepare, "plan"))

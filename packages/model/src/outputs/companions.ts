@@ -51,25 +51,27 @@ export interface Companion {
   readonly bytes: Uint8Array
 }
 
+type JsonRecord = Readonly<Record<string, unknown>>
+
 /** What became of the tensors, as far as a configuration speaks of it. */
 export interface ConfigChanges {
   /** The type that floats were converted to. */
   readonly dtype?: string
+  /** How weights are quantized now. */
+  readonly quantization?: JsonRecord
   /** No tensor is quantized any more. */
   readonly isDequantized?: boolean
 }
-
-type JsonRecord = Record<string, unknown>
 
 const isRecord = (value: unknown): value is JsonRecord =>
   typeof value === "object" && value !== null && !Array.isArray(value)
 
 const typeKeys = ["dtype", "torch_dtype"] as const
 
-const changedRecord = (config: JsonRecord, { dtype, isDequantized }: ConfigChanges): JsonRecord =>
+const changedRecord = (config: JsonRecord, { dtype, isDequantized, quantization }: ConfigChanges): JsonRecord =>
   Object.fromEntries(
     Object.entries(config).flatMap(([key, value]) => {
-      if (isDequantized === true && key === "quantization_config") return []
+      if ((isDequantized === true || quantization !== undefined) && key === "quantization_config") return []
       if (dtype !== undefined && typeKeys.some((name) => name === key) && typeof value === "string")
         return [[key, dtype]]
       const isNested = (key === "text_config" || key === "vision_config") && isRecord(value)
@@ -89,9 +91,13 @@ const changedRecord = (config: JsonRecord, { dtype, isDequantized }: ConfigChang
 
 /** A config.json that says of the tensors what they are now; the same bytes where it speaks of nothing that changed. */
 export const changedConfig = (bytes: Uint8Array, changes: ConfigChanges): Uint8Array => {
-  if (changes.dtype === undefined && changes.isDequantized !== true) return bytes
+  const { quantization } = changes
+  if (changes.dtype === undefined && changes.isDequantized !== true && quantization === undefined) return bytes
   const config = parsePythonJson(new TextDecoder().decode(bytes))
-  return isRecord(config) ? new TextEncoder().encode(formatPythonJson(changedRecord(config, changes))) : bytes
+  if (!isRecord(config)) return bytes
+  const changed = changedRecord(config, changes)
+  const whole = quantization === undefined ? changed : { ...changed, quantization_config: quantization }
+  return new TextEncoder().encode(formatPythonJson(whole))
 }
 
 const companionsIn = Effect.fnUntraced(function* (path: string) {

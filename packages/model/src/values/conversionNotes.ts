@@ -10,7 +10,7 @@ import type { Weight } from "./ValueForm.ts"
 
 /** Tensors that share a fate. */
 export interface ConversionNote {
-  readonly what: "dequantized" | "cast" | "kept"
+  readonly what: "dequantized" | "cast" | "kept" | "quantized"
   readonly from: string
   readonly to: string
   /** Whether values may be lost. */
@@ -21,12 +21,8 @@ export interface ConversionNote {
   readonly example: string
 }
 
-/** Notes on a model before the conversion; `dequantized` are the weights whose values are taken. */
-export const conversionNotes = (
-  tensors: ReadonlyArray<ModelTensor>,
-  conversion: Conversion,
-  dequantized: ReadonlyMap<Weight, WrittenType>
-): ReadonlyArray<ConversionNote> => {
+/** Notes that share a key become one. */
+export const counting = () => {
   const notes = new Map<string, ConversionNote>()
   const add = (note: Omit<ConversionNote, "tensors" | "elements">, elements: number): void => {
     const key = `${note.what} ${note.from} ${note.to}`
@@ -38,7 +34,18 @@ export const conversionNotes = (
       elements: (before?.elements ?? 0) + elements
     })
   }
-  const parts = new Set([...dequantized.keys()].flatMap((weight) => weight.parts))
+  return { add, notes }
+}
+
+/** Notes on a model before the conversion; `dequantized` are weights whose values are taken, `others` have notes of their own. */
+export const conversionNotes = (
+  tensors: ReadonlyArray<ModelTensor>,
+  conversion: Conversion,
+  dequantized: ReadonlyMap<Weight, WrittenType>,
+  others: ReadonlyArray<string> = []
+): ReadonlyArray<ConversionNote> => {
+  const { add, notes } = counting()
+  const parts = new Set([...[...dequantized.keys()].flatMap((weight) => weight.parts), ...others])
   for (const [{ name, shape, text }, to] of dequantized) {
     add({ what: "dequantized", from: text, to, isLossy: to !== "float32", example: name }, elementCount(shape))
   }
@@ -66,6 +73,8 @@ export const describeNote = ({ elements, example, from, isLossy, tensors, to, wh
   switch (what) {
     case "kept":
       return `kept: ${from} (${size}); --type 'PATTERN=DTYPE' casts them too`
+    case "quantized":
+      return `quantized: ${from} → ${to} (${size})`
     case "dequantized":
       return `dequantized: ${from} → ${to} (${size})`
     default:
