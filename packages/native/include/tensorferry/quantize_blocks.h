@@ -13,7 +13,6 @@
 #include "quantize_numbers.h"
 
 namespace tensorferry {
-namespace {
 
 /** What is stored for a block, and what its values are multiplied or divided by, as `encodingOf` the rule says. */
 struct BlockScaling {
@@ -21,6 +20,8 @@ struct BlockScaling {
   uint32_t stored;
   float factor;
 };
+
+namespace {
 
 inline TENSORFERRY_SHARED float quietNaN() { return floatOf(0x7fc00000u); }
 

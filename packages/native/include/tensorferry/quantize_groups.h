@@ -11,13 +11,14 @@
 #include "quantize_blocks.h"
 
 namespace tensorferry {
-namespace {
 
 /** What the global scale settles for all groups. What the numbers beside `stored` are is the rule's business. */
 struct GlobalScaling {
   float stored;
   float first, second;
 };
+
+namespace {
 
 /** The global scale that stands for the largest magnitude of all that share it. */
 template <typename Source>
