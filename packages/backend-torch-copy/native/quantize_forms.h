@@ -8,8 +8,7 @@
 #include <memory>
 
 #include <tensorferry/napi_jobs.h>
-
-#include "quantize_table.h"
+#include <tensorferry/quantize_table.h>
 
 namespace tensorferry {
 

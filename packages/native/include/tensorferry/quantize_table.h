@@ -10,9 +10,9 @@
 #include <cstdint>
 #include <vector>
 
-#include <tensorferry/dtype.h>
-#include <tensorferry/quantize_rules.h>
-#include <tensorferry/status.h>
+#include "dtype.h"
+#include "quantize_rules.h"
+#include "status.h"
 
 namespace tensorferry {
 
