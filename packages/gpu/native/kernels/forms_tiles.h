@@ -133,8 +133,8 @@ TENSORFERRY_DEVICE uint32_t encodeFour(const Vector& vector, uint32_t which, con
 }
 
 template <DType type, bool isProduct>
-TENSORFERRY_DEVICE void storeVector(const Vector& vector, const FormRecord& head, const TilePlace& tile,
-                                    const TileVector& own, const Quotients& over) {
+TENSORFERRY_DEVICE void storeTileVector(const Vector& vector, const FormRecord& head, const TilePlace& tile,
+                                        const TileVector& own, const Quotients& over) {
   using Data = typename Sharing<type>::Data;
   Data data = encodeFour<type, isProduct>(vector, 0, over);
   if constexpr (type != DType::Float32)
@@ -148,13 +148,13 @@ TENSORFERRY_DEVICE void storeTileAs(const Vector (&held)[tileRounds], const Form
   TENSORFERRY_UNROLL
   for (uint32_t round = 0; round < tileRounds; round++) {
     const TileVector own = tileVector(head, round, thread);
-    if (own.row < head.blockRows) storeVector<type, isProduct>(held[round], head, tile, own, over);
+    if (own.row < head.blockRows) storeTileVector<type, isProduct>(held[round], head, tile, own, over);
   }
   TENSORFERRY_KEEP_LOOP
   for (uint32_t round = tileRounds;; round++) {
     const TileVector own = tileVector(head, round, thread);
     if (own.row >= head.blockRows) return;
-    storeVector<type, isProduct>(load<Vector>(addressOf(head, tile, own)), head, tile, own, over);
+    storeTileVector<type, isProduct>(load<Vector>(addressOf(head, tile, own)), head, tile, own, over);
   }
 }
 

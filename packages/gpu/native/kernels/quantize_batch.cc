@@ -143,13 +143,9 @@ Result<Reduction> compileQuantize(const uint64_t* words, size_t count) {
     const uint64_t within = isDense(side) ? mxBlock * sizes[side] : elementSteps[side];
     return commonWidth({alignments[side], within});
   };
-  // What a thread of a team writes of data at once: its share of 16 bytes of the plain side.
-  const uint64_t shareOfData = 16 / sizes[Plain];
-  const bool isDenseRow = !blocks.dimensions.empty() && blocks.dimensions.front().length >= leastRow &&
-                          isDense(Plain) && isDense(Data) &&
-                          blocks.dimensions.front().steps[Plain] == mxBlock * sizes[Plain] &&
-                          blocks.dimensions.front().steps[Data] == mxBlock;
-  const bool inTeams = isDenseRow && widthOf(Plain) == 16 && widthOf(Data) >= shareOfData;
+  const bool inTeams = !blocks.dimensions.empty() && blocks.dimensions.front().length >= leastRow && isDense(Plain) &&
+                       isDense(Data) && blocks.dimensions.front().steps[Plain] == mxBlock * sizes[Plain] &&
+                       blocks.dimensions.front().steps[Data] == mxBlock;
   const uint64_t scaleStep = inTeams ? blocks.dimensions.front().steps[Scales] : 0;
   if (inTeams) gatherRows(blocks);
   Reduction made;

@@ -143,8 +143,13 @@ TENSORFERRY_DEVICE void scaleRows(uint64_t record, const QuantizeRecord& head, c
   TENSORFERRY_KEEP_LOOP
   for (uint32_t at = place.block * teams + place.thread / teamThreads; at < head.count; at += place.blocks * teams) {
     const BlockPlace begin = placeOfBlock(record, head, at);
-    const BlockRow row{begin.plain, begin.data, begin.scale, head.scaleStep,
-                       begin.position == last ? head.lastBlocks : blocksOfTeam};
+    const BlockRow row{begin.plain,
+                       begin.data,
+                       begin.scale,
+                       head.scaleStep,
+                       begin.position == last ? head.lastBlocks : blocksOfTeam,
+                       head.plainWidth,
+                       head.dataWidth};
     TENSORFERRY_FOR_PLAIN_TYPE(head.type, scaleRow, head, row, place.thread % teamThreads)
   }
 }
