@@ -199,9 +199,19 @@ TENSORFERRY_DEVICE void encodeTile(const Vector (&held)[tileRounds], const FormR
   if (thread == 0) storeScale(head, tile.scale, scaling.stored);
 }
 
+/** Only the rules that have such blocks. */
 TENSORFERRY_DEVICE BlockScaling tileScaling(const FormRecord& head, uint32_t largest) {
-  return scalingBy(static_cast<QuantizeRule>(head.rule), magnitudeOf(head.plainType, largest), GlobalScaling{},
-                   StatedSource{static_cast<DType>(head.plainType)});
+  const float amax = magnitudeOf(head.plainType, largest);
+  const StatedSource source{static_cast<DType>(head.plainType)};
+  switch (static_cast<QuantizeRule>(head.rule)) {
+#define TENSORFERRY_TILE_SCALING(NAME) \
+  case QuantizeRule::NAME:             \
+    return fp8Scaling<QuantizeRule::NAME>(amax, source);
+    TENSORFERRY_FOR_EACH_FP8_RULE(TENSORFERRY_TILE_SCALING)
+#undef TENSORFERRY_TILE_SCALING
+    default:
+      return {};
+  }
 }
 
 TENSORFERRY_DEVICE void runTile(const FormRecord& head, const TilePlace& tile, uint32_t thread, uint32_t turn) {

@@ -159,47 +159,59 @@ inline TENSORFERRY_SHARED float readScaled(QuantizeRule rule, float number, uint
   }
 }
 
-/** One CALL for each rule, a macro that is given its name. */
-#define TENSORFERRY_FOR_EACH_RULE(CALL) \
-  CALL(Mxfp8OcpFloor)                   \
-  CALL(Mxfp8RoundUp)                    \
-  CALL(Mxfp8RoundUpTransformerEngine)   \
-  CALL(Mxfp8CompressedTensors)          \
-  CALL(Mxfp8Modelopt)                   \
-  CALL(Mxfp8VllmTorch)                  \
-  CALL(Mxfp8TritonUp)                   \
-  CALL(Mxfp8TritonDown)                 \
-  CALL(Fp8Deepgemm)                     \
-  CALL(Fp8DeepgemmCuda)                 \
-  CALL(Fp8DeepgemmPower)                \
-  CALL(Fp8DeepgemmPowerCuda)            \
-  CALL(Fp8VllmPower)                    \
-  CALL(Fp8DeepseekV3)                   \
-  CALL(Fp8DeepseekV3Power)              \
-  CALL(Fp8SlimeRuntime)                 \
-  CALL(Fp8SlimeOffline)                 \
-  CALL(Fp8SlimeOfflineCuda)             \
-  CALL(Fp8MilesOffline)                 \
-  CALL(Fp8Transformers)                 \
-  CALL(Fp8TransformersPower)            \
-  CALL(Fp8TransformerEngine)            \
-  CALL(Fp8TransformerEnginePower)       \
-  CALL(Fp8CompressedTensors)            \
-  CALL(Mxfp4CompressedTensors)          \
-  CALL(Mxfp4Modelopt)                   \
-  CALL(Mxfp4TritonHfUp)                 \
-  CALL(Mxfp4TritonHfDown)               \
-  CALL(Mxfp4TritonUp)                   \
-  CALL(Mxfp4TritonDown)                 \
-  CALL(Mxfp4Deepgemm)                   \
-  CALL(Mxfp4TransformerEngine)          \
-  CALL(Nvfp4Modelopt)                   \
-  CALL(Nvfp4ModeloptCuda)               \
-  CALL(Nvfp4CompressedTensors)          \
-  CALL(Nvfp4TransformerEngine1x16)      \
-  CALL(Nvfp4TransformerEngine16x16)     \
-  CALL(Nvfp4TransformerEngine4Over6)    \
+/** One CALL for each rule of a form, a macro that is given its name; and for those of all forms. */
+#define TENSORFERRY_FOR_EACH_MXFP8_RULE(CALL) \
+  CALL(Mxfp8OcpFloor)                         \
+  CALL(Mxfp8RoundUp)                          \
+  CALL(Mxfp8RoundUpTransformerEngine)         \
+  CALL(Mxfp8CompressedTensors)                \
+  CALL(Mxfp8Modelopt)                         \
+  CALL(Mxfp8VllmTorch)                        \
+  CALL(Mxfp8TritonUp)                         \
+  CALL(Mxfp8TritonDown)
+
+#define TENSORFERRY_FOR_EACH_FP8_RULE(CALL) \
+  CALL(Fp8Deepgemm)                         \
+  CALL(Fp8DeepgemmCuda)                     \
+  CALL(Fp8DeepgemmPower)                    \
+  CALL(Fp8DeepgemmPowerCuda)                \
+  CALL(Fp8VllmPower)                        \
+  CALL(Fp8DeepseekV3)                       \
+  CALL(Fp8DeepseekV3Power)                  \
+  CALL(Fp8SlimeRuntime)                     \
+  CALL(Fp8SlimeOffline)                     \
+  CALL(Fp8SlimeOfflineCuda)                 \
+  CALL(Fp8MilesOffline)                     \
+  CALL(Fp8Transformers)                     \
+  CALL(Fp8TransformersPower)                \
+  CALL(Fp8TransformerEngine)                \
+  CALL(Fp8TransformerEnginePower)           \
+  CALL(Fp8CompressedTensors)
+
+#define TENSORFERRY_FOR_EACH_MXFP4_RULE(CALL) \
+  CALL(Mxfp4CompressedTensors)                \
+  CALL(Mxfp4Modelopt)                         \
+  CALL(Mxfp4TritonHfUp)                       \
+  CALL(Mxfp4TritonHfDown)                     \
+  CALL(Mxfp4TritonUp)                         \
+  CALL(Mxfp4TritonDown)                       \
+  CALL(Mxfp4Deepgemm)                         \
+  CALL(Mxfp4TransformerEngine)
+
+#define TENSORFERRY_FOR_EACH_NVFP4_RULE(CALL) \
+  CALL(Nvfp4Modelopt)                         \
+  CALL(Nvfp4ModeloptCuda)                     \
+  CALL(Nvfp4CompressedTensors)                \
+  CALL(Nvfp4TransformerEngine1x16)            \
+  CALL(Nvfp4TransformerEngine16x16)           \
+  CALL(Nvfp4TransformerEngine4Over6)          \
   CALL(Nvfp4Vllm)
+
+#define TENSORFERRY_FOR_EACH_RULE(CALL) \
+  TENSORFERRY_FOR_EACH_MXFP8_RULE(CALL) \
+  TENSORFERRY_FOR_EACH_FP8_RULE(CALL)   \
+  TENSORFERRY_FOR_EACH_MXFP4_RULE(CALL) \
+  TENSORFERRY_FOR_EACH_NVFP4_RULE(CALL)
 
 /** The scaling of one block by a rule that only a table tells. */
 template <typename Source>
