@@ -12,6 +12,7 @@
 #include <tensorferry/elements.h>
 
 #include "quantize_kernels.h"
+#include "rule_kernels.h"
 #include "stream.h"
 
 #ifndef TENSORFERRY_KERNELS
@@ -226,7 +227,8 @@ constexpr Kernels makeTable(std::index_sequence<dtype...>) {
                {&divide<Wide::Float32>, &divide<Wide::Float64>, &divide<Wide::Int64>, &divide<Wide::UInt64>},
                &quantizeFloats,
                &quantizeBFloat16s,
-               &dequantizeFloats};
+               &dequantizeFloats,
+               makeRuleKernels()};
   (fillConverters<dtype>(made, std::make_index_sequence<castableCount>{}), ...);
   fillConverterPast<DType::Float32, DType::BFloat16>(made);
   fillConverterPast<DType::Float32, DType::Float16>(made);

@@ -12,6 +12,7 @@
 
 #include <tensorferry/dtype.h>
 #include <tensorferry/mxfp8.h>
+#include <tensorferry/quantize_rules.h>
 #include <tensorferry/wide.h>
 
 namespace tensorferry {
@@ -21,6 +22,34 @@ inline constexpr size_t blockElements = 1024;
 
 /** Runs that are copied at the same time to keep the memory busy; one of `splitRun` bytes is as many by itself. */
 inline constexpr size_t runsInTurn = 8, splitRun = 64 << 10;
+
+/** Types that are quantized, by their number in the tables below: bfloat16, float16, float32. */
+inline constexpr size_t plainTypeCount = 3;
+
+/** How a number under its block's factor becomes a value: once, or twice as the rules with a stored maximum have it. */
+enum class Reading : uint8_t { Once, WithoutMinusZero, Twice, TwiceAndDivided };
+inline constexpr size_t readingCount = 4;
+
+/** Loops over blocks of `width` dense elements; codes have a byte each. */
+struct RuleKernels {
+  /** Raises magnitudes, in the bits of the type, to those of one block each. */
+  void (*largest[plainTypeCount])(uint32_t* maxima, const uint8_t* source, size_t blocks, size_t width);
+  /** Those bits as float32. */
+  void (*magnitudes[plainTypeCount])(float* magnitudes, const uint32_t* maxima, size_t count);
+  void (*scale[quantizeRuleCount][plainTypeCount])(uint32_t* stored, float* factors, const float* largest, size_t count,
+                                                   const GlobalScaling& global);
+  /** What the 4over6 rule does after scaling. Groups of at most 16. */
+  void (*choose[plainTypeCount])(uint32_t* stored, float* factors, const float* largest, const uint8_t* source,
+                                 size_t blocks, size_t width, const GlobalScaling& global);
+  void (*encode[encodingCount][plainTypeCount])(uint8_t* codes, const uint8_t* source, const float* factors,
+                                                size_t blocks, size_t width);
+  void (*pack)(uint8_t* bytes, const uint8_t* codes, size_t count);
+  void (*unpack)(uint8_t* codes, const uint8_t* bytes, size_t count);
+  void (*readFloat8)(float* values, const uint8_t* codes, const float* factors, size_t blocks, size_t width,
+                     float second);
+  void (*readFloat4[readingCount])(float* values, const uint8_t* codes, const float* factors, size_t blocks,
+                                   size_t width, float second);
+};
 
 struct Kernels {
   const char* name;
@@ -49,6 +78,7 @@ struct Kernels {
   void (*quantizeFloats)(uint8_t* data, uint8_t* scales, const uint8_t* source, size_t blocks, ScaleRule rule);
   void (*quantizeBFloat16s)(uint8_t* data, uint8_t* scales, const uint8_t* source, size_t blocks, ScaleRule rule);
   void (*dequantizeFloats)(float* values, const uint8_t* data, const uint8_t* scales, size_t blocks);
+  RuleKernels rules;
 };
 
 /** The best table for this processor. */

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels.h"
+#include "quantize_forms.h"
 #include "stream.h"
 
 namespace tensorferry {
@@ -22,11 +23,6 @@ constexpr size_t pieceBlocks = blockElements / mxBlock;
 
 /** Jobs that touch more than this leave nothing useful in the caches. */
 constexpr uint64_t streamingElements = 16u << 20;
-
-/** Words before shape and strides, see QuantizeTable.ts. */
-constexpr size_t headWords = 15;
-
-Status badTable(const char* detail) { return failure(Code::InvalidArgument, "quantize", detail); }
 
 enum Side : size_t { Plain, Data, Scales, sideCount };
 
@@ -154,33 +150,35 @@ class QuantizeJob final : public Job {
   bool past_;
 };
 
+/** Whether the loops of this file know the rule, and nothing is known of scales before. */
+bool isBlockScaling(const QuantizeTable& table) {
+  return table.op != QuantizeOp::Largest && formOf(table.rule) == QuantizeForm::Mxfp8 &&
+         (static_cast<size_t>(table.rule) < scaleRuleCount || table.op == QuantizeOp::Dequantize) && !table.hasMaxima &&
+         table.originColumn == 0 && table.columns.length % mxBlock == 0;
+}
+
 }  // namespace
 
 Result<std::shared_ptr<Job>> makeQuantizeJob(const uint64_t* words, size_t count) {
-  if (count < headWords) return badTable("The table is too short.");
-  const uint64_t op = words[0], rule = words[1], dtype = words[2], dimensions = words[3];
-  if (op > 1) return badTable("Unknown operation.");
-  if (rule >= scaleRuleCount) return badTable("Unknown scale rule.");
-  if (dtype >= castableCount || wideOf(static_cast<uint8_t>(dtype)) != Wide::Float32 || dtypeBytes[dtype] < 2)
-    return badTable("This element type has no block scaling.");
-  if (dimensions == 0 || dimensions > 255) return badTable("From 1 to 255 dimensions are taken.");
-  if (count != headWords + 5 * dimensions) return badTable("The table has the wrong length.");
-  Conversion conversion{op == 0, static_cast<ScaleRule>(rule), static_cast<uint8_t>(dtype), 1, {}, {}, {}};
-  std::copy(words + 10, words + 13, conversion.addresses.begin());
-  const uint64_t* shape = words + headWords;
-  if (shape[dimensions - 1] % mxBlock != 0) return badTable("The last dimension is not whole blocks.");
-  const auto stride = [&](size_t side, size_t d) { return static_cast<int64_t>(shape[dimensions * (1 + side) + d]); };
-  const std::array<int64_t, sideCount> sizes{dtypeBytes[dtype], 1, 1};
-  for (size_t d = 0; d < dimensions; d++) {
-    const bool isLast = d + 1 == dimensions;
-    Run run{isLast ? shape[d] / mxBlock : shape[d], {}};
-    for (size_t side = 0; side < sideCount; side++)
-      run.steps[side] = stride(side, d) * sizes[side] * (isLast && side != Scales ? static_cast<int64_t>(mxBlock) : 1);
+  auto read = readQuantizeTable(words, count);
+  if (!read.ok()) return read.status();
+  QuantizeTable& table = read.value();
+  if (!isBlockScaling(table)) return makeFormsJob(std::move(table));
+  const auto rule = static_cast<ScaleRule>(table.op == QuantizeOp::Dequantize ? 0 : static_cast<uint8_t>(table.rule));
+  Conversion conversion{table.op == QuantizeOp::Quantize, rule, table.plainType, 1, {}, {}, {}};
+  std::copy_n(table.addresses, sideCount, conversion.addresses.begin());
+  const auto add = [&](const OuterDimension& dimension, bool isLast) {
+    Run run{isLast ? dimension.length / mxBlock : dimension.length, {}};
+    for (size_t side = 0; side < sideCount; side++) {
+      run.steps[side] = dimension.steps[side] * (isLast && side != Scales ? static_cast<int64_t>(mxBlock) : 1);
+      if (isLast) conversion.elementSteps[side] = dimension.steps[side];
+    }
     conversion.blocks *= run.length;
     addRun(conversion.runs, run, isLast);
-    if (!isLast) continue;
-    for (size_t side = 0; side < sideCount; side++) conversion.elementSteps[side] = stride(side, d) * sizes[side];
-  }
+  };
+  for (const OuterDimension& dimension : table.matrices) add(dimension, false);
+  add(table.rows, false);
+  add(table.columns, true);
   return std::shared_ptr<Job>(std::make_shared<QuantizeJob>(std::move(conversion)));
 }
 

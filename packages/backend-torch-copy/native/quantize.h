@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Block scaling of one tensor, to and from float8_e4m3fn data with one scale byte per 32 elements of the last dimension.
- * Parsed on the JS thread, executed on pool threads.
+ * Quantized forms of one tensor, to and from, and largest magnitudes. Parsed on the JS thread, executed on pool threads.
  *
- * Table, in 64-bit words: 0 to quantize or 1 to dequantize, scale rule, plain type, dimensions; addresses of the plain
- * tensor, of data and of scales; the shape; strides of the plain tensor, of data and of scales, in elements.
+ * The table is that of QuantizeTable.ts in @tensorferry/native, read by tensorferry/quantize_table.h.
  */
 #pragma once
 

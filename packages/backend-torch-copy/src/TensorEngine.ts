@@ -18,7 +18,7 @@ import {
   tensorError
 } from "@tensorferry/core/service/TensorEngine"
 import { cpu } from "@tensorferry/core/tensor/Device"
-import type { QuantizedTensor } from "@tensorferry/core/tensor/QuantizedTensor"
+import { type QuantizedTensor, quantizedForms } from "@tensorferry/core/tensor/QuantizedTensor"
 import type { Move, Tensor } from "@tensorferry/core/tensor/Tensor"
 import {
   checkedWork,
@@ -54,7 +54,7 @@ export interface TensorEngineOptions {
 export const capabilities: TensorEngineCapabilities = {
   cast: true,
   reduce: true,
-  quantize: ["mxfp8"],
+  quantize: quantizedForms,
   hostVisible: true
 }
 

@@ -13,7 +13,15 @@ for (const kernels of ["baseline", "avx2"]) {
     const runner = join(dirname(createRequire(import.meta.url).resolve("vitest/package.json")), "vitest.mjs")
     const tested = spawnSync(
       process.execPath,
-      [runner, "run", "test/Casts.test.ts", "test/Kernels.test.ts", "test/Mxfp8.test.ts", "--testTimeout=120000"],
+      [
+        runner,
+        "run",
+        "test/Casts.test.ts",
+        "test/Kernels.test.ts",
+        "test/Mxfp8.test.ts",
+        "test/Forms.test.ts",
+        "--testTimeout=240000"
+      ],
       {
         cwd: packageFolder,
         env: { ...process.env, TENSORFERRY_KERNELS: kernels, TENSORFERRY_TESTS: undefined },
@@ -21,5 +29,5 @@ for (const kernels of ["baseline", "avx2"]) {
       }
     )
     assert.strictEqual(tested.status, 0, tested.stdout.slice(-5000) + tested.stderr.slice(-5000))
-  }, 120_000)
+  }, 480_000)
 }

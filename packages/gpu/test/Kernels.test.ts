@@ -35,7 +35,9 @@ describe.skipIf(!isInstalled("nvcc"))("machine code of the kernels", () => {
         const kept = ["--keep", "--keep-dir", folder, "-o", join(folder, "kernels.fatbin")]
         const said = run("nvcc", "-fatbin", ...targets, ...options, ...kept, file)
         for (const architecture of ["sm_80", "sm_90"]) {
-          for (const kernel of ["move", "reduce", "quantize", "compare", "spin"].map((name) => `tensorferry_${name}`)) {
+          for (const kernel of ["move", "reduce", "quantize", "forms", "compare", "spin"].map(
+            (name) => `tensorferry_${name}`
+          )) {
             const from = said.indexOf(`Compiling entry function '${kernel}' for '${architecture}'`)
             assert.isAtLeast(from, 0, `${kernel} for ${architecture}\n${said}`)
             const properties = said
@@ -71,23 +73,28 @@ describe.skipIf(!isInstalled("nvcc"))("machine code of the kernels", () => {
           const runs = accesses.filter((_, at) => four.every((access, k) => accesses[at + k] === access)).length
           assert.isAtLeast(runs, 2, `${name}: runs and pieces read four vectors before they write one`)
           assert.notMatch(move, /\.local|\.shared|bar\.|fma\.rn|\.ftz/, name)
-          const quantize = text.slice(text.indexOf(".entry tensorferry_quantize("))
+          const entry = (kernel: string): string => {
+            const from = text.slice(text.indexOf(`.entry tensorferry_${kernel}(`))
+            return from.slice(0, from.indexOf("\n}"))
+          }
+          const longestRun = (kernel: string): number => {
+            const reads = entry(kernel).match(/ld\.global\.cs\.v4|shfl\.sync|st\.global\.cs\.b(32|64)/g) ?? []
+            const runs = reads.join(" ").split(/(?:shfl|st)\S*/)
+            return Math.max(...runs.map((part) => part.trim().split(/ld/).length - 1))
+          }
           // A team reads its share of 32 blocks, 64 or 128 bytes to a thread, before it looks at any of them.
-          const reads = quantize.match(/ld\.global\.cs\.v4|shfl\.sync|st\.global\.cs\.b(32|64)/g) ?? []
-          const longest = Math.max(
-            ...reads
-              .join(" ")
-              .split(/(?:shfl|st)\S*/)
-              .map((part) => part.trim().split(/ld/).length - 1)
-          )
-          assert.strictEqual(longest, 8, `${name}: wide loads under way at once`)
-          assert.strictEqual(
-            /cvt\.rn\.satfinite\.e4m3x2/.test(quantize),
-            name.includes("90"),
-            `${name}: converts by itself`
-          )
+          assert.strictEqual(longestRun("quantize"), 8, `${name}: wide loads under way at once`)
+          // All that a thread holds of a block of 128 by 128, before it is asked for the largest magnitude.
+          assert.isAtLeast(longestRun("forms"), 4, `${name}: wide loads of a tile under way at once`)
+          assert.notMatch(entry("forms"), /\.local|fma\.rn\.ftz|\.approx/, name)
+          for (const kernel of ["quantize", "forms"])
+            assert.strictEqual(
+              /cvt\.rn\.satfinite\.e4m3x2/.test(entry(kernel)),
+              name.includes("90"),
+              `${name}: converts by itself`
+            )
         }
       }),
-    300_000
+    900_000
   )
 })

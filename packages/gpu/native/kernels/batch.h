@@ -39,7 +39,13 @@ Result<Batch> compileMoves(const MoveList& moves);
 /** A table for `tensorferry_compare`, of one copy of equal types: its two sides are compared. */
 Result<Batch> compileCompare(const Move& move);
 
-/** A table of one reduction, or of one block scaling. */
+/** Records of a table that one launch of `tensorferry_forms` runs. */
+struct FormLaunch {
+  /** Words before the first of them. */
+  uint32_t first, records, usefulBlocks;
+};
+
+/** A table of one reduction, or of one conversion of quantized forms. */
 struct Reduction {
   std::vector<uint64_t> table;
   /** Zero where there is nothing to do. */
@@ -48,6 +54,8 @@ struct Reduction {
   /** Blocks beyond this find nothing to do. */
   uint32_t usefulBlocks = 0;
   uint64_t bytesRead = 0, bytesWritten = 0;
+  /** Launches of `tensorferry_forms`, in order; none where `records` are those of `tensorferry_quantize`. */
+  std::vector<FormLaunch> launches;
 };
 
 /**
@@ -56,7 +64,10 @@ struct Reduction {
  */
 Result<Reduction> compileReduce(const uint64_t* words, size_t count);
 
-/** A table of one block scaling for `tensorferry_quantize`, from words as `encodeQuantize` of QuantizeTable.ts makes them. */
+/**
+ * A table of one conversion for `tensorferry_quantize`, or for `tensorferry_forms` where it has launches, from words as
+ * QuantizeTable.ts makes them.
+ */
 Result<Reduction> compileQuantize(const uint64_t* words, size_t count);
 
 /** Parameters for tables that were uploaded to `address`. */
@@ -71,6 +82,10 @@ inline ReduceParameter reduceParameter(const Reduction& reduction, uint64_t addr
 }
 inline QuantizeParameter quantizeParameter(const Reduction& quantization, uint64_t address) noexcept {
   return {address, quantization.records, quantization.recordWords};
+}
+
+inline FormParameter formParameter(const Reduction& made, const FormLaunch& launch, uint64_t address) noexcept {
+  return {address, launch.first, launch.records, made.recordWords, 0};
 }
 
 /** Bytes in a row. */

@@ -108,6 +108,13 @@ TENSORFERRY_DEVICE void addTo(uint64_t address, uint64_t value) {
 TENSORFERRY_DEVICE void lower(uint64_t address, uint64_t value) {
   atomicMin(reinterpret_cast<unsigned long long*>(address), static_cast<unsigned long long>(value));
 }
+TENSORFERRY_DEVICE void raise(uint64_t address, uint32_t value) { atomicMax(global<uint32_t>(address), value); }
+
+/** One rounding. Where it is called the compiler must not choose. */
+TENSORFERRY_DEVICE float multiplyAdd(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+/** Not for NaN. */
+TENSORFERRY_DEVICE float lesser(float a, float b) { return fminf(a, b); }
+TENSORFERRY_DEVICE float greater(float a, float b) { return fmaxf(a, b); }
 
 /**
  * The largest of the numbers that `many` neighbouring threads have, for each of them. All threads of a team ask together.
@@ -125,6 +132,19 @@ TENSORFERRY_DEVICE uint32_t largestAmong(uint32_t own, const NumberOf&) {
     own = other > own ? other : own;
   }
   return own;
+}
+
+/**
+ * The largest of the numbers that all threads of a block have, for each of them. All of them ask together; `turn` is 0 and 1
+ * by turns, so that nobody writes what a slower thread still reads.
+ */
+TENSORFERRY_DEVICE uint32_t largestOfThreads(uint32_t own, uint32_t thread, uint32_t turn) {
+  constexpr uint32_t team = 32, teams = 16;
+  __shared__ uint32_t found[2 * teams];
+  own = largestAmong<team>(own, 0);
+  if (thread % team == 0) found[turn * teams + thread / team] = own;
+  __syncthreads();
+  return largestAmong<teams>(found[turn * teams + thread % teams], 0);
 }
 
 #else
@@ -160,6 +180,12 @@ void storePassing(uint64_t address, T value) {
   store<T>(address, value);
 }
 inline void addTo(uint64_t address, uint64_t value) { store<uint64_t>(address, load<uint64_t>(address) + value); }
+inline void raise(uint64_t address, uint32_t value) {
+  if (value > load<uint32_t>(address)) store<uint32_t>(address, value);
+}
+inline float multiplyAdd(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+inline float lesser(float a, float b) { return a < b ? a : b; }
+inline float greater(float a, float b) { return a > b ? a : b; }
 inline void lower(uint64_t address, uint64_t value) {
   if (value < load<uint64_t>(address)) store<uint64_t>(address, value);
 }

@@ -176,6 +176,19 @@ TENSORFERRY_DEVICE double storedOf<double>(uint64_t bits) {
       CALL<8>(__VA_ARGS__);                   \
   }
 
+/** Runs a function template for a type that is quantized. */
+#define TENSORFERRY_FOR_PLAIN_TYPE(TYPE, FUNCTION, ...) \
+  switch (static_cast<DType>(TYPE)) {                   \
+    case DType::BFloat16:                               \
+      FUNCTION<DType::BFloat16>(__VA_ARGS__);           \
+      break;                                            \
+    case DType::Float16:                                \
+      FUNCTION<DType::Float16>(__VA_ARGS__);            \
+      break;                                            \
+    default:                                            \
+      FUNCTION<DType::Float32>(__VA_ARGS__);            \
+  }
+
 template <DType type, typename W>
 TENSORFERRY_DEVICE void decodeAs(W (&values)[four], const uint32_t (&words)[8]) {
   using E = Element<type>;

@@ -28,6 +28,7 @@ constexpr SimulatedKernel kernels[] = {
     {"tensorferry_move", sizeof(MoveParameter), &runBlocks<MoveParameter, runMove>},
     {"tensorferry_reduce", sizeof(ReduceParameter), &runBlocks<ReduceParameter, runReduce>},
     {"tensorferry_quantize", sizeof(QuantizeParameter), &runBlocks<QuantizeParameter, runQuantize>},
+    {"tensorferry_forms", sizeof(FormParameter), &runBlocks<FormParameter, runForms>},
     {"tensorferry_compare", sizeof(CompareParameter), &runBlocks<CompareParameter, runCompare>},
     {"tensorferry_spin", sizeof(SpinParameter), &runThreads<SpinParameter, runSpin>},
 };

@@ -2,8 +2,8 @@
 /*
  * The kernels. One source: NVRTC and hipRTC compile it at run time, nvcc in tests, plain C++ for the simulated driver.
  *
- * Invariants: a kernel takes one struct by value, uses no shared memory and no barrier, and threads exchange nothing that
- * they could not find out alone (`largestAmong`), so that running one thread after the other is a legal execution. Any number
+ * Invariants: a kernel takes one struct by value, and threads exchange nothing that they could not find out alone
+ * (`largestAmong`, `largestOfThreads`), so that running one thread after the other is a legal execution. Any number
  * of blocks gives the same result. Blocks have `blockThreads` threads.
  */
 #pragma once
@@ -12,6 +12,7 @@
 #include "compare_kernel.h"
 #include "copy_kernels.h"
 #include "device.h"
+#include "forms_kernel.h"
 #include "parameters.h"
 #include "quantize_kernel.h"
 #include "reduce_kernel.h"
@@ -78,6 +79,7 @@ TENSORFERRY_DEVICE void runSpin(const SpinParameter& parameter, const Place&) {
 TENSORFERRY_KERNEL(tensorferry_move, MoveParameter, runMove)
 TENSORFERRY_KERNEL(tensorferry_reduce, ReduceParameter, runReduce)
 TENSORFERRY_KERNEL(tensorferry_quantize, QuantizeParameter, runQuantize)
+TENSORFERRY_KERNEL(tensorferry_forms, FormParameter, runForms)
 TENSORFERRY_KERNEL(tensorferry_compare, CompareParameter, runCompare)
 TENSORFERRY_KERNEL(tensorferry_spin, SpinParameter, runSpin)
 

@@ -192,6 +192,71 @@ struct QuantizeParameter {
   uint32_t recordWords;
 };
 
+/** What one record of forms does. Steps of a conversion are launched one after the other. */
+enum class FormStep : uint8_t {
+  /** Zeroes maxima: an index is a word of four bytes. */
+  Clear,
+  /** Raises maxima by largest magnitudes. An index is a cell, as in all steps but the last two. */
+  Search,
+  /** Finds what the global scale settles: one index. */
+  Prepare,
+  /** Codes and scales, where maxima are known or a cell is a block; or values from those. */
+  Convert,
+  Read,
+  /** Blocks of many rows. An index is a block, which all threads of a block of threads take together. */
+  Tiles,
+  /** Dense rows of narrow blocks. An index is 16 neighbours of a row. */
+  Groups,
+};
+
+/** Columns of a cell at most: of one row and one block. */
+inline constexpr uint32_t cellColumns = 32;
+/** Neighbours that one thread takes in `FormStep::Groups`. */
+inline constexpr uint32_t groupColumns = 16;
+/** Vectors of a tile that a thread holds: in 16 bits, a block of 128 by 128. Others it reads twice. */
+inline constexpr uint32_t tileRounds = 4;
+
+/**
+ * Quantized forms: one step of a conversion; followed by `dimensionCount` FormDimensions, the innermost first. Matrices are
+ * the last two dimensions, from row `firstRow` on. Addresses are those of the record's first row, but scales and maxima of
+ * the matrix's first. `plainStep` and so on are bytes between columns, or what there is one of per block.
+ */
+struct FormRecord {
+  uint64_t plain, codes, scales, global;
+  /** Where maxima lie, and the three numbers of a GlobalScaling: addresses, or bytes from the beginning of the table. */
+  uint64_t maxima, settled;
+  int64_t plainRow, codesRow, scalesRow, maximaRow;
+  int64_t plainStep, codesStep, scalesStep, maximaStep;
+  uint32_t count, rows, cells, columns;
+  uint32_t firstRow, blockRows, blockColumns, originRow, originColumn, cellsOfBlock;
+  Divisor byCells, byRows, byCellsOfBlock, byBlockRows;
+  uint8_t rule, plainType, scaleType, dimensionCount;
+  FormStep step;
+  /** Bytes that may be accessed at once. */
+  uint8_t plainWidth, codesWidth;
+  uint8_t hasMaxima, areMaximaInTable, isOneMaximum, keepsGlobal;
+  uint8_t unused[5];
+};
+
+struct FormDimension {
+  uint32_t length;
+  uint32_t unused;
+  Divisor divisor;
+  int64_t plainStep, codesStep, scalesStep, maximaStep;
+};
+
+static_assert(sizeof(FormRecord) == 200 && sizeof(FormDimension) == 48, "shared layouts");
+
+/** Parameter of `tensorferry_forms`: records of one step. Any number of blocks will do. */
+struct FormParameter {
+  /** Address of the table. */
+  uint64_t table;
+  /** Words before the first record; all are equally long. */
+  uint32_t first;
+  uint32_t records, recordWords;
+  uint32_t unused;
+};
+
 /** Parameter of `tensorferry_spin`: launch one block of one thread. */
 struct SpinParameter {
   uint64_t nanoseconds;

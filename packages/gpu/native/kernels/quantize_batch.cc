@@ -11,6 +11,7 @@
 #include <tensorferry/mxfp8.h>
 
 #include "batch.h"
+#include "forms_batch.h"
 #include "grid.h"
 
 namespace tensorferry::gpu {
@@ -87,20 +88,21 @@ void emitParts(const Blocks& blocks, const Emit& emit) {
     emitParts(blocks.part(outermost, from, std::min(chunk, length - from)), emit);
 }
 
+/** Whether `tensorferry_quantize` knows the rule, and nothing is known of scales before. */
+bool isBlockScaling(const QuantizeTable& table) {
+  return table.op != QuantizeOp::Largest && formOf(table.rule) == QuantizeForm::Mxfp8 &&
+         (static_cast<size_t>(table.rule) < scaleRuleCount || table.op == QuantizeOp::Dequantize) && !table.hasMaxima &&
+         table.originColumn == 0 && table.columns.length % mxBlock == 0;
+}
+
 }  // namespace
 
 Result<Reduction> compileQuantize(const uint64_t* words, size_t count) {
-  if (count < headWords) return refuse("The table is too short.");
-  const uint64_t op = words[0], rule = words[1], type = words[2], dimensions = words[3];
-  if (op > 1) return refuse("Unknown operation.");
-  if (rule >= scaleRuleCount) return refuse("Unknown scale rule.");
-  const bool isKnown = type == static_cast<uint64_t>(DType::Float32) || type == static_cast<uint64_t>(DType::Float16) ||
-                       type == static_cast<uint64_t>(DType::BFloat16);
-  if (!isKnown) return refuse("This element type has no block scaling.");
-  if (dimensions == 0 || dimensions > 255) return refuse("From 1 to 255 dimensions are taken.");
-  if (count != headWords + 5 * dimensions) return refuse("The table has the wrong length.");
+  auto read = readQuantizeTable(words, count);
+  if (!read.ok()) return read.status();
+  if (!isBlockScaling(read.value())) return compileForms(read.value());
+  const uint64_t op = words[0], rule = op == 0 ? words[1] : 0, type = words[2], dimensions = words[3];
   const uint64_t* shape = words + headWords;
-  if (shape[dimensions - 1] % mxBlock != 0) return refuse("The last dimension is not whole blocks.");
   const std::array<uint64_t, sideCount> sizes{dtypeBytes[type], 1, 1};
   uint64_t bytes = sizes[Plain];
   for (size_t d = 0; d < dimensions; d++)
@@ -141,13 +143,9 @@ Result<Reduction> compileQuantize(const uint64_t* words, size_t count) {
     const uint64_t within = isDense(side) ? mxBlock * sizes[side] : elementSteps[side];
     return commonWidth({alignments[side], within});
   };
-  // What a thread of a team writes of data at once: its share of 16 bytes of the plain side.
-  const uint64_t shareOfData = 16 / sizes[Plain];
-  const bool isDenseRow = !blocks.dimensions.empty() && blocks.dimensions.front().length >= leastRow &&
-                          isDense(Plain) && isDense(Data) &&
-                          blocks.dimensions.front().steps[Plain] == mxBlock * sizes[Plain] &&
-                          blocks.dimensions.front().steps[Data] == mxBlock;
-  const bool inTeams = isDenseRow && widthOf(Plain) == 16 && widthOf(Data) >= shareOfData;
+  const bool inTeams = !blocks.dimensions.empty() && blocks.dimensions.front().length >= leastRow && isDense(Plain) &&
+                       isDense(Data) && blocks.dimensions.front().steps[Plain] == mxBlock * sizes[Plain] &&
+                       blocks.dimensions.front().steps[Data] == mxBlock;
   const uint64_t scaleStep = inTeams ? blocks.dimensions.front().steps[Scales] : 0;
   if (inTeams) gatherRows(blocks);
   Reduction made;

@@ -137,26 +137,19 @@ TENSORFERRY_DEVICE void scaleRow(const QuantizeRecord& head, const BlockRow& row
   }
 }
 
-#define TENSORFERRY_FOR_PLAIN_TYPE(TYPE, FUNCTION, ...) \
-  switch (static_cast<DType>(TYPE)) {                   \
-    case DType::BFloat16:                               \
-      FUNCTION<DType::BFloat16>(__VA_ARGS__);           \
-      break;                                            \
-    case DType::Float16:                                \
-      FUNCTION<DType::Float16>(__VA_ARGS__);            \
-      break;                                            \
-    default:                                            \
-      FUNCTION<DType::Float32>(__VA_ARGS__);            \
-  }
-
 TENSORFERRY_DEVICE void scaleRows(uint64_t record, const QuantizeRecord& head, const Place& place) {
   constexpr uint32_t teams = blockThreads / teamThreads;
   const uint32_t last = load<uint32_t>(record + sizeof(QuantizeRecord)) - 1;
   TENSORFERRY_KEEP_LOOP
   for (uint32_t at = place.block * teams + place.thread / teamThreads; at < head.count; at += place.blocks * teams) {
     const BlockPlace begin = placeOfBlock(record, head, at);
-    const BlockRow row{begin.plain, begin.data, begin.scale, head.scaleStep,
-                       begin.position == last ? head.lastBlocks : blocksOfTeam};
+    const BlockRow row{begin.plain,
+                       begin.data,
+                       begin.scale,
+                       head.scaleStep,
+                       begin.position == last ? head.lastBlocks : blocksOfTeam,
+                       head.plainWidth,
+                       head.dataWidth};
     TENSORFERRY_FOR_PLAIN_TYPE(head.type, scaleRow, head, row, place.thread % teamThreads)
   }
 }

@@ -4,14 +4,16 @@
  * range of memory. A thread holds 16 bytes of the plain side at a time, and those that share a block are neighbours; all that
  * it reads of the 32 blocks is under way before the first is used.
  *
- * Invariants: the bits are those of mxfp8.h and casts.h, as on hosts. Plain rows lie at multiples of 16 bytes, data rows at
- * multiples of what a thread writes of them. Threads exchange the largest magnitude of a block, and nothing else.
+ * Invariants: the bits are those of mxfp8.h and casts.h, as on hosts. Rows lie anywhere: where their addresses are no
+ * multiples of what a thread takes at once, it reads the aligned vectors around that and writes smaller pieces. Threads
+ * exchange the largest magnitude of a block, and nothing else.
  */
 #pragma once
 
 #include <tensorferry/elements.h>
 #include <tensorferry/mxfp8.h>
 
+#include "copy_kernels.h"
 #include "device.h"
 #include "elements_of_four.h"
 #include "locate.h"
@@ -25,7 +27,58 @@ struct BlockRow {
   uint64_t plain, data, scales;
   int64_t scaleStep;
   uint32_t blocks;
+  /** Bytes that may be accessed at once. */
+  uint32_t plainWidth, dataWidth;
 };
+
+/** A vector at any address. A device reads all of the aligned vectors that have a byte of it. */
+TENSORFERRY_DEVICE Vector loadAnywhere(uint64_t address) {
+#ifdef TENSORFERRY_ON_DEVICE
+  const uint32_t shift = static_cast<uint32_t>(address) % sizeof(Vector);
+  const Vector low = load<Vector>(address - shift);
+  return shift == 0 ? low : middleOf(low, load<Vector>(address - shift + sizeof(Vector)), shift);
+#else
+  Vector vector;
+  std::memcpy(&vector, reinterpret_cast<const void*>(address), sizeof vector);
+  return vector;
+#endif
+}
+
+/** Four or eight bytes at an address that is a multiple of `width` only. */
+template <typename T>
+TENSORFERRY_DEVICE T loadPieces(uint64_t address, uint32_t width) {
+  if (width >= sizeof(T)) return loadPassing<T>(address);
+  T bits = 0;
+  if (width == 4) {
+    TENSORFERRY_UNROLL
+    for (uint32_t i = 0; i < sizeof(T); i += 4) bits |= static_cast<T>(load<uint32_t>(address + i)) << (8 * i);
+    return bits;
+  }
+  TENSORFERRY_UNROLL
+  for (uint32_t i = 0; i < sizeof(T); i++) bits |= static_cast<T>(load<uint8_t>(address + i)) << (8 * i);
+  return bits;
+}
+
+template <typename T>
+TENSORFERRY_DEVICE void storePieces(uint64_t address, T bits, uint32_t width) {
+  if (width >= sizeof(T)) return storePassing(address, bits);
+  if (width >= 2) {
+    TENSORFERRY_UNROLL
+    for (uint32_t i = 0; i < sizeof(T); i += 2) store<uint16_t>(address + i, static_cast<uint16_t>(bits >> (8 * i)));
+    return;
+  }
+  TENSORFERRY_UNROLL
+  for (uint32_t i = 0; i < sizeof(T); i++) store<uint8_t>(address + i, static_cast<uint8_t>(bits >> (8 * i)));
+}
+
+/** The words of a vector. Those of four bytes go one by one where the address allows it. */
+TENSORFERRY_DEVICE void storeVector(uint64_t address, const Vector& vector, uint32_t width) {
+  if (width == sizeof(Vector)) return storePassing(address, vector);
+  storePieces<uint32_t>(address, vector.x, width);
+  storePieces<uint32_t>(address + 4, vector.y, width);
+  storePieces<uint32_t>(address + 8, vector.z, width);
+  storePieces<uint32_t>(address + 12, vector.w, width);
+}
 
 /** How the threads of a team share blocks of one plain type. */
 template <DType type>
@@ -130,11 +183,20 @@ TENSORFERRY_DEVICE void quantizeRow(const BlockRow& row, ScaleRule rule, uint32_
   using Share = Sharing<type>;
   const uint32_t ownBlock = thread / Share::threads, ownPart = thread % Share::threads;
   Vector held[Share::rounds];
-  TENSORFERRY_UNROLL
-  for (uint32_t round = 0; round < Share::rounds; round++) {
-    held[round] = Vector{0, 0, 0, 0};
-    if (round * Share::blocksOfRound + ownBlock < row.blocks)
-      held[round] = loadPassing<Vector>(row.plain + (round * teamThreads + thread) * sizeof(Vector));
+  if (row.plainWidth == sizeof(Vector)) {
+    TENSORFERRY_UNROLL
+    for (uint32_t round = 0; round < Share::rounds; round++) {
+      held[round] = Vector{0, 0, 0, 0};
+      if (round * Share::blocksOfRound + ownBlock < row.blocks)
+        held[round] = loadPassing<Vector>(row.plain + (round * teamThreads + thread) * sizeof(Vector));
+    }
+  } else {
+    TENSORFERRY_UNROLL
+    for (uint32_t round = 0; round < Share::rounds; round++) {
+      held[round] = Vector{0, 0, 0, 0};
+      if (round * Share::blocksOfRound + ownBlock < row.blocks)
+        held[round] = loadAnywhere(row.plain + (round * teamThreads + thread) * sizeof(Vector));
+    }
   }
   uint32_t ownScale = 0;
   TENSORFERRY_UNROLL
@@ -142,7 +204,7 @@ TENSORFERRY_DEVICE void quantizeRow(const BlockRow& row, ScaleRule rule, uint32_
     const uint32_t block = round * Share::blocksOfRound + ownBlock;
     const auto partAt = [&](uint32_t part) {
       return block < row.blocks ? largestOfVector<type>(
-                                      load<Vector>(row.plain + block * mxBlock * Share::size + part * sizeof(Vector)))
+                                      loadAnywhere(row.plain + block * mxBlock * Share::size + part * sizeof(Vector)))
                                 : 0;
     };
     const uint32_t largest = largestAmong<Share::threads>(largestOfVector<type>(held[round]), partAt);
@@ -153,7 +215,7 @@ TENSORFERRY_DEVICE void quantizeRow(const BlockRow& row, ScaleRule rule, uint32_
     typename Share::Data data = encodeWord<type>(held[round], 0, multiplier);
     if constexpr (Share::held == 8) data |= static_cast<uint64_t>(encodeWord<type>(held[round], 1, multiplier)) << 32;
     if (isNaN) data = static_cast<typename Share::Data>(0x7f7f7f7f7f7f7f7full);
-    if (block < row.blocks) storePassing(row.data + (round * teamThreads + thread) * Share::held, data);
+    if (block < row.blocks) storePieces(row.data + (round * teamThreads + thread) * Share::held, data, row.dataWidth);
   }
   // Every thread writes one scale: together they are neighbours.
   const uint32_t block = ownPart * Share::blocksOfRound + ownBlock;
@@ -180,7 +242,8 @@ TENSORFERRY_DEVICE void dequantizeRow(const BlockRow& row, uint32_t thread) {
     held[round] = 0;
     scales[round] = 0;
     if (block >= row.blocks) continue;
-    held[round] = loadPassing<typename Share::Data>(row.data + (round * teamThreads + thread) * Share::held);
+    held[round] =
+        loadPieces<typename Share::Data>(row.data + (round * teamThreads + thread) * Share::held, row.dataWidth);
     scales[round] = load<uint8_t>(row.scales + offsetOf(block, row.scaleStep));
   }
   TENSORFERRY_UNROLL
@@ -197,7 +260,7 @@ TENSORFERRY_DEVICE void dequantizeRow(const BlockRow& row, uint32_t thread) {
     const Vector vector{plainWord<type>(values), plainWord<type>(values + perWord),
                         plainWord<type>(values + 2 * perWord), plainWord<type>(values + 3 * perWord)};
     if (round * Share::blocksOfRound + ownBlock < row.blocks)
-      storePassing(row.plain + (round * teamThreads + thread) * sizeof(Vector), vector);
+      storeVector(row.plain + (round * teamThreads + thread) * sizeof(Vector), vector, row.plainWidth);
   }
 }
 

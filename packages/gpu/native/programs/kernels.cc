@@ -60,11 +60,9 @@ Status Kernels::loadImage(const std::string& image) {
   Status status = callDriver(*api_, api_->loadModule, &handle, static_cast<const void*>(image.c_str()));
   if (!status.ok()) return status;
   Module module(*api_, handle);
-  const std::pair<FunctionHandle*, const char*> functions[] = {{&move_, "tensorferry_move"},
-                                                               {&reduce_, "tensorferry_reduce"},
-                                                               {&quantize_, "tensorferry_quantize"},
-                                                               {&compare_, "tensorferry_compare"},
-                                                               {&spin_, "tensorferry_spin"}};
+  const std::pair<FunctionHandle*, const char*> functions[] = {
+      {&move_, "tensorferry_move"},   {&reduce_, "tensorferry_reduce"},   {&quantize_, "tensorferry_quantize"},
+      {&forms_, "tensorferry_forms"}, {&compare_, "tensorferry_compare"}, {&spin_, "tensorferry_spin"}};
   for (const auto& [function, name] : functions) {
     status = callDriver(*api_, api_->getFunction, function, handle, name);
     if (!status.ok()) return status;
@@ -99,6 +97,10 @@ Status Kernels::reduce(const ReduceParameter& parameter, uint32_t usefulBlocks, 
 
 Status Kernels::quantize(const QuantizeParameter& parameter, uint32_t usefulBlocks, StreamHandle stream) const {
   return launch(quantize_, std::clamp(usefulBlocks, 1u, quantizeBlocks_), blockThreads, parameter, stream);
+}
+
+Status Kernels::forms(const FormParameter& parameter, uint32_t usefulBlocks, StreamHandle stream) const {
+  return launch(forms_, std::clamp(usefulBlocks, 1u, quantizeBlocks_), blockThreads, parameter, stream);
 }
 
 Status Kernels::compare(const CompareParameter& parameter, StreamHandle stream) const {

@@ -27,6 +27,7 @@ class Kernels {
   /** `usefulBlocks` as a compiled reduction states them. */
   Status reduce(const ReduceParameter& parameter, uint32_t usefulBlocks, StreamHandle stream) const;
   Status quantize(const QuantizeParameter& parameter, uint32_t usefulBlocks, StreamHandle stream) const;
+  Status forms(const FormParameter& parameter, uint32_t usefulBlocks, StreamHandle stream) const;
   Status compare(const CompareParameter& parameter, StreamHandle stream) const;
   Status spin(uint64_t nanoseconds, StreamHandle stream) const;
 
@@ -39,7 +40,8 @@ class Kernels {
 
   const GpuApi* api_ = nullptr;
   Module module_;
-  FunctionHandle move_ = nullptr, reduce_ = nullptr, quantize_ = nullptr, compare_ = nullptr, spin_ = nullptr;
+  FunctionHandle move_ = nullptr, reduce_ = nullptr, quantize_ = nullptr, forms_ = nullptr, compare_ = nullptr,
+                 spin_ = nullptr;
   uint32_t moveBlocks_ = 1, reduceBlocks_ = 1, quantizeBlocks_ = 1, compareBlocks_ = 1;
   uint64_t clockRate_ = 0;
 };

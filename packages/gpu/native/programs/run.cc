@@ -101,9 +101,15 @@ class Run {
       case StepKind::Quantize: {
         const auto& quantization = program_.quantizations[step.number];
         if (quantization.compiled.records == 0) return {};
-        return device_.kernels.quantize(
-            quantizeParameter(quantization.compiled, program_.addressOf(quantization.offset)),
-            quantization.compiled.usefulBlocks, stream);
+        const uint64_t table = program_.addressOf(quantization.offset);
+        for (const FormLaunch& launch : quantization.compiled.launches) {
+          Status status =
+              device_.kernels.forms(formParameter(quantization.compiled, launch, table), launch.usefulBlocks, stream);
+          if (!status.ok()) return status;
+        }
+        if (!quantization.compiled.launches.empty()) return {};
+        return device_.kernels.quantize(quantizeParameter(quantization.compiled, table),
+                                        quantization.compiled.usefulBlocks, stream);
       }
       case StepKind::Record:
         return callRuntime(api_, api_.recordEvent, device_.events.at(step.number), stream);

@@ -192,9 +192,13 @@ void scalingOfRandomForm(uint64_t seed) {
 /** A row of more indices than a record has is cut where teams end, and only its last part ends with fewer blocks. */
 void longRow() {
   const uint64_t blocks = 2ull * maxIndex * blocksOfTeam + 33, elements = blocks * mxBlock;
-  const uint64_t words[] = {
-      0, 0, static_cast<uint64_t>(DType::BFloat16), 1, 1, mxBlock, 0, 0, 0, 0,
-      1ull << 50, 1ull << 54, 1ull << 56, 0, 0, elements, 1, 1, 1, 0};
+  const uint64_t words[] = {0,          0,          static_cast<uint64_t>(DType::BFloat16),
+                            1,          1,          mxBlock,
+                            0,          0,          0,
+                            0,          1ull << 50, 1ull << 54,
+                            1ull << 56, 0,          0,
+                            elements,   1,          1,
+                            1,          0};
   auto compiled = compileQuantize(words, std::size(words));
   if (!check(compiled.ok(), "a long row: compiles; " + why(compiled))) return;
   const Reduction& made = compiled.value();
@@ -215,9 +219,15 @@ void longRow() {
 void longRows() {
   constexpr uint64_t rows = 3, blocks = 1ull * maxIndex * blocksOfTeam + 33, elements = blocks * mxBlock;
   constexpr uint64_t plainRow = elements + 8 * mxBlock, scaleRow = blocks + 64;
-  const uint64_t words[] = {0, 0, static_cast<uint64_t>(DType::BFloat16), 2, 1, mxBlock, 0, 0, 0, 0,
-                            1ull << 50, 1ull << 54, 1ull << 56, 0, 0, rows, elements,
-                            plainRow, 1, plainRow, 1, scaleRow, 1, 0, 0};
+  const uint64_t words[] = {0,          0,          static_cast<uint64_t>(DType::BFloat16),
+                            2,          1,          mxBlock,
+                            0,          0,          0,
+                            0,          1ull << 50, 1ull << 54,
+                            1ull << 56, 0,          0,
+                            rows,       elements,   plainRow,
+                            1,          plainRow,   1,
+                            scaleRow,   1,          0,
+                            0};
   auto compiled = compileQuantize(words, std::size(words));
   if (!check(compiled.ok(), "long rows: compiles; " + why(compiled))) return;
   const Reduction& made = compiled.value();

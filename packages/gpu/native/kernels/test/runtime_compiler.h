@@ -8,6 +8,7 @@
 #define __global__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define __shared__ static
 
 struct Coordinates {
   unsigned x, y, z;
@@ -19,10 +20,15 @@ float __uint_as_float(unsigned);
 long long __double_as_longlong(double);
 double __longlong_as_double(long long);
 float fabsf(float);
+float fminf(float, float);
+float fmaxf(float, float);
+float __fmaf_rn(float, float, float);
+void __syncthreads();
 double fabs(double);
 unsigned __shfl_xor_sync(unsigned, unsigned, int);
 unsigned __shfl_xor(unsigned, int);
 unsigned __funnelshift_r(unsigned, unsigned, unsigned);
 unsigned long long atomicAdd(unsigned long long*, unsigned long long);
+unsigned atomicMax(unsigned*, unsigned);
 unsigned long long atomicMin(unsigned long long*, unsigned long long);
 long long wall_clock64();
