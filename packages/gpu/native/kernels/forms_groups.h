@@ -132,13 +132,16 @@ TENSORFERRY_DEVICE uint64_t packGroup(const Vector (&held)[groupVectors], const 
   return static_cast<uint64_t>(parts[2] | parts[3] << 16) << 32 | (parts[0] | parts[1] << 16);
 }
 
-/** Whether products or quotients that are too small for float32 come out as zero only where the rule has zero. */
+/**
+ * Whether products or quotients that are too small for float32 come out as zero only where the rule has zero, and none is
+ * too large to be corrected.
+ */
 template <DType type>
-TENSORFERRY_DEVICE bool isPlainFactor(Encoding encoding, float factor) {
+TENSORFERRY_DEVICE bool isPlainFactor(Encoding encoding, float amax, float factor) {
   if (encoding == Encoding::Float4Product)
     return factor >= (type == DType::Float32 ? 1.0f : 0x1p-16f) && factor <= largestFloat32;
   if (encoding != Encoding::Float4Quotient && encoding != Encoding::Float4QuotientOrSeven) return false;
-  return type == DType::Float32 ? factor > 0 && factor <= largestFloat32 : isCorrected<type>(factor);
+  return type == DType::Float32 ? factor > 0 && factor <= largestFloat32 : isCorrected<type>(factor) && amax <= 0x1p60f;
 }
 
 /** One by one, and read again. */
@@ -159,7 +162,7 @@ TENSORFERRY_DEVICE void storeGroupSlowly(const FormRecord& head, const GroupPlac
 
 template <DType type>
 TENSORFERRY_DEVICE void storeGroup(const Vector (&held)[groupVectors], const FormRecord& head, const GroupPlace& place,
-                                   bool isNumber, float factor) {
+                                   float amax, float factor) {
   const Encoding encoding = encodingOf(static_cast<QuantizeRule>(head.rule));
   if (encoding == Encoding::Float8Product) {
     uint32_t words[4];
@@ -171,7 +174,7 @@ TENSORFERRY_DEVICE void storeGroup(const Vector (&held)[groupVectors], const For
           encodePair(values[0] * factor, values[1] * factor) | encodePair(values[2] * factor, values[3] * factor) << 16;
     }
     storePassing(place.codes, Vector{words[0], words[1], words[2], words[3]});
-  } else if (isNumber && isPlainFactor<type>(encoding, factor)) {
+  } else if (isFinite(amax) && isPlainFactor<type>(encoding, amax, factor)) {
     const uint64_t codes = encoding == Encoding::Float4Product ? packGroup<type, true>(held, {factor, 0.0f})
                                                                : packGroup<type, false>(held, {factor, 1.0f / factor});
     storePassing(place.codes, codes);
@@ -191,7 +194,7 @@ TENSORFERRY_DEVICE void runGroup(uint64_t record, const FormRecord& head, uint32
   const float amax = magnitudeOf(head.plainType, largest);
   const BlockScaling scaling =
       scalingBy(static_cast<QuantizeRule>(head.rule), amax, global, StatedSource{static_cast<DType>(head.plainType)});
-  TENSORFERRY_FOR_PLAIN_TYPE(head.plainType, storeGroup, held, head, place, isFinite(amax), scaling.factor)
+  TENSORFERRY_FOR_PLAIN_TYPE(head.plainType, storeGroup, held, head, place, amax, scaling.factor)
   if (place.ownsScale) storeScale(head, place.scale, scaling.stored);
 }
 
