@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * Copies, casts and block scaling in host memory: the whole Effect of the embedded engine against PyTorch on the CPU, two threads
+ * Copies, casts and quantized forms in host memory: the whole Effect of the embedded engine against PyTorch on the CPU, two threads
  * each, taking turns in one run over warm memory.
  *
  * Figures count payload bytes of the source, except where a row says "read + written".
@@ -11,7 +11,16 @@ import { median } from "@tensorferry/core/base/Numbers"
 import { elementCount, type Shape } from "@tensorferry/core/base/Region"
 import type { TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
-import { mxfp8Recipe, scaleShapeOf } from "@tensorferry/core/tensor/QuantizedTensor"
+import {
+  codeShapeOf,
+  codeTypeOf,
+  hasGlobal,
+  mxfp8Recipe,
+  type QuantizationRecipe,
+  quantizationRecipe,
+  scaleShapeOf,
+  scaleTypesOf
+} from "@tensorferry/core/tensor/QuantizedTensor"
 import { type Move, sliceTensor, type Tensor, transposeTensor } from "@tensorferry/core/tensor/Tensor"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
@@ -69,13 +78,34 @@ interface CpuCase {
   ) => Effect.Effect<Effect.Effect<void, unknown>, unknown, Scope.Scope>
 }
 
-/** Block scaling of the only move, with scales of its own. */
-const quantize = (engine: TensorEngineShape, [move]: ReadonlyArray<Move>) =>
-  Effect.gen(function* () {
-    const { src, dst: data } = move!
-    const scale = yield* filled(engine, "float8_e8m0fnu", scaleShapeOf(mxfp8Recipe(), data.shape)!, 0)
-    return engine.quantize(src, { _tag: "QuantizedTensor", data, scale, recipe: mxfp8Recipe("rceil") })
-  })
+/** A form of the only move's source, with scales of its own. A global scale is given, as PyTorch's side has it. */
+const quantizeBy =
+  (recipe: QuantizationRecipe): NonNullable<CpuCase["begin"]> =>
+  (engine, [move]) =>
+    Effect.gen(function* () {
+      const { src, dst: data } = move!
+      const scale = yield* filled(engine, scaleTypesOf(recipe)[0]!, scaleShapeOf(recipe, src.shape)!, 0)
+      const global = hasGlobal(recipe) ? yield* filled(engine, "float32", [1], 0x3c) : undefined
+      const parts = global === undefined ? {} : { global }
+      const known = global === undefined ? {} : { keepsGlobal: true }
+      return engine.quantize(src, { _tag: "QuantizedTensor", data, scale, ...parts, recipe }, known)
+    })
+
+/** A matrix and the codes of a form. */
+const codesOf =
+  (recipe: QuantizationRecipe): CpuCase["moves"] =>
+  (engine) =>
+    Effect.gen(function* () {
+      const src = yield* filled(engine, "bfloat16", square, 0x3c)
+      return [{ dst: yield* filled(engine, codeTypeOf(recipe), codeShapeOf(recipe, square), 0), src }]
+    })
+
+const formCase = (name: string, target: number, recipe: QuantizationRecipe): CpuCase => ({
+  name,
+  target,
+  moves: codesOf(recipe),
+  begin: quantizeBy(recipe)
+})
 
 const cases: ReadonlyArray<CpuCase> = [
   { name: "contiguous", target: 0.95, moves: (engine) => one(engine, "uint8", "uint8", same, [2 ** 28]) },
@@ -100,12 +130,10 @@ const cases: ReadonlyArray<CpuCase> = [
     moves: (engine) => one(engine, "bfloat16", "float32", same, square)
   },
   { name: "bf16->e4m3", target: 1.5, moves: (engine) => one(engine, "bfloat16", "float8_e4m3fn", same, square) },
-  {
-    name: "bf16->mxfp8",
-    target: 1.5,
-    moves: (engine) => one(engine, "bfloat16", "float8_e4m3fn", same, square),
-    begin: quantize
-  },
+  formCase("bf16->mxfp8", 1.5, mxfp8Recipe("rceil")),
+  formCase("bf16->fp8 in blocks", 8, quantizationRecipe("fp8", "deepgemm_fp32")),
+  formCase("bf16->nvfp4", 8, quantizationRecipe("nvfp4", "modelopt")),
+  formCase("bf16->mxfp4", 8, quantizationRecipe("mxfp4", "modelopt")),
   {
     name: "transpose",
     target: 1.5,

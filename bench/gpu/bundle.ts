@@ -21,6 +21,7 @@ import {
 import { createRequire } from "node:module"
 import * as path from "node:path"
 import { fileURLToPath } from "node:url"
+import { formSets } from "@tensorferry/golden/engineForms"
 import { gpuSimulator, nvshmemSimulator } from "@tensorferry/simulators/libraries"
 import { type Plugin, rolldown } from "rolldown"
 
@@ -98,7 +99,7 @@ copyFileSync(path.join(measuring, "build/Release/raw_copies.node"), path.join(me
 for (const library of [gpuSimulator, nvshmemSimulator]) {
   copyFileSync(library, path.join(folder, path.basename(library)))
 }
-for (const set of ["megatron_plans", "dtype_casts", "mxfp8"]) {
+for (const set of ["megatron_plans", "dtype_casts", "mxfp8", ...Object.keys(formSets)]) {
   copyFileSync(path.join(root, "golden", set, `${set}.json.gz`), path.join(folder, "data", `${set}.json.gz`))
 }
 // The Python side of the bus, and the library that its queues need, which machines with GPUs seldom have.

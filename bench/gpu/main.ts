@@ -18,6 +18,7 @@ import type { BackendDescriptor } from "@tensorferry/core/backend/BackendDescrip
 import { median } from "@tensorferry/core/base/Numbers"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import { checkCasts, RecordedCasts } from "@tensorferry/golden/dtypeCasts"
+import { formSets } from "@tensorferry/golden/engineForms"
 import { type CaseResult, combineOutcomes, runTensorEngineCases } from "@tensorferry/testing"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
@@ -25,7 +26,7 @@ import { agentMain, busProblem, checkBus, measureBusWeights } from "./bus.ts"
 import { type JobResult, runJob } from "./jobs.ts"
 import { namedCases } from "./namedCases.ts"
 import { driftPer100 } from "./numbers.ts"
-import { goldenQuantize, measureQuantize } from "./quantize.ts"
+import { goldenForms, goldenQuantize, measureQuantize } from "./quantize.ts"
 import { rankMain } from "./rank.ts"
 import { type Figure, measureReplay, replayCases } from "./replay.ts"
 import { compareWays, formatWays } from "./replayWays.ts"
@@ -200,20 +201,21 @@ const stages: { readonly [name: string]: () => Promise<void> } = {
     for (const line of [...formatWays(compared), ...notes]) tell(line)
   },
   quantize: async () => {
-    const recorded = JSON.parse(gunzipSync(readFileSync(data("mxfp8.json.gz"))).toString("utf8"))
-    const { count, faults } = await Effect.runPromise(
-      Effect.scoped(goldenQuantize(engineDescriptor, options, recorded))
-    )
-    const failed = faults.map(({ name, fault }): CaseResult => ({ name, status: "failed", detail: fault ?? "" }))
-    const passed = Array.from(
-      { length: count - faults.length },
-      (): CaseResult => ({
-        name: "recorded block",
-        status: "passed",
-        detail: ""
-      })
-    )
-    judge("recorded MXFP8 blocks", [...failed, ...passed])
+    const recordedOf = (set: string): unknown =>
+      JSON.parse(gunzipSync(readFileSync(data(`${set}.json.gz`))).toString("utf8"))
+    const verdictsOf = ({ count, faults }: Effect.Success<ReturnType<typeof goldenForms>>) => [
+      ...faults.map(({ name, fault }): CaseResult => ({ name, status: "failed", detail: fault ?? "" })),
+      ...Array.from(
+        { length: count - faults.length },
+        (): CaseResult => ({ name: "recorded block", status: "passed", detail: "" })
+      )
+    ]
+    const blocks = goldenQuantize(engineDescriptor, options, recordedOf("mxfp8"))
+    judge("recorded MXFP8 blocks", verdictsOf(await Effect.runPromise(Effect.scoped(blocks))))
+    for (const set of Object.keys(formSets)) {
+      const verdicts = goldenForms(engineDescriptor, options, set, recordedOf(set))
+      judge(`recorded ${set}`, verdictsOf(await Effect.runPromise(Effect.scoped(verdicts))))
+    }
     await Effect.runPromise(measureQuantize(engineDescriptor, options, shrink, note))
   },
   conformance: async () => {

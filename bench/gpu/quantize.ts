@@ -1,16 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * Block scaling on a device, in bytes read and written per second beside a copy of as many bytes by the same engine in the
- * same run; and `golden/mxfp8` there, bit by bit. Besides dense tensors, which have the target: rows of a wider tensor, whose
- * last blocks leave threads of a team idle, and rows that lie at odd addresses, which single threads convert.
+ * Quantized forms on a device, in bytes read and written per second beside a copy of as many bytes by the same engine in the
+ * same run; and recordings there, bit by bit. Of MXFP8, besides dense tensors: rows of a wider tensor, whose last blocks leave
+ * threads of a team idle, and rows that lie at odd addresses.
  *
  * Both are timed as whole Effects over large tensors, taking turns, so that a launch and a wait count little and alike.
  */
 import type { BackendDescriptor, BackendOptions } from "@tensorferry/core/backend/BackendDescriptor"
+import { bitsOf } from "@tensorferry/core/base/DType"
 import { median } from "@tensorferry/core/base/Numbers"
+import { elementCount } from "@tensorferry/core/base/Region"
 import { TensorEngine, type TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
-import { mxfp8Recipe, type QuantizedTensor, scaleShapeOf } from "@tensorferry/core/tensor/QuantizedTensor"
+import {
+  codeShapeOf,
+  codesPerByte,
+  codeTypeOf,
+  hasGlobal,
+  mxfp8Recipe,
+  type QuantizationRecipe,
+  type QuantizedTensor,
+  quantizationRecipe,
+  scaleShapeOf,
+  scaleTypesOf
+} from "@tensorferry/core/tensor/QuantizedTensor"
 import { sliceTensor } from "@tensorferry/core/tensor/Tensor"
+import { checkEngineForms } from "@tensorferry/golden/engineForms"
 import { checkMxfp8, RecordedMxfp8 } from "@tensorferry/golden/mxfp8"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
@@ -30,13 +44,25 @@ interface Form {
   readonly columns: number
   /** Elements before a row and after it, in the plain tensor. */
   readonly around: readonly [before: number, after: number]
+  /** Of copy bandwidth. */
   readonly target?: number
+  /** Read and written per second, in GB. */
+  readonly rate?: number
 }
 
 const forms: ReadonlyArray<Form> = [
-  { name: "", columns: 8192, around: [0, 0], target: 0.8 },
+  { name: "", columns: 8192, around: [0, 0], target: 0.85 },
   { name: " in rows of 8224", columns: 8192 - 32, around: [32, 32] },
-  { name: " at odd addresses", columns: 8192 - 32, around: [1, 31] }
+  { name: " at odd addresses", columns: 8192 - 32, around: [1, 31], target: 0.4 }
+]
+
+/** A global scale that is given: no pass over the tensor looks for it. */
+const others: ReadonlyArray<readonly [QuantizationRecipe, Form]> = [
+  [quantizationRecipe("fp8", "deepgemm_fp32"), { name: "", columns: 8192, around: [0, 0], rate: 3300 }],
+  [quantizationRecipe("fp8", "deepseek_v3_fp32"), { name: "", columns: 8192, around: [0, 0] }],
+  [quantizationRecipe("nvfp4", "modelopt"), { name: "", columns: 8192, around: [0, 0], rate: 2800 }],
+  [quantizationRecipe("nvfp4", "te_1x16"), { name: "", columns: 8192, around: [0, 0] }],
+  [quantizationRecipe("mxfp4", "te_ref"), { name: "", columns: 8192, around: [0, 0] }]
 ]
 
 const measure = (
@@ -44,7 +70,8 @@ const measure = (
   dtype: "bfloat16" | "float32",
   op: "quantize" | "dequantize",
   rows: number,
-  { name, columns, around: [before, after], target }: Form
+  { name, columns, around: [before, after], rate: wanted, target }: Form,
+  recipe: QuantizationRecipe = mxfp8Recipe("rceil")
 ) =>
   Effect.gen(function* () {
     const shape = [rows, columns]
@@ -57,16 +84,27 @@ const measure = (
         [before, before + columns]
       ])
     )
-    const data = yield* engine.allocate("float8_e4m3fn", shape)
-    const scale = yield* engine.allocate("float8_e8m0fnu", scaleShapeOf(mxfp8Recipe(), shape)!)
-    const quantized: QuantizedTensor = { _tag: "QuantizedTensor", data, scale, recipe: mxfp8Recipe("rceil") }
-    yield* engine.quantize(plain, quantized)
-    const bytes = elements * (dtype === "bfloat16" ? 2 : 4) + elements + elements / 32
+    const data = yield* engine.allocate(codeTypeOf(recipe), codeShapeOf(recipe, shape))
+    const scaleShape = scaleShapeOf(recipe, shape)!
+    const scale = yield* engine.allocate(scaleTypesOf(recipe)[0]!, scaleShape)
+    const global = hasGlobal(recipe) ? yield* engine.allocate("float32", [1]) : undefined
+    if (global !== undefined) yield* engine.fill(global, 0x3c)
+    const quantized: QuantizedTensor = {
+      _tag: "QuantizedTensor",
+      data,
+      scale,
+      ...(global === undefined ? {} : { global }),
+      recipe
+    }
+    const known = global === undefined ? {} : { keepsGlobal: true }
+    yield* engine.quantize(plain, quantized, known)
+    const scales = elementCount(scaleShape) * (bitsOf(scale.dtype) / 8)
+    const bytes = elements * (dtype === "bfloat16" ? 2 : 4) + elements / codesPerByte(recipe) + scales
     const half = Math.floor(bytes / 2 / 16) * 16
     const [from, to] = [yield* engine.allocate("uint8", [half]), yield* engine.allocate("uint8", [half])]
     yield* engine.fill(from, 1)
     const moves = [{ dst: to, src: from }]
-    const work = op === "quantize" ? engine.quantize(plain, quantized) : engine.dequantize(quantized, plain)
+    const work = op === "quantize" ? engine.quantize(plain, quantized, known) : engine.dequantize(quantized, plain)
     const [ours, copies]: [Array<number>, Array<number>] = [[], []]
     for (let round = -warmUps; round < rounds; round++) {
       const [mine, copy] = [yield* timed(work), yield* timed(engine.copy(moves))]
@@ -76,10 +114,10 @@ const measure = (
     }
     const [rate, reference] = [bytes / median(ours) / 1e9, (2 * half) / median(copies) / 1e9]
     const figure: Figure = {
-      case: `${op} ${dtype} [${rows},${columns}]${name}`,
-      value: rate / reference,
-      unit: "of copy bandwidth",
-      ...(target === undefined ? {} : { target }),
+      case: `${op} ${recipe.name}/${recipe.rule} ${dtype} [${rows},${columns}]${name}`,
+      value: wanted === undefined ? rate / reference : rate,
+      unit: wanted === undefined ? "of copy bandwidth" : "GB/s read + written",
+      ...(target === undefined && wanted === undefined ? {} : { target: target ?? wanted! }),
       lowerIsBetter: false,
       detail: `${rate.toFixed(0)} GB/s read + written, copy ${reference.toFixed(0)} GB/s, median of ${rounds}; fastest ${(bytes / Math.min(...ours) / 1e9).toFixed(0)} GB/s`
     }
@@ -99,6 +137,15 @@ export const measureQuantize = (
       for (const op of ["quantize", "dequantize"] as const)
         for (const dtype of ["bfloat16", "float32"] as const)
           tell(yield* measure(engine, dtype, op, Math.max(1, Math.floor(262_144 / shrink)), form))
+    const rows = Math.max(128, 128 * Math.floor(32_768 / 128 / shrink))
+    for (const [recipe, form] of others) tell(yield* measure(engine, "bfloat16", "quantize", rows, form, recipe))
+  }).pipe(Effect.provide(descriptor.tensorEngine!(options)))
+
+/** Faults of the recorded results of a set of `formSets` on the device. */
+export const goldenForms = (descriptor: BackendDescriptor, options: BackendOptions, set: string, recorded: unknown) =>
+  Effect.gen(function* () {
+    const verdicts = yield* checkEngineForms(yield* TensorEngine, set, recorded)
+    return { count: verdicts.length, faults: verdicts.filter(({ fault }) => fault !== undefined) }
   }).pipe(Effect.provide(descriptor.tensorEngine!(options)))
 
 /** Faults of the recorded results on the device. `recorded` is the parsed file of `golden/mxfp8`. */

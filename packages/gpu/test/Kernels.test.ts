@@ -83,7 +83,7 @@ describe.skipIf(!isInstalled("nvcc"))("machine code of the kernels", () => {
             return Math.max(...runs.map((part) => part.trim().split(/ld/).length - 1))
           }
           // A team reads its share of 32 blocks, 64 or 128 bytes to a thread, before it looks at any of them.
-          assert.strictEqual(longestRun("quantize"), 8, `${name}: wide loads under way at once`)
+          assert.isAtLeast(longestRun("quantize"), 8, `${name}: wide loads under way at once`)
           // All that a thread holds of a block of 128 by 128, before it is asked for the largest magnitude.
           assert.isAtLeast(longestRun("forms"), 4, `${name}: wide loads of a tile under way at once`)
           assert.notMatch(entry("forms"), /\.local|fma\.rn\.ftz|\.approx/, name)

@@ -10,11 +10,20 @@ import type { DType } from "@tensorferry/core/base/DType"
 import type { Shape } from "@tensorferry/core/base/Region"
 import { TensorEngine, type TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
 import {
+  type BlockSize,
+  codeShapeOf,
+  codeTypeOf,
+  hasGlobal,
   mxfp8Recipe,
   type QuantizedTensor,
+  quantizationRecipe,
+  quantizationRules,
+  quantizedForms,
+  recipeId,
   type ScaleRule,
   scaleRules,
-  scaleShapeOf
+  scaleShapeOf,
+  scaleTypesOf
 } from "@tensorferry/core/tensor/QuantizedTensor"
 import { type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
 import { assertClean, resetSimulator } from "@tensorferry/simulators/gpu"
@@ -29,6 +38,16 @@ import * as DeviceEngine from "../src/TensorEngine.ts"
 
 const engineOf = <E, R>(layer: Layer.Layer<TensorEngine, E, R>) =>
   Effect.map(Layer.build(layer), Context.get(TensorEngine))
+
+/** Tiles, also of more than a thread holds at once; a row's and the tensor's; one that no tile path takes. */
+const fp8Blocks: ReadonlyArray<BlockSize> = [
+  [128, 128],
+  [64, 256],
+  [1, 128],
+  [1, 0],
+  [0, 0],
+  [16, 8]
+]
 
 const poisoned = (engine: TensorEngineShape, dtype: DType, shape: Shape) =>
   Effect.tap(engine.allocate(dtype, shape), (tensor) => engine.fill(tensor, 0xd7))
@@ -100,6 +119,62 @@ describe("quantized bytes between vendors", () => {
             const there = yield* carry(host, device, dtype, shape, rule, values)
             const back = yield* carry(device, host, dtype, shape, rule, values)
             assert.deepStrictEqual(there, back, `${dtype} [${shape}] by ${rule}`)
+          }
+        }
+      }
+    }).pipe(Effect.scoped)
+  )
+
+  it.live("mean the same on either side, for every form and rule", () =>
+    Effect.gen(function* () {
+      const [device, host] = [
+        yield* engineOf(DeviceEngine.layer(testOptions)),
+        yield* engineOf(hostBackend.tensorEngine!({}))
+      ]
+      const random = makeRandom(67)
+      const recipes = quantizedForms.flatMap((form) =>
+        quantizationRules[form].flatMap((rule) =>
+          (form === "fp8" ? fp8Blocks : [undefined]).map((block) => quantizationRecipe(form, rule, "rowMajor", block))
+        )
+      )
+      for (const recipe of recipes) {
+        for (const dtype of ["bfloat16", "float16", "float32"] as const) {
+          // Blocks that all threads take together, rows that teams share, and what ends within either.
+          for (const shape of [
+            [128, 256],
+            [7, 32 * 9]
+          ]) {
+            if (scaleShapeOf(recipe, shape) === undefined) continue
+            const size = dtype === "float32" ? 4 : 2
+            const values = Uint8Array.from({ length: shape[0]! * shape[1]! * size }, () => random.below(256))
+            // Rows from those of any bits, NaN among them, to those of weights and of signed zeros.
+            for (let at = 0; at < values.length; at += size) {
+              const row = Math.floor(at / size / shape[1]!) % 8
+              const top = at + size - 1
+              if (row === 1) values[top]! &= 0xbf
+              if (row > 1) values[top] = (values[top]! & 0x80) | (0x38 + random.below(4))
+              if (row === 7) values.fill(0, at, top).fill(values[top]! & 0x80, top, top + 1)
+            }
+            const made: Array<ReadonlyArray<Uint8Array>> = []
+            for (const engine of [host, device]) {
+              const plain = yield* engine.allocate(dtype, shape)
+              yield* write(engine, plain, values)
+              const data = yield* poisoned(engine, codeTypeOf(recipe), codeShapeOf(recipe, shape))
+              const scale = yield* poisoned(engine, scaleTypesOf(recipe, dtype)[0]!, scaleShapeOf(recipe, shape)!)
+              const global = hasGlobal(recipe) ? { global: yield* poisoned(engine, "float32", [1]) } : {}
+              const quantized: QuantizedTensor = { _tag: "QuantizedTensor", data, scale, ...global, recipe }
+              // A global scale of NaN would leave nothing to compare: one is given.
+              const maxima = yield* engine.allocate("float32", [1])
+              yield* write(engine, maxima, new Uint8Array(Float32Array.of(1.5).buffer))
+              yield* engine.quantize(plain, quantized, hasGlobal(recipe) ? { maxima } : {})
+              const read = yield* poisoned(engine, dtype, shape)
+              yield* engine.dequantize(quantized, read)
+              const parts = [data, scale, ...(hasGlobal(recipe) ? [quantized.global!] : []), read]
+              made.push(yield* Effect.forEach(parts, (tensor) => bytesOf(engine, tensor)))
+            }
+            const at = made[0]!.findIndex((bytes, part) => Buffer.compare(bytes, made[1]![part]!) !== 0)
+            const where = made[0]?.[at]?.findIndex((byte, place) => byte !== made[1]![at]![place])
+            assert.strictEqual(at, -1, `${dtype} [${shape}] by ${recipeId(recipe)}: part ${at}, byte ${where}`)
           }
         }
       }

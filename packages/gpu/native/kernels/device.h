@@ -113,7 +113,6 @@ TENSORFERRY_DEVICE void raise(uint64_t address, uint32_t value) { atomicMax(glob
 /** One rounding. Where it is called the compiler must not choose. */
 TENSORFERRY_DEVICE float multiplyAdd(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 /** Not for NaN. */
-TENSORFERRY_DEVICE float lesser(float a, float b) { return fminf(a, b); }
 TENSORFERRY_DEVICE float greater(float a, float b) { return fmaxf(a, b); }
 
 /**
@@ -184,7 +183,6 @@ inline void raise(uint64_t address, uint32_t value) {
   if (value > load<uint32_t>(address)) store<uint32_t>(address, value);
 }
 inline float multiplyAdd(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-inline float lesser(float a, float b) { return a < b ? a : b; }
 inline float greater(float a, float b) { return a > b ? a : b; }
 inline void lower(uint64_t address, uint64_t value) {
   if (value < load<uint64_t>(address)) store<uint64_t>(address, value);

@@ -119,6 +119,17 @@ bool isGrouped(const QuantizeTable& table) {
          table.rule != QuantizeRule::Nvfp4TransformerEngine4Over6;
 }
 
+/** Whether all rows of the one matrix lie one after the other, codes and scales too. */
+bool isFlat(const QuantizeTable& table) {
+  const auto columns = static_cast<int64_t>(table.columns.length);
+  const auto codes = isPacked(formOf(table.rule)) ? columns / 2 : columns;
+  const auto across = static_cast<int64_t>(table.blocksAcross());
+  return table.matrixCount == 1 && table.rows.length * table.columns.length / groupColumns < maxIndex &&
+         (table.rows.length == 1 || (table.rows.steps[PlainPart] == columns * table.columns.steps[PlainPart] &&
+                                     table.rows.steps[CodePart] == codes &&
+                                     table.rows.steps[ScalePart] == across * table.columns.steps[ScalePart]));
+}
+
 FormRecord headOf(const QuantizeTable& table) {
   FormRecord head{};
   head.plain = table.addresses[PlainPart];
@@ -254,7 +265,12 @@ Result<Reduction> compileForms(const QuantizeTable& table) {
   } else if (groups) {
     form.head.cellsOfBlock = static_cast<uint32_t>(table.blockColumns / groupColumns);
     form.head.byCellsOfBlock = divisorOf(form.head.cellsOfBlock);
-    form.addRows(FormStep::Groups, rows, columns / groupColumns, 1, blockThreads);
+    form.head.isFlat = isFlat(table);
+    if (form.head.isFlat != 0) {
+      form.addRows(FormStep::Groups, 1, rows * columns / groupColumns, 1, blockThreads);
+    } else {
+      form.addRows(FormStep::Groups, rows, columns / groupColumns, 1, blockThreads);
+    }
   } else {
     form.addRows(table.op == QuantizeOp::Quantize ? FormStep::Convert : FormStep::Read, rows, cells, 1, blockThreads);
   }

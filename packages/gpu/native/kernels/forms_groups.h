@@ -24,6 +24,13 @@ struct GroupPlace {
 
 TENSORFERRY_DEVICE GroupPlace groupAt(uint64_t record, const FormRecord& head, uint32_t index) {
   const uint32_t there = index < head.count ? index : 0;
+  if (head.isFlat != 0) {
+    const uint32_t block = divide(there, head.byCellsOfBlock.multiplier, head.byCellsOfBlock.shift);
+    const uint32_t bytes = groupColumns * (isWideType(head.plainType) ? 4 : 2);
+    const uint32_t codes = isPacked(formOf(static_cast<QuantizeRule>(head.rule))) ? groupColumns / 2 : groupColumns;
+    return {head.plain + static_cast<uint64_t>(there) * bytes, head.codes + static_cast<uint64_t>(there) * codes,
+            head.scales + offsetOf(block, head.scalesStep), index < head.count, there == block * head.cellsOfBlock};
+  }
   const uint32_t line = divide(there, head.byCells.multiplier, head.byCells.shift), number = there - line * head.cells;
   const uint32_t matrix = divide(line, head.byRows.multiplier, head.byRows.shift), row = line - matrix * head.rows;
   const uint32_t block = divide(number, head.byCellsOfBlock.multiplier, head.byCellsOfBlock.shift);
@@ -92,7 +99,7 @@ TENSORFERRY_DEVICE void groupValues(const Vector (&held)[groupVectors], uint32_t
 }
 
 /**
- * Four codes of float4_e2m1 in 16 bits, ties to even, with a sign for what is below zero; not for NaN. Each number is added
+ * Four codes of float4_e2m1 in 16 bits, ties to even, with a sign for what is below zero; for less than 7. Each number is added
  * to the power of two above it by which it rounds to its code: steps are a half below 2, then 1, then 2. Exponent and
  * steps of that sum make the code, and sums of four codes do not meet.
  */
@@ -100,7 +107,7 @@ TENSORFERRY_DEVICE uint32_t packFour(const float (&scaled)[4]) {
   uint32_t codes = 0u - 298u * 0x1111u, signs = 0;
   TENSORFERRY_UNROLL
   for (uint32_t i = 0; i < 4; i++) {
-    const float magnitude = lesser(absolute(scaled[i]), 6.0f);
+    const float magnitude = absolute(scaled[i]);
     const float power = floatOf(bitsOf(greater(magnitude, 1.0f)) & 0x7f800000u);
     const uint32_t sum = bitsOf(multiplyAdd(power, 0x1p22f, magnitude));
     codes += (sum << (4 * i)) + (sum >> (22 - 4 * i));
@@ -132,13 +139,18 @@ TENSORFERRY_DEVICE uint64_t packGroup(const Vector (&held)[groupVectors], const 
   return static_cast<uint64_t>(parts[2] | parts[3] << 16) << 32 | (parts[0] | parts[1] << 16);
 }
 
-/** Whether products or quotients that are too small for float32 come out as zero only where the rule has zero. */
+/**
+ * Whether products or quotients that are too small for float32 come out as zero only where the rule has zero, none is too
+ * large to be corrected, and none rounds beyond the largest code.
+ */
 template <DType type>
-TENSORFERRY_DEVICE bool isPlainFactor(Encoding encoding, float factor) {
+TENSORFERRY_DEVICE bool isPlainFactor(Encoding encoding, float amax, float factor) {
   if (encoding == Encoding::Float4Product)
-    return factor >= (type == DType::Float32 ? 1.0f : 0x1p-16f) && factor <= largestFloat32;
+    return factor >= (type == DType::Float32 ? 1.0f : 0x1p-16f) && factor <= largestFloat32 && amax * factor < 6.5f;
   if (encoding != Encoding::Float4Quotient && encoding != Encoding::Float4QuotientOrSeven) return false;
-  return type == DType::Float32 ? factor > 0 && factor <= largestFloat32 : isCorrected<type>(factor);
+  const bool isPlain =
+      type == DType::Float32 ? factor > 0 && factor <= largestFloat32 : isCorrected<type>(factor) && amax <= 0x1p60f;
+  return isPlain && amax < 6.5f * factor;
 }
 
 /** One by one, and read again. */
@@ -159,7 +171,7 @@ TENSORFERRY_DEVICE void storeGroupSlowly(const FormRecord& head, const GroupPlac
 
 template <DType type>
 TENSORFERRY_DEVICE void storeGroup(const Vector (&held)[groupVectors], const FormRecord& head, const GroupPlace& place,
-                                   bool isNumber, float factor) {
+                                   float amax, float factor) {
   const Encoding encoding = encodingOf(static_cast<QuantizeRule>(head.rule));
   if (encoding == Encoding::Float8Product) {
     uint32_t words[4];
@@ -171,7 +183,7 @@ TENSORFERRY_DEVICE void storeGroup(const Vector (&held)[groupVectors], const For
           encodePair(values[0] * factor, values[1] * factor) | encodePair(values[2] * factor, values[3] * factor) << 16;
     }
     storePassing(place.codes, Vector{words[0], words[1], words[2], words[3]});
-  } else if (isNumber && isPlainFactor<type>(encoding, factor)) {
+  } else if (isPlainFactor<type>(encoding, amax, factor)) {
     const uint64_t codes = encoding == Encoding::Float4Product ? packGroup<type, true>(held, {factor, 0.0f})
                                                                : packGroup<type, false>(held, {factor, 1.0f / factor});
     storePassing(place.codes, codes);
@@ -191,7 +203,7 @@ TENSORFERRY_DEVICE void runGroup(uint64_t record, const FormRecord& head, uint32
   const float amax = magnitudeOf(head.plainType, largest);
   const BlockScaling scaling =
       scalingBy(static_cast<QuantizeRule>(head.rule), amax, global, StatedSource{static_cast<DType>(head.plainType)});
-  TENSORFERRY_FOR_PLAIN_TYPE(head.plainType, storeGroup, held, head, place, isFinite(amax), scaling.factor)
+  TENSORFERRY_FOR_PLAIN_TYPE(head.plainType, storeGroup, held, head, place, amax, scaling.factor)
   if (place.ownsScale) storeScale(head, place.scale, scaling.stored);
 }
 

@@ -235,7 +235,9 @@ struct FormRecord {
   /** Bytes that may be accessed at once. */
   uint8_t plainWidth, codesWidth;
   uint8_t hasMaxima, areMaximaInTable, isOneMaximum, keepsGlobal;
-  uint8_t unused[5];
+  /** Groups: all rows lie one after the other, in every part. */
+  uint8_t isFlat;
+  uint8_t unused[4];
 };
 
 struct FormDimension {

@@ -123,10 +123,33 @@ TENSORFERRY_DEVICE void decodePair(uint32_t pair, float& first, float& second) {
 #endif
 }
 
+/** Processors that compare two bfloat16 at once. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#define TENSORFERRY_COMPARES_PAIRS 1
+#endif
+
+#ifdef TENSORFERRY_COMPARES_PAIRS
+/** Of two pairs of bfloat16 that are not negative; NaN where either is. In the order of bits, float16 are as these are. */
+TENSORFERRY_DEVICE uint32_t largerPair(uint32_t a, uint32_t b) {
+  uint32_t larger;
+  asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+  return larger;
+}
+#endif
+
 /** The bits of the largest magnitude, as float32, or as two elements of 16 bits are compared: without converting any. */
 template <DType type>
 TENSORFERRY_DEVICE uint32_t largestOfVector(const Vector& vector) {
   const uint32_t words[4] = {vector.x, vector.y, vector.z, vector.w};
+#ifdef TENSORFERRY_COMPARES_PAIRS
+  if constexpr (type == DType::BFloat16) {
+    constexpr uint32_t mask = 0x7fff7fffu;
+    const uint32_t pair =
+        largerPair(largerPair(words[0] & mask, words[1] & mask), largerPair(words[2] & mask, words[3] & mask));
+    const uint32_t upper = pair >> 16, lower = pair & 0xffffu;
+    return upper > lower ? upper : lower;
+  }
+#endif
   uint32_t high = 0, low = 0;
   TENSORFERRY_UNROLL
   for (uint32_t i = 0; i < 4; i++) {

@@ -20,7 +20,6 @@ float __uint_as_float(unsigned);
 long long __double_as_longlong(double);
 double __longlong_as_double(long long);
 float fabsf(float);
-float fminf(float, float);
 float fmaxf(float, float);
 float __fmaf_rn(float, float, float);
 void __syncthreads();
