@@ -5,6 +5,8 @@ import { type ConfigObject, objectAt, textOf } from "../structure/ModelConfig.ts
 export interface QuantizationConfig {
   /** As the config names it. */
   readonly method: string
+  /** How the method arranges what it stores, as `gptq_v2` or `gemm`. */
+  readonly format: string | undefined
   readonly bits: number | undefined
   /** Elements of one group along the input. */
   readonly group: number | undefined
@@ -44,9 +46,11 @@ export const quantizationOf = (config: ConfigObject | undefined): QuantizationCo
   if (stated === undefined) return undefined
   const weights = groupWeights(stated)
   const method = stated.quant_method ?? stated.quant_algo
+  const format = stated.checkpoint_format ?? stated.version ?? stated.packing_format ?? stated.format
   const order = weights.actorder ?? stated.desc_act
   return {
     method: typeof method === "string" ? method : "unnamed",
+    format: typeof format === "string" ? format : undefined,
     bits: size(weights.num_bits) ?? size(stated.bits) ?? size(stated.w_bit),
     group: size(weights.group_size) ?? size(stated.group_size) ?? size(stated.q_group_size),
     block: pair(stated.weight_block_size) ?? pair(weights.block_structure),
