@@ -13,9 +13,11 @@ import { weightDims } from "../forms/WeightDims.ts"
 import type { Dim, Family, ModuleSpec } from "../structure/Family.ts"
 import { type ConfigObject, textOf } from "../structure/ModelConfig.ts"
 import { type ModelNumbers, numbersOf } from "../structure/ModelNumbers.ts"
+import { promisedShape } from "../structure/promisedShape.ts"
 import { type Run, runsOf } from "./DimLayout.ts"
 import type { ModelStructure, Module, ModuleKind, Stack, StackKind, Unknown } from "./ModelStructure.ts"
 import { isExtraLayer, type NamedThing, nameTable, patternOf } from "./NameTable.ts"
+import { unlikeModules } from "./unlikeModules.ts"
 
 /** A model and the family by which it is read. */
 export interface DescribeInput {
@@ -88,7 +90,8 @@ const kindOf = (
 ): Result.Result<ModuleKind, string> => {
   if (dims === undefined) return Result.succeed({ spec, form: wholeForm(tensors), runs: [], expertDim: undefined })
   const weight = weightDims(dims)
-  return Result.flatMap(formOf({ weight, tensors, quantization }), (form) => {
+  const promised = weight.in === undefined ? undefined : promisedShape({ ...spec, dims }, numbers)?.[weight.in]
+  return Result.flatMap(formOf({ weight, tensors, quantization, inputs: promised }), (form) => {
     const fault = hiddenFault(dims, form, hidden)
     if (fault !== undefined) return Result.fail(fault)
     const runs: Array<ReadonlyArray<Run>> = []
@@ -208,6 +211,10 @@ export const describeModel = (input: DescribeInput): ModelStructure => {
     }
     modules.push({ ...site, kind: kind.success, tensors: own })
   }
+  const unlike = unlikeModules(modules)
+  for (const [{ kind, tensors: own, ...site }, why] of unlike)
+    for (const { name } of own) unknown.push({ tensor: name, why, site: { ...site, spec: kind.spec } })
+  const alike = unlike.size === 0 ? modules : modules.filter((module) => !unlike.has(module))
   const isTied = isTiedHead(input)
   return {
     family,
@@ -216,10 +223,10 @@ export const describeModel = (input: DescribeInput): ModelStructure => {
     quantization,
     numbers,
     stacks: stacks.map((stack): Stack => ({ ...stack, layers: [...stack.layers].sort((a, b) => a - b) })),
-    modules,
+    modules: alike,
     unknown,
     isTied,
-    aliases: aliasesOf(isTied, family, modules)
+    aliases: aliasesOf(isTied, family, alike)
   }
 }
 

@@ -57,8 +57,10 @@ export const packedWords = (input: FormInput, data: StoredTensor, more: More): R
   const groups = scale?.shape.at(-1) ?? 1
   const capacity = Math.floor((data.shape[inputs]! * per) / holds)
   const group = quantization?.group
-  // The last word may be filled in part; groups say how many numbers there are.
-  const length = groups > 1 && group !== undefined && groups * group <= capacity ? groups * group : capacity
+  // The last word may be filled in part; groups or the config say how many numbers there are.
+  const isFilled = (count: number): boolean => Math.ceil((count * bits) / 32) === data.shape[inputs]!
+  const promised = input.inputs !== undefined && isFilled(input.inputs) ? input.inputs : capacity
+  const length = groups > 1 && group !== undefined && groups * group <= capacity ? groups * group : promised
   const shape = data.shape.map((one, dim) => (dim === inputs ? length : one))
   const name = `int${bits} packed${groups > 1 ? ` group ${Math.ceil(length / groups)}` : " per channel"}`
   const front = shape.slice(0, out).map((_, dim) => follows(dim))

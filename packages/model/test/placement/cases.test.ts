@@ -151,6 +151,28 @@ describe("words of four-bit integers (lmdeploy#4911)", () => {
     assert.match(refusal({ ...one, config: { ...config, quantization_config: reordered } }), /order of their own/)
   })
 
+  it("of which the last is filled in part have the length that the config states, not that of whole words", () => {
+    const packed = (name: string, inputs: number, outputs: number): ReadonlyArray<Named> => [
+      [`${name}.weight_packed`, "int32", [outputs, Math.ceil(inputs / 8)]],
+      [`${name}.weight_scale`, "bfloat16", [outputs, 1]],
+      [`${name}.weight_shape`, "int64", [2]]
+    ]
+    const one: Case = {
+      tensors: [...packed(`${layer}.mlp.gate_proj`, 128, 124), ...packed(`${layer}.mlp.down_proj`, 124, 128)],
+      config: {
+        ...{ model_type: "llama", hidden_size: 128, intermediate_size: 124 },
+        quantization_config: { quant_method: "compressed-tensors", config_groups: { g: { weights: { num_bits: 4 } } } }
+      },
+      degrees: "tp=2"
+    }
+    // Gate and up would be cut at 62, and down at 64 of its 128 places.
+    assert.match(refusal(one), /a cut at 62 would part 8 that belong together \(nearest: 56, 64\)/)
+    const { intermediate_size: _, ...unstated } = one.config
+    for (const config of [unstated as ModelConfig, { ...one.config, intermediate_size: 128 }])
+      assert.match(refusal({ ...one, config }), /down_proj.*it has 128 units of width, and .*gate_proj has 124/)
+    assert.strictEqual(refusal({ ...one, degrees: "dp=2" }), "accepted")
+  })
+
   it("of no form that is known are refused by name, not cut as if they were the weight", () => {
     const message = refusal({
       tensors: [[`${layer}.self_attn.q_proj.qweight_codes`, "int32", [128, 16]]],
