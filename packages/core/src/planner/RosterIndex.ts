@@ -171,8 +171,12 @@ export const checkRoster = (index: RosterIndex): Result.Result<undefined, PlanEr
   for (const [layoutClass, parameters] of index.roster.classes.entries()) {
     // Parameters that need the same groups in the same slot are checked once.
     const representatives = new Map<string, ClassParameter>()
+    const seen = new Map<number, Set<number>>()
     for (const parameter of parameters) {
       if (parameter.aliasOf !== null) continue
+      const slots = seen.get(parameter.structure) ?? new Set<number>()
+      if (slots.has(parameter.groupSlot)) continue
+      seen.set(parameter.structure, slots.add(parameter.groupSlot))
       const structure = index.structureOf(parameter)
       const key = `${parameter.groupSlot}/${isSharded(structure)}/${structure.isEp}`
       if (!representatives.has(key)) representatives.set(key, parameter)
