@@ -173,6 +173,39 @@ describe("words of four-bit integers (lmdeploy#4911)", () => {
     assert.strictEqual(refusal({ ...one, degrees: "dp=2" }), "accepted")
   })
 
+  it("of layers that differ in their bits are cut by the bits that each has", () => {
+    const groups = [4, 8].map((bits) => [`g${bits}`, { weights: { num_bits: bits, group_size: 32 } }])
+    const mixed = { quant_method: "compressed-tensors", config_groups: Object.fromEntries(groups) }
+    const packed = (scales: number): ReadonlyArray<Named> => [
+      [`${layer}.mlp.down_proj.weight_packed`, "int32", [64, 32]],
+      [`${layer}.mlp.down_proj.weight_scale`, "bfloat16", [64, scales]]
+    ]
+    const { intermediate_size: _, ...own }: ModelConfig = { ...config, quantization_config: mixed }
+    // 128 inputs of 8 bits: the first group of the config has 4.
+    for (const [scales, stated] of [
+      [4, {}],
+      [4, { intermediate_size: 128 }],
+      [1, { intermediate_size: 128 }]
+    ] as const) {
+      const layout = laidOut({ tensors: packed(scales), config: { ...own, ...stated }, degrees: "tp=2" })
+      const words = held(layout, `${layer}.mlp.down_proj.weight_packed`, 1)
+      assert.deepStrictEqual(words, [[[0, 16]], [[16, 32]]])
+    }
+    assert.match(refusal({ tensors: packed(1), config: own, degrees: "tp=2" }), /4 and 8 bits, and nothing says which/)
+  })
+
+  it.each([
+    ["qweight", "qzeros", { qweight: ["int32", [8, 128]], scales: ["float16", [2, 128]] }],
+    ["weight_packed", "weight_scale", { weight_packed: ["int32", [128, 8]], weight_shape: ["int64", [2]] }],
+    ["nvfp4", "weight_scale_2", { weight: ["uint8", [128, 32]], weight_scale: ["float8_e4m3fn", [128, 4]] }],
+    ["float8_e4m3fn", "its scale", { weight: ["float8_e4m3fn", [128, 64]], input_scale: ["float32", []] }]
+  ] as const)("of %s are refused where %s is missing", (_, companion, parts) => {
+    const tensors = Object.entries(parts).map(
+      ([suffix, [dtype, shape]]): Named => [`${layer}.mlp.up_proj.${suffix}`, dtype as DType, shape]
+    )
+    assert.include(refusal({ tensors, config, degrees: "tp=2" }), companion)
+  })
+
   it("of no form that is known are refused by name, not cut as if they were the weight", () => {
     const message = refusal({
       tensors: [[`${layer}.self_attn.q_proj.qweight_codes`, "int32", [128, 16]]],
