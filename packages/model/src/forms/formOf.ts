@@ -75,6 +75,8 @@ const mxfp4Blocks = (input: FormInput, blocks: StoredTensor): Result.Result<Form
     inputs === undefined
   )
     return unfit(blocks, [])
+  if (!input.tensors.some(({ suffix }) => suffix === "scales"))
+    return fault("blocks of mxfp4 have no scales beside them")
   const shape = dims.map((_, dim) => (dim === expert ? count! : dim === out ? rows! : groups! * 32))
   const common = [follows(expert), follows(out), follows(inputs, 32)]
   return partsOf(input, shape, "mxfp4", (tensor) =>

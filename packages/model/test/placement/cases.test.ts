@@ -206,6 +206,12 @@ describe("words of four-bit integers (lmdeploy#4911)", () => {
     assert.include(refusal({ tensors, config, degrees: "tp=2" }), companion)
   })
 
+  it("of mxfp4 are refused where the scales of their blocks are missing", () => {
+    const blocks: Named = [`${layer}.mlp.experts.down_proj_blocks`, "uint8", [4, 64, 2, 16]]
+    const one: Case = { tensors: [blocks], config: { model_type: "gpt_oss", hidden_size: 64 }, degrees: "tp=2" }
+    assert.match(refusal(one), /blocks of mxfp4 have no scales/)
+  })
+
   it("of no form that is known are refused by name, not cut as if they were the weight", () => {
     const message = refusal({
       tensors: [[`${layer}.self_attn.q_proj.qweight_codes`, "int32", [128, 16]]],
