@@ -196,20 +196,37 @@ const likeParameters = () => {
       for (const one of made) visit(one)
       return
     }
-    const { name } = tensor
-    const globalExpertIndex = tensor.experts === undefined ? null : tensor.experts.number
-    const numExperts = tensor.experts?.count ?? null
-    const metadata = { ...found[1].metadata, name, resolvedName: name, globalExpertIndex, numExperts }
-    visit({ groups: found[1].groups, metadata })
+    visit(found[1], tensor.name, tensor.experts)
   }
 }
 
 const groupsOfTensor = ({ experts }: PlacedTensor): LocalParameter["groups"] =>
   experts === undefined ? "dense" : "expert"
 
-type VisitParameter = (parameter: Pick<LocalParameter, "metadata" | "groups">) => void
+/** Of several that are alike the first is given, with the name and the expert of the one that is visited. */
+type VisitParameter = (
+  parameter: Pick<LocalParameter, "metadata" | "groups">,
+  name?: string,
+  experts?: { readonly number: number; readonly count: number }
+) => void
 /** Visits what a position holds, in order: a list of all would be as long as the model. */
 type EachParameter = (place: RankPlace, visit: VisitParameter) => void
+
+const likeParameter = (
+  name: string,
+  experts: Parameters<VisitParameter>[2],
+  aliasOf: string | null,
+  structure: number,
+  groupSlot: number
+): ClassParameter => ({
+  name,
+  resolvedName: name,
+  globalExpertIndex: experts === undefined ? null : experts.number,
+  numExperts: experts === undefined ? null : experts.count,
+  aliasOf,
+  structure,
+  groupSlot
+})
 
 /**
  * The roster, class by class: ranks at the same position hold the same parameters, so these are described once and not per
@@ -236,9 +253,14 @@ export const rosterOf = (
     if (known !== undefined) return known
     const slots: Array<"dense" | "expert"> = []
     const parameters: Array<ClassParameter> = []
-    eachParameter(place, ({ metadata, groups }) => {
+    eachParameter(place, ({ metadata, groups }, name, experts) => {
       if (!slots.includes(groups)) slots.push(groups)
-      parameters.push(classParameter(metadata, structures.intern(metadata), slots.indexOf(groups)))
+      const [structure, groupSlot] = [structures.intern(metadata), slots.indexOf(groups)]
+      parameters.push(
+        name === undefined
+          ? classParameter(metadata, structure, groupSlot)
+          : likeParameter(name, experts, metadata.aliasOf, structure, groupSlot)
+      )
     })
     // Positions of a group whose shards are all equal share one class; experts differ by name.
     const contents = `${place.stage} ${parameters.map((one) => `${one.structure}:${one.globalExpertIndex}`).join(",")}`

@@ -48,7 +48,8 @@ const holdingsByName = (index: RosterIndex): Map<string, Holdings> => {
   const none: Holdings = { all: [], next: new Map() }
   for (const [layoutClass, parameters] of index.roster.classes.entries()) {
     const known = new Map<number, Map<number, Holding>>()
-    for (const { resolvedName, aliasOf, structure, groupSlot } of parameters) {
+    for (let at = 0; at < parameters.length; at++) {
+      const { resolvedName, aliasOf, structure, groupSlot } = parameters[at]!
       if (aliasOf !== null) continue
       const slots = known.get(structure) ?? new Map<number, Holding>()
       if (slots.size === 0) known.set(structure, slots)

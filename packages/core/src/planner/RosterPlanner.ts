@@ -212,15 +212,17 @@ export const measuredPlanRank = (
       const ofSource = kind.sourceDtype === wireDtype ? {} : { peerDtype: kind.sourceDtype }
       const ofTarget = targetDtype === wireDtype ? {} : { peerDtype: targetDtype }
       const offsets = index.offsetsOf(member)
-      for (const position of positions) {
+      for (let place = 0; place < positions.length; place++) {
+        const position = positions[place]!
         const wanted = parameters[position]!
         for (let tileAt = 0; tileAt < tiles.length; tileAt++) {
           const tile = tiles[tileAt]!
           const sender = senders[tileAt]!
-          const common = { taskId: index.firstTask[at]! + offsets[position]! + tileAt, wireDtype }
+          const taskId = index.firstTask[at]! + offsets[position]! + tileAt
           if (receives) {
             recvOps.push({
-              ...common,
+              taskId,
+              wireDtype,
               ...ofSource,
               paramName: wanted.name,
               peerRank: sender,
@@ -231,7 +233,8 @@ export const measuredPlanRank = (
           }
           if (sender === rank) {
             sendOps.push({
-              ...common,
+              taskId,
+              wireDtype,
               ...ofTarget,
               paramName: localSource(wanted.resolvedName),
               peerRank: member.rank,

@@ -130,10 +130,11 @@ export const wavesOf = (
     const held = heldTypes(tensors)
     /** Bytes in buffers so far, by peer. */
     const bytes = new Map<number, number>()
-    for (const op of ops) {
+    for (let at = 0; at < ops.length; at++) {
+      const op = ops[at]!
       if (isContribution(plan, op)) {
-        const at = boxes.get(plan.reductions![op.reduction!]!)!
-        for (const leg of piecesOf(op, waveBytes)) place(at[leg.part]!, leg)
+        const places = boxes.get(plan.reductions![op.reduction!]!)!
+        for (const leg of piecesOf(op, waveBytes)) place(places[leg.part]!, leg)
         continue
       }
       const waits =
