@@ -291,6 +291,25 @@ describe("heads that ranks do not divide (vllm#11797)", () => {
   })
 })
 
+describe("counts of a config that are none", () => {
+  const tensors: ReadonlyArray<Named> = [[`${layer}.self_attn.q_proj.weight`, "bfloat16", [48, 8]]]
+  const config = { model_type: "llama", hidden_size: 8, num_attention_heads: 6, num_key_value_heads: 3, head_dim: 8 }
+  const cutBy = (more: object, degrees = "tp=4") => refusal({ tensors, config: { ...config, ...more }, degrees })
+
+  it("are refused by name: without heads, rows would be cut inside of one", () => {
+    assert.match(cutBy({ num_attention_heads: "6" }), /num_attention_heads is "6"/)
+    assert.match(cutBy({ num_attention_heads: 1e15 }), /num_attention_heads is 1000000000000000/)
+    assert.match(cutBy({ num_key_value_heads: 3.5 }), /num_key_value_heads is 3\.5/)
+    assert.match(cutBy({ hidden_size: -8 }), /hidden_size is -8/)
+    assert.match(cutBy({}), /6 heads do not divide by 4/)
+  })
+
+  it("say nothing where they are zero, null or a list", () => {
+    for (const more of [{ num_experts: 0 }, { n_routed_experts: null }, { num_experts: [1, 2] }])
+      assert.strictEqual(cutBy(more, "tp=3"), "accepted")
+  })
+})
+
 describe("two stacks of layers (Automodel#2524)", () => {
   const blocks = (prefix: string, count: number, suffix: string): ReadonlyArray<Named> =>
     Array.from({ length: count }, (_, at): Named => [`${prefix}.${at}.${suffix}`, "bfloat16", [8]])
