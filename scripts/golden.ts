@@ -30,6 +30,7 @@ import { checkNames, type RecordedNames } from "@tensorferry/golden/nameMappings
 import { checkRefusals, type RecordedRefusals } from "@tensorferry/golden/nameRefusals"
 import { checkTransfers } from "@tensorferry/golden/nameTransfers"
 import { checkScheduleCase, type ScheduleCase } from "@tensorferry/golden/nvshmemSchedules"
+import { checkPackedValues } from "@tensorferry/golden/packedValues"
 import { checkFp8Block, checkMxfp4, checkNvfp4, checkRecasts } from "@tensorferry/golden/quantizedValues"
 import {
   checkFp8Quantizers,
@@ -118,7 +119,7 @@ const sets: Readonly<Record<string, Judge>> = {
   ),
   // By engines, and by the rules as they are written down.
   mxfp8: all(onEngines(RecordedMxfp8, checkMxfp8), async (data) => checkMxfp8Rules(data as RecordedMxfp8)),
-  packed_int: casesBy<RecordedPacking>(checkPacking, byTitle),
+  packed_int: all(casesBy<RecordedPacking>(checkPacking, byTitle), async (data) => checkPackedValues(data)),
   // Where they may be cut, the values that they stand for, and the codes and scales that each rule makes.
   fp8_block: all(
     casesBy<RecordedScales>(checkScales("fp8_block"), byTitle),

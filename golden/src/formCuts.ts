@@ -53,6 +53,7 @@ const count = (value: unknown): number | undefined => (typeof value === "number"
 
 const quantizationOf = ({ config, format }: RecordedPacking): QuantizationConfig => ({
   method: format,
+  format: undefined,
   bits: count(config.num_bits) ?? count(config.bits) ?? count(config.w_bit),
   group: count(config.group_size),
   block: undefined,
@@ -248,6 +249,7 @@ const checkRule = (coding: Coding, recorded: RecordedScales, rule: string): stri
   )
   const quantization = {
     method: "recorded",
+    format: undefined,
     bits: undefined,
     group: undefined,
     block: [blockRows, blockColumns] as const,

@@ -9,11 +9,11 @@ import { placeOf } from "@tensorferry/core/layout/ParallelConfig"
 import { describeModel } from "@tensorferry/model/describe/describeModel"
 import type { ModelStructure } from "@tensorferry/model/describe/ModelStructure"
 import { findFamily } from "@tensorferry/model/families/families"
-import { biasShape, promisedShape } from "@tensorferry/model/names/inventory/promisedShape"
 import { MappingError } from "@tensorferry/model/names/MappingError"
 import { type MappedModel, mapModel } from "@tensorferry/model/names/mapModel"
 import { type Move, type MovePlan, proveMapped, proveMoves } from "@tensorferry/model/names/proveMoves"
 import type { ModelConfig } from "@tensorferry/model/structure/ModelConfig"
+import { biasShape, promisedShape } from "@tensorferry/model/structure/promisedShape"
 import * as Result from "effect/Result"
 import {
   type Named,

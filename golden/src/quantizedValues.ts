@@ -33,7 +33,7 @@ export const inMemory = (hex: string, dtype: DType): Uint8Array => {
 }
 
 /** The values of the weight that these tensors are, whole and put together from parts that begin anywhere. */
-const valuesOf = (stored: Stored, name: string, hint: QuantizationHint): Float32Array => {
+export const valuesOf = (stored: Stored, name: string, hint: QuantizationHint): Float32Array => {
   const tensors = Object.entries(stored).map(([name, { dtype, shape }]) => ({ name, dtype, shape }))
   const weight = findWeights(tensors, hint).find((one) => one.name === name)!
   const readRegion = (tensor: string, region: Region, into: Uint8Array) =>

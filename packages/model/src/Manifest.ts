@@ -47,6 +47,8 @@ export const ShardFile = Schema.Struct({
       shape: Shape,
       /** Which region of the whole tensor lies where in it; what is in no piece is padding. */
       pieces: Schema.Array(Schema.Struct({ local: Region, global: Region })).check(Schema.isMaxLength(1024)),
+      /** What makes the whole's integers of the file's: added to all of them, or to each its own. */
+      shift: Schema.optionalKey(Schema.Array(Schema.Int).check(Schema.isMaxLength(64))),
       /** SHA-256 of the dense bytes that the file holds. */
       digest: Schema.String.check(Schema.isPattern(/^[0-9a-f]{64}$/))
     })
@@ -90,6 +92,13 @@ const piecesFault = (entry: ShardTensor, whole: Shape): string | undefined => {
   return undefined
 }
 
+/** What is wrong with what is added to integers of a file. */
+const shiftFault = ({ shape, shift }: ShardTensor, { dtype }: { readonly dtype: DType }): string | undefined =>
+  shift === undefined ||
+  ((dtype === "int32" || dtype === "int64") && shape.length === 1 && (shift.length === 1 || shift.length === shape[0]))
+    ? undefined
+    : "What is added to its elements is not for integers in a row."
+
 /** Checks a decoded manifest against itself: unique names, pieces inside tensors, every element held somewhere. */
 const check = (manifest: Manifest): Fault => {
   const tensors = new Map(manifest.tensors.map((tensor) => [tensor.name, tensor]))
@@ -113,10 +122,10 @@ const check = (manifest: Manifest): Fault => {
         return { paramName: name, detail: `${shard.file} holds a tensor that the manifest does not list.` }
       if (!isRepresentable(shape, bitsOf(tensor.dtype)))
         return { paramName: name, detail: `Its size in ${shard.file} exceeds 2^53 bits.` }
-      const fault = piecesFault(entry, tensor.shape)
+      const fault = shiftFault(entry, tensor) ?? piecesFault(entry, tensor.shape)
       if (fault !== undefined) return { paramName: name, detail: `In ${shard.file}: ${fault}` }
       const known = held.get(name)!
-      const key = JSON.stringify([shape, pieces])
+      const key = JSON.stringify([shape, pieces, entry.shift])
       if ((known.digests.get(key) ?? digest) !== digest)
         return { paramName: name, detail: `The replica in ${shard.file} has another digest than the one before it.` }
       known.digests.set(key, digest)

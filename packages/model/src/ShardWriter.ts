@@ -26,6 +26,8 @@ import type { Model } from "./Model.ts"
 import { modelError } from "./ModelError.ts"
 import type { Companion } from "./outputs/companions.ts"
 import { writeSmallFile, writeVerified } from "./outputs/outputFiles.ts"
+import { takeOwnValues } from "./ownValues.ts"
+import type { Shift } from "./Shift.ts"
 
 /** Where shards go and what their manifest says of them. */
 export interface ShardOutput {
@@ -77,6 +79,14 @@ const filesOf = (
 const fileMetadata = ({ metadata }: Model): ReadonlyMap<string, string> =>
   metadata.has("format") ? metadata : new Map([...metadata, ["format", "pt"]])
 
+/** What is known of a rank's tensors by their names. */
+interface Known {
+  /** Digests of bytes in memory. */
+  readonly verified: ReadonlyMap<string, string>
+  /** What files have less than the whole. */
+  readonly shifts: ReadonlyMap<string, Shift>
+}
+
 /** Writes one of this rank's files into the temporary folder and reads it back; describes it for the manifest. */
 const writeFile = Effect.fnUntraced(function* (
   folder: string,
@@ -85,7 +95,7 @@ const writeFile = Effect.fnUntraced(function* (
   model: Model,
   group: ProcessGroupShape,
   held: ReadonlyArray<HeldTensor>,
-  verified: ReadonlyMap<string, string>
+  { shifts, verified }: Known
 ) {
   const file = path.join(folder, name)
   const metadata = layout.ranks.length === 1 ? fileMetadata(model) : model.metadata
@@ -95,6 +105,7 @@ const writeFile = Effect.fnUntraced(function* (
       name: local.name,
       shape: local.shape,
       pieces: local.pieces,
+      ...(shifts.has(local.name) ? { shift: shifts.get(local.name)! } : {}),
       digest: digests[at]!
     })
   )
@@ -108,7 +119,7 @@ const writeTensors = Effect.fnUntraced(function* (
   model: Model,
   group: ProcessGroupShape,
   held: ReadonlyArray<HeldTensor>,
-  verified: ReadonlyMap<string, string>,
+  known: Known,
   progress: ReportProgress
 ) {
   const total = byteCount(held)
@@ -117,7 +128,7 @@ const writeTensors = Effect.fnUntraced(function* (
   const parts = filesOf(layout, group.rank, held, maxFileBytes)
   const written: Array<ShardFile> = []
   for (const { fileName, tensors } of parts) {
-    written.push(yield* writeFile(temporary, fileName, layout, model, group, tensors, verified))
+    written.push(yield* writeFile(temporary, fileName, layout, model, group, tensors, known))
     done += byteCount(tensors)
     yield* progress("write", done, total)
   }
@@ -182,10 +193,12 @@ export const writeShards = Effect.fnUntraced(function* (
 ) {
   const group = yield* ProcessGroup
   const written = held.filter(({ local }) => local.isPrimary && local.storedAs === local.name)
+  const shifts = yield* Effect.fromResult(takeOwnValues(model, output.rules, group.rank, written))
+  const known: Known = { shifts, verified: new Map([...verified].filter(([name]) => !shifts.has(name))) }
   // The first rank writes even an empty model.
   const own =
     written.length > 0 || group.rank === layout.ranks[0]
-      ? yield* writeTensors(output.out, layout, model, group, written, verified, progress)
+      ? yield* writeTensors(output.out, layout, model, group, written, known, progress)
       : []
   yield* inSpan(publish(output, layout, model, group, own), "job.commit")
 })

@@ -28,6 +28,7 @@ import { checkShardFile, type Manifest, type ShardTensor } from "./Manifest.ts"
 import type { Model } from "./Model.ts"
 import { type ModelError, modelError } from "./ModelError.ts"
 import { asOneRun, scatter } from "./regionBytes.ts"
+import { addShift } from "./Shift.ts"
 
 /** Files that are open at a time. */
 const openFileLimit = 64
@@ -85,7 +86,7 @@ export const openSharded = (
         const pieces = new Map(
           all
             .flatMap(({ file, entry }) =>
-              entry.pieces.map((piece) => [JSON.stringify(piece.global), { file, piece }] as const)
+              entry.pieces.map((piece) => [JSON.stringify(piece.global), { file, piece, shift: entry.shift }] as const)
             )
             .reverse()
         )
@@ -105,7 +106,7 @@ export const openSharded = (
         })
       }
       const origin = region.map(() => [0, 0] as const)
-      for (const { file, piece } of sources.get(name)!) {
+      for (const { file, piece, shift } of sources.get(name)!) {
         const common = intersect(region, piece.global)
         if (common === undefined) continue
         const within = moveRegion(common, region, origin)
@@ -120,7 +121,9 @@ export const openSharded = (
         }
         const direct = asOneRun(runs.success, into)
         const bytes = direct ?? new Uint8Array(byteLengthOf(dtype, elementCount(regionShape(common))))
-        yield* cache.use(file, (open) => open.readRegion(name, moveRegion(common, piece.global, piece.local), bytes))
+        const local = moveRegion(common, piece.global, piece.local)
+        yield* cache.use(file, (open) => open.readRegion(name, local, bytes))
+        if (shift !== undefined) addShift(dtype, bytes, shift, local[0]![0])
         if (direct === undefined) scatter(runs.success, bytes, into)
       }
     })
@@ -143,8 +146,12 @@ export const openSharded = (
       sharded: { layout: manifest.layout, rules: manifest.rules },
       config: undefined,
       digestOf: (name, shape: Shape, pieces) =>
-        held.get(name)?.find(({ entry }) => equalShapes(entry.shape, shape) && equalPieces(entry.pieces, pieces))?.entry
-          .digest,
+        held
+          .get(name)
+          ?.find(
+            ({ entry }) =>
+              entry.shift === undefined && equalShapes(entry.shape, shape) && equalPieces(entry.pieces, pieces)
+          )?.entry.digest,
       files: cache.seen,
       checkFiles: Effect.forEach(all, ([name, one]) => checkHeld(name, one), { discard: true }),
       readRegion

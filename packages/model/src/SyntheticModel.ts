@@ -97,7 +97,8 @@ export const openSynthetic = Effect.fn("openSynthetic")(function* (
     : fromSafetensorsName(decoded.success.dtype)
   if (dtype === undefined) return yield* invalid(`There is no type "${decoded.success.dtype}".`)
   const tensors: Array<ModelTensor> = []
-  for (const [name, shape] of Object.entries(shapes)) {
+  for (const name of Object.keys(shapes)) {
+    const shape = shapes[name]
     if (!isShape(shape)) return yield* invalid(`Its shape is not a list of at most ${dimensionLimit} lengths.`, name)
     tensors.push({ name, dtype, shape })
   }

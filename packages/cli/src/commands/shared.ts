@@ -78,7 +78,9 @@ export const checkpoint = Argument.String("CHECKPOINT").pipe(
 /** How a model is read, whatever its format. */
 export const inputConfig = {
   indexOnly: Flag.Boolean("index-only").pipe(
-    Flag.withDescription("Leave out what the index places in files that are not here, instead of refusing the model"),
+    Flag.withDescription(
+      "Take what the index says: leave out what it places in files that are not here, and what files hold besides"
+    ),
     Flag.withDefault(false)
   ),
   part: Flag.String("part").pipe(

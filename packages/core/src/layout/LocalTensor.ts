@@ -95,16 +95,16 @@ export const holdingOf = (
   place: RankPlace
 ): Result.Result<Holding | undefined, LayoutError> => {
   const { experts, dim, name, shape, rule } = tensor
-  const { ep, etp } = expertDegrees(config)
   const held =
     experts === undefined
       ? undefined
-      : (experts.held?.[place.expertEp] ?? [chunkInterval(experts.count, ep, place.expertEp)])
+      : (experts.held?.[place.expertEp] ?? [chunkInterval(experts.count, expertDegrees(config).ep, place.expertEp)])
   if (held !== undefined && total(held) === 0) return Result.succeed(undefined)
   if (experts?._tag === "Named" && !held!.some(([from, to]) => experts.number >= from && experts.number < to)) {
     return Result.succeed(undefined)
   }
-  const [position, degree] = experts === undefined ? [place.tp, config.tp] : [place.expertTp, etp]
+  const position = experts === undefined ? place.tp : place.expertTp
+  const degree = experts === undefined ? config.tp : expertDegrees(config).etp
   const fused = experts?._tag === "Fused" ? held : undefined
   if (dim === undefined) return Result.succeed({ tensor, degree, cut: undefined, experts: fused })
   return cutDimension(name, shape[dim]!, rule, position, degree).pipe(

@@ -116,8 +116,10 @@ export const placedLayout = (input: PlacedLayoutInput): Result.Result<ModelLayou
   const config = checkConfig(input.config)
   if (Result.isFailure(config)) return Result.fail(config.failure)
   const { placed } = input
-  const owners = new Set(placed.flatMap(({ aliasOf }) => (aliasOf === undefined ? [] : [aliasOf])))
-  const stageOfName = new Map(placed.flatMap(({ name, stage }) => (owners.has(name) ? [[name, stage] as const] : [])))
+  const shared = placed.filter(({ aliasOf }) => aliasOf !== undefined)
+  const owners = new Set(shared.map(({ aliasOf }) => aliasOf))
+  const owning = owners.size === 0 ? [] : placed.filter(({ name }) => owners.has(name))
+  const stageOfName = new Map(owning.map(({ name, stage }) => [name, stage]))
   const sharesHere = ({ tensor }: Holding): string | undefined =>
     tensor.aliasOf !== undefined && stageOfName.get(tensor.aliasOf) === tensor.stage ? tensor.aliasOf : undefined
 
@@ -154,12 +156,14 @@ export const placedLayout = (input: PlacedLayoutInput): Result.Result<ModelLayou
   const parametersAt = (place: RankPlace): ReadonlyArray<LocalParameter> =>
     tensorsAt(place).flatMap(([holding, local]) => localParameters(holding, local))
   const alike = likeParameters()
-  const rosterAt = (place: RankPlace): ReadonlyArray<LocalParameter> =>
-    holdings.get(positionKey(place))!.flatMap((holding) => {
+  const rosterAt: EachParameter = (place, visit) => {
+    for (const holding of holdings.get(positionKey(place))!) {
       const shared = sharesHere(holding)
       const make = () => localParameters(holding, localTensor(holding, shared, true))
-      return shared === undefined ? alike(holding, make) : make()
-    })
+      if (shared !== undefined) for (const one of make()) visit(one)
+      else alike(holding, make, visit)
+    }
+  }
   const isHeld = (rank: Rank): boolean => rank >= firstRank && rank < firstRank + ranks.length
   return Result.succeed({
     config: config.success,
@@ -177,27 +181,52 @@ export const placedLayout = (input: PlacedLayoutInput): Result.Result<ModelLayou
  */
 const likeParameters = () => {
   const known = new WeakMap<Shape, Map<Cut | undefined, readonly [DType, LocalParameter]>>()
-  return (holding: Holding, make: () => ReadonlyArray<LocalParameter>): ReadonlyArray<LocalParameter> => {
+  return (holding: Holding, make: () => ReadonlyArray<LocalParameter>, visit: VisitParameter): void => {
     const { tensor, cut } = holding
-    if (tensor.experts?._tag === "Fused" || !("cuts" in tensor.rule)) return make()
+    if (tensor.experts?._tag === "Fused" || !("cuts" in tensor.rule)) {
+      for (const one of make()) visit(one)
+      return
+    }
     const byCut = known.get(tensor.shape) ?? new Map<Cut | undefined, readonly [DType, LocalParameter]>()
     known.set(tensor.shape, byCut)
     const found = byCut.get(cut)
     if (found === undefined || found[0] !== tensor.dtype || found[1].groups !== groupsOfTensor(tensor)) {
       const made = make()
       byCut.set(cut, [tensor.dtype, made[0]!])
-      return made
+      for (const one of made) visit(one)
+      return
     }
-    const { name } = tensor
-    const globalExpertIndex = tensor.experts === undefined ? null : tensor.experts.number
-    const numExperts = tensor.experts?.count ?? null
-    const metadata = { ...found[1].metadata, name, resolvedName: name, globalExpertIndex, numExperts }
-    return [{ ...found[1], tensor: name, metadata }]
+    visit(found[1], tensor.name, tensor.experts)
   }
 }
 
 const groupsOfTensor = ({ experts }: PlacedTensor): LocalParameter["groups"] =>
   experts === undefined ? "dense" : "expert"
+
+/** Of several that are alike the first is given, with the name and the expert of the one that is visited. */
+type VisitParameter = (
+  parameter: Pick<LocalParameter, "metadata" | "groups">,
+  name?: string,
+  experts?: { readonly number: number; readonly count: number }
+) => void
+/** Visits what a position holds, in order: a list of all would be as long as the model. */
+type EachParameter = (place: RankPlace, visit: VisitParameter) => void
+
+const likeParameter = (
+  name: string,
+  experts: Parameters<VisitParameter>[2],
+  aliasOf: string | null,
+  structure: number,
+  groupSlot: number
+): ClassParameter => ({
+  name,
+  resolvedName: name,
+  globalExpertIndex: experts === undefined ? null : experts.number,
+  numExperts: experts === undefined ? null : experts.count,
+  aliasOf,
+  structure,
+  groupSlot
+})
 
 /**
  * The roster, class by class: ranks at the same position hold the same parameters, so these are described once and not per
@@ -208,7 +237,7 @@ export const rosterOf = (
   firstRank: Rank,
   ranks: ReadonlyArray<Rank>,
   positionKey: (place: RankPlace) => string,
-  parametersAt: (place: RankPlace) => ReadonlyArray<Pick<LocalParameter, "metadata" | "groups">>
+  eachParameter: EachParameter
 ): Roster => {
   const structures = structureInterner()
   /** A class and the kinds of groups that its slots stand for. */
@@ -223,9 +252,15 @@ export const rosterOf = (
     const known = classOf.get(key)
     if (known !== undefined) return known
     const slots: Array<"dense" | "expert"> = []
-    const parameters = parametersAt(place).map(({ metadata, groups }) => {
+    const parameters: Array<ClassParameter> = []
+    eachParameter(place, ({ metadata, groups }, name, experts) => {
       if (!slots.includes(groups)) slots.push(groups)
-      return classParameter(metadata, structures.intern(metadata), slots.indexOf(groups))
+      const [structure, groupSlot] = [structures.intern(metadata), slots.indexOf(groups)]
+      parameters.push(
+        name === undefined
+          ? classParameter(metadata, structure, groupSlot)
+          : likeParameter(name, experts, metadata.aliasOf, structure, groupSlot)
+      )
     })
     // Positions of a group whose shards are all equal share one class; experts differ by name.
     const contents = `${place.stage} ${parameters.map((one) => `${one.structure}:${one.globalExpertIndex}`).join(",")}`

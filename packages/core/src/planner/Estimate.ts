@@ -65,6 +65,7 @@ export interface PlanEstimate {
 
 /** Bytes of the boxes that a rank reduces, and of the parts that go into them. */
 const reductionsOf = ({ rank, reductions = [], sourceTensors }: ReshardPlan) => {
+  if (reductions.length === 0) return { results: 0, parts: 0 }
   const dtypes = new Map(sourceTensors.map(({ name, dtype }) => [name, dtype]))
   let [results, parts] = [0, 0]
   for (const { paramName, region, ranks, root } of reductions) {

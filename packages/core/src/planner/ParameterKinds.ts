@@ -35,23 +35,37 @@ export interface ClassKind {
   readonly positions: ReadonlyArray<number>
 }
 
+/** Holdings of one parameter, class by class. Parameters that are held alike have the same list. */
+interface Holdings {
+  readonly all: ReadonlyArray<Holding>
+  /** Lists that have one holding more. */
+  readonly next: Map<Holding, Holdings>
+}
+
 /** Global name to the classes that hold it. */
-const holdingsByName = (index: RosterIndex): Map<string, ReadonlyArray<Holding>> => {
-  const byName = new Map<string, Array<Holding>>()
+const holdingsByName = (index: RosterIndex): Map<string, Holdings> => {
+  const byName = new Map<string, Holdings>()
+  const none: Holdings = { all: [], next: new Map() }
   for (const [layoutClass, parameters] of index.roster.classes.entries()) {
-    for (const { resolvedName, aliasOf, structure, groupSlot } of parameters) {
+    const known = new Map<number, Map<number, Holding>>()
+    for (let at = 0; at < parameters.length; at++) {
+      const { resolvedName, aliasOf, structure, groupSlot } = parameters[at]!
       if (aliasOf !== null) continue
-      const holding = { layoutClass, structure, groupSlot }
-      const known = byName.get(resolvedName)
-      if (known === undefined) byName.set(resolvedName, [holding])
-      else known.push(holding)
+      const slots = known.get(structure) ?? new Map<number, Holding>()
+      if (slots.size === 0) known.set(structure, slots)
+      const holding = slots.get(groupSlot) ?? { layoutClass, structure, groupSlot }
+      slots.set(groupSlot, holding)
+      const before = byName.get(resolvedName) ?? none
+      const after = before.next.get(holding) ?? { all: [...before.all, holding], next: new Map() }
+      before.next.set(holding, after)
+      byName.set(resolvedName, after)
     }
   }
-  return byName as Map<string, ReadonlyArray<Holding>>
+  return byName
 }
 
 /** Adds the source's aliases under their own names, for destinations that hold such a tensor on its own. */
-const addAliases = (source: RosterIndex, byName: Map<string, ReadonlyArray<Holding>>): PlanError | undefined => {
+const addAliases = (source: RosterIndex, byName: Map<string, Holdings>): PlanError | undefined => {
   for (const parameters of source.roster.classes) {
     for (const { resolvedName, aliasOf } of parameters) {
       if (aliasOf === null || byName.has(resolvedName)) continue
@@ -96,9 +110,6 @@ const sourceDtype = (
   return Result.succeed(widest!)
 }
 
-const keyOf = (holdings: ReadonlyArray<Holding>): string =>
-  holdings.map(({ layoutClass, structure, groupSlot }) => `${layoutClass}:${structure}:${groupSlot}`).join(",")
-
 const byClass = (holdings: ReadonlyArray<Holding>): ReadonlyMap<number, Holding> =>
   new Map(holdings.map((holding) => [holding.layoutClass, holding]))
 
@@ -132,7 +143,7 @@ export const parameterKinds = (
   const fault = addAliases(source, sources)
   if (fault !== undefined) return Result.fail(fault)
   const destinations = holdingsByName(destination)
-  const kinds = new Map<string, ParameterKind>()
+  const kinds = new Map<Holdings, Map<Holdings, ParameterKind>>()
   const kindOfName = new Map<string, ParameterKind>()
   const candidateSets = new Map<string, CandidateSet>()
   for (const [name, wanted] of destinations) {
@@ -142,23 +153,29 @@ export const parameterKinds = (
         planError(
           "MissingSource",
           name,
-          ranksOfClass(destination, wanted[0]!.layoutClass),
+          ranksOfClass(destination, wanted.all[0]!.layoutClass),
           "No source rank holds it.",
           "Add it to the source, declare it an alias, or leave it out of the destination."
         )
       )
     }
-    const sourceKey = keyOf(held)
-    const key = `${sourceKey}|${keyOf(wanted)}`
-    let kind = kinds.get(key)
+    const ofSource = kinds.get(held) ?? new Map<Holdings, ParameterKind>()
+    kinds.set(held, ofSource)
+    let kind = ofSource.get(wanted)
     if (kind === undefined) {
-      const dtype = sourceDtype(source, name, held)
+      const dtype = sourceDtype(source, name, held.all)
       if (Result.isFailure(dtype)) return Result.fail(dtype.failure)
-      const ranksKey = held.map(({ layoutClass, groupSlot }) => `${layoutClass}:${groupSlot}`).join(",")
-      const candidates = candidateSets.get(ranksKey) ?? makeCandidates(source, held)
+      const ranksKey = held.all.map(({ layoutClass, groupSlot }) => `${layoutClass}:${groupSlot}`).join(",")
+      const candidates = candidateSets.get(ranksKey) ?? makeCandidates(source, held.all)
       candidateSets.set(ranksKey, candidates)
-      kind = { name, sources: byClass(held), destinations: byClass(wanted), candidates, sourceDtype: dtype.success }
-      kinds.set(key, kind)
+      kind = {
+        name,
+        sources: byClass(held.all),
+        destinations: byClass(wanted.all),
+        candidates,
+        sourceDtype: dtype.success
+      }
+      ofSource.set(wanted, kind)
     }
     kindOfName.set(name, kind)
   }
@@ -171,10 +188,12 @@ const collect = (
 ): Result.Result<ReadonlyArray<ReadonlyArray<ClassKind>>, PlanError> => {
   const classes: Array<ReadonlyArray<ClassKind>> = []
   for (const [layoutClass, parameters] of destination.roster.classes.entries()) {
-    const own = new Set(parameters.flatMap(({ resolvedName, aliasOf }) => (aliasOf === null ? [resolvedName] : [])))
+    let own: ReadonlySet<string> | undefined
     const positions = new Map<ParameterKind, Array<number>>()
-    for (const [position, { resolvedName, aliasOf }] of parameters.entries()) {
+    for (let position = 0; position < parameters.length; position++) {
+      const { aliasOf, resolvedName } = parameters[position]!
       if (aliasOf !== null) {
+        own ??= new Set(parameters.flatMap((one) => (one.aliasOf === null ? [one.resolvedName] : [])))
         if (own.has(aliasOf)) continue
         return Result.fail(
           planError(

@@ -75,7 +75,8 @@ export const ranksOfClass = (index: RosterIndex, layoutClass: number): ReadonlyA
 const checkNames = (index: RosterIndex): PlanError | undefined => {
   for (const [layoutClass, parameters] of index.roster.classes.entries()) {
     const seen = new Set<string>()
-    for (const parameter of parameters) {
+    for (let at = 0; at < parameters.length; at++) {
+      const parameter = parameters[at]!
       if (seen.has(parameter.resolvedName)) {
         return planError(
           "DuplicateName",
@@ -94,7 +95,8 @@ const checkNames = (index: RosterIndex): PlanError | undefined => {
 /** Refuses experts whose global number does not follow from the local one: two ranks' experts would get one name. */
 const checkExperts = (index: RosterIndex): PlanError | undefined => {
   for (const [layoutClass, parameters] of index.roster.classes.entries()) {
-    for (const parameter of parameters) {
+    for (let at = 0; at < parameters.length; at++) {
+      const parameter = parameters[at]!
       const { isEp } = index.structureOf(parameter)
       const { resolvedName, numExperts, globalExpertIndex, groupSlot } = parameter
       if (!isEp || numExperts === null || globalExpertIndex !== null || expertNumber(resolvedName) === null) continue
@@ -171,8 +173,13 @@ export const checkRoster = (index: RosterIndex): Result.Result<undefined, PlanEr
   for (const [layoutClass, parameters] of index.roster.classes.entries()) {
     // Parameters that need the same groups in the same slot are checked once.
     const representatives = new Map<string, ClassParameter>()
-    for (const parameter of parameters) {
+    const seen = new Map<number, Set<number>>()
+    for (let at = 0; at < parameters.length; at++) {
+      const parameter = parameters[at]!
       if (parameter.aliasOf !== null) continue
+      const slots = seen.get(parameter.structure) ?? new Set<number>()
+      if (slots.has(parameter.groupSlot)) continue
+      seen.set(parameter.structure, slots.add(parameter.groupSlot))
       const structure = index.structureOf(parameter)
       const key = `${parameter.groupSlot}/${isSharded(structure)}/${structure.isEp}`
       if (!representatives.has(key)) representatives.set(key, parameter)

@@ -32,6 +32,8 @@ export interface PlanIndex {
   /** Kinds of each destination class. */
   readonly kinds: ReadonlyArray<ReadonlyArray<ClassKind>>
   /** First task id of each destination member, by position in the roster. */
+  /** Whether the tensors that a source class serves have their global names there. */
+  readonly isPlain: (layoutClass: number | undefined) => boolean
   readonly firstTask: ReadonlyArray<number>
   /** First task id of each of a member's parameters, counted from the member's first. */
   readonly offsetsOf: (member: RosterMember) => ReadonlyArray<number>
@@ -123,6 +125,7 @@ export const indexRosters = (source: Roster, destination: Roster): Result.Result
     destination: to,
     rosterDigest: rosterDigest(source, destination),
     kinds: kinds.success,
+    isPlain: plainClasses(from),
     ...counted.success,
     // Groups were checked, and every combination was made once while tasks were counted, so none fails here.
     assign: (member, kind) => Result.getOrElse(assign(member, kind), () => ({ tiles: [], senders: [] }))
@@ -181,9 +184,13 @@ export const measuredPlanRank = (
   const recvOps: Array<TransferOp> = []
   const sourceMember = source.memberOf.get(rank)
   const sourceParameters = sourceMember === undefined ? [] : source.roster.classes[sourceMember.layoutClass]!
-  const sourceNames = new Map(sourceParameters.map((parameter) => [parameter.resolvedName, parameter]))
+  const isPlain = index.isPlain(sourceMember?.layoutClass)
+  let byName: ReadonlyMap<string, ClassParameter> | undefined
   /** What this rank calls the tensor that serves a global name; an alias is served from the tensor it shares. */
   const localSource = (resolvedName: string): string => {
+    if (isPlain) return resolvedName
+    byName ??= new Map(sourceParameters.map((parameter) => [parameter.resolvedName, parameter]))
+    const sourceNames = byName
     const own = sourceNames.get(resolvedName)
     if (own !== undefined && own.aliasOf === null) return own.name
     const target = own?.aliasOf ?? aliasTargets(source).get(resolvedName)
@@ -205,14 +212,17 @@ export const measuredPlanRank = (
       const ofSource = kind.sourceDtype === wireDtype ? {} : { peerDtype: kind.sourceDtype }
       const ofTarget = targetDtype === wireDtype ? {} : { peerDtype: targetDtype }
       const offsets = index.offsetsOf(member)
-      for (const position of positions) {
+      for (let place = 0; place < positions.length; place++) {
+        const position = positions[place]!
         const wanted = parameters[position]!
-        for (const [tileAt, tile] of tiles.entries()) {
+        for (let tileAt = 0; tileAt < tiles.length; tileAt++) {
+          const tile = tiles[tileAt]!
           const sender = senders[tileAt]!
-          const common = { taskId: index.firstTask[at]! + offsets[position]! + tileAt, wireDtype }
+          const taskId = index.firstTask[at]! + offsets[position]! + tileAt
           if (receives) {
             recvOps.push({
-              ...common,
+              taskId,
+              wireDtype,
               ...ofSource,
               paramName: wanted.name,
               peerRank: sender,
@@ -223,7 +233,8 @@ export const measuredPlanRank = (
           }
           if (sender === rank) {
             sendOps.push({
-              ...common,
+              taskId,
+              wireDtype,
               ...ofTarget,
               paramName: localSource(wanted.resolvedName),
               peerRank: member.rank,
@@ -252,6 +263,15 @@ export const measuredPlanRank = (
   return { plan, work: { pairs, operations: sendOps.length + recvOps.length } }
 }
 
+/** Whether all tensors of a source class have one name, here and everywhere, and no name of the source is an alias. */
+const plainClasses = ({ roster: { classes } }: RosterIndex): PlanIndex["isPlain"] => {
+  const hasAliases = classes.some((parameters) => parameters.some(({ aliasOf }) => aliasOf !== null))
+  const plain = classes.map(
+    (parameters) => !hasAliases && parameters.every(({ name, resolvedName }) => name === resolvedName)
+  )
+  return (layoutClass) => layoutClass !== undefined && plain[layoutClass]!
+}
+
 /** Alias to the name that owns its storage, as any source rank declares it. */
 const aliasTargets = (source: RosterIndex): ReadonlyMap<string, string> =>
   new Map(
@@ -267,14 +287,16 @@ const parametersAt = (index: RosterIndex, rank: Rank) => {
 
 /** Places of a rank's shards; tensors that are cut alike share theirs. */
 const makePlaces = (index: RosterIndex, rank: Rank) => {
-  const known = new Map<string, NonNullable<PlanTensor["place"]>>()
+  const known = new Map<number, Map<number | undefined, NonNullable<PlanTensor["place"]>>>()
   const member = index.memberOf.get(rank)!
-  return (parameter: ClassParameter): Pick<PlanTensor, "place"> => {
+  return (parameter: ClassParameter): PlanTensor["place"] => {
     const shard = index.structureOf(parameter)
-    if (shard.shape.length === 0) return {}
+    if (shard.shape.length === 0) return undefined
     const list = isSharded(shard) ? index.listOf(member, parameter.groupSlot, "tensorParallel") : undefined
-    const key = `${parameter.structure} ${list}`
-    let place = known.get(key)
+    const ofStructure =
+      known.get(parameter.structure) ?? new Map<number | undefined, NonNullable<PlanTensor["place"]>>()
+    known.set(parameter.structure, ofStructure)
+    let place = ofStructure.get(list)
     if (place === undefined) {
       const group = list === undefined ? [] : [...index.roster.rankLists[list]!]
       place =
@@ -285,9 +307,9 @@ const makePlaces = (index: RosterIndex, rank: Rank) => {
               intervals: segmentsOf(shard, group.indexOf(rank), group.length).map(({ global }) => global),
               blocks: shard.partitionSizes?.length ?? 0
             }
-      known.set(key, place)
+      ofStructure.set(list, place)
     }
-    return { place }
+    return place
   }
 }
 
@@ -295,15 +317,22 @@ const planTensors = (index: RosterIndex, rank: Rank): ReadonlyArray<PlanTensor> 
   const parameters = parametersAt(index, rank)
   if (parameters.length === 0) return []
   const placeOf = makePlaces(index, rank)
-  return parameters.flatMap((parameter) => {
-    if (parameter.aliasOf !== null) return []
+  const tensors: Array<PlanTensor> = []
+  for (const parameter of parameters) {
+    if (parameter.aliasOf !== null) continue
     const { shape, dtype } = index.structureOf(parameter)
-    return [{ name: parameter.name, resolvedName: parameter.resolvedName, shape, dtype, ...placeOf(parameter) }]
-  })
+    const { name, resolvedName } = parameter
+    const place = placeOf(parameter)
+    tensors.push(
+      place === undefined ? { name, resolvedName, shape, dtype } : { name, resolvedName, shape, dtype, place }
+    )
+  }
+  return tensors
 }
 
 const localAliases = (index: RosterIndex, rank: Rank): ReshardPlan["aliases"] => {
   const parameters = parametersAt(index, rank)
+  if (!parameters.some(({ aliasOf }) => aliasOf !== null)) return []
   const names = new Map(parameters.map((parameter) => [parameter.resolvedName, parameter.name]))
   return parameters.flatMap(({ name, aliasOf }) =>
     aliasOf === null ? [] : [[name, names.get(aliasOf) ?? aliasOf] as const]

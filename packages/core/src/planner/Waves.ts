@@ -56,6 +56,23 @@ export const isContribution = ({ rank, reductions }: ReshardPlan, op: TransferOp
 const waitsHere = ({ rank }: ReshardPlan, op: TransferOp, held: DType | undefined): boolean =>
   op.peerRank !== rank && held !== op.wireDtype
 
+const typesByTensors = new WeakMap<ReshardPlan["sourceTensors"], ReadonlyMap<string, DType>>()
+
+/** Types in which tensors are held, by name: looked up once for all that ask of one list. */
+const heldTypes = (tensors: ReshardPlan["sourceTensors"]): ((paramName: string) => DType | undefined) => {
+  let types: ReadonlyMap<string, DType> | undefined
+  return (paramName) => {
+    types ??= typesByTensors.get(tensors)
+    if (types === undefined) {
+      const made = new Map<string, DType>()
+      for (const { name, dtype } of tensors) made.set(name, dtype)
+      typesByTensors.set(tensors, made)
+      types = made
+    }
+    return types.get(paramName)
+  }
+}
+
 const piecesOf = (op: TransferOp, limit: number): ReadonlyArray<Leg> => {
   const pieces = splitPart({ dtype: op.wireDtype, shape: travelShape(op) }, limit)
   return pieces.length === 1
@@ -69,6 +86,7 @@ const boxWaves = (
   waveBytes: number,
   count: number
 ): ReadonlyMap<Reduction, ReadonlyArray<number>> => {
+  if (reductions.length === 0) return new Map()
   const place = new Map(sourceTensors.map(({ name }, at) => [name, at]))
   const dtypes = new Map(sourceTensors.map(({ name, dtype }) => [name, dtype]))
   const keyOf = ({ region, root }: Reduction) => `${formatRegion(region)} ${root}`
@@ -109,20 +127,21 @@ export const wavesOf = (
     [plan.sendOps, plan.sourceTensors],
     [plan.recvOps, plan.destinationTensors]
   ] as const) {
-    const held = new Map(tensors.map(({ name, dtype }) => [name, dtype]))
+    const held = heldTypes(tensors)
     /** Bytes in buffers so far, by peer. */
     const bytes = new Map<number, number>()
-    for (const op of ops) {
+    for (let at = 0; at < ops.length; at++) {
+      const op = ops[at]!
       if (isContribution(plan, op)) {
-        const at = boxes.get(plan.reductions![op.reduction!]!)!
-        for (const leg of piecesOf(op, waveBytes)) place(at[leg.part]!, leg)
+        const places = boxes.get(plan.reductions![op.reduction!]!)!
+        for (const leg of piecesOf(op, waveBytes)) place(places[leg.part]!, leg)
         continue
       }
       const waits =
         plan.version > 1 &&
         op.peerRank !== plan.rank &&
         !isTransformed(op.paramName) &&
-        (op.peerDtype !== undefined || waitsHere(plan, op, held.get(op.paramName)))
+        (op.peerDtype !== undefined || waitsHere(plan, op, held(op.paramName)))
       if (!waits) {
         place(reductions, { op, part: 0, within: undefined })
         continue
@@ -143,17 +162,16 @@ export const sourceKey = ({ op, within }: Leg): string =>
 
 /** Most bytes of buffers that one rank's waves have at once, by what the plan shows: two waves in each direction. */
 export const bufferBytesOf = (plan: ReshardPlan, { waves }: Waves): number => {
-  const held = (tensors: ReshardPlan["sourceTensors"]) => new Map(tensors.map(({ name, dtype }) => [name, dtype]))
-  const [sources, destinations] = [held(plan.sourceTensors), held(plan.destinationTensors)]
+  const [sources, destinations] = [heldTypes(plan.sourceTensors), heldTypes(plan.destinationTensors)]
   const largest = [0, 0, 0, 0]
   for (const [at, { sends, recvs }] of waves.entries()) {
     const distinct = new Map<string, number>()
     for (const leg of sends) {
-      if (waitsHere(plan, leg.op, sources.get(leg.op.paramName))) distinct.set(sourceKey(leg), legBytes(leg))
+      if (waitsHere(plan, leg.op, sources(leg.op.paramName))) distinct.set(sourceKey(leg), legBytes(leg))
     }
     const sent = [...distinct.values()].reduce((sum, bytes) => sum + bytes, 0)
     const received = recvs.reduce((sum, leg) => {
-      const waits = isContribution(plan, leg.op) || waitsHere(plan, leg.op, destinations.get(leg.op.paramName))
+      const waits = isContribution(plan, leg.op) || waitsHere(plan, leg.op, destinations(leg.op.paramName))
       return waits ? sum + legBytes(leg) : sum
     }, 0)
     largest[at % 2] = Math.max(largest[at % 2]!, sent)

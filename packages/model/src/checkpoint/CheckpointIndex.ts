@@ -120,7 +120,8 @@ const makeCheckpoint = (
   path: string,
   files: ReadonlyArray<string>,
   cache: FileCache,
-  claim: (name: string, file: string, earlier: string | undefined) => CheckpointError | undefined
+  /** What is wrong with a tensor of a file, or that it is left out. */
+  claim: (name: string, file: string, earlier: string | undefined) => CheckpointError | "left out" | undefined
 ): Effect.Effect<Checkpoint, CheckpointError> =>
   Effect.gen(function* () {
     const tensors = new Map<string, CheckpointTensor>()
@@ -129,6 +130,7 @@ const makeCheckpoint = (
       for (const [key, text] of file.metadata) if (!metadata.has(key)) metadata.set(key, text)
       for (const { name, dtype, shape, byteLength } of file.tensors.values()) {
         const refusal = claim(name, file.path, tensors.get(name)?.file)
+        if (refusal === "left out") continue
         if (refusal !== undefined) return Effect.fail(refusal)
         tensors.set(name, { name, dtype, shape, byteLength, file: file.path })
       }
@@ -158,7 +160,7 @@ const makeCheckpoint = (
 
 /** How an index is read. */
 export interface IndexOptions {
-  /** Leaves out what lies in files that are not here, instead of refusing the checkpoint. */
+  /** Takes what the index says and is here: neither what lies in files that are not, nor what files hold besides. */
   readonly indexOnly?: boolean
 }
 
@@ -187,9 +189,15 @@ const openIndexed = (
       cache,
       (name, file, earlier) => {
         const target = index.get(name)
+        if (indexOnly && target !== basename(file)) return "left out"
         if (earlier !== undefined) return fail("InvalidIndex", file, `The tensor also lies in ${earlier}.`, name)
         if (target === undefined)
-          return fail("InvalidIndex", file, "The file holds a tensor that the index lacks.", name)
+          return fail(
+            "InvalidIndex",
+            file,
+            "The file holds a tensor that the index lacks. (--index-only takes what the index says.)",
+            name
+          )
         if (target === basename(file)) return undefined
         return fail("InvalidIndex", file, `The tensor lies here, the index says ${target}.`, name)
       }

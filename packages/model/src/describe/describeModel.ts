@@ -3,7 +3,7 @@
  * From a config.json and the tensors' names, types and shapes to the structure of the model. Pure; a name is looked up once
  * per pattern, and a form is found once per kind of module.
  */
-import { formatShape } from "@tensorferry/core/base/Region"
+import { equalShapes, formatShape } from "@tensorferry/core/base/Region"
 import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
 import * as Result from "effect/Result"
 import { type Form, type StoredTensor, stays } from "../forms/Form.ts"
@@ -13,9 +13,11 @@ import { weightDims } from "../forms/WeightDims.ts"
 import type { Dim, Family, ModuleSpec } from "../structure/Family.ts"
 import { type ConfigObject, textOf } from "../structure/ModelConfig.ts"
 import { type ModelNumbers, numbersOf } from "../structure/ModelNumbers.ts"
+import { promisedShape } from "../structure/promisedShape.ts"
 import { type Run, runsOf } from "./DimLayout.ts"
 import type { ModelStructure, Module, ModuleKind, Stack, StackKind, Unknown } from "./ModelStructure.ts"
 import { isExtraLayer, type NamedThing, nameTable, patternOf } from "./NameTable.ts"
+import { unlikeModules } from "./unlikeModules.ts"
 
 /** A model and the family by which it is read. */
 export interface DescribeInput {
@@ -33,20 +35,33 @@ interface Found {
   readonly stack: number | undefined
   readonly layer: number | undefined
   readonly expert: number | undefined
-  readonly suffixes: Array<string>
-  readonly tensors: Array<ModelTensor>
+  suffixes: Suffixes
+  /** Made anew with each one more: a list that grows has room for many, and most modules have two. */
+  tensors: ReadonlyArray<ModelTensor>
+}
+
+/** Suffixes of a module's tensors in their order. Modules that have the same ones share the list. */
+interface Suffixes {
+  readonly all: ReadonlyArray<string>
+  readonly next: Map<string, Suffixes>
+}
+
+const withSuffix = ({ all, next }: Suffixes, suffix: string): Suffixes => {
+  const known = next.get(suffix)
+  if (known !== undefined) return known
+  const made: Suffixes = { all: [...all, suffix], next: new Map() }
+  next.set(suffix, made)
+  return made
 }
 
 /** Numbers the stacks as they are met. */
 const stackList = () => {
   const stacks: Array<{ readonly kind: StackKind; readonly prefix: string; readonly layers: Set<number> }> = []
-  const known = new Map<string, number>()
   return {
     stacks,
     note: (kind: StackKind, prefix: string, layer: number | undefined): number => {
-      const key = `${kind} ${prefix}`
-      const at = known.get(key) ?? stacks.push({ kind, prefix, layers: new Set() }) - 1
-      known.set(key, at)
+      const known = stacks.findIndex((stack) => stack.kind === kind && stack.prefix === prefix)
+      const at = known < 0 ? stacks.push({ kind, prefix, layers: new Set() }) - 1 : known
       if (layer !== undefined) stacks[at]!.layers.add(layer)
       return at
     }
@@ -59,8 +74,9 @@ const swapsStacks = (found: Iterable<Found>, hidden: number | undefined): boolea
   if (hidden === undefined) return false
   for (const { named, tensors, suffixes } of found) {
     const { dims } = named.spec
-    const at = dims?.[0]?.is === "experts" ? dims.findIndex(({ isHidden }) => isHidden === true) : -1
-    const shape = tensors[suffixes.findIndex((suffix) => suffix === "" || suffix === "weight")]?.shape
+    if (dims?.[0]?.is !== "experts") continue
+    const at = dims.findIndex(({ isHidden }) => isHidden === true)
+    const shape = tensors[suffixes.all.findIndex((suffix) => suffix === "" || suffix === "weight")]?.shape
     if (at < 0 || shape?.length !== 3) continue
     const [own, other] = [shape[at] === hidden, shape[3 - at] === hidden]
     if (own && !other) plain++
@@ -88,7 +104,8 @@ const kindOf = (
 ): Result.Result<ModuleKind, string> => {
   if (dims === undefined) return Result.succeed({ spec, form: wholeForm(tensors), runs: [], expertDim: undefined })
   const weight = weightDims(dims)
-  return Result.flatMap(formOf({ weight, tensors, quantization }), (form) => {
+  const promised = weight.in === undefined ? undefined : promisedShape({ ...spec, dims }, numbers)?.[weight.in]
+  return Result.flatMap(formOf({ weight, tensors, quantization, inputs: promised }), (form) => {
     const fault = hiddenFault(dims, form, hidden)
     if (fault !== undefined) return Result.fail(fault)
     const runs: Array<ReadonlyArray<Run>> = []
@@ -108,13 +125,55 @@ const kindOf = (
   })
 }
 
-const expertsPath = (path: string): string => path.slice(0, path.lastIndexOf("experts.") + "experts".length)
+/** The path of all experts of which one has a path; those that follow each other share it. */
+const expertPaths = () => {
+  let last = "experts."
+  return (path: string): string => {
+    const start = path.lastIndexOf("experts.") + "experts".length
+    if (start !== last.length || !path.startsWith(last)) last = path.slice(0, start)
+    return last
+  }
+}
+
+type KindResult = Result.Result<ModuleKind, string>
+
+/** Tensors that a kind was found for. */
+interface KnownKind extends Pick<Found, "suffixes" | "tensors"> {
+  readonly kind: KindResult
+}
+
+const isAlike = (a: Pick<Found, "suffixes" | "tensors">, b: Pick<Found, "suffixes" | "tensors">): boolean => {
+  if (a.suffixes !== b.suffixes) return false
+  for (let at = 0; at < a.tensors.length; at++) {
+    const [one, other] = [a.tensors[at]!, b.tensors[at]!]
+    if (one.dtype !== other.dtype || !equalShapes(one.shape, other.shape)) return false
+  }
+  return true
+}
+
+/** Kinds of modules, each found once: modules that have the same tensors are of one kind. */
+const kindTable = (make: (spec: ModuleSpec, stored: ReadonlyArray<StoredTensor>) => KindResult) => {
+  const kinds = new Map<ModuleSpec, Array<KnownKind>>()
+  return (found: Found): KindResult => {
+    const { spec } = found.named
+    const known = kinds.get(spec) ?? []
+    for (const one of known) if (isAlike(one, found)) return one.kind
+    const { suffixes, tensors } = found
+    const kind = make(
+      spec,
+      tensors.map(({ dtype, shape }, at) => ({ suffix: suffixes.all[at]!, dtype, shape }))
+    )
+    kinds.set(spec, known)
+    known.push({ suffixes, tensors, kind })
+    return kind
+  }
+}
 
 /** Length of the hidden state, by the embedding rather than by the config. */
 const hiddenOf = (found: Iterable<Found>, numbers: ModelNumbers): number | undefined => {
   for (const { named, tensors, suffixes } of found) {
     if (named.spec.structure !== "embedding" || named.spec.dims === undefined || named.layerAt !== undefined) continue
-    const shape = tensors[suffixes.indexOf("weight")]?.shape
+    const shape = tensors[suffixes.all.indexOf("weight")]?.shape
     if (shape?.length === 2 && named.spec.path !== "embed_tokens_per_layer") return shape[1]
   }
   return numbers.hidden
@@ -153,6 +212,7 @@ export const describeModel = (input: DescribeInput): ModelStructure => {
   const look = nameTable(family)
   const { stacks, note } = stackList()
   const found = new Map<string, Found>()
+  const noSuffix: Suffixes = { all: [], next: new Map() }
   const unknown: Array<Unknown> = []
   const modules: Array<Module> = []
   for (const tensor of tensors) {
@@ -172,8 +232,8 @@ export const describeModel = (input: DescribeInput): ModelStructure => {
     const path = tensor.name.slice(0, tensor.name.length - named.tail)
     const known = found.get(path)
     if (known !== undefined) {
-      known.suffixes.push(named.suffix)
-      known.tensors.push(tensor)
+      known.suffixes = withSuffix(known.suffixes, named.suffix)
+      known.tensors = [...known.tensors, tensor]
       continue
     }
     const spec = named.stack === undefined ? undefined : family.stacks[named.stack]!
@@ -184,30 +244,33 @@ export const describeModel = (input: DescribeInput): ModelStructure => {
       stack: spec === undefined ? undefined : note(isExtra ? "mtp" : spec.kind, named.prefix, layer),
       layer,
       expert: named.expertAt === undefined ? undefined : own[named.expertAt],
-      suffixes: [named.suffix],
+      suffixes: withSuffix(noSuffix, named.suffix),
       tensors: [tensor]
     })
   }
   const hidden = hiddenOf(found.values(), numbers)
   const isSwapped = swapsStacks(found.values(), hidden)
-  const kinds = new Map<ModuleSpec, Map<string, Result.Result<ModuleKind, string>>>()
-  for (const { path, named, suffixes, tensors: own, ...place } of found.values()) {
-    const { spec } = named
-    const stored = own.map(({ dtype, shape }, at): StoredTensor => ({ suffix: suffixes[at]!, dtype, shape }))
-    const key = stored.map(({ suffix, dtype, shape }) => `${suffix}:${dtype}:${shape.join("x")}`).join()
-    const ofSpec = kinds.get(spec) ?? new Map<string, Result.Result<ModuleKind, string>>()
-    kinds.set(spec, ofSpec)
+  const kindFor = kindTable((spec, stored) => {
     const dims = isSwapped && spec.dims !== undefined ? swapped(spec.dims) : spec.dims
-    const kind = ofSpec.get(key) ?? kindOf(spec, dims, stored, quantization, numbers, hidden)
-    ofSpec.set(key, kind)
-    const expertsOf = place.expert === undefined ? undefined : expertsPath(path)
-    const site = { path, stage: named.stage, expertsOf, ...place }
+    return kindOf(spec, dims, stored, quantization, numbers, hidden)
+  })
+  const expertsFor = expertPaths()
+  for (const one of found.values()) {
+    const { expert, layer, named, path, stack, tensors: own } = one
+    const kind = kindFor(one)
+    const expertsOf = expert === undefined ? undefined : expertsFor(path)
+    const { spec, stage } = named
     if (Result.isFailure(kind)) {
-      for (const { name } of own) unknown.push({ tensor: name, why: kind.failure, site: { ...site, spec } })
+      const site = { path, stage, expertsOf, stack, layer, expert, spec }
+      for (const { name } of own) unknown.push({ tensor: name, why: kind.failure, site })
       continue
     }
-    modules.push({ ...site, kind: kind.success, tensors: own })
+    modules.push({ path, stage, expertsOf, stack, layer, expert, kind: kind.success, tensors: own })
   }
+  const unlike = unlikeModules(modules)
+  for (const [{ kind, tensors: own, ...site }, why] of unlike)
+    for (const { name } of own) unknown.push({ tensor: name, why, site: { ...site, spec: kind.spec } })
+  const alike = unlike.size === 0 ? modules : modules.filter((module) => !unlike.has(module))
   const isTied = isTiedHead(input)
   return {
     family,
@@ -216,10 +279,10 @@ export const describeModel = (input: DescribeInput): ModelStructure => {
     quantization,
     numbers,
     stacks: stacks.map((stack): Stack => ({ ...stack, layers: [...stack.layers].sort((a, b) => a - b) })),
-    modules,
+    modules: alike,
     unknown,
     isTied,
-    aliases: aliasesOf(isTied, family, modules)
+    aliases: aliasesOf(isTied, family, alike)
   }
 }
 

@@ -36,15 +36,23 @@ export const unknownTensors = (structure: ModelStructure, unknown: ReadonlyArray
   })
 }
 
-/** The family whose names a model has, though its type is another. */
+/** Modules that a family names: the more of them, the less its names say of a model that has them. */
+const breadth = ({ ends = [], stacks, towers = [] }: Family): number =>
+  stacks.reduce((sum, stack) => sum + stack.modules.length + stack.ends.length, ends.length + towers.length)
+
+/** The family whose names a model has, though its type is another: of several the one that has the fewest others. */
 const twinOf = (tensors: ReadonlyArray<ModelTensor>): Family | undefined => {
   const patterns = new Set(tensors.map(({ name }) => patternOf(name).pattern))
   if (patterns.size === 0) return undefined
-  return families.find((family) => {
+  const alike = families.filter((family) => {
     const look = nameTable(family)
     for (const pattern of patterns) if (look(pattern) === undefined) return false
     return true
   })
+  return alike.reduce<Family | undefined>(
+    (best, family) => (best === undefined || breadth(family) < breadth(best) ? family : best),
+    undefined
+  )
 }
 
 /** A model of a type that no family covers; its twin is offered, not taken. */

@@ -5,7 +5,11 @@ import { type ConfigObject, objectAt, textOf } from "../structure/ModelConfig.ts
 export interface QuantizationConfig {
   /** As the config names it. */
   readonly method: string
+  /** How the method arranges what it stores, as `gptq_v2` or `gemm`. */
+  readonly format: string | undefined
   readonly bits: number | undefined
+  /** Bits of all groups of layers, where a config has groups. */
+  readonly widths?: ReadonlyArray<number>
   /** Elements of one group along the input. */
   readonly group: number | undefined
   /** Rows and columns of one block. */
@@ -23,14 +27,13 @@ const pair = (value: unknown): readonly [number, number] | undefined => {
   return rows === undefined || columns === undefined ? undefined : [rows, columns]
 }
 
-/** How the weights of the first group of layers are stored, in configs that have groups. */
-const groupWeights = (config: ConfigObject): ConfigObject => {
+/** How the weights of each group of layers are stored, in configs that have groups. */
+const groupWeights = (config: ConfigObject): ReadonlyArray<ConfigObject> => {
   const groups = objectAt(config, "config_groups") ?? {}
-  for (const name of Object.keys(groups)) {
+  return Object.keys(groups).flatMap((name): ReadonlyArray<ConfigObject> => {
     const weights = objectAt(objectAt(groups, name) ?? {}, "weights")
-    if (weights !== undefined) return weights
-  }
-  return {}
+    return weights === undefined ? [] : [weights]
+  })
 }
 
 /** Undefined for a model that is not quantized. */
@@ -42,12 +45,17 @@ export const quantizationOf = (config: ConfigObject | undefined): QuantizationCo
     objectAt(text, "quantization_config") ??
     objectAt(config, "compression_config")
   if (stated === undefined) return undefined
-  const weights = groupWeights(stated)
+  const groups = groupWeights(stated)
+  const weights = groups[0] ?? {}
+  const widths = [...new Set(groups.flatMap(({ num_bits }) => size(num_bits) ?? []))]
   const method = stated.quant_method ?? stated.quant_algo
+  const format = stated.checkpoint_format ?? stated.version ?? stated.packing_format ?? stated.format
   const order = weights.actorder ?? stated.desc_act
   return {
     method: typeof method === "string" ? method : "unnamed",
+    format: typeof format === "string" ? format : undefined,
     bits: size(weights.num_bits) ?? size(stated.bits) ?? size(stated.w_bit),
+    ...(widths.length > 1 ? { widths } : {}),
     group: size(weights.group_size) ?? size(stated.group_size) ?? size(stated.q_group_size),
     block: pair(stated.weight_block_size) ?? pair(weights.block_structure),
     isReordered: order === true || order === "group"

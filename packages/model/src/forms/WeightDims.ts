@@ -24,4 +24,6 @@ export interface FormInput {
   readonly weight: WeightDims
   readonly tensors: ReadonlyArray<StoredTensor>
   readonly quantization: QuantizationConfig | undefined
+  /** Inputs that the config states of the weight: what is stored may say only how many at most. */
+  readonly inputs?: number | undefined
 }

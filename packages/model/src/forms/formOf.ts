@@ -75,6 +75,8 @@ const mxfp4Blocks = (input: FormInput, blocks: StoredTensor): Result.Result<Form
     inputs === undefined
   )
     return unfit(blocks, [])
+  if (!input.tensors.some(({ suffix }) => suffix === "scales"))
+    return fault("blocks of mxfp4 have no scales beside them")
   const shape = dims.map((_, dim) => (dim === expert ? count! : dim === out ? rows! : groups! * 32))
   const common = [follows(expert), follows(out), follows(inputs, 32)]
   return partsOf(input, shape, "mxfp4", (tensor) =>
@@ -135,6 +137,9 @@ const halfBytes = (input: FormInput, data: StoredTensor): Result.Result<Form, st
   const fits = shape.every((length, dim) => (dim === inputs ? Math.ceil(length / group) : length) === scale?.shape[dim])
   if (scale === undefined || scale.shape.length !== shape.length || !fits)
     return fault(`${data.suffix} holds two numbers to a byte, but no scales of groups of ${group} are beside it`)
+  const globals = ["weight_scale_2", "weight_global_scale"]
+  if (!isMx && !input.tensors.some(({ suffix }) => globals.includes(suffix)))
+    return fault(`${data.suffix} is nvfp4, and neither ${globals.join(" nor ")} is beside it`)
   const grouped = (per: number) => shape.map((_, dim) => (dim === inputs ? follows(dim, per) : follows(dim)))
   return partsOf(input, shape, isMx ? "mxfp4" : "nvfp4", (tensor) =>
     tensor === data
@@ -175,6 +180,11 @@ const plainForm = (input: FormInput, data: StoredTensor): Result.Result<Form, st
     return fault(
       `${data.suffix === "" ? "the tensor" : data.suffix} is ${dtype}, and no scales that are known are beside it`
     )
+  const isFloat8 = dtype === "float8_e4m3fn" || dtype === "float8_e5m2"
+  if (part === undefined && isFloat8 && input.quantization !== undefined && input.weight.out !== undefined)
+    return fault(
+      `${data.suffix === "" ? "the tensor" : data.suffix} is ${dtype} of ${input.quantization.method}, and its scale is not beside it`
+    )
   const isMx = scale?.dtype === "float8_e8m0fnu" || (scale?.dtype === "uint8" && dtype !== "int8")
   const numbers = numberNames[dtype] ?? dtype
   const name =
@@ -208,7 +218,8 @@ export const formOf = (input: FormInput): Result.Result<Form, string> => {
     if (tensors.some(({ suffix }) => suffix.includes("absmax") || suffix.includes("quant_state")))
       return flatBytes(input)
     const scale = find("weight_scale")
-    const isHalf = data.dtype === "uint8" && scale !== undefined && find("weight_scale_2") !== undefined
+    const isHalf =
+      data.dtype === "uint8" && (scale?.dtype === "float8_e4m3fn" || (scale && find("weight_scale_2")) !== undefined)
     return isHalf ? halfBytes(input, data) : plainForm(input, data)
   }
   // A part of a module, as an adapter or a bias by itself, says its own length.

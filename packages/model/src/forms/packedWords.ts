@@ -43,6 +43,31 @@ const alongInput = (dim: number, length: number, count: number, stated: number |
   return length % count === 0 ? follows(dim, length / count) : undefined
 }
 
+interface Row {
+  readonly bits: number
+  /** Numbers of a row. */
+  readonly length: number
+}
+
+/**
+ * The numbers of a row of `words`, whose last may be filled in part: as many as the config states of the weight, as groups
+ * have, or as fit. Layers may differ in their bits; undefined where nothing tells which they have.
+ */
+const rowOf = (words: number, groups: number, { inputs, quantization }: FormInput): Row | undefined => {
+  const stated = quantization?.bits ?? 4
+  const widths = quantization?.widths ?? [stated]
+  const ofLength = (length: number | undefined): Row | undefined => {
+    const bits = widths.find((one) => length !== undefined && Math.ceil((length * one) / 32) === words)
+    return bits === undefined ? undefined : { bits, length: length! }
+  }
+  const group = quantization?.group
+  const grouped = groups > 1 && group !== undefined ? groups * group : undefined
+  const found = ofLength(inputs) ?? ofLength(grouped)
+  if (found !== undefined || widths.length > 1) return found
+  const { per, holds } = wordsOf(stated)
+  return { bits: stated, length: Math.floor((words * per) / holds) }
+}
+
 /** `weight_packed` of compressed-tensors; weights of experts have a dimension for them in front. */
 export const packedWords = (input: FormInput, data: StoredTensor, more: More): Result.Result<Form, string> => {
   const { quantization, tensors, weight } = input
@@ -50,15 +75,16 @@ export const packedWords = (input: FormInput, data: StoredTensor, more: More): R
   const [out, inputs] = [rank - 2, rank - 1]
   if (weight.out !== out || weight.in !== inputs || rank !== weight.dims.length)
     return Result.fail(`weight_packed of rank ${rank} does not fit`)
-  const bits = quantization?.bits ?? 4
-  const { per, holds } = wordsOf(bits)
   const scale = tensors.find(({ suffix }) => suffix === "weight_scale")
+  if (scale === undefined) return Result.fail("weight_packed has no weight_scale beside it")
   const isReordered = tensors.some(({ suffix }) => suffix === "weight_g_idx")
-  const groups = scale?.shape.at(-1) ?? 1
-  const capacity = Math.floor((data.shape[inputs]! * per) / holds)
+  const groups = scale.shape.at(-1) ?? 1
+  const found = rowOf(data.shape[inputs]!, groups, input)
+  if (found === undefined)
+    return Result.fail(`the config states ${quantization!.widths!.join(" and ")} bits, and nothing says which it has`)
+  const { bits, length } = found
+  const { per, holds } = wordsOf(bits)
   const group = quantization?.group
-  // The last word may be filled in part; groups say how many numbers there are.
-  const length = groups > 1 && group !== undefined && groups * group <= capacity ? groups * group : capacity
   const shape = data.shape.map((one, dim) => (dim === inputs ? length : one))
   const name = `int${bits} packed${groups > 1 ? ` group ${Math.ceil(length / groups)}` : " per channel"}`
   const front = shape.slice(0, out).map((_, dim) => follows(dim))
@@ -107,11 +133,8 @@ export const packedWordsByInput = (input: FormInput, data: StoredTensor, more: M
     return Result.fail("qweight is not a matrix with scales beside it")
   const isAwq = outputs !== columns
   const zeros = tensors.find(({ suffix }) => suffix === "qzeros")?.shape[1]
-  const bits = isAwq
-    ? (32 * columns!) / outputs!
-    : zeros === undefined
-      ? (quantization?.bits ?? 4)
-      : (32 * zeros) / outputs!
+  if (zeros === undefined) return Result.fail("qweight has no qzeros beside it")
+  const bits = isAwq ? (32 * columns!) / outputs! : (32 * zeros) / outputs!
   if (!Number.isInteger(bits) || bits < 1 || bits > 16)
     return Result.fail(`qweight and scales give ${bits} bits to a number`)
   const { per, holds } = wordsOf(bits)

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
  * Tensors that say something of a weight's own shape or places, as `weight_shape` does: what an engine's loader expects
- * in a shard by itself. Folders of shards keep the whole's values, since their manifest puts shards together again, and a
- * row whose last word is filled in part does not tell its length.
+ * in a shard by itself.
  */
 import type { Interval } from "@tensorferry/core/base/Region"
 import type { Form } from "./Form.ts"

@@ -3,9 +3,13 @@
 import { join } from "node:path"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
+import type { CheckpointError } from "../checkpoint/CheckpointError.ts"
 import { readSmallFile } from "../checkpoint/FileAccess.ts"
+import { quantizationOf } from "../forms/QuantizationConfig.ts"
 import type { Model } from "../Model.ts"
-import { type ModelConfig, parseModelConfig } from "../structure/ModelConfig.ts"
+import type { ModelError } from "../ModelError.ts"
+import { type ConfigObject, type ModelConfig, parseModelConfig } from "../structure/ModelConfig.ts"
+import { readRowLengths } from "../values/rowLengths.ts"
 import type { QuantizationHint } from "../values/ValueForm.ts"
 import { folderOf } from "./openInput.ts"
 import { parsePythonJson } from "./PythonJson.ts"
@@ -25,38 +29,34 @@ export const readModelConfig = (
     return Result.mapError(parseModelConfig(new TextDecoder().decode(bytes.success)), (detail) => ({ file, detail }))
   })
 
-type JsonRecord = Readonly<Record<string, unknown>>
-
-const recordOf = (value: unknown): JsonRecord | undefined =>
-  typeof value === "object" && value !== null && !Array.isArray(value) ? (value as JsonRecord) : undefined
-
-/** Rows and columns, as configs state the size of a block. */
-const pairOf = (value: unknown): readonly [number, number] | undefined => {
-  if (!Array.isArray(value) || value.length !== 2) return undefined
-  const [rows, columns] = value.map((size) => (Number.isSafeInteger(size) && size > 0 ? (size as number) : undefined))
-  return rows === undefined || columns === undefined ? undefined : [rows, columns]
-}
-
-/** What the text of a config.json says about quantization; nothing where it says nothing, or is no JSON. */
-export const parseQuantizationHint = (bytes: Uint8Array): QuantizationHint => {
-  const config = recordOf(parsePythonJson(new TextDecoder().decode(bytes)))
-  const stated =
-    recordOf(config?.quantization_config) ??
-    recordOf(recordOf(config?.text_config)?.quantization_config) ??
-    recordOf(config?.compression_config)
+/** What a configuration says about quantization; nothing where it says nothing. */
+export const quantizationHint = (config: ConfigObject | undefined): QuantizationHint => {
+  const stated = quantizationOf(config)
   if (stated === undefined) return {}
-  const groups = recordOf(stated.config_groups) ?? {}
-  const weights = recordOf(recordOf(Object.values(groups)[0])?.weights)
-  const method = stated.quant_method ?? stated.quant_algo
-  const block = pairOf(stated.weight_block_size) ?? pairOf(weights?.block_structure)
+  const { bits, block, format, group, isReordered, method } = stated
   return {
-    ...(typeof method === "string" ? { method } : {}),
-    ...(block === undefined ? {} : { block })
+    ...(method === "unnamed" ? {} : { method }),
+    ...(format === undefined ? {} : { format }),
+    ...(bits === undefined ? {} : { bits }),
+    ...(group === undefined ? {} : { group }),
+    ...(block === undefined ? {} : { block }),
+    isReordered
   }
 }
 
-/** What the configuration beside a model says about quantization. */
-export const readQuantizationHint = (model: Pick<Model, "path">): Effect.Effect<QuantizationHint> =>
-  Effect.map(Effect.result(readSmallFile(join(folderOf(model.path), "config.json"), mostConfigBytes)), (bytes) =>
-    Result.isSuccess(bytes) ? parseQuantizationHint(bytes.success) : {}
-  )
+/** A config.json beside a model, whatever else it says; undefined where there is none, or it is no object of JSON. */
+const readObject = (model: Pick<Model, "path">): Effect.Effect<ConfigObject | undefined> =>
+  Effect.map(Effect.result(readSmallFile(join(folderOf(model.path), "config.json"), mostConfigBytes)), (bytes) => {
+    const value = Result.isSuccess(bytes) ? parsePythonJson(new TextDecoder().decode(bytes.success)) : undefined
+    return typeof value === "object" && value !== null && !Array.isArray(value) ? (value as ConfigObject) : undefined
+  })
+
+/** What a model says about its quantization: by the configuration that comes with it, and by what weights state of themselves. */
+export const readQuantizationHint = (
+  model: Pick<Model, "config" | "path" | "readRegion" | "sharded" | "tensors">
+): Effect.Effect<QuantizationHint, CheckpointError | ModelError> =>
+  Effect.gen(function* () {
+    const config = model.config ?? (yield* readObject(model)) ?? model.sharded?.rules.family?.config
+    const lengths = yield* readRowLengths(model)
+    return { ...quantizationHint(config), ...(lengths.size === 0 ? {} : { lengths }) }
+  })

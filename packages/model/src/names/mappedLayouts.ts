@@ -324,7 +324,9 @@ const layoutOf = (side: Side, parameters: Parameters): MappedLayout => {
   const isHeld = (rank: Rank): boolean => rank >= firstRank && rank < firstRank + ranks.length
   return {
     ranks,
-    roster: rosterOf(stated.config, firstRank, ranks, positionKey, (place) => parameters[positionAt(place)]!),
+    roster: rosterOf(stated.config, firstRank, ranks, positionKey, (place, visit) => {
+      for (const one of parameters[positionAt(place)]!) visit(one)
+    }),
     rankOf: (rank) => (isHeld(rank) ? held[positionAt(placeAt(rank))]! : { tensors: [], aliases: new Map() }),
     parametersOf: (rank) => (isHeld(rank) ? parameters[positionAt(placeAt(rank))]! : [])
   }

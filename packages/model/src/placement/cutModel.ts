@@ -20,6 +20,7 @@ import { describeModel } from "../describe/describeModel.ts"
 import type { ModelStructure } from "../describe/ModelStructure.ts"
 import { unknownTensors } from "../describe/unknownTensors.ts"
 import { findFamily, modelTypes } from "../families/families.ts"
+import { numberFault } from "../structure/ModelNumbers.ts"
 import { placeStructure, stagesByName } from "./placeStructure.ts"
 
 /** A model, what is said of its cut, and for which degrees. */
@@ -46,6 +47,17 @@ export const structureOf = (
         paramNames: [],
         detail: `There is no family for model_type "${preset}".`,
         remedy: `Choose one of ${modelTypes.join(", ")}.`
+      })
+    )
+  }
+  const wrong = numberFault(config, family.fields)
+  if (wrong !== undefined) {
+    return Result.fail(
+      new LayoutError({
+        kind: "InvalidConfig",
+        paramNames: [],
+        detail: `The config of the model cannot be: ${wrong}.`,
+        remedy: "Correct config.json: a whole number above zero and below 2^40."
       })
     )
   }

@@ -115,10 +115,13 @@ const cutTable = (structure: ModelStructure, placement: Placement) => {
     })
   }
   return (module: Module, degree: number, name: string): Result.Result<ModuleCuts, LayoutError> => {
-    const ofKind = known.get(module.kind) ?? new Map<number, Result.Result<ModuleCuts, LayoutError>>()
-    known.set(module.kind, ofKind)
+    let ofKind = known.get(module.kind)
+    if (ofKind === undefined) {
+      ofKind = new Map()
+      known.set(module.kind, ofKind)
+    }
     const found = ofKind.get(degree) ?? make(module, degree, name)
-    ofKind.set(degree, found)
+    if (!ofKind.has(degree)) ofKind.set(degree, found)
     return found
   }
 }
@@ -141,8 +144,9 @@ export const placeStructure = (
   const shapes = new Map<ModuleKind, Module["tensors"]>()
   for (const module of structure.modules) {
     const { kind, tensors, layer, expert } = module
-    const alike = kind.spec.dims === undefined ? tensors : (shapes.get(kind) ?? tensors)
-    shapes.set(kind, alike)
+    const known = shapes.get(kind)
+    if (known === undefined) shapes.set(kind, tensors)
+    const alike = kind.spec.dims === undefined ? tensors : (known ?? tensors)
     const ofExpert = isExpert(module)
     // Without expert parallelism experts are cut like everything else.
     const name = ofExpert && (ep > 1 || config.etp !== undefined) ? "etp" : "tp"
@@ -158,7 +162,8 @@ export const placeStructure = (
     if (held !== undefined && Result.isFailure(held))
       return refuse([tensors[0]!.name], `Experts cannot be placed: ${held.failure}.`, "State a map that fits.")
     const stage = stageOf(module, stages.success, config.pp)
-    for (const [at, tensor] of tensors.entries()) {
+    for (let at = 0; at < tensors.length; at++) {
+      const tensor = tensors[at]!
       const part = cut.success[at]
       placed.set(tensor.name, {
         name: tensor.name,

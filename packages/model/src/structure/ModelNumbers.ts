@@ -83,6 +83,37 @@ const usualFields = {
 
 const mostOf = 2 ** 40
 
+/** Numbers by which tensors are cut: one that is stated, and is none, must not pass for one that is not stated. */
+const deciding = [
+  "layers",
+  "hidden",
+  "heads",
+  "kvHeads",
+  "headDim",
+  "ssmHeads",
+  "keyHeads",
+  "valueHeads",
+  "experts"
+] as const
+
+/** What is wrong with a stated value. Zero, null and lists per layer say nothing of all layers. */
+const isWrong = (value: unknown): boolean =>
+  typeof value === "number"
+    ? value !== 0 && !(Number.isSafeInteger(value) && value > 0 && value < mostOf)
+    : typeof value === "string" && /^\s*[-+]?\d/.test(value)
+
+/** The first number of a config that is no count, as messages write it; undefined where there is none. */
+export const numberFault = (config: ConfigObject | undefined, fields: NumberFields = {}): string | undefined => {
+  if (config === undefined) return undefined
+  for (const from of new Set([textOf(config), config])) {
+    for (const name of deciding) {
+      const field = (fields[name] ?? usualFields[name]).find((one) => isWrong(from[one]))
+      if (field !== undefined) return `${field} is ${JSON.stringify(from[field]).slice(0, 40)}`
+    }
+  }
+  return undefined
+}
+
 /** What a config states, then what the family's own code takes where the config says nothing. */
 export const numbersOf = (
   config: ConfigObject | undefined,

@@ -11,10 +11,10 @@ import { elementCount, formatShape, type Shape } from "@tensorferry/core/base/Re
 import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
 import { hasValues } from "./codes.ts"
 import type { ScaleGrid } from "./dequantize.ts"
+import { type PackedForm, type PackingHint, packedWeight } from "./packedWords.ts"
 
-/** What a config.json says about quantization, as far as shapes leave a choice. */
-export interface QuantizationHint {
-  readonly method?: string
+/** What a model says about its quantization, as far as shapes leave a choice. */
+export interface QuantizationHint extends PackingHint {
   /** Rows and columns that share a scale. */
   readonly block?: readonly [rows: number, columns: number]
 }
@@ -46,6 +46,7 @@ export type ValueForm =
   | { readonly kind: "mxfp4"; readonly data: string; readonly scale: Scaled }
   /** As gpt-oss stores experts: blocks of 16 bytes, outputs before inputs; the weight has inputs before outputs. */
   | { readonly kind: "mxfp4 blocks"; readonly data: string; readonly scales: string }
+  | PackedForm
   /** Codes whose scales or tables are not understood. */
   | { readonly kind: "unreadable"; readonly why: string }
   /** A type whose elements are no numbers here. */
@@ -209,8 +210,9 @@ const findWords: Find = ({ beside, data, hint, module, own }) => {
   const isPacked = own === "qweight" || own === "weight_packed"
   if (!isPacked && (own !== "weight" || !codedSuffixes.some((suffix) => beside.has(suffix)))) return undefined
   const parts = [...beside].flatMap(([suffix, { name }]) => (suffix === "bias" || name === data.name ? [] : [name]))
-  const why = `${isPacked ? "packed integers" : "codes with a table or zero points"} (${hint.method ?? "no quant_method"})`
-  return unreadable(nameIn(module, "weight"), data.shape, why, [data.name, ...parts])
+  const [name, all] = [nameIn(module, "weight"), [data.name, ...parts]]
+  const found = isPacked ? packedWeight(own, data, beside, hint) : "codes with a table or zero points"
+  return typeof found === "string" ? unreadable(name, data.shape, found, all) : { name, ...found, parts: all }
 }
 
 /** Numbers of a byte with scales under the names that are known, or under others. */

@@ -8,6 +8,7 @@ import type { Model } from "../Model.ts"
 import { type ModelError, modelError } from "../ModelError.ts"
 import { roundTo, toFloats } from "./codes.ts"
 import { applyScales, powerOfTwo, type ScaleGrid, scalesFor, shiftedByPower, unpackE2m1 } from "./dequantize.ts"
+import { readPacked } from "./readPacked.ts"
 import type { ValueForm, Weight } from "./ValueForm.ts"
 
 type Read<A> = Effect.Effect<A, CheckpointError | ModelError>
@@ -94,6 +95,8 @@ const readForm = (model: Pick<Model, "readRegion">, form: ValueForm, region: Reg
       }
       case "mxfp4 blocks":
         return yield* readBlocks(model, form.data, form.scales, region)
+      case "packed":
+        return yield* readPacked(model, form, region)
       case "unreadable":
       case "opaque":
         return yield* modelError("Unsupported", {

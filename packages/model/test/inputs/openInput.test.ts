@@ -52,6 +52,32 @@ describe("an index", () => {
     })
   )
 
+  it.effect("that takes a part of a file is refused, and with indexOnly two of them have a part each", () =>
+    Effect.gen(function* () {
+      const folder = yield* scratchFolder
+      for (const [file, names] of Object.entries({ x: ["a", "b", "c"], y: ["a", "d"] }))
+        yield* writeSafetensors(
+          join(folder, `${file}.safetensors`),
+          names.map((name) => tensor(name, file === "x" ? 8 : 4))
+        )
+      const index = (name: string, map: Readonly<Record<string, string>>) => {
+        const targets = Object.entries(map).map(([tensor, file]) => [tensor, `${file}.safetensors`])
+        return put(join(folder, name), JSON.stringify({ weight_map: Object.fromEntries(targets) }))
+      }
+      yield* index(indexName, { a: "x", c: "x" })
+      yield* index("second.safetensors.index.json", { a: "y", b: "x", d: "y" })
+      const error = yield* Effect.flip(openInput(folder))
+      expectReason(error, "InvalidIndex", "b")
+      assert.include(error.message, "--index-only")
+      const shapes = (path: string) =>
+        Effect.map(openModel(path, { indexOnly: true }), ({ tensors }) =>
+          Object.fromEntries(tensors.map(({ name, shape }) => [name, shape[0]]))
+        )
+      assert.deepStrictEqual(yield* shapes(folder), { a: 8, c: 8 })
+      assert.deepStrictEqual(yield* shapes(join(folder, "second.safetensors.index.json")), { a: 4, b: 8, d: 4 })
+    })
+  )
+
   it.effect("without any of its files is refused even so", () =>
     Effect.gen(function* () {
       const folder = yield* threeFiles

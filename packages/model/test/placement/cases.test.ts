@@ -151,6 +151,67 @@ describe("words of four-bit integers (lmdeploy#4911)", () => {
     assert.match(refusal({ ...one, config: { ...config, quantization_config: reordered } }), /order of their own/)
   })
 
+  it("of which the last is filled in part have the length that the config states, not that of whole words", () => {
+    const packed = (name: string, inputs: number, outputs: number): ReadonlyArray<Named> => [
+      [`${name}.weight_packed`, "int32", [outputs, Math.ceil(inputs / 8)]],
+      [`${name}.weight_scale`, "bfloat16", [outputs, 1]],
+      [`${name}.weight_shape`, "int64", [2]]
+    ]
+    const one: Case = {
+      tensors: [...packed(`${layer}.mlp.gate_proj`, 128, 124), ...packed(`${layer}.mlp.down_proj`, 124, 128)],
+      config: {
+        ...{ model_type: "llama", hidden_size: 128, intermediate_size: 124 },
+        quantization_config: { quant_method: "compressed-tensors", config_groups: { g: { weights: { num_bits: 4 } } } }
+      },
+      degrees: "tp=2"
+    }
+    // Gate and up would be cut at 62, and down at 64 of its 128 places.
+    assert.match(refusal(one), /a cut at 62 would part 8 that belong together \(nearest: 56, 64\)/)
+    const { intermediate_size: _, ...unstated } = one.config
+    for (const config of [unstated as ModelConfig, { ...one.config, intermediate_size: 128 }])
+      assert.match(refusal({ ...one, config }), /down_proj.*it has 128 units of width, and .*gate_proj has 124/)
+    assert.strictEqual(refusal({ ...one, degrees: "dp=2" }), "accepted")
+  })
+
+  it("of layers that differ in their bits are cut by the bits that each has", () => {
+    const groups = [4, 8].map((bits) => [`g${bits}`, { weights: { num_bits: bits, group_size: 32 } }])
+    const mixed = { quant_method: "compressed-tensors", config_groups: Object.fromEntries(groups) }
+    const packed = (scales: number): ReadonlyArray<Named> => [
+      [`${layer}.mlp.down_proj.weight_packed`, "int32", [64, 32]],
+      [`${layer}.mlp.down_proj.weight_scale`, "bfloat16", [64, scales]]
+    ]
+    const { intermediate_size: _, ...own }: ModelConfig = { ...config, quantization_config: mixed }
+    // 128 inputs of 8 bits: the first group of the config has 4.
+    for (const [scales, stated] of [
+      [4, {}],
+      [4, { intermediate_size: 128 }],
+      [1, { intermediate_size: 128 }]
+    ] as const) {
+      const layout = laidOut({ tensors: packed(scales), config: { ...own, ...stated }, degrees: "tp=2" })
+      const words = held(layout, `${layer}.mlp.down_proj.weight_packed`, 1)
+      assert.deepStrictEqual(words, [[[0, 16]], [[16, 32]]])
+    }
+    assert.match(refusal({ tensors: packed(1), config: own, degrees: "tp=2" }), /4 and 8 bits, and nothing says which/)
+  })
+
+  it.each([
+    ["qweight", "qzeros", { qweight: ["int32", [8, 128]], scales: ["float16", [2, 128]] }],
+    ["weight_packed", "weight_scale", { weight_packed: ["int32", [128, 8]], weight_shape: ["int64", [2]] }],
+    ["nvfp4", "weight_scale_2", { weight: ["uint8", [128, 32]], weight_scale: ["float8_e4m3fn", [128, 4]] }],
+    ["float8_e4m3fn", "its scale", { weight: ["float8_e4m3fn", [128, 64]], input_scale: ["float32", []] }]
+  ] as const)("of %s are refused where %s is missing", (_, companion, parts) => {
+    const tensors = Object.entries(parts).map(
+      ([suffix, [dtype, shape]]): Named => [`${layer}.mlp.up_proj.${suffix}`, dtype as DType, shape]
+    )
+    assert.include(refusal({ tensors, config, degrees: "tp=2" }), companion)
+  })
+
+  it("of mxfp4 are refused where the scales of their blocks are missing", () => {
+    const blocks: Named = [`${layer}.mlp.experts.down_proj_blocks`, "uint8", [4, 64, 2, 16]]
+    const one: Case = { tensors: [blocks], config: { model_type: "gpt_oss", hidden_size: 64 }, degrees: "tp=2" }
+    assert.match(refusal(one), /blocks of mxfp4 have no scales/)
+  })
+
   it("of no form that is known are refused by name, not cut as if they were the weight", () => {
     const message = refusal({
       tensors: [[`${layer}.self_attn.q_proj.qweight_codes`, "int32", [128, 16]]],
@@ -227,6 +288,25 @@ describe("heads that ranks do not divide (vllm#11797)", () => {
       [`${layer}.self_attn.o_proj.weight`, "bfloat16", [8, heads * 8]]
     ]
     assert.match(refusal({ tensors, config, degrees }), says)
+  })
+})
+
+describe("counts of a config that are none", () => {
+  const tensors: ReadonlyArray<Named> = [[`${layer}.self_attn.q_proj.weight`, "bfloat16", [48, 8]]]
+  const config = { model_type: "llama", hidden_size: 8, num_attention_heads: 6, num_key_value_heads: 3, head_dim: 8 }
+  const cutBy = (more: object, degrees = "tp=4") => refusal({ tensors, config: { ...config, ...more }, degrees })
+
+  it("are refused by name: without heads, rows would be cut inside of one", () => {
+    assert.match(cutBy({ num_attention_heads: "6" }), /num_attention_heads is "6"/)
+    assert.match(cutBy({ num_attention_heads: 1e15 }), /num_attention_heads is 1000000000000000/)
+    assert.match(cutBy({ num_key_value_heads: 3.5 }), /num_key_value_heads is 3\.5/)
+    assert.match(cutBy({ hidden_size: -8 }), /hidden_size is -8/)
+    assert.match(cutBy({}), /6 heads do not divide by 4/)
+  })
+
+  it("say nothing where they are zero, null or a list", () => {
+    for (const more of [{ num_experts: 0 }, { n_routed_experts: null }, { num_experts: [1, 2] }])
+      assert.strictEqual(cutBy(more, "tp=3"), "accepted")
   })
 })
 

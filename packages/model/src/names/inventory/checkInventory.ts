@@ -11,10 +11,10 @@ import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
 import * as Result from "effect/Result"
 import type { ModelStructure, Module, ModuleKind, ModuleSite, Unknown } from "../../describe/ModelStructure.ts"
 import type { Companion, ModuleSpec } from "../../structure/Family.ts"
+import { biasShape, fitsPromise, formatPromise, lengthOf, promisedShape } from "../../structure/promisedShape.ts"
 import { type MappingError, type MappingFault, mappingError } from "../MappingError.ts"
 import { biasTally, statedBias } from "./biases.ts"
 import { type LayerSets, layerSets } from "./layerSets.ts"
-import { biasShape, fitsPromise, formatPromise, lengthOf, promisedShape } from "./promisedShape.ts"
 
 type Checked = Result.Result<void, MappingError>
 

@@ -6,7 +6,7 @@
 import type { ModelStructure, ModuleSite, Stack } from "../../describe/ModelStructure.ts"
 import type { ModuleSpec, StackSpec } from "../../structure/Family.ts"
 import type { ModelNumbers } from "../../structure/ModelNumbers.ts"
-import { promisedShape } from "./promisedShape.ts"
+import { promisedShape } from "../../structure/promisedShape.ts"
 import { type SetTable, setTable } from "./setTable.ts"
 
 /** A tensor that is missing or left over. */

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Lengths that a config states of a module's weight. A length that rests on a number that nothing states is undefined. */
-import type { Dim, Length, ModuleSpec } from "../../structure/Family.ts"
-import type { ModelNumbers } from "../../structure/ModelNumbers.ts"
-import type { Role } from "../../structure/Roles.ts"
+import type { Dim, Length, ModuleSpec } from "./Family.ts"
+import type { ModelNumbers } from "./ModelNumbers.ts"
+import type { Role } from "./Roles.ts"
 
 type Lengths = ReadonlyArray<number | undefined>
 

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+/**
+ * Tensors that say something of their weight's shape or groups, as `weight_shape` and `g_idx` do: a shard's file has the
+ * values of the shard, as who reads it by itself expects, and the manifest says by how much those of the whole differ.
+ *
+ * Invariant: what a rank holds in memory, and what travels, are the whole's values; only files have the shard's.
+ */
+import type { Interval } from "@tensorferry/core/base/Region"
+import type { LocalTensor } from "@tensorferry/core/layout/ModelLayout"
+import * as Result from "effect/Result"
+import type { Cutting } from "./Cutting.ts"
+import type { ModelStructure, Module } from "./describe/ModelStructure.ts"
+import { listValues, type StatedValues, statedValues } from "./forms/statedValues.ts"
+import type { HeldTensor } from "./HeldTensors.ts"
+import type { Model } from "./Model.ts"
+import { type ModelError, modelError } from "./ModelError.ts"
+import { structureOf } from "./placement/cutModel.ts"
+import { mapIntegers, type Shift } from "./Shift.ts"
+
+/** The one interval of a weight that a rank's part of its words is of; undefined where it has several, or all. */
+const heldCut = (
+  { kind: { form }, tensors }: Module,
+  locals: ReadonlyMap<string, LocalTensor>
+): { readonly dim: number; readonly interval: Interval } | undefined => {
+  const at = form.parts.findIndex(({ kind }) => kind === "packed")
+  const local = at < 0 ? undefined : locals.get(tensors[at]!.name)
+  if (local?.pieces.length !== 1) return undefined
+  const { shape } = tensors[at]!
+  const { global } = local.pieces[0]!
+  for (const [own, { dim, holds, per }] of form.parts[at]!.maps.entries()) {
+    const [from, to] = global[own]!
+    if (dim === undefined || (from === 0 && to === shape[own])) continue
+    const place = (stored: number): number => (stored === shape[own] ? form.shape[dim]! : (stored / holds) * per)
+    return { dim, interval: [place(from), place(to)] }
+  }
+  return undefined
+}
+
+/** What the tensors of this rank state of shards that they belong to, by name. */
+const statedOf = (
+  structure: ModelStructure,
+  locals: ReadonlyMap<string, LocalTensor>
+): ReadonlyMap<string, { readonly values: StatedValues; readonly whole: StatedValues }> => {
+  const found = new Map<string, { readonly values: StatedValues; readonly whole: StatedValues }>()
+  for (const module of structure.modules) {
+    const { form } = module.kind
+    if (!form.parts.some(({ kind }) => kind === "weightShape" || kind === "groupIndex")) continue
+    const cut = heldCut(module, locals)
+    if (cut === undefined) continue
+    for (const [part, { name }] of module.tensors.entries()) {
+      const [values, whole] = [statedValues(form, part, cut), statedValues(form, part, undefined)]
+      if (values !== undefined && whole !== undefined && locals.has(name)) found.set(name, { values, whole })
+    }
+  }
+  return found
+}
+
+/**
+ * Gives tensors in memory the values that the files of this rank must have; by name what was taken off. Fails with
+ * InvalidLayout where a weight is not of the shape by which it was cut.
+ */
+export const takeOwnValues = (
+  model: Model,
+  { family }: Cutting,
+  rank: number,
+  held: ReadonlyArray<HeldTensor>
+): Result.Result<ReadonlyMap<string, Shift>, ModelError> => {
+  const shifts = new Map<string, Shift>()
+  const structure = family === undefined ? undefined : structureOf(model.tensors, family)
+  if (structure === undefined || Result.isFailure(structure)) return Result.succeed(shifts)
+  const stated = statedOf(structure.success, new Map(held.map(({ local }) => [local.name, local])))
+  for (const { bytes, local } of held) {
+    const found = stated.get(local.name)
+    if (found === undefined || (local.dtype !== "int64" && local.dtype !== "int32")) continue
+    const before: Array<number> = []
+    mapIntegers(local.dtype, bytes, (value) => {
+      before.push(value)
+      return value
+    })
+    const own = listValues(found.values)
+    const isShape = found.values._tag === "Shape"
+    if (isShape && before.join() !== listValues(found.whole).join()) {
+      return Result.fail(
+        modelError("InvalidLayout", {
+          rank,
+          paramName: local.name,
+          detail: `It states a weight of [${before.join(",")}], which was cut as one of [${listValues(found.whole).join(",")}].`,
+          remedy: "Take the checkpoint and the config.json of one model, or leave the weight whole."
+        })
+      )
+    }
+    const differences = before.map((value, at) => value - (own[at] ?? 0))
+    // Groups that are not in order say nothing of the shard, and no engine asks them.
+    const isOne = differences.every((one) => one === differences[0])
+    if (own.length !== before.length || differences.every((one) => one === 0) || !(isShape || isOne)) continue
+    const shift = isOne ? differences.slice(0, 1) : differences
+    shifts.set(local.name, shift)
+    mapIntegers(local.dtype, bytes, (value, at) => value - shift[isOne ? 0 : at]!)
+  }
+  return Result.succeed(shifts)
+}
