@@ -4,6 +4,7 @@ import { formatParallelConfig, worldSizeOf } from "@tensorferry/core/layout/Mode
 import type { Model } from "@tensorferry/model/Model"
 import { type ConvertedFile, convertFiles } from "@tensorferry/model/names/convertFiles"
 import type { NamedSide } from "@tensorferry/model/names/namedLayouts"
+import { type StatedSide, single } from "@tensorferry/model/names/StatedSide"
 import { companionsOf } from "@tensorferry/model/outputs/companions"
 import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
@@ -28,9 +29,7 @@ import {
   openStated,
   parseTarget,
   readMapping,
-  type StatedSide,
-  sideFlag,
-  single
+  sideFlag
 } from "./shared.ts"
 
 type Flags = Pick<LayoutFlags, "like" | "map" | "preset"> &

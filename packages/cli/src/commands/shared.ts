@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Flags and choices that `reshard` and `plan` have in common. */
 
-import { formatParallelConfig, type ParallelConfig, parseParallelConfig } from "@tensorferry/core/layout/ModelLayout"
+import { formatParallelConfig } from "@tensorferry/core/layout/ModelLayout"
 import { modelTypes } from "@tensorferry/model/families/families"
 import type { InputOptions } from "@tensorferry/model/inputs/openInput"
 import type { LayoutChoice } from "@tensorferry/model/layouts"
 import type { Model } from "@tensorferry/model/Model"
 import { modelError } from "@tensorferry/model/ModelError"
-import { conventionNames, findConvention } from "@tensorferry/model/names/conventions/conventions"
+import { findConvention } from "@tensorferry/model/names/conventions/conventions"
 import { Mapping } from "@tensorferry/model/names/Mapping"
 import type { NamedChoice } from "@tensorferry/model/names/namedLayouts"
 import { openNamed, type StoredNames } from "@tensorferry/model/names/openNamed"
+import { parseSide, type StatedSide, single } from "@tensorferry/model/names/StatedSide"
 import { openModel, resolveModel } from "@tensorferry/model/openModel"
 import * as Argument from "effect/cli/Argument"
 import * as CliError from "effect/cli/CliError"
@@ -37,28 +38,6 @@ export const backendPackages = Flag.String("backend-package").pipe(
   Flag.withDescription("Package to load more backends from (repeatable); it is imported from the current folder"),
   Flag.between(0, 64)
 )
-
-/** One rank. */
-export const single: ParallelConfig = { tp: 1, pp: 1, dp: 1 }
-
-/** One side as it is typed: degrees, and before a colon how its tensors are named. */
-export interface StatedSide {
-  readonly config: ParallelConfig
-  /** Undefined where tensors keep the names that they have. */
-  readonly convention: string | undefined
-}
-
-/** `vllm:tp=8`, `tp=8` or `hf:`. */
-const parseSide = (value: string): Result.Result<StatedSide, string> => {
-  const [, convention, degrees] = /^(?:([a-z][a-z0-9-]*):)?(.*)$/.exec(value) ?? []
-  if (convention !== undefined && findConvention(convention) === undefined)
-    return Result.fail(`a convention of ${conventionNames.join(", ")} before the colon`)
-  if (convention !== undefined && degrees === "") return Result.succeed({ config: single, convention })
-  return Result.mapBoth(parseParallelConfig(degrees ?? ""), {
-    onSuccess: (config) => ({ config, convention }),
-    onFailure: ({ remedy }) => remedy
-  })
-}
 
 /** A flag that states a side. */
 export const sideFlag = (name: string) =>

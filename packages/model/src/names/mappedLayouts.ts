@@ -47,6 +47,8 @@ export interface MappedLayout {
 /** A side as a user states it. */
 export interface MappedSide extends Omit<MappedModelInput, "tensors"> {
   readonly firstRank?: Rank
+  /** The type of what is held at a place, where that is not the one of the mapping. */
+  readonly dtypeOf?: (place: RankPlace, name: string) => DType | undefined
 }
 
 /** What a position of a side holds of a tensor of the checkpoint. */
@@ -91,7 +93,7 @@ const openSide = (
     const held = new Map<string, Array<Array<Held>>>()
     const dtypes = new Map<string, Map<string, DType>>()
     for (const [position, place] of places.entries()) {
-      const rank = yield* mapped.rankAt(place)
+      const rank = heldAs(yield* mapped.rankAt(place), (name) => stated.dtypeOf?.(place, name))
       ranks.push(rank)
       dtypes.set(String(position), new Map(rank.tensors.map(({ name, dtype }) => [name, dtype])))
       for (const [name, copies] of yield* stripsBySource(rank.tensors, shapes)) {
@@ -105,6 +107,14 @@ const openSide = (
     }
     return { stated, places, ranks, positionOf, held, dtypes }
   })
+
+/** The same with the types in which a rank holds its tensors. */
+const heldAs = (rank: MappedRank, dtypeOf: (name: string) => DType | undefined): MappedRank => {
+  const isSame = rank.tensors.every(({ name, dtype }) => (dtypeOf(name) ?? dtype) === dtype)
+  return isSame
+    ? rank
+    : { ...rank, tensors: rank.tensors.map((one) => ({ ...one, dtype: dtypeOf(one.name) ?? one.dtype })) }
+}
 
 /** Ranks share strips; each is turned once under each name. */
 const turnedOnce = new WeakMap<Strip, Map<string, Strip>>()
@@ -294,7 +304,9 @@ const addPart = (one: PartOnSide, into: Parameters): void => {
       ? part.counts.map((count, at) => (at === dim ? intervals.reduce((sum, run) => sum + lengthOf(run), 0) : count))
       : part.counts
     const local = view?.local ?? side.ranks[position]!.tensors[0]?.name ?? ""
-    const dtype = (view === undefined ? undefined : side.dtypes.get(String(position))!.get(view.local)) ?? tensor.dtype
+    // Who has nothing of a part says of its type what the others say.
+    const [from, own] = view === undefined ? [...views][0]! : [position, view]
+    const dtype = side.dtypes.get(String(from))!.get(own.local) ?? tensor.dtype
     into[position]!.push({
       groups: isExpert ? "expert" : "dense",
       view: { tensor: local, offset: view?.offset ?? 0, shape, strides: view?.strides ?? shape.map(() => 0) },
