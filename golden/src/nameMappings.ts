@@ -73,7 +73,7 @@ const emptyMap = (shape: Shape): { shape: Shape; numbers: Int32Array; ops: Array
 })
 
 /** The recorded element maps by name. */
-const recordedMaps = (recorded: RecordedMapping, sources: Named): ReadonlyMap<string, ElementMap> => {
+export const recordedMaps = (recorded: RecordedMapping, sources: Named): ReadonlyMap<string, ElementMap> => {
   const firsts = firstNumbers(sources)
   const maps = recorded.destinations.map(([, shape]) => emptyMap(shape))
   for (const [destination, at, source, from, loops, op] of recorded.moves) {

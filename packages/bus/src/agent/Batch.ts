@@ -208,7 +208,7 @@ const build = Effect.fnUntraced(function* (
       dtype: tensors[place]!.dtype,
       shape: tensors[place]!.shape
     })),
-    ...(model === undefined ? {} : { model: { side: model.side, digest: model.digest } }),
+    ...(model === undefined ? {} : { model: { side: model.side, placement: model.placement, digest: model.digest } }),
     bucketBytes
   }
   const statements = yield* meetOnBatch(claim, statement, settings)

@@ -17,6 +17,7 @@ import { indexLowering, lowerRank, type MeshTensorSpec } from "@tensorferry/core
 import { planMesh } from "@tensorferry/core/planner/MeshPlanner"
 import type { Device } from "@tensorferry/core/tensor/Device"
 import { NamedSide } from "@tensorferry/model/names/namedLayouts"
+import { Placement } from "@tensorferry/model/placement/Placement"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { type BusError, busError } from "../BusError.ts"
@@ -31,7 +32,7 @@ export const BatchTensor = Schema.Struct({
 export type BatchTensor = typeof BatchTensor.Type
 
 /** How a rank names and cuts a model, and which. */
-export const ModelStatement = Schema.Struct({ side: NamedSide, digest: Schema.String })
+export const ModelStatement = Schema.Struct({ side: NamedSide, placement: Placement, digest: Schema.String })
 
 /** What one rank registered. */
 export const BatchStatement = Schema.Struct({

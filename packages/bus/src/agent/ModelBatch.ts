@@ -29,6 +29,7 @@ import { parseSide } from "@tensorferry/model/names/StatedSide"
 import { scalarTransform } from "@tensorferry/model/names/scalarTransform"
 import { openModel } from "@tensorferry/model/openModel"
 import { structureOf } from "@tensorferry/model/placement/cutModel"
+import { Placement } from "@tensorferry/model/placement/Placement"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
@@ -45,6 +46,8 @@ export interface StatedModel {
   readonly tensors: ReadonlyArray<ModelTensor>
   readonly family: FamilyChoice
   readonly side: NamedSide
+  /** Of this side. */
+  readonly placement: Placement
   /** Of names, shapes, types and config. */
   readonly digest: string
 }
@@ -52,30 +55,46 @@ export interface StatedModel {
 const invalid = (command: RegisterModel, detail: string, remedy: string): BusError =>
   busError("InvalidCommand", { op, detail: `Batch ${command.batchId}: ${detail}`, remedy })
 
-const MappingText = Schema.fromJsonString(Mapping)
+/** What a command states as JSON. */
+const stated = <A>(
+  command: RegisterModel,
+  what: string,
+  schema: Schema.Codec<A, unknown>,
+  text: string,
+  remedy: string
+): Result.Result<A, BusError> =>
+  Result.mapError(
+    Schema.decodeResult(Schema.fromJsonString(schema), { onExcessProperty: "error" })(text),
+    ({ message }) => invalid(command, `${what}: ${message.replaceAll("\n", " ").slice(0, 400)}`, remedy)
+  )
 
 const statedSide = (command: RegisterModel): Result.Result<NamedSide, BusError> =>
   Result.gen(function* () {
-    const side = yield* Result.mapError(parseSide(command.names), (expected) =>
-      invalid(command, `${JSON.stringify(command.names.slice(0, 80))} names no side.`, `State ${expected}.`)
+    const { names, rules } = command
+    const side = yield* Result.mapError(parseSide(names), (expected) =>
+      invalid(command, `${JSON.stringify(names.slice(0, 80))} names no side.`, `State ${expected}.`)
     )
     const named = { convention: side.convention ?? "hf", config: side.config }
-    if (command.rules === null) return named
-    const mapping = yield* Result.mapError(
-      Schema.decodeResult(MappingText, { onExcessProperty: "error" })(command.rules),
-      ({ message }) =>
-        invalid(
-          command,
-          `its rules are no mapping: ${message.replaceAll("\n", " ").slice(0, 400)}`,
-          'State rules as JSON: {"rules": [...], "others": "keep"}.'
-        )
-    )
-    return { ...named, mapping }
+    if (rules === null) return named
+    const remedy = 'State rules as JSON: {"rules": [...], "others": "keep"}.'
+    return { ...named, mapping: yield* stated(command, "its rules are no mapping", Mapping, rules, remedy) }
   })
+
+const statedPlacement = (command: RegisterModel): Result.Result<Placement, BusError> =>
+  command.placement === null
+    ? Result.succeed({})
+    : stated(
+        command,
+        "its placement is none",
+        Placement,
+        command.placement,
+        'State a placement as JSON: {"vocabulary": {"multipleOf": 128, "of": "share"}}.'
+      )
 
 /** Reads names, shapes and config of the model that a command names, and no values. */
 export const openStatedModel = Effect.fnUntraced(function* (command: RegisterModel) {
   const side = yield* Effect.fromResult(statedSide(command))
+  const placement = yield* Effect.fromResult(statedPlacement(command))
   const model = yield* Effect.mapError(openModel(command.model), ({ reason: { detail, remedy } }) =>
     invalid(command, `model ${command.model}: ${detail}`, remedy)
   )
@@ -95,7 +114,7 @@ export const openStatedModel = Effect.fnUntraced(function* (command: RegisterMod
   const family: FamilyChoice = { preset, placement: {}, ...(config === undefined ? {} : { config }) }
   const tensors = [...model.tensors].map(({ name, dtype, shape }) => ({ name, dtype, shape }))
   const digest = digestOf([tensors.map(({ name, dtype, shape }) => [name, dtype, shape]), family])
-  return { tensors, family, side, digest } satisfies StatedModel
+  return { tensors, family, side, placement, digest } satisfies StatedModel
 }, Effect.scoped)
 
 /** Ranks that the pair does not see as one model, or as one side of it. */
@@ -124,12 +143,16 @@ const statementFault = (
     )
   let first = 0
   for (const { name, agents: own } of sides) {
-    const { side } = models[first]!
-    const odd = own.findIndex((_, at) => JSON.stringify(models[first + at]!.side) !== JSON.stringify(side))
+    const { side, placement } = models[first]!
+    const wanted = JSON.stringify([side, placement])
+    const odd = own.findIndex((_, at) => {
+      const model = models[first + at]!
+      return JSON.stringify([model.side, model.placement]) !== wanted
+    })
     if (odd >= 0)
       return mismatch(
         batch,
-        `agents ${own[0]} and ${own[odd]} of side ${name} state different names or degrees.`,
+        `agents ${own[0]} and ${own[odd]} of side ${name} state different names, degrees or placements.`,
         own[odd]
       )
     if (worldSizeOf(side.config) !== own.length)
@@ -207,18 +230,18 @@ export const modelPlans = (
       mismatch(batch, error.message, undefined, "subject" in error ? error.subject : undefined)
     const structure = yield* Result.mapError(structureOf(tensors, family), refused)
     const starts = [0, sides[0].agents.length] as const
-    const named = starts.map((start) => statements[start]!.model!.side)
-    const stated: Array<MappedSide> = []
-    for (const [at, side] of named.entries()) {
-      const made = yield* Result.mapError(sideOf(side, structure, family, starts[at]!), refused)
+    const named = starts.map((start) => statements[start]!.model!)
+    const laidOut: Array<MappedSide> = []
+    for (const [at, { side, placement }] of named.entries()) {
+      const made = yield* Result.mapError(sideOf(side, structure, { ...family, placement }, starts[at]!), refused)
       const own = statements.slice(starts[at]!, starts[at]! + sides[at]!.agents.length)
-      stated.push({ ...made, dtypeOf: statedTypes(side, own) })
+      laidOut.push({ ...made, dtypeOf: statedTypes(side, own) })
     }
-    const there = yield* Result.mapError(mappedLayouts(tensors, stated[0]!, stated[1]!), refused)
-    const back = yield* Result.mapError(mappedLayouts(tensors, stated[1]!, stated[0]!), refused)
+    const there = yield* Result.mapError(mappedLayouts(tensors, laidOut[0]!, laidOut[1]!), refused)
+    const back = yield* Result.mapError(mappedLayouts(tensors, laidOut[1]!, laidOut[0]!), refused)
     for (const [rank, statement] of statements.entries()) {
       const at = rank < starts[1] ? 0 : 1
-      const odd = tensorFault(named[at]!, (at === 0 ? there.source : there.destination).rankOf(rank), statement)
+      const odd = tensorFault(named[at]!.side, (at === 0 ? there.source : there.destination).rankOf(rank), statement)
       if (odd !== undefined)
         return yield* Result.fail(
           mismatch(batch, `agent ${agents[rank]} of side ${sides[at]!.name}: ${odd[1]}`, agents[rank], odd[0])

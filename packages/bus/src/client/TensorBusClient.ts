@@ -11,12 +11,13 @@
  */
 
 import { randomBytes } from "node:crypto"
-import type { Placement } from "@tensorferry/core/layout/Placement"
+import type { Placement as MeshPlacement } from "@tensorferry/core/layout/Placement"
 import { HostMemory } from "@tensorferry/core/service/HostMemory"
 import { monotonicMillis } from "@tensorferry/core/service/RunningTime"
 import type { Tensor } from "@tensorferry/core/tensor/Tensor"
 import type { Mapping } from "@tensorferry/model/names/Mapping"
 import { resolveModel } from "@tensorferry/model/openModel"
+import type { Placement } from "@tensorferry/model/placement/Placement"
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
@@ -61,7 +62,7 @@ export interface PairInput {
   /** Lengths of the mesh of this side; its ranks are the agents of the side in ascending order. */
   readonly mesh: ReadonlyArray<number>
   /** One per dimension of the mesh. */
-  readonly placements: ReadonlyArray<Placement>
+  readonly placements: ReadonlyArray<MeshPlacement>
 }
 
 /** Tensors that one transfer moves together. */
@@ -87,6 +88,8 @@ export interface ModelBatchInput {
   readonly names: string
   /** Rules of its own in place of those of `names`. */
   readonly mapping?: Mapping
+  /** Where this side puts layers, experts and vocabulary, where that is not what `names` says. */
+  readonly placement?: Placement
   /** The family of a model without a config.json. */
   readonly preset?: string
   /** All tensors of this rank, by their names. */
@@ -302,7 +305,7 @@ export const make = Effect.fnUntraced(function* (options: ClientOptions = {}) {
         ),
         (shared) => send(new RegisterTensors({ batchId: batch, tensors: shared, bucketSize: bucketBytes ?? null }))
       ),
-    registerModel: ({ batch, pair, model, names, mapping, preset, tensors, bucketBytes }) =>
+    registerModel: ({ batch, pair, model, names, mapping, placement, preset, tensors, bucketBytes }) =>
       Effect.flatMap(
         Effect.forEach(tensors, ([name, tensor]) =>
           Effect.map(share("RegisterModel", tensor, name), (payload) => [name, payload] as const)
@@ -315,6 +318,7 @@ export const make = Effect.fnUntraced(function* (options: ClientOptions = {}) {
               model: resolveModel(model),
               names,
               rules: mapping === undefined ? null : JSON.stringify(mapping),
+              placement: placement === undefined ? null : JSON.stringify(placement),
               preset: preset ?? null,
               tensors: shared,
               bucketSize: bucketBytes ?? null

@@ -68,6 +68,8 @@ export class RegisterModel extends BaseCommand.extend<RegisterModel>("@tensorfer
   names: Schema.String,
   /** Rules in place of those of the names, as JSON. */
   rules: orNull(Schema.String),
+  /** Where this side puts layers, experts and vocabulary, where that is not what the names say, as JSON. */
+  placement: orNull(Schema.String),
   /** The family of a model without a config.json. */
   preset: orNull(Schema.String),
   /** Name and payload of each. */

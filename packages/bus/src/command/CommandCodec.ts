@@ -85,6 +85,7 @@ const forms: ReadonlyMap<string, CommandForm> = new Map([
       field("model", "str"),
       field("names", "str"),
       optional("rules", "str"),
+      optional("placement", "str"),
       optional("preset", "str"),
       field("tensors", "tensors"),
       optional("bucket_size", "int")
