@@ -20,7 +20,6 @@ import { type BatchStatement, planOrder } from "./BatchPlan.ts"
 import { batchDevice, batchServices, type TransferServices } from "./BatchServices.ts"
 import { lossError, makeFate } from "./Fate.ts"
 import type { Claim, Deal, Pair } from "./Held.ts"
-import { modelMoves, modelPlans, openStatedModel, type StatedModel } from "./ModelBatch.ts"
 import { type OpenTensor, openTensor } from "./openTensor.ts"
 import { checkName, type PairSettings } from "./Pair.ts"
 
@@ -152,6 +151,9 @@ const makeClaim = (id: string, pair: Pair, pairs: ReadonlyArray<Pair>): Effect.E
     (claim) => Effect.sync(() => pair.claims.delete(claim))
   )
 
+/** What knows the names of systems, loaded only where a client states some. */
+const modelBatches = Effect.promise(() => import("./ModelBatch.ts"))
+
 /** Opens all tensors of a command, even where one fails: each payload carries a count that must be given back. */
 const openAll = Effect.fnUntraced(function* (command: RegisterTensors | RegisterModel) {
   const opened: Array<OpenTensor> = []
@@ -192,7 +194,8 @@ const build = Effect.fnUntraced(function* (
     [...new Set(names)].map((name) => pairs.get(name)!)
   )
   const opened = yield* openAll(command)
-  const model: StatedModel | undefined = command._tag === "RegisterModel" ? yield* openStatedModel(command) : undefined
+  const named = command._tag === "RegisterModel" ? yield* modelBatches : undefined
+  const model = command._tag === "RegisterModel" ? yield* named!.openStatedModel(command) : undefined
   const owners = opened.flatMap(({ owner }) => seenOwner(owner) ?? [])
   claim.owners = [...new Map(owners.map((owner) => [owner.pid, owner])).values()]
   yield* checkTensorNames(id, names, opened)
@@ -222,7 +225,9 @@ const build = Effect.fnUntraced(function* (
   const moves =
     model === undefined
       ? yield* shared(meshMoves(id, pair, membersOf, statements, tensors, device))
-      : yield* Effect.fromResult(modelMoves(id, pair, yield* shared(modelPlans(id, pair, statements, model)), held()))
+      : yield* Effect.fromResult(
+          named!.modelMoves(id, pair, yield* shared(named!.modelPlans(id, pair, statements, model)), held())
+        )
   return {
     id,
     claim,

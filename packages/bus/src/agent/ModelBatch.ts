@@ -24,7 +24,8 @@ import {
   type MappedSide,
   mappedLayouts
 } from "@tensorferry/model/names/mappedLayouts"
-import { type NamedSide, sideOf } from "@tensorferry/model/names/namedLayouts"
+import type { NamedSide } from "@tensorferry/model/names/NamedSide"
+import { sideOf } from "@tensorferry/model/names/namedLayouts"
 import { parseSide } from "@tensorferry/model/names/StatedSide"
 import { scalarTransform } from "@tensorferry/model/names/scalarTransform"
 import { openModel } from "@tensorferry/model/openModel"

@@ -16,7 +16,6 @@ import { HostMemory } from "@tensorferry/core/service/HostMemory"
 import { monotonicMillis } from "@tensorferry/core/service/RunningTime"
 import type { Tensor } from "@tensorferry/core/tensor/Tensor"
 import type { Mapping } from "@tensorferry/model/names/Mapping"
-import { resolveModel } from "@tensorferry/model/openModel"
 import type { Placement } from "@tensorferry/model/placement/Placement"
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
@@ -305,26 +304,27 @@ export const make = Effect.fnUntraced(function* (options: ClientOptions = {}) {
         ),
         (shared) => send(new RegisterTensors({ batchId: batch, tensors: shared, bucketSize: bucketBytes ?? null }))
       ),
-    registerModel: ({ batch, pair, model, names, mapping, placement, preset, tensors, bucketBytes }) =>
-      Effect.flatMap(
-        Effect.forEach(tensors, ([name, tensor]) =>
-          Effect.map(share("RegisterModel", tensor, name), (payload) => [name, payload] as const)
-        ),
-        (shared) =>
-          send(
-            new RegisterModel({
-              batchId: batch,
-              pairName: pair,
-              model: resolveModel(model),
-              names,
-              rules: mapping === undefined ? null : JSON.stringify(mapping),
-              placement: placement === undefined ? null : JSON.stringify(placement),
-              preset: preset ?? null,
-              tensors: shared,
-              bucketSize: bucketBytes ?? null
-            })
-          )
-      ),
+    registerModel: Effect.fnUntraced(function* (input) {
+      const { batch, pair, model, names, mapping, placement, preset, tensors, bucketBytes } = input
+      const shared = yield* Effect.forEach(tensors, ([name, tensor]) =>
+        Effect.map(share("RegisterModel", tensor, name), (payload) => [name, payload] as const)
+      )
+      // Loaded only here: most clients never need it.
+      const { resolveModel } = yield* Effect.promise(() => import("@tensorferry/model/openModel"))
+      yield* send(
+        new RegisterModel({
+          batchId: batch,
+          pairName: pair,
+          model: resolveModel(model),
+          names,
+          rules: mapping === undefined ? null : JSON.stringify(mapping),
+          placement: placement === undefined ? null : JSON.stringify(placement),
+          preset: preset ?? null,
+          tensors: shared,
+          bucketSize: bucketBytes ?? null
+        })
+      )
+    }),
     transfer: (batch, type) => send(new Transfer({ batchId: batch, transferType: type })),
     transferSignal: (batch) =>
       Effect.gen(function* () {

@@ -3,7 +3,7 @@
 import { formatParallelConfig, worldSizeOf } from "@tensorferry/core/layout/ModelLayout"
 import type { Model } from "@tensorferry/model/Model"
 import { type ConvertedFile, convertFiles } from "@tensorferry/model/names/convertFiles"
-import type { NamedSide } from "@tensorferry/model/names/namedLayouts"
+import type { NamedSide } from "@tensorferry/model/names/NamedSide"
 import { type StatedSide, single } from "@tensorferry/model/names/StatedSide"
 import { companionsOf } from "@tensorferry/model/outputs/companions"
 import * as Command from "effect/cli/Command"

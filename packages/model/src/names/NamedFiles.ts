@@ -16,7 +16,7 @@ import { syncFolder, systemCall } from "../checkpoint/FileAccess.ts"
 import type { TensorDescription } from "../checkpoint/SafetensorsHeader.ts"
 import type { Companion } from "../outputs/companions.ts"
 import { writeSmallFile } from "../outputs/outputFiles.ts"
-import type { NamedSide } from "./namedLayouts.ts"
+import type { NamedSide } from "./NamedSide.ts"
 
 /** Name of a rank's file. */
 export const rankFileName = (rank: number): string => `model-rank-${rank}-part-0.safetensors`

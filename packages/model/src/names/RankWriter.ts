@@ -12,7 +12,7 @@ import type { Model } from "../Model.ts"
 import { writeVerified } from "../outputs/outputFiles.ts"
 import type { ShardOutput } from "../ShardWriter.ts"
 import { namedFiles, namedMetadata, publishFolder, writeIndex } from "./NamedFiles.ts"
-import type { NamedSide } from "./namedLayouts.ts"
+import type { NamedSide } from "./NamedSide.ts"
 
 /** Writes this rank's files, reads them back, and, where all ranks have written theirs, gives the folder its name. */
 export const writeRank = Effect.fnUntraced(function* (

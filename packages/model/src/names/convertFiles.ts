@@ -32,7 +32,8 @@ import { assembledModel } from "./AssembledModel.ts"
 import { checkTied } from "./checkTied.ts"
 import { type MappedTensor, mapModel } from "./mapModel.ts"
 import { namedFiles, namedMetadata, publishFolder, writeIndex } from "./NamedFiles.ts"
-import { type NamedSide, sideOf } from "./namedLayouts.ts"
+import type { NamedSide } from "./NamedSide.ts"
+import { sideOf } from "./namedLayouts.ts"
 
 /** Where a conversion writes, and what else belongs there. */
 export interface ConversionOutput {
