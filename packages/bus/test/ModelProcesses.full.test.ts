@@ -8,11 +8,11 @@ import { readFileSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
 import { assert, describe, it } from "@effect/vitest"
 import { elementCount } from "@tensorferry/core/base/Region"
+import { type RecordedSide, type RecordedTensor, recordedSide, writeModel } from "@tensorferry/golden/recordedSides"
 import * as Effect from "effect/Effect"
 import { placeOf } from "../src/bootstrap.ts"
 import type { ModelClientSpec } from "./fixtures/model-client.ts"
 import { all, firstRank, inScope, script, startAgents } from "./processes.ts"
-import { type RecordedSide, type RecordedTensor, recordedSide, writeModel } from "./recordedSides.ts"
 import { hasLmdb, lmdbMissing, plain, pythonWith } from "./support.ts"
 
 const poison = -7

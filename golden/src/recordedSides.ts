@@ -7,15 +7,9 @@ import { mkdirSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
 import type { Shape } from "@tensorferry/core/base/Region"
 import { elementCount } from "@tensorferry/core/base/Region"
-import {
-  type Named,
-  type RecordedNames,
-  type RecordedRank,
-  recordedMaps,
-  siteOf
-} from "@tensorferry/golden/nameMappings"
-import { readGolden } from "@tensorferry/golden/readGolden"
 import type { ModelConfig } from "@tensorferry/model/structure/ModelConfig"
+import { type Named, type RecordedNames, type RecordedRank, recordedMaps, siteOf } from "./nameMappings.ts"
+import { readGolden } from "./readGolden.ts"
 
 const systems: { readonly [engine: string]: RecordedNames } = {
   megatron: readGolden("names_megatron") as RecordedNames,
@@ -28,6 +22,8 @@ export interface RecordedTensor {
   readonly name: string
   readonly shape: Shape
   readonly numbers: Int32Array
+  /** What values go through on their way from the checkpoint, as `add -1`. */
+  readonly ops: ReadonlyArray<string>
 }
 
 /** All ranks of one recorded layout, in order. */
@@ -41,8 +37,8 @@ export interface RecordedSide {
 }
 
 const tensorsOf = (one: RecordedRank, sources: Named): ReadonlyArray<RecordedTensor> =>
-  [...recordedMaps(one, sources)].flatMap(([name, { shape, numbers }]) =>
-    numbers.length > 0 && numbers.every((number) => number === -1) ? [] : [{ name, shape, numbers }]
+  [...recordedMaps(one, sources)].flatMap(([name, { shape, numbers, ops }]) =>
+    numbers.length > 0 && numbers.every((number) => number === -1) ? [] : [{ name, shape, numbers, ops }]
   )
 
 /** The ranks of a family whose recordings have this beginning, as `llama/tp2`. */
