@@ -58,7 +58,11 @@ const sourceSide = Effect.fnUntraced(function* ({ checkpoint, from }: Flags) {
       `The checkpoint's own names are stated with ${formatParallelConfig(config)}.`,
       "Leave --from out; a folder that reshard wrote says itself how it is cut."
     )
-  return { target, side: { convention, config } satisfies NamedSide }
+  return {
+    target,
+    side: { convention, config } satisfies NamedSide,
+    isStated: prefix !== undefined || stated?.convention !== undefined
+  }
 })
 
 /** How ranks name and hold it. */
@@ -99,10 +103,11 @@ const runConvert = Effect.fnUntraced(function* (flags: Flags) {
   const source = yield* sourceSide(flags)
   const to = yield* destinationSide(flags)
   const out = yield* chooseOutput(flags.out, flags)
-  const { checkpoint, model } = yield* openStated(`${source.side.convention}:${source.target}`, {
-    ...flags,
-    from: Option.some(source.side)
-  })
+  const { checkpoint, model, stored } = yield* openStated(
+    source.isStated ? `${source.side.convention}:${source.target}` : source.target,
+    { ...flags, from: Option.map(flags.from, () => source.side) }
+  )
+  const from = stored ?? source.side
   yield* noteAbsent(model)
   const family = yield* familyOf(model, flags)
   const companions = flags.copyMetadata ? yield* companionsOf(model, {}) : []
@@ -119,7 +124,7 @@ const runConvert = Effect.fnUntraced(function* (flags: Flags) {
           {
             ok: true,
             checkpoint,
-            from: source.side,
+            from: { convention: from.convention, config: from.config },
             to,
             out: out.folder,
             files,
@@ -128,7 +133,7 @@ const runConvert = Effect.fnUntraced(function* (flags: Flags) {
           null,
           2
         )
-      : describe(model, [source.side, to], files, out.folder)
+      : describe(model, [from, to], files, out.folder)
   )
 })
 

@@ -107,7 +107,8 @@ export const prepareNamedJob = Effect.fnUntraced(function* (
               {
                 out,
                 companions: out.copyMetadata === true ? companionsOf(model, {}) : Effect.succeed([]),
-                side: names.to
+                side: names.to,
+                family: names.family
               },
               model,
               destination.ranks.includes(rank) ? rank - destination.ranks[0]! : undefined,

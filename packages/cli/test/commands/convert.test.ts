@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /** `tensorferry convert`: to the files of another system's ranks and back, and what it refuses. */
-import { copyFileSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs"
+import { copyFileSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
 import { assert, describe, it } from "@effect/vitest"
 import { openModel } from "@tensorferry/model/openModel"
@@ -71,7 +71,11 @@ describe("convert", () => {
         Array.from({ length: ranks }, (_, rank) => `model-rank-${rank}-part-0.safetensors`)
       )
       assert.deepStrictEqual(copied, ["config.json"])
-      assert.deepStrictEqual(readdirSync(out).sort(), ["config.json", ...files.map(({ file }) => file)])
+      assert.deepStrictEqual(readdirSync(out).sort(), [
+        "config.json",
+        ...files.map(({ file }) => file),
+        "tensorferry-names.json"
+      ])
       // The names are said by a prefix, or by --from alone.
       await convert(out, "--from", side, "--like", model, "--to", "hf:", "--out", back)
       assert.isTrue(fileOf(back).equals(fileOf(model)))
@@ -79,6 +83,63 @@ describe("convert", () => {
       assert.deepStrictEqual(temporaryNames(folder.path), [])
     })
   }
+
+  it("files of ranks say themselves what they are, by whatever rules they were written", async () => {
+    using folder = scratch()
+    const model = await writeSmallModel(join(folder.path, "hf"), "qwen3_moe")
+    const map = join(folder.path, "map.json")
+    const rule = {
+      name: "{owner...}.kv.weight",
+      from: { concat: ["{owner...}.v_proj.weight", "{owner...}.k_proj.weight"] }
+    }
+    writeFileSync(map, JSON.stringify({ rules: [rule], others: "keep" }))
+    const sides = [
+      ["vllm:tp=2", []],
+      ["megatron:tp=2,ep=2,pp=2", []],
+      ["hf:tp=2,pp=2", ["--map", map]]
+    ] as const
+    for (const [at, [side, more]] of sides.entries()) {
+      const [out, back] = [join(folder.path, `out${at}`), join(folder.path, `back${at}`)]
+      await convert(model, "--to", side, ...more, "--out", out)
+      assert.strictEqual((await runHere(["verify", out, model])).code, 0, side)
+      await convert(at === 0 ? `vllm:${out}` : out, "--to", "hf:", "--out", back)
+      assert.isTrue(fileOf(back).equals(fileOf(model)), side)
+      const plan = await runHere(["plan", out, "--to", "megatron:tp=2"])
+      assert.strictEqual(plan.code, 0, plan.stderr)
+    }
+  })
+
+  for (const type of ["llama", "qwen2", "qwen3", "qwen3_moe"]) {
+    it(`${type}: files of a trainer or an engine, with the config beside them, need nothing else`, async () => {
+      using folder = scratch()
+      const model = await writeSmallModel(join(folder.path, "hf"), type)
+      const at = (name: string) => join(folder.path, name)
+      await convert(model, "--to", "vllm:tp=2", "--out", at("engine"))
+      await convert(model, "--to", "megatron:", "--out", at("ranks"))
+      rmSync(join(at("engine"), "tensorferry-names.json"))
+      mkdirSync(at("trainer"))
+      copyFileSync(join(at("ranks"), "model-rank-0-part-0.safetensors"), join(at("trainer"), "trained.safetensors"))
+      copyFileSync(join(model, "config.json"), join(at("trainer"), "config.json"))
+      for (const [convention, name] of [
+        ["vllm", "engine"],
+        ["megatron", "trainer"]
+      ] as const) {
+        await convert(`${convention}:${at(name)}`, "--to", "hf:", "--out", at(`from ${name}`))
+        assert.isTrue(fileOf(at(`from ${name}`)).equals(fileOf(model)), name)
+        assert.deepStrictEqual(readdirSync(at(`from ${name}`)).sort(), ["config.json", "model.safetensors"])
+      }
+    })
+  }
+
+  it("a note that is none is refused by its name", async () => {
+    using folder = scratch()
+    const model = await writeSmallModel(join(folder.path, "hf"), "llama")
+    const out = join(folder.path, "out")
+    await convert(model, "--to", "vllm:tp=2", "--out", out)
+    writeFileSync(join(out, "tensorferry-names.json"), `{"format": "tensorferry.names", "version": 2}`)
+    const { message } = await refusalOf(out, "--to", "hf:", "--out", join(folder.path, "back"))
+    assert.match(message, /tensorferry-names\.json.*no note of names of this version/)
+  })
 
   it("a rank of an engine has its heads of query, key and value behind each other", async () => {
     using folder = scratch()
@@ -190,6 +251,19 @@ describe("convert refuses", () => {
     const other = await writeSmallModel(join(folder.path, "other"), "qwen3")
     const ranks = join(folder.path, "ranks")
     await convert(model, "--to", "vllm:tp=2", "--out", ranks)
+    const noted = await refusalOf(
+      `vllm:${ranks}`,
+      "--from",
+      "vllm:tp=4",
+      "--to",
+      "hf:",
+      "--out",
+      join(folder.path, "o")
+    )
+    assert.include(noted.message, "The folder holds vllm:tp=2")
+    const foreign = await refusalOf(`sglang:${ranks}`, "--to", "hf:", "--out", join(folder.path, "o"))
+    assert.include(foreign.message, "The folder holds vllm:tp=2")
+    for (const name of ["tensorferry-names.json", "config.json"]) rmSync(join(ranks, name))
     const out = ["--to", "hf:", "--out", join(folder.path, "out")]
     const alone = await refusalOf(`vllm:${ranks}`, "--from", "vllm:tp=2", ...out)
     assert.deepStrictEqual([alone.code, alone.reason], [2, "InvalidUsage"])

@@ -31,8 +31,9 @@ import { checkFilesUnchanged } from "../SameFiles.ts"
 import { assembledModel } from "./AssembledModel.ts"
 import { checkTied } from "./checkTied.ts"
 import { type MappedTensor, mapModel } from "./mapModel.ts"
-import { namedFiles, namedMetadata, publishFolder, writeIndex } from "./NamedFiles.ts"
+import { isPublished, namedFiles, namedMetadata, publishFolder, writeIndex } from "./NamedFiles.ts"
 import type { NamedSide } from "./NamedSide.ts"
+import { writeNamesFile } from "./NamesFile.ts"
 import { sideOf } from "./namedLayouts.ts"
 
 /** Where a conversion writes, and what else belongs there. */
@@ -153,6 +154,7 @@ export const convertFiles = Effect.fn("convertFiles")(function* (
       }
       yield* writeIndex(out.temporary, parts)
     }
+    if (!isPublished(side)) yield* writeNamesFile(out.temporary, side, family, model.tensors)
     // What was written is what the paths name now.
     yield* checkFilesUnchanged(model)
     yield* publishFolder(out, out.companions)

@@ -7,29 +7,35 @@
 import { readdir } from "node:fs/promises"
 import * as path from "node:path"
 import { equalShapes, formatShape } from "@tensorferry/core/base/Region"
-import { type LayoutError, ParallelConfig, worldSizeOf } from "@tensorferry/core/layout/ModelLayout"
+import { type LayoutError, type ModelTensor, worldSizeOf } from "@tensorferry/core/layout/ModelLayout"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 import { FamilyChoice } from "../Cutting.ts"
 import type { CheckpointError } from "../checkpoint/CheckpointError.ts"
 import { systemCall } from "../checkpoint/FileAccess.ts"
+import type { SeenFiles } from "../checkpoint/FileCache.ts"
 import type { InputOptions } from "../inputs/openInput.ts"
 import type { Model } from "../Model.ts"
 import { type ModelError, modelError } from "../ModelError.ts"
 import { openModel } from "../openModel.ts"
 import { structureOf } from "../placement/cutModel.ts"
 import { assembledModel } from "./AssembledModel.ts"
+import { isMegatronTensor, megatronTemplate } from "./inventory/megatronTemplate.ts"
 import { type HeldTensor, parseShardName, shardName, shardsOf, wayBackOf } from "./inverse.ts"
 import { type MappingError, mappingError } from "./MappingError.ts"
 import { type MappedModel, mapModel } from "./mapModel.ts"
+import { NamedSide } from "./NamedSide.ts"
+import { readNamesFile } from "./NamesFile.ts"
 import { sideOf } from "./namedLayouts.ts"
 
-/** How files name their tensors, and a checkpoint of the same model that says what they mean. */
+/**
+ * How files name their tensors, and a checkpoint of the same model that says what they mean: the files' own note where
+ * none is named.
+ */
 export const StoredNames = Schema.Struct({
-  convention: Schema.String,
-  config: ParallelConfig,
-  like: Schema.String,
+  ...NamedSide.fields,
+  like: Schema.optionalKey(Schema.String),
   family: FamilyChoice
 })
 export type StoredNames = typeof StoredNames.Type
@@ -50,6 +56,9 @@ const rankFiles = Effect.fnUntraced(function* (folder: string) {
   }
   return found
 })
+
+/** How many ranks have files in a folder. */
+export const rankCount = (folder: string): Effect.Effect<number> => Effect.map(rankFiles(folder), ({ size }) => size)
 
 /** All ranks' files as one model, whose names say the rank. */
 const joinedRanks = Effect.fnUntraced(function* (folder: string, files: ReadonlyMap<number, ReadonlyArray<string>>) {
@@ -82,12 +91,49 @@ const expectedOf = (mapped: MappedModel, isByRank: boolean): Effect.Effect<Reado
     isByRank ? shards : shards.map((shard) => ({ ...shard, name: parseShardName(shard.name).name }))
   )
 
+/** What a folder says of the model beside its tensors. */
+const fromFolder = (target: string, tensors: ReadonlyArray<ModelTensor>, { config }: FamilyChoice) => ({
+  path: target,
+  tensors,
+  config,
+  metadata: new Map<string, string>(),
+  files: () => new Map() as SeenFiles
+})
+
+/** Names and shapes of the checkpoint: of another one, as a note says, or as follows from a config and what is held. */
+const templateOf = Effect.fnUntraced(function* (
+  target: string,
+  stored: Model,
+  { like, convention, family }: StoredNames
+) {
+  if (like !== undefined) return yield* openModel(like)
+  const noted = yield* readNamesFile(target)
+  if (noted !== undefined) return fromFolder(target, noted.tensors, noted.family)
+  const made = convention.startsWith("megatron") ? megatronTemplate(stored.tensors, family) : undefined
+  return made === undefined ? yield* unknownNames(target, convention) : fromFolder(target, made, family)
+})
+
+/** A tensor of the model that nothing is made of. */
+const unusedOf = (stored: ReadonlyArray<ModelTensor>, expected: ReadonlyArray<HeldTensor>): string | undefined => {
+  const used = new Set(expected.map(({ name }) => name))
+  return stored.find(({ name }) => isMegatronTensor(name) && !used.has(name))?.name
+}
+
+/** Nothing says what the model's own names are. */
+export const unknownNames = (file: string, convention: string): ModelError =>
+  modelError("InvalidUsage", {
+    file,
+    detail: `Its tensors have the names of ${convention}, and nothing says what the model's own are.`,
+    remedy: "Pass --like with a checkpoint of the same model under its own names, or synthetic:SHAPES.json.gz."
+  })
+
 /** Opens a model under the names of a convention as the checkpoint that it is. */
 export const openNamed = Effect.fn("openNamed")(function* (
   target: string,
-  { convention, config, like, family }: StoredNames,
+  names: StoredNames,
   options: InputOptions = {}
 ): Effect.fn.Return<Model, CheckpointError | ModelError | MappingError | LayoutError, Scope.Scope> {
+  const { convention, config, mapping, like, family } = names
   const files = yield* rankFiles(target)
   const isByRank = files.size > 0
   const size = worldSizeOf(config)
@@ -101,11 +147,25 @@ export const openNamed = Effect.fn("openNamed")(function* (
     })
   }
   const stored = isByRank ? yield* joinedRanks(target, files) : yield* openModel(target, options)
-  const template = yield* openModel(like)
+  const template = yield* templateOf(target, stored, names)
   const structure = yield* Effect.fromResult(structureOf(template.tensors, family))
-  const side = yield* Effect.fromResult(sideOf({ convention, config }, structure, family, 0))
+  const side = yield* Effect.fromResult(
+    sideOf({ convention, config, ...(mapping === undefined ? {} : { mapping }) }, structure, family, 0)
+  )
   const mapped = yield* Effect.fromResult(mapModel({ ...side, tensors: template.tensors }))
   const expected = yield* expectedOf(mapped, isByRank)
+  // A template that was made of the files themselves leaves nothing of them out.
+  const left = like === undefined && !isByRank ? unusedOf(stored.tensors, expected) : undefined
+  if (left !== undefined)
+    return yield* Effect.fromResult(
+      mappingError(
+        "unmapped_source",
+        left,
+        undefined,
+        "No rule reads it.",
+        "Pass --like with a checkpoint of the model."
+      )
+    )
   const found = new Map(stored.tensors.map((tensor) => [tensor.name, tensor]))
   for (const { name, shape } of expected) {
     const own = found.get(name)
@@ -123,7 +183,7 @@ export const openNamed = Effect.fn("openNamed")(function* (
   return {
     ...model,
     config: template.config ?? family.config,
-    ...(template.configText === undefined ? {} : { configText: template.configText }),
+    ...("configText" in template && template.configText !== undefined ? { configText: template.configText } : {}),
     like: template.path,
     metadata: template.metadata,
     files: () => new Map([...stored.files(), ...template.files()])
