@@ -2,7 +2,7 @@
 /** `tensorferry convert`: from files under one system's names to files of another's ranks, by one process. */
 import { formatParallelConfig, worldSizeOf } from "@tensorferry/core/layout/ModelLayout"
 import type { Model } from "@tensorferry/model/Model"
-import { type ConvertedFile, convertFiles } from "@tensorferry/model/names/convertFiles"
+import { type ConvertedFile, convertFiles } from "@tensorferry/model/names/files/convertFiles"
 import type { NamedSide } from "@tensorferry/model/names/NamedSide"
 import { type StatedSide, single } from "@tensorferry/model/names/StatedSide"
 import { companionsOf } from "@tensorferry/model/outputs/companions"

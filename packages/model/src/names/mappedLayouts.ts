@@ -12,11 +12,12 @@ import { expertDegrees, placeOf, type RankPlace } from "@tensorferry/core/layout
 import { type ParameterMetadata, parameterMetadata } from "@tensorferry/core/layout/ParameterMetadata"
 import type { Roster } from "@tensorferry/core/layout/Roster"
 import * as Result from "effect/Result"
-import { type Part, type PartView, partsOf, refine, rowsOf, turnedStrip } from "./atoms.ts"
+import { type Part, type PartView, partsOf, refine, rowsOf } from "./atoms.ts"
 import { type MappingError, mappingError } from "./MappingError.ts"
 import { type MappedModelInput, type MappedRank, type MappedTensor, mapModel } from "./mapModel.ts"
 import { haveCommon } from "./overlap.ts"
 import { inverseScalar, type Scalar, type Strip, scalarAfter } from "./Strips.ts"
+import { turnedStrips } from "./turnedStrips.ts"
 
 /** A view of one of a rank's own tensors, in elements. Loops of equal steps; the first element is `offset`. */
 export interface TensorView {
@@ -117,7 +118,7 @@ const heldAs = (rank: MappedRank, dtypeOf: (name: string) => DType | undefined):
 }
 
 /** Ranks share strips; each is turned once under each name. */
-const turnedOnce = new WeakMap<Strip, Map<string, Strip>>()
+const turnedOnce = new WeakMap<Strip, Map<string, ReadonlyArray<Strip>>>()
 
 /** Strips of a rank's tensors by what they are made of; what two of its tensors both hold is two copies. */
 const stripsBySource = (
@@ -130,19 +131,19 @@ const stripsBySource = (
     for (const strip of tensor.strips) {
       if (strip.source === undefined) continue
       const shape = shapes.get(strip.source)!
-      const turned = turnedOnce.get(strip)?.get(tensor.name) ?? turnedStrip(strip, tensor, shape)
+      const turned = turnedOnce.get(strip)?.get(tensor.name) ?? turnedStrips(strip, tensor, shape)
       if (turned === undefined)
         return mappingError(
           "unsupported",
           tensor.name,
           tensor.rule,
-          `It steps over dimensions of ${strip.source}.`,
-          "Split that tensor first."
+          `It is made of elements behind the end of ${strip.source}.`,
+          "Check the shapes of the checkpoint."
         )
       turnedOnce.set(strip, (turnedOnce.get(strip) ?? new Map()).set(tensor.name, turned))
       const known = own.get(strip.source)
-      if (known === undefined) own.set(strip.source, [turned])
-      else known.push(turned)
+      if (known === undefined) own.set(strip.source, [...turned])
+      else known.push(...turned)
     }
     for (const [source, strips] of own) {
       const copies = found.get(source) ?? []
