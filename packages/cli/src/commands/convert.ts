@@ -6,6 +6,7 @@ import { type ConvertedFile, convertFiles } from "@tensorferry/model/names/files
 import type { NamedSide } from "@tensorferry/model/names/NamedSide"
 import { type StatedSide, single } from "@tensorferry/model/names/StatedSide"
 import { companionsOf } from "@tensorferry/model/outputs/companions"
+import { structureOf } from "@tensorferry/model/placement/cutModel"
 import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
@@ -26,6 +27,7 @@ import {
   type LayoutFlags,
   layoutConfig,
   noteAbsent,
+  noteUnrecorded,
   openStated,
   parseTarget,
   readMapping,
@@ -110,6 +112,8 @@ const runConvert = Effect.fnUntraced(function* (flags: Flags) {
   const from = stored ?? source.side
   yield* noteAbsent(model)
   const family = yield* familyOf(model, flags)
+  const structure = yield* Effect.fromResult(structureOf(model.tensors, family))
+  yield* noteUnrecorded(structure, [from, to])
   const companions = flags.copyMetadata ? yield* companionsOf(model, {}) : []
   const bar = makeProgressBar(1, process.stderr.isTTY === true && !flags.json)
   const files = yield* Effect.ensuring(

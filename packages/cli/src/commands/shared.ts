@@ -2,16 +2,19 @@
 /** Flags and choices that `reshard` and `plan` have in common. */
 
 import { formatParallelConfig } from "@tensorferry/core/layout/ModelLayout"
+import type { ModelStructure } from "@tensorferry/model/describe/ModelStructure"
 import { modelTypes } from "@tensorferry/model/families/families"
 import { readModelConfig } from "@tensorferry/model/inputs/ConfigFile"
 import type { InputOptions } from "@tensorferry/model/inputs/openInput"
 import type { LayoutChoice } from "@tensorferry/model/layouts"
 import type { Model } from "@tensorferry/model/Model"
 import { modelError } from "@tensorferry/model/ModelError"
+import { unrecordedType } from "@tensorferry/model/names/conventions/Convention"
 import { findConvention } from "@tensorferry/model/names/conventions/conventions"
 import { readNamesFile } from "@tensorferry/model/names/files/NamesFile"
 import { openNamed, rankCount, type StoredNames, unknownNames } from "@tensorferry/model/names/files/openNamed"
 import { Mapping } from "@tensorferry/model/names/Mapping"
+import type { NamedSide } from "@tensorferry/model/names/NamedSide"
 import type { NamedChoice } from "@tensorferry/model/names/namedLayouts"
 import { parseSide, type StatedSide, single } from "@tensorferry/model/names/StatedSide"
 import { openModel, resolveModel } from "@tensorferry/model/openModel"
@@ -325,6 +328,20 @@ export const openPlain = (stated: string, flags: InputFlags) =>
     openStated(stated, { ...flags, from: Option.none(), like: Option.none(), preset: Option.none() }),
     ({ model }) => model
   )
+
+/** What sides name by rules that were not held against models of this type. */
+export const unrecordedOf = (structure: ModelStructure, sides: ReadonlyArray<NamedSide>): ReadonlyArray<string> => [
+  ...new Set(
+    sides.flatMap(({ convention, mapping }) => {
+      const known = mapping === undefined ? findConvention(convention) : undefined
+      return known === undefined ? [] : (unrecordedType(known, structure) ?? [])
+    })
+  )
+]
+
+/** Says so on standard error. */
+export const noteUnrecorded = (structure: ModelStructure, sides: ReadonlyArray<NamedSide>): Effect.Effect<void> =>
+  Effect.forEach(unrecordedOf(structure, sides), (text) => printError(`note: ${text}`), { discard: true })
 
 /** Both sides with names, where any are stated: by a prefix of a side, or by a file of rules. */
 export const chooseNames = Effect.fnUntraced(function* (model: Model, choice: LayoutChoice, flags: LayoutFlags) {

@@ -341,6 +341,20 @@ const endRules = (structure: ModelStructure, { stages }: ConventionOptions): Rea
 const convention = (name: string, isLocal: boolean): Convention => ({
   name,
   reference: "Megatron-Bridge of 2026-08-22 (067f987)",
+  recorded: isLocal
+    ? ["llama", "qwen3_moe"]
+    : [
+        "deepseek_v3",
+        "gemma3_text",
+        "glm4_moe",
+        "gpt_oss",
+        "llama",
+        "nemotron_h",
+        "qwen2",
+        "qwen3",
+        "qwen3_moe",
+        "qwen3_next"
+      ],
   families: [
     "llama",
     "qwen2",
