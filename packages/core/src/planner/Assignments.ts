@@ -169,26 +169,42 @@ export const assigner = (source: RosterIndex, destination: RosterIndex) => {
     return Result.mapError(chosen, (fault) => refuse(kind.name, [member.rank], fault))
   }
 
-  /** Where the destination's shard lies and what its shards and the source's are. */
-  const locate = (member: RosterMember, kind: ParameterKind) => {
+  /** The shards of the ranks that serve a member. */
+  const serving = (member: RosterMember, kind: ParameterKind): Result.Result<Shards, PlanError> => {
     const chosen = choose(member, kind)
-    if (Result.isFailure(chosen)) return Result.fail(chosen.failure)
-    const from = sourceShards(kind, kind.sources, source.memberOf.get(chosen.success.rank)!)
-    if (Result.isFailure(from)) return Result.fail(from.failure)
-    const to = destinationShards(kind, kind.destinations, member)
-    if (Result.isFailure(to)) return Result.fail(to.failure)
-    return Result.succeed({ from: from.success, to: to.success, position: to.success.ranks.indexOf(member.rank) })
+    return Result.isFailure(chosen)
+      ? Result.fail(chosen.failure)
+      : sourceShards(kind, kind.sources, source.memberOf.get(chosen.success.rank)!)
   }
 
-  const assign = (member: RosterMember, kind: ParameterKind): Result.Result<Assignment, PlanError> => {
-    const located = locate(member, kind)
-    if (Result.isFailure(located)) return Result.fail(located.failure)
-    const { from, to, position } = located.success
-    const preferred = from.ranks.indexOf(member.rank)
-    return Result.map(tilesOf(kind, member.rank, from, to, position, preferred), (tiles) => ({
+  const tilesFrom = (member: RosterMember, kind: ParameterKind, from: Shards) => {
+    const to = destinationShards(kind, kind.destinations, member)
+    if (Result.isFailure(to)) return Result.fail(to.failure)
+    const position = to.success.ranks.indexOf(member.rank)
+    return tilesOf(kind, member.rank, from, to.success, position, from.ranks.indexOf(member.rank))
+  }
+
+  /** What a member gets of a kind. Undefined where a sender is stated and is none of the ranks that serve the member. */
+  const assign = (
+    member: RosterMember,
+    kind: ParameterKind,
+    sender?: Rank
+  ): Result.Result<Assignment | undefined, PlanError> => {
+    const from = serving(member, kind)
+    if (Result.isFailure(from)) return Result.fail(from.failure)
+    const { ranks } = from.success
+    if (sender !== undefined && !ranks.includes(sender)) return Result.succeed(undefined)
+    return Result.map(tilesFrom(member, kind, from.success), (tiles) => ({
       tiles,
-      senders: tiles.map((tile) => from.ranks[tile.source]!)
+      senders: tiles.map((tile) => ranks[tile.source]!)
     }))
   }
-  return { assign }
+
+  /** How many tiles that are. */
+  const countTiles = (member: RosterMember, kind: ParameterKind): Result.Result<number, PlanError> => {
+    const from = serving(member, kind)
+    if (Result.isFailure(from)) return Result.fail(from.failure)
+    return Result.map(tilesFrom(member, kind, from.success), ({ length }) => length)
+  }
+  return { assign, countTiles }
 }

@@ -96,8 +96,32 @@ const sourceDtype = (
   return Result.succeed(widest!)
 }
 
-const keyOf = (holdings: ReadonlyArray<Holding>): string =>
-  holdings.map(({ layoutClass, structure, groupSlot }) => `${layoutClass}:${structure}:${groupSlot}`).join(",")
+/** Numbers sequences of whole numbers: equal ones have one number. */
+const sequences = () => {
+  const steps: Array<Map<number, number>> = [new Map()]
+  return {
+    start: 0,
+    next: (sequence: number, value: number): number => {
+      const own = steps[sequence]!
+      const known = own.get(value)
+      if (known !== undefined) return known
+      const made = steps.push(new Map()) - 1
+      own.set(value, made)
+      return made
+    }
+  }
+}
+
+/** Continues a sequence with how classes hold a parameter. */
+const holdingsKey = ({ roster }: RosterIndex, { next }: ReturnType<typeof sequences>) => {
+  const slots = roster.members.reduce((most, { groups }) => Math.max(most, groups.length), 1)
+  return (sequence: number, holdings: ReadonlyArray<Holding>): number => {
+    let key = sequence
+    for (const { layoutClass, structure, groupSlot } of holdings)
+      key = next(key, (layoutClass * roster.structures.length + structure) * slots + groupSlot)
+    return key
+  }
+}
 
 const byClass = (holdings: ReadonlyArray<Holding>): ReadonlyMap<number, Holding> =>
   new Map(holdings.map((holding) => [holding.layoutClass, holding]))
@@ -132,7 +156,9 @@ export const parameterKinds = (
   const fault = addAliases(source, sources)
   if (fault !== undefined) return Result.fail(fault)
   const destinations = holdingsByName(destination)
-  const kinds = new Map<string, ParameterKind>()
+  const kinds = new Map<number, ParameterKind>()
+  const all = sequences()
+  const [sourceKey, destinationKey] = [holdingsKey(source, all), holdingsKey(destination, all)]
   const kindOfName = new Map<string, ParameterKind>()
   const candidateSets = new Map<string, CandidateSet>()
   for (const [name, wanted] of destinations) {
@@ -148,8 +174,7 @@ export const parameterKinds = (
         )
       )
     }
-    const sourceKey = keyOf(held)
-    const key = `${sourceKey}|${keyOf(wanted)}`
+    const key = destinationKey(all.next(sourceKey(all.start, held), -1), wanted)
     let kind = kinds.get(key)
     if (kind === undefined) {
       const dtype = sourceDtype(source, name, held)
@@ -171,10 +196,13 @@ const collect = (
 ): Result.Result<ReadonlyArray<ReadonlyArray<ClassKind>>, PlanError> => {
   const classes: Array<ReadonlyArray<ClassKind>> = []
   for (const [layoutClass, parameters] of destination.roster.classes.entries()) {
-    const own = new Set(parameters.flatMap(({ resolvedName, aliasOf }) => (aliasOf === null ? [resolvedName] : [])))
+    let own: ReadonlySet<string> | undefined
+    const ownNames = () =>
+      new Set(parameters.flatMap(({ resolvedName, aliasOf }) => (aliasOf === null ? [resolvedName] : [])))
     const positions = new Map<ParameterKind, Array<number>>()
     for (const [position, { resolvedName, aliasOf }] of parameters.entries()) {
       if (aliasOf !== null) {
+        own ??= ownNames()
         if (own.has(aliasOf)) continue
         return Result.fail(
           planError(

@@ -36,13 +36,15 @@ export interface PlanIndex {
   /** First task id of each of a member's parameters, counted from the member's first. */
   readonly offsetsOf: (member: RosterMember) => ReadonlyArray<number>
   readonly assign: (member: RosterMember, kind: ParameterKind) => Assignment
+  /** The same; undefined where a rank is none of those that serve the member. */
+  readonly assignFrom: (sender: Rank, member: RosterMember, kind: ParameterKind) => Assignment | undefined
 }
 
 /** Groups members that get the same number of tiles of everything: same class, position and choice of sources. */
 const countTasks = (
   destination: RosterIndex,
   kinds: ReadonlyArray<ReadonlyArray<ClassKind>>,
-  assign: (member: RosterMember, kind: ParameterKind) => Result.Result<Assignment, PlanError>,
+  countTiles: (member: RosterMember, kind: ParameterKind) => Result.Result<number, PlanError>,
   isUniform: (kind: ParameterKind) => boolean
 ) => {
   const prefixes = new Map<string, { readonly offsets: ReadonlyArray<number>; readonly total: number }>()
@@ -58,28 +60,39 @@ const countTasks = (
     return `${member.layoutClass}/${slots.join(",")}`
   }
 
-  const counted = new Map<string, ReadonlyArray<number>>()
+  /** Kinds of a class whose number of tiles depends on more than the member's shape. */
+  const varying = kinds.map((own) => own.flatMap(({ kind }, at) => (isUniform(kind) ? [] : [at])))
+  const counted = new Map<string, { readonly counts: ReadonlyArray<number>; readonly signature: string }>()
   const firstTask: Array<number> = []
   let taskCount = 0
-  for (const member of destination.roster.members) {
+
+  /** Tiles of each kind that a member gets, and the name by which members that get as many share their offsets. */
+  const countsOf = (member: RosterMember) => {
+    const { layoutClass } = member
+    const own = kinds[layoutClass]!
     const shape = shapeOf(member)
-    const own = kinds[member.layoutClass]!
     const known = counted.get(shape)
-    const counts: Array<number> = []
-    for (const [at, { kind }] of own.entries()) {
-      if (known !== undefined && isUniform(kind)) {
-        counts.push(known[at]!)
-        continue
-      }
-      const assigned = assign(member, kind)
-      if (Result.isFailure(assigned)) return Result.fail(assigned.failure)
-      counts.push(assigned.success.tiles.length)
+    const counts = known === undefined ? [] : [...known.counts]
+    let isKnown = known !== undefined
+    for (const at of known === undefined ? own.keys() : varying[layoutClass]!) {
+      const count = countTiles(member, own[at]!.kind)
+      if (Result.isFailure(count)) return Result.fail(count.failure)
+      isKnown &&= counts[at] === count.success
+      counts[at] = count.success
     }
-    if (known === undefined) counted.set(shape, counts)
-    const signature = known === counts ? shape : `${member.layoutClass}|${counts.join(",")}`
+    if (isKnown) return Result.succeed(known!)
+    const made = { counts, signature: `${layoutClass}|${counts.join(",")}` }
+    if (known === undefined) counted.set(shape, made)
+    return Result.succeed(made)
+  }
+
+  for (const member of destination.roster.members) {
+    const found = countsOf(member)
+    if (Result.isFailure(found)) return Result.fail(found.failure)
+    const { counts, signature } = found.success
     if (!prefixes.has(signature)) {
       const perParameter = new Array<number>(destination.roster.classes[member.layoutClass]!.length).fill(0)
-      for (const [at, { positions }] of own.entries())
+      for (const [at, { positions }] of kinds[member.layoutClass]!.entries())
         for (const position of positions) perParameter[position] = counts[at]!
       let total = 0
       const offsets = perParameter.map((count) => {
@@ -115,8 +128,8 @@ export const indexRosters = (source: Roster, destination: Roster): Result.Result
   const fault =
     checkGroups(to, distinct, (kind) => kind.destinations) ?? checkGroups(from, distinct, (kind) => kind.sources)
   if (fault !== undefined) return Result.fail(fault)
-  const { assign } = assigner(from, to)
-  const counted = countTasks(to, kinds.success, assign, uniformity(from, to))
+  const { assign, countTiles } = assigner(from, to)
+  const counted = countTasks(to, kinds.success, countTiles, uniformity(from, to))
   if (Result.isFailure(counted)) return Result.fail(counted.failure)
   return Result.succeed({
     source: from,
@@ -125,7 +138,8 @@ export const indexRosters = (source: Roster, destination: Roster): Result.Result
     kinds: kinds.success,
     ...counted.success,
     // Groups were checked, and every combination was made once while tasks were counted, so none fails here.
-    assign: (member, kind) => Result.getOrElse(assign(member, kind), () => ({ tiles: [], senders: [] }))
+    assign: (member, kind) => Result.getOrUndefined(assign(member, kind)) ?? { tiles: [], senders: [] },
+    assignFrom: (sender, member, kind) => Result.getOrUndefined(assign(member, kind, sender))
   })
 }
 
@@ -189,15 +203,19 @@ export const measuredPlanRank = (
     const target = own?.aliasOf ?? aliasTargets(source).get(resolvedName)
     return sourceNames.get(target ?? resolvedName)?.name ?? resolvedName
   }
+  /** By destination class, the kinds that this rank may serve. */
+  const served = index.kinds.map((own) =>
+    sourceMember === undefined ? [] : own.filter(({ kind }) => kind.sources.has(sourceMember.layoutClass))
+  )
   let pairs = 0
   for (const [at, member] of destination.roster.members.entries()) {
     const receives = member.rank === rank
     const parameters = destination.roster.classes[member.layoutClass]!
-    for (const { kind, positions } of index.kinds[member.layoutClass]!) {
-      const mayServe = sourceMember !== undefined && kind.sources.has(sourceMember.layoutClass)
-      if (!receives && !mayServe) continue
+    for (const { kind, positions } of (receives ? index.kinds : served)[member.layoutClass]!) {
       pairs += 1
-      const { tiles, senders } = index.assign(member, kind)
+      const assigned = receives ? index.assign(member, kind) : index.assignFrom(rank, member, kind)
+      if (assigned === undefined) continue
+      const { tiles, senders } = assigned
       if (!receives && !senders.includes(rank)) continue
       const { structure } = kind.destinations.get(member.layoutClass)!
       const targetDtype = destination.roster.structures[structure]!.dtype
