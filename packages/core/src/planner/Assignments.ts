@@ -31,6 +31,9 @@ export interface Assignment {
   readonly senders: ReadonlyArray<Rank>
 }
 
+/** What cannot be assigned, or is not looked for. */
+export const nothing: Assignment = { tiles: [], senders: [] }
+
 const refuse = (
   name: string,
   ranks: ReadonlyArray<Rank>,
@@ -169,42 +172,20 @@ export const assigner = (source: RosterIndex, destination: RosterIndex) => {
     return Result.mapError(chosen, (fault) => refuse(kind.name, [member.rank], fault))
   }
 
-  /** The shards of the ranks that serve a member. */
-  const serving = (member: RosterMember, kind: ParameterKind): Result.Result<Shards, PlanError> => {
+  /** What a member gets of a kind. Nothing where a sender is stated and is none of the ranks that serve the member. */
+  return (member: RosterMember, kind: ParameterKind, sender?: Rank): Result.Result<Assignment, PlanError> => {
     const chosen = choose(member, kind)
-    return Result.isFailure(chosen)
-      ? Result.fail(chosen.failure)
-      : sourceShards(kind, kind.sources, source.memberOf.get(chosen.success.rank)!)
-  }
-
-  const tilesFrom = (member: RosterMember, kind: ParameterKind, from: Shards) => {
-    const to = destinationShards(kind, kind.destinations, member)
-    if (Result.isFailure(to)) return Result.fail(to.failure)
-    const position = to.success.ranks.indexOf(member.rank)
-    return tilesOf(kind, member.rank, from, to.success, position, from.ranks.indexOf(member.rank))
-  }
-
-  /** What a member gets of a kind. Undefined where a sender is stated and is none of the ranks that serve the member. */
-  const assign = (
-    member: RosterMember,
-    kind: ParameterKind,
-    sender?: Rank
-  ): Result.Result<Assignment | undefined, PlanError> => {
-    const from = serving(member, kind)
+    if (Result.isFailure(chosen)) return Result.fail(chosen.failure)
+    const from = sourceShards(kind, kind.sources, source.memberOf.get(chosen.success.rank)!)
     if (Result.isFailure(from)) return Result.fail(from.failure)
     const { ranks } = from.success
-    if (sender !== undefined && !ranks.includes(sender)) return Result.succeed(undefined)
-    return Result.map(tilesFrom(member, kind, from.success), (tiles) => ({
+    if (sender !== undefined && !ranks.includes(sender)) return Result.succeed(nothing)
+    const to = destinationShards(kind, kind.destinations, member)
+    if (Result.isFailure(to)) return Result.fail(to.failure)
+    const [position, preferred] = [to.success.ranks.indexOf(member.rank), ranks.indexOf(member.rank)]
+    return Result.map(tilesOf(kind, member.rank, from.success, to.success, position, preferred), (tiles) => ({
       tiles,
       senders: tiles.map((tile) => ranks[tile.source]!)
     }))
   }
-
-  /** How many tiles that are. */
-  const countTiles = (member: RosterMember, kind: ParameterKind): Result.Result<number, PlanError> => {
-    const from = serving(member, kind)
-    if (Result.isFailure(from)) return Result.fail(from.failure)
-    return Result.map(tilesFrom(member, kind, from.success), ({ length }) => length)
-  }
-  return { assign, countTiles }
 }

@@ -96,30 +96,13 @@ const sourceDtype = (
   return Result.succeed(widest!)
 }
 
-/** Numbers sequences of whole numbers: equal ones have one number. */
+/** Numbers sequences of whole numbers: equal ones have one number, and the empty one is 0. */
 const sequences = () => {
   const steps: Array<Map<number, number>> = [new Map()]
-  return {
-    start: 0,
-    next: (sequence: number, value: number): number => {
-      const own = steps[sequence]!
-      const known = own.get(value)
-      if (known !== undefined) return known
-      const made = steps.push(new Map()) - 1
-      own.set(value, made)
-      return made
-    }
-  }
-}
-
-/** Continues a sequence with how classes hold a parameter. */
-const holdingsKey = ({ roster }: RosterIndex, { next }: ReturnType<typeof sequences>) => {
-  const slots = roster.members.reduce((most, { groups }) => Math.max(most, groups.length), 1)
-  return (sequence: number, holdings: ReadonlyArray<Holding>): number => {
-    let key = sequence
-    for (const { layoutClass, structure, groupSlot } of holdings)
-      key = next(key, (layoutClass * roster.structures.length + structure) * slots + groupSlot)
-    return key
+  return (sequence: number, value: number): number => {
+    const found = steps[sequence]!.get(value) ?? steps.push(new Map()) - 1
+    steps[sequence]!.set(value, found)
+    return found
   }
 }
 
@@ -157,8 +140,9 @@ export const parameterKinds = (
   if (fault !== undefined) return Result.fail(fault)
   const destinations = holdingsByName(destination)
   const kinds = new Map<number, ParameterKind>()
-  const all = sequences()
-  const [sourceKey, destinationKey] = [holdingsKey(source, all), holdingsKey(destination, all)]
+  const next = sequences()
+  const follow = (key: number, { layoutClass, structure, groupSlot }: Holding): number =>
+    next(next(next(key, layoutClass), structure), groupSlot)
   const kindOfName = new Map<string, ParameterKind>()
   const candidateSets = new Map<string, CandidateSet>()
   for (const [name, wanted] of destinations) {
@@ -174,7 +158,7 @@ export const parameterKinds = (
         )
       )
     }
-    const key = destinationKey(all.next(sourceKey(all.start, held), -1), wanted)
+    const key = wanted.reduce(follow, next(held.reduce(follow, 0), -1))
     let kind = kinds.get(key)
     if (kind === undefined) {
       const dtype = sourceDtype(source, name, held)
@@ -197,12 +181,10 @@ const collect = (
   const classes: Array<ReadonlyArray<ClassKind>> = []
   for (const [layoutClass, parameters] of destination.roster.classes.entries()) {
     let own: ReadonlySet<string> | undefined
-    const ownNames = () =>
-      new Set(parameters.flatMap(({ resolvedName, aliasOf }) => (aliasOf === null ? [resolvedName] : [])))
     const positions = new Map<ParameterKind, Array<number>>()
     for (const [position, { resolvedName, aliasOf }] of parameters.entries()) {
       if (aliasOf !== null) {
-        own ??= ownNames()
+        own ??= new Set(parameters.flatMap((one) => (one.aliasOf === null ? [one.resolvedName] : [])))
         if (own.has(aliasOf)) continue
         return Result.fail(
           planError(
