@@ -8,6 +8,7 @@ import * as Effect from "effect/Effect"
 import { failuresOf, scratch, temporaryNames } from "../support/command.ts"
 import { runHere } from "../support/here.ts"
 import { pattern } from "../support/models.ts"
+import { readSafetensors, safetensorsBytes } from "../support/safetensorsFile.ts"
 import { smallModel, writeSmallModel } from "../support/smallModels.ts"
 
 const convert = async (...args: ReadonlyArray<string>) => {
@@ -187,6 +188,27 @@ describe("convert", () => {
     const { copied } = await convert(`megatron:${whole}`, "--like", model, "--to", "hf:", "--out", back)
     assert.deepStrictEqual(copied, ["config.json"])
     assert.isTrue(fileOf(back).equals(fileOf(model)))
+  })
+
+  it("a trainer's padding of the vocabulary is left out, however long it is", async () => {
+    using folder = scratch()
+    const model = await writeSmallModel(join(folder.path, "hf"), "llama")
+    const at = (name: string) => join(folder.path, name)
+    await convert(model, "--to", "megatron:", "--out", at("ranks"))
+    const padded = [...readSafetensors(join(at("ranks"), "model-rank-0-part-0.safetensors")).values()].map((tensor) => {
+      if (!["embedding.word_embeddings.weight", "output_layer.weight"].includes(tensor.name)) return tensor
+      const [rows, width] = tensor.shape as [number, number]
+      const bytes = Buffer.alloc((rows + 13) * width * 2, 0xa5)
+      bytes.set(tensor.bytes)
+      return { ...tensor, shape: [rows + 13, width], bytes }
+    })
+    mkdirSync(at("trainer"))
+    writeFileSync(join(at("trainer"), "model.safetensors"), safetensorsBytes(padded))
+    copyFileSync(join(model, "config.json"), join(at("trainer"), "config.json"))
+    await convert(`megatron:${at("trainer")}`, "--like", model, "--to", "hf:", "--out", at("back"))
+    assert.isTrue(fileOf(at("back")).equals(fileOf(model)))
+    await convert(`megatron:${at("trainer")}`, "--to", "hf:", "--out", at("by config"))
+    assert.isTrue(fileOf(at("by config")).equals(fileOf(model)))
   })
 
   it("rules of a file join tensors as they say", async () => {

@@ -7,7 +7,12 @@
 import { readdir } from "node:fs/promises"
 import * as path from "node:path"
 import { equalShapes, formatShape } from "@tensorferry/core/base/Region"
-import { type LayoutError, type ModelTensor, worldSizeOf } from "@tensorferry/core/layout/ModelLayout"
+import {
+  type LayoutError,
+  type ModelTensor,
+  type ParallelConfig,
+  worldSizeOf
+} from "@tensorferry/core/layout/ModelLayout"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
@@ -15,11 +20,13 @@ import { FamilyChoice } from "../../Cutting.ts"
 import type { CheckpointError } from "../../checkpoint/CheckpointError.ts"
 import { systemCall } from "../../checkpoint/FileAccess.ts"
 import type { SeenFiles } from "../../checkpoint/FileCache.ts"
+import type { ModelStructure } from "../../describe/ModelStructure.ts"
 import type { InputOptions } from "../../inputs/openInput.ts"
 import type { Model } from "../../Model.ts"
 import { type ModelError, modelError } from "../../ModelError.ts"
 import { openModel } from "../../openModel.ts"
 import { structureOf } from "../../placement/cutModel.ts"
+import type { Placement } from "../../placement/Placement.ts"
 import { assembledModel } from "../AssembledModel.ts"
 import { isMegatronTensor, megatronTemplate } from "../inventory/megatronTemplate.ts"
 import { type HeldTensor, parseShardName, shardName, shardsOf, wayBackOf } from "../inverse.ts"
@@ -91,6 +98,22 @@ const expectedOf = (mapped: MappedModel, isByRank: boolean): Effect.Effect<Reado
     isByRank ? shards : shards.map((shard) => ({ ...shard, name: parseShardName(shard.name).name }))
   )
 
+const megatronEmbedding = "embedding.word_embeddings.weight"
+
+/** How far Megatron-Core padded the vocabulary, which is its user's choice: by the rows that a rank has. */
+const paddingOf = (
+  stored: ReadonlyArray<ModelTensor>,
+  { numbers: { vocabulary } }: ModelStructure,
+  { tp }: ParallelConfig,
+  isByRank: boolean
+): Placement => {
+  const name = isByRank ? shardName(0, megatronEmbedding) : megatronEmbedding
+  const rows = stored.find((tensor) => tensor.name === name)?.shape[0]
+  return rows !== undefined && vocabulary !== undefined && rows * tp > vocabulary
+    ? { vocabulary: { multipleOf: rows, of: "share" } }
+    : {}
+}
+
 /** What a folder says of the model beside its tensors. */
 const fromFolder = (target: string, tensors: ReadonlyArray<ModelTensor>, { config }: FamilyChoice) => ({
   path: target,
@@ -149,9 +172,9 @@ export const openNamed = Effect.fn("openNamed")(function* (
   const stored = isByRank ? yield* joinedRanks(target, files) : yield* openModel(target, options)
   const template = yield* templateOf(target, stored, names)
   const structure = yield* Effect.fromResult(structureOf(template.tensors, family))
-  const side = yield* Effect.fromResult(
-    sideOf({ convention, config, ...(mapping === undefined ? {} : { mapping }) }, structure, family, 0)
-  )
+  const stated = { convention, config, ...(mapping === undefined ? {} : { mapping }) }
+  const placement = { ...paddingOf(stored.tensors, structure, config, isByRank), ...family.placement }
+  const side = yield* Effect.fromResult(sideOf(stated, structure, { ...family, placement }, 0))
   const mapped = yield* Effect.fromResult(mapModel({ ...side, tensors: template.tensors }))
   const expected = yield* expectedOf(mapped, isByRank)
   // A template that was made of the files themselves leaves nothing of them out.
