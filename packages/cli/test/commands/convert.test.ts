@@ -211,6 +211,28 @@ describe("convert", () => {
     assert.isTrue(fileOf(at("by config")).equals(fileOf(model)))
   })
 
+  it("a head that is stored although it is tied is held once, and comes back", async () => {
+    using folder = scratch()
+    const model = await writeSmallModel(join(folder.path, "hf"), "llama")
+    const file = join(model, "model.safetensors")
+    const tensors = readSafetensors(file)
+    const { bytes } = tensors.get("model.embed_tokens.weight")!
+    const tied = [...tensors.values()].map((one) => (one.name === "lm_head.weight" ? { ...one, bytes } : one))
+    writeFileSync(file, safetensorsBytes(tied))
+    const config = JSON.parse(readFileSync(join(model, "config.json"), "utf8"))
+    writeFileSync(join(model, "config.json"), JSON.stringify({ ...config, tie_word_embeddings: true }))
+    for (const [at, side] of ["vllm:pp=2", "megatron:pp=2", "transformers:pp=2"].entries()) {
+      const [out, back] = [join(folder.path, `out${at}`), join(folder.path, `back${at}`)]
+      await convert(model, "--to", side, "--out", out)
+      const held = [0, 1].flatMap((rank) => [
+        ...readSafetensors(join(out, `model-rank-${rank}-part-0.safetensors`)).keys()
+      ])
+      assert.notInclude(held, "lm_head.weight")
+      await convert(out, "--to", "hf:", "--out", back)
+      assert.strictEqual((await runHere(["verify", back, model])).code, 0, side)
+    }
+  })
+
   it("rules of a file join tensors as they say", async () => {
     using folder = scratch()
     const model = await writeSmallModel(join(folder.path, "hf"), "llama")

@@ -28,8 +28,9 @@ import { openModel } from "../../openModel.ts"
 import { structureOf } from "../../placement/cutModel.ts"
 import type { Placement } from "../../placement/Placement.ts"
 import { assembledModel } from "../AssembledModel.ts"
+import { equalTensors } from "../equalTensors.ts"
 import { isMegatronTensor, megatronTemplate } from "../inventory/megatronTemplate.ts"
-import { type HeldTensor, parseShardName, shardName, shardsOf, wayBackOf } from "../inverse.ts"
+import { type HeldTensor, parseShardName, type ReturnedTensor, shardName, shardsOf, wayBackOf } from "../inverse.ts"
 import { type MappingError, mappingError } from "../MappingError.ts"
 import { type MappedModel, mapModel } from "../mapModel.ts"
 import { NamedSide } from "../NamedSide.ts"
@@ -113,6 +114,14 @@ const paddingOf = (
     ? { vocabulary: { multipleOf: rows, of: "share" } }
     : {}
 }
+
+/** Heads that the checkpoint stores beside the embedding that they are tied to: systems hold one of the two. */
+const storedHeads = (structure: ModelStructure, made: ReadonlyArray<ReturnedTensor>): ReadonlyArray<ReturnedTensor> =>
+  equalTensors(structure).flatMap(({ name, of }) =>
+    made.some((tensor) => tensor.name === name)
+      ? []
+      : made.filter((tensor) => tensor.name === of).map((tensor) => ({ ...tensor, name }))
+  )
 
 /** What a folder says of the model beside its tensors. */
 const fromFolder = (target: string, tensors: ReadonlyArray<ModelTensor>, { config }: FamilyChoice) => ({
@@ -202,7 +211,7 @@ export const openNamed = Effect.fn("openNamed")(function* (
       return yield* mappingErrorOf(own === undefined ? "missing_source" : "shape_mismatch", name, fault)
   }
   const made = yield* Effect.fromResult(wayBackOf(mapped, expected, template.tensors))
-  const model = assembledModel(stored, made)
+  const model = assembledModel(stored, [...made, ...storedHeads(structure, made)])
   return {
     ...model,
     config: template.config ?? family.config,
