@@ -369,6 +369,16 @@ describe("convert refuses", () => {
       "whose lengths do not divide",
       'rules: [{ name: "{o...}.q", from: { split: "{o...}.q_proj.weight", dim: 0, inner: 7 } }]\nothers: keep\n',
       /not_divisible .*by rule \{o\.\.\.\}\.q.*64 does not divide by 7/
+    ],
+    [
+      "of which two make one tensor",
+      'rules: [{ name: "{o...}.a", from: "{o...}.q_proj.weight", also: true }, { name: "{o...}.a", from: "{o...}.k_proj.weight" }]\nothers: keep\n',
+      /written_twice .*layers\.0\.self_attn\.a by rule \{o\.\.\.\}\.a.*makes it too/
+    ],
+    [
+      "that takes a part that is not there",
+      'rules: [{ name: "{o...}.a", from: { part: "{o...}.q_proj.weight", index: 2, lengths: [1, 1] } }]\nothers: keep\n',
+      /invalid_rule .*2 parts, numbered from 0, and no part 2/
     ]
   ]
   for (const [what, text, said] of rules) {
