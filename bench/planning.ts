@@ -24,7 +24,8 @@ import {
   readRosters,
   readStatements
 } from "@tensorferry/core/reshard/RosterMessages"
-import { type NamedSide, namedLayouts } from "@tensorferry/model/names/namedLayouts"
+import type { NamedSide } from "@tensorferry/model/names/NamedSide"
+import { namedLayouts } from "@tensorferry/model/names/namedLayouts"
 import { cutModel } from "@tensorferry/model/placement/cutModel"
 import type { ModelConfig } from "@tensorferry/model/structure/ModelConfig"
 import * as Result from "effect/Result"

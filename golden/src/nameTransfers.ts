@@ -4,7 +4,7 @@
  * numbered tensors over all ranks of a layout. What arrives is held against the recorded element maps.
  */
 import { elementCount } from "@tensorferry/core/base/Region"
-import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
+import { type ModelTensor, worldSizeOf } from "@tensorferry/core/layout/ModelLayout"
 import { checkPlan } from "@tensorferry/core/planner/PlanCheck"
 import { indexRosters, planRank } from "@tensorferry/core/planner/RosterPlanner"
 import { executeReshardPlan } from "@tensorferry/core/reshard/executeReshardPlan"
@@ -16,12 +16,13 @@ import { type MappedLayout, type MappedSide, mappedLayouts } from "@tensorferry/
 import { runCluster } from "@tensorferry/testing/VirtualCluster"
 import * as Effect from "effect/Effect"
 import {
-  elementMap,
+  elementMapOnce,
   type NameVerdict,
   type RecordedFamily,
   type RecordedNames,
   type RecordedRank,
-  sideOf
+  sideOf,
+  siteOf
 } from "./nameMappings.ts"
 
 /** A byte that nothing here numbers, in memory that should be written. */
@@ -40,7 +41,7 @@ const numbersOf = (tensors: ReadonlyArray<ModelTensor>): ReadonlyMap<string, num
 
 /** The rank's tensors with what they should hold. */
 const wantedOf = (rank: MappedRank, firsts: ReadonlyMap<string, number>): ReadonlyMap<string, Float32Array> =>
-  new Map(rank.tensors.map((tensor) => [tensor.name, Float32Array.from(elementMap(tensor, firsts).numbers)]))
+  new Map(rank.tensors.map((tensor) => [tensor.name, Float32Array.from(elementMapOnce(tensor, firsts).numbers)]))
 
 const allocate = Effect.fnUntraced(function* (rank: MappedRank) {
   const engine = yield* TensorEngine
@@ -61,15 +62,15 @@ const valuesOf = ({ storage, byteOffset, shape }: Tensor): Float32Array => {
 /** Elements that differ from what they should be; those that no plan writes, as padding, are the destination's own. */
 const compare = (rank: MappedRank, held: ReadonlyMap<string, Tensor>, firsts: ReadonlyMap<string, number>) => {
   for (const tensor of rank.tensors) {
-    const { numbers } = elementMap(tensor, firsts)
+    const { numbers } = elementMapOnce(tensor, firsts)
     const found = valuesOf(held.get(tensor.name)!)
-    const at = found.findIndex((value, element) => numbers[element] !== 0 && value !== numbers[element])
-    if (at >= 0) return `${tensor.name}, element ${at}: ${found[at]} arrived, ${numbers[at]} belongs there`
-    const padded = found.findIndex(
-      (_, element) =>
-        numbers[element] === 0 && new Uint8Array(found.buffer, found.byteOffset + 4 * element, 1)[0] !== poison
-    )
-    if (padded >= 0) return `${tensor.name}, element ${padded} is padding, and was written`
+    for (let at = 0; at < numbers.length; at++) {
+      const wanted = numbers[at]!
+      if (wanted !== 0 && found[at] !== wanted)
+        return `${tensor.name}, element ${at}: ${found[at]} arrived, ${wanted} belongs there`
+      if (wanted === 0 && new Uint8Array(found.buffer, found.byteOffset + 4 * at, 1)[0] !== poison)
+        return `${tensor.name}, element ${at} is padding, and was written`
+    }
   }
   return undefined
 }
@@ -142,22 +143,30 @@ const holdsAll = ({ mapping }: MappedSide, tensors: ReadonlyArray<ModelTensor>):
       )
   )
 
-/** Carries out every recorded layout of a system, there and back. */
-export const checkTransfers = (recorded: RecordedNames): Effect.Effect<ReadonlyArray<NameVerdict>> =>
-  Effect.forEach(recorded.families.flatMap(layoutsOf), ({ family, one }) =>
-    Effect.gen(function* () {
-      const tensors = (one.sources ?? family.sources).map(
-        ([name, shape]): ModelTensor => ({ name, dtype: "float32", shape })
+/** Ranks of a recorded layout. */
+const ranksOf = (one: RecordedRank): number => worldSizeOf(siteOf(one).config)
+
+/** Carries out recorded layouts of a system, there and back: all of them, or those of so many ranks. */
+export const checkTransfers = (
+  recorded: RecordedNames,
+  isTried: (ranks: number) => boolean = () => true
+): Effect.Effect<ReadonlyArray<NameVerdict>> =>
+  Effect.forEach(
+    recorded.families.flatMap(layoutsOf).filter(({ one }) => isTried(ranksOf(one))),
+    ({ family, one }) =>
+      Effect.gen(function* () {
+        const tensors = (one.sources ?? family.sources).map(
+          ([name, shape]): ModelTensor => ({ name, dtype: "float32", shape })
+        )
+        const side = yield* Effect.fromResult(sideOf(recorded.engine, family, one, tensors))
+        const there = yield* moveNumbers(tensors, whole(side), side)
+        const back =
+          there === undefined && holdsAll(side, tensors) ? yield* moveNumbers(tensors, side, whole(side)) : undefined
+        return there ?? (back === undefined ? undefined : `back: ${back}`)
+      }).pipe(
+        Effect.catchCause((cause) => Effect.succeed(String(cause))),
+        Effect.map((fault) => ({ name: `${recorded.engine} ${one.id}, moved`, fault }))
       )
-      const side = yield* Effect.fromResult(sideOf(recorded.engine, family, one, tensors))
-      const there = yield* moveNumbers(tensors, whole(side), side)
-      const back =
-        there === undefined && holdsAll(side, tensors) ? yield* moveNumbers(tensors, side, whole(side)) : undefined
-      return there ?? (back === undefined ? undefined : `back: ${back}`)
-    }).pipe(
-      Effect.catchCause((cause) => Effect.succeed(String(cause))),
-      Effect.map((fault) => ({ name: `${recorded.engine} ${one.id}, moved`, fault }))
-    )
   )
 
 /** One of the recorded ranks of each layout. */

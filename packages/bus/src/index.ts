@@ -20,6 +20,7 @@ export {
   LeavePair,
   Message,
   QueryStatus,
+  RegisterModel,
   RegisterTensors,
   Transfer,
   TransferType

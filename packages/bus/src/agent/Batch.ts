@@ -7,15 +7,16 @@
  */
 
 import type { HostMemory } from "@tensorferry/core/service/HostMemory"
-import { type TensorDict, tensorDict } from "@tensorferry/core/tensor/TensorDict"
+import { isContiguous, type Tensor } from "@tensorferry/core/tensor/Tensor"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
 import { type BusError, busError } from "../BusError.ts"
-import type { RegisterTensors } from "../command/Command.ts"
+import type { RegisterModel, RegisterTensors } from "../command/Command.ts"
 import { seenOwner } from "../liveness.ts"
 import { meetOnBatch } from "./BatchMeeting.ts"
-import { type BatchPlans, type BatchStatement, planOrder, plansOf } from "./BatchPlan.ts"
+import { type BatchMoves, meshMoves } from "./BatchMove.ts"
+import { type BatchStatement, planOrder } from "./BatchPlan.ts"
 import { batchDevice, batchServices, type TransferServices } from "./BatchServices.ts"
 import { lossError, makeFate } from "./Fate.ts"
 import type { Claim, Deal, Pair } from "./Held.ts"
@@ -28,8 +29,7 @@ export interface Batch {
   readonly deal: Deal
   /** Whose group carries the batch. */
   readonly pair: Pair
-  readonly tensors: TensorDict
-  readonly plans: BatchPlans
+  readonly moves: BatchMoves
   readonly services: Effect.Effect<TransferServices, BusError>
   /** Whether the tensors move by the services of the pair, which outlive the batch. */
   readonly isOfHost: boolean
@@ -91,7 +91,7 @@ const sharedPair = (
   })
 }
 
-const bucketBytesOf = (command: RegisterTensors): Result.Result<number | null, BusError> => {
+const bucketBytesOf = (command: RegisterTensors | RegisterModel): Result.Result<number | null, BusError> => {
   if (command.bucketSize === null) return Result.succeed(null)
   const size = Number(command.bucketSize)
   return Number.isSafeInteger(size) && size > 0
@@ -151,15 +151,41 @@ const makeClaim = (id: string, pair: Pair, pairs: ReadonlyArray<Pair>): Effect.E
     (claim) => Effect.sync(() => pair.claims.delete(claim))
   )
 
+/** What knows the names of systems, loaded only where a client states some. */
+const modelBatches = Effect.promise(() => import("./ModelBatch.ts"))
+
+/** Opens all tensors of a command, even where one fails: each payload carries a count that must be given back. */
+const openAll = Effect.fnUntraced(function* (command: RegisterTensors | RegisterModel) {
+  const opened: Array<OpenTensor> = []
+  const results = yield* Effect.forEach(command.tensors, ([, payload]) => Effect.result(openTensor(payload)))
+  for (const [at, result] of results.entries()) {
+    if (Result.isFailure(result)) return yield* result.failure
+    if (command._tag === "RegisterTensors") {
+      opened.push(result.success)
+      continue
+    }
+    const [name] = command.tensors[at]!
+    if (!isContiguous(result.success.tensor))
+      return yield* busError("UnsupportedTensor", {
+        op: command._tag,
+        paramName: name,
+        detail: `Batch ${command.batchId}: the elements of ${name} do not lie densely.`,
+        remedy: "Register tensors of a model as they are allocated, not views of them."
+      })
+    opened.push({ ...result.success, name })
+  }
+  return opened
+})
+
 const build = Effect.fnUntraced(function* (
-  command: RegisterTensors,
+  command: RegisterTensors | RegisterModel,
   pairs: ReadonlyMap<string, Pair>,
   settings: PairSettings,
   scope: Scope.Closeable
 ) {
   const id = command.batchId
   yield* checkName(op, "batch", id)
-  const names = command.tensors.map(([pair]) => pair)
+  const names = command.tensors.map(([pair]) => (command._tag === "RegisterModel" ? command.pairName : pair))
   const pair = yield* Effect.fromResult(sharedPair(id, pairs, names))
   const bucketBytes = yield* Effect.fromResult(bucketBytesOf(command))
   const claim = yield* makeClaim(
@@ -167,13 +193,9 @@ const build = Effect.fnUntraced(function* (
     pair,
     [...new Set(names)].map((name) => pairs.get(name)!)
   )
-  const opened: Array<OpenTensor> = []
-  // All are opened, even where one fails: each payload carries a count that must be given back.
-  const results = yield* Effect.forEach(command.tensors, ([, payload]) => Effect.result(openTensor(payload)))
-  for (const result of results) {
-    if (Result.isFailure(result)) return yield* result.failure
-    opened.push(result.success)
-  }
+  const opened = yield* openAll(command)
+  const named = command._tag === "RegisterModel" ? yield* modelBatches : undefined
+  const model = command._tag === "RegisterModel" ? yield* named!.openStatedModel(command) : undefined
   const owners = opened.flatMap(({ owner }) => seenOwner(owner) ?? [])
   claim.owners = [...new Map(owners.map((owner) => [owner.pid, owner])).values()]
   yield* checkTensorNames(id, names, opened)
@@ -181,7 +203,7 @@ const build = Effect.fnUntraced(function* (
   const tensors = order.map((at) => opened[at]!.tensor)
   const device = yield* Effect.fromResult(batchDevice(id, tensors, settings))
   const statement: BatchStatement = {
-    version: 3,
+    version: 4,
     family: device.family,
     tensors: order.map((at, place) => ({
       pair: names[at]!,
@@ -189,21 +211,29 @@ const build = Effect.fnUntraced(function* (
       dtype: tensors[place]!.dtype,
       shape: tensors[place]!.shape
     })),
+    ...(model === undefined ? {} : { model: { side: model.side, placement: model.placement, digest: model.digest } }),
     bucketBytes
   }
   const statements = yield* meetOnBatch(claim, statement, settings)
+  /** What all ranks find alike needs no telling. */
+  const shared = <A>(found: Result.Result<A, BusError>) => {
+    if (Result.isFailure(found)) claim.isMarked = true
+    return Effect.fromResult(found)
+  }
   const membersOf = (name: string) => (pairs.get(name) ?? pair).members
-  const planned = plansOf(id, membersOf, statements, pair.rank, device)
-  // All ranks find the same, so there is nothing to tell.
-  if (Result.isFailure(planned)) claim.isMarked = true
-  const plans = yield* Effect.fromResult(planned)
+  const held = (): ReadonlyMap<string, Tensor> => new Map(opened.map(({ name, tensor }) => [name!, tensor]))
+  const moves =
+    model === undefined
+      ? yield* shared(meshMoves(id, pair, membersOf, statements, tensors, device))
+      : yield* Effect.fromResult(
+          named!.modelMoves(id, pair, yield* shared(named!.modelPlans(id, pair, statements, model)), held())
+        )
   return {
     id,
     claim,
     deal: claim.deal!,
     pair,
-    tensors: tensorDict(plans.names.map((name, at) => [name, tensors[plans.order[at]!]!] as const)),
-    plans,
+    moves,
     services: batchServices(id, pair, settings.deviceTransports[device.family], scope),
     isOfHost: settings.deviceTransports[device.family] === undefined,
     scope
@@ -212,7 +242,7 @@ const build = Effect.fnUntraced(function* (
 
 /** Opens the tensors, waits for all ranks and plans; nothing is left of a batch that fails. */
 export const registerBatch = (
-  command: RegisterTensors,
+  command: RegisterTensors | RegisterModel,
   pairs: ReadonlyMap<string, Pair>,
   settings: PairSettings,
   within: Scope.Scope

@@ -16,6 +16,8 @@ import { localShard, splitsOf } from "@tensorferry/core/layout/ShardIntervals"
 import { indexLowering, lowerRank, type MeshTensorSpec } from "@tensorferry/core/planner/Lowering"
 import { planMesh } from "@tensorferry/core/planner/MeshPlanner"
 import type { Device } from "@tensorferry/core/tensor/Device"
+import { NamedSide } from "@tensorferry/model/names/NamedSide"
+import { Placement } from "@tensorferry/model/placement/Placement"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { type BusError, busError } from "../BusError.ts"
@@ -29,13 +31,18 @@ export const BatchTensor = Schema.Struct({
 })
 export type BatchTensor = typeof BatchTensor.Type
 
+/** How a rank names and cuts a model, and which. */
+export const ModelStatement = Schema.Struct({ side: NamedSide, placement: Placement, digest: Schema.String })
+
 /** What one rank registered. */
 export const BatchStatement = Schema.Struct({
-  version: Schema.Literal(3),
+  version: Schema.Literal(4),
   /** Family of the devices that all tensors of the rank lie on. */
   family: Schema.String,
   /** By pair, and then as the client lists them. */
   tensors: Schema.Array(BatchTensor),
+  /** Where tensors go by the names of a system, and not by places of a mesh. */
+  model: Schema.optionalKey(ModelStatement),
   bucketBytes: Schema.NullOr(Natural)
 })
 export type BatchStatement = typeof BatchStatement.Type
@@ -58,10 +65,11 @@ export interface BatchPlans {
   readonly plans: readonly [MeshPlan | undefined, MeshPlan | undefined]
 }
 
-const mismatch = (batch: string, detail: string, peer?: number): BusError =>
+export const mismatch = (batch: string, detail: string, peer?: number, paramName?: string): BusError =>
   busError("BatchMismatch", {
     op: "RegisterTensors",
     ...(peer === undefined ? {} : { peer }),
+    ...(paramName === undefined ? {} : { paramName }),
     detail: `Batch ${batch}: ${detail}`,
     remedy: "Register the same tensors on all ranks of both sides: under the same names, or in the same order per pair."
   })
@@ -205,8 +213,24 @@ const namesFault = (
   return undefined
 }
 
+/** One side registers a model by its names, and the other does not. */
+const modelFault = (
+  batch: string,
+  agents: ReadonlyArray<number>,
+  statements: ReadonlyArray<BatchStatement>
+): BusError | undefined => {
+  const named = statements.findIndex(({ model }) => model !== undefined)
+  if (named < 0) return undefined
+  const plain = statements.findIndex(({ model }) => model === undefined)
+  return mismatch(
+    batch,
+    `agent ${agents[named]} registers a model by its names, agent ${agents[plain]} tensors of a mesh.`,
+    agents[named]
+  )
+}
+
 /** One backend moves a batch, so all ranks have it on one kind of device. */
-const familyFault = (
+export const familyFault = (
   batch: string,
   agents: ReadonlyArray<number>,
   statements: ReadonlyArray<BatchStatement>
@@ -238,7 +262,10 @@ export const plansOf = (
   const arranged = arrange(stated)
   const statements = arranged.map(({ statement }) => statement)
   const { agents } = membersOf(statements[0]!.tensors[0]!.pair)
-  const odd = familyFault(batch, agents, statements) ?? namesFault(batch, agents, statements)
+  const odd =
+    modelFault(batch, agents, statements) ??
+    familyFault(batch, agents, statements) ??
+    namesFault(batch, agents, statements)
   if (odd !== undefined) return Result.fail(odd)
   const zero = sideTensors(batch, 0, membersOf, statements)
   if (Result.isFailure(zero)) return Result.fail(zero.failure)

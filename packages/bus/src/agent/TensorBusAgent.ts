@@ -92,6 +92,8 @@ const lanesOf = (message: Message): readonly [holds: ReadonlyArray<string>, afte
       return [[`pair:${message.pairName}`], []]
     case "RegisterTensors":
       return [[`batch:${message.batchId}`], message.tensors.map(([pair]) => `pair:${pair}`)]
+    case "RegisterModel":
+      return [[`batch:${message.batchId}`], [`pair:${message.pairName}`]]
     default:
       return [[`batch:${message.batchId}`], []]
   }

@@ -11,7 +11,6 @@
  */
 
 import { exchangePayloads, jsonPayloads, type Payloads } from "@tensorferry/core/group/Exchange"
-import type { MeshPlan } from "@tensorferry/core/ir/MeshPlan"
 import { executeReshardPlan } from "@tensorferry/core/reshard/executeReshardPlan"
 import { CopyService, copyError } from "@tensorferry/core/service/CopyService"
 import type { ProcessGroupError } from "@tensorferry/core/service/ProcessGroup"
@@ -137,9 +136,6 @@ const agreeOnIntent = (
   })
 }
 
-/** Whether no rank has anything to move. All ranks find the same: it follows from what all stated. */
-const movesNothing = ({ tensors }: MeshPlan): boolean => tensors.every(({ shape }) => shape.includes(0))
-
 /** Fails the move of those who came with the same, although this rank gave it up. */
 const decline = ({ id, pair, isOfHost }: Batch): Effect.Effect<void> => {
   const detail = `Agent ${pair.members.agents[pair.rank]} gave batch ${id} up.`
@@ -165,20 +161,18 @@ const explain = (batch: Batch, error: BusError | Failure, { store }: PairSetting
 
 /** Moves the batch; collective over the pair's agents. */
 export const transferBatch = Effect.fnUntraced(function* (batch: Batch, type: TransferType, settings: PairSettings) {
-  const { pair, id, plans, tensors, claim } = batch
+  const { pair, moves, claim } = batch
   const isSource = type === "send"
   const direction: Direction = isSource ? pair.side : pair.side === 0 ? 1 : 0
-  const plan = plans.plans[direction]
+  const way = moves[direction]
   const fates = fatesOf(claim)
   const lost = lossAmong(fates)
   if (lost !== undefined) return yield* lossError(op, lost)
-  if (plan === undefined) {
-    return yield* busError("PartialTarget", {
-      op,
-      detail: `Side ${pair.members.sides[direction === 0 ? 1 : 0].name} of batch ${id} holds contributions and cannot be a target.`,
-      remedy: "Transfer the other way, or make pairs whose target is sharded or replicated."
-    })
+  if ("refused" in way) {
+    const { refused, detail, remedy } = way
+    return yield* busError(refused, { op, detail, remedy })
   }
+  const { plan, tensors, options, movesNothing } = way
   const leads = pair.rank === (pair.side === 0 ? 0 : pair.members.sides[0].agents.length)
   const signal = (value: string) =>
     Effect.mapError(settings.store.put(signalKey(batch), value), (error) => storeFailed(op, error))
@@ -191,16 +185,16 @@ export const transferBatch = Effect.fnUntraced(function* (batch: Batch, type: Tr
   const announced = Effect.flatMap(Fiber.join(announcing), (exit) => exit)
   const move = Effect.gen(function* () {
     if (stage === "given up") return
-    if (movesNothing(plan)) yield* announced
+    if (movesNothing) yield* announced
     yield* agreeOnIntent(batch, direction, settings)
-    if (movesNothing(plan)) {
+    if (movesNothing) {
       if (!isSource && leads) yield* signal("0")
       return
     }
     if (stage !== "waits") return yield* decline(batch)
     stage = "moves"
     yield* announced
-    const update = executeReshardPlan(plan, isSource ? tensors : undefined, isSource ? undefined : tensors)
+    const update = executeReshardPlan(plan, isSource ? tensors : undefined, isSource ? undefined : tensors, options)
     yield* Effect.provideContext(update, yield* batch.services)
     if (!isSource && leads) yield* signal("0")
   }).pipe(Effect.catch((error) => Effect.flatMap(explain(batch, error as BusError | Failure, settings), Effect.fail)))

@@ -11,6 +11,7 @@ import type {
   LeavePair,
   Message,
   QueryStatus,
+  RegisterModel,
   RegisterTensors,
   Transfer
 } from "../command/Command.ts"
@@ -51,7 +52,7 @@ export const makeCommands = Effect.fnUntraced(function* (
     )
   })
 
-  const onRegister = Effect.fnUntraced(function* (command: RegisterTensors) {
+  const onRegister = Effect.fnUntraced(function* (command: RegisterTensors | RegisterModel) {
     yield* makeRoomForBatch(command.batchId)
     const registering = registerBatch(command, pairs, settings, scope).pipe(Effect.provideService(HostMemory, memory))
     const batch = yield* Option.match(importer, {
@@ -99,6 +100,7 @@ export const makeCommands = Effect.fnUntraced(function* (
       case "InitPair":
         return onInitPair(message)
       case "RegisterTensors":
+      case "RegisterModel":
         return onRegister(message)
       case "Transfer":
         return onTransfer(message)

@@ -4,7 +4,7 @@ import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
 import type { BusError } from "../BusError.ts"
 import { CleanupBatch } from "../command/Command.ts"
-import { type BatchInput, TensorBusClient } from "./TensorBusClient.ts"
+import { type BatchInput, type ModelBatchInput, TensorBusClient } from "./TensorBusClient.ts"
 
 export interface BatchHandler {
   readonly batch: string
@@ -17,14 +17,17 @@ export interface BatchHandler {
 }
 
 /** Registers the batch. A batch that the agent has lost by then needs no cleaning up. */
-export const make = (input: BatchInput): Effect.Effect<BatchHandler, BusError, TensorBusClient | Scope.Scope> =>
+export const make = (
+  input: BatchInput | ModelBatchInput
+): Effect.Effect<BatchHandler, BusError, TensorBusClient | Scope.Scope> =>
   Effect.gen(function* () {
     const client = yield* TensorBusClient
     const { batch } = input
+    const register = "model" in input ? client.registerModel(input) : client.registerTensors(input)
     // The agent carries out what was asked for although nobody waits any more; what it registers then, it cleans up next.
     const abandon = Effect.ignore(client.cast(new CleanupBatch({ batchId: batch })))
     yield* Effect.acquireRelease(
-      Effect.onInterrupt(client.registerTensors(input), () => abandon),
+      Effect.onInterrupt(register, () => abandon),
       () => Effect.ignore(client.cleanupBatch(batch)),
       { interruptible: true }
     )

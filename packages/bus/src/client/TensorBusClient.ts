@@ -11,10 +11,12 @@
  */
 
 import { randomBytes } from "node:crypto"
-import type { Placement } from "@tensorferry/core/layout/Placement"
+import type { Placement as MeshPlacement } from "@tensorferry/core/layout/Placement"
 import { HostMemory } from "@tensorferry/core/service/HostMemory"
 import { monotonicMillis } from "@tensorferry/core/service/RunningTime"
 import type { Tensor } from "@tensorferry/core/tensor/Tensor"
+import type { Mapping } from "@tensorferry/model/names/Mapping"
+import type { Placement } from "@tensorferry/model/placement/Placement"
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
@@ -29,6 +31,7 @@ import {
   LeavePair,
   type Message,
   QueryStatus,
+  RegisterModel,
   RegisterTensors,
   Transfer,
   type TransferType
@@ -58,7 +61,7 @@ export interface PairInput {
   /** Lengths of the mesh of this side; its ranks are the agents of the side in ascending order. */
   readonly mesh: ReadonlyArray<number>
   /** One per dimension of the mesh. */
-  readonly placements: ReadonlyArray<Placement>
+  readonly placements: ReadonlyArray<MeshPlacement>
 }
 
 /** Tensors that one transfer moves together. */
@@ -70,6 +73,27 @@ export interface BatchInput {
    */
   readonly tensors: ReadonlyArray<readonly [pair: string, tensor: Tensor, name?: string]>
   /** Most bytes of a bucket. The least that any rank states counts; without any, the planner's default does. */
+  readonly bucketBytes?: number
+}
+
+/** What this process holds of a model, under the names of its own system. */
+export interface ModelBatchInput {
+  readonly batch: string
+  /** Any pair of the ranks of both sides; mesh and placements do not matter here. */
+  readonly pair: string
+  /** A checkpoint of the model under its own names, where the agent finds it. Its values are not read. */
+  readonly model: string
+  /** How this side names and cuts the model, and the degrees of all its ranks: `megatron:tp=2`, `vllm:tp=4`. */
+  readonly names: string
+  /** Rules of its own in place of those of `names`. */
+  readonly mapping?: Mapping
+  /** Where this side puts layers, experts and vocabulary, where that is not what `names` says. */
+  readonly placement?: Placement
+  /** The family of a model without a config.json. */
+  readonly preset?: string
+  /** All tensors of this rank, by their names. */
+  readonly tensors: Iterable<readonly [name: string, tensor: Tensor]>
+  /** Most bytes that wait on their way between two ranks. The least that any rank states counts. */
   readonly bucketBytes?: number
 }
 
@@ -95,6 +119,11 @@ export interface TensorBusClientShape {
   readonly leavePair: (pair: string) => Effect.Effect<void, BusError>
   /** Shares the tensors. Fails with UnsupportedTensor for memory that `HostMemory` did not allocate. */
   readonly registerTensors: (batch: BatchInput) => Effect.Effect<void, BusError>
+  /**
+   * Shares what this process holds of a model. The other side may name, join and cut the model differently; every element
+   * travels once. Fails with BatchMismatch, which names rule and tensor, where tensors are not as the names have them.
+   */
+  readonly registerModel: (batch: ModelBatchInput) => Effect.Effect<void, BusError>
   /** Moves a registered batch; `type` says what this side does. */
   readonly transfer: (batch: string, type: TransferType) => Effect.Effect<void, BusError>
   /** Whether a sent batch waits to be received. */
@@ -130,6 +159,8 @@ const withSemaphore = (message: Message, semaphoreName: string, timestamp: numbe
       return new InitPair({ ...message, ...common })
     case "RegisterTensors":
       return new RegisterTensors({ ...message, ...common })
+    case "RegisterModel":
+      return new RegisterModel({ ...message, ...common })
     case "Transfer":
       return new Transfer({ ...message, ...common })
     case "QueryStatus":
@@ -238,10 +269,10 @@ export const make = Effect.fnUntraced(function* (options: ClientOptions = {}) {
       })
     )
 
-  const share = Effect.fnUntraced(function* (tensor: Tensor, name: string | undefined) {
+  const share = Effect.fnUntraced(function* (op: string, tensor: Tensor, name: string | undefined) {
     const handle = yield* Effect.mapError(memory.share(tensor.storage), (error) =>
       busError("UnsupportedTensor", {
-        op: "RegisterTensors",
+        op,
         detail: error.reason.detail,
         remedy: "Allocate the tensor by the HostMemory of the embedded backend."
       })
@@ -269,10 +300,31 @@ export const make = Effect.fnUntraced(function* (options: ClientOptions = {}) {
     registerTensors: ({ batch, tensors, bucketBytes }) =>
       Effect.flatMap(
         Effect.forEach(tensors, ([pair, tensor, name]) =>
-          Effect.map(share(tensor, name), (payload) => [pair, payload] as const)
+          Effect.map(share("RegisterTensors", tensor, name), (payload) => [pair, payload] as const)
         ),
         (shared) => send(new RegisterTensors({ batchId: batch, tensors: shared, bucketSize: bucketBytes ?? null }))
       ),
+    registerModel: Effect.fnUntraced(function* (input) {
+      const { batch, pair, model, names, mapping, placement, preset, tensors, bucketBytes } = input
+      const shared = yield* Effect.forEach(tensors, ([name, tensor]) =>
+        Effect.map(share("RegisterModel", tensor, name), (payload) => [name, payload] as const)
+      )
+      // Loaded only here: most clients never need it.
+      const { resolveModel } = yield* Effect.promise(() => import("@tensorferry/model/openModel"))
+      yield* send(
+        new RegisterModel({
+          batchId: batch,
+          pairName: pair,
+          model: resolveModel(model),
+          names,
+          rules: mapping === undefined ? null : JSON.stringify(mapping),
+          placement: placement === undefined ? null : JSON.stringify(placement),
+          preset: preset ?? null,
+          tensors: shared,
+          bucketSize: bucketBytes ?? null
+        })
+      )
+    }),
     transfer: (batch, type) => send(new Transfer({ batchId: batch, transferType: type })),
     transferSignal: (batch) =>
       Effect.gen(function* () {

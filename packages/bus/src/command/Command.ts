@@ -7,6 +7,8 @@
  *   layout on the other. It ends when all ranks of both sides have stated theirs.
  * - `RegisterTensors` names the tensors of a batch, each with the pair that it goes by. It ends when all ranks of these
  *   pairs have registered the batch.
+ * - `RegisterModel` names a rank's tensors of a model as its system does, instead of by places of a mesh: trainer and
+ *   engine may name and join them differently. Clients in other languages need not know it.
  * - `Transfer` moves a registered batch, in the direction that the sides choose by "send" and "recv".
  * - `LeavePair` takes this rank out of a pair, so that all ranks can make it again. Clients in other languages need not
  *   know it.
@@ -55,6 +57,27 @@ export class RegisterTensors extends BaseCommand.extend<RegisterTensors>("@tenso
   bucketSize: orNull(WireInt)
 }) {}
 
+/** All tensors of a model that this rank holds, by the names of a system. */
+export class RegisterModel extends BaseCommand.extend<RegisterModel>("@tensorferry/bus/command/RegisterModel")({
+  _tag: Schema.tag("RegisterModel"),
+  batchId: Schema.String,
+  pairName: Schema.String,
+  /** A checkpoint of the model under its own names; only its names, shapes and config.json are read, by the agent. */
+  model: Schema.String,
+  /** How this side names and cuts the model, with the degrees of the whole side: `megatron:tp=2`. */
+  names: Schema.String,
+  /** Rules in place of those of the names, as JSON. */
+  rules: orNull(Schema.String),
+  /** Where this side puts layers, experts and vocabulary, where that is not what the names say, as JSON. */
+  placement: orNull(Schema.String),
+  /** The family of a model without a config.json. */
+  preset: orNull(Schema.String),
+  /** Name and payload of each. */
+  tensors: Schema.Array(Schema.Tuple([Schema.String, Schema.Uint8Array])),
+  /** Most bytes that wait on their way. */
+  bucketSize: orNull(WireInt)
+}) {}
+
 /** What this side does in a transfer; the other side of the pair states the other word. */
 export const TransferType = Schema.Literals(["send", "recv"])
 export type TransferType = typeof TransferType.Type
@@ -87,5 +110,13 @@ export class LeavePair extends BaseCommand.extend<LeavePair>("@tensorferry/bus/c
 }) {}
 
 /** Any command. */
-export const Message = Schema.Union([InitPair, RegisterTensors, Transfer, QueryStatus, CleanupBatch, LeavePair])
+export const Message = Schema.Union([
+  InitPair,
+  RegisterTensors,
+  RegisterModel,
+  Transfer,
+  QueryStatus,
+  CleanupBatch,
+  LeavePair
+])
 export type Message = typeof Message.Type

@@ -8,7 +8,16 @@
  */
 import * as Result from "effect/Result"
 import { type Kind, Reader, Writer } from "../wire/MessagePack.ts"
-import { CleanupBatch, InitPair, LeavePair, type Message, QueryStatus, RegisterTensors, Transfer } from "./Command.ts"
+import {
+  CleanupBatch,
+  InitPair,
+  LeavePair,
+  type Message,
+  QueryStatus,
+  RegisterModel,
+  RegisterTensors,
+  Transfer
+} from "./Command.ts"
 import { type CommandError, commandError } from "./CommandError.ts"
 
 type FieldType = "str" | "int" | "float" | "bytes" | "tensors" | "transferType"
@@ -63,6 +72,21 @@ const forms: ReadonlyMap<string, CommandForm> = new Map([
     form(
       (fields) => new RegisterTensors(fields, checked),
       field("batch_id", "str"),
+      field("tensors", "tensors"),
+      optional("bucket_size", "int")
+    )
+  ],
+  [
+    "RegisterModel",
+    form(
+      (fields) => new RegisterModel(fields, checked),
+      field("batch_id", "str"),
+      field("pair_name", "str"),
+      field("model", "str"),
+      field("names", "str"),
+      optional("rules", "str"),
+      optional("placement", "str"),
+      optional("preset", "str"),
       field("tensors", "tensors"),
       optional("bucket_size", "int")
     )

@@ -2,9 +2,11 @@
 /** `tensorferry convert`: from files under one system's names to files of another's ranks, by one process. */
 import { formatParallelConfig, worldSizeOf } from "@tensorferry/core/layout/ModelLayout"
 import type { Model } from "@tensorferry/model/Model"
-import { type ConvertedFile, convertFiles } from "@tensorferry/model/names/convertFiles"
-import type { NamedSide } from "@tensorferry/model/names/namedLayouts"
+import { type ConvertedFile, convertFiles } from "@tensorferry/model/names/files/convertFiles"
+import type { NamedSide } from "@tensorferry/model/names/NamedSide"
+import { type StatedSide, single } from "@tensorferry/model/names/StatedSide"
 import { companionsOf } from "@tensorferry/model/outputs/companions"
+import { structureOf } from "@tensorferry/model/placement/cutModel"
 import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
@@ -25,12 +27,11 @@ import {
   type LayoutFlags,
   layoutConfig,
   noteAbsent,
+  noteUnrecorded,
   openStated,
   parseTarget,
   readMapping,
-  type StatedSide,
-  sideFlag,
-  single
+  sideFlag
 } from "./shared.ts"
 
 type Flags = Pick<LayoutFlags, "like" | "map" | "preset"> &
@@ -59,7 +60,11 @@ const sourceSide = Effect.fnUntraced(function* ({ checkpoint, from }: Flags) {
       `The checkpoint's own names are stated with ${formatParallelConfig(config)}.`,
       "Leave --from out; a folder that reshard wrote says itself how it is cut."
     )
-  return { target, side: { convention, config } satisfies NamedSide }
+  return {
+    target,
+    side: { convention, config } satisfies NamedSide,
+    isStated: prefix !== undefined || stated?.convention !== undefined
+  }
 })
 
 /** How ranks name and hold it. */
@@ -100,12 +105,15 @@ const runConvert = Effect.fnUntraced(function* (flags: Flags) {
   const source = yield* sourceSide(flags)
   const to = yield* destinationSide(flags)
   const out = yield* chooseOutput(flags.out, flags)
-  const { checkpoint, model } = yield* openStated(`${source.side.convention}:${source.target}`, {
-    ...flags,
-    from: Option.some(source.side)
-  })
+  const { checkpoint, model, stored } = yield* openStated(
+    source.isStated ? `${source.side.convention}:${source.target}` : source.target,
+    { ...flags, from: Option.map(flags.from, () => source.side) }
+  )
+  const from = stored ?? source.side
   yield* noteAbsent(model)
   const family = yield* familyOf(model, flags)
+  const structure = yield* Effect.fromResult(structureOf(model.tensors, family))
+  yield* noteUnrecorded(structure, [from, to])
   const companions = flags.copyMetadata ? yield* companionsOf(model, {}) : []
   const bar = makeProgressBar(1, process.stderr.isTTY === true && !flags.json)
   const files = yield* Effect.ensuring(
@@ -120,7 +128,7 @@ const runConvert = Effect.fnUntraced(function* (flags: Flags) {
           {
             ok: true,
             checkpoint,
-            from: source.side,
+            from: { convention: from.convention, config: from.config },
             to,
             out: out.folder,
             files,
@@ -129,7 +137,7 @@ const runConvert = Effect.fnUntraced(function* (flags: Flags) {
           null,
           2
         )
-      : describe(model, [source.side, to], files, out.folder)
+      : describe(model, [from, to], files, out.folder)
   )
 })
 

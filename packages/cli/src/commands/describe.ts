@@ -2,7 +2,6 @@
 /** `tensorferry describe`: what the tensors of a model mean, and how they can be cut. */
 import { unknownModel } from "@tensorferry/model/describe/unknownTensors"
 import { findFamily, modelTypes } from "@tensorferry/model/families/families"
-import { openModel, resolveModel } from "@tensorferry/model/openModel"
 import { structureOf } from "@tensorferry/model/placement/cutModel"
 import { summaryOf } from "@tensorferry/model/placement/structureSummary"
 import * as Command from "effect/cli/Command"
@@ -13,7 +12,7 @@ import { readConfig } from "../model/Rules.ts"
 import { withFailures } from "../output/CliFailure.ts"
 import { describeStructure, structureDocument } from "../output/StructureText.ts"
 import { print } from "../text/terminal.ts"
-import { checkpoint, inputConfig, inputOptions, json, noteAbsent } from "./shared.ts"
+import { checkpoint, inputConfig, json, noteAbsent, openPlain } from "./shared.ts"
 
 export const describe = Command.make(
   "describe",
@@ -31,7 +30,7 @@ export const describe = Command.make(
       flags.json,
       Effect.scoped(
         Effect.gen(function* () {
-          const model = yield* openModel(resolveModel(flags.checkpoint), inputOptions(flags))
+          const model = yield* openPlain(flags.checkpoint, flags)
           yield* noteAbsent(model)
           const read = yield* readConfig(model)
           const config = read === undefined ? model.sharded?.rules.family?.config : yield* Effect.fromResult(read)

@@ -34,7 +34,9 @@ import {
   type LayoutFlags,
   layoutConfig,
   noteAbsent,
-  openStated
+  noteUnrecorded,
+  openStated,
+  unrecordedOf
 } from "./shared.ts"
 
 const check = Command.make(
@@ -112,10 +114,11 @@ const planCheckpoint = Effect.fnUntraced(function* (stated: string, flags: PlanF
   yield* noteAbsent(model)
   const choice = yield* chooseLayouts(model, flags)
   const names = yield* chooseNames(model, choice, flags)
+  const named = names === undefined ? undefined : yield* Effect.fromResult(namedLayouts(model.tensors, names))
+  const unrecorded = named === undefined ? [] : unrecordedOf(named.structure, [names!.from, names!.to])
+  if (named !== undefined) yield* noteUnrecorded(named.structure, [names!.from, names!.to])
   const layouts: Planned =
-    names === undefined
-      ? yield* Effect.fromResult(jobLayouts(model.tensors, choice))
-      : namedPlans(yield* Effect.fromResult(namedLayouts(model.tensors, names)))
+    named === undefined ? yield* Effect.fromResult(jobLayouts(model.tensors, choice)) : namedPlans(named)
   const plans = Array.from({ length: layouts.size }, (_, rank) => layouts.planFor(rank))
   const estimate = estimatePlans(plans)
   const explained = yield* explainedPlan(flags, plans)
@@ -124,7 +127,7 @@ const planCheckpoint = Effect.fnUntraced(function* (stated: string, flags: PlanF
   }
   return {
     head: `${sideText(choice.from, names?.from.convention)} → ${sideText(choice.to, names?.to.convention)}, ${layouts.size} ranks (${choice.ranks}), ${model.tensors.length} tensors`,
-    facts: { ...choice, ...(names === undefined ? {} : { names }), size: layouts.size },
+    facts: { ...choice, ...(names === undefined ? {} : { names, unrecorded }), size: layouts.size },
     estimate,
     text: describeEstimate(estimate),
     explanation: explained === undefined ? undefined : explainPlan(explained, layouts.tensorOf)

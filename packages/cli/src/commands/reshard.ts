@@ -47,6 +47,7 @@ import {
   type LayoutFlags,
   layoutConfig,
   noteAbsent,
+  noteUnrecorded,
   openStated,
   parseTarget
 } from "./shared.ts"
@@ -165,6 +166,7 @@ const chooseJob = Effect.fnUntraced(function* (flags: Flags, common: Common) {
     else {
       const { structure } = yield* Effect.fromResult(namedLayouts(model.tensors, names))
       yield* checkTied(model, structure, names.to)
+      yield* noteUnrecorded(structure, [names.from, names.to])
     }
     const out = Option.isNone(flags.out) ? null : yield* chooseOutput(flags.out.value, flags)
     const { stored } = opened

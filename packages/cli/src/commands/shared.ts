@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Flags and choices that `reshard` and `plan` have in common. */
 
-import { formatParallelConfig, type ParallelConfig, parseParallelConfig } from "@tensorferry/core/layout/ModelLayout"
+import { formatParallelConfig } from "@tensorferry/core/layout/ModelLayout"
+import type { ModelStructure } from "@tensorferry/model/describe/ModelStructure"
 import { modelTypes } from "@tensorferry/model/families/families"
+import { readModelConfig } from "@tensorferry/model/inputs/ConfigFile"
 import type { InputOptions } from "@tensorferry/model/inputs/openInput"
 import type { LayoutChoice } from "@tensorferry/model/layouts"
 import type { Model } from "@tensorferry/model/Model"
 import { modelError } from "@tensorferry/model/ModelError"
-import { conventionNames, findConvention } from "@tensorferry/model/names/conventions/conventions"
+import { unrecordedType } from "@tensorferry/model/names/conventions/Convention"
+import { findConvention } from "@tensorferry/model/names/conventions/conventions"
+import { readNamesFile } from "@tensorferry/model/names/files/NamesFile"
+import { openNamed, rankCount, type StoredNames, unknownNames } from "@tensorferry/model/names/files/openNamed"
 import { Mapping } from "@tensorferry/model/names/Mapping"
+import type { NamedSide } from "@tensorferry/model/names/NamedSide"
 import type { NamedChoice } from "@tensorferry/model/names/namedLayouts"
-import { openNamed, type StoredNames } from "@tensorferry/model/names/openNamed"
+import { parseSide, type StatedSide, single } from "@tensorferry/model/names/StatedSide"
 import { openModel, resolveModel } from "@tensorferry/model/openModel"
 import * as Argument from "effect/cli/Argument"
 import * as CliError from "effect/cli/CliError"
@@ -37,28 +43,6 @@ export const backendPackages = Flag.String("backend-package").pipe(
   Flag.withDescription("Package to load more backends from (repeatable); it is imported from the current folder"),
   Flag.between(0, 64)
 )
-
-/** One rank. */
-export const single: ParallelConfig = { tp: 1, pp: 1, dp: 1 }
-
-/** One side as it is typed: degrees, and before a colon how its tensors are named. */
-export interface StatedSide {
-  readonly config: ParallelConfig
-  /** Undefined where tensors keep the names that they have. */
-  readonly convention: string | undefined
-}
-
-/** `vllm:tp=8`, `tp=8` or `hf:`. */
-const parseSide = (value: string): Result.Result<StatedSide, string> => {
-  const [, convention, degrees] = /^(?:([a-z][a-z0-9-]*):)?(.*)$/.exec(value) ?? []
-  if (convention !== undefined && findConvention(convention) === undefined)
-    return Result.fail(`a convention of ${conventionNames.join(", ")} before the colon`)
-  if (convention !== undefined && degrees === "") return Result.succeed({ config: single, convention })
-  return Result.mapBoth(parseParallelConfig(degrees ?? ""), {
-    onSuccess: (config) => ({ config, convention }),
-    onFailure: ({ remedy }) => remedy
-  })
-}
 
 /** A flag that states a side. */
 export const sideFlag = (name: string) =>
@@ -255,31 +239,111 @@ const noFamily = (file: string) =>
 export const readMapping = (file: string) =>
   readYamlFile(file, Mapping, (detail, remedy = mappingExample) => modelError("InvalidRules", { file, detail, remedy }))
 
-/** A checkpoint as a user names it, opened; under the names of a system it is read as the model that --like has. */
-export const openStated = Effect.fnUntraced(function* (
-  stated: string,
-  flags: Pick<LayoutFlags, "from" | "like" | "preset"> & InputFlags
+/** Flags that say how the files of a checkpoint name it. */
+type StoredFlags = Pick<LayoutFlags, "from" | "like" | "preset"> & InputFlags
+
+/** Another checkpoint of the same model under its own names. */
+const resolveLike = (stated: string): string => {
+  const named = parseTarget(stated)
+  return resolveModel(named.convention === "hf" ? named.target : stated)
+}
+
+/** What files say of themselves, held against what is stated. */
+const notedNames = Effect.fnUntraced(function* (
+  checkpoint: string,
+  convention: string | undefined,
+  flags: StoredFlags
 ) {
+  const noted = yield* readNamesFile(checkpoint)
+  if (noted === undefined) return undefined
+  const { side, family } = noted
+  const from = Option.getOrUndefined(flags.from)
+  const isStated = from !== undefined && (from.convention ?? "hf") === side.convention
+  const names = convention ?? side.convention
+  if (
+    names !== side.convention ||
+    (isStated && formatParallelConfig(from.config) !== formatParallelConfig(side.config))
+  )
+    return yield* modelError("InvalidLayout", {
+      file: checkpoint,
+      detail: `The folder holds ${side.convention}:${formatParallelConfig(side.config)}.`,
+      remedy: "Leave its names and degrees out."
+    })
+  return { ...side, family } satisfies StoredNames
+})
+
+/** Degrees by which files were written, where --from states some. */
+const statedConfig = (convention: string, { from }: StoredFlags) => {
+  const side = Option.getOrUndefined(from)
+  return side?.convention === convention ? side.config : undefined
+}
+
+/** Names of files that have the model's config.json beside them, and no note. */
+const namesByConfig = Effect.fnUntraced(function* (checkpoint: string, convention: string, flags: StoredFlags) {
+  const config = statedConfig(convention, flags)
+  const read = yield* readModelConfig({ path: checkpoint, config: undefined })
+  if (read === undefined || Result.isFailure(read)) return yield* unknownNames(checkpoint, convention)
+  if (convention === "vllm") {
+    // What vLLM saves of a dense model is known by itself: then the folder is its own template.
+    const opened = yield* Effect.result(openModel(checkpoint))
+    if (Result.isFailure(opened)) return yield* unknownNames(checkpoint, convention)
+    const family = yield* familyOf(opened.success, flags)
+    const ranks = yield* rankCount(checkpoint)
+    return { convention, config: config ?? { ...single, tp: ranks }, like: checkpoint, family } satisfies StoredNames
+  }
+  const preset = Option.getOrUndefined(flags.preset) ?? read.success.model_type
+  if (typeof preset !== "string" || !convention.startsWith("megatron"))
+    return yield* unknownNames(checkpoint, convention)
+  const family = { preset, placement: {}, config: read.success }
+  return { convention, config: config ?? single, family } satisfies StoredNames
+})
+
+/**
+ * A checkpoint as a user names it, opened. Under the names of a system it is read as the model that --like has, or as the
+ * files say themselves.
+ */
+export const openStated = Effect.fnUntraced(function* (stated: string, flags: StoredFlags) {
   const { target, convention } = parseTarget(stated)
   const checkpoint = resolveModel(target)
   const input = inputOptions(flags)
-  if (convention === undefined || convention === "hf")
-    return { checkpoint, stored: undefined, model: yield* openModel(checkpoint, input) }
-  if (Option.isNone(flags.like))
-    return yield* modelError("InvalidUsage", {
-      file: checkpoint,
-      detail: `Its tensors have the names of ${convention}, and nothing says what the model's own are.`,
-      remedy: "Pass --like with a checkpoint of the same model under its own names, or synthetic:SHAPES.json.gz."
-    })
-  const named = parseTarget(flags.like.value)
-  const like = resolveModel(named.convention === "hf" ? named.target : flags.like.value)
+  if (Option.isNone(flags.like)) {
+    const noted = yield* notedNames(checkpoint, convention, flags)
+    if (noted !== undefined) return { checkpoint, stored: noted, model: yield* openNamed(checkpoint, noted, input) }
+  }
+  const isOwn = convention === undefined || convention === "hf"
+  if (isOwn) return { checkpoint, stored: undefined, model: yield* openModel(checkpoint, input) }
+  if (Option.isNone(flags.like)) {
+    const own = yield* namesByConfig(checkpoint, convention, flags)
+    return { checkpoint, stored: own, model: yield* openNamed(checkpoint, own, input) }
+  }
+  const like = resolveLike(flags.like.value)
   const template = yield* openModel(like)
   const family = yield* familyOf(template, flags)
-  const from = Option.getOrUndefined(flags.from)
-  const config = from?.convention === convention ? from.config : single
+  const config = statedConfig(convention, flags) ?? single
   const stored = { convention, config, like, family } satisfies StoredNames
   return { checkpoint, stored, model: yield* openNamed(checkpoint, stored, input) }
 })
+
+/** The same where nothing but the checkpoint is stated. */
+export const openPlain = (stated: string, flags: InputFlags) =>
+  Effect.map(
+    openStated(stated, { ...flags, from: Option.none(), like: Option.none(), preset: Option.none() }),
+    ({ model }) => model
+  )
+
+/** What sides name by rules that were not held against models of this type. */
+export const unrecordedOf = (structure: ModelStructure, sides: ReadonlyArray<NamedSide>): ReadonlyArray<string> => [
+  ...new Set(
+    sides.flatMap(({ convention, mapping }) => {
+      const known = mapping === undefined ? findConvention(convention) : undefined
+      return known === undefined ? [] : (unrecordedType(known, structure) ?? [])
+    })
+  )
+]
+
+/** Says so on standard error. */
+export const noteUnrecorded = (structure: ModelStructure, sides: ReadonlyArray<NamedSide>): Effect.Effect<void> =>
+  Effect.forEach(unrecordedOf(structure, sides), (text) => printError(`note: ${text}`), { discard: true })
 
 /** Both sides with names, where any are stated: by a prefix of a side, or by a file of rules. */
 export const chooseNames = Effect.fnUntraced(function* (model: Model, choice: LayoutChoice, flags: LayoutFlags) {

@@ -8,7 +8,6 @@ import { readQuantizationHint } from "@tensorferry/model/inputs/ConfigFile"
 import { type LogicalTensor, logicalTensors } from "@tensorferry/model/LogicalTensors"
 import type { Model } from "@tensorferry/model/Model"
 import { modelError } from "@tensorferry/model/ModelError"
-import { openModel, resolveModel } from "@tensorferry/model/openModel"
 import * as Argument from "effect/cli/Argument"
 import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
@@ -18,7 +17,7 @@ import * as Schema from "effect/Schema"
 import { withFailures } from "../output/CliFailure.ts"
 import { formatBytes, table } from "../text/Table.ts"
 import { print } from "../text/terminal.ts"
-import { inputConfig, inputOptions, json, noteAbsent } from "./shared.ts"
+import { inputConfig, json, noteAbsent, openPlain } from "./shared.ts"
 
 interface Verdict {
   readonly name: string
@@ -129,8 +128,8 @@ export const verify = Command.make("verify", flags, (flags) =>
     flags.json,
     Effect.scoped(
       Effect.gen(function* () {
-        const a = yield* openModel(resolveModel(flags.a), inputOptions(flags))
-        const b = yield* openModel(resolveModel(flags.b), inputOptions(flags))
+        const a = yield* openPlain(flags.a, flags)
+        const b = yield* openPlain(flags.b, flags)
         yield* Effect.forEach([a, b], noteAbsent)
         const [lefts, rights] = [a, b].map((model) => new Map(model.tensors.map((tensor) => [tensor.name, tensor])))
         const compareStored = (name: string) => compareTensor([a, lefts!], [b, rights!], name)

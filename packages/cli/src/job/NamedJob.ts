@@ -10,11 +10,11 @@ import { type HeldTensor, viewFault } from "@tensorferry/model/HeldTensors"
 import type { Model } from "@tensorferry/model/Model"
 import { type ModelError, modelError } from "@tensorferry/model/ModelError"
 import { assembledModel } from "@tensorferry/model/names/AssembledModel"
+import { writeRank } from "@tensorferry/model/names/files/RankWriter"
 import type { MappedRank } from "@tensorferry/model/names/mapModel"
 import { mappedDict } from "@tensorferry/model/names/mappedDict"
 import type { MappedLayout } from "@tensorferry/model/names/mappedLayouts"
 import { type NamedChoice, namedLayouts } from "@tensorferry/model/names/namedLayouts"
-import { writeRank } from "@tensorferry/model/names/RankWriter"
 import { linearStrip } from "@tensorferry/model/names/Strips"
 import { scalarTransform } from "@tensorferry/model/names/scalarTransform"
 import { companionsOf } from "@tensorferry/model/outputs/companions"
@@ -107,7 +107,8 @@ export const prepareNamedJob = Effect.fnUntraced(function* (
               {
                 out,
                 companions: out.copyMetadata === true ? companionsOf(model, {}) : Effect.succeed([]),
-                side: names.to
+                side: names.to,
+                family: names.family
               },
               model,
               destination.ranks.includes(rank) ? rank - destination.ranks[0]! : undefined,

@@ -23,7 +23,7 @@ import {
 } from "@tensorferry/model/HeldTensors"
 import { readQuantizationHint } from "@tensorferry/model/inputs/ConfigFile"
 import { modelError } from "@tensorferry/model/ModelError"
-import { openNamed } from "@tensorferry/model/names/openNamed"
+import { openNamed } from "@tensorferry/model/names/files/openNamed"
 import { openModel } from "@tensorferry/model/openModel"
 import { chooseQuantized, readQuantized } from "@tensorferry/model/quantized/applyQuantize"
 import { agreeOnFiles, checkFilesUnchanged } from "@tensorferry/model/SameFiles"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /** `tensorferry convert`: to the files of another system's ranks and back, and what it refuses. */
-import { copyFileSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs"
+import { copyFileSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
 import { assert, describe, it } from "@effect/vitest"
 import { openModel } from "@tensorferry/model/openModel"
@@ -8,6 +8,7 @@ import * as Effect from "effect/Effect"
 import { failuresOf, scratch, temporaryNames } from "../support/command.ts"
 import { runHere } from "../support/here.ts"
 import { pattern } from "../support/models.ts"
+import { readSafetensors, safetensorsBytes } from "../support/safetensorsFile.ts"
 import { smallModel, writeSmallModel } from "../support/smallModels.ts"
 
 const convert = async (...args: ReadonlyArray<string>) => {
@@ -71,7 +72,11 @@ describe("convert", () => {
         Array.from({ length: ranks }, (_, rank) => `model-rank-${rank}-part-0.safetensors`)
       )
       assert.deepStrictEqual(copied, ["config.json"])
-      assert.deepStrictEqual(readdirSync(out).sort(), ["config.json", ...files.map(({ file }) => file)])
+      assert.deepStrictEqual(readdirSync(out).sort(), [
+        "config.json",
+        ...files.map(({ file }) => file),
+        "tensorferry-names.json"
+      ])
       // The names are said by a prefix, or by --from alone.
       await convert(out, "--from", side, "--like", model, "--to", "hf:", "--out", back)
       assert.isTrue(fileOf(back).equals(fileOf(model)))
@@ -79,6 +84,63 @@ describe("convert", () => {
       assert.deepStrictEqual(temporaryNames(folder.path), [])
     })
   }
+
+  it("files of ranks say themselves what they are, by whatever rules they were written", async () => {
+    using folder = scratch()
+    const model = await writeSmallModel(join(folder.path, "hf"), "qwen3_moe")
+    const map = join(folder.path, "map.json")
+    const rule = {
+      name: "{owner...}.kv.weight",
+      from: { concat: ["{owner...}.v_proj.weight", "{owner...}.k_proj.weight"] }
+    }
+    writeFileSync(map, JSON.stringify({ rules: [rule], others: "keep" }))
+    const sides = [
+      ["vllm:tp=2", []],
+      ["megatron:tp=2,ep=2,pp=2", []],
+      ["hf:tp=2,pp=2", ["--map", map]]
+    ] as const
+    for (const [at, [side, more]] of sides.entries()) {
+      const [out, back] = [join(folder.path, `out${at}`), join(folder.path, `back${at}`)]
+      await convert(model, "--to", side, ...more, "--out", out)
+      assert.strictEqual((await runHere(["verify", out, model])).code, 0, side)
+      await convert(at === 0 ? `vllm:${out}` : out, "--to", "hf:", "--out", back)
+      assert.isTrue(fileOf(back).equals(fileOf(model)), side)
+      const plan = await runHere(["plan", out, "--to", "megatron:tp=2"])
+      assert.strictEqual(plan.code, 0, plan.stderr)
+    }
+  })
+
+  for (const type of ["llama", "qwen2", "qwen3", "qwen3_moe"]) {
+    it(`${type}: files of a trainer or an engine, with the config beside them, need nothing else`, async () => {
+      using folder = scratch()
+      const model = await writeSmallModel(join(folder.path, "hf"), type)
+      const at = (name: string) => join(folder.path, name)
+      await convert(model, "--to", "vllm:tp=2", "--out", at("engine"))
+      await convert(model, "--to", "megatron:", "--out", at("ranks"))
+      rmSync(join(at("engine"), "tensorferry-names.json"))
+      mkdirSync(at("trainer"))
+      copyFileSync(join(at("ranks"), "model-rank-0-part-0.safetensors"), join(at("trainer"), "trained.safetensors"))
+      copyFileSync(join(model, "config.json"), join(at("trainer"), "config.json"))
+      for (const [convention, name] of [
+        ["vllm", "engine"],
+        ["megatron", "trainer"]
+      ] as const) {
+        await convert(`${convention}:${at(name)}`, "--to", "hf:", "--out", at(`from ${name}`))
+        assert.isTrue(fileOf(at(`from ${name}`)).equals(fileOf(model)), name)
+        assert.deepStrictEqual(readdirSync(at(`from ${name}`)).sort(), ["config.json", "model.safetensors"])
+      }
+    })
+  }
+
+  it("a note that is none is refused by its name", async () => {
+    using folder = scratch()
+    const model = await writeSmallModel(join(folder.path, "hf"), "llama")
+    const out = join(folder.path, "out")
+    await convert(model, "--to", "vllm:tp=2", "--out", out)
+    writeFileSync(join(out, "tensorferry-names.json"), `{"format": "tensorferry.names", "version": 2}`)
+    const { message } = await refusalOf(out, "--to", "hf:", "--out", join(folder.path, "back"))
+    assert.match(message, /tensorferry-names\.json.*no note of names of this version/)
+  })
 
   it("a rank of an engine has its heads of query, key and value behind each other", async () => {
     using folder = scratch()
@@ -126,6 +188,49 @@ describe("convert", () => {
     const { copied } = await convert(`megatron:${whole}`, "--like", model, "--to", "hf:", "--out", back)
     assert.deepStrictEqual(copied, ["config.json"])
     assert.isTrue(fileOf(back).equals(fileOf(model)))
+  })
+
+  it("a trainer's padding of the vocabulary is left out, however long it is", async () => {
+    using folder = scratch()
+    const model = await writeSmallModel(join(folder.path, "hf"), "llama")
+    const at = (name: string) => join(folder.path, name)
+    await convert(model, "--to", "megatron:", "--out", at("ranks"))
+    const padded = [...readSafetensors(join(at("ranks"), "model-rank-0-part-0.safetensors")).values()].map((tensor) => {
+      if (!["embedding.word_embeddings.weight", "output_layer.weight"].includes(tensor.name)) return tensor
+      const [rows, width] = tensor.shape as [number, number]
+      const bytes = Buffer.alloc((rows + 13) * width * 2, 0xa5)
+      bytes.set(tensor.bytes)
+      return { ...tensor, shape: [rows + 13, width], bytes }
+    })
+    mkdirSync(at("trainer"))
+    writeFileSync(join(at("trainer"), "model.safetensors"), safetensorsBytes(padded))
+    copyFileSync(join(model, "config.json"), join(at("trainer"), "config.json"))
+    await convert(`megatron:${at("trainer")}`, "--like", model, "--to", "hf:", "--out", at("back"))
+    assert.isTrue(fileOf(at("back")).equals(fileOf(model)))
+    await convert(`megatron:${at("trainer")}`, "--to", "hf:", "--out", at("by config"))
+    assert.isTrue(fileOf(at("by config")).equals(fileOf(model)))
+  })
+
+  it("a head that is stored although it is tied is held once, and comes back", async () => {
+    using folder = scratch()
+    const model = await writeSmallModel(join(folder.path, "hf"), "llama")
+    const file = join(model, "model.safetensors")
+    const tensors = readSafetensors(file)
+    const { bytes } = tensors.get("model.embed_tokens.weight")!
+    const tied = [...tensors.values()].map((one) => (one.name === "lm_head.weight" ? { ...one, bytes } : one))
+    writeFileSync(file, safetensorsBytes(tied))
+    const config = JSON.parse(readFileSync(join(model, "config.json"), "utf8"))
+    writeFileSync(join(model, "config.json"), JSON.stringify({ ...config, tie_word_embeddings: true }))
+    for (const [at, side] of ["vllm:pp=2", "megatron:pp=2", "transformers:pp=2"].entries()) {
+      const [out, back] = [join(folder.path, `out${at}`), join(folder.path, `back${at}`)]
+      await convert(model, "--to", side, "--out", out)
+      const held = [0, 1].flatMap((rank) => [
+        ...readSafetensors(join(out, `model-rank-${rank}-part-0.safetensors`)).keys()
+      ])
+      assert.notInclude(held, "lm_head.weight")
+      await convert(out, "--to", "hf:", "--out", back)
+      assert.strictEqual((await runHere(["verify", back, model])).code, 0, side)
+    }
   })
 
   it("rules of a file join tensors as they say", async () => {
@@ -190,6 +295,19 @@ describe("convert refuses", () => {
     const other = await writeSmallModel(join(folder.path, "other"), "qwen3")
     const ranks = join(folder.path, "ranks")
     await convert(model, "--to", "vllm:tp=2", "--out", ranks)
+    const noted = await refusalOf(
+      `vllm:${ranks}`,
+      "--from",
+      "vllm:tp=4",
+      "--to",
+      "hf:",
+      "--out",
+      join(folder.path, "o")
+    )
+    assert.include(noted.message, "The folder holds vllm:tp=2")
+    const foreign = await refusalOf(`sglang:${ranks}`, "--to", "hf:", "--out", join(folder.path, "o"))
+    assert.include(foreign.message, "The folder holds vllm:tp=2")
+    for (const name of ["tensorferry-names.json", "config.json"]) rmSync(join(ranks, name))
     const out = ["--to", "hf:", "--out", join(folder.path, "out")]
     const alone = await refusalOf(`vllm:${ranks}`, "--from", "vllm:tp=2", ...out)
     assert.deepStrictEqual([alone.code, alone.reason], [2, "InvalidUsage"])
@@ -251,6 +369,16 @@ describe("convert refuses", () => {
       "whose lengths do not divide",
       'rules: [{ name: "{o...}.q", from: { split: "{o...}.q_proj.weight", dim: 0, inner: 7 } }]\nothers: keep\n',
       /not_divisible .*by rule \{o\.\.\.\}\.q.*64 does not divide by 7/
+    ],
+    [
+      "of which two make one tensor",
+      'rules: [{ name: "{o...}.a", from: "{o...}.q_proj.weight", also: true }, { name: "{o...}.a", from: "{o...}.k_proj.weight" }]\nothers: keep\n',
+      /written_twice .*layers\.0\.self_attn\.a by rule \{o\.\.\.\}\.a.*makes it too/
+    ],
+    [
+      "that takes a part that is not there",
+      'rules: [{ name: "{o...}.a", from: { part: "{o...}.q_proj.weight", index: 2, lengths: [1, 1] } }]\nothers: keep\n',
+      /invalid_rule .*2 parts, numbered from 0, and no part 2/
     ]
   ]
   for (const [what, text, said] of rules) {

@@ -67,6 +67,25 @@ describe("plan between names", () => {
     )
   })
 
+  it("notes that a type is unrecorded where only others of its family were", async () => {
+    using folder = scratch()
+    const [recorded, other] = [
+      await writeSmallModel(join(folder.path, "llama"), "llama"),
+      await writeSmallModel(join(folder.path, "mistral"), "mistral")
+    ]
+    const sides = ["--from", "megatron:tp=2", "--to", "vllm:tp=2"]
+    const silent = await runHere(["plan", recorded, ...sides, "--json"])
+    assert.deepStrictEqual([JSON.parse(silent.stdout).unrecorded, silent.stderr], [[], ""])
+    const noted = await runHere(["plan", other, ...sides, "--json"])
+    const [trainer, engine] = ["megatron", "vllm"].map(
+      (name) => `${name} is unrecorded for models of type mistral: they are named as those of llama`
+    )
+    assert.deepStrictEqual(JSON.parse(noted.stdout).unrecorded, [trainer, engine])
+    assert.strictEqual(noted.stderr, `note: ${trainer}\nnote: ${engine}\n`)
+    const converted = await runHere(["convert", other, "--to", "vllm:", "--out", join(folder.path, "out")])
+    assert.strictEqual(converted.stderr, `note: ${engine}\n`)
+  })
+
   it("refuses a family that one side was not held against, and rules that leave a tensor out", async () => {
     using folder = scratch()
     const model = await writeSmallModel(join(folder.path, "hf"), "mixtral")

@@ -35,6 +35,24 @@ export const readSafetensors = (file: string): HeldTensors => {
   )
 }
 
+/** The bytes of a file of these tensors, of two bytes an element. */
+export const safetensorsBytes = (
+  tensors: ReadonlyArray<{ readonly name: string; readonly shape: ReadonlyArray<number>; readonly bytes: Uint8Array }>
+): Uint8Array => {
+  let end = 0
+  const header = Object.fromEntries(
+    tensors.map(({ name, shape, bytes }) => {
+      const start = end
+      end += bytes.length
+      return [name, { dtype: "BF16", shape, data_offsets: [start, end] }]
+    })
+  )
+  const text = Buffer.from(JSON.stringify(header))
+  const length = Buffer.alloc(8)
+  length.writeBigUInt64LE(BigInt(text.length))
+  return Buffer.concat([length, text, ...tensors.map(({ bytes }) => bytes)])
+}
+
 /** All files of a model. */
 export const modelFiles = (folder: string): HeldTensors =>
   new Map(

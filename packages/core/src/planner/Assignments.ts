@@ -31,6 +31,9 @@ export interface Assignment {
   readonly senders: ReadonlyArray<Rank>
 }
 
+/** What cannot be assigned, or is not looked for. */
+export const nothing: Assignment = { tiles: [], senders: [] }
+
 const refuse = (
   name: string,
   ranks: ReadonlyArray<Rank>,
@@ -169,26 +172,20 @@ export const assigner = (source: RosterIndex, destination: RosterIndex) => {
     return Result.mapError(chosen, (fault) => refuse(kind.name, [member.rank], fault))
   }
 
-  /** Where the destination's shard lies and what its shards and the source's are. */
-  const locate = (member: RosterMember, kind: ParameterKind) => {
+  /** What a member gets of a kind. Nothing where a sender is stated and is none of the ranks that serve the member. */
+  return (member: RosterMember, kind: ParameterKind, sender?: Rank): Result.Result<Assignment, PlanError> => {
     const chosen = choose(member, kind)
     if (Result.isFailure(chosen)) return Result.fail(chosen.failure)
     const from = sourceShards(kind, kind.sources, source.memberOf.get(chosen.success.rank)!)
     if (Result.isFailure(from)) return Result.fail(from.failure)
+    const { ranks } = from.success
+    if (sender !== undefined && !ranks.includes(sender)) return Result.succeed(nothing)
     const to = destinationShards(kind, kind.destinations, member)
     if (Result.isFailure(to)) return Result.fail(to.failure)
-    return Result.succeed({ from: from.success, to: to.success, position: to.success.ranks.indexOf(member.rank) })
-  }
-
-  const assign = (member: RosterMember, kind: ParameterKind): Result.Result<Assignment, PlanError> => {
-    const located = locate(member, kind)
-    if (Result.isFailure(located)) return Result.fail(located.failure)
-    const { from, to, position } = located.success
-    const preferred = from.ranks.indexOf(member.rank)
-    return Result.map(tilesOf(kind, member.rank, from, to, position, preferred), (tiles) => ({
+    const [position, preferred] = [to.success.ranks.indexOf(member.rank), ranks.indexOf(member.rank)]
+    return Result.map(tilesOf(kind, member.rank, from.success, to.success, position, preferred), (tiles) => ({
       tiles,
-      senders: tiles.map((tile) => from.ranks[tile.source]!)
+      senders: tiles.map((tile) => ranks[tile.source]!)
     }))
   }
-  return { assign }
 }

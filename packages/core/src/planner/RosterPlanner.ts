@@ -16,7 +16,7 @@ import type { Rank } from "../base/Ids.ts"
 import type { PlanTensor, ReshardPlan } from "../ir/ReshardPlan.ts"
 import type { TransferOp } from "../ir/TransferOp.ts"
 import { type ClassParameter, type Roster, type RosterMember, rosterDigest } from "../layout/Roster.ts"
-import { type Assignment, assigner } from "./Assignments.ts"
+import { type Assignment, assigner, nothing } from "./Assignments.ts"
 import { checkGroups } from "./GroupCheck.ts"
 import { type ClassKind, type ParameterKind, parameterKinds } from "./ParameterKinds.ts"
 import type { PlanError } from "./PlanError.ts"
@@ -37,14 +37,15 @@ export interface PlanIndex {
   readonly firstTask: ReadonlyArray<number>
   /** First task id of each of a member's parameters, counted from the member's first. */
   readonly offsetsOf: (member: RosterMember) => ReadonlyArray<number>
-  readonly assign: (member: RosterMember, kind: ParameterKind) => Assignment
+  /** Nothing where a sender is stated and is none of the ranks that serve the member. */
+  readonly assign: (member: RosterMember, kind: ParameterKind, sender?: Rank) => Assignment
 }
 
 /** Groups members that get the same number of tiles of everything: same class, position and choice of sources. */
 const countTasks = (
   destination: RosterIndex,
   kinds: ReadonlyArray<ReadonlyArray<ClassKind>>,
-  assign: (member: RosterMember, kind: ParameterKind) => Result.Result<Assignment, PlanError>,
+  assign: ReturnType<typeof assigner>,
   isUniform: (kind: ParameterKind) => boolean
 ) => {
   const prefixes = new Map<string, { readonly offsets: ReadonlyArray<number>; readonly total: number }>()
@@ -60,27 +61,26 @@ const countTasks = (
     return `${member.layoutClass}/${slots.join(",")}`
   }
 
-  const counted = new Map<string, ReadonlyArray<number>>()
+  /** Kinds of a class whose number of tiles depends on more than the member's shape. */
+  const varying = kinds.map((own) => own.flatMap(({ kind }, at) => (isUniform(kind) ? [] : [at])))
+  const counted = new Map<string, { readonly counts: ReadonlyArray<number>; readonly signature: string }>()
   const firstTask: Array<number> = []
   let taskCount = 0
   for (const member of destination.roster.members) {
-    const shape = shapeOf(member)
-    const own = kinds[member.layoutClass]!
+    const { layoutClass } = member
+    const [own, shape] = [kinds[layoutClass]!, shapeOf(member)]
     const known = counted.get(shape)
-    const counts: Array<number> = []
-    for (const [at, { kind }] of own.entries()) {
-      if (known !== undefined && isUniform(kind)) {
-        counts.push(known[at]!)
-        continue
-      }
-      const assigned = assign(member, kind)
+    const counts = known === undefined ? [] : [...known.counts]
+    for (const at of known === undefined ? own.keys() : varying[layoutClass]!) {
+      const assigned = assign(member, own[at]!.kind)
       if (Result.isFailure(assigned)) return Result.fail(assigned.failure)
-      counts.push(assigned.success.tiles.length)
+      counts[at] = assigned.success.tiles.length
     }
-    if (known === undefined) counted.set(shape, counts)
-    const signature = known === counts ? shape : `${member.layoutClass}|${counts.join(",")}`
+    const isKnown = known !== undefined && varying[layoutClass]!.every((at) => counts[at] === known.counts[at])
+    const signature = isKnown ? known.signature : `${layoutClass}|${counts.join(",")}`
+    if (known === undefined) counted.set(shape, { counts, signature })
     if (!prefixes.has(signature)) {
-      const perParameter = new Array<number>(destination.roster.classes[member.layoutClass]!.length).fill(0)
+      const perParameter = new Array<number>(destination.roster.classes[layoutClass]!.length).fill(0)
       for (const [at, { positions }] of own.entries())
         for (const position of positions) perParameter[position] = counts[at]!
       let total = 0
@@ -117,7 +117,7 @@ export const indexRosters = (source: Roster, destination: Roster): Result.Result
   const fault =
     checkGroups(to, distinct, (kind) => kind.destinations) ?? checkGroups(from, distinct, (kind) => kind.sources)
   if (fault !== undefined) return Result.fail(fault)
-  const { assign } = assigner(from, to)
+  const assign = assigner(from, to)
   const counted = countTasks(to, kinds.success, assign, uniformity(from, to))
   if (Result.isFailure(counted)) return Result.fail(counted.failure)
   return Result.succeed({
@@ -128,7 +128,7 @@ export const indexRosters = (source: Roster, destination: Roster): Result.Result
     isPlain: plainClasses(from),
     ...counted.success,
     // Groups were checked, and every combination was made once while tasks were counted, so none fails here.
-    assign: (member, kind) => Result.getOrElse(assign(member, kind), () => ({ tiles: [], senders: [] }))
+    assign: (member, kind, sender) => Result.getOrElse(assign(member, kind, sender), () => nothing)
   })
 }
 
@@ -155,11 +155,9 @@ const uniformity = (source: RosterIndex, destination: RosterIndex) => {
     return true
   }
   return (kind: ParameterKind): boolean => {
-    const before = known.get(kind)
-    if (before !== undefined) return before
-    const now = judge(kind)
-    known.set(kind, now)
-    return now
+    const judged = known.get(kind) ?? judge(kind)
+    known.set(kind, judged)
+    return judged
   }
 }
 
@@ -196,15 +194,16 @@ export const measuredPlanRank = (
     const target = own?.aliasOf ?? aliasTargets(source).get(resolvedName)
     return sourceNames.get(target ?? resolvedName)?.name ?? resolvedName
   }
+  const ownClass = sourceMember?.layoutClass ?? -1
+  /** By destination class, the kinds that this rank may serve. */
+  const served = index.kinds.map((own) => own.filter(({ kind }) => kind.sources.has(ownClass)))
   let pairs = 0
   for (const [at, member] of destination.roster.members.entries()) {
     const receives = member.rank === rank
     const parameters = destination.roster.classes[member.layoutClass]!
-    for (const { kind, positions } of index.kinds[member.layoutClass]!) {
-      const mayServe = sourceMember !== undefined && kind.sources.has(sourceMember.layoutClass)
-      if (!receives && !mayServe) continue
+    for (const { kind, positions } of (receives ? index.kinds : served)[member.layoutClass]!) {
       pairs += 1
-      const { tiles, senders } = index.assign(member, kind)
+      const { tiles, senders } = index.assign(member, kind, receives ? undefined : rank)
       if (!receives && !senders.includes(rank)) continue
       const { structure } = kind.destinations.get(member.layoutClass)!
       const targetDtype = destination.roster.structures[structure]!.dtype

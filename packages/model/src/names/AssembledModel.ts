@@ -20,9 +20,9 @@ import type { CheckpointError } from "../checkpoint/CheckpointError.ts"
 import type { Model } from "../Model.ts"
 import { type ModelError, modelError } from "../ModelError.ts"
 import { toFloats, type WrittenType, writeFloats, writtenTypes } from "../values/codes.ts"
-import { turnedStrip } from "./atoms.ts"
 import type { TypedAssembly } from "./materialize.ts"
 import { type Assembly, type Loop, type Scalar, type Strip, take } from "./Strips.ts"
+import { turnedStrips } from "./turnedStrips.ts"
 
 /** What is read of a source at once, and where its elements belong. */
 interface Box {
@@ -70,8 +70,12 @@ const sharesOf = (loops: ReadonlyArray<Loop>, source: Shape, dtype: DType): Read
 
 /** A strip of a tensor as boxes of its source. */
 const boxesOf = (strip: Strip, shape: Shape, source: Shape, dtype: DType): ReadonlyArray<Box> | undefined => {
-  const turned = turnedStrip(strip, { name: "", shape }, source)
-  if (turned === undefined) return undefined
+  const turned = turnedStrips(strip, { name: "", shape }, source)
+  return turned?.flatMap((one) => boxesOfTurned(one, source, dtype))
+}
+
+/** A strip of the source as boxes; its own source is the made tensor. */
+const boxesOfTurned = (turned: Strip, source: Shape, dtype: DType): ReadonlyArray<Box> => {
   const shares = sharesOf(turned.loops, source, dtype)
   const boxes: Array<Box> = []
   const visit = (depth: number, corner: ReadonlyArray<number>, at: number, own: ReadonlyArray<Share>): void => {

@@ -206,6 +206,8 @@ const build = (recipe: Recipe, scope: Scope): Made => {
     const groups = countOf(recipe.groups, site.numbers)
     if (groups === undefined) return refuse(scope, "invalid_rule", `The config does not state "${recipe.groups}".`)
     const own = groups * shareOf(scope, recipe.interleave[0]!)
+    if (!Number.isInteger(own))
+      return refuse(scope, "not_divisible", `${groups} groups do not divide by ${Math.round(groups / own)} ranks.`)
     const uneven = parts.success.find(({ shape }) => !Number.isInteger(own) || shape[0]! % own !== 0)
     if (own === 0 || uneven !== undefined)
       return refuse(scope, "not_divisible", `${uneven?.shape[0] ?? 0} rows do not divide into ${own} groups.`)
@@ -329,6 +331,12 @@ const packedPart = (recipe: Extract<Recipe, { readonly part: Recipe }>, part: As
   const total = lengths.reduce<number>((sum, one) => sum + (one ?? Number.NaN), 0)
   const stated = recipe.groups === undefined ? 1 : countOf(recipe.groups, scope.site.numbers)
   const groups = stated === undefined || stated === 1 ? stated : stated * shareOf(scope, recipe.part)
+  if (recipe.index >= lengths.length)
+    return refuse(
+      scope,
+      "invalid_rule",
+      `It has ${lengths.length} parts, numbered from 0, and no part ${recipe.index}.`
+    )
   if (Number.isNaN(total) || groups === undefined || lengths[recipe.index] === undefined)
     return refuse(scope, "invalid_rule", "The config does not state the lengths of its parts.")
   const unit = (length ?? 0) / (total * groups)

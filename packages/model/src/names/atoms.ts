@@ -4,8 +4,7 @@
  * run along one dimension, with equal steps from element to element. Most tensors are one part. A tensor that one side
  * interleaves and the other cuts inside of a group is several.
  */
-import { type Interval, rowMajorStrides, type Shape } from "@tensorferry/core/base/Region"
-import type { MappedTensor } from "./mapModel.ts"
+import type { Interval, Shape } from "@tensorferry/core/base/Region"
 import { type Assembly, type Scalar, type Strip, split } from "./Strips.ts"
 
 /** Most parts of one tensor. */
@@ -40,43 +39,6 @@ export interface Part {
   /** By side, then by rank as the holders are given; undefined where a rank has nothing of it. */
   readonly views: ReadonlyArray<ReadonlyArray<PartView | undefined>>
   readonly cutDims: ReadonlyArray<number | undefined>
-}
-
-/** The dimension of a tensor along which a step of its flattened elements leads, and by how much. */
-const dimOf = (shape: Shape, strides: ReadonlyArray<number>, step: number): readonly [number, number] | undefined => {
-  for (let dim = 0; dim < shape.length; dim++)
-    if (shape[dim]! > 1 && strides[dim]! <= step && step % strides[dim]! === 0) return [dim, step / strides[dim]!]
-  return undefined
-}
-
-/** A strip of a rank's tensor as a strip of the tensor that it is made of, whose source is the rank's tensor. */
-export const turnedStrip = (
-  strip: Strip,
-  { name, shape: local }: Pick<MappedTensor, "name" | "shape">,
-  shape: Shape
-) => {
-  const [own, other] = [rowMajorStrides(local), rowMajorStrides(shape)]
-  let rest = strip.offset
-  const at = other.map((stride) => {
-    const place = stride === 0 ? 0 : Math.floor(rest / stride)
-    rest -= place * stride
-    return place
-  })
-  const loops: Array<Strip["loops"][number]> = []
-  for (const { dim, count, step, source } of strip.loops) {
-    if (count === 1) continue
-    const found = dimOf(shape, other, source)
-    if (found === undefined) return undefined
-    loops.push({ dim: found[0], count, step: found[1], source: step * own[dim]! })
-  }
-  const turned: Strip = {
-    source: name,
-    offset: strip.at.reduce((sum, place, dim) => sum + place * own[dim]!, 0),
-    at,
-    loops,
-    ...(strip.scalar === undefined ? {} : { scalar: strip.scalar })
-  }
-  return turned
 }
 
 /** Lengths by which each dimension is refined so that every loop steps by one; undefined where they do not nest. */

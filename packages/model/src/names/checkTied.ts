@@ -9,7 +9,7 @@ import { boundedRegions } from "../BoundedRegions.ts"
 import type { ModelStructure } from "../describe/ModelStructure.ts"
 import type { Model } from "../Model.ts"
 import { conflictingAlias, equalTensors } from "./equalTensors.ts"
-import type { NamedSide } from "./namedLayouts.ts"
+import type { NamedSide } from "./NamedSide.ts"
 
 /** Conventions that keep what a checkpoint stores, tied or not. */
 const keeping: ReadonlySet<string> = new Set(["hf", "fsdp2-hf"])

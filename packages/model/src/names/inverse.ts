@@ -6,14 +6,14 @@
  * Invariant: an element that is held several times comes from the first that holds it; padding comes from nobody. No element
  * of a checkpoint's tensor is left out.
  */
-import { elementCount, rowMajorStrides, type Shape } from "@tensorferry/core/base/Region"
 import { type ModelTensor, worldSizeOf } from "@tensorferry/core/layout/ModelLayout"
 import { placeOf } from "@tensorferry/core/layout/ParallelConfig"
 import * as Result from "effect/Result"
 import { type MappingError, mappingError } from "./MappingError.ts"
 import type { MappedModel } from "./mapModel.ts"
 import { firstHole, type Spread, spread, without } from "./overlap.ts"
-import { type Assembly, inverseScalar, type Loop, type Strip } from "./Strips.ts"
+import { type Assembly, inverseScalar, type Strip } from "./Strips.ts"
+import { turnedStrips } from "./turnedStrips.ts"
 
 /** A tensor that somebody holds, made of strips of the checkpoint's. */
 export interface HeldTensor extends Assembly {
@@ -33,73 +33,10 @@ export const parseShardName = (name: string): { readonly rank: number; readonly 
   return { rank: Number(name.slice(0, at)), name: name.slice(at + 1) }
 }
 
-/** The dimension that equal steps in a flattened tensor go along, and how far; undefined where they leave it. */
-const directionOf = (
-  { count, source }: Loop,
-  corner: ReadonlyArray<number>,
-  shape: Shape,
-  strides: ReadonlyArray<number>
-): { readonly dim: number; readonly step: number } | undefined => {
-  for (const [dim, stride] of strides.entries()) {
-    const step = source / stride
-    if (Number.isInteger(step) && corner[dim]! + step * (count - 1) < shape[dim]!) return { dim, step }
-  }
-  return undefined
-}
-
-const cornerOf = (offset: number, strides: ReadonlyArray<number>): ReadonlyArray<number> => {
-  let rest = offset
-  return strides.map((stride) => {
-    const place = Math.floor(rest / stride)
-    rest -= place * stride
-    return place
-  })
-}
-
-/** A strip whose source is walked forwards, and no element of it twice. */
-const forwards = (strip: Strip): Strip => {
-  let { offset } = strip
-  const at = [...strip.at]
-  const loops = strip.loops.flatMap((loop): ReadonlyArray<Loop> => {
-    if (loop.source === 0) return []
-    if (loop.source > 0) return [loop]
-    offset += (loop.count - 1) * loop.source
-    at[loop.dim]! += (loop.count - 1) * loop.step
-    return [{ ...loop, step: -loop.step, source: -loop.source }]
-  })
-  return { ...strip, offset, at, loops }
-}
-
-/** One iteration of a loop. */
-const iteration = (strip: Strip, loop: Loop, number: number): Strip => ({
-  ...strip,
-  offset: strip.offset + number * loop.source,
-  at: strip.at.map((place, dim) => (dim === loop.dim ? place + number * loop.step : place)),
-  loops: strip.loops.filter((other) => other !== loop)
-})
-
-/** A strip as its source has it; several where a loop runs from row to row. Undefined where it leaves the source. */
-const turned = (held: HeldTensor, strip: Strip, source: Shape): ReadonlyArray<Strip> | undefined => {
-  const own = rowMajorStrides(held.shape)
-  const strides = rowMajorStrides(source)
-  const corner = cornerOf(strip.offset, strides)
-  if (strip.offset < 0 || strip.offset >= elementCount(source)) return undefined
-  const last = [...corner]
-  const loops: Array<Loop> = []
-  for (const loop of strip.loops) {
-    const direction = directionOf(loop, corner, source, strides)
-    if (direction === undefined) {
-      const found = Array.from({ length: loop.count }, (_, at) => turned(held, iteration(strip, loop, at), source))
-      return found.some((strips) => strips === undefined) ? undefined : found.flatMap((strips) => strips!)
-    }
-    last[direction.dim]! += direction.step * (loop.count - 1)
-    loops.push({ ...direction, count: loop.count, source: loop.step * own[loop.dim]! })
-  }
-  if (last.some((place, dim) => place >= source[dim]!)) return undefined
-  const scalar = inverseScalar(strip.scalar)
-  const offset = strip.at.reduce((sum, place, dim) => sum + place * own[dim]!, 0)
-  const back: Strip = { source: held.name, offset, at: corner, loops }
-  return [scalar === undefined ? back : { ...back, scalar }]
+/** The same with the function that leads back. */
+const undone = ({ scalar, ...strip }: Strip): Strip => {
+  const back = inverseScalar(scalar)
+  return back === undefined ? strip : { ...strip, scalar: back }
 }
 
 /** What is written of a tensor: strips in the order in which they came, without what earlier ones have. */
@@ -134,7 +71,7 @@ export const heldPart = (
     for (const strip of one.strips) {
       const target = strip.source === undefined ? undefined : tensors.get(strip.source)
       if (target === undefined) continue
-      const strips = turned(one, forwards(strip), target.tensor.shape)
+      const strips = turnedStrips(strip, one, target.tensor.shape)
       if (strips === undefined) {
         return mappingError(
           "out_of_bounds",
@@ -144,7 +81,7 @@ export const heldPart = (
           "Check the shapes of the checkpoint."
         )
       }
-      for (const back of strips) target.written.add(back)
+      for (const back of strips) target.written.add(undone(back))
     }
   }
   return Result.succeed(

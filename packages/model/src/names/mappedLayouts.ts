@@ -12,11 +12,12 @@ import { expertDegrees, placeOf, type RankPlace } from "@tensorferry/core/layout
 import { type ParameterMetadata, parameterMetadata } from "@tensorferry/core/layout/ParameterMetadata"
 import type { Roster } from "@tensorferry/core/layout/Roster"
 import * as Result from "effect/Result"
-import { type Part, type PartView, partsOf, refine, rowsOf, turnedStrip } from "./atoms.ts"
+import { type Part, type PartView, partsOf, refine, rowsOf } from "./atoms.ts"
 import { type MappingError, mappingError } from "./MappingError.ts"
 import { type MappedModelInput, type MappedRank, type MappedTensor, mapModel } from "./mapModel.ts"
 import { haveCommon } from "./overlap.ts"
 import { inverseScalar, type Scalar, type Strip, scalarAfter } from "./Strips.ts"
+import { turnedStrips } from "./turnedStrips.ts"
 
 /** A view of one of a rank's own tensors, in elements. Loops of equal steps; the first element is `offset`. */
 export interface TensorView {
@@ -47,6 +48,8 @@ export interface MappedLayout {
 /** A side as a user states it. */
 export interface MappedSide extends Omit<MappedModelInput, "tensors"> {
   readonly firstRank?: Rank
+  /** The type of what is held at a place, where that is not the one of the mapping. */
+  readonly dtypeOf?: (place: RankPlace, name: string) => DType | undefined
 }
 
 /** What a position of a side holds of a tensor of the checkpoint. */
@@ -91,7 +94,7 @@ const openSide = (
     const held = new Map<string, Array<Array<Held>>>()
     const dtypes = new Map<string, Map<string, DType>>()
     for (const [position, place] of places.entries()) {
-      const rank = yield* mapped.rankAt(place)
+      const rank = heldAs(yield* mapped.rankAt(place), (name) => stated.dtypeOf?.(place, name))
       ranks.push(rank)
       dtypes.set(String(position), new Map(rank.tensors.map(({ name, dtype }) => [name, dtype])))
       for (const [name, copies] of yield* stripsBySource(rank.tensors, shapes)) {
@@ -106,8 +109,16 @@ const openSide = (
     return { stated, places, ranks, positionOf, held, dtypes }
   })
 
+/** The same with the types in which a rank holds its tensors. */
+const heldAs = (rank: MappedRank, dtypeOf: (name: string) => DType | undefined): MappedRank => {
+  const isSame = rank.tensors.every(({ name, dtype }) => (dtypeOf(name) ?? dtype) === dtype)
+  return isSame
+    ? rank
+    : { ...rank, tensors: rank.tensors.map((one) => ({ ...one, dtype: dtypeOf(one.name) ?? one.dtype })) }
+}
+
 /** Ranks share strips; each is turned once under each name. */
-const turnedOnce = new WeakMap<Strip, Map<string, Strip>>()
+const turnedOnce = new WeakMap<Strip, Map<string, ReadonlyArray<Strip>>>()
 
 /** Strips of a rank's tensors by what they are made of; what two of its tensors both hold is two copies. */
 const stripsBySource = (
@@ -120,19 +131,19 @@ const stripsBySource = (
     for (const strip of tensor.strips) {
       if (strip.source === undefined) continue
       const shape = shapes.get(strip.source)!
-      const turned = turnedOnce.get(strip)?.get(tensor.name) ?? turnedStrip(strip, tensor, shape)
+      const turned = turnedOnce.get(strip)?.get(tensor.name) ?? turnedStrips(strip, tensor, shape)
       if (turned === undefined)
         return mappingError(
           "unsupported",
           tensor.name,
           tensor.rule,
-          `It steps over dimensions of ${strip.source}.`,
-          "Split that tensor first."
+          `It is made of elements behind the end of ${strip.source}.`,
+          "Check the shapes of the checkpoint."
         )
       turnedOnce.set(strip, (turnedOnce.get(strip) ?? new Map()).set(tensor.name, turned))
       const known = own.get(strip.source)
-      if (known === undefined) own.set(strip.source, [turned])
-      else known.push(turned)
+      if (known === undefined) own.set(strip.source, [...turned])
+      else known.push(...turned)
     }
     for (const [source, strips] of own) {
       const copies = found.get(source) ?? []
@@ -294,7 +305,9 @@ const addPart = (one: PartOnSide, into: Parameters): void => {
       ? part.counts.map((count, at) => (at === dim ? intervals.reduce((sum, run) => sum + lengthOf(run), 0) : count))
       : part.counts
     const local = view?.local ?? side.ranks[position]!.tensors[0]?.name ?? ""
-    const dtype = (view === undefined ? undefined : side.dtypes.get(String(position))!.get(view.local)) ?? tensor.dtype
+    // Who has nothing of a part says of its type what the others say.
+    const [from, own] = view === undefined ? [...views][0]! : [position, view]
+    const dtype = side.dtypes.get(String(from))!.get(own.local) ?? tensor.dtype
     into[position]!.push({
       groups: isExpert ? "expert" : "dense",
       view: { tensor: local, offset: view?.offset ?? 0, shape, strides: view?.strides ?? shape.map(() => 0) },

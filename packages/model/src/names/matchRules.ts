@@ -271,7 +271,15 @@ const finish = (
     const name = fillName(namePattern(rule.name), bindings)
     const hasLocal = /\.local\}/.test(rule.name)
     const key = hasLocal ? `${name} ${[...bindings.values()].join("/")}` : name
-    if (made.has(key)) continue
+    const other = made.get(key)
+    if (other !== undefined)
+      return mappingError(
+        "written_twice",
+        name,
+        rule.name,
+        other.rule === rule ? "It makes it of several tensors." : `Rule ${other.rule.name} makes it too.`,
+        "Let one rule make each tensor."
+      )
     const lack = missingOf(rule.from, { ...draft, sources }, (pattern) => fillName(namePattern(pattern), bindings))
     if (lack !== undefined) {
       return mappingError(

@@ -2,7 +2,7 @@
 /** Both sides of a job whose tensors have the names of a convention: layouts, and the plan between them. */
 import type { Rank } from "@tensorferry/core/base/Ids"
 import type { ReshardPlan } from "@tensorferry/core/ir/ReshardPlan"
-import { type LayoutError, type ModelTensor, ParallelConfig, worldSizeOf } from "@tensorferry/core/layout/ModelLayout"
+import { type LayoutError, type ModelTensor, worldSizeOf } from "@tensorferry/core/layout/ModelLayout"
 import type { PlanError } from "@tensorferry/core/planner/PlanError"
 import { indexRosters, type PlanIndex, planRank } from "@tensorferry/core/planner/RosterPlanner"
 import * as Result from "effect/Result"
@@ -13,18 +13,9 @@ import { structureOf } from "../placement/cutModel.ts"
 import { mergePlacements } from "../placement/Placement.ts"
 import { mappingOf } from "./conventions/Convention.ts"
 import { conventionNames, findConvention } from "./conventions/conventions.ts"
-import { Mapping } from "./Mapping.ts"
 import { type MappingError, mappingError } from "./MappingError.ts"
 import { type MappedLayouts, type MappedSide, mappedLayouts } from "./mappedLayouts.ts"
-
-/** One side: its degrees, and how its tensors are named, by a convention or by rules of its own. */
-export const NamedSide = Schema.Struct({
-  convention: Schema.String,
-  config: ParallelConfig,
-  /** Takes the place of the convention's rules; its placement still holds. */
-  mapping: Schema.optionalKey(Mapping)
-})
-export type NamedSide = typeof NamedSide.Type
+import { NamedSide } from "./NamedSide.ts"
 
 /** Both sides, and by which family the checkpoint is read. */
 export const NamedChoice = Schema.Struct({

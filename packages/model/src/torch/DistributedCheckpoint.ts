@@ -18,7 +18,8 @@ import {
   intersect,
   isInside,
   type Region,
-  regionShape
+  regionShape,
+  type Shape
 } from "@tensorferry/core/base/Region"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
@@ -30,6 +31,7 @@ import { regionRuns } from "../checkpoint/RegionRuns.ts"
 import { decodeUtf8, isJsonObject, parseJson } from "../checkpoint/StrictJson.ts"
 import { asOneRun, scatter } from "../regionBytes.ts"
 import { type Chunk, type DistributedTensor, parseDistributedMetadata } from "./DistributedMetadata.ts"
+import { megatronTensors, type NamedPieces } from "./MegatronNames.ts"
 import { makeRawCache, type PlacedTensor, readPlaced, tensorAt } from "./RawFiles.ts"
 import { metadataRules } from "./TorchNames.ts"
 
@@ -40,12 +42,14 @@ export const distributedMetadataName = ".metadata"
 const megatronNoteName = "metadata.json"
 const mostNoteBytes = 65_536
 
-/** A tensor of the model as a part of one of the checkpoint: all of it, or one layer of a stack. */
-interface Part {
+/** Rows of a tensor of the model, which lie in one of the checkpoint at a place of its first dimensions. */
+interface Piece {
   readonly name: string
   readonly tensor: DistributedTensor
-  /** Where it lies along the first dimension of the tensor, which it then lacks. */
-  readonly layer: number | undefined
+  readonly leading: ReadonlyArray<number>
+  /** Where its rows begin. */
+  readonly start: number
+  readonly shape: Shape
 }
 
 /** Whether Megatron-Core wrote the folder: it keeps a note of the format beside the data. */
@@ -60,17 +64,30 @@ const isMegatronFolder = (folder: string): Effect.Effect<boolean, CheckpointErro
     return isJsonObject(parsed) && parsed.get("sharded_backend") === "torch_dist"
   })
 
-const stackedLayer = /\.layers\.(?!\d+\.)/
+/** Pieces behind each other; undefined where they do not fit together. */
+const piecesOf = (
+  { pieces }: NamedPieces,
+  tensors: ReadonlyMap<string, DistributedTensor>
+): ReadonlyArray<Piece> | undefined => {
+  let start = 0
+  const found = pieces.map(({ tensor: name, leading }): Piece => {
+    const tensor = tensors.get(name)!
+    const shape = tensor.shape.slice(leading.length)
+    const piece = { name, tensor, leading, start, shape }
+    start += shape[0] ?? 0
+    return piece
+  })
+  const [first] = found
+  const fits = ({ shape, tensor }: Piece) =>
+    tensor.dtype === first!.tensor.dtype && equalShapes(shape.slice(1), first!.shape.slice(1))
+  return found.length === 1 || found.every((piece) => piece.shape.length > 0 && fits(piece)) ? found : undefined
+}
 
-/** Megatron-Core keeps the layers of a stack as one tensor, whose name has no number: each layer is a tensor here. */
-const partsOf = (name: string, tensor: DistributedTensor, isStacked: boolean): ReadonlyArray<Part> =>
-  isStacked && stackedLayer.test(name) && tensor.shape.length > 1
-    ? Array.from({ length: tensor.shape[0]! }, (_, layer) => ({
-        name: name.replace(stackedLayer, `.layers.${layer}.`),
-        tensor,
-        layer
-      }))
-    : [{ name, tensor, layer: undefined }]
+/** The shape of all pieces together. */
+const joinedShape = (pieces: ReadonlyArray<Piece>): Shape => {
+  const last = pieces.at(-1)!
+  return pieces.length === 1 ? last.shape : [last.start + last.shape[0]!, ...last.shape.slice(1)]
+}
 
 const moved = (region: Region, from: Region): Region =>
   region.map(([start, stop], dim) => [start - from[dim]![0], stop - from[dim]![0]] as const)
@@ -105,24 +122,28 @@ export const openDistributed = (folder: string): Effect.Effect<Checkpoint, Check
       })
     }
 
-    const parts = new Map<string, Part>()
+    const parts = new Map<string, ReadonlyArray<Piece>>()
     const listed = new Map<string, CheckpointTensor>()
-    for (const [name, tensor] of tensors) {
-      for (const part of partsOf(name, tensor, isMegatron)) {
-        const { dtype } = tensor
-        const shape = part.layer === undefined ? tensor.shape : tensor.shape.slice(1)
-        if (parts.has(part.name)) {
-          return yield* checkpointError("TensorInvalid", {
-            detail: "Two tensors have this name.",
-            remedy: "Write the checkpoint again.",
-            file: metadataFile,
-            paramName: part.name
-          })
-        }
-        parts.set(part.name, part)
-        const byteLength = byteLengthOf(dtype, elementCount(shape))
-        listed.set(part.name, { name: part.name, dtype, shape, byteLength, file: metadataFile })
+    const shapes = new Map([...tensors].map(([name, { shape }]) => [name, shape]))
+    const named: ReadonlyArray<NamedPieces> = isMegatron
+      ? megatronTensors(shapes)
+      : [...shapes.keys()].map((name) => ({ name, pieces: [{ tensor: name, leading: [] }] }))
+    for (const one of named) {
+      const { name } = one
+      const pieces = piecesOf(one, tensors)
+      if (pieces === undefined || parts.has(name)) {
+        return yield* checkpointError("TensorInvalid", {
+          detail: pieces === undefined ? "Its parts do not fit together." : "Two tensors have this name.",
+          remedy: "Write the checkpoint again.",
+          file: metadataFile,
+          paramName: name
+        })
       }
+      parts.set(name, pieces)
+      const { dtype } = pieces[0]!.tensor
+      const shape = joinedShape(pieces)
+      const byteLength = byteLengthOf(dtype, elementCount(shape))
+      listed.set(name, { name, dtype, shape, byteLength, file: metadataFile })
     }
 
     const placed = new Map<Chunk, PlacedTensor>()
@@ -148,8 +169,8 @@ export const openDistributed = (folder: string): Effect.Effect<Checkpoint, Check
       )
 
     const readRegion: Checkpoint["readRegion"] = Effect.fnUntraced(function* (name, wanted, into) {
-      const part = parts.get(name)
-      if (part === undefined) {
+      const pieces = parts.get(name)
+      if (pieces === undefined) {
         return yield* checkpointError("TensorMissing", {
           detail: "The checkpoint has no such tensor.",
           remedy: "Check the name.",
@@ -157,9 +178,8 @@ export const openDistributed = (folder: string): Effect.Effect<Checkpoint, Check
           paramName: name
         })
       }
-      const { layer, tensor } = part
-      const shape = listed.get(name)!.shape
-      const width = bitsOf(tensor.dtype) / 8
+      const { shape, dtype } = listed.get(name)!
+      const width = bitsOf(dtype) / 8
       if (!isInside(wanted, shape) || into.length !== elementCount(regionShape(wanted)) * width) {
         return yield* checkpointError("InvalidRequest", {
           detail: `Region ${formatRegion(wanted)} is not inside shape ${formatShape(shape)}, or the buffer has not its ${elementCount(regionShape(wanted)) * width} bytes.`,
@@ -168,15 +188,30 @@ export const openDistributed = (folder: string): Effect.Effect<Checkpoint, Check
           paramName: name
         })
       }
-      const region: Region = layer === undefined ? wanted : [[layer, layer + 1], ...wanted]
-      for (const chunk of tensor.chunks) {
-        const common = intersect(region, chunk.region)
-        if (common === undefined) continue
-        const runs = Result.getOrThrow(regionRuns(regionShape(region), moved(common, region), width * 8))
-        const direct = asOneRun(runs, into)
-        const dense = direct ?? new Uint8Array(elementCount(regionShape(common)) * width)
-        yield* readChunk(name, tensor, chunk, common, dense)
-        if (direct === undefined) scatter(runs, dense, into)
+      for (const piece of pieces) {
+        const { tensor, leading, start } = piece
+        const [rows, ...others] = wanted
+        // What of the wanted rows is this piece's, and where it lies among them.
+        const own: Region = rows === undefined ? [] : [[Math.max(rows[0], start), rows[1]], ...others]
+        const shift = rows === undefined ? 0 : own[0]![0] - rows[0]
+        const inside = own.map(([from, to], dim) =>
+          dim === 0 ? ([from - start, to - start] as const) : ([from, to] as const)
+        )
+        const region: Region = [...leading.map((at) => [at, at + 1] as const), ...inside]
+        const container = [...leading.map(() => 1), ...regionShape(wanted)]
+        if (region.some(([from, to]) => from >= to)) continue
+        for (const chunk of tensor.chunks) {
+          const common = intersect(region, chunk.region)
+          if (common === undefined) continue
+          const place = moved(common, region).map(([from, to], dim) =>
+            dim === leading.length ? ([from + shift, to + shift] as const) : ([from, to] as const)
+          )
+          const runs = Result.getOrThrow(regionRuns(container, place, width * 8))
+          const direct = asOneRun(runs, into)
+          const dense = direct ?? new Uint8Array(elementCount(regionShape(common)) * width)
+          yield* readChunk(piece.name, tensor, chunk, common, dense)
+          if (direct === undefined) scatter(runs, dense, into)
+        }
       }
     })
 

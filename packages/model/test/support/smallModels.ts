@@ -7,7 +7,7 @@ import type { Shape } from "@tensorferry/core/base/Region"
 import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
 import { parseParallelConfig } from "@tensorferry/core/layout/ModelLayout"
 import type { FamilyChoice } from "@tensorferry/model/Cutting"
-import type { NamedSide } from "@tensorferry/model/names/namedLayouts"
+import type { NamedSide } from "@tensorferry/model/names/NamedSide"
 import type { ModelConfig } from "@tensorferry/model/structure/ModelConfig"
 import * as Result from "effect/Result"
 

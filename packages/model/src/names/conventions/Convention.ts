@@ -24,6 +24,8 @@ export interface Convention {
   readonly reference: string
   /** Families that it was held against; undefined where it takes any. */
   readonly families?: ReadonlyArray<string>
+  /** Values of `model_type` among these that were recorded. Others of a family follow its rules, and users are told so. */
+  readonly recorded?: ReadonlyArray<string>
   /** Its choice where degrees leave one; what a user states takes precedence. */
   readonly placement: (options: ConventionOptions) => Placement
   readonly mapping: (structure: ModelStructure, options: ConventionOptions) => Mapping
@@ -38,6 +40,15 @@ const foreignTo = ({ families }: Convention, { family, stacks }: ModelStructure)
   // Systems put the language model of such a model below a name of its own.
   return stacks.every(({ kind }) => languageKinds.has(kind)) ? undefined : "what is more than a language model"
 }
+
+/** Says that a model is of a type that a convention was not held against; undefined where it was, or where it takes any. */
+export const unrecordedType = (
+  { name, recorded }: Convention,
+  { family, modelType }: ModelStructure
+): string | undefined =>
+  recorded === undefined || recorded.includes(modelType)
+    ? undefined
+    : `${name} is unrecorded for models of type ${modelType}: they are named as those of ${family.name}`
 
 /** The rules of a convention for a model. Fails for what nobody has held it against: a guess would look right. */
 export const mappingOf = (

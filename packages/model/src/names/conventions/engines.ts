@@ -2,7 +2,7 @@
 /** Rules that inference engines share: queries, keys and values in one matrix, gates and ups in one, experts in stacks. */
 import type { ModelStructure } from "../../describe/ModelStructure.ts"
 import type { Placement } from "../../placement/Placement.ts"
-import { embeddingOfHead } from "../equalTensors.ts"
+import { embeddingOfHead, equalTensors } from "../equalTensors.ts"
 import { alias, concat, ignore, type MappingRule, make, type Recipe, stack, transpose } from "../Mapping.ts"
 
 /** Query, key and value of every attention, weight and bias alike. */
@@ -65,7 +65,13 @@ export const tiedHead = (
 ): ReadonlyArray<MappingRule> => [
   ...structure.aliases.flatMap(({ name, of }) => [make(of, held(of), { stages: "ends" }), alias(name, of)]),
   // Where only the head is stored it is the embedding.
-  ...embeddingOfHead(structure).flatMap(({ name, of }) => [make(name, held(of), { stages: "ends" }), alias(of, name)])
+  ...embeddingOfHead(structure).flatMap(({ name, of }) => [make(name, held(of), { stages: "ends" }), alias(of, name)]),
+  // Where both are stored, systems load the embedding and leave the head.
+  ...equalTensors(structure).flatMap(({ name, of }) => [
+    make(of, held(of), { stages: "ends" }),
+    alias(name, of),
+    ignore(name)
+  ])
 ]
 
 /** What engines do with all that a family's own rules leave: queries, gates, the head. */

@@ -4,7 +4,7 @@
  * experts one by one, norms inside of the projections that follow them. Layers and experts are counted within the rank.
  */
 import type { ModelStructure, Module } from "../../describe/ModelStructure.ts"
-import { embeddingOfHead } from "../equalTensors.ts"
+import { embeddingOfHead, equalTensors } from "../equalTensors.ts"
 import {
   concat,
   interleave,
@@ -326,12 +326,14 @@ const endRules = (structure: ModelStructure, { stages }: ConventionOptions): Rea
       : { embedding: "embed_tokens", norm: "norm", final: "decoder.final_layernorm" }
   const [stored] = embeddingOfHead(structure)
   const embedding = stored?.of ?? `${prefix}${names.embedding}.weight`
-  const isTied = aliases.length > 0 || stored !== undefined
+  const both = equalTensors(structure)
+  const isTied = aliases.length > 0 || stored !== undefined || both.length > 0
   return [
     // With one stage the head is the embedding itself; with more the last one has a copy.
     ...(isTied && stages > 1 ? [make("output_layer.weight", embedding, { stages: "last", also: true })] : []),
     make("embedding.word_embeddings.weight", embedding, stored === undefined ? {} : { stages: "first" }),
     make(`${names.final}.weight`, `${prefix}${names.norm}.weight`),
+    ...both.map(({ name }) => ({ ignore: name })),
     ...["lm_head.weight", "language_model.lm_head.weight"].map((head) => make("output_layer.weight", head))
   ]
 }
@@ -339,6 +341,20 @@ const endRules = (structure: ModelStructure, { stages }: ConventionOptions): Rea
 const convention = (name: string, isLocal: boolean): Convention => ({
   name,
   reference: "Megatron-Bridge of 2026-08-22 (067f987)",
+  recorded: isLocal
+    ? ["llama", "qwen3_moe"]
+    : [
+        "deepseek_v3",
+        "gemma3_text",
+        "glm4_moe",
+        "gpt_oss",
+        "llama",
+        "nemotron_h",
+        "qwen2",
+        "qwen3",
+        "qwen3_moe",
+        "qwen3_next"
+      ],
   families: [
     "llama",
     "qwen2",

@@ -50,6 +50,20 @@ const fewRankFamilies = ["qwen2_moe", "qwen3_moe", "deepseek_v3", "glm4_moe"]
 export const sglang: Convention = {
   name: "sglang",
   reference: "SGLang of 2026-08-22 (d315eb7)",
+  recorded: [
+    "deepseek_v3",
+    "gemma3_text",
+    "glm4",
+    "glm4_moe",
+    "gpt_oss",
+    "llama",
+    "mixtral",
+    "phi3",
+    "qwen2",
+    "qwen2_moe",
+    "qwen3",
+    "qwen3_moe"
+  ],
   families: [
     "llama",
     "qwen2",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /** transformers 5: parameters and buffers of its models in memory. Experts are in stacks; most other names are the checkpoint's. */
 import type { ModelStructure } from "../../describe/ModelStructure.ts"
-import { embeddingOfHead } from "../equalTensors.ts"
+import { embeddingOfHead, equalTensors } from "../equalTensors.ts"
 import { alias, concat, ignore, type MappingRule, make, type Recipe, stack } from "../Mapping.ts"
 import type { Convention, ConventionOptions } from "./Convention.ts"
 import { extraLayers } from "./engines.ts"
@@ -204,6 +204,12 @@ const tied = (structure: ModelStructure, rename: (name: string) => string): Read
   ...embeddingOfHead(structure).flatMap(({ name, of }) => [
     make(rename(name), of, { stages: "ends" }),
     alias(rename(of), rename(name))
+  ]),
+  // Where both are stored they are one parameter, which is the embedding.
+  ...equalTensors(structure).flatMap(({ name, of }) => [
+    make(rename(of), of, { stages: "ends" }),
+    alias(rename(name), rename(of)),
+    ignore(name)
   ]),
   ...(structure.family.name === "bert"
     ? [

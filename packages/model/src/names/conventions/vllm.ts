@@ -154,6 +154,23 @@ const fewRankFamilies = ["qwen2_moe", "qwen3_moe", "qwen3_next"]
 export const vllm: Convention = {
   name: "vllm",
   reference: "vLLM of 2026-08-20 (7cfb97e)",
+  recorded: [
+    "deepseek_v3",
+    "gemma3_text",
+    "glm4",
+    "glm4_moe",
+    "gpt_oss",
+    "llama",
+    "llama4_text",
+    "mixtral",
+    "nemotron_h",
+    "phi3",
+    "qwen2",
+    "qwen2_moe",
+    "qwen3",
+    "qwen3_moe",
+    "qwen3_next"
+  ],
   families: [
     "llama",
     "qwen2",

@@ -15,24 +15,26 @@ import { worldSizeOf } from "@tensorferry/core/layout/ModelLayout"
 import { placeOf } from "@tensorferry/core/layout/ParallelConfig"
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
-import { boundedRegions } from "../BoundedRegions.ts"
-import type { FamilyChoice } from "../Cutting.ts"
-import type { FilePart } from "../checkpoint/CheckpointWriter.ts"
-import { systemCall } from "../checkpoint/FileAccess.ts"
-import { openSafetensors } from "../checkpoint/Safetensors.ts"
-import { stageSafetensors, type TensorSource } from "../checkpoint/SafetensorsWriter.ts"
-import { makeScratch } from "../HeldTensors.ts"
-import type { Model } from "../Model.ts"
-import { modelError } from "../ModelError.ts"
-import type { Companion } from "../outputs/companions.ts"
-import { readBackFault } from "../outputs/outputFiles.ts"
-import { structureOf } from "../placement/cutModel.ts"
-import { checkFilesUnchanged } from "../SameFiles.ts"
-import { assembledModel } from "./AssembledModel.ts"
-import { checkTied } from "./checkTied.ts"
-import { type MappedTensor, mapModel } from "./mapModel.ts"
-import { namedFiles, namedMetadata, publishFolder, writeIndex } from "./NamedFiles.ts"
-import { type NamedSide, sideOf } from "./namedLayouts.ts"
+import { boundedRegions } from "../../BoundedRegions.ts"
+import type { FamilyChoice } from "../../Cutting.ts"
+import type { FilePart } from "../../checkpoint/CheckpointWriter.ts"
+import { systemCall } from "../../checkpoint/FileAccess.ts"
+import { openSafetensors } from "../../checkpoint/Safetensors.ts"
+import { stageSafetensors, type TensorSource } from "../../checkpoint/SafetensorsWriter.ts"
+import { makeScratch } from "../../HeldTensors.ts"
+import type { Model } from "../../Model.ts"
+import { modelError } from "../../ModelError.ts"
+import type { Companion } from "../../outputs/companions.ts"
+import { readBackFault } from "../../outputs/outputFiles.ts"
+import { structureOf } from "../../placement/cutModel.ts"
+import { checkFilesUnchanged } from "../../SameFiles.ts"
+import { assembledModel } from "../AssembledModel.ts"
+import { checkTied } from "../checkTied.ts"
+import { type MappedTensor, mapModel } from "../mapModel.ts"
+import type { NamedSide } from "../NamedSide.ts"
+import { sideOf } from "../namedLayouts.ts"
+import { isPublished, namedFiles, namedMetadata, publishFolder, writeIndex } from "./NamedFiles.ts"
+import { writeNamesFile } from "./NamesFile.ts"
 
 /** Where a conversion writes, and what else belongs there. */
 export interface ConversionOutput {
@@ -152,6 +154,7 @@ export const convertFiles = Effect.fn("convertFiles")(function* (
       }
       yield* writeIndex(out.temporary, parts)
     }
+    if (!isPublished(side)) yield* writeNamesFile(out.temporary, side, family, model.tensors)
     // What was written is what the paths name now.
     yield* checkFilesUnchanged(model)
     yield* publishFolder(out, out.companions)

@@ -7,17 +7,24 @@
 import * as path from "node:path"
 import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
 import * as Effect from "effect/Effect"
-import { byteCount, type HeldTensor, type ReportProgress } from "../HeldTensors.ts"
-import type { Model } from "../Model.ts"
-import { writeVerified } from "../outputs/outputFiles.ts"
-import type { ShardOutput } from "../ShardWriter.ts"
-import { namedFiles, namedMetadata, publishFolder, writeIndex } from "./NamedFiles.ts"
-import type { NamedSide } from "./namedLayouts.ts"
+import type { FamilyChoice } from "../../Cutting.ts"
+import { byteCount, type HeldTensor, type ReportProgress } from "../../HeldTensors.ts"
+import type { Model } from "../../Model.ts"
+import { writeVerified } from "../../outputs/outputFiles.ts"
+import type { ShardOutput } from "../../ShardWriter.ts"
+import type { NamedSide } from "../NamedSide.ts"
+import { isPublished, namedFiles, namedMetadata, publishFolder, writeIndex } from "./NamedFiles.ts"
+import { writeNamesFile } from "./NamesFile.ts"
 
 /** Writes this rank's files, reads them back, and, where all ranks have written theirs, gives the folder its name. */
 export const writeRank = Effect.fnUntraced(function* (
-  { companions, out, side }: Pick<ShardOutput, "companions" | "out"> & { readonly side: NamedSide },
-  model: Pick<Model, "metadata">,
+  {
+    companions,
+    out,
+    side,
+    family
+  }: Pick<ShardOutput, "companions" | "out"> & { readonly side: NamedSide; readonly family: FamilyChoice },
+  model: Pick<Model, "metadata" | "tensors">,
   /** Counted within the destination; undefined where the rank is none of it. One that holds nothing has a file all the same. */
   position: number | undefined,
   held: ReadonlyArray<HeldTensor>,
@@ -37,6 +44,9 @@ export const writeRank = Effect.fnUntraced(function* (
   }
   yield* progress("write", total, total)
   yield* group.barrier("ranks written")
-  if (group.rank === 0) yield* publishFolder(out, yield* companions)
+  if (group.rank === 0) {
+    if (!isPublished(side)) yield* writeNamesFile(out.temporary, side, family, model.tensors)
+    yield* publishFolder(out, yield* companions)
+  }
   yield* group.barrier("output published")
 })

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+/** A side of a job whose tensors have the names of a system, as plain data. */
+import { ParallelConfig } from "@tensorferry/core/layout/ParallelConfig"
+import * as Schema from "effect/Schema"
+import { Mapping } from "./Mapping.ts"
+
+/** One side: its degrees, and how its tensors are named, by a convention or by rules of its own. */
+export const NamedSide = Schema.Struct({
+  convention: Schema.String,
+  config: ParallelConfig,
+  /** Takes the place of the convention's rules; its placement still holds. */
+  mapping: Schema.optionalKey(Mapping)
+})
+export type NamedSide = typeof NamedSide.Type

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+/** One side as it is typed: degrees, and before a colon how its tensors are named. */
+import { type ParallelConfig, parseParallelConfig } from "@tensorferry/core/layout/ModelLayout"
+import * as Result from "effect/Result"
+import { conventionNames, findConvention } from "./conventions/conventions.ts"
+
+/** Degrees and the names of tensors. */
+export interface StatedSide {
+  readonly config: ParallelConfig
+  /** Undefined where tensors keep the names that they have. */
+  readonly convention: string | undefined
+}
+
+/** One rank. */
+export const single: ParallelConfig = { tp: 1, pp: 1, dp: 1 }
+
+/** `vllm:tp=8`, `tp=8` or `hf:`. Fails with what is expected. */
+export const parseSide = (value: string): Result.Result<StatedSide, string> => {
+  const [, convention, degrees] = /^(?:([a-z][a-z0-9-]*):)?(.*)$/.exec(value) ?? []
+  if (convention !== undefined && findConvention(convention) === undefined)
+    return Result.fail(`a convention of ${conventionNames.join(", ")} before the colon`)
+  if (convention !== undefined && degrees === "") return Result.succeed({ config: single, convention })
+  return Result.mapBoth(parseParallelConfig(degrees ?? ""), {
+    onSuccess: (config) => ({ config, convention }),
+    onFailure: ({ remedy }) => remedy
+  })
+}
