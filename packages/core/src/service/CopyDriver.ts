@@ -114,6 +114,7 @@ export interface InFlight {
 
 /** What a rank states to a peer. Of each, the highest number counts. */
 export const peerFlags = ["Ready", "Done", "Out", "Behind", "Alive"] as const
+/** One kind of statement. */
 export type PeerFlag = (typeof peerFlags)[number]
 
 /**

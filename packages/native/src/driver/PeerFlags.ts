@@ -33,6 +33,7 @@ export const PublishedFlags = Schema.Struct({
 })
 export type PublishedFlags = typeof PublishedFlags.Type
 
+/** A doorbell of this process or another, in the addon. */
 export type NativeDoorbell = NativeHandle<"doorbell">
 
 /** What `tensorferry/doorbell.h` exports. */
