@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
  * Known updates of 4 KiB between two of N processes, of which the others rest: what an update costs the two must not depend on
- * N. Beside it the same with an agreement of all ranks in every run, for two processes. A round counts as the longer time of
- * the two.
+ * N. Beside it the same with an agreement of all ranks in every run, for two processes, and gloo's send and recv of as many
+ * bytes, which takes turns with ours. A round counts as the longer time of the two.
  */
+import { mkdtempSync, rmSync } from "node:fs"
+import { tmpdir } from "node:os"
+import { join } from "node:path"
 import { fileURLToPath } from "node:url"
 import { median } from "@tensorferry/core/base/Numbers"
 import { type Child, startChild } from "./child.ts"
 import type { BenchResult } from "./measure.ts"
+import { startTorch } from "./reference.ts"
 
 const rankScript = fileURLToPath(new URL("repeat-rank.ts", import.meta.url))
 const warmUps = 1500
@@ -26,23 +30,73 @@ const startGroup = async (size: number, agreement: Agreement): Promise<ReadonlyA
   return ranks
 }
 
-/** Microseconds of the rounds of ranks 0 and 1. */
-const measure = async (size: number, agreement: Agreement): Promise<ReadonlyArray<number>> => {
+interface Group {
+  /** Microseconds of this many rounds of ranks 0 and 1. */
+  readonly run: (count: number) => Promise<ReadonlyArray<number>>
+  readonly close: () => void
+}
+
+const makeGroup = async (size: number, agreement: Agreement): Promise<Group> => {
   const ranks = await startGroup(size, agreement)
   const two = ranks.slice(0, 2)
-  const ask = async (count: number) => {
+  const run = async (count: number): Promise<ReadonlyArray<number>> => {
     const answers = await Promise.all(two.map((rank) => rank.ask({ rounds: count })))
-    return answers.map(({ micros }) => micros as ReadonlyArray<number>)
+    const taken = answers.map(({ micros }) => micros as ReadonlyArray<number>)
+    return Array.from({ length: count }, (_, round) => Math.max(...taken.map((micros) => micros[round]!)))
   }
-  await ask(warmUps)
-  const taken = await ask(rounds)
-  // Rank 0 serves the group, so it ends last.
-  for (const rank of ranks.toReversed()) rank.close()
-  return Array.from({ length: rounds }, (_, round) => Math.max(...taken.map((micros) => micros[round]!)))
+  await run(warmUps)
+  return {
+    run,
+    // Rank 0 serves the group, so it ends last.
+    close: () => {
+      for (const rank of ranks.toReversed()) rank.close()
+    }
+  }
+}
+
+const measure = async (size: number, agreement: Agreement): Promise<ReadonlyArray<number>> => {
+  const group = await makeGroup(size, agreement)
+  const taken = await group.run(rounds)
+  group.close()
+  return taken
+}
+
+/** Turns with gloo: what else runs on the machine is then the same for both. */
+const turns = 20
+
+const measureBesideGloo = async (): Promise<BenchResult> => {
+  const folder = mkdtempSync(join(tmpdir(), "tensorferry-bench-"))
+  const gloo = await startTorch("torch_gloo.py", [folder])
+  const group = await makeGroup(2, "new")
+  const [ours, theirs]: [Array<number>, Array<number>] = [[], []]
+  await gloo?.ask({ case: 4096 })
+  for (let turn = 0; turn <= turns; turn++) {
+    const taken = await group.run(100)
+    const moved: Array<number> = []
+    for (let move = 0; gloo !== undefined && move < 100; move++) {
+      moved.push(Number((await gloo.ask({ run: true })).seconds) * 1e6)
+    }
+    // The first turn of gloo is cold.
+    if (turn === 0) continue
+    ours.push(...taken)
+    theirs.push(...moved)
+  }
+  group.close()
+  gloo?.close()
+  rmSync(folder, { recursive: true, force: true })
+  const fastest = (all: ReadonlyArray<number>) => Math.min(...all).toPrecision(3)
+  const beside = theirs.length === 0 ? "; no PyTorch found" : ` against ${fastest(theirs)}`
+  return {
+    case: `known update of 4 KiB between two processes, beside gloo's send and recv, median of ${ours.length} (fastest ${fastest(ours)}${beside})`,
+    unit: "us",
+    ours: median(ours),
+    ...(theirs.length === 0 ? {} : { reference: median(theirs), target: 2 * median(theirs) }),
+    lowerIsBetter: true
+  }
 }
 
 export const repeat = async (): Promise<ReadonlyArray<BenchResult>> => {
-  const results: Array<BenchResult> = []
+  const results: Array<BenchResult> = [await measureBesideGloo()]
   let ofTwo: number | undefined
   for (const size of sizes) {
     const taken = await measure(size, "new")

@@ -3,6 +3,7 @@
  * Entry point of the addon. Owns nothing but the order of initialisation; all state is per JavaScript environment.
  */
 #include <tensorferry/addon.h>
+#include <tensorferry/doorbell.h>
 
 #include "bindings.h"
 #include "kernels.h"
@@ -11,7 +12,7 @@ namespace tensorferry {
 namespace {
 
 /** Raised whenever a function exported here changes its meaning; TypeScript refuses another number. */
-constexpr int abiVersion = 5;
+constexpr int abiVersion = 6;
 
 Napi::Object initialise(Napi::Env env, Napi::Object exports) {
   if (beginAddon(env, exports, "tensorferry", abiVersion) == nullptr) return exports;
@@ -19,6 +20,7 @@ Napi::Object initialise(Napi::Env env, Napi::Object exports) {
   Functions functions(env, exports);
   bindMemory(functions);
   bindMoves(functions);
+  bindDoorbells(functions);
   return exports;
 }
 

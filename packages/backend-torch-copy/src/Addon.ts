@@ -2,6 +2,7 @@
 /**
  * The native addon as TypeScript sees it, and how it is found. Nothing is loaded before the first use.
  */
+import type { DoorbellControl } from "@tensorferry/native/driver/PeerFlags"
 import {
   type AddonIdentity,
   addonLoader,
@@ -36,7 +37,7 @@ export interface NativeIdentity {
   readonly cookie: Uint8Array
 }
 
-export interface Addon extends AddonIdentity, JobControl, PoolControl {
+export interface Addon extends AddonIdentity, JobControl, PoolControl, DoorbellControl {
   readonly codes: ReadonlyArray<string>
   readonly instructionSet: string
   /** `refuseOverlap` answers InvalidArgument where dense regions of this process would race. */
@@ -80,7 +81,7 @@ export interface Addon extends AddonIdentity, JobControl, PoolControl {
   readonly readProcess: (pid: number, address: bigint, into: Uint8Array) => NativeAnswer<undefined>
 }
 
-const loader = addonLoader<Addon>(backendName, import.meta.url, 5)
+const loader = addonLoader<Addon>(backendName, import.meta.url, 6)
 
 /** The folder that holds `build` or `prebuilds`: one above both `src` and `dist`. */
 export const packageFolder = loader.folder

@@ -21,6 +21,7 @@ import { tensorByteLength } from "@tensorferry/core/tensor/Tensor"
 import { describeFailure } from "@tensorferry/native/describeFailure"
 import { makeDriverAgreement } from "@tensorferry/native/driver/DriverAgreement"
 import { type Checked, type DriverErrors, driverErrors } from "@tensorferry/native/driver/DriverErrors"
+import { makePeerFlags } from "@tensorferry/native/driver/PeerFlags"
 import { mergePaths } from "@tensorferry/native/driver/PeerPaths"
 import { makeProgramEntries, type ProgramEntry } from "@tensorferry/native/driver/ProgramEntries"
 import { forkTransfer, nothingToMove } from "@tensorferry/native/driver/Transfers"
@@ -29,11 +30,13 @@ import type { NativeFailure } from "@tensorferry/native/NativeAddon"
 import { acquirePool, startJob } from "@tensorferry/native/NativeJob"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
+import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
 import { type Addon, backendName, loadAddon } from "./Addon.ts"
 import { pinsOf } from "./checks.ts"
 import { type CompiledMoves, compile, type Sender } from "./compile.ts"
+import { flagMeans } from "./flagMeans.ts"
 import { isAlive, makeMemoryPaths, type PathName } from "./memoryPath.ts"
 import { makePeerMaps, type PeerMap, type PeerMaps } from "./PeerMaps.ts"
 import { pinAll } from "./PinCount.ts"
@@ -132,6 +135,10 @@ export const make = Effect.fnUntraced(function* (
   )
   // Acquired after the maps, so that no thread reads them any more when they are closed.
   const pool = yield* Effect.mapError(acquirePool(addon, options.threads ?? defaultThreads), unavailableBecause)
+  // Without flags, as on a host that forbids such memory, ranks tell each other through the group.
+  const own = forbid.has("shared-map")
+    ? undefined
+    : Option.getOrUndefined(yield* Effect.option(makePeerFlags(flagMeans(addon, pool), group)))
   const driverScope = yield* Effect.scope
   const errors = driverErrors(backendName, rank, remedies)
   const agreement = makeDriverAgreement(group, errors)
@@ -144,16 +151,23 @@ export const make = Effect.fnUntraced(function* (
     const checked = checkHostMessages(errors, size, messages)
     if (Result.isFailure(checked)) return { _tag: "Failed", reason: checked.failure.reason }
     const lists = new Map([...publishedLists(messages)].map(([peer, list]) => [peer, encodePeerList(list)]))
-    return { _tag: "Published", process: publishedProcess(identity), lists }
+    return { _tag: "Published", process: publishedProcess(identity, own?.published), lists }
   }
 
   /** The ranks that send to this one; the first failure published, in order of ranks, is everybody's. */
-  const readSenders = (payloads: ReadonlyArray<Uint8Array>): Checked<ReadonlyMap<number, Sender>> =>
+  const readSenders = (
+    payloads: ReadonlyArray<Uint8Array>,
+    messages: ReadonlyArray<Message>
+  ): Checked<ReadonlyMap<number, Sender>> =>
     Result.map(
       agreement.read(payloads, (payload) => decodePublication(payload, rank)),
       (all) => {
         const senders = new Map<number, Sender>()
+        const partners = new Set(messages.map(({ peer }) => peer))
         for (const [peer, { process, list }] of all.entries()) {
+          if (partners.has(peer) && process.flags !== undefined && process.space === identity.space) {
+            own?.meet(peer, process, process.flags)
+          }
           if (peer === rank || list === undefined) continue
           senders.set(peer, { process, list, memoryPaths: makeMemoryPaths(addon, maps, identity, forbid, process) })
         }
@@ -164,7 +178,10 @@ export const make = Effect.fnUntraced(function* (
   const prepare: CopyDriverShape["prepare"] = (messages) =>
     Effect.gen(function* () {
       const number = prepared++
-      const senders = readSenders(yield* agreement.gather("publish", encodePublication(publication(messages))))
+      const senders = readSenders(
+        yield* agreement.gather("publish", encodePublication(publication(messages))),
+        messages
+      )
       const held = yield* holdMaps(maps)
       const moves = Result.flatMap(senders, (known) =>
         compile(errors, messages, known, !forbid.has("tcp"), (map) => held.push(map))
@@ -249,6 +266,7 @@ export const make = Effect.fnUntraced(function* (
     worldSize: size,
     capabilities,
     prepare,
+    ...(own === undefined ? {} : { flags: own.flags }),
     start: (program) => entries.start(program, (entry) => begin(program.messages, entry))
   }
 })

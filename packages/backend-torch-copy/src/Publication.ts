@@ -12,6 +12,7 @@ import { Natural } from "@tensorferry/core/base/Numbers"
 import { rowMajorStrides, type Shape } from "@tensorferry/core/base/Region"
 import type { PeerPath } from "@tensorferry/core/service/CopyDriver"
 import { encodeText, Failed, type Outcome } from "@tensorferry/native/driver/Outcome"
+import { PublishedFlags } from "@tensorferry/native/driver/PeerFlags"
 import type { PublishedMessage, PublishedPart } from "@tensorferry/native/driver/PeerList"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
@@ -45,7 +46,8 @@ export const PublishedProcess = Schema.Struct({
   processStart: Digits,
   space: Schema.String.check(Schema.isMaxLength(256)),
   cookieAddress: Digits,
-  cookie: Schema.String.check(Schema.isPattern(/^[0-9a-f]{32}$/))
+  cookie: Schema.String.check(Schema.isPattern(/^[0-9a-f]{32}$/)),
+  flags: Schema.optionalKey(PublishedFlags)
 })
 export type PublishedProcess = typeof PublishedProcess.Type
 

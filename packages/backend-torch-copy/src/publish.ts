@@ -9,6 +9,7 @@ import type { Message } from "@tensorferry/core/ir/Message"
 import type { Storage } from "@tensorferry/core/tensor/Storage"
 import type { Checked, DriverErrors } from "@tensorferry/native/driver/DriverErrors"
 import { checkMessages } from "@tensorferry/native/driver/MessageChecks"
+import type { PublishedFlags } from "@tensorferry/native/driver/PeerFlags"
 import { listByPeer } from "@tensorferry/native/driver/PeerListing"
 import type { NativeIdentity } from "./Addon.ts"
 import { HostRegion } from "./HostRegion.ts"
@@ -34,12 +35,13 @@ export const checkHostMessages = (
     remedy: "Keep the storage open until the transfer is done, on the host, and name ranks of the group."
   })
 
-export const publishedProcess = (identity: NativeIdentity): PublishedProcess => ({
+export const publishedProcess = (identity: NativeIdentity, flags?: PublishedFlags): PublishedProcess => ({
   pid: identity.pid,
   processStart: String(identity.processStart),
   space: identity.space,
   cookieAddress: String(identity.cookieAddress),
-  cookie: Buffer.from(identity.cookie).toString("hex")
+  cookie: Buffer.from(identity.cookie).toString("hex"),
+  ...(flags === undefined ? {} : { flags })
 })
 
 /** What each peer needs to know, by rank: what it will fetch. */

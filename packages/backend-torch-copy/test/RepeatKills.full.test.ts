@@ -11,27 +11,29 @@ import type { RepeatKillInput, RepeatKillLine } from "./fixtures/repeat-kill-ran
 
 const script = new URL("./fixtures/repeat-kill-rank.ts", import.meta.url)
 const size = 4
-const seeds = isSoak ? 200 : 5
+/** Of a known batch, which dies and is interrupted, and of a refit. */
+const seeds = { batch: isSoak ? 200 : 5, refit: isSoak ? 50 : 5 }
 
 /** A second, and what a busy machine of two processors with four ranks may add until a process gets its turn. */
 const mostMillis = 1000 + 500
 
 afterAll(killRankProcesses)
 
-describe("a rank that leaves a known update", () => {
+describe.each(["batch", "refit"] as const)("a rank that leaves a known update by %s", (what) => {
   for (const how of ["dies", "interrupts"] as const) {
     it(
-      `and ${how}, at ${seeds} random moments, is named to all others within a second`,
+      `and ${how}, at ${seeds[what]} random moments, is named to all others within a second`,
       async () => {
-        for (let seed = 0; seed < seeds; seed++) {
+        for (let seed = 0; seed < seeds[what]; seed++) {
           const random = makeRandom(seed)
           const input: RepeatKillInput = {
+            what,
             // Without rank 0 there is no group, which the second half tries too.
             culprit: how === "dies" && seed % 5 === 4 ? 0 : 1 + random.below(size - 1),
             how,
-            at: random.below(40),
+            at: random.below(what === "batch" ? 40 : 10),
             afterMillis: random.pick([0, 0, 1, 3, 10]),
-            byteLength: random.pick([4096, 300_000, 30_000_000])
+            byteLength: random.pick([4096, 300_000, what === "batch" ? 30_000_000 : 3_000_000])
           }
           const ranks = await runRankProcesses<RepeatKillLine>(script, size, input)
           const about = `seed ${seed}, ${JSON.stringify(input)}`

@@ -11,7 +11,7 @@ namespace tensorferry {
 namespace {
 
 /** Raised whenever a function exported here changes its meaning; TypeScript refuses another number. */
-constexpr int abiVersion = 4;
+constexpr int abiVersion = 5;
 
 Napi::Object initialise(Napi::Env env, Napi::Object exports) {
   if (beginAddon(env, exports, "tensorferry bus", abiVersion) == nullptr) return exports;

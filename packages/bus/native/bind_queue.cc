@@ -71,6 +71,10 @@ Answer startDequeue(const Call& call, Pool pool, Queue queue, Whole<1u << 20, 1>
     object.Set("bytes", toBytes(env, taken.bytes));
     object.Set("lengths", lengths);
     object.Set("skipped", static_cast<double>(taken.skipped));
+    Napi::Array corrupt = Napi::Array::New(env, taken.corrupt.size());
+    for (size_t i = 0; i < taken.corrupt.size(); i++)
+      corrupt.Set(static_cast<uint32_t>(i), static_cast<double>(taken.corrupt[i]));
+    object.Set("corrupt", corrupt);
     return object;
   };
   return call.start(pool, queueJob("dequeue", std::move(queue), dequeue, give), callback);

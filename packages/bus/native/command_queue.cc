@@ -12,6 +12,8 @@
 
 #include <algorithm>
 
+#include "checksum.h"
+
 namespace tensorferry {
 namespace {
 
@@ -22,6 +24,47 @@ constexpr double makingMilliseconds = 2'000;
 constexpr double checkMilliseconds = 500;
 
 std::string_view bytesOf(const uint64_t& number) { return {reinterpret_cast<const char*>(&number), sizeof number}; }
+
+/** The last field of a sealed entry, before its value: the name "crc32c" in MessagePack, and that a number follows. */
+constexpr std::string_view sealHead = "\xa6" "crc32c" "\xce";
+constexpr size_t sealBytes = sealHead.size() + sizeof(uint32_t);
+/** First bytes of MessagePack maps of none to fourteen fields, which have room for one more. */
+constexpr uint8_t smallestMap = 0x80, largestMap = 0x8e;
+
+uint8_t firstByte(std::string_view entry) { return entry.empty() ? 0 : static_cast<uint8_t>(entry.front()); }
+
+/** A map with the checksum of all before it as one more field, which readers that do not know it pass over. */
+std::string sealed(std::string_view message) {
+  std::string entry;
+  entry.reserve(message.size() + sealBytes);
+  entry.append(message);
+  if (firstByte(message) < smallestMap || firstByte(message) > largestMap) return entry;
+  entry.front() = static_cast<char>(firstByte(message) + 1);
+  entry.append(sealHead);
+  const uint32_t sum = crc32c(entry);
+  for (int shift = 24; shift >= 0; shift -= 8) entry.push_back(static_cast<char>(sum >> shift));
+  return entry;
+}
+
+bool isSealed(std::string_view entry) {
+  return entry.size() > sealBytes && firstByte(entry) > smallestMap && firstByte(entry) <= largestMap + 1 &&
+         entry.substr(entry.size() - sealBytes, sealHead.size()) == sealHead;
+}
+
+/** Whether a sealed entry is what its producer put there. */
+bool isSound(std::string_view entry) {
+  uint32_t stated = 0;
+  for (const char byte : entry.substr(entry.size() - sizeof stated)) stated = stated << 8 | static_cast<uint8_t>(byte);
+  return crc32c(entry.substr(0, entry.size() - sizeof stated)) == stated;
+}
+
+/** Adds what the producer of a sealed entry sealed; how many bytes that is. */
+size_t appendUnsealed(std::string& bytes, std::string_view entry) {
+  const size_t length = entry.size() - sealBytes, begin = bytes.size();
+  bytes.append(entry.substr(0, length));
+  bytes[begin] = static_cast<char>(firstByte(entry) - 1);
+  return length;
+}
 
 /** A position; one that was never written is 0. */
 Result<uint64_t> position(const LmdbFile::Transaction& transaction, std::string_view key) {
@@ -281,7 +324,7 @@ Status CommandQueue::enqueue(const std::vector<std::string>& messages, const Dea
     if (places == 0) continue;
     Status status;
     for (size_t i = 0; i < places && status.ok(); i++, tail++)
-      status = transaction.value().put(bytesOf(tail % settings_.capacity), messages[done + i]);
+      status = transaction.value().put(bytesOf(tail % settings_.capacity), sealed(messages[done + i]));
     if (status.ok()) status = transaction.value().put(tailKey, bytesOf(tail));
     if (status.ok()) status = transaction.value().commit();
     if (!status.ok()) {
@@ -306,7 +349,12 @@ Result<CommandQueue::Taken> CommandQueue::take(uint64_t most) {
   while (head < tail && taken.lengths.size() < most) {
     const uint64_t key = head % settings_.capacity;
     auto stored = transaction.value().get(bytesOf(key));
-    if (stored.ok()) {
+    if (stored.ok() && isSealed(stored.value())) {
+      if (isSound(stored.value()))
+        taken.lengths.push_back(static_cast<uint32_t>(appendUnsealed(taken.bytes, stored.value())));
+      else
+        taken.corrupt.push_back(key);
+    } else if (stored.ok()) {
       taken.bytes.append(stored.value());
       taken.lengths.push_back(static_cast<uint32_t>(stored.value().size()));
     } else if (stored.status().code == Code::NotFound) {
@@ -354,7 +402,7 @@ Result<CommandQueue::Taken> CommandQueue::dequeue(uint64_t most, const Deadline&
     }
     if (isCounted || recount()) {
       auto taken = take(most);
-      if (!taken.ok() || !taken.value().lengths.empty() || taken.value().skipped > 0) {
+      if (!taken.ok() || !taken.value().isEmpty()) {
         if (!taken.ok() && isCounted) items_.post();
         return taken;
       }

@@ -5,7 +5,10 @@
  * Any thread; all functions but `close` may block and run on pool threads. Entries stand under position modulo capacity;
  * positions are 64-bit and only grow. A producer takes a free place, writes, and posts an item.
  *
- * Invariants: an entry that is missing or unreadable gives its place back. A producer that died between its semaphore and
+ * An entry is sealed: its last field is a checksum of what is before it. It stays a command for readers that do not know the
+ * field, and entries of producers that do not write it are taken as they are.
+ *
+ * Invariants: an entry that is missing or unreadable, or not what its checksum says, gives its place back. A producer that died between its semaphore and
  * its write costs nothing for longer than the queue is empty for `settleMilliseconds`; one that died before it posted
  * leaves an entry that is found all the same. The counts never let an entry be overwritten.
  */
@@ -62,6 +65,9 @@ class CommandQueue {
     std::vector<uint32_t> lengths;
     /** Entries that were not there. */
     uint64_t skipped = 0;
+    /** Places of entries that are not what was put there. */
+    std::vector<uint64_t> corrupt;
+    bool isEmpty() const noexcept { return lengths.empty() && skipped == 0 && corrupt.empty(); }
   };
   /** Takes 1 to `most` messages; PeerGone where somebody removed the files. */
   Result<Taken> dequeue(uint64_t most, const Deadline& deadline, const CancelToken& cancel);

@@ -26,6 +26,8 @@ export interface NativeTaken {
   readonly lengths: ReadonlyArray<number>
   /** Entries that were not there; their places are free again. */
   readonly skipped: number
+  /** Places of entries that were not what was put there; they are free again. */
+  readonly corrupt: ReadonlyArray<number>
 }
 
 export interface NativeQueueStatus {
@@ -134,7 +136,7 @@ export interface Addon extends AddonIdentity, JobControl, PoolControl {
   readonly removeCudaCounts: (name: string) => NativeAnswer<undefined>
 }
 
-const loader = addonLoader<Addon>(packageName, import.meta.url, 4)
+const loader = addonLoader<Addon>(packageName, import.meta.url, 5)
 
 /** The folder that holds `build` or `prebuilds`: one above both `src` and `dist`. */
 export const packageFolder = loader.folder

@@ -11,6 +11,7 @@ import {
   type CopyDriverError,
   type CopyDriverShape,
   copyDriverError,
+  type PeerFlags,
   type Program
 } from "@tensorferry/core/service/CopyDriver"
 import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
@@ -27,13 +28,16 @@ export interface SharedMemory {
   /** `program` counts the preparations of the sender. */
   readonly publish: (from: Rank, program: number, message: Message) => void
   readonly find: (from: Rank, program: number, to: Rank, index: number) => Message | undefined
+  /** Of each rank, where there are flags. */
+  readonly flags?: (rank: Rank) => PeerFlags
 }
 
-/** Memory in which nothing is published; the drivers of one cluster share it. */
-export const makeSharedMemory = (): SharedMemory => {
+/** Memory in which nothing is published; the drivers of one cluster share it, and flags if there are any. */
+export const makeSharedMemory = (flags?: SharedMemory["flags"]): SharedMemory => {
   const published = new Map<string, Message>()
   const key = (from: Rank, program: number, to: Rank, index: number) => `${from}>${to}/${program}/${index}`
   return {
+    ...(flags === undefined ? {} : { flags }),
     publish: (from, program, message) => void published.set(key(from, program, message.peer, message.index), message),
     find: (from, program, to, index) => published.get(key(from, program, to, index))
   }
@@ -81,6 +85,7 @@ const sharedMemoryDriver = (
 
     return CopyDriver.of({
       name: "shared-memory",
+      ...(memory.flags === undefined ? {} : { flags: memory.flags(rank) }),
       rank,
       worldSize: group.size,
       capabilities: {

@@ -3,6 +3,7 @@
 import * as Duration from "effect/Duration"
 import { loopbackLayer, makeLoopbackNetwork, strictLayer } from "../src/Loopback.ts"
 import * as ReferenceEngine from "../src/ReferenceEngine.ts"
+import { makeSharedFlags } from "../src/SharedFlags.ts"
 import { makeSharedMemory, sharedMemoryLayer } from "../src/SharedMemory.ts"
 import { type ClusterOf, runCopyCase, runCopyDriverCase } from "../src/VirtualCluster.ts"
 import { describeCopyDriver, describeCopyService, describeTensorEngine } from "../src/vitest.ts"
@@ -25,6 +26,10 @@ const clusters: Record<string, ClusterOf<never>> = {
   },
   pairwise: () => {
     const memory = makeSharedMemory()
+    return { driver: () => sharedMemoryLayer(memory) }
+  },
+  "pairwise with flags": () => {
+    const memory = makeSharedMemory(makeSharedFlags())
     return { driver: () => sharedMemoryLayer(memory) }
   }
 }

@@ -20,6 +20,7 @@ import {
 import { loopbackLayer, makeLoopbackNetwork } from "../src/Loopback.ts"
 import { descriptorLies, driverLies, engineLies, lyingDriver, lyingEngine, pairwiseLies } from "../src/Lying.ts"
 import * as ReferenceEngine from "../src/ReferenceEngine.ts"
+import { makeSharedFlags } from "../src/SharedFlags.ts"
 import { makeSharedMemory, sharedMemoryLayer } from "../src/SharedMemory.ts"
 import { type ClusterOf, runCopyCase, runCopyDriverCase } from "../src/VirtualCluster.ts"
 
@@ -63,7 +64,7 @@ describe("lies of a pairwise copy driver", () => {
       Effect.gen(function* () {
         const cluster = (isHonest: boolean): ClusterOf<never> => {
           return () => {
-            const memory = makeSharedMemory()
+            const memory = makeSharedMemory(makeSharedFlags())
             return {
               driver: (_rank, group) =>
                 isHonest

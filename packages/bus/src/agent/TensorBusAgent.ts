@@ -166,6 +166,13 @@ export const make = Effect.fnUntraced(function* (options: AgentOptions) {
     Effect.suspend(() => Effect.forEach([...pairs.values()], (pair) => dropPair(pair, "it stops"), { discard: true }))
   )
 
+  /** A command that was lost on its way ends no agent: whoever waits for it has a deadline. */
+  const commands = Effect.catchIf(
+    queue.dequeue(),
+    ({ reason }) => reason._tag === "Corrupt",
+    (error) => Effect.as(Effect.logError(error.message), [])
+  )
+
   const serve: Effect.Effect<never, CommandQueueError | AgentStateError> = Effect.scoped(
     Effect.gen(function* () {
       const running = yield* FiberSet.make<void>()
@@ -176,7 +183,7 @@ export const make = Effect.fnUntraced(function* (options: AgentOptions) {
       )
       yield* Effect.forkScoped(lookAfter.pipe(Effect.repeat(Schedule.spaced(Duration.min(heartbeat, mostBlind)))))
       for (;;) {
-        for (const message of yield* queue.dequeue()) {
+        for (const message of yield* commands) {
           // The place in the lanes is taken here, in the order of arrival.
           const [holds, after] = lanesOf(message)
           const due = lanes.enter(holds, after)

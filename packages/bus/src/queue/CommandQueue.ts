@@ -6,6 +6,8 @@
  * - Any number of processes put commands in, one agent takes them out, in the order in which they were put in.
  * - A full queue makes `enqueue` wait, and fail with "Full" at its deadline; nothing is ever overwritten or lost.
  * - An invalid entry is skipped, logged and counted; its place is free again.
+ * - An entry that is not what was put there fails one `dequeue` with "Corrupt", once what was taken with it is given, and
+ *   its place is free again; the next one goes on. Entries of clients that state no checksum are not checked.
  * - Waiting never blocks the JavaScript thread and can be interrupted.
  */
 import { ReasonError, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
@@ -29,6 +31,8 @@ export const CommandQueueReason = Schema.Union([
   reason("Untrusted"),
   /** The file is no queue of this version. */
   reason("Damaged"),
+  /** A command's bytes changed after it was put in; it is lost. The detail names its place. */
+  reason("Corrupt"),
   /** A library that the queue needs is not installed. */
   reason("Unavailable"),
   reason("SystemFailure")

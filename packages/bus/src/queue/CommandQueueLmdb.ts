@@ -59,6 +59,7 @@ const remedies: Record<CommandQueueReason["_tag"], string> = {
   Busy: "Stop the other agent, or give this one another rank, or a queue of another name (TENSOR_BUS_COMMAND_QUEUE_PATH).",
   Untrusted: "Use a folder of your own (TENSOR_BUS_DIRECTORY), and remove what lies at this path.",
   Damaged: "Remove the file while no agent and no client runs.",
+  Corrupt: "Send the command again; if it happens again, look at the disk and memory of this machine.",
   Unavailable: "Install LMDB 0.9 (Debian: apt-get install liblmdb0).",
   SystemFailure: "Look at the native code."
 }
@@ -105,6 +106,17 @@ export const make = Effect.fnUntraced(function* (options: LmdbQueueOptions) {
   let refused = 0
   /** Taken out and not yet returned: a wait that is interrupted in its last moment has taken all the same. */
   const taken: Array<Uint8Array> = []
+  /** Places of commands that are lost, each of which fails one call. */
+  const corrupt: Array<number> = []
+
+  const lostAt = (place: number): CommandQueueError =>
+    commandQueueError("Corrupt", {
+      op: "dequeue",
+      file: path,
+      detail: `Entry ${place} of the queue ${path} is not what was put there, so its command is lost.`,
+      remedy: remedies.Corrupt,
+      isRetryable: true
+    })
 
   const open = runJob<NativeQueue>(
     addon,
@@ -165,7 +177,10 @@ export const make = Effect.fnUntraced(function* (options: LmdbQueueOptions) {
         addon,
         (done) =>
           addon.startDequeue(takePool, queue, most, -1, (answer) => {
-            if (answer.code === "Ok") taken.push(...messagesOf(answer.value))
+            if (answer.code === "Ok") {
+              taken.push(...messagesOf(answer.value))
+              corrupt.push(...answer.value.corrupt)
+            }
             done(answer)
           }),
         () => {}
@@ -192,7 +207,14 @@ export const make = Effect.fnUntraced(function* (options: LmdbQueueOptions) {
       Effect.uninterruptibleMask((restore) =>
         Effect.gen(function* () {
           for (;;) {
-            if (taken.length === 0) yield* restore(takeOut(most))
+            if (taken.length === 0) {
+              const lost = corrupt.shift()
+              if (lost !== undefined) {
+                refused += 1
+                return yield* lostAt(lost)
+              }
+              yield* restore(takeOut(most))
+            }
             const messages = yield* readCommands(taken.splice(0, most), (count) => {
               refused += count
             })

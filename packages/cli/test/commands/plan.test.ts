@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /** `plan check` is a command under `plan`, in the help and in what is accepted. */
 import { spawnSync } from "node:child_process"
-import { readFileSync, writeFileSync } from "node:fs"
+import { readFileSync, truncateSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
 import { afterEach, assert, it } from "@effect/vitest"
 import { endAll, failuresOf, run, runAll, scratch } from "../support/command.ts"
@@ -39,6 +39,17 @@ it("check refuses a pipe or a device at once, and names it", async () => {
     assert.strictEqual(ended.code, 1, ended.stderr)
     assert.match(failuresOf(ended)[0]!.message, /regular file/)
   }
+})
+
+it("check refuses a file that is longer than a plan may be by its length alone, before it reads it", async () => {
+  using folder = scratch()
+  const file = join(folder.path, "plan.json")
+  // Without blocks: reading it would take a second, and memory twenty times its length.
+  writeFileSync(file, "")
+  truncateSync(file, 2 ** 33)
+  const ended = await run(["plan", "check", file, "--json"])
+  assert.strictEqual(ended.code, 1, ended.stderr)
+  assert.match(failuresOf(ended)[0]!.message, /8589934592 bytes/)
 })
 
 it("check refuses a plan whose parts disagree about dimensions or places, and ends with faults", async () => {

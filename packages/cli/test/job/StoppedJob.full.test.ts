@@ -6,7 +6,7 @@
 import { fork } from "node:child_process"
 import { fileURLToPath } from "node:url"
 import { afterEach, assert, describe, it } from "@effect/vitest"
-import { endAll, pause, rankProcess, start } from "../support/command.ts"
+import { endAll, eventually, membersOf, pause, rankProcess, start } from "../support/command.ts"
 import { mnist, mnistRules } from "../support/models.ts"
 
 afterEach(endAll)
@@ -22,6 +22,33 @@ describe("a job that is stopped as a whole", () => {
     process.kill(-command.pid, "SIGCONT")
     const ended = await command.ended
     assert.strictEqual(ended.code, 0, ended.stdout)
+  })
+
+  it("for longer than a collector has to be ready goes on to its end", { timeout: 120_000 }, async () => {
+    const args = [
+      "replay",
+      "bench",
+      "--rows",
+      "50",
+      "--width",
+      "7",
+      "--ticks",
+      "20",
+      "--compute",
+      "0",
+      "--deadline",
+      "5"
+    ]
+    const command = start([...args, "--json"], { limit: 90_000 })
+    await eventually("the process of the collector", 30_000, () =>
+      membersOf(command.pid).find(({ args: of }) => of.includes("collector"))
+    )
+    process.kill(-command.pid, "SIGSTOP")
+    await pause(11_000)
+    process.kill(-command.pid, "SIGCONT")
+    const ended = await command.ended
+    assert.strictEqual(ended.code, 0, ended.stdout)
+    assert.strictEqual((JSON.parse(ended.stdout) as { readonly batches: number }).batches, 20)
   })
 })
 

@@ -14,7 +14,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Layer from "effect/Layer"
 import * as Scope from "effect/Scope"
-import { busyPoll, defaultBusyPollMillis } from "../service/BusyPolling.ts"
+import { defaultBusyPollMillis } from "../service/BusyPolling.ts"
 import type { CopyDriver } from "../service/CopyDriver.ts"
 import { CopyService, type CopyServiceShape, type SubmitOptions } from "../service/CopyService.ts"
 import { ProcessGroup } from "../service/ProcessGroup.ts"
@@ -74,12 +74,14 @@ const make = <E>(
         ? defaultBusyPollMillis(availableParallelism(), group.size)
         : Duration.toMillis(options.busyPoll)
 
-    const build = buildDriver(driverLayer, environment, scope)
+    const signals = yield* Scope.provide(makeSignals(group), scope)
+    const build = Effect.tap(buildDriver(driverLayer, environment, scope), ({ driver }) =>
+      Effect.sync(() => signals.use(driver.flags))
+    )
     const live = yield* build
     const { driver } = live
     const { name: backend, capabilities } = driver
     const telemetry = makeCopyTelemetry(backend, rank)
-    const signals = yield* Scope.provide(makeSignals(group), scope)
     const parts: CopyParts = {
       group,
       signals,
@@ -108,7 +110,7 @@ const make = <E>(
       Effect.andThen(
         answers.ended,
         Effect.acquireUseRelease(
-          Effect.map(begin, () => ({ stopPolling: busyPoll(busyPollMillis), taken: queue.take() })),
+          Effect.map(begin, () => ({ stopPolling: signals.poll(busyPollMillis), taken: queue.take() })),
           ({ taken }) => telemetry.run(runner.run(taken, runOptions), () => ({ ops: taken.length })),
           ({ stopPolling }, exit) => {
             const left = Exit.hasInterrupts(exit) ? machine.on({ _tag: "Interrupted" }) : Effect.void

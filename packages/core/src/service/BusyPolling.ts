@@ -14,7 +14,7 @@ const coresPerProcess = 4
 export const defaultBusyPollMillis = (cores: number, processes: number): number =>
   cores >= coresPerProcess * processes ? 100 : 0
 
-/** Looks in every turn of the event loop until it is over or the limit has passed, and then tells; the answer ends it. */
+/** Looks in every turn of the event loop until it is over or the limit has passed, and then reports; the answer ends it. */
 const lookAgain = (limitMillis: number, isOver: () => boolean, ended: () => void): (() => void) => {
   const until = performance.now() + limitMillis
   let next: NodeJS.Immediate | undefined
@@ -26,12 +26,22 @@ const lookAgain = (limitMillis: number, isOver: () => boolean, ended: () => void
   return () => clearImmediate(next)
 }
 
-/** Begins to poll; the answer ends it. Nothing of it is left behind afterwards, or when the limit has passed. */
-export const busyPoll = (limitMillis: number): (() => void) =>
+/**
+ * Begins to poll; the answer ends it. Nothing of it is left behind afterwards, or when the limit has passed, which is reported.
+ * `look` is called in every turn, for what no event of the thread announces.
+ */
+export const busyPoll = (
+  limitMillis: number,
+  look: () => void = () => {},
+  passed: () => void = () => {}
+): (() => void) =>
   lookAgain(
     limitMillis,
-    () => false,
-    () => {}
+    () => {
+      look()
+      return false
+    },
+    passed
   )
 
 /** Asks again and again; ends when the answer is true or the limit has passed. */

@@ -19,6 +19,9 @@
  *   which the service rebuilds it before the next run.
  * - A driver that knows how long its parts took may say so by peer (`peerTimes`, asked only after `await` has ended well);
  *   the times go into the report as they are, and nothing depends on them.
+ * - A driver may lend flags (`flags`): memory in which ranks of one host state to each other how far they are, so that known
+ *   batches are repeated without a message. Which peers look there is the driver's business, from one `prepare` to the next;
+ *   with others the service uses the group.
  * - A driver without `gather` gets messages of exactly one dense part, in memory that its engine allocated.
  */
 import * as Context from "effect/Context"
@@ -109,6 +112,26 @@ export interface InFlight {
   readonly peerTimes?: Effect.Effect<ReadonlyArray<PeerTimes>>
 }
 
+/** What a rank states to a peer. Of each, the highest number counts. */
+export const peerFlags = ["Ready", "Done", "Out", "Behind", "Alive"] as const
+/** One kind of statement. */
+export type PeerFlag = (typeof peerFlags)[number]
+
+/**
+ * Numbers that ranks state to each other, each where one rank writes and one reads. They are read after the driver's scope has
+ * ended, too, as they were then.
+ */
+export interface PeerFlags {
+  /** States a number, a whole one above zero, which only grows; false where the peer may not see it, so that it must be told. */
+  readonly tell: (peer: Rank, flag: PeerFlag, value: number) => boolean
+  /** The last number that the peer stated; 0 where there is none. It is the peer's word, and nothing more. */
+  readonly read: (peer: Rank, flag: PeerFlag) => number
+  /** While this rank sleeps, peers that state something wake it. It looks once more after it has begun to sleep. */
+  readonly sleep: (isAsleep: boolean) => void
+  /** Called when this rank is woken, until it is taken back. */
+  readonly watch: (woken: () => void) => () => void
+}
+
 /** What a backend's author writes. */
 export interface CopyDriverShape {
   readonly name: string
@@ -118,6 +141,8 @@ export interface CopyDriverShape {
   /** The scope ends when the program is dropped. */
   readonly prepare: (messages: ReadonlyArray<Message>) => Effect.Effect<Program, CopyDriverError, EffectScope.Scope>
   readonly start: (program: Program) => Effect.Effect<InFlight, CopyDriverError>
+  /** Of pairwise drivers alone. */
+  readonly flags?: PeerFlags
 }
 
 export class CopyDriver extends Context.Service<CopyDriver, CopyDriverShape>()(

@@ -5,6 +5,7 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import { make as makeReference } from "@tensorferry/testing/ReferenceEngine"
+import { type IsSeen, makeSharedFlags } from "@tensorferry/testing/SharedFlags"
 import { type BeforeFetch, makeSharedMemory, sharedMemoryLayer } from "@tensorferry/testing/SharedMemory"
 import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
@@ -16,7 +17,7 @@ import * as Scope from "effect/Scope"
 import fc from "fast-check"
 import { type CopyServiceOptions, copyServiceLayer } from "../../src/copy/CopyServiceLayer.ts"
 import { type InProcessGroup, makeInProcessGroups } from "../../src/group/ProcessGroupInProcess.ts"
-import { copyDriverError } from "../../src/service/CopyDriver.ts"
+import { copyDriverError, type PeerFlags } from "../../src/service/CopyDriver.ts"
 import {
   type CopyError,
   type CopyOp,
@@ -55,14 +56,25 @@ interface Round extends RunOptions {
 
 const valueOf = (round: number, [from, to]: Edge): number => (round * 31 + from * 7 + to) % 251
 
-/** The first byte of the signal "Ready". */
-const ready = 2
+/** The first byte of the signals "Ready" and "Done". */
+const [ready, done] = [2, 3]
 
 /** Notes collectives; `told` is called whenever the rank lets others know that it is in a run. */
-const watched = (group: ProcessGroupShape, labels: Array<string>, told: () => void): ProcessGroupShape => ({
+const watched = (
+  group: ProcessGroupShape,
+  labels: Array<string>,
+  told: () => void,
+  posted: (kind: number) => void
+): ProcessGroupShape => ({
   ...group,
-  lane: (name) => Effect.map(group.lane(name), (lane) => watched(lane, labels, told)),
-  post: (to, payload) => Effect.tap(group.post(to, payload), () => Effect.sync(payload[0] === ready ? told : () => {})),
+  lane: (name) => Effect.map(group.lane(name), (lane) => watched(lane, labels, told, posted)),
+  post: (to, payload) =>
+    Effect.tap(group.post(to, payload), () =>
+      Effect.sync(() => {
+        posted(payload[0]!)
+        if (payload[0] === ready) told()
+      })
+    ),
   allGather: (label, payload) =>
     Effect.suspend(() => {
       labels.push(label)
@@ -73,7 +85,27 @@ const watched = (group: ProcessGroupShape, labels: Array<string>, told: () => vo
     })
 })
 
+/** Calls `told` for the same statement in flags. */
+const watchedFlags = (flags: PeerFlags, told: () => void, sleeps: () => void = () => {}): PeerFlags => ({
+  ...flags,
+  sleep: (isAsleep) => {
+    flags.sleep(isAsleep)
+    if (isAsleep) sleeps()
+  },
+  tell: (to, flag, value) => {
+    const isSeen = flags.tell(to, flag, value)
+    if (isSeen && flag === "Ready") told()
+    return isSeen
+  }
+})
+
 interface ClusterOptions extends CopyServiceOptions {
+  /** There are flags, in which peers see this. */
+  readonly isSeen?: IsSeen
+  /** Called with the kind of each post. */
+  readonly posted?: (kind: number) => void
+  /** Called when a rank asks to be woken. */
+  readonly sleeps?: () => void
   readonly beforeFetch?: BeforeFetch
   readonly groupDeadline?: Duration.Duration
 }
@@ -83,7 +115,7 @@ const makeCluster = (
   options: ClusterOptions = {}
 ): Effect.Effect<ReadonlyArray<Member>, never, Scope.Scope> =>
   Effect.gen(function* () {
-    const memory = makeSharedMemory()
+    const memory = makeSharedMemory(options.isSeen === undefined ? undefined : makeSharedFlags(options.isSeen))
     const groups = yield* makeInProcessGroups(size, { deadline: options.groupDeadline ?? Duration.seconds(10) })
     return yield* Effect.forEach(groups, (group) => makeMember(group, memory, options), { concurrency: "unbounded" })
   })
@@ -98,7 +130,10 @@ const makeMember = Effect.fnUntraced(function* (
   let told = () => {}
   const scope = yield* Effect.scope
   const engine = makeReference()
-  const layer = copyServiceLayer(sharedMemoryLayer(memory, options.beforeFetch), {
+  const { flags } = memory
+  const own =
+    flags === undefined ? memory : { ...memory, flags: () => watchedFlags(flags(rank), () => told(), options.sleeps) }
+  const layer = copyServiceLayer(sharedMemoryLayer(own, options.beforeFetch), {
     busyPoll: Duration.zero,
     ...options
   }).pipe(
@@ -106,7 +141,7 @@ const makeMember = Effect.fnUntraced(function* (
     Layer.provide(
       Layer.succeed(
         ProcessGroup,
-        watched(group, labels, () => told())
+        watched(group, labels, () => told(), options.posted ?? (() => {}))
       )
     )
   )
@@ -229,6 +264,59 @@ describe("a known batch", () => {
         onAll(members, ({ run, rank }) => Effect.exit(run(ring(2), 2, plan(rank === 0 ? "a" : "b"))))
       )
       for (const exit of exits) assert.include(String(exit), "plans of different layouts")
+    })
+  )
+})
+
+describe("a known batch of ranks that see each other's flags", () => {
+  const all = { isSeen: () => true }
+
+  it.live("is repeated without a message, and without a wait for the deadline", () =>
+    Effect.gen(function* () {
+      const posts: Array<number> = []
+      const members = yield* makeCluster(3, { ...all, posted: (kind) => posts.push(kind) })
+      yield* onAll(members, ({ run }) => run(ring(3), 0))
+      posts.length = 0
+      for (let round = 1; round <= 20; round++) yield* soon(onAll(members, ({ run }) => run(ring(3), round)))
+      assert.deepStrictEqual(posts, [])
+    })
+  )
+
+  it.live("is repeated by posts to the peers that do not see them", () =>
+    Effect.gen(function* () {
+      const posts: Array<number> = []
+      const members = yield* makeCluster(3, { isSeen: (from) => from !== 1, posted: (kind) => posts.push(kind) })
+      yield* onAll(members, ({ run }) => run(ring(3), 0))
+      posts.length = 0
+      for (let round = 1; round <= 5; round++) yield* soon(onAll(members, ({ run }) => run(ring(3), round)))
+      assert.deepStrictEqual(posts, Array.from({ length: 5 }, () => [ready, done]).flat())
+    })
+  )
+
+  it.live("is polled for by a rank that keeps its thread awake, and nobody wakes it", () =>
+    Effect.gen(function* () {
+      let slept = 0
+      const members = yield* makeCluster(2, { ...all, busyPoll: Duration.seconds(5), sleeps: () => (slept += 1) })
+      yield* onAll(members, ({ run }) => run(ring(2), 0))
+      slept = 0
+      for (let round = 1; round <= 5; round++) yield* soon(onAll(members, ({ run }) => run(ring(2), round)))
+      assert.strictEqual(slept, 0)
+    })
+  )
+
+  it.live("ends where the peer was done and died", () =>
+    Effect.gen(function* () {
+      const hold = makeHold()
+      const members = yield* makeCluster(2, { ...all, beforeFetch: hold.beforeFetch })
+      const edges: ReadonlyArray<Edge> = [[0, 1]]
+      yield* onAll(members, ({ run }) => run(edges, 0))
+      const [sender, receiver] = members
+      const sent = yield* Effect.forkChild(sender!.run(edges, 1), { startImmediately: true })
+      yield* soon(receiver!.run(edges, 1))
+      yield* receiver!.leave
+      yield* soon(Fiber.join(sent))
+      const waiting = yield* Effect.forkChild(sender!.run(edges, 2), { startImmediately: true })
+      assert.include(String(yield* soon(Fiber.await(waiting))), "PeerGone")
     })
   )
 })
@@ -417,6 +505,8 @@ type Trouble =
 
 interface Script {
   readonly size: number
+  /** There are flags, of which one statement in so many is not seen; none where it is undefined. */
+  readonly unseen: number | undefined
   /** Edges of each kind of batch, as numbers of pairs of ranks. */
   readonly kinds: ReadonlyArray<ReadonlyArray<number>>
   readonly rounds: ReadonlyArray<{
@@ -444,6 +534,7 @@ const script: fc.Arbitrary<Script> = fc.integer({ min: 2, max: 5 }).chain((size)
   const often = { arbitrary: fc.constant<Trouble>({ _tag: "None" }), weight: 4 }
   return fc.record({
     size: fc.constant(size),
+    unseen: fc.constantFrom(undefined, 1, 2, 7, 1e9),
     kinds: fc.array(fc.array(fc.nat(size * size - 1), { maxLength: 2 * size }), { minLength: 2, maxLength: 2 }),
     rounds: fc.array(
       fc.record({
@@ -468,13 +559,17 @@ const isAfterInterruption = (rounds: Script["rounds"], at: number): boolean => {
   return before?._tag === "Interrupt" && now._tag === "Interrupt" && before.rank === now.rank
 }
 
-const runScript = ({ size, kinds, rounds: written }: Script) =>
+const runScript = ({ size, unseen, kinds, rounds: written }: Script) =>
   Effect.gen(function* () {
     const rounds: Script["rounds"] = written.map((round, at) =>
       isAfterInterruption(written, at) ? { ...round, trouble: { _tag: "None" as const } } : round
     )
     const fetchPauses = new Map<number, number>()
-    const members = yield* makeCluster(size, { beforeFetch: (rank) => pause(fetchPauses.get(rank) ?? 0) })
+    let statements = 0
+    const members = yield* makeCluster(size, {
+      beforeFetch: (rank) => pause(fetchPauses.get(rank) ?? 0),
+      ...(unseen === undefined ? {} : { isSeen: () => ++statements % unseen !== 0 })
+    })
     const edgesOf = (kind: number): ReadonlyArray<Edge> =>
       [...new Set(kinds[kind]!)].map((pair): Edge => [Math.floor(pair / size), pair % size]).filter(([a, b]) => a !== b)
 

@@ -28,6 +28,8 @@ class Descriptor {
 
   int get() const noexcept { return number_; }
   bool isOpen() const noexcept { return number_ >= 0; }
+  /** Gives the number to the caller, who closes it. */
+  int release() noexcept { return std::exchange(number_, -1); }
   void reset() noexcept {
     if (number_ >= 0) ::close(std::exchange(number_, -1));
   }

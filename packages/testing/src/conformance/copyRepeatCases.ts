@@ -3,13 +3,16 @@
  * Cases of drivers that are `pairwise`: ranks that exchange something repeat a known batch without the others, and each of the
  * waits for a peer ends whatever that peer does.
  */
-import type { CopyDriverCapabilities } from "@tensorferry/core/service/CopyDriver"
+import type { Rank } from "@tensorferry/core/base/Ids"
+import { type CopyDriverCapabilities, peerFlags } from "@tensorferry/core/service/CopyDriver"
 import { CopyService, copyError } from "@tensorferry/core/service/CopyService"
 import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
-import { type CopyCase, type CopyDriverCase, checkEqual, expectFailure } from "./Case.ts"
+import * as Option from "effect/Option"
+import { type CopyCase, type CopyDriverCase, check, checkEqual, expectFailure } from "./Case.ts"
 import { driverCase, fill, judge, meet, readyPair } from "./driverPair.ts"
 import { allocateHalves, fillHalves, type Halves, judgeHalves, submitHalves, type Transfer } from "./transfers.ts"
 
@@ -18,6 +21,9 @@ const isPairwise = ({ pairwise }: CopyDriverCapabilities): string | undefined =>
 
 /** Long enough for a driver to begin with what it has. */
 const pause = "100 millis"
+
+/** A rank that is woken at all is awake by then. */
+const mostSleep = "2 seconds"
 
 /** Of the driver alone. */
 export const driverRepeatCases: ReadonlyArray<CopyDriverCase> = [
@@ -43,6 +49,44 @@ export const driverRepeatCases: ReadonlyArray<CopyDriverCase> = [
           yield* meet("moved")
           yield* judge(rank, pair, round)
           yield* meet("judged")
+        }
+      }),
+    isPairwise
+  ),
+  driverCase(
+    "what a rank states in flags is seen by its peer alone, never taken back, and wakes it where it sleeps",
+    (rank) =>
+      Effect.gen(function* () {
+        const { driver } = yield* readyPair(rank, 1)
+        const { flags } = driver
+        const peer = 1 - rank
+        const statements = (of: Rank) => peerFlags.map((flag, at) => ({ flag, value: 10 * (of + 1) + at }))
+        const group = yield* ProcessGroup
+        const stated = statements(rank).map(({ flag, value }) => flags?.tell(peer, flag, value) ?? false)
+        const answers = yield* group.allGather("conformance stated", Uint8Array.from(stated, Number))
+        if (flags === undefined || answers.some((seen) => seen.includes(0))) return
+        for (const { flag, value } of statements(peer)) {
+          yield* checkEqual(`${flag} of rank ${peer}`, flags.read(peer, flag), value)
+          yield* checkEqual(`${flag} of rank ${rank}, read by itself`, flags.read(rank, flag), 0)
+        }
+        yield* meet("seen")
+        flags.tell(peer, "Done", 1)
+        yield* meet("stated less")
+        yield* checkEqual("Done after a lesser number", flags.read(peer, "Done"), statements(peer)[1]!.value)
+        for (const sleeper of [0, 1]) {
+          const woken = yield* Deferred.make<void>()
+          const stop = flags.watch(() => Deferred.doneUnsafe(woken, Exit.void))
+          if (rank === sleeper) flags.sleep(true)
+          yield* meet(`rank ${sleeper} sleeps`)
+          if (rank !== sleeper) yield* check(flags.tell(peer, "Done", 1000), () => "The peer does not look any more.")
+          else {
+            const inTime = yield* Effect.timeoutOption(Deferred.await(woken), mostSleep)
+            yield* check(Option.isSome(inTime), () => `Rank ${rank} slept over what rank ${peer} stated.`)
+            yield* checkEqual("Done once it is awake", flags.read(peer, "Done"), 1000)
+            flags.sleep(false)
+          }
+          stop()
+          yield* meet(`rank ${sleeper} is awake`)
         }
       }),
     isPairwise

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Drivers that call themselves pairwise and are not. */
-import { type CopyDriverShape, copyDriverError, type Program } from "@tensorferry/core/service/CopyDriver"
+import {
+  type CopyDriverShape,
+  copyDriverError,
+  type PeerFlags,
+  type Program
+} from "@tensorferry/core/service/CopyDriver"
 import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
 import * as Effect from "effect/Effect"
 import type { DriverLie } from "./Lie.ts"
@@ -10,7 +15,19 @@ export interface PairwiseLie extends Pick<DriverLie, "name" | "caughtBy"> {
   readonly tell: (honest: CopyDriverShape, group: ProcessGroupShape) => CopyDriverShape
 }
 
-/** Lies of a driver over memory that all ranks see. */
+const flagCase = "what a rank states in flags is seen by its peer alone, never taken back, and wakes it where it sleeps"
+
+/** A driver whose flags differ from the honest ones in this. */
+const flagLie = (name: string, differing: (honest: PeerFlags) => Partial<PeerFlags>): PairwiseLie => ({
+  name,
+  caughtBy: flagCase,
+  tell: (honest) => {
+    const { flags } = honest
+    return flags === undefined ? honest : { ...honest, flags: { ...flags, ...differing(flags) } }
+  }
+})
+
+/** Lies of a driver over memory that all ranks see, with flags. */
 export const pairwiseLies: ReadonlyArray<PairwiseLie> = [
   {
     name: "has all ranks meet in start",
@@ -57,5 +74,32 @@ export const pairwiseLies: ReadonlyArray<PairwiseLie> = [
         }
       }
     }
-  }
+  },
+  flagLie("says that a peer sees what is stated nowhere", () => ({ tell: () => true })),
+  flagLie("wakes nobody", () => ({ sleep: () => {} })),
+  flagLie("wakes, and does not say so", () => ({ watch: () => () => {} })),
+  flagLie("keeps all kinds of statements in one place", (honest) => ({
+    tell: (to, _flag, value) => honest.tell(to, "Ready", value),
+    read: (from) => honest.read(from, "Ready")
+  })),
+  flagLie("counts the latest statement, not the highest", (honest) => {
+    let offset = 0
+    return {
+      tell: (to, flag, value) => {
+        offset += 1
+        return honest.tell(to, flag, value + offset * 2 ** 20)
+      },
+      read: (from, flag) => honest.read(from, flag) % 2 ** 20
+    }
+  }),
+  flagLie("reads what the rank itself has stated", (honest) => {
+    const own = new Map<string, number>()
+    return {
+      tell: (to, flag, value) => {
+        own.set(flag, value)
+        return honest.tell(to, flag, value)
+      },
+      read: (_from, flag) => own.get(flag) ?? 0
+    }
+  })
 ]

@@ -45,13 +45,17 @@ export const execute = Effect.fnUntraced(function* (
   const local = yield* localMovesOf(machine, batch)
   const { run } = machine.state().place
 
-  const within = Effect.gen(function* () {
-    if (local.length > 0) {
-      const about = () => ({ bytes: localBytes, ops: batch.local.length })
-      yield* telemetry.phase(times, "local", tensorOp("local copy", local), about)
-    }
+  // A generator made in every run would cost more than what it does; so here and below.
+  const copying =
+    local.length === 0
+      ? Effect.void
+      : telemetry.phase(times, "local", tensorOp("local copy", local), () => ({
+          bytes: localBytes,
+          ops: batch.local.length
+        }))
+  const within = Effect.flatMap(copying, () => {
     copied = localBytes
-    yield* report(0)
+    return report(0)
   })
 
   /** Moves between tensors and staging, which drivers with `gather` do not need. */
@@ -80,18 +84,21 @@ export const execute = Effect.fnUntraced(function* (
     }))
   }
 
-  const between = Effect.gen(function* () {
-    for (const [at, round] of program.rounds.entries()) {
-      yield* stage("pack", round.pack, at, round)
-      yield* move(round, at)
-      if (capabilities.requiresProcessGroupBarrier && at + 1 < program.rounds.length) {
-        yield* Effect.mapError(group.barrier("copy round"), (error) => fromGroupError(rank, "run", error))
-      }
-      yield* stage("unpack", round.unpack, at, program.rounds[at + 1])
+  const { rounds } = program
+  const meet = Effect.mapError(group.barrier("copy round"), (error) => fromGroupError(rank, "run", error))
+  const roundsFrom = (at: number): Effect.Effect<void, CopyError> => {
+    const round = rounds[at]
+    if (round === undefined) return Effect.void
+    const mustMeet = capabilities.requiresProcessGroupBarrier && at + 1 < rounds.length
+    const moved = Effect.flatMap(stage("pack", round.pack, at, round), () => move(round, at))
+    const met = mustMeet ? Effect.andThen(moved, meet) : moved
+    const unpacked = Effect.flatMap(met, () => stage("unpack", round.unpack, at, rounds[at + 1]))
+    return Effect.flatMap(unpacked, () => {
       before += round.receivedBytes
-      yield* report(0)
-    }
-  })
+      return Effect.flatMap(report(0), () => roundsFrom(at + 1))
+    })
+  }
+  const between = roundsFrom(0)
 
   // Regions that are read are not written in the same run, so both go at once. A failure of one waits for the other:
   // this rank must stay in step with the others.

@@ -95,19 +95,23 @@ export const repeat = Effect.fnUntraced(function* (
     )
   )
 
-  const body = Effect.gen(function* () {
-    yield* signals.tellPeers("Ready", peers, run)
-    if (!(yield* telemetry.phase(times, "handshake", all(signals.isReady)))) return false
-    const moving = execute(parts, machine, driver, program, batch, runOptions, times)
-    if (Option.isNone(yield* signals.unless(() => isGivenUp() && !runOptions.isFinishing(), moving, alive)))
-      return false
-    return yield* Effect.uninterruptibleMask((restore) =>
-      Effect.andThen(
-        signals.tellPeers("Done", peers, run),
-        Effect.onInterrupt(restore(telemetry.phase(times, "outcome", all(signals.isDone))), () => released)
-      )
+  const settle = Effect.uninterruptibleMask((restore) =>
+    Effect.andThen(
+      signals.tellPeers("Done", peers, run),
+      Effect.onInterrupt(restore(telemetry.phase(times, "outcome", all(signals.isDone))), () => released)
     )
+  )
+  const move = Effect.suspend(() => {
+    const moving = execute(parts, machine, driver, program, batch, runOptions, times)
+    const moved = signals.unless(() => isGivenUp() && !runOptions.isFinishing(), moving, alive)
+    return Effect.flatMap(moved, (ended) => (Option.isNone(ended) ? Effect.succeed(false) : settle))
   })
+  // A generator made in every run would cost more than what it does.
+  const begun = Effect.andThen(
+    signals.tellPeers("Ready", peers, run),
+    telemetry.phase(times, "handshake", all(signals.isReady))
+  )
+  const body = Effect.flatMap(begun, (areReady) => (areReady ? move : Effect.succeed(false)))
   return yield* Effect.onExit(body, (exit) =>
     Exit.isSuccess(exit) && exit.value ? Effect.void : signals.tellPeers("Out", peers, run)
   )

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * What the ranks of a copy service tell each other outside of collectives, in posts of a few bytes.
+ * What the ranks of a copy service tell each other outside of collectives: in flags of the driver, where the peer looks at
+ * them, else in posts of a few bytes.
  *
  * | signal | to | says |
  * | --- | --- | --- |
@@ -14,7 +15,8 @@
  * | Behind | who asked | the sender has this run behind it |
  *
  * Invariants: runs are known by numbers that only grow, so a signal of an earlier run is never taken for one of a later run.
- * An alarm counts until the ranks have met after it. Signals that cannot be read are passed over: what they would have said
+ * Of the same signal by both ways, the later run counts. What is in flags is looked at whenever it matters, so it is never later
+ * than a post that was sent after it. An alarm counts until the ranks have met after it. Signals that cannot be read are passed over: what they would have said
  * is found out by agreement.
  */
 import * as Duration from "effect/Duration"
@@ -23,6 +25,8 @@ import * as Fiber from "effect/Fiber"
 import * as Option from "effect/Option"
 import type { Scope } from "effect/Scope"
 import type { Rank } from "../../base/Ids.ts"
+import { busyPoll } from "../../service/BusyPolling.ts"
+import { type PeerFlag, type PeerFlags, peerFlags } from "../../service/CopyDriver.ts"
 import type { ProcessGroupShape } from "../../service/ProcessGroup.ts"
 
 const kinds = { Alarm: 0, Convene: 1, Ready: 2, Done: 3, Alive: 4, Out: 5, Closing: 6, Behind: 7 } as const
@@ -34,11 +38,9 @@ export interface Convened {
 }
 
 export interface Signals {
-  readonly tellPeers: (
-    kind: "Ready" | "Done" | "Alive" | "Out" | "Behind",
-    peers: ReadonlyArray<Rank>,
-    run: number
-  ) => Effect.Effect<void>
+  /** Uses the flags of this driver from now on. What was stated in those before still counts. */
+  readonly use: (flags: PeerFlags | undefined) => void
+  readonly tellPeers: (kind: PeerFlag, peers: ReadonlyArray<Rank>, run: number) => Effect.Effect<void>
   readonly convene: (run: number) => Effect.Effect<void>
   readonly close: (run: number) => Effect.Effect<void>
   /** Ranks that wait to close until this one has their run behind it; each is answered once, by whoever takes it here. */
@@ -70,6 +72,8 @@ export interface Signals {
   ) => Effect.Effect<Option.Option<A>, E>
   /** Waits until there is an answer. */
   readonly until: (answer: () => boolean | undefined) => Effect.Effect<boolean>
+  /** Keeps the thread awake for so long at most, so that no peer need wake it; the answer ends it. */
+  readonly poll: (limitMillis: number) => () => void
   readonly alarm: Alarm
 }
 
@@ -95,12 +99,9 @@ const encode = (kind: number, run: number): Uint8Array => {
 export const makeSignals = (group: ProcessGroupShape): Effect.Effect<Signals, never, Scope> =>
   Effect.gen(function* () {
     const others = Array.from({ length: group.size }, (_, rank) => rank).filter((rank) => rank !== group.rank)
-    const ready = new Map<Rank, number>()
-    const done = new Map<Rank, number>()
-    const out = new Map<Rank, number>()
+    const last = new Map(peerFlags.map((kind) => [kind, new Map<Rank, number>()]))
     const heard = new Map<Rank, number>()
     const gone = new Set<Rank>()
-    const behind = new Map<Rank, number>()
     const closing = new Map<Rank, number>()
     const unanswered = new Map<Rank, number>()
     const calls = new Map<Rank, Convened>()
@@ -111,19 +112,36 @@ export const makeSignals = (group: ProcessGroupShape): Effect.Effect<Signals, ne
     const wake = () => {
       for (const watcher of [...watchers]) watcher()
     }
-    const note = (last: Map<Rank, number>, from: Rank, run: number) =>
-      last.set(from, Math.max(run, last.get(from) ?? 0))
+    const hear = (from: Rank) => heard.set(from, (heard.get(from) ?? 0) + 1)
+    const note = (kind: PeerFlag, from: Rank, run: number) => {
+      const runs = last.get(kind)!
+      runs.set(from, Math.max(run, runs.get(from) ?? run))
+    }
+
+    let flags: PeerFlags | undefined
+    let unwatch = () => {}
+    /** The last run for which the peer has signalled this, in flags or by post. */
+    const lastOf = (kind: PeerFlag, peer: Rank): number => {
+      const known = last.get(kind)!.get(peer) ?? Number.NEGATIVE_INFINITY
+      const stated = flags?.read(peer, kind) ?? 0
+      if (stated <= known || !Number.isSafeInteger(stated) || stated <= 0) return known
+      note(kind, peer, stated)
+      hear(peer)
+      return stated
+    }
+    const lookAt = (peer: Rank) => {
+      for (const kind of peerFlags) lastOf(kind, peer)
+    }
 
     const take = (from: Rank, payload: Uint8Array): void => {
       if (payload.byteLength !== 9) return
       const run = new DataView(payload.buffer, payload.byteOffset).getFloat64(1, true)
       if (!Number.isSafeInteger(run)) return
-      heard.set(from, (heard.get(from) ?? 0) + 1)
-      if (payload[0] === kinds.Alarm) alarms.push(from)
-      else if (payload[0] === kinds.Ready) note(ready, from, run)
-      else if (payload[0] === kinds.Done) note(done, from, run)
-      else if (payload[0] === kinds.Out) note(out, from, run)
-      else if (payload[0] === kinds.Behind) note(behind, from, run)
+      hear(from)
+      const flag = peerFlags.find((kind) => kinds[kind] === payload[0])
+      if (flag !== undefined) {
+        if (flag !== "Alive") note(flag, from, run)
+      } else if (payload[0] === kinds.Alarm) alarms.push(from)
       else if (payload[0] === kinds.Closing) {
         closing.set(from, run)
         unanswered.set(from, run)
@@ -133,19 +151,51 @@ export const makeSignals = (group: ProcessGroupShape): Effect.Effect<Signals, ne
       wake()
     }
 
+    let waits = 0
+    let isPolling = false
+    const rest = () => flags?.sleep(waits > 0 && !isPolling)
+
     const until: Signals["until"] = (answer) =>
       Effect.callback((resume) => {
         const known = answer()
         if (known !== undefined) return resume(Effect.succeed(known))
+        const stop = () => {
+          if (!watchers.delete(watcher)) return
+          waits -= 1
+          if (waits === 0) rest()
+        }
         const watcher = () => {
           const found = answer()
           if (found === undefined) return
-          watchers.delete(watcher)
+          stop()
           resume(Effect.succeed(found))
         }
         watchers.add(watcher)
-        return Effect.sync(() => watchers.delete(watcher))
+        waits += 1
+        if (waits === 1) rest()
+        // What a peer stated before it saw that this rank sleeps.
+        watcher()
+        return Effect.sync(stop)
       })
+
+    const poll: Signals["poll"] = (limitMillis) => {
+      if (!(limitMillis > 0)) return () => {}
+      const look = () => {
+        if (flags !== undefined && waits > 0) wake()
+      }
+      const end = () => {
+        isPolling = false
+        rest()
+        look()
+      }
+      isPolling = true
+      rest()
+      const stop = busyPoll(limitMillis, look, end)
+      return () => {
+        stop()
+        if (isPolling) end()
+      }
+    }
 
     const unless: Signals["unless"] = (isStopped, effect, meanwhile = Effect.never) =>
       Effect.uninterruptibleMask((restore) =>
@@ -177,10 +227,30 @@ export const makeSignals = (group: ProcessGroupShape): Effect.Effect<Signals, ne
     yield* Effect.forkScoped(Effect.forever(Effect.delay(count, quarter)))
     const post = (to: ReadonlyArray<Rank>, kind: number, run: number) =>
       to.length === 0 ? Effect.void : group.post(to, encode(kind, run))
+    let told = 0
+    yield* Effect.addFinalizer(() => Effect.sync(() => unwatch()))
     const sound = Effect.suspend(() => post(others, kinds.Alarm, 0))
 
     return {
-      tellPeers: (kind, peers, run) => post(peers, kinds[kind], run),
+      use: (next) => {
+        for (const peer of others) lookAt(peer)
+        unwatch()
+        flags = next
+        unwatch = next?.watch(wake) ?? unwatch
+        rest()
+        wake()
+      },
+      tellPeers: (kind, peers, run) =>
+        Effect.suspend(() => {
+          // Whoever is at work on one run for long is heard of again and again.
+          if (kind === "Alive") told += 1
+          const value = kind === "Alive" ? told : run
+          return post(
+            flags === undefined ? peers : peers.filter((peer) => !flags!.tell(peer, kind, value)),
+            kinds[kind],
+            run
+          )
+        }),
       convene: (run) => post(others, kinds.Convene, run),
       close: (run) => post(others, kinds.Closing, run),
       takeClosing: (run) => {
@@ -189,20 +259,20 @@ export const makeSignals = (group: ProcessGroupShape): Effect.Effect<Signals, ne
         return due
       },
       isAsked: () => unanswered.size > 0,
-      isUnneeded: (run) =>
-        others.every(
-          (rank) => gone.has(rank) || closing.has(rank) || (behind.get(rank) ?? Number.NEGATIVE_INFINITY) >= run
-        ),
+      isUnneeded: (run) => others.every((rank) => gone.has(rank) || closing.has(rank) || lastOf("Behind", rank) >= run),
       convened: () => [...calls.values()],
       answer: (run) => {
         answered = Math.max(answered, run)
         for (const [rank, call] of calls) if (call.run <= run) calls.delete(rank)
       },
-      isReady: (peer, run) => (ready.get(peer) ?? 0) >= run,
-      isDone: (peer, run) => (done.get(peer) ?? 0) >= run,
-      isOut: (peer, run) => gone.has(peer) || Math.max(done.get(peer) ?? 0, out.get(peer) ?? 0) >= run,
+      isReady: (peer, run) => lastOf("Ready", peer) >= run,
+      isDone: (peer, run) => lastOf("Done", peer) >= run,
+      isOut: (peer, run) => gone.has(peer) || lastOf("Done", peer) >= run || lastOf("Out", peer) >= run,
       isGone: (peer) => gone.has(peer),
-      heard: (peer) => heard.get(peer) ?? 0,
+      heard: (peer) => {
+        lookAt(peer)
+        return heard.get(peer) ?? 0
+      },
       quarters: () => quarters,
       watch: (watcher) => {
         watchers.add(watcher)
@@ -210,6 +280,7 @@ export const makeSignals = (group: ProcessGroupShape): Effect.Effect<Signals, ne
       },
       unless,
       until,
+      poll,
       alarm: {
         by: () => alarms[0],
         raise: Effect.suspend(() => (alarms.length === 0 ? sound : Effect.void)),

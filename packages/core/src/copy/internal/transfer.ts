@@ -78,12 +78,7 @@ export const makeDriverCalls = (backend: string, group: ProcessGroupShape, deadl
         started = inFlight
         return inFlight
       })
-      const body = Effect.gen(function* () {
-        const inFlight = yield* bounded("start", start)
-        if (yield* inFlight.isComplete) {
-          yield* Effect.mapError(inFlight.await, (error) => fromDriverError(rank, "run", error))
-          return yield* timesOf(inFlight)
-        }
+      const waitFor = Effect.fnUntraced(function* (inFlight: InFlight) {
         const interval = Math.min(200, 0.1 * Duration.toMillis(deadline))
         const watch = Effect.gen(function* () {
           let moved = yield* inFlight.movedBytes
@@ -121,8 +116,16 @@ export const makeDriverCalls = (backend: string, group: ProcessGroupShape, deadl
         })
         const wait = Effect.mapError(inFlight.await, (error) => fromDriverError(rank, "run", error))
         yield* Effect.raceFirst(wait, watch)
-        return yield* timesOf(inFlight)
       })
+      const ended = (inFlight: InFlight) =>
+        Effect.flatMap(inFlight.isComplete, (isComplete) =>
+          isComplete
+            ? Effect.mapError(inFlight.await, (error) => fromDriverError(rank, "run", error))
+            : waitFor(inFlight)
+        )
+      const body = Effect.flatMap(bounded("start", start), (inFlight) =>
+        Effect.flatMap(ended(inFlight), () => timesOf(inFlight))
+      )
       return Effect.onExit(body, (exit) => (Exit.isSuccess(exit) ? Effect.void : cancel(started)))
     })
 
