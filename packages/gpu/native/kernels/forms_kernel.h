@@ -18,6 +18,14 @@ namespace {
 /** The bits of the largest magnitude of a cell as float32. */
 TENSORFERRY_DEVICE uint32_t largestOfCell(const FormRecord& head, const FormCell& cell) {
   uint32_t largest = 0;
+  const bool isWide = isWideType(head.plainType);
+  const uint32_t size = isWide ? 4 : 2, bytes = cell.columns * size;
+  if (head.plainStep == size && bytes % sizeof(Vector) == 0 && cell.plain % sizeof(Vector) == 0) {
+    TENSORFERRY_KEEP_LOOP
+    for (uint32_t at = 0; at < bytes; at += sizeof(Vector))
+      largest = largestWith(largest, load<Vector>(cell.plain + at), isWide);
+    return bitsOf(magnitudeOf(head.plainType, largest));
+  }
   TENSORFERRY_KEEP_LOOP
   for (uint32_t i = 0; i < cell.columns; i++) {
     const float value = loadPlain(head.plainType, cell.plain + offsetOf(i, head.plainStep), head.plainWidth);
