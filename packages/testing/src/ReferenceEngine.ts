@@ -25,10 +25,10 @@ import { largestFault, type QuantizedFault, quantizedFault } from "@tensorferry/
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
-import { elementCodec } from "./casts.ts"
-import { largestValues, quantizeValues, readValues } from "./quantizing.ts"
-import { reduction } from "./reductions.ts"
 import { denseTail, findOverlap, isSameView, walk } from "./tensorWalk.ts"
+import { elementCodec } from "./values/casts.ts"
+import { largestValues, quantizeValues, readValues } from "./values/quantizing.ts"
+import { reduction } from "./values/reductions.ts"
 
 /** The memory of the engine and the device that it stands for. */
 export interface ReferenceEngineOptions {

@@ -31,7 +31,6 @@ export {
 } from "./Conformance.ts"
 export { meetAfterCase, type RankRun, runConformanceRank } from "./ConformanceRank.ts"
 export { ConformanceReport, countCases, judgedServices, ServiceResults } from "./ConformanceReport.ts"
-export { elementCodec } from "./casts.ts"
 export { type ReplayStreams, ReplaySubject, type ReplaySubjectShape } from "./conformance/ReplaySubject.ts"
 export * as DelayedEngine from "./DelayedEngine.ts"
 export * as DelayedReplayDevice from "./DelayedReplayDevice.ts"
@@ -89,3 +88,4 @@ export {
   runRanks,
   type VirtualClusterOptions
 } from "./VirtualCluster.ts"
+export { elementCodec } from "./values/casts.ts"

@@ -7,8 +7,8 @@ import { checkCasts, RecordedCasts } from "@tensorferry/golden/dtypeCasts"
 import { readGolden } from "@tensorferry/golden/readGolden"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
-import { elementCodec } from "../src/casts.ts"
 import { make } from "../src/ReferenceEngine.ts"
+import { elementCodec } from "../src/values/casts.ts"
 
 const golden = Schema.decodeUnknownSync(RecordedCasts)(readGolden("dtype_casts"))
 

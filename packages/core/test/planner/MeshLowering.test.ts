@@ -5,7 +5,7 @@
  */
 
 import { assert, describe, it } from "@effect/vitest"
-import type { ElementValue } from "@tensorferry/testing/casts"
+import type { ElementValue } from "@tensorferry/testing/values/casts"
 import { between } from "@tensorferry/testing/planning/arbitraries"
 import { type MeshPair, meshPair } from "@tensorferry/testing/planning/meshArbitraries"
 import { isReducible, meshBalanceLaw, meshPlansOf, meshTransferLaw } from "@tensorferry/testing/planning/meshLaws"

@@ -4,7 +4,7 @@
  * verdict on them.
  */
 
-import type { ElementValue } from "@tensorferry/testing/casts"
+import type { ElementValue } from "@tensorferry/testing/values/casts"
 import type { MeshPair } from "@tensorferry/testing/planning/meshArbitraries"
 import {
   arrayOf,

@@ -6,7 +6,7 @@
 import { bitsOf, type DType, dtypes, isCastable, kindOf } from "@tensorferry/core/base/DType"
 import { TensorEngine, type TensorEngineCapabilities } from "@tensorferry/core/service/TensorEngine"
 import * as Effect from "effect/Effect"
-import { type ElementCodec, elementCodec } from "../casts.ts"
+import { type ElementCodec, elementCodec } from "../values/casts.ts"
 import { check, type TensorEngineCase } from "./Case.ts"
 import { expectElements, loadBytes, patternFor, place, setElements } from "./memory.ts"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * Cases of every quantized form and rule: codes, scales and global scales against the functions in `testing/quantizing`,
+ * Cases of every quantized form and rule: codes, scales and global scales against the functions in `testing/values/quantizing`,
  * from every source type, over whole and cut blocks, in every form of memory, and back. A form's cases apply to engines that
  * claim it.
  */
@@ -25,8 +25,14 @@ import {
 } from "@tensorferry/core/tensor/QuantizedTensor"
 import type { SourceType } from "@tensorferry/model/quantize/numbers"
 import * as Effect from "effect/Effect"
-import { elementCodec } from "../casts.ts"
-import { type KnownValues, largestValues, type QuantizedBytes, quantizeValues, readValues } from "../quantizing.ts"
+import { elementCodec } from "../values/casts.ts"
+import {
+  type KnownValues,
+  largestValues,
+  type QuantizedBytes,
+  quantizeValues,
+  readValues
+} from "../values/quantizing.ts"
 import { check, expectFailure, type TensorEngineCase } from "./Case.ts"
 import { expectElements, type Form, gatherElements, loadBytes, type Placed, place, setElements } from "./memory.ts"
 

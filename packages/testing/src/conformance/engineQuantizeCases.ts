@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
  * Cases of block scaling: the scale rules at values where they part, every form of memory against the rules in
- * `testing/quantizing`, slices, and what is refused. They apply to engines that claim `mxfp8`.
+ * `testing/values/quantizing`, slices, and what is refused. They apply to engines that claim `mxfp8`.
  */
 
 import { bitsOf, type DType } from "@tensorferry/core/base/DType"
@@ -18,8 +18,8 @@ import {
 } from "@tensorferry/core/tensor/QuantizedTensor"
 import type { SourceType } from "@tensorferry/model/quantize/numbers"
 import * as Effect from "effect/Effect"
-import { elementCodec } from "../casts.ts"
-import { quantizeValues, readValues } from "../quantizing.ts"
+import { elementCodec } from "../values/casts.ts"
+import { quantizeValues, readValues } from "../values/quantizing.ts"
 import { check, checkEqual, expectFailure, type TensorEngineCase } from "./Case.ts"
 import {
   expectElements,

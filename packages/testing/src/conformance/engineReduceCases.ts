@@ -6,7 +6,7 @@
 import type { DType } from "@tensorferry/core/base/DType"
 import { type ReduceOp, TensorEngine, type TensorEngineCapabilities } from "@tensorferry/core/service/TensorEngine"
 import * as Effect from "effect/Effect"
-import { elementCodec } from "../casts.ts"
+import { elementCodec } from "../values/casts.ts"
 import { check, type TensorEngineCase } from "./Case.ts"
 import { expectElements, type Form, loadBytes, patternFor, place, setElements } from "./memory.ts"
 

@@ -12,8 +12,8 @@ import type { Region, Shape } from "@tensorferry/core/base/Region"
 import type { Chunk } from "@tensorferry/core/ir/Chunk"
 import type { MeshPlan } from "@tensorferry/core/ir/MeshPlan"
 import type { MeshLayout } from "@tensorferry/core/layout/Placement"
-import { type ElementValue, elementCodec } from "../casts.ts"
-import { reduction } from "../reductions.ts"
+import { type ElementValue, elementCodec } from "../values/casts.ts"
+import { reduction } from "../values/reductions.ts"
 
 /** A rank's shard of one tensor, dense. */
 export interface MeshArray {

@@ -22,10 +22,10 @@ import { tensorElementCount } from "@tensorferry/core/tensor/Tensor"
 import { type TensorDict, tensorDict } from "@tensorferry/core/tensor/TensorDict"
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
-import { elementCodec } from "../casts.ts"
 import type { CaseFailure } from "../conformance/Case.ts"
 import { type Form, gatherElements, loadBytes, type Placed, place, poison, setElements } from "../conformance/memory.ts"
 import { type RankServices, runCluster, type VirtualClusterOptions } from "../VirtualCluster.ts"
+import { elementCodec } from "../values/casts.ts"
 
 /** Indices of the whole tensor, per dimension, that a local shard holds in local order. */
 export const heldIndices = (parameter: ParameterMetadata): ReadonlyArray<ReadonlyArray<number>> =>
