@@ -2,7 +2,7 @@
 /*
  * Quantized forms of one tensor, to and from, and largest magnitudes. Parsed on the JS thread, executed on pool threads.
  *
- * The table is that of QuantizeTable.ts in @tensorferry/native, read by tensorferry/quantize_table.h.
+ * The table is that of QuantizeTable.ts in @tensorferry/native, read by tensorferry/tables/quantize_table.h.
  */
 #pragma once
 

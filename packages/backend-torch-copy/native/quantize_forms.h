@@ -8,7 +8,7 @@
 #include <memory>
 
 #include <tensorferry/napi_jobs.h>
-#include <tensorferry/quantize_table.h>
+#include <tensorferry/tables/quantize_table.h>
 
 namespace tensorferry {
 

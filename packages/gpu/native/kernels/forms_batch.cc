@@ -7,7 +7,7 @@
 #include <array>
 #include <cstring>
 
-#include <tensorferry/quantize_table.h>
+#include <tensorferry/tables/quantize_table.h>
 
 #include "batch.h"
 #include "forms_batch.h"

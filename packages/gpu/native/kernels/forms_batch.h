@@ -4,7 +4,7 @@
  */
 #pragma once
 
-#include <tensorferry/quantize_table.h>
+#include <tensorferry/tables/quantize_table.h>
 
 #include "batch.h"
 

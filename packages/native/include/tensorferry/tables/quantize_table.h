@@ -10,9 +10,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "dtype.h"
-#include "quantize_rules.h"
-#include "status.h"
+#include "../dtype.h"
+#include "../quantize_rules.h"
+#include "../status.h"
 
 namespace tensorferry {
 
