@@ -138,7 +138,12 @@ export const measureQuantize = (
         for (const dtype of ["bfloat16", "float32"] as const)
           tell(yield* measure(engine, dtype, op, Math.max(1, Math.floor(262_144 / shrink)), form))
     const rows = Math.max(128, 128 * Math.floor(32_768 / 128 / shrink))
-    for (const [recipe, form] of others) tell(yield* measure(engine, "bfloat16", "quantize", rows, form, recipe))
+    for (const [recipe, form] of others) {
+      tell(yield* measure(engine, "bfloat16", "quantize", rows, form, recipe))
+      // Eight times as long, a launch and a wait count little.
+      const { rate: _, ...longer } = form
+      tell(yield* measure(engine, "bfloat16", "quantize", 8 * rows, longer, recipe))
+    }
   }).pipe(Effect.provide(descriptor.tensorEngine!(options)))
 
 /** Faults of the recorded results of a set of `formSets` on the device. */

@@ -5,12 +5,12 @@
  */
 
 import { assert, describe, it } from "@effect/vitest"
-import type { ElementValue } from "@tensorferry/testing/values/casts"
 import { between } from "@tensorferry/testing/planning/arbitraries"
 import { type MeshPair, meshPair } from "@tensorferry/testing/planning/meshArbitraries"
 import { isReducible, meshBalanceLaw, meshPlansOf, meshTransferLaw } from "@tensorferry/testing/planning/meshLaws"
 import { arrayOf, heldElements, runMeshPlans, valuesOf } from "@tensorferry/testing/planning/meshOracle"
 import { isSoak } from "@tensorferry/testing/testLevel"
+import type { ElementValue } from "@tensorferry/testing/values/casts"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"

@@ -4,7 +4,6 @@
  * verdict on them.
  */
 
-import type { ElementValue } from "@tensorferry/testing/values/casts"
 import type { MeshPair } from "@tensorferry/testing/planning/meshArbitraries"
 import {
   arrayOf,
@@ -13,6 +12,7 @@ import {
   poisonByte,
   runMeshPlans
 } from "@tensorferry/testing/planning/meshOracle"
+import type { ElementValue } from "@tensorferry/testing/values/casts"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import { bitsOf, type DType } from "../../src/base/DType.ts"
