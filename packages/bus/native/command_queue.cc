@@ -26,7 +26,10 @@ constexpr double checkMilliseconds = 500;
 std::string_view bytesOf(const uint64_t& number) { return {reinterpret_cast<const char*>(&number), sizeof number}; }
 
 /** The last field of a sealed entry, before its value: the name "crc32c" in MessagePack, and that a number follows. */
-constexpr std::string_view sealHead = "\xa6" "crc32c" "\xce";
+constexpr std::string_view sealHead =
+    "\xa6"
+    "crc32c"
+    "\xce";
 constexpr size_t sealBytes = sealHead.size() + sizeof(uint32_t);
 /** First bytes of MessagePack maps of none to fourteen fields, which have room for one more. */
 constexpr uint8_t smallestMap = 0x80, largestMap = 0x8e;
@@ -352,8 +355,7 @@ Result<CommandQueue::Taken> CommandQueue::take(uint64_t most) {
     if (stored.ok() && isSealed(stored.value())) {
       if (isSound(stored.value()))
         taken.lengths.push_back(static_cast<uint32_t>(appendUnsealed(taken.bytes, stored.value())));
-      else
-        taken.corrupt.push_back(key);
+      else taken.corrupt.push_back(key);
     } else if (stored.ok()) {
       taken.bytes.append(stored.value());
       taken.lengths.push_back(static_cast<uint32_t>(stored.value().size()));

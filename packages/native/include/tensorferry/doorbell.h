@@ -49,8 +49,8 @@ inline Answer createDoorbell(const Call& call) {
 }
 
 /** Opens the doorbell of another process. The caller proves that the process number is still that process's. */
-inline Answer openDoorbell(const Call& call, Whole<(uint64_t{1} << 31) - 1> pid, Whole<(uint64_t{1} << 31) - 1> descriptor,
-                           Big inode) {
+inline Answer openDoorbell(const Call& call, Whole<(uint64_t{1} << 31) - 1> pid,
+                           Whole<(uint64_t{1} << 31) - 1> descriptor, Big inode) {
   const auto refused = [](const char* detail) { return failure(Code::InvalidHandle, "openDoorbell", detail); };
   const std::string path = "/proc/" + std::to_string(pid.value) + "/fd/" + std::to_string(descriptor.value);
   // The link is read before anything is opened: opening a device or a pipe can have effects of its own.
