@@ -2,7 +2,7 @@
 /**
  * Proves and measures this package on the GPUs of a machine: `node main.js [--out FOLDER] [--only STAGE,...] [--simulator FILE]`.
  *
- * Stages: host (host kernels of this processor), facts, engine, replay, ways (of queueing replay copies), quantize, conformance,
+ * Stages: host (host kernels of this processor), facts, engine, replay, ways (of queueing replay copies), quantize (recordings), rates (of it), conformance,
  * golden, reshard, names (between names of systems), repeats, bus, weights (a model through the bus), sanitizer. The first six and weights need one device. Each writes what it found to `results.json` in the folder as soon as it has ended; tables come last.
  */
 import { spawnSync } from "node:child_process"
@@ -216,8 +216,8 @@ const stages: { readonly [name: string]: () => Promise<void> } = {
       const verdicts = goldenForms(engineDescriptor, options, set, recordedOf(set))
       judge(`recorded ${set}`, verdictsOf(await Effect.runPromise(Effect.scoped(verdicts))))
     }
-    await Effect.runPromise(measureQuantize(engineDescriptor, options, shrink, note))
   },
+  rates: () => Effect.runPromise(measureQuantize(engineDescriptor, options, shrink, note)),
   conformance: async () => {
     for (const backend of backends) {
       for (const size of conformanceSizes(backend)) {

@@ -213,6 +213,9 @@ describe("steps", () => {
 
 describe("tables", () => {
   const words = (...values: ReadonlyArray<number | bigint>) => BigUint64Array.from(values.map(BigInt))
+  /** A table of MXFP8 from or to bfloat16 in two dimensions; addresses of the plain side, codes and scales. */
+  const blockTable = (op: number, addresses: ReadonlyArray<number>, shapeAndStrides: ReadonlyArray<number>) =>
+    words(op, 0, 10, 2, 1, 32, 0, 0, 15, 0, ...addresses, 0, 0, ...shapeAndStrides)
 
   it.live("that break a rule are refused with the number of the step", () =>
     onDevice("", function* (addon, device) {
@@ -275,7 +278,7 @@ describe("tables", () => {
       const steps = new StepTable()
       const [rows, elements] = [3, 2 ** 42 + 1024]
       const [row, scaleRow] = [elements + 256, elements / 32 + 64]
-      steps.quantize(3, words(0, 0, 10, 2, 2 ** 50, 2 ** 54, 2 ** 56, rows, elements, row, 1, row, 1, scaleRow, 1))
+      steps.quantize(3, blockTable(0, [2 ** 50, 2 ** 54, 2 ** 56], [rows, elements, row, 1, row, 1, scaleRow, 1, 0, 0]))
       const answer = addon.createProgram(device, steps.table, [], undefined)
       assert.strictEqual(answer.code, "Ok")
     })
@@ -290,7 +293,7 @@ describe("tables", () => {
       steps.moves(1, 0)
       steps.spanBegins(1, 1)
       steps.reduce(2, words(0, 11, 2, 2, 4096, 8192, 16_384, 5, 6, 6, 1, 6, 1, 6, 1))
-      steps.quantize(3, words(0, 1, 10, 2, 4096, 8192, 16_384, 4, 64, 64, 1, 64, 1, 2, 1))
+      steps.quantize(3, blockTable(1, [4096, 8192, 16_384], [4, 64, 64, 1, 64, 1, 2, 1, 0, 0]))
       steps.spanEnds(1, 1)
       steps.progress(4, 17)
       steps.spin(5, 100)

@@ -89,25 +89,59 @@ TENSORFERRY_DEVICE uint64_t addressOf(const FormRecord& head, const TilePlace& t
   return tile.plain + offsetOf(own.row, head.plainRow) + own.at * sizeof(Vector);
 }
 
+/** The vectors of a tile that a thread holds, round by round, as addresses on one side. */
+struct TileWalk {
+  uint64_t address;
+  /** Bytes from one round to the next, and more where that leaves the row. */
+  int64_t step, wrap;
+  uint32_t row, at, rowStep, atStep, cells;
+
+  TENSORFERRY_DEVICE void next() {
+    row += rowStep;
+    at += atStep;
+    address += static_cast<uint64_t>(step);
+    if (at < cells) return;
+    at -= cells;
+    row++;
+    address += static_cast<uint64_t>(wrap);
+  }
+};
+
+/** `size`: bytes of a vector's elements on this side. */
+TENSORFERRY_DEVICE TileWalk walkOf(const FormRecord& head, uint64_t tile, int64_t rowBytes, uint32_t size,
+                                   uint32_t thread) {
+  const uint32_t cells = head.cellsOfBlock, multiplier = head.byCellsOfBlock.multiplier;
+  const uint32_t shift = head.byCellsOfBlock.shift;
+  const uint32_t row = divide(thread, multiplier, shift), at = thread - row * cells;
+  const uint32_t rowStep = divide(blockThreads, multiplier, shift), atStep = blockThreads - rowStep * cells;
+  return {tile + offsetOf(row, rowBytes) + at * size,
+          static_cast<int64_t>(offsetOf(rowStep, rowBytes) + atStep * size),
+          rowBytes - static_cast<int64_t>(cells * size),
+          row,
+          at,
+          rowStep,
+          atStep,
+          cells};
+}
+
 /** The bits of the largest magnitude of a thread's vectors, the first of which it holds. */
 TENSORFERRY_DEVICE uint32_t loadTile(Vector (&held)[tileRounds], const FormRecord& head, const TilePlace& tile,
                                      uint32_t thread) {
   const bool isWide = isWideType(head.plainType);
+  const uint32_t rows = head.blockRows;
+  TileWalk walk = walkOf(head, tile.plain, head.plainRow, sizeof(Vector), thread);
   TENSORFERRY_UNROLL
   for (uint32_t round = 0; round < tileRounds; round++) {
-    const TileVector own = tileVector(head, round, thread);
     held[round] = Vector{0, 0, 0, 0};
-    if (own.row < head.blockRows) held[round] = loadPassing<Vector>(addressOf(head, tile, own));
+    if (walk.row < rows) held[round] = loadPassing<Vector>(walk.address);
+    walk.next();
   }
   uint32_t largest = 0;
   TENSORFERRY_UNROLL
   for (uint32_t round = 0; round < tileRounds; round++) largest = largestWith(largest, held[round], isWide);
   TENSORFERRY_KEEP_LOOP
-  for (uint32_t round = tileRounds;; round++) {
-    const TileVector own = tileVector(head, round, thread);
-    if (own.row >= head.blockRows) return largest;
-    largest = largestWith(largest, load<Vector>(addressOf(head, tile, own)), isWide);
-  }
+  for (; walk.row < rows; walk.next()) largest = largestWith(largest, load<Vector>(walk.address), isWide);
+  return largest;
 }
 
 /** The first four elements as codes, or the second four. */
@@ -133,28 +167,29 @@ TENSORFERRY_DEVICE uint32_t encodeFour(const Vector& vector, uint32_t which, con
 }
 
 template <DType type, bool isProduct>
-TENSORFERRY_DEVICE void storeTileVector(const Vector& vector, const FormRecord& head, const TilePlace& tile,
-                                        const TileVector& own, const Quotients& over) {
+TENSORFERRY_DEVICE void storeTileVector(const Vector& vector, uint64_t codes, const Quotients& over) {
   using Data = typename Sharing<type>::Data;
   Data data = encodeFour<type, isProduct>(vector, 0, over);
   if constexpr (type != DType::Float32)
     data |= static_cast<uint64_t>(encodeFour<type, isProduct>(vector, 1, over)) << 32;
-  storePassing(tile.codes + offsetOf(own.row, head.codesRow) + own.at * sizeof(Data), data);
+  storePassing(codes, data);
 }
 
 template <DType type, bool isProduct>
 TENSORFERRY_DEVICE void storeTileAs(const Vector (&held)[tileRounds], const FormRecord& head, const TilePlace& tile,
                                     uint32_t thread, const Quotients& over) {
+  const uint32_t rows = head.blockRows;
+  TileWalk walk = walkOf(head, tile.codes, head.codesRow, sizeof(typename Sharing<type>::Data), thread);
   TENSORFERRY_UNROLL
   for (uint32_t round = 0; round < tileRounds; round++) {
-    const TileVector own = tileVector(head, round, thread);
-    if (own.row < head.blockRows) storeTileVector<type, isProduct>(held[round], head, tile, own, over);
+    if (walk.row < rows) storeTileVector<type, isProduct>(held[round], walk.address, over);
+    walk.next();
   }
   TENSORFERRY_KEEP_LOOP
-  for (uint32_t round = tileRounds;; round++) {
-    const TileVector own = tileVector(head, round, thread);
-    if (own.row >= head.blockRows) return;
-    storeTileVector<type, isProduct>(load<Vector>(addressOf(head, tile, own)), head, tile, own, over);
+  for (uint32_t round = tileRounds; walk.row < rows; round++) {
+    const Vector vector = load<Vector>(addressOf(head, tile, tileVector(head, round, thread)));
+    storeTileVector<type, isProduct>(vector, walk.address, over);
+    walk.next();
   }
 }
 

@@ -46,8 +46,9 @@ Status Kernels::load(const Libraries& libraries, int ordinal, const std::string&
   const auto count = static_cast<uint32_t>(std::max(1, processors));
   moveBlocks_ = blocks > 0 ? blocks : residentBlocks(move_, count);
   reduceBlocks_ = blocks > 0 ? blocks : residentBlocks(reduce_, count);
-  // Blocks that come one after the other keep more of the memory busy than resident ones that go round.
-  quantizeBlocks_ = blocks > 0 ? blocks : mostBlocks;
+  // Blocks that come one after the other keep more of the memory busy than resident ones that go round. The limit is for what
+  // moves bytes beside other work: conversions compute, and want all processors.
+  quantizeBlocks_ = mostBlocks;
   compareBlocks_ = blocks > 0 ? blocks : residentBlocks(compare_, count);
   if (api.vendor == Vendor::Rocm)
     clockRate_ = static_cast<uint64_t>(
