@@ -4,7 +4,7 @@ import * as path from "node:path"
 import type { DType } from "@tensorferry/core/base/DType"
 import { formatShape } from "@tensorferry/core/base/Region"
 import type { ReshardPlan } from "@tensorferry/core/ir/ReshardPlan"
-import { estimatePlans } from "@tensorferry/core/planner/Estimate"
+import { estimatePlans, hostLinkSpeeds } from "@tensorferry/core/planner/Estimate"
 import { jobLayouts } from "@tensorferry/model/layouts"
 import type { ModelError } from "@tensorferry/model/ModelError"
 import { type NamedLayouts, namedLayouts } from "@tensorferry/model/names/namedLayouts"
@@ -15,6 +15,7 @@ import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import { toFailure } from "../job/JobSpec.ts"
+import { conversionEstimate } from "../job/ModelJob.ts"
 import { formatMeshChoice, meshPlans } from "../job/meshPlans.ts"
 import { countOps, faultsOf, readPlans, savePlans } from "../job/planFile.ts"
 import { reportFailure, withFailures } from "../output/CliFailure.ts"
@@ -23,6 +24,7 @@ import { describeEstimate } from "../output/PlanText.ts"
 import { checkTarget } from "../report/runFiles.ts"
 import { sideText } from "../text/sideText.ts"
 import { print } from "../text/terminal.ts"
+import { chooseConversion, conversionConfig, convertModel } from "./conversionFlags.ts"
 import { chooseMeshes, type MeshFlags, meshConfig, meshTensorConfig, statedFlags, usage } from "./meshFlags.ts"
 import {
   checkpoint,
@@ -88,6 +90,7 @@ interface PlanFlags extends LayoutFlags, MeshFlags, InputFlags {
   readonly toDtype: Option.Option<DType>
   readonly save: Option.Option<string>
   readonly explain: Option.Option<number>
+  readonly transform: Option.Option<string>
 }
 
 /** The plan to explain, of those that there are. */
@@ -110,17 +113,30 @@ const explainedPlan = <P extends { readonly rank: number }>(
 
 /** A checkpoint between parallel layouts. */
 const planCheckpoint = Effect.fnUntraced(function* (stated: string, flags: PlanFlags) {
-  const { model } = yield* openStated(stated, flags)
-  yield* noteAbsent(model)
+  const opened = yield* openStated(stated, flags)
+  yield* noteAbsent(opened.model)
+  const conversion = yield* chooseConversion({ ...flags, type: [], dtype: Option.none() })
+  const { model } = yield* convertModel(opened.model, conversion)
   const choice = yield* chooseLayouts(model, flags)
   const names = yield* chooseNames(model, choice, flags)
+  if (names !== undefined && conversion !== undefined) {
+    return yield* usage(
+      "Types are converted between the checkpoint's own names only.",
+      "Leave --transform out, or the convention."
+    )
+  }
   const named = names === undefined ? undefined : yield* Effect.fromResult(namedLayouts(model.tensors, names))
   const unrecorded = named === undefined ? [] : unrecordedOf(named.structure, [names!.from, names!.to])
   if (named !== undefined) yield* noteUnrecorded(named.structure, [names!.from, names!.to])
-  const layouts: Planned =
-    named === undefined ? yield* Effect.fromResult(jobLayouts(model.tensors, choice)) : namedPlans(named)
+  const converted = conversion === undefined ? choice : { ...choice, conversion }
+  const own = named === undefined ? yield* Effect.fromResult(jobLayouts(model.tensors, converted)) : undefined
+  const layouts: Planned = own ?? namedPlans(named!)
   const plans = Array.from({ length: layouts.size }, (_, rank) => layouts.planFor(rank))
-  const estimate = estimatePlans(plans)
+  const estimate = estimatePlans(
+    plans,
+    hostLinkSpeeds,
+    own === undefined ? {} : conversionEstimate(conversion, own, model)
+  )
   const explained = yield* explainedPlan(flags, plans)
   if (Option.isSome(flags.save)) {
     yield* savePlans(path.resolve(flags.save.value), { format: "tensorferry.reshard-plan-set", version: 1, plans })
@@ -187,7 +203,7 @@ const planMeshes = Effect.fnUntraced(function* (flags: PlanFlags) {
 const choosePlan = Effect.fnUntraced(function* (flags: PlanFlags) {
   if (Option.isSome(flags.save)) yield* checkTarget(path.resolve(flags.save.value))
   const meshes = statedFlags({ ...meshConfig, ...meshTensorConfig }, flags)
-  const layouts = statedFlags(layoutConfig, flags)
+  const layouts = statedFlags({ ...layoutConfig, transform: null }, flags)
   if (Option.isSome(flags.checkpoint)) {
     if (meshes.length === 0) return yield* planCheckpoint(flags.checkpoint.value, flags)
     return yield* usage(
@@ -218,6 +234,7 @@ export const plan = Command.make(
     ...layoutConfig,
     ...meshConfig,
     ...meshTensorConfig,
+    transform: conversionConfig.transform,
     save: Flag.String("save").pipe(Flag.withDescription("Write all ranks' plans to this file"), Flag.optional),
     explain: Flag.Int("explain").pipe(
       Flag.withDescription(

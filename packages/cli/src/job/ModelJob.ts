@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /** All tensors of a checkpoint between parallel layouts: what one rank holds, and the plan that moves it. */
 
+import type { ReshardPlan } from "@tensorferry/core/ir/ReshardPlan"
 import type { LocalParameter } from "@tensorferry/core/layout/ModelLayout"
 import { mxfp8Recipe, type QuantizedTensor } from "@tensorferry/core/tensor/QuantizedTensor"
 import { sliceTensor, type Tensor } from "@tensorferry/core/tensor/Tensor"
@@ -63,8 +64,8 @@ const transformOf = (
 }
 
 /** Names of the plan's parameters that end quantized, the same on every rank. */
-const quantizedNames = (spec: JobSpec, layouts: JobLayouts, model: Model): ReadonlySet<string> => {
-  const chosen = new Set(model.tensors.filter((tensor) => isQuantized(spec.conversion, tensor)).map(({ name }) => name))
+const quantizedNames = (conversion: Conversion | undefined, layouts: JobLayouts, model: Model): ReadonlySet<string> => {
+  const chosen = new Set(model.tensors.filter((tensor) => isQuantized(conversion, tensor)).map(({ name }) => name))
   const names = new Set<string>()
   for (const rank of layouts.destination.ranks) {
     const stored = new Map(layouts.destination.tensorsOf(rank).map(({ name, storedAs }) => [name, storedAs]))
@@ -73,6 +74,19 @@ const quantizedNames = (spec: JobSpec, layouts: JobLayouts, model: Model): Reado
   }
   return names
 }
+
+const transformEstimate = (
+  conversion: Conversion | undefined,
+  quantized: ReadonlySet<string>
+): { readonly transformBytes?: (plan: ReshardPlan) => number } => {
+  if (conversion?.transform == null) return {}
+  const { rule, side } = conversion.transform
+  return { transformBytes: quantizeBufferBytes({ side, recipe: mxfp8Recipe(rule), parameters: [...quantized] }) }
+}
+
+/** What the transform of a conversion allocates, for estimates of plans that nobody runs yet. */
+export const conversionEstimate = (conversion: Conversion | undefined, layouts: JobLayouts, model: Model) =>
+  transformEstimate(conversion, quantizedNames(conversion, layouts, model))
 
 /** What a configuration that is carried along has to say of the output. */
 const configChanges = (
@@ -97,12 +111,11 @@ export const prepareModelJob = Effect.fnUntraced(function* (
 ) {
   const layouts = yield* Effect.fromResult(jobLayouts(model.tensors, spec))
   if (rank >= layouts.size) return { size: layouts.size, part: undefined }
-  const quantized = quantizedNames(spec, layouts, model)
+  const quantized = quantizedNames(spec.conversion, layouts, model)
   const parameters = layouts.destination.parametersOf(rank)
   const names = new Map(parameters.map(({ metadata, tensor }) => [metadata.name, tensor]))
   const shapes = new Map(layouts.result.tensors.map(({ name, shape }) => [name, shape]))
   const { out } = spec
-  const transform = spec.conversion?.transform
   const part: PreparedJob = {
     plan: layouts.planFor(rank),
     source: layouts.source.tensorsOf(rank),
@@ -123,16 +136,7 @@ export const prepareModelJob = Effect.fnUntraced(function* (
             )
         }
       : {}),
-    estimate:
-      transform == null
-        ? {}
-        : {
-            transformBytes: quantizeBufferBytes({
-              side: transform.side,
-              recipe: mxfp8Recipe(transform.rule),
-              parameters: [...quantized]
-            })
-          },
+    estimate: transformEstimate(spec.conversion, quantized),
     tensorOf: (paramName) => names.get(paramName) ?? paramName,
     shapeOf: ({ storedAs, shape }) => shapes.get(storedAs) ?? shape,
     ...(out === null
