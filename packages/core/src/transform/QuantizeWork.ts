@@ -38,7 +38,7 @@ export interface RegionMaxima {
 
 /**
  * What is known of blocks beyond a rank's own tensor, by parameter and region of the rank's tensor; undefined where all that
- * shares a scale lies in the tensor itself. `surveyMaxima` asks the ranks for it.
+ * shares a scale lies in the tensor itself.
  */
 export type KnownMaxima = (
   paramName: string,
@@ -103,7 +103,8 @@ export const makeQuantizeWork = (options: QuantizeOptions) => {
         return yield* transformError("UnsupportedTensor", {
           paramName: op.paramName,
           detail: `A scale of ${recipe.rule} is that of more than this rank may hold.`,
-          remedy: "Pass maxima: what surveyMaxima finds, or ownMaxima where every rank holds whole tensors."
+          remedy:
+            "Pass maxima: the largest magnitudes of what shares scales, or ownMaxima where every rank holds all of it."
         })
       }
       const found = options.maxima?.(op.paramName, part, side)

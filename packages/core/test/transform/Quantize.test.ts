@@ -240,6 +240,93 @@ describe("every cutting, side and layout of scales gives the bytes of quantizing
   }
 })
 
+describe("blocks that several ranks fill", () => {
+  /** Exact in bfloat16, by the place in the whole tensor. */
+  const valueAt = (row: number, column: number) => (((row * 37 + column * 11) % 255) - 127) / 16
+  const [rows, columns] = [24, 96]
+  const block: BlockSize = [4, 8]
+
+  const written = (tensor: Tensor, firstRow: number) =>
+    Effect.gen(function* () {
+      const engine = yield* TensorEngine
+      const wide = yield* engine.allocate("float32", tensor.shape)
+      const view = new DataView(wide.storage.bytes!.buffer, wide.storage.bytes!.byteOffset)
+      for (let at = 0; at < wide.storage.byteLength / 4; at++)
+        view.setFloat32(4 * at, valueAt(firstRow + Math.floor(at / columns), at % columns), true)
+      yield* engine.copy([{ dst: tensor, src: wide }])
+    })
+
+  /** Of whole blocks, for a region that begins so many rows into the tensor. */
+  const maximaFrom =
+    (firstRow: number): KnownMaxima =>
+    (_, region) => {
+      const [[top, bottom], [left, right]] = region.map(([start, end], dim) =>
+        dim === 0 ? [start + firstRow, end + firstRow] : [start, end]
+      ) as [[number, number], [number, number]]
+      const values: Array<number> = []
+      for (let down = Math.floor(top / 4); down < Math.ceil(bottom / 4); down++) {
+        for (let across = Math.floor(left / 8); across < Math.ceil(right / 8); across++) {
+          let largest = 0
+          for (let row = 4 * down; row < 4 * down + 4; row++)
+            for (let column = 8 * across; column < 8 * across + 8; column++)
+              largest = Math.max(largest, Math.abs(valueAt(row, column)))
+          values.push(largest)
+        }
+      }
+      return { origin: [top % 4, left % 8], values: Float32Array.from(values) }
+    }
+
+  for (const [from, to] of [
+    [4, 1],
+    [4, 3],
+    [8, 2]
+  ] as const) {
+    for (const side of ["sender", "receiver"] as const) {
+      it.live(`${from} ranks to ${to}, by the ${side}: codes and scales are those of the whole`, () => {
+        const only = [{ name: "up.weight", dtype: "bfloat16" as const, shape: [rows, columns] }]
+        const of = (tp: number, firstRank = 0) => rosterOf(tp, { firstRank, tensors: only, rules })
+        const plans = plansOf(of(from), of(to, from), from + to)
+        return runCluster({ size: from + to }, (rank) =>
+          Effect.gen(function* () {
+            const engine = yield* TensorEngine
+            const plan = plans[rank]!
+            const isSource = rank < from
+            const firstRow = isSource ? (rows / from) * rank : (rows / to) * (rank - from)
+            const recipe = quantizationRecipe("fp8", "slime_offline", "rowMajor", block)
+            const source = yield* plainDict(plan.sourceTensors)
+            if (source !== undefined) yield* written(source.tensors.get("up.weight") as Tensor, firstRow)
+            const maxima = maximaFrom(firstRow)
+            const held = plan.destinationTensors[0]
+            const made =
+              held === undefined
+                ? undefined
+                : ({
+                    _tag: "QuantizedTensor",
+                    data: yield* engine.allocate("float8_e4m3fn", held.shape),
+                    scale: yield* engine.allocate("float32", scaleShapeOf(recipe, held.shape)!),
+                    recipe
+                  } satisfies QuantizedTensor)
+            const destination = made === undefined ? undefined : tensorDict([["up.weight", made]])
+            poison(destination)
+            yield* executeReshardPlan(plan, source, destination, { transform: quantize({ recipe, side, maxima }) })
+            if (made === undefined) return
+            const whole = yield* engine.allocate("bfloat16", [rows, columns])
+            yield* written(whole, 0)
+            const wanted = yield* emptyQuantized([rows, columns], recipe)
+            yield* engine.quantize(whole, wanted)
+            const count = held!.shape[0]!
+            const codes = wanted.data.storage.bytes!.slice(firstRow * columns, (firstRow + count) * columns)
+            assert.deepStrictEqual(made.data.storage.bytes, codes)
+            const across = 4 * (columns / 8)
+            const scales = wanted.scale.storage.bytes!.slice((firstRow / 4) * across, ((firstRow + count) / 4) * across)
+            assert.deepStrictEqual(made.scale.storage.bytes, scales)
+          })
+        )
+      })
+    }
+  }
+})
+
 describe("refused before anything moves", () => {
   const failureOf = (
     recipe: QuantizationRecipe,
@@ -265,7 +352,7 @@ describe("refused before anything moves", () => {
     Effect.gen(function* () {
       const recipe = quantizationRecipe("nvfp4", "modelopt")
       for (const side of ["sender", "receiver"] as const) {
-        for (const message of yield* failureOf(recipe, { recipe, side })) assert.match(message, /surveyMaxima/)
+        for (const message of yield* failureOf(recipe, { recipe, side })) assert.match(message, /Pass maxima/)
       }
     })
   )
