@@ -417,10 +417,7 @@ const refusals = (form: QuantizedForm): TensorEngineCase => ({
   )
 })
 
-/** MXFP8 has cases of its own for the rules that devices have. */
-const forms = quantizedForms.filter((form) => form !== "mxfp8")
-
 export const engineFormCases: ReadonlyArray<TensorEngineCase> = [
-  ...forms.flatMap((form) => [everyRule(form), everyMemory(form), knownMaxima(form), refusals(form)]),
+  ...quantizedForms.flatMap((form) => [everyRule(form), everyMemory(form), knownMaxima(form), refusals(form)]),
   largestCase
 ]

@@ -35,7 +35,7 @@ import {
 const needsMxfp8 = (capabilities: TensorEngineCapabilities): string | undefined =>
   capabilities.quantize.includes("mxfp8") ? undefined : "the engine does not convert to block-scaled types"
 
-/** The rules that have kernels of their own. */
+/** The rules that go by the fastest loops; all others have the cases of every form. */
 const kernelRules = scaleRules.slice(0, 3)
 
 const sourceTypes = ["bfloat16", "float16", "float32"] as const
