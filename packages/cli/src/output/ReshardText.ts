@@ -29,10 +29,12 @@ const describeWaves = (reports: ReadonlyArray<RankReport>): ReadonlyArray<string
 /** A job's conversion in words; empty where it has none. */
 export const conversionOf = (spec: AnyJobSpec): string => {
   if (isMeshJob(spec) || spec.conversion === undefined) return ""
-  const { dtype, transform } = spec.conversion
+  const { dtype, quantize, transform } = spec.conversion
+  const isNarrow = transform !== null || quantize !== undefined
   const parts = [
     ...(transform === null ? [] : [`mxfp8 by ${transform.rule}, quantized by the ${transform.side}`]),
-    ...(dtype === null ? [] : [`${transform === null ? "" : "else "}${dtype}`])
+    ...(quantize === undefined ? [] : [`${quantize.form} by ${quantize.rule}, quantized where it is read`]),
+    ...(dtype === null ? [] : [`${isNarrow ? "else " : ""}${dtype}`])
   ]
   return parts.join(", ")
 }
