@@ -82,7 +82,7 @@ const tensorBytesOf = (tensors: ReadonlyArray<PlanTensor>): number =>
 
 /** What plans alone do not show. */
 export interface EstimateOptions {
-  /** Bytes that a rank's transform allocates for its plan, such as `mxfp8BufferBytes` computes. */
+  /** Bytes that a rank's transform allocates for its plan, such as `quantizeBufferBytes` of `@tensorferry/model` computes. */
   readonly transformBytes?: (plan: ReshardPlan) => number
 }
 

@@ -25,7 +25,6 @@ import {
 } from "@tensorferry/core/tensor/QuantizedTensor"
 import type { SourceType } from "@tensorferry/model/quantize/numbers"
 import * as Effect from "effect/Effect"
-import { elementCodec } from "../values/casts.ts"
 import {
   type KnownValues,
   largestValues,
@@ -34,25 +33,19 @@ import {
   readValues
 } from "../values/quantizing.ts"
 import { check, expectFailure, type TensorEngineCase } from "./Case.ts"
-import { expectElements, type Form, gatherElements, loadBytes, type Placed, place, setElements } from "./memory.ts"
+import {
+  decode,
+  encode,
+  expectElements,
+  type Form,
+  gatherElements,
+  loadBytes,
+  type Placed,
+  place,
+  setElements
+} from "./memory.ts"
 
 const sourceTypes = ["bfloat16", "float16", "float32"] as const
-
-const encode = (dtype: DType, values: ArrayLike<number>): Uint8Array => {
-  const size = bitsOf(dtype) / 8
-  const bytes = new Uint8Array(values.length * size)
-  const view = new DataView(bytes.buffer)
-  const codec = elementCodec(dtype)!
-  for (let at = 0; at < values.length; at++) codec.write(view, at * size, values[at]!)
-  return bytes
-}
-
-const decode = (dtype: DType, bytes: Uint8Array): Float32Array => {
-  const size = bitsOf(dtype) / 8
-  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength)
-  const codec = elementCodec(dtype)!
-  return Float32Array.from({ length: bytes.length / size }, (_, at) => Number(codec.read(view, at * size)))
-}
 
 const random = (seed: number) => {
   let state = (seed * 2654435761 + 12345) >>> 0

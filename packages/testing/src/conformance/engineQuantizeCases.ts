@@ -18,10 +18,11 @@ import {
 } from "@tensorferry/core/tensor/QuantizedTensor"
 import type { SourceType } from "@tensorferry/model/quantize/numbers"
 import * as Effect from "effect/Effect"
-import { elementCodec } from "../values/casts.ts"
 import { quantizeValues, readValues } from "../values/quantizing.ts"
 import { check, checkEqual, expectFailure, type TensorEngineCase } from "./Case.ts"
 import {
+  decode,
+  encode,
   expectElements,
   expectPoison,
   type Form,
@@ -42,22 +43,6 @@ const sourceTypes = ["bfloat16", "float16", "float32"] as const
 
 /** A float32 with these bits. */
 const float32 = (bits: number): number => new Float32Array(Uint32Array.of(bits).buffer)[0]!
-
-const encode = (dtype: DType, values: ArrayLike<number>): Uint8Array => {
-  const size = bitsOf(dtype) / 8
-  const bytes = new Uint8Array(values.length * size)
-  const view = new DataView(bytes.buffer)
-  const codec = elementCodec(dtype)!
-  for (let at = 0; at < values.length; at++) codec.write(view, at * size, values[at]!)
-  return bytes
-}
-
-const decode = (dtype: DType, bytes: Uint8Array): Float32Array => {
-  const size = bitsOf(dtype) / 8
-  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength)
-  const codec = elementCodec(dtype)!
-  return Float32Array.from({ length: bytes.length / size }, (_, at) => Number(codec.read(view, at * size)))
-}
 
 /** What the rule gives for elements in logical order. */
 const expectedOf = (dtype: DType, elements: Uint8Array, rule: ScaleRule) => {

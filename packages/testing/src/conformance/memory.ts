@@ -15,6 +15,7 @@ import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type * as EffectScope from "effect/Scope"
 import { walk } from "../tensorWalk.ts"
+import { elementCodec } from "../values/casts.ts"
 import { CaseFailure, check } from "./Case.ts"
 
 /** The byte that stands wherever no case has written. */
@@ -193,3 +194,21 @@ export const patternBytes = (length: number, seed: number): Uint8Array => {
 /** The pattern of a seed for all elements of a tensor, in logical order. */
 export const patternFor = (tensor: Tensor, seed: number): Uint8Array =>
   patternBytes(byteLengthOf(tensor.dtype, tensorElementCount(tensor)), seed)
+
+/** Dense bytes of numbers, each rounded to the type as the reference engine casts. */
+export const encode = (dtype: DType, values: ArrayLike<number>): Uint8Array => {
+  const size = bitsOf(dtype) / 8
+  const bytes = new Uint8Array(values.length * size)
+  const view = new DataView(bytes.buffer)
+  const codec = elementCodec(dtype)!
+  for (let at = 0; at < values.length; at++) codec.write(view, at * size, values[at]!)
+  return bytes
+}
+
+/** The numbers that dense bytes are, exact in float32. */
+export const decode = (dtype: DType, bytes: Uint8Array): Float32Array => {
+  const size = bitsOf(dtype) / 8
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength)
+  const codec = elementCodec(dtype)!
+  return Float32Array.from({ length: bytes.length / size }, (_, at) => Number(codec.read(view, at * size)))
+}
