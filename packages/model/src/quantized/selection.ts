@@ -116,10 +116,28 @@ const quantizedOf = (
 }
 
 /** The weight of a module that engines multiply by; undefined for what is no such module. */
-const weightOf = ({ kind, path, tensors }: Module): ModelTensor | undefined =>
-  tensors.find(
-    ({ name, shape }) => (name === `${path}.weight` || name === path) && shape.length >= 2 && kind !== undefined
-  )
+const weightOf = ({ path, tensors }: Module): ModelTensor | undefined =>
+  tensors.find(({ name, shape }) => (name === `${path}.weight` || name === path) && shape.length >= 2)
+
+/** A weight in the form of a choice; undefined where its shape has none. In MXFP4 gpt-oss has its experts only. */
+const madeOf = (
+  { kind, path }: Module,
+  source: ModelTensor,
+  choice: QuantizeChoice,
+  recipe: QuantizationRecipe,
+  isGptOss: boolean
+): QuantizedWeight | undefined => {
+  if (!isGptOss || choice.form !== "mxfp4") return quantizedOf(path, source, choice, recipe)
+  return kind.spec.structure === "experts" ? blocksOf(source, recipe) : undefined
+}
+
+/** Half a model is no result: experts in one tensor have no stored form but that of gpt-oss. */
+const stackedFault = ({ name, shape }: ModelTensor, { form }: QuantizeChoice): ModelError =>
+  modelError("Unsupported", {
+    paramName: name,
+    detail: `Its ${shape[0]} experts lie in one tensor, for which no checkpoint has a form of ${form}.`,
+    remedy: `Quantize a checkpoint with a tensor for each expert, or leave them as they are: --type '${name}=keep'.`
+  })
 
 const isLinear = ({ kind }: Module): boolean => {
   const { dims, structure } = kind.spec
@@ -155,25 +173,20 @@ export const selectWeights = (
   }
   const recipe = recipeOf(choice)
   const weights: Array<QuantizedWeight> = []
-  const kept: Array<string> = []
+  const kept = new Set<string>()
   for (const module of modules) {
     const source = weightOf(module)
     if (source === undefined) continue
     const { path, kind } = module
     const isChosen =
       quantizedStructures.has(kind.spec.structure) && sourceTypes.has(source.dtype) && !isKept(source.name)
-    const isExpertStack = family.name === "gpt_oss" && kind.spec.structure === "experts" && choice.form === "mxfp4"
-    const made = !isChosen
-      ? undefined
-      : isExpertStack
-        ? blocksOf(source, recipe)
-        : family.name === "gpt_oss" && choice.form === "mxfp4"
-          ? undefined
-          : quantizedOf(path, source, choice, recipe)
+    const made = isChosen ? madeOf(module, source, choice, recipe, family.name === "gpt_oss") : undefined
+    if (isChosen && made === undefined && source.shape.length > 2) return Result.fail(stackedFault(source, choice))
     if (made !== undefined) weights.push(made)
-    else if (isLinear(module) && source.name !== path) kept.push(path)
+    // A stack of experts is a tensor of the module that engines name.
+    else if (isLinear(module)) kept.add(source.name === path ? path.slice(0, path.lastIndexOf(".")) : path)
   }
-  if (weights.length > 0) return Result.succeed({ weights, kept })
+  if (weights.length > 0) return Result.succeed({ weights, kept: [...kept] })
   return Result.fail(
     modelError("InvalidRules", {
       detail: `No weight of the model is quantized by ${choice.form}/${choice.rule}: none is a projection of whole blocks.`,

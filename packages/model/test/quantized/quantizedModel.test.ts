@@ -220,6 +220,34 @@ describe("a model read in a quantized form", () => {
     )
   })
 
+  it("refuses experts in one tensor, by name, unless they are stated to stay", () => {
+    const config = { model_type: "qwen3_moe", hidden_size: 64, num_attention_heads: 4, num_key_value_heads: 2 }
+    const stacked = [
+      ...tensors.filter(({ name }) => !name.includes(".mlp.")),
+      ...(
+        [
+          ["gate.weight", [4, 64]],
+          ["experts.gate_up_proj", [4, 96, 64]],
+          ["experts.down_proj", [4, 64, 48]]
+        ] as const
+      ).map(([name, shape]) => ({
+        name: `model.layers.0.mlp.${name}`,
+        dtype: "bfloat16" as const,
+        shape: [...shape]
+      }))
+    ]
+    const select = (isKept: (name: string) => boolean) =>
+      selectWeights(stacked, config, Result.getOrThrow(parseQuantize("fp8-block-32x32")), isKept)
+    const refused = select(() => false)
+    assert.match(
+      Result.isFailure(refused) ? refused.failure.message : "",
+      /experts\.[a-z_]+.*4 experts lie in one tensor/
+    )
+    const kept = Result.getOrThrow(select((name) => name.includes("experts")))
+    assert.strictEqual(kept.weights.length, 4)
+    assert.sameMembers([...kept.kept], ["model.layers.0.mlp.gate", "model.layers.0.mlp.experts", "lm_head"])
+  })
+
   it("says what it does not know", () => {
     for (const [text, pattern] of [
       ["fp9", /no form "fp9"/],
