@@ -136,7 +136,7 @@ const stackedFault = ({ name, shape }: ModelTensor, { form }: QuantizeChoice): M
   modelError("Unsupported", {
     paramName: name,
     detail: `Its ${shape[0]} experts lie in one tensor, for which no checkpoint has a form of ${form}.`,
-    remedy: `Quantize a checkpoint with a tensor for each expert, or leave them as they are: --type '${name}=keep'.`
+    remedy: `Quantize a checkpoint with a tensor for each expert, or leave all of them as they are: --type '*experts*=keep'.`
   })
 
 const isLinear = ({ kind }: Module): boolean => {
