@@ -69,12 +69,16 @@ export const valuesOf = (stored: Stored, name: string, hint: QuantizationHint): 
   return whole
 }
 
+/** The upper bits of float32 numbers, digits of each from the highest; every NaN is the same. */
 const bitsAsHex = (values: Float32Array, bits: 16 | 32): string => {
   const words = new Uint32Array(values.buffer, values.byteOffset, values.length)
-  return Array.from(words, (word, at) => {
-    const shown = Number.isNaN(values[at]!) ? 0x7fc00000 : word
-    return (bits === 32 ? shown : shown >>> 16).toString(16).padStart(bits / 4, "0")
-  }).join("")
+  const bytes = Buffer.allocUnsafe((values.length * bits) / 8)
+  for (let at = 0; at < words.length; at++) {
+    const shown = Number.isNaN(values[at]!) ? 0x7fc00000 : words[at]!
+    if (bits === 32) bytes.writeUInt32BE(shown, 4 * at)
+    else bytes.writeUInt16BE(shown >>> 16, 2 * at)
+  }
+  return bytes.toString("hex")
 }
 
 /** What is wrong with values against the fields of a recorded output. */
@@ -87,16 +91,16 @@ export const faultOf = (
     ["deq_f32", 32],
     ["deq_bf16", 16]
   ] as const) {
-    const given = bits === 32 ? values : roundTo("bfloat16", values)
-    const hex = bitsAsHex(given, bits)
     const expected = resolve(field) ?? output[field]
+    const sum = resolve(`${field}_sha256`)
+    if (expected === undefined && sum === undefined) continue
+    const hex = bitsAsHex(bits === 32 ? values : roundTo("bfloat16", values), bits)
     if (typeof expected === "string" && expected !== hex) {
       const at = [...expected].findIndex((digit, place) => digit !== hex[place])
       const element = Math.floor((at * 4) / bits)
       const digits = (text: string) => text.slice(element * (bits / 4), (element + 1) * (bits / 4))
       return `${field}: element ${element} is ${digits(hex)}, the reference has ${digits(expected)}`
     }
-    const sum = resolve(`${field}_sha256`)
     if (typeof sum === "string" && sum !== createHash("sha256").update(Buffer.from(hex, "hex")).digest("hex")) {
       return `${field} has another digest than the reference's`
     }

@@ -19,7 +19,15 @@ import {
 import { type Device, equalDevices, formatDevice } from "@tensorferry/core/tensor/Device"
 import { type BlockSize, type QuantizedTensor, quantizedForms } from "@tensorferry/core/tensor/QuantizedTensor"
 import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
-import { byteMove, type Move, type Tensor, tensorFault, tensorView } from "@tensorferry/core/tensor/Tensor"
+import {
+  byteMove,
+  isContiguous,
+  type Move,
+  type Tensor,
+  tensorByteLength,
+  tensorFault,
+  tensorView
+} from "@tensorferry/core/tensor/Tensor"
 import type { SourceType } from "@tensorferry/model/quantize/numbers"
 import { largestFault, type QuantizedFault, quantizedFault } from "@tensorferry/native/QuantizeChecks"
 import * as Effect from "effect/Effect"
@@ -216,8 +224,9 @@ const checkConversion = (
 /** The elements of a tensor of whole bytes, dense in logical order. */
 const denseOf = (tensor: Tensor): Uint8Array => {
   const size = bitsOf(tensor.dtype) / 8
-  const dense = new Uint8Array(elementCount(tensor.shape) * size)
   const bytes = bytesOf(tensor)
+  if (isContiguous(tensor)) return bytes.slice(tensor.byteOffset, tensor.byteOffset + tensorByteLength(tensor))
+  const dense = new Uint8Array(elementCount(tensor.shape) * size)
   let at = 0
   walk(tensor.shape, [tensor.strides], ([from]) => {
     const start = tensor.byteOffset + from! * size
@@ -230,6 +239,10 @@ const denseOf = (tensor: Tensor): Uint8Array => {
 const storeDense = (tensor: Tensor, dense: Uint8Array): void => {
   const size = bitsOf(tensor.dtype) / 8
   const bytes = bytesOf(tensor)
+  if (isContiguous(tensor)) {
+    bytes.set(dense, tensor.byteOffset)
+    return
+  }
   let at = 0
   walk(tensor.shape, [tensor.strides], ([to]) => {
     bytes.set(dense.subarray(at, at + size), tensor.byteOffset + to! * size)

@@ -112,6 +112,7 @@ const placeQuantized = Effect.fnUntraced(function* (
 const expectNumbers = Effect.fnUntraced(function* (what: string, placed: Placed, expected: Uint8Array) {
   const { dtype } = placed.tensor
   const found = gatherElements(placed.tensor, yield* loadBytes(placed.whole))
+  if (Buffer.compare(found, expected) === 0) return
   const size = bitsOf(dtype) / 8
   const [ours, theirs] = [decode(dtype, found), decode(dtype, expected)]
   const wrong = theirs.findIndex((value, at) =>

@@ -104,13 +104,19 @@ const encodeE8m0 = (value: number): number => {
   return mantissa > half || (mantissa === half && exponent > 0) ? exponent + 1 : exponent
 }
 
-const narrow8 = (format: FloatFormat): ElementCodec => ({
-  read: (view, at) => decodeFloat(view.getUint8(at), format),
+/** All numbers of a format of at most 16 bits, made when one is first asked for. */
+const numbersOf = (bits: number, format: FloatFormat): (() => Float64Array) => {
+  let numbers: Float64Array | undefined
+  return () => (numbers ??= Float64Array.from({ length: 1 << bits }, (_, at) => decodeFloat(at, format)))
+}
+
+const narrow8 = (format: FloatFormat, numbers = numbersOf(8, format)): ElementCodec => ({
+  read: (view, at) => numbers()[view.getUint8(at)]!,
   write: (view, at, value) => view.setUint8(at, encodeFloat(toFloat32(value), format))
 })
 
-const narrow16 = (format: FloatFormat): ElementCodec => ({
-  read: (view, at) => decodeFloat(view.getUint16(at, true), format),
+const narrow16 = (format: FloatFormat, numbers = numbersOf(16, format)): ElementCodec => ({
+  read: (view, at) => numbers()[view.getUint16(at, true)]!,
   write: (view, at, value) => view.setUint16(at, encodeFloat(toFloat32(value), format), true)
 })
 

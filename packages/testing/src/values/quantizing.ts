@@ -81,11 +81,12 @@ const writeScales = (scales: Float32Array | Uint8Array, dtype: DType): Uint8Arra
   return bytes
 }
 
-const readScale = ({ name }: QuantizationRecipe, bytes: Uint8Array, dtype: DType, at: number): number => {
-  if (name === "nvfp4") return e4m3Values[bytes[at]!]!
-  if (name !== "fp8" || dtype === "float8_e8m0fnu") return powerOf(bytes[at]!)
+const readScales = ({ name }: QuantizationRecipe, bytes: Uint8Array, dtype: DType): Float64Array => {
+  if (name === "nvfp4") return Float64Array.from(bytes, (byte) => e4m3Values[byte]!)
+  if (name !== "fp8" || dtype === "float8_e8m0fnu") return Float64Array.from(bytes, powerOf)
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength)
-  return Number(elementCodec(dtype)!.read(view, at * (bitsOf(dtype) / 8)))
+  const [codec, size] = [elementCodec(dtype)!, bitsOf(dtype) / 8]
+  return Float64Array.from({ length: bytes.length / size }, (_, at) => Number(codec.read(view, at * size)))
 }
 
 const joined = (pieces: ReadonlyArray<Uint8Array>): Uint8Array => {
@@ -139,7 +140,7 @@ export const quantizeValues = (
 /** The values, in float32, that dense codes and scales of a tensor of this shape stand for. */
 export const readValues = (
   recipe: QuantizationRecipe,
-  { data, global = 1, scales }: QuantizedBytes,
+  { data, global = 1, scales: stored }: QuantizedBytes,
   shape: Shape,
   scaleType: DType,
   [row, column]: readonly [number, number] = [0, 0]
@@ -151,13 +152,14 @@ export const readValues = (
   const [down, along] = [across.length < 2 ? 1 : across.at(-2)!, across.at(-1)!]
   const [high, wide] = recipe.block
   const isHalf = codesPerByte(recipe) === 2
+  const scales = readScales(recipe, stored, scaleType)
   const { read } = recipe.name === "nvfp4" ? nvfp4Rules[recipe.rule as Nvfp4RuleName] : { read: undefined }
   for (let at = 0; at < values.length; at++) {
     const matrix = Math.floor(at / (rows * columns))
     const [y, x] = [Math.floor((at % (rows * columns)) / columns), at % columns]
     const block =
       (high === 0 ? 0 : Math.floor((y + row) / high)) * along + (wide === 0 ? 0 : Math.floor((x + column) / wide))
-    const scale = readScale(recipe, scales, scaleType, matrix * down * along + block)
+    const scale = scales[matrix * down * along + block]!
     const byte = data[isHalf ? at >> 1 : at]!
     const number = isHalf ? e2m1[at % 2 === 0 ? byte & 15 : byte >> 4]! : e4m3Values[byte]!
     values[at] = read === undefined ? number * scale : read(number, scale, global)
