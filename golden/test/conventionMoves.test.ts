@@ -4,7 +4,7 @@
  * element is where its mapping says, which the recordings say of each mapping by itself.
  */
 import { assert, describe, it } from "@effect/vitest"
-import type { ModelTensor, ParallelConfig } from "@tensorferry/core/layout/ModelLayout"
+import type { ModelTensor, ParallelConfig } from "@tensorferry/model/layout/ModelLayout"
 import { findConvention } from "@tensorferry/model/names/conventions/conventions"
 import type { MappedSide } from "@tensorferry/model/names/mappedLayouts"
 import { structureOf } from "@tensorferry/model/placement/cutModel"

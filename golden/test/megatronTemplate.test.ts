@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /** What a config and Megatron-Core's whole tensors say of a checkpoint is the checkpoint that the recordings were made from. */
 import { assert, describe, it } from "@effect/vitest"
-import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
+import type { ModelTensor } from "@tensorferry/model/layout/ModelLayout"
 import { megatronTemplate } from "@tensorferry/model/names/inventory/megatronTemplate"
 import { recordedSide } from "../src/recordedSides.ts"
 
