@@ -249,6 +249,8 @@ describe("a known batch", () => {
       for (let round = 1; round <= 5; round++) yield* soon(onAll(members.slice(0, 2), ({ run }) => run(pairs, round)))
       for (let round = 1; round <= 9; round++) yield* soon(members[4]!.run(pairs, round))
       for (let round = 1; round <= 5; round++) yield* soon(onAll(members.slice(2, 4), ({ run }) => run(pairs, round)))
+      // A rank closes when all others have its last run behind them.
+      for (let round = 6; round <= 9; round++) yield* soon(onAll(members.slice(0, 4), ({ run }) => run(pairs, round)))
     })
   )
 

@@ -11,7 +11,7 @@ import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
-import type * as Fiber from "effect/Fiber"
+import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
@@ -80,6 +80,14 @@ const makeReal = async (mode: Mode, busyPoll: Duration.Duration): Promise<Real> 
     fibers: new Map(),
     closing: undefined
   }
+}
+
+/** Leaves nothing that polls: other tests share this process. */
+const end = async ({ closing, device, fibers, layerScope }: Real): Promise<void> => {
+  for (const fiber of fibers.values()) fiber.interruptUnsafe()
+  const finishing = Effect.runFork(device.finishAlways)
+  await Effect.runPromise(closing === undefined ? Scope.close(layerScope, Exit.void) : Fiber.await(closing))
+  finishing.interruptUnsafe()
 }
 
 const outcomeOf = (fiber: Fiber.Fiber<unknown, unknown>): string => {
@@ -258,7 +266,7 @@ describe("slots follow their model", () => {
           fc.asyncProperty(commands, async (steps) => {
             const real = await makeReal(mode, busyPoll)
             await fc.asyncModelRun(() => ({ model: new ReplayModel(mode, depth, empty), real }), steps)
-            for (const fiber of real.fibers.values()) fiber.interruptUnsafe()
+            await end(real)
           }),
           { numRuns: isSoak ? 3000 : 150, ...(isSoak ? {} : { seed: 5 }) }
         ),
