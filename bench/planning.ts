@@ -9,12 +9,6 @@ import { readFileSync } from "node:fs"
 import { gunzipSync } from "node:zlib"
 import type { DType } from "@tensorferry/core/base/DType"
 import { median } from "@tensorferry/core/base/Numbers"
-import {
-  formatParallelConfig,
-  type ModelTensor,
-  type ParallelConfig,
-  worldSizeOf
-} from "@tensorferry/core/layout/ModelLayout"
 import { parametersOf, type Roster } from "@tensorferry/core/layout/Roster"
 import { clusterTraffic } from "@tensorferry/core/planner/Estimate"
 import { indexRosters, planRank } from "@tensorferry/core/planner/RosterPlanner"
@@ -24,6 +18,12 @@ import {
   readRosters,
   readStatements
 } from "@tensorferry/core/reshard/RosterMessages"
+import {
+  formatParallelConfig,
+  type ModelTensor,
+  type ParallelConfig,
+  worldSizeOf
+} from "@tensorferry/model/layout/ModelLayout"
 import type { NamedSide } from "@tensorferry/model/names/NamedSide"
 import { namedLayouts } from "@tensorferry/model/names/namedLayouts"
 import { cutModel } from "@tensorferry/model/placement/cutModel"

@@ -3,7 +3,7 @@
  * Updates between the names of two systems, beside the same bytes under one name: what fusing, splitting and interleaving on
  * the way cost. Real shapes; both sides hold the whole model. Pure.
  */
-import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
+import type { ModelTensor } from "@tensorferry/model/layout/ModelLayout"
 import { findConvention } from "@tensorferry/model/names/conventions/conventions"
 import { type MappedLayout, mappedLayouts } from "@tensorferry/model/names/mappedLayouts"
 import { structureOf } from "@tensorferry/model/placement/cutModel"

@@ -4,8 +4,8 @@
  * for every rank, against what our conventions make of the same model.
  */
 import { elementCount, type Shape } from "@tensorferry/core/base/Region"
-import type { ModelTensor, ParallelConfig } from "@tensorferry/core/layout/ModelLayout"
-import { placeOf } from "@tensorferry/core/layout/ParallelConfig"
+import type { ModelTensor, ParallelConfig } from "@tensorferry/model/layout/ModelLayout"
+import { placeOf } from "@tensorferry/model/layout/ParallelConfig"
 import type { Convention } from "@tensorferry/model/names/conventions/Convention"
 import { megatron, megatronLocal } from "@tensorferry/model/names/conventions/megatron"
 import { sglang } from "@tensorferry/model/names/conventions/sglang"

@@ -4,11 +4,11 @@
  * takes what is legal. What the systems themselves did is no standard: many a fault went through in silence.
  */
 import type { Shape } from "@tensorferry/core/base/Region"
-import { type LayoutError, type ModelTensor, worldSizeOf } from "@tensorferry/core/layout/ModelLayout"
-import { placeOf } from "@tensorferry/core/layout/ParallelConfig"
 import { describeModel } from "@tensorferry/model/describe/describeModel"
 import type { ModelStructure } from "@tensorferry/model/describe/ModelStructure"
 import { findFamily } from "@tensorferry/model/families/families"
+import { type LayoutError, type ModelTensor, worldSizeOf } from "@tensorferry/model/layout/ModelLayout"
+import { placeOf } from "@tensorferry/model/layout/ParallelConfig"
 import { MappingError } from "@tensorferry/model/names/MappingError"
 import { type MappedModel, mapModel } from "@tensorferry/model/names/mapModel"
 import { type Move, type MovePlan, proveMapped, proveMoves } from "@tensorferry/model/names/proveMoves"

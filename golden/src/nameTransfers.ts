@@ -4,12 +4,12 @@
  * numbered tensors over all ranks of a layout. What arrives is held against the recorded element maps.
  */
 import { elementCount } from "@tensorferry/core/base/Region"
-import { type ModelTensor, worldSizeOf } from "@tensorferry/core/layout/ModelLayout"
 import { checkPlan } from "@tensorferry/core/planner/PlanCheck"
 import { indexRosters, planRank } from "@tensorferry/core/planner/RosterPlanner"
 import { executeReshardPlan } from "@tensorferry/core/reshard/executeReshardPlan"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import type { Tensor } from "@tensorferry/core/tensor/Tensor"
+import { type ModelTensor, worldSizeOf } from "@tensorferry/model/layout/ModelLayout"
 import type { MappedRank } from "@tensorferry/model/names/mapModel"
 import { mappedDict } from "@tensorferry/model/names/mappedDict"
 import { type MappedLayout, type MappedSide, mappedLayouts } from "@tensorferry/model/names/mappedLayouts"

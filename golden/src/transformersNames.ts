@@ -2,8 +2,8 @@
 /**
  * Names of transformers 5 as recorded by loading and saving numbered tensors: a load is our mapping, a save is its way back.
  */
-import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
-import { placeOf } from "@tensorferry/core/layout/ParallelConfig"
+import type { ModelTensor } from "@tensorferry/model/layout/ModelLayout"
+import { placeOf } from "@tensorferry/model/layout/ParallelConfig"
 import { hf } from "@tensorferry/model/names/conventions/hf"
 import { transformers } from "@tensorferry/model/names/conventions/transformers"
 import { wayBackOf } from "@tensorferry/model/names/inverse"

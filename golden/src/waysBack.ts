@@ -3,8 +3,8 @@
  * Ways back to the checkpoint: what Megatron-Bridge exported of the layouts that it had loaded, and what slime makes of
  * numbered shards, against the way back of our mapping.
  */
-import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
-import { placeOf } from "@tensorferry/core/layout/ParallelConfig"
+import type { ModelTensor } from "@tensorferry/model/layout/ModelLayout"
+import { placeOf } from "@tensorferry/model/layout/ParallelConfig"
 import { megatron } from "@tensorferry/model/names/conventions/megatron"
 import { type HeldTensor, inverse, shardsOf, wayBack } from "@tensorferry/model/names/inverse"
 import { type MappedModel, mapModel } from "@tensorferry/model/names/mapModel"

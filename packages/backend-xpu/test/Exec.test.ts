@@ -3,7 +3,7 @@
  * Plans carried out with tensors of this backend: ranks of one process that share a device, every element judged.
  */
 import { assert, describe, it } from "@effect/vitest"
-import { type ModelTensor, modelLayout } from "@tensorferry/core/layout/ModelLayout"
+import { type ModelTensor, modelLayout } from "@tensorferry/model/layout/ModelLayout"
 import { oracle } from "@tensorferry/testing"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"

@@ -52,7 +52,6 @@ export { TransferOp } from "./ir/TransferOp.ts"
 // Layouts.
 export * as DeviceMesh from "./layout/DeviceMesh.ts"
 export * as MeshText from "./layout/MeshText.ts"
-export * as ModelLayout from "./layout/ModelLayout.ts"
 export * as ParameterMetadata from "./layout/ParameterMetadata.ts"
 export * as ParameterNames from "./layout/ParameterNames.ts"
 export * as Placement from "./layout/Placement.ts"

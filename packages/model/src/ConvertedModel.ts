@@ -5,7 +5,6 @@
  */
 import { byteLengthOf, type DType } from "@tensorferry/core/base/DType"
 import { elementCount, type Region, regionShape, type Shape } from "@tensorferry/core/base/Region"
-import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
 import { TensorEngine, type TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
 import { mxBlockSize, mxfp8Recipe, type QuantizedTensor, scaleShapeOf } from "@tensorferry/core/tensor/QuantizedTensor"
 import { sliceTensor, type Tensor, tensorBytes, tensorView } from "@tensorferry/core/tensor/Tensor"
@@ -13,6 +12,7 @@ import { blockHull, scaleHull } from "@tensorferry/core/transform/QuantizedRegio
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import { type Conversion, convertedTensors, isQuantized, scaleNameOf } from "./conversion.ts"
+import type { ModelTensor } from "./layout/ModelLayout.ts"
 import type { Model } from "./Model.ts"
 import { modelError } from "./ModelError.ts"
 

@@ -19,7 +19,6 @@ import {
   regionShape,
   Shape
 } from "@tensorferry/core/base/Region"
-import { ParallelConfig } from "@tensorferry/core/layout/ModelLayout"
 import { coverageFault } from "@tensorferry/core/planner/Coverage"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
@@ -27,6 +26,7 @@ import * as Schema from "effect/Schema"
 import { Cutting } from "./Cutting.ts"
 import type { CheckpointError } from "./checkpoint/CheckpointError.ts"
 import { readSmallFile } from "./checkpoint/FileAccess.ts"
+import { ParallelConfig } from "./layout/ModelLayout.ts"
 import { type ModelError, modelError } from "./ModelError.ts"
 
 /** The file that makes a folder a resharded checkpoint. */

@@ -4,11 +4,11 @@
  * read it.
  */
 import type { Region, Shape } from "@tensorferry/core/base/Region"
-import type { ModelTensor, ParallelConfig, Piece } from "@tensorferry/core/layout/ModelLayout"
 import type * as Effect from "effect/Effect"
 import type { Cutting } from "./Cutting.ts"
 import type { CheckpointError } from "./checkpoint/CheckpointError.ts"
 import type { SeenFiles } from "./checkpoint/FileCache.ts"
+import type { ModelTensor, ParallelConfig, Piece } from "./layout/ModelLayout.ts"
 import type { ModelError } from "./ModelError.ts"
 import type { ModelConfig } from "./structure/ModelConfig.ts"
 

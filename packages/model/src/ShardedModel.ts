@@ -16,7 +16,6 @@ import {
   regionShape,
   type Shape
 } from "@tensorferry/core/base/Region"
-import type { Piece } from "@tensorferry/core/layout/ModelLayout"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
@@ -24,6 +23,7 @@ import { boundedRegions } from "./BoundedRegions.ts"
 import type { CheckpointError } from "./checkpoint/CheckpointError.ts"
 import { makeFileCache } from "./checkpoint/FileCache.ts"
 import { regionRuns } from "./checkpoint/RegionRuns.ts"
+import type { Piece } from "./layout/ModelLayout.ts"
 import { checkShardFile, type Manifest, type ShardTensor } from "./Manifest.ts"
 import type { Model } from "./Model.ts"
 import { type ModelError, modelError } from "./ModelError.ts"

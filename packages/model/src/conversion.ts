@@ -7,12 +7,12 @@
  * cut by the same rule.
  */
 import { bitsOf, type DType, kindOf } from "@tensorferry/core/base/DType"
-import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
 import { globMatches } from "@tensorferry/core/layout/ShardingRules"
 import { mxfp8Recipe, scaleRules, scaleShapeOf } from "@tensorferry/core/tensor/QuantizedTensor"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import type { Cutting } from "./Cutting.ts"
+import type { ModelTensor } from "./layout/ModelLayout.ts"
 import { QuantizeChoice } from "./quantized/choice.ts"
 
 /** The element types to which a job can cast floats. */

@@ -2,18 +2,18 @@
 /** Both layouts of a job and the plan between them: pure, made alike by every rank and by the process that starts them. */
 import type { Rank } from "@tensorferry/core/base/Ids"
 import type { ReshardPlan } from "@tensorferry/core/ir/ReshardPlan"
+import type { PlanError } from "@tensorferry/core/planner/PlanError"
+import { indexRosters, type PlanIndex, planRank } from "@tensorferry/core/planner/RosterPlanner"
+import * as Result from "effect/Result"
+import type { Cutting } from "./Cutting.ts"
+import { type Conversion, convertedRules, convertedTensors, plannedTensors } from "./conversion.ts"
 import {
   LayoutError,
   type ModelLayout,
   type ModelTensor,
   type ParallelConfig,
   worldSizeOf
-} from "@tensorferry/core/layout/ModelLayout"
-import type { PlanError } from "@tensorferry/core/planner/PlanError"
-import { indexRosters, type PlanIndex, planRank } from "@tensorferry/core/planner/RosterPlanner"
-import * as Result from "effect/Result"
-import type { Cutting } from "./Cutting.ts"
-import { type Conversion, convertedRules, convertedTensors, plannedTensors } from "./conversion.ts"
+} from "./layout/ModelLayout.ts"
 import { type CutInput, cutModel } from "./placement/cutModel.ts"
 
 /** What a user states about both sides of a job. */

@@ -6,12 +6,12 @@
  * Invariant: what a rank holds in memory, and what travels, are the whole's values; only files have the shard's.
  */
 import type { Interval } from "@tensorferry/core/base/Region"
-import type { LocalTensor } from "@tensorferry/core/layout/ModelLayout"
 import * as Result from "effect/Result"
 import type { Cutting } from "./Cutting.ts"
 import type { ModelStructure, Module } from "./describe/ModelStructure.ts"
 import { listValues, type StatedValues, statedValues } from "./forms/statedValues.ts"
 import type { HeldTensor } from "./HeldTensors.ts"
+import type { LocalTensor } from "./layout/ModelLayout.ts"
 import type { Model } from "./Model.ts"
 import { type ModelError, modelError } from "./ModelError.ts"
 import { structureOf } from "./placement/cutModel.ts"

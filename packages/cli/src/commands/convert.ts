@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /** `tensorferry convert`: from files under one system's names to files of another's ranks, by one process. */
-import { formatParallelConfig, worldSizeOf } from "@tensorferry/core/layout/ModelLayout"
+import { formatParallelConfig, worldSizeOf } from "@tensorferry/model/layout/ModelLayout"
 import type { Model } from "@tensorferry/model/Model"
 import { type ConvertedFile, convertFiles } from "@tensorferry/model/names/files/convertFiles"
 import type { NamedSide } from "@tensorferry/model/names/NamedSide"

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Flags and choices that `reshard` and `plan` have in common. */
 
-import { formatParallelConfig } from "@tensorferry/core/layout/ModelLayout"
 import type { ModelStructure } from "@tensorferry/model/describe/ModelStructure"
 import { modelTypes } from "@tensorferry/model/families/families"
 import { readModelConfig } from "@tensorferry/model/inputs/ConfigFile"
 import type { InputOptions } from "@tensorferry/model/inputs/openInput"
+import { formatParallelConfig } from "@tensorferry/model/layout/ModelLayout"
 import type { LayoutChoice } from "@tensorferry/model/layouts"
 import type { Model } from "@tensorferry/model/Model"
 import { modelError } from "@tensorferry/model/ModelError"

@@ -5,11 +5,11 @@
 
 import { Natural } from "@tensorferry/core/base/Numbers"
 import { ReasonFields } from "@tensorferry/core/base/Reason"
-import { ParallelConfig } from "@tensorferry/core/layout/ModelLayout"
 import { CopyReport } from "@tensorferry/core/service/CopyService"
 import { TraceRecord } from "@tensorferry/core/trace/TraceRecord"
 import { Cutting } from "@tensorferry/model/Cutting"
 import { Conversion } from "@tensorferry/model/conversion"
+import { ParallelConfig } from "@tensorferry/model/layout/ModelLayout"
 import { StoredNames } from "@tensorferry/model/names/files/openNamed"
 import { NamedChoice } from "@tensorferry/model/names/namedLayouts"
 import { Phase } from "@tensorferry/model/Phase"

@@ -2,7 +2,6 @@
 /** All tensors of a checkpoint between parallel layouts: what one rank holds, and the plan that moves it. */
 
 import type { ReshardPlan } from "@tensorferry/core/ir/ReshardPlan"
-import type { LocalParameter } from "@tensorferry/core/layout/ModelLayout"
 import { mxfp8Recipe, type QuantizedTensor } from "@tensorferry/core/tensor/QuantizedTensor"
 import { sliceTensor, type Tensor } from "@tensorferry/core/tensor/Tensor"
 import { tensorDict } from "@tensorferry/core/tensor/TensorDict"
@@ -12,6 +11,7 @@ import type { ReshardTransform } from "@tensorferry/core/transform/ReshardTransf
 import { convertedModel } from "@tensorferry/model/ConvertedModel"
 import { type Conversion, convertedRules, isQuantized, scaleNameOf } from "@tensorferry/model/conversion"
 import { type HeldTensor, viewFault } from "@tensorferry/model/HeldTensors"
+import type { LocalParameter } from "@tensorferry/model/layout/ModelLayout"
 import { type JobLayouts, jobLayouts } from "@tensorferry/model/layouts"
 import type { Model } from "@tensorferry/model/Model"
 import { type ConfigChanges, companionsOf } from "@tensorferry/model/outputs/companions"

@@ -2,11 +2,11 @@
 /** A checkpoint between the names of two systems: what one rank holds under its own names, and the plan that moves it. */
 import { byteLengthOf } from "@tensorferry/core/base/DType"
 import { fullRegion } from "@tensorferry/core/base/Region"
-import type { LocalTensor } from "@tensorferry/core/layout/ModelLayout"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import { tensorView } from "@tensorferry/core/tensor/Tensor"
 import type { TensorDict } from "@tensorferry/core/tensor/TensorDict"
 import { type HeldTensor, viewFault } from "@tensorferry/model/HeldTensors"
+import type { LocalTensor } from "@tensorferry/model/layout/ModelLayout"
 import type { Model } from "@tensorferry/model/Model"
 import { type ModelError, modelError } from "@tensorferry/model/ModelError"
 import { assembledModel } from "@tensorferry/model/names/AssembledModel"

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /** One rank's part of a job of either kind, before any memory is taken. */
 import type { Shape } from "@tensorferry/core/base/Region"
-import type { LocalTensor } from "@tensorferry/core/layout/ModelLayout"
 import type { EstimateOptions } from "@tensorferry/core/planner/Estimate"
 import type { AnyPlan } from "@tensorferry/core/planner/MeshOps"
 import type { TensorEngine, TensorError } from "@tensorferry/core/service/TensorEngine"
 import type { TensorDict } from "@tensorferry/core/tensor/TensorDict"
 import type { ReshardTransform } from "@tensorferry/core/transform/ReshardTransform"
 import type { HeldTensor, ReportProgress } from "@tensorferry/model/HeldTensors"
+import type { LocalTensor } from "@tensorferry/model/layout/ModelLayout"
 import type { Model } from "@tensorferry/model/Model"
 import type { ModelError } from "@tensorferry/model/ModelError"
 import type { LayoutProof } from "@tensorferry/model/proof/proveLayout"

@@ -10,9 +10,10 @@
  *     stages: [12, 12, 13, 11]
  *     experts: round_robin
  */
-import { checkConfig, ParallelConfig, parseParallelConfig } from "@tensorferry/core/layout/ParallelConfig"
+
 import { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
 import { TypeRule } from "@tensorferry/model/conversion"
+import { checkConfig, ParallelConfig, parseParallelConfig } from "@tensorferry/model/layout/ParallelConfig"
 import { type ModelError, modelError } from "@tensorferry/model/ModelError"
 import { Placement } from "@tensorferry/model/placement/Placement"
 import * as Effect from "effect/Effect"

@@ -5,9 +5,9 @@
  */
 import { readFileSync, writeFileSync } from "node:fs"
 import { dirname, join } from "node:path"
-import { LayoutError, modelLayout } from "@tensorferry/core/layout/ModelLayout"
 import type { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
 import { CheckpointError } from "@tensorferry/model/checkpoint/CheckpointError"
+import { LayoutError, modelLayout } from "@tensorferry/model/layout/ModelLayout"
 import { encodeManifest, readManifest } from "@tensorferry/model/Manifest"
 import { ModelError } from "@tensorferry/model/ModelError"
 import { type FuzzTarget, type FuzzTargets, fuzzMain } from "@tensorferry/testing/fuzz"

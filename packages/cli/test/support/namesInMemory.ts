@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /** What our mapping makes of a model's files against what transformers holds after loading them, and the files against the way back. */
 import { join } from "node:path"
-import { placeOf } from "@tensorferry/core/layout/ParallelConfig"
 import type { Cutting } from "@tensorferry/model/Cutting"
+import { placeOf } from "@tensorferry/model/layout/ParallelConfig"
 import { transformers } from "@tensorferry/model/names/conventions/transformers"
 import { wayBackOf } from "@tensorferry/model/names/inverse"
 import { mapModel } from "@tensorferry/model/names/mapModel"

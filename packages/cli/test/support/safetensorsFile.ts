@@ -3,7 +3,7 @@
 import { readdirSync, readFileSync } from "node:fs"
 import { join } from "node:path"
 import type { DType } from "@tensorferry/core/base/DType"
-import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
+import type { ModelTensor } from "@tensorferry/model/layout/ModelLayout"
 
 export type HeldTensors = ReadonlyMap<string, ModelTensor & { readonly bytes: Uint8Array }>
 

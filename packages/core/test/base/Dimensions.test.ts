@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Shapes with more dimensions than tensors have are refused wherever they are read, and lengths without bytes cost nothing. */
+
+import { modelLayout } from "@tensorferry/model/layout/ModelLayout"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { describe, expect, it } from "vitest"
 import { dimensionLimit, Region, Shape } from "../../src/base/Region.ts"
 import { deviceMesh } from "../../src/layout/DeviceMesh.ts"
-import { modelLayout } from "../../src/layout/ModelLayout.ts"
 import { cpu } from "../../src/tensor/Device.ts"
 import { makeStorage } from "../../src/tensor/Storage.ts"
 import { tensorView } from "../../src/tensor/Tensor.ts"

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Plans of all ranks are refused where a transfer ends in a tensor other than the one that it left. */
 import { assert, describe, it } from "@effect/vitest"
+import { modelLayout } from "@tensorferry/model/layout/ModelLayout"
 import * as Result from "effect/Result"
 import type { ReshardPlan } from "../../src/ir/ReshardPlan.ts"
-import { modelLayout } from "../../src/layout/ModelLayout.ts"
 import { checkPlans } from "../../src/planner/PlanCheck.ts"
 import { indexRosters, planRank } from "../../src/planner/RosterPlanner.ts"
 import { plansOf, rosterOf } from "../reshard/executeSupport.ts"

@@ -4,6 +4,7 @@
  * message of a peer refused by name where it is not what it should be.
  */
 import { assert, describe, it } from "@effect/vitest"
+import { modelLayout, worldSizeOf } from "@tensorferry/model/layout/ModelLayout"
 import { between, layoutsOf, modelPair, oneOf } from "@tensorferry/testing/planning/arbitraries"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
@@ -12,7 +13,6 @@ import * as Result from "effect/Result"
 import { digestOf } from "../../src/base/Digest.ts"
 import type { Rank } from "../../src/base/Ids.ts"
 import { makeInProcessGroups } from "../../src/group/ProcessGroupInProcess.ts"
-import { modelLayout, worldSizeOf } from "../../src/layout/ModelLayout.ts"
 import { type ParameterMetadata, parameterMetadata } from "../../src/layout/ParameterMetadata.ts"
 import { expandRuns, runsLength, runsOf } from "../../src/layout/RankRuns.ts"
 import { parametersOf, rosterFromParameters } from "../../src/layout/Roster.ts"

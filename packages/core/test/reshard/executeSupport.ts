@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Shared by tests of execution: small layouts, and one rank's memory for both of its sides. */
 
+import { type ModelTensor, modelLayout } from "@tensorferry/model/layout/ModelLayout"
 import { allocateSide, fillSide, type OracleModel } from "@tensorferry/testing/planning/oracle"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type { DType } from "../../src/base/DType.ts"
 import type { Rank } from "../../src/base/Ids.ts"
 import type { ReshardPlan } from "../../src/ir/ReshardPlan.ts"
-import { type ModelTensor, modelLayout } from "../../src/layout/ModelLayout.ts"
 import type { Roster } from "../../src/layout/Roster.ts"
 import type { ShardingRules } from "../../src/layout/ShardingRules.ts"
 import { indexRosters, planRank } from "../../src/planner/RosterPlanner.ts"

@@ -4,6 +4,7 @@
  * refused before anything moves.
  */
 import { assert, describe, it } from "@effect/vitest"
+import type { ModelTensor } from "@tensorferry/model/layout/ModelLayout"
 import { quantizeBufferBytes } from "@tensorferry/model/quantize/bufferBytes"
 import { make } from "@tensorferry/testing/ReferenceEngine"
 import { runCluster, runRanks } from "@tensorferry/testing/VirtualCluster"
@@ -11,7 +12,6 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import type * as Scope from "effect/Scope"
 import type { ReshardPlan } from "../../src/ir/ReshardPlan.ts"
-import type { ModelTensor } from "../../src/layout/ModelLayout.ts"
 import { estimatePlans, hostLinkSpeeds } from "../../src/planner/Estimate.ts"
 import { opsOf } from "../../src/planner/MeshOps.ts"
 import { prepared } from "../../src/refit/Refit.ts"

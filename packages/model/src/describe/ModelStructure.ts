@@ -3,9 +3,10 @@
  * A model by what its tensors mean: stacks of layers, and modules whose weights are cut alike, each with the form in which
  * it is stored.
  */
-import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
+
 import type { Form } from "../forms/Form.ts"
 import type { QuantizationConfig } from "../forms/QuantizationConfig.ts"
+import type { ModelTensor } from "../layout/ModelLayout.ts"
 import type { Family, ModuleSpec } from "../structure/Family.ts"
 import type { ConfigObject } from "../structure/ModelConfig.ts"
 import type { ModelNumbers } from "../structure/ModelNumbers.ts"

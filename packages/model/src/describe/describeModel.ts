@@ -4,12 +4,12 @@
  * per pattern, and a form is found once per kind of module.
  */
 import { equalShapes, formatShape } from "@tensorferry/core/base/Region"
-import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
 import * as Result from "effect/Result"
 import { type Form, type StoredTensor, stays } from "../forms/Form.ts"
 import { formOf, wholeForm } from "../forms/formOf.ts"
 import { type QuantizationConfig, quantizationOf } from "../forms/QuantizationConfig.ts"
 import { weightDims } from "../forms/WeightDims.ts"
+import type { ModelTensor } from "../layout/ModelLayout.ts"
 import type { Dim, Family, ModuleSpec } from "../structure/Family.ts"
 import { type ConfigObject, textOf } from "../structure/ModelConfig.ts"
 import { type ModelNumbers, numbersOf } from "../structure/ModelNumbers.ts"

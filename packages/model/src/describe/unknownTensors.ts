@@ -3,9 +3,10 @@
  * What is said where a model is not understood: in a few lines which model it is, what is not known, what is, and what to
  * write. Never a list of all names.
  */
-import { LayoutError, type ModelTensor } from "@tensorferry/core/layout/ModelLayout"
+
 import { families, modelTypes } from "../families/families.ts"
 import { quantizationOf } from "../forms/QuantizationConfig.ts"
+import { LayoutError, type ModelTensor } from "../layout/ModelLayout.ts"
 import type { Family } from "../structure/Family.ts"
 import type { ConfigObject } from "../structure/ModelConfig.ts"
 import type { ModelStructure, Unknown } from "./ModelStructure.ts"

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /** A side of a job whose tensors have the names of a system, as plain data. */
-import { ParallelConfig } from "@tensorferry/core/layout/ParallelConfig"
+
 import * as Schema from "effect/Schema"
+import { ParallelConfig } from "../layout/ParallelConfig.ts"
 import { Mapping } from "./Mapping.ts"
 
 /** One side: its degrees, and how its tensors are named, by a convention or by rules of its own. */

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /** One side as it is typed: degrees, and before a colon how its tensors are named. */
-import { type ParallelConfig, parseParallelConfig } from "@tensorferry/core/layout/ModelLayout"
+
 import * as Result from "effect/Result"
+import { type ParallelConfig, parseParallelConfig } from "../layout/ModelLayout.ts"
 import { conventionNames, findConvention } from "./conventions/conventions.ts"
 
 /** Degrees and the names of tensors. */

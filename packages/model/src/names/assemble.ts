@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /** What one rank holds of the tensors that a mapping makes: parts are cut as the model's structure says, then joined. */
 import { chunkInterval, formatShape, type Interval, lengthOf, type Shape } from "@tensorferry/core/base/Region"
-import type { ModelTensor, ParallelConfig } from "@tensorferry/core/layout/ModelLayout"
-import { expertDegrees, type RankPlace } from "@tensorferry/core/layout/ParallelConfig"
-import { cutDimension } from "@tensorferry/core/layout/TensorCut"
-import type { PlacedTensor } from "@tensorferry/core/layout/TensorPlacement"
 import * as Result from "effect/Result"
+import type { ModelTensor, ParallelConfig } from "../layout/ModelLayout.ts"
+import { expertDegrees, type RankPlace } from "../layout/ParallelConfig.ts"
+import { cutDimension } from "../layout/TensorCut.ts"
+import type { PlacedTensor } from "../layout/TensorPlacement.ts"
 import type { ModelNumbers } from "../structure/ModelNumbers.ts"
 import type { Count, Recipe } from "./Mapping.ts"
 import { type MappingError, mappingError } from "./MappingError.ts"

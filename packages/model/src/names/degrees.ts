@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Degrees that do not fit a model: what does not divide, named as the other side names it. */
-import type { LayoutError, ParallelConfig } from "@tensorferry/core/layout/ModelLayout"
-import { expertDegrees } from "@tensorferry/core/layout/ParallelConfig"
+
 import * as Result from "effect/Result"
 import type { ModelStructure, Module } from "../describe/ModelStructure.ts"
+import type { LayoutError, ParallelConfig } from "../layout/ModelLayout.ts"
+import { expertDegrees } from "../layout/ParallelConfig.ts"
 import { moduleCuts } from "../placement/cuts.ts"
 import { kindsOf } from "../placement/legalDegrees.ts"
 import type { Placement } from "../placement/Placement.ts"

@@ -6,9 +6,10 @@
  * Invariant: an element that is held several times comes from the first that holds it; padding comes from nobody. No element
  * of a checkpoint's tensor is left out.
  */
-import { type ModelTensor, worldSizeOf } from "@tensorferry/core/layout/ModelLayout"
-import { placeOf } from "@tensorferry/core/layout/ParallelConfig"
+
 import * as Result from "effect/Result"
+import { type ModelTensor, worldSizeOf } from "../layout/ModelLayout.ts"
+import { placeOf } from "../layout/ParallelConfig.ts"
 import { type MappingError, mappingError } from "./MappingError.ts"
 import type { MappedModel } from "./mapModel.ts"
 import { firstHole, type Spread, spread, without } from "./overlap.ts"

@@ -5,16 +5,11 @@
  */
 import type { DType } from "@tensorferry/core/base/DType"
 import type { Shape } from "@tensorferry/core/base/Region"
-import {
-  formatParallelConfig,
-  type LayoutError,
-  type ModelTensor,
-  type ParallelConfig
-} from "@tensorferry/core/layout/ModelLayout"
-import type { RankPlace } from "@tensorferry/core/layout/ParallelConfig"
-import type { PlacedTensor } from "@tensorferry/core/layout/TensorPlacement"
 import * as Result from "effect/Result"
 import type { ModelStructure } from "../describe/ModelStructure.ts"
+import { formatParallelConfig, type LayoutError, type ModelTensor, type ParallelConfig } from "../layout/ModelLayout.ts"
+import type { RankPlace } from "../layout/ParallelConfig.ts"
+import type { PlacedTensor } from "../layout/TensorPlacement.ts"
 import type { Placement } from "../placement/Placement.ts"
 import { placeStructure } from "../placement/placeStructure.ts"
 import { type AssemblySite, assemble, heldExperts, holdsTensor } from "./assemble.ts"

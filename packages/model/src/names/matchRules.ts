@@ -3,8 +3,9 @@
  * Which rule of a mapping makes which tensors of the other side, and of which tensors of the checkpoint. Whatever the rank:
  * where they lie is in `assemble`.
  */
-import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
+
 import * as Result from "effect/Result"
+import type { ModelTensor } from "../layout/ModelLayout.ts"
 import type { MakeRule, Mapping, Recipe } from "./Mapping.ts"
 import { type MappingError, mappingError } from "./MappingError.ts"
 import { type Bindings, fillName, matchName, type NamePattern, namePattern, skeletonOf } from "./NamePattern.ts"

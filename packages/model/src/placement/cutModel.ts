@@ -4,6 +4,13 @@
  * says. A tensor that neither knows is refused.
  */
 import type { Rank } from "@tensorferry/core/base/Ids"
+import { findRule, type ShardingRules } from "@tensorferry/core/layout/ShardingRules"
+import * as Result from "effect/Result"
+import type { Cutting, FamilyChoice } from "../Cutting.ts"
+import { describeModel } from "../describe/describeModel.ts"
+import type { ModelStructure } from "../describe/ModelStructure.ts"
+import { unknownTensors } from "../describe/unknownTensors.ts"
+import { findFamily, modelTypes } from "../families/families.ts"
 import {
   LayoutError,
   type ModelLayout,
@@ -11,15 +18,8 @@ import {
   modelLayout,
   type ParallelConfig,
   placedLayout
-} from "@tensorferry/core/layout/ModelLayout"
-import { findRule, type ShardingRules } from "@tensorferry/core/layout/ShardingRules"
-import { type PlacedTensor, placeTensors } from "@tensorferry/core/layout/TensorPlacement"
-import * as Result from "effect/Result"
-import type { Cutting, FamilyChoice } from "../Cutting.ts"
-import { describeModel } from "../describe/describeModel.ts"
-import type { ModelStructure } from "../describe/ModelStructure.ts"
-import { unknownTensors } from "../describe/unknownTensors.ts"
-import { findFamily, modelTypes } from "../families/families.ts"
+} from "../layout/ModelLayout.ts"
+import { type PlacedTensor, placeTensors } from "../layout/TensorPlacement.ts"
 import { numberFault } from "../structure/ModelNumbers.ts"
 import { placeStructure, stagesByName } from "./placeStructure.ts"
 

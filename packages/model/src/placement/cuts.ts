@@ -6,12 +6,12 @@
  * group or a word of what is stored.
  */
 import { chunkInterval, type Interval, lengthOf } from "@tensorferry/core/base/Region"
-import type { StatedCut } from "@tensorferry/core/layout/TensorCut"
 import * as Result from "effect/Result"
 import type { Run } from "../describe/DimLayout.ts"
 import type { ModuleKind } from "../describe/ModelStructure.ts"
 import { storedInterval } from "../forms/cutPlaces.ts"
 import type { DimMap } from "../forms/Form.ts"
+import type { StatedCut } from "../layout/TensorCut.ts"
 import { axes } from "../structure/Roles.ts"
 import type { Placement } from "./Placement.ts"
 

@@ -4,12 +4,12 @@
  * ranks of experts. This is what core lays out and plans; beyond it nobody knows what a tensor means.
  */
 import type { Interval } from "@tensorferry/core/base/Region"
-import { LayoutError, type ParallelConfig } from "@tensorferry/core/layout/ModelLayout"
-import { expertDegrees } from "@tensorferry/core/layout/ParallelConfig"
-import type { StatedCut } from "@tensorferry/core/layout/TensorCut"
-import type { Experts, PlacedTensor } from "@tensorferry/core/layout/TensorPlacement"
 import * as Result from "effect/Result"
 import type { ModelStructure, Module, ModuleKind } from "../describe/ModelStructure.ts"
+import { LayoutError, type ParallelConfig } from "../layout/ModelLayout.ts"
+import { expertDegrees } from "../layout/ParallelConfig.ts"
+import type { StatedCut } from "../layout/TensorCut.ts"
+import type { Experts, PlacedTensor } from "../layout/TensorPlacement.ts"
 import { type ModuleCuts, moduleCuts } from "./cuts.ts"
 import { expertRuns } from "./experts.ts"
 import { formatDegrees, legalDegrees } from "./legalDegrees.ts"

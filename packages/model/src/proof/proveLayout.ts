@@ -5,11 +5,11 @@
  * layout too.
  */
 import type { Rank } from "@tensorferry/core/base/Ids"
-import type { LocalTensor, ModelLayout, ModelTensor } from "@tensorferry/core/layout/ModelLayout"
-import { placeOf } from "@tensorferry/core/layout/ParallelConfig"
 import { findRule } from "@tensorferry/core/layout/ShardingRules"
 import * as Result from "effect/Result"
 import type { Cutting } from "../Cutting.ts"
+import type { LocalTensor, ModelLayout, ModelTensor } from "../layout/ModelLayout.ts"
+import { placeOf } from "../layout/ParallelConfig.ts"
 import { type ModelError, modelError } from "../ModelError.ts"
 import { structureOf } from "../placement/cutModel.ts"
 import { type TracedTensor, traceRank } from "./traceRank.ts"

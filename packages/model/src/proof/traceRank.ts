@@ -5,10 +5,11 @@
  *
  * Invariant: nothing here looks at layouts, plans or cuts.
  */
-import { expertDegrees, type ParallelConfig, type RankPlace } from "@tensorferry/core/layout/ParallelConfig"
+
 import type { Run } from "../describe/DimLayout.ts"
 import type { ModelStructure, Module, ModuleKind, Stack } from "../describe/ModelStructure.ts"
 import type { DimMap } from "../forms/Form.ts"
+import { expertDegrees, type ParallelConfig, type RankPlace } from "../layout/ParallelConfig.ts"
 import type { Placement } from "../placement/Placement.ts"
 
 /** What a rank must hold of one tensor. */

@@ -9,7 +9,6 @@
  */
 import { bitsOf, byteLengthOf } from "@tensorferry/core/base/DType"
 import { elementCount, type Region, regionShape } from "@tensorferry/core/base/Region"
-import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
 import {
   type KnownScales,
   TensorEngine,
@@ -31,6 +30,7 @@ import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
 import type { CheckpointError } from "../checkpoint/CheckpointError.ts"
+import type { ModelTensor } from "../layout/ModelLayout.ts"
 import type { Model } from "../Model.ts"
 import { type ModelError, modelError } from "../ModelError.ts"
 import type { QuantizedWeight } from "./selection.ts"

@@ -8,7 +8,6 @@
  */
 import type { DType } from "@tensorferry/core/base/DType"
 import type { Shape } from "@tensorferry/core/base/Region"
-import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
 import {
   codeShapeOf,
   codeTypeOf,
@@ -21,6 +20,7 @@ import * as Result from "effect/Result"
 import { describeModel } from "../describe/describeModel.ts"
 import type { Module } from "../describe/ModelStructure.ts"
 import { findFamily } from "../families/families.ts"
+import type { ModelTensor } from "../layout/ModelLayout.ts"
 import { type ModelError, modelError } from "../ModelError.ts"
 import type { ConfigObject } from "../structure/ModelConfig.ts"
 import { type QuantizeChoice, recipeOf } from "./choice.ts"

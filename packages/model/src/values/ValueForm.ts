@@ -8,7 +8,7 @@
  */
 import type { DType } from "@tensorferry/core/base/DType"
 import { elementCount, formatShape, type Shape } from "@tensorferry/core/base/Region"
-import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
+import type { ModelTensor } from "../layout/ModelLayout.ts"
 import { hasValues } from "./codes.ts"
 import type { ScaleGrid } from "./dequantize.ts"
 import { type PackedForm, type PackingHint, packedWeight } from "./packedWords.ts"

@@ -2,8 +2,8 @@
 /** What a conversion does to a model's tensors, counted for people: what is dequantized, what loses bits, what is kept. */
 import { kindOf } from "@tensorferry/core/base/DType"
 import { elementCount } from "@tensorferry/core/base/Region"
-import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
 import { type Conversion, castType, hasNarrowMatrices, isQuantized, keepsType, typeRuleOf } from "../conversion.ts"
+import type { ModelTensor } from "../layout/ModelLayout.ts"
 import type { WrittenType } from "./codes.ts"
 import { isLossy } from "./lossyCasts.ts"
 import type { Weight } from "./ValueForm.ts"

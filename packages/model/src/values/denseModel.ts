@@ -6,9 +6,9 @@
  * all that belongs to it, or the conversion is refused by name.
  */
 import type { DType } from "@tensorferry/core/base/DType"
-import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
 import * as Effect from "effect/Effect"
 import { type Conversion, typeRuleOf } from "../conversion.ts"
+import type { ModelTensor } from "../layout/ModelLayout.ts"
 import type { Model } from "../Model.ts"
 import { type ModelError, modelError } from "../ModelError.ts"
 import { type WrittenType, writeFloats, writtenTypes } from "./codes.ts"

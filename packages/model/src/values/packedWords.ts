@@ -8,7 +8,7 @@
  */
 import type { DType } from "@tensorferry/core/base/DType"
 import { formatShape, type Shape } from "@tensorferry/core/base/Region"
-import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
+import type { ModelTensor } from "../layout/ModelLayout.ts"
 
 /** What a configuration says of packed weights. */
 export interface PackingHint {

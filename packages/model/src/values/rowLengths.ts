@@ -3,9 +3,10 @@
  * How many numbers a row of packed words holds, as `weight_shape` beside them states: the last word of a row may be filled
  * in part, and no shape says so.
  */
-import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
+
 import * as Effect from "effect/Effect"
 import type { CheckpointError } from "../checkpoint/CheckpointError.ts"
+import type { ModelTensor } from "../layout/ModelLayout.ts"
 import type { Model } from "../Model.ts"
 import { type ModelError, modelError } from "../ModelError.ts"
 

@@ -3,8 +3,6 @@
 import { assert, describe, it } from "@effect/vitest"
 import { byteLengthOf } from "@tensorferry/core/base/DType"
 import { elementCount, fullRegion, type Region, regionShape, rowMajorStrides } from "@tensorferry/core/base/Region"
-import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
-import { placeOf, worldSizeOf } from "@tensorferry/core/layout/ParallelConfig"
 import { boundedBytes, boundedRegions } from "@tensorferry/model/BoundedRegions"
 import type { Model } from "@tensorferry/model/Model"
 import { assembledModel } from "@tensorferry/model/names/AssembledModel"
@@ -15,6 +13,8 @@ import { transpose, wholeAssembly } from "@tensorferry/model/names/Strips"
 import { structureOf } from "@tensorferry/model/placement/cutModel"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
+import type { ModelTensor } from "../../src/layout/ModelLayout.ts"
+import { placeOf, worldSizeOf } from "../../src/layout/ParallelConfig.ts"
 import { side, smallModel } from "../support/smallModels.ts"
 
 /** Elements of a region of a dense tensor of four bytes an element. */

@@ -5,13 +5,13 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import { elementCount } from "@tensorferry/core/base/Region"
-import { placeOf } from "@tensorferry/core/layout/ParallelConfig"
 import { type RandomMapping, randomMapping } from "@tensorferry/testing/names/randomMapping"
 import { isSoak } from "@tensorferry/testing/testLevel"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
+import { placeOf } from "../../src/layout/ParallelConfig.ts"
 import {
   type HeldTensor,
   heldPart,

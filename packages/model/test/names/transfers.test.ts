@@ -3,7 +3,6 @@
 
 import { assert, describe, it } from "@effect/vitest"
 import { elementCount } from "@tensorferry/core/base/Region"
-import type { ModelTensor, ParallelConfig } from "@tensorferry/core/layout/ModelLayout"
 import { parametersOf } from "@tensorferry/core/layout/Roster"
 import * as Refit from "@tensorferry/core/refit/Refit"
 import { makeRefitSession } from "@tensorferry/core/refit/RefitSession"
@@ -21,6 +20,7 @@ import { scalarTransform } from "@tensorferry/model/names/scalarTransform"
 import { runCluster } from "@tensorferry/testing/VirtualCluster"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
+import type { ModelTensor, ParallelConfig } from "../../src/layout/ModelLayout.ts"
 
 const llama = {
   config: {

@@ -5,9 +5,9 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import type { DType } from "@tensorferry/core/base/DType"
-import { type ModelLayout, type ModelTensor, parseParallelConfig } from "@tensorferry/core/layout/ModelLayout"
 import * as Result from "effect/Result"
 import { unknownModel } from "../../src/describe/unknownTensors.ts"
+import { type ModelLayout, type ModelTensor, parseParallelConfig } from "../../src/layout/ModelLayout.ts"
 import { cutModel } from "../../src/placement/cutModel.ts"
 import type { Placement } from "../../src/placement/Placement.ts"
 import type { ModelConfig } from "../../src/structure/ModelConfig.ts"

@@ -4,12 +4,12 @@ import { readFileSync } from "node:fs"
 import { gunzipSync } from "node:zlib"
 import type { DType } from "@tensorferry/core/base/DType"
 import type { Shape } from "@tensorferry/core/base/Region"
-import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
-import { parseParallelConfig } from "@tensorferry/core/layout/ModelLayout"
 import type { FamilyChoice } from "@tensorferry/model/Cutting"
 import type { NamedSide } from "@tensorferry/model/names/NamedSide"
 import type { ModelConfig } from "@tensorferry/model/structure/ModelConfig"
 import * as Result from "effect/Result"
+import type { ModelTensor } from "../../src/layout/ModelLayout.ts"
+import { parseParallelConfig } from "../../src/layout/ModelLayout.ts"
 
 interface SmallModel {
   readonly config: ModelConfig

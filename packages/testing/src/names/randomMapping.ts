@@ -5,7 +5,7 @@
  *
  * Invariant: every element of the checkpoint that is not ignored is on some rank.
  */
-import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
+import type { ModelTensor } from "@tensorferry/model/layout/ModelLayout"
 import * as Arbitrary from "effect/Arbitrary"
 import { between } from "../planning/arbitraries.ts"
 import { type Draw, drawFrom, turnedAtRandom } from "./randomRecipe.ts"

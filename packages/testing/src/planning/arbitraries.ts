@@ -7,6 +7,8 @@
 import type { DType } from "@tensorferry/core/base/DType"
 import type { Rank } from "@tensorferry/core/base/Ids"
 import { elementCount, type Shape } from "@tensorferry/core/base/Region"
+import { type ParameterMetadata, parameterMetadata } from "@tensorferry/core/layout/ParameterMetadata"
+import { type Roster, rosterFromParameters } from "@tensorferry/core/layout/Roster"
 import {
   type LayoutError,
   type ModelLayout,
@@ -14,9 +16,7 @@ import {
   modelLayout,
   type ParallelConfig,
   worldSizeOf
-} from "@tensorferry/core/layout/ModelLayout"
-import { type ParameterMetadata, parameterMetadata } from "@tensorferry/core/layout/ParameterMetadata"
-import { type Roster, rosterFromParameters } from "@tensorferry/core/layout/Roster"
+} from "@tensorferry/model/layout/ModelLayout"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"

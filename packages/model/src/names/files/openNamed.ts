@@ -7,12 +7,6 @@
 import { readdir } from "node:fs/promises"
 import * as path from "node:path"
 import { equalShapes, formatShape } from "@tensorferry/core/base/Region"
-import {
-  type LayoutError,
-  type ModelTensor,
-  type ParallelConfig,
-  worldSizeOf
-} from "@tensorferry/core/layout/ModelLayout"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
@@ -22,6 +16,7 @@ import { systemCall } from "../../checkpoint/FileAccess.ts"
 import type { SeenFiles } from "../../checkpoint/FileCache.ts"
 import type { ModelStructure } from "../../describe/ModelStructure.ts"
 import type { InputOptions } from "../../inputs/openInput.ts"
+import { type LayoutError, type ModelTensor, type ParallelConfig, worldSizeOf } from "../../layout/ModelLayout.ts"
 import type { Model } from "../../Model.ts"
 import { type ModelError, modelError } from "../../ModelError.ts"
 import { openModel } from "../../openModel.ts"

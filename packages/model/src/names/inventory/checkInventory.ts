@@ -7,9 +7,9 @@
  */
 import type { DType } from "@tensorferry/core/base/DType"
 import { formatShape } from "@tensorferry/core/base/Region"
-import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
 import * as Result from "effect/Result"
 import type { ModelStructure, Module, ModuleKind, ModuleSite, Unknown } from "../../describe/ModelStructure.ts"
+import type { ModelTensor } from "../../layout/ModelLayout.ts"
 import type { Companion, ModuleSpec } from "../../structure/Family.ts"
 import { biasShape, fitsPromise, formatPromise, lengthOf, promisedShape } from "../../structure/promisedShape.ts"
 import { type MappingError, type MappingFault, mappingError } from "../MappingError.ts"

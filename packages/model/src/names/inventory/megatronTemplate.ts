@@ -5,9 +5,9 @@
  * wrong guess is refused and never read.
  */
 import { equalShapes, type Shape } from "@tensorferry/core/base/Region"
-import type { ModelTensor } from "@tensorferry/core/layout/ModelLayout"
 import type { FamilyChoice } from "../../Cutting.ts"
 import { findFamily } from "../../families/families.ts"
+import type { ModelTensor } from "../../layout/ModelLayout.ts"
 import { numbersOf } from "../../structure/ModelNumbers.ts"
 
 /** Families whose published names are those of the table. */

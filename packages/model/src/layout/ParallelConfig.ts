@@ -5,11 +5,12 @@
  * Ranks are numbered stage by stage. A stage has `tp x dp` ranks, the tensor-parallel position fastest. Experts divide the
  * same ranks again: expert tensor-parallel position fastest, then the expert-parallel one, then the replica.
  */
+
+import type { Rank } from "@tensorferry/core/base/Ids"
+import type { GroupSet } from "@tensorferry/core/layout/Roster"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
-import type { Rank } from "../base/Ids.ts"
 import { type LayoutError, layoutError } from "./LayoutError.ts"
-import type { GroupSet } from "./Roster.ts"
 
 const Degree = Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 65_536 }))
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Rules and names that make no layout are refused: at once, and never with a tensor that no rank holds. */
 import { assert, describe, it } from "@effect/vitest"
+import { layerNumber, ShardingRules } from "@tensorferry/core/layout/ShardingRules"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { modelLayout } from "../../src/layout/ModelLayout.ts"
-import { layerNumber, ShardingRules } from "../../src/layout/ShardingRules.ts"
 
 const config = { tp: 2, pp: 1, dp: 1, ep: 2 }
 const experts = (...names: ReadonlyArray<string>) =>

@@ -7,10 +7,21 @@
  * Shards follow `chunkInterval` unless a rule says otherwise: uneven and empty ones are legal and stated as explicit global
  * intervals.
  */
+
+import type { DType } from "@tensorferry/core/base/DType"
+import type { Rank } from "@tensorferry/core/base/Ids"
+import type { Interval, Shape } from "@tensorferry/core/base/Region"
+import {
+  type ClassParameter,
+  classParameter,
+  type GroupSet,
+  type Roster,
+  type RosterMember,
+  sealRoster,
+  structureInterner
+} from "@tensorferry/core/layout/Roster"
+import type { ShardingRules } from "@tensorferry/core/layout/ShardingRules"
 import * as Result from "effect/Result"
-import type { DType } from "../base/DType.ts"
-import type { Rank } from "../base/Ids.ts"
-import type { Interval, Shape } from "../base/Region.ts"
 import { type LayoutError, layoutError } from "./LayoutError.ts"
 import {
   type Holding,
@@ -31,16 +42,6 @@ import {
   ranksOf,
   worldSizeOf
 } from "./ParallelConfig.ts"
-import {
-  type ClassParameter,
-  classParameter,
-  type GroupSet,
-  type Roster,
-  type RosterMember,
-  sealRoster,
-  structureInterner
-} from "./Roster.ts"
-import type { ShardingRules } from "./ShardingRules.ts"
 import type { Cut } from "./TensorCut.ts"
 import { type ModelTensor, type PlacedTensor, placeTensors } from "./TensorPlacement.ts"
 

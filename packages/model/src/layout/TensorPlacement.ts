@@ -3,12 +3,13 @@
  * Which rule applies to which tensor of a model, and what follows from it whatever the rank: the dimension that is cut, the
  * pipeline stage, the experts.
  */
+
+import type { DType } from "@tensorferry/core/base/DType"
+import { formatShape, type Interval, type Shape } from "@tensorferry/core/base/Region"
+import { expertNumber } from "@tensorferry/core/layout/ParameterNames"
+import { findRule, layerNumber, type ShardingRule, type ShardingRules } from "@tensorferry/core/layout/ShardingRules"
 import * as Result from "effect/Result"
-import type { DType } from "../base/DType.ts"
-import { formatShape, type Interval, type Shape } from "../base/Region.ts"
 import { type LayoutError, layoutError } from "./LayoutError.ts"
-import { expertNumber } from "./ParameterNames.ts"
-import { findRule, layerNumber, type ShardingRule, type ShardingRules } from "./ShardingRules.ts"
 import type { StatedCut } from "./TensorCut.ts"
 
 /** A tensor of the whole model. */

@@ -5,8 +5,8 @@
  * Experts that one tensor holds together are planned one by one, under the tensor's name and the expert's number:
  * `experts.gate_up_proj[17]`. Padding is planned by nobody and stays zero.
  */
-import * as Result from "effect/Result"
-import { bitsOf, type DType, isSubByte } from "../base/DType.ts"
+
+import { bitsOf, type DType, isSubByte } from "@tensorferry/core/base/DType"
 import {
   chunkInterval,
   elementCount,
@@ -17,10 +17,11 @@ import {
   lengthOf,
   type Region,
   type Shape
-} from "../base/Region.ts"
+} from "@tensorferry/core/base/Region"
+import { type ParameterMetadata, parameterMetadata } from "@tensorferry/core/layout/ParameterMetadata"
+import * as Result from "effect/Result"
 import { type LayoutError, layoutError } from "./LayoutError.ts"
 import { expertDegrees, type ParallelConfig, type RankPlace } from "./ParallelConfig.ts"
-import { type ParameterMetadata, parameterMetadata } from "./ParameterMetadata.ts"
 import { blockLengths, type Cut, cutDimension, heldRows } from "./TensorCut.ts"
 import type { PlacedTensor } from "./TensorPlacement.ts"
 

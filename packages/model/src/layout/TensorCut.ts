@@ -4,10 +4,11 @@
  *
  * Invariant: every global row is held by some position of the group. Padding rows come last and belong to no global row.
  */
+
+import { chunkInterval, type Interval, lengthOf } from "@tensorferry/core/base/Region"
+import type { ShardingRule } from "@tensorferry/core/layout/ShardingRules"
 import * as Result from "effect/Result"
-import { chunkInterval, type Interval, lengthOf } from "../base/Region.ts"
 import { type LayoutError, layoutError } from "./LayoutError.ts"
-import type { ShardingRule } from "./ShardingRules.ts"
 
 /** What one rank holds of a dimension. */
 export interface Cut {
