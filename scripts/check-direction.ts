@@ -147,7 +147,7 @@ for (const file of sources) {
       tell("impure", `${at}: pure code imports ${specifier}`)
   }
 }
-for (const { offenders } of circles(tree))
+for (const { offenders = [] } of circles(tree))
   for (const { at, name } of offenders) {
     const circle = name.replaceAll(/packages\/|\bsrc\//g, "")
     tell(circle, `${at}: circle ${circle}`)

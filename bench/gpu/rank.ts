@@ -37,6 +37,7 @@ import {
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
+import type { Scope } from "effect/Scope"
 import { namedCase } from "./namedCases.ts"
 import { deviceCase } from "./reshards.ts"
 import type { RankLine, RankSpec, Work } from "./work.ts"
@@ -392,7 +393,7 @@ export const rankMain = (spec: RankSpec): Effect.Effect<void, unknown> =>
         Layer.provideMerge(tensorEngine(spec.options)),
         Layer.provideMerge(Layer.succeed(ProcessGroup, group))
       )
-      const program =
+      const program: Effect.Effect<void, unknown, Layer.Success<typeof services> | Scope> =
         work.kind === "golden"
           ? golden(spec, work)
           : work.kind === "reshard"
