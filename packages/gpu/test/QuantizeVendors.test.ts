@@ -26,8 +26,6 @@ import {
   scaleTypesOf
 } from "@tensorferry/core/tensor/QuantizedTensor"
 import { type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
-import { checkEngineForms, formSets } from "@tensorferry/golden/engineForms"
-import { readGolden } from "@tensorferry/golden/readGolden"
 import { assertClean, resetSimulator } from "@tensorferry/simulators/gpu"
 import { engineOptions as testOptions } from "@tensorferry/simulators/gpuEngine"
 import { makeRandom } from "@tensorferry/testing/transfers/randomTransfers"
@@ -97,22 +95,6 @@ const carry = Effect.fnUntraced(function* (
 
 beforeEach(() => resetSimulator("seed=1"))
 afterEach(() => assertClean())
-
-describe("quantized forms on a device", () => {
-  for (const [set, form] of Object.entries(formSets)) {
-    it.live(`${form} of ${set}: recorded results, bit by bit`, () =>
-      Effect.gen(function* () {
-        const device = yield* engineOf(DeviceEngine.layer(testOptions))
-        const verdicts = yield* checkEngineForms(device, set, readGolden(set))
-        assert.isAbove(verdicts.length, 100)
-        assert.deepStrictEqual(
-          verdicts.filter(({ fault }) => fault !== undefined),
-          []
-        )
-      }).pipe(Effect.scoped)
-    )
-  }
-})
 
 describe("quantized bytes between vendors", () => {
   it.live("mean the same on either side, for every type and rule", () =>

@@ -5,6 +5,7 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import { make as makeReference } from "@tensorferry/testing/ReferenceEngine"
+import { isSoak } from "@tensorferry/testing/testLevel"
 import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -703,7 +704,7 @@ const firstState = (): Model => ({
 })
 
 describe("the run of a copy service follows its states", () => {
-  const sequences = process.env.TENSORFERRY_TEST_FULL === undefined ? 150 : 2000
+  const sequences = isSoak ? 2000 : 150
   it(`${sequences} random sequences of runs, failures and interruptions`, async () => {
     await fc.assert(
       fc.asyncProperty(commands, async (sequence) => {

@@ -7,6 +7,7 @@ import { assert, describe, it } from "@effect/vitest"
 import { make as makeReference } from "@tensorferry/testing/ReferenceEngine"
 import { type IsSeen, makeSharedFlags } from "@tensorferry/testing/SharedFlags"
 import { type BeforeFetch, makeSharedMemory, sharedMemoryLayer } from "@tensorferry/testing/SharedMemory"
+import { isSoak } from "@tensorferry/testing/testLevel"
 import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -632,7 +633,7 @@ const runScript = ({ size, unseen, kinds, rounds: written }: Script) =>
   })
 
 describe("random sequences of runs, changes, failures and interruptions, in random order of events", () => {
-  const scripts = process.env.TENSORFERRY_TEST_FULL === undefined ? 300 : 5000
+  const scripts = isSoak ? 5000 : 150
   it(`${scripts} of them end on every rank with its bytes or with the name of who failed`, async () => {
     await fc.assert(
       fc.asyncProperty(script, (each) =>
