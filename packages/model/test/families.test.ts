@@ -392,6 +392,8 @@ describe("families", () => {
   it("cover the quantized names, the extra layer and the vision tower that checkpoints of the families hold", () => {
     const names: Readonly<Record<string, ReadonlyArray<readonly [string, ReadonlyArray<number>]>>> = {
       deepseek_v3: [
+        ["model.layers.0.input_layernorm.weight", [8]],
+        ["model.layers.60.input_layernorm.weight", [8]],
         ["model.layers.61.embed_tokens.weight", [16, 8]],
         ["model.layers.61.enorm.weight", [8]],
         ["model.layers.61.hnorm.weight", [8]],
@@ -416,7 +418,8 @@ describe("families", () => {
       granitemoe: [
         ["model.layers.0.block_sparse_moe.input_linear.weight", [4, 8, 4]],
         ["model.layers.0.block_sparse_moe.output_linear.weight", [4, 4, 4]],
-        ["model.layers.0.block_sparse_moe.router.layer.weight", [4, 4]]
+        ["model.layers.0.block_sparse_moe.router.layer.weight", [4, 4]],
+        ["model.layers.1.input_layernorm.weight", [4]]
       ]
     }
     for (const [preset, list] of Object.entries(names)) {

@@ -67,6 +67,8 @@ const transformOf = (
 const quantizedNames = (conversion: Conversion | undefined, layouts: JobLayouts, model: Model): ReadonlySet<string> => {
   const chosen = new Set(model.tensors.filter((tensor) => isQuantized(conversion, tensor)).map(({ name }) => name))
   const names = new Set<string>()
+  // Listing what all ranks hold takes seconds for a large model.
+  if (chosen.size === 0) return names
   for (const rank of layouts.destination.ranks) {
     const stored = new Map(layouts.destination.tensorsOf(rank).map(({ name, storedAs }) => [name, storedAs]))
     for (const { metadata, tensor } of layouts.destination.parametersOf(rank))

@@ -165,6 +165,11 @@ const flatBytes = (input: FormInput): Result.Result<Form, string> =>
     uncut: { along: "any", why: "bitsandbytes packs the flattened weight" }
   })
 
+/** Scales of blocks lie as the config says; one for a channel or for all says itself what it is of. */
+const isGridOf = (block: readonly [number, number], weight: Shape, scale: StoredTensor, { kind }: FormPart): boolean =>
+  (kind !== "blockScale" && kind !== "groupScale") ||
+  block.every((size, at) => scale.shape.at(at - 2) === Math.ceil(weight.at(at - 2)! / size))
+
 const plainForm = (input: FormInput, data: StoredTensor): Result.Result<Form, string> => {
   const { shape, dtype } = data
   if (shape.length > input.weight.dims.length && input.weight.dims.length > 0) return unfit(data, [])
@@ -181,6 +186,16 @@ const plainForm = (input: FormInput, data: StoredTensor): Result.Result<Form, st
       `${data.suffix === "" ? "the tensor" : data.suffix} is ${dtype}, and no scales that are known are beside it`
     )
   const isFloat8 = dtype === "float8_e4m3fn" || dtype === "float8_e5m2"
+  if (
+    isFloat8 &&
+    block !== undefined &&
+    scale !== undefined &&
+    part !== undefined &&
+    !isGridOf(block, shape, scale, part)
+  )
+    return fault(
+      `${scale.suffix} of ${scale.dtype}${formatShape(scale.shape)} is no grid of blocks of ${block.join("x")}, which the config states, over a weight of ${formatShape(shape)}`
+    )
   if (part === undefined && isFloat8 && input.quantization !== undefined && input.weight.out !== undefined)
     return fault(
       `${data.suffix === "" ? "the tensor" : data.suffix} is ${dtype} of ${input.quantization.method}, and its scale is not beside it`

@@ -5,16 +5,18 @@ import { equalShapes, formatShape } from "@tensorferry/core/base/Region"
 import {
   isQuantized,
   layoutOf,
-  mxBlockSize,
   type QuantizedTensor,
-  scaleShapeOf
+  recipeId,
+  scaleShapeOf,
+  shapeOfValues
 } from "@tensorferry/core/tensor/QuantizedTensor"
 import { isContiguous, type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
 import { type TensorDict, tensorDict } from "@tensorferry/core/tensor/TensorDict"
 import * as Result from "effect/Result"
 import { MappingError, mappingError } from "./MappingError.ts"
 import type { MappedRank } from "./mapModel.ts"
-import type { MappedParameter, TensorView } from "./mappedLayouts.ts"
+import type { MappedParameter } from "./mappedLayouts.ts"
+import { type ElementView, quantizedView } from "./quantizedView.ts"
 
 type Views = ReadonlyMap<string, Tensor | QuantizedTensor>
 
@@ -30,22 +32,22 @@ const faultOf = ({ name, shape, dtype }: MappedRank["tensors"][number], tensors:
   const own = tensors.get(name)
   if (own === undefined) return refuse("missing_source", name, "The rank holds no such tensor.")
   const data = isQuantized(own) ? own.data : own
-  if (!equalShapes(data.shape, shape) || (!isQuantized(own) && own.dtype !== dtype))
+  const found = shapeOfValues(own)
+  if (!equalShapes(found, shape) || (!isQuantized(own) && own.dtype !== dtype))
     return refuse(
       "shape_mismatch",
       name,
-      `It is ${data.dtype}${formatShape(data.shape)}, the convention has ${dtype}${formatShape(shape)} here.`
+      `It is ${isQuantized(own) ? recipeId(own.recipe) : own.dtype}${formatShape(found)}, the convention has ${dtype}${formatShape(shape)} here.`
     )
   if (!isContiguous(data)) return refuse("unsupported", name, "Its elements do not lie densely.")
   if (!isQuantized(own)) return undefined
-  const isRow = own.recipe.name === "mxfp8" && layoutOf(own.recipe) === "rowMajor"
-  const scales = isRow ? scaleShapeOf(own.recipe, shape) : undefined
+  const scales = layoutOf(own.recipe) === "rowMajor" ? scaleShapeOf(own.recipe, shape) : undefined
   return scales !== undefined && equalShapes(own.scale.shape, scales) && isContiguous(own.scale)
     ? undefined
-    : refuse("unsupported", name, "Its scales are not one for each block of a row, row by row.")
+    : refuse("unsupported", name, "Its scales do not lie row by row, one for each block.")
 }
 
-const viewOf = (tensor: Tensor, { tensor: name, offset, shape, strides }: TensorView, part: string) => {
+const viewOf = (tensor: Tensor, name: string, { offset, shape, strides }: ElementView, part: string) => {
   const bits = offset * bitsOf(tensor.dtype)
   if (bits % 8 !== 0) return refuse("unsupported", name, `Part ${part} begins inside a byte.`)
   const made = tensorView(tensor.storage, tensor.dtype, shape, { strides, byteOffset: tensor.byteOffset + bits / 8 })
@@ -59,24 +61,6 @@ const viewOf = (tensor: Tensor, { tensor: name, offset, shape, strides }: Tensor
         remedy: "Hand over the tensors as the convention names them."
       })
   )
-}
-
-/** The scales of a view of whole blocks: rows stay rows, and every block of a row is one scale. */
-const scaleViewOf = (view: TensorView): TensorView | undefined => {
-  const last = view.shape.length - 1
-  const isBlock = (length: number): boolean => length % mxBlockSize === 0
-  const isWhole =
-    view.strides[last] === 1 &&
-    isBlock(view.shape[last]!) &&
-    isBlock(view.offset) &&
-    view.strides.every((stride, dim) => dim === last || view.shape[dim] === 1 || isBlock(stride))
-  if (!isWhole) return undefined
-  return {
-    ...view,
-    offset: view.offset / mxBlockSize,
-    shape: view.shape.map((length, dim) => (dim === last ? length / mxBlockSize : length)),
-    strides: view.strides.map((stride, dim) => (dim === last ? 1 : Math.floor(stride / mxBlockSize)))
-  }
 }
 
 /**
@@ -98,14 +82,14 @@ export const mappedDict = (
     for (const { metadata, view } of parameters) {
       const own = tensors.get(view.tensor)!
       if (!isQuantized(own)) {
-        views.push([metadata.name, yield* viewOf(own, view, metadata.name)])
+        views.push([metadata.name, yield* viewOf(own, view.tensor, view, metadata.name)])
         continue
       }
-      const scales = scaleViewOf(view)
-      if (scales === undefined)
+      const parts = quantizedView(own.recipe, shapeOfValues(own), view)
+      if (parts === undefined)
         return yield* refuse("unsupported", view.tensor, `Part ${metadata.name} cuts a block of its scales.`)
-      const data = yield* viewOf(own.data, view, metadata.name)
-      const scale = yield* viewOf(own.scale, scales, metadata.name)
+      const data = yield* viewOf(own.data, view.tensor, parts.codes, metadata.name)
+      const scale = yield* viewOf(own.scale, view.tensor, parts.scales, metadata.name)
       views.push([metadata.name, { ...own, data, scale }])
     }
     return tensorDict(views)

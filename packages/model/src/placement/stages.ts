@@ -57,6 +57,11 @@ export const stagesOf = (
     return virtual === 1 ? listed(choice, layers, stages) : Result.fail("stages lists layers, so virtual says nothing")
   }
   const parts = stages * virtual
+  // A stage without a layer is what somebody states, never a convention.
+  if (typeof choice === "string" && layers.length > 0 && parts > layers.length) {
+    const asked = virtual === 1 ? `pp=${stages}` : `pp=${stages} with ${virtual} virtual stages each`
+    return Result.fail(`${asked} leaves stages without a layer, as the model has ${layers.length}`)
+  }
   const counts = typeof choice === "string" ? countsOf(choice, layers.length, parts) : choice
   if (counts.length !== parts) {
     return Result.fail(`stages states ${counts.length} counts, pp is ${stages}${virtual === 1 ? "" : ` x ${virtual}`}`)

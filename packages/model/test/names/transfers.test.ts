@@ -9,9 +9,20 @@ import { makeRefitSession } from "@tensorferry/core/refit/RefitSession"
 import { executeReshardPlan } from "@tensorferry/core/reshard/executeReshardPlan"
 import { PlanCache } from "@tensorferry/core/reshard/PlanCache"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
-import { mxfp8Recipe, type QuantizedTensor, scaleShapeOf } from "@tensorferry/core/tensor/QuantizedTensor"
+import {
+  codeShapeOf,
+  codeTypeOf,
+  hasGlobal,
+  mxfp8Recipe,
+  type QuantizationRecipe,
+  type QuantizedTensor,
+  quantizationRecipe,
+  scaleShapeOf,
+  scaleTypesOf
+} from "@tensorferry/core/tensor/QuantizedTensor"
 import type { Tensor } from "@tensorferry/core/tensor/Tensor"
-import { mxfp8 } from "@tensorferry/core/transform/Quantize"
+import { quantize } from "@tensorferry/core/transform/Quantize"
+import { ownMaxima } from "@tensorferry/core/transform/QuantizeWork"
 import { mappedDict } from "@tensorferry/model/names/mappedDict"
 import type { MappedLayout } from "@tensorferry/model/names/mappedLayouts"
 import { type NamedLayouts, namedLayouts } from "@tensorferry/model/names/namedLayouts"
@@ -156,7 +167,14 @@ const dictOf = (layout: MappedLayout, rank: number, tensors: ReadonlyMap<string,
   Effect.fromResult(mappedDict(layout.rankOf(rank), layout.parametersOf(rank), tensors))
 
 describe("a fused tensor that is quantized where it arrives", () => {
-  it.effect("has the bytes of the fused tensor quantized as a whole", () =>
+  const recipes: ReadonlyArray<QuantizationRecipe> = [
+    mxfp8Recipe("rceil"),
+    quantizationRecipe("mxfp4", "triton_up"),
+    quantizationRecipe("nvfp4", "modelopt"),
+    quantizationRecipe("fp8", "deepgemm_fp32", "rowMajor", [8, 16]),
+    quantizationRecipe("fp8", "deepgemm_fp32", "rowMajor", [1, 0])
+  ]
+  it.effect.each(recipes)("has the bytes of the fused tensor quantized as a whole: $name/$rule, $block", (recipe) =>
     Effect.gen(function* () {
       const layouts = layoutsOf(["megatron", degrees(1)], ["vllm", degrees(1)])
       const name = "model.layers.1.self_attn.qkv_proj.weight"
@@ -170,9 +188,10 @@ describe("a fused tensor that is quantized where it arrives", () => {
           const make = Effect.gen(function* () {
             return {
               _tag: "QuantizedTensor",
-              data: yield* engine.allocate("float8_e4m3fn", shape),
-              scale: yield* engine.allocate("float8_e8m0fnu", scaleShapeOf(mxfp8Recipe(), shape)!),
-              recipe: mxfp8Recipe("rceil")
+              data: yield* engine.allocate(codeTypeOf(recipe), codeShapeOf(recipe, shape)),
+              scale: yield* engine.allocate(scaleTypesOf(recipe)[0]!, scaleShapeOf(recipe, shape)!),
+              ...(hasGlobal(recipe) ? { global: yield* engine.allocate("float32", [1]) } : {}),
+              recipe
             } satisfies QuantizedTensor
           })
           const [arrived, wanted] = [yield* make, yield* make]
@@ -187,8 +206,12 @@ describe("a fused tensor that is quantized where it arrives", () => {
                   .parametersOf(0)
                   .flatMap(({ metadata, view }) => (view.tensor === name ? [metadata.name] : []))
               )
+              // What the parts share is known before any of them is quantized.
+              const values = new Float32Array(plain.get(name)!.storage.bytes!.slice().buffer)
+              const largest = values.reduce((most, value) => Math.max(most, Math.abs(value)), 0)
+              const maxima = hasGlobal(recipe) ? () => ({ values: Float32Array.of(largest) }) : ownMaxima
               const transform = {
-                ...mxfp8({ rule: "rceil", wireDtype: "float32" }),
+                ...quantize({ wireDtype: "float32", maxima }),
                 shouldTransform: (part: string) => parts.has(part)
               }
               yield* executeReshardPlan(layouts.planFor(0), from, into, isQuantizing ? { transform } : {})

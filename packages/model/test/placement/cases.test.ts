@@ -87,6 +87,45 @@ describe("blocks of fp8 (vllm#17569)", () => {
   })
 })
 
+describe("scales that are no grid of the stated blocks", () => {
+  it.each([
+    ["smaller blocks", [6, 4]],
+    ["blocks of rows", [384, 2]],
+    ["blocks of columns", [3, 256]],
+    ["one block too many", [4, 2]]
+  ] as const)("are refused: %s", (_, scales) => {
+    const message = refusal({
+      tensors: [
+        [`${layer}.mlp.gate_proj.weight`, "float8_e4m3fn", [384, 256]],
+        [`${layer}.mlp.gate_proj.weight_scale_inv`, "float32", scales]
+      ],
+      config: {
+        model_type: "qwen3",
+        hidden_size: 256,
+        quantization_config: { quant_method: "fp8", weight_block_size: [128, 128] }
+      },
+      degrees: "tp=1"
+    })
+    assert.match(message, /weight_scale_inv of float32\[\d+,\d+\] (is no grid of blocks of 128x128|does not fit)/)
+  })
+
+  it("are none where a scale is of the whole weight", () => {
+    const layout = laidOut({
+      tensors: [
+        [`${layer}.mlp.gate_proj.weight`, "float8_e4m3fn", [384, 256]],
+        [`${layer}.mlp.gate_proj.weight_scale`, "float32", []]
+      ],
+      config: {
+        model_type: "qwen3",
+        hidden_size: 256,
+        quantization_config: { quant_method: "fp8", weight_block_size: [128, 128] }
+      },
+      degrees: "tp=3"
+    })
+    assert.lengthOf(held(layout, `${layer}.mlp.gate_proj.weight_scale`, 0), 3)
+  })
+})
+
 describe("words of four-bit integers (lmdeploy#4911)", () => {
   const config: ModelConfig = {
     model_type: "llama",
@@ -587,6 +626,13 @@ describe("which layers a stage holds (Megatron-LM#53)", () => {
     assert.match(refusal({ ...one, placement: { stages: [8, 8, 8, 8] } }), /states 32 layers, the model has 30/)
     assert.match(refusal({ ...one, placement: { stages: [[0], [0], [1], [2]] } }), /layer 0 twice/)
     assert.match(refusal({ ...one, placement: { stages: [15, 15] } }), /2 counts, pp is 4/)
+  })
+
+  it("is never none, unless it is stated", () => {
+    assert.match(refusal({ ...one, degrees: "pp=31" }), /pp=31 leaves stages without a layer, as the model has 30/)
+    assert.match(refusal({ ...one, placement: { virtual: 8 } }), /pp=4 with 8 virtual stages each leaves/)
+    const stated = [0, 1, 28, 1]
+    assert.deepStrictEqual(counts({ stages: stated }), stated)
   })
 })
 
