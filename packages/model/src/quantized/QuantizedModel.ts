@@ -4,8 +4,8 @@
  * time.
  *
  * Invariants: what is read of a region depends on the whole weight's blocks alone, so any cutting gives the same bytes; the
- * largest magnitude of what shares a global scale is that of whole weights; what is converted at one time has at most
- * `pieceBytes` of values, or one block.
+ * largest magnitude of what shares a global scale is that of whole weights; what is read and converted at one time has at
+ * most `pieceBytes` of values, or one block, beside the memory that a caller reads into.
  */
 import { bitsOf, byteLengthOf } from "@tensorferry/core/base/DType"
 import { elementCount, type Region, regionShape } from "@tensorferry/core/base/Region"
@@ -20,6 +20,7 @@ import {
   codeShapeOf,
   codesPerByte,
   codeTypeOf,
+  cutSizeOf,
   hasGlobal,
   type QuantizedTensor,
   scaleShapeOf
@@ -36,7 +37,7 @@ import { type ModelError, modelError } from "../ModelError.ts"
 import type { QuantizedWeight } from "./selection.ts"
 
 /** Most bytes of values that are converted at one time. */
-export const pieceBytes = 64 * 1024 * 1024
+export const pieceBytes = 16 * 1024 * 1024
 
 /** Weights that share a largest magnitude. */
 type Members = ReadonlyArray<QuantizedWeight>
@@ -79,10 +80,14 @@ export const piecesOf = (region: Region, units: ReadonlyArray<number>, most: num
   return [region]
 }
 
-const piecesOfWeight = ({ recipe, source }: QuantizedWeight, region: Region): ReadonlyArray<Region> => {
-  const sizes = blockSizesOf(recipe.block, region.length)
+const piecesOfWeight = (
+  { recipe, source }: QuantizedWeight,
+  region: Region,
+  mostBytes: number
+): ReadonlyArray<Region> => {
+  const sizes = blockSizesOf(cutSizeOf(recipe), region.length)
   const isCut = recipe.block.every((size) => size === 0)
-  return piecesOf(region, isCut ? sizes.map(() => 1) : sizes, Math.floor((pieceBytes * 8) / bitsOf(source.dtype)))
+  return piecesOf(region, isCut ? sizes.map(() => 1) : sizes, Math.floor((mostBytes * 8) / bitsOf(source.dtype)))
 }
 
 /** The values of a region of a weight, rows of outputs before columns of inputs. */
@@ -112,13 +117,14 @@ const placed = (engine: TensorEngineShape, value: number, shape: ReadonlyArray<n
 export const largestOf = (
   engine: TensorEngineShape,
   model: Source,
-  members: Members
+  members: Members,
+  mostBytes = pieceBytes
 ): Effect.Effect<number, CheckpointError | ModelError | TensorError> =>
   Effect.scoped(
     Effect.gen(function* () {
       const found = yield* placed(engine, 0, [1])
       for (const weight of members) {
-        for (const piece of piecesOfWeight(weight, wholeRegion(weight.shape))) {
+        for (const piece of piecesOfWeight(weight, wholeRegion(weight.shape), mostBytes)) {
           const look = Effect.flatMap(valuesOf(engine, model, weight, piece), (values) =>
             engine.largest(values, found, [0, 0])
           )
@@ -137,35 +143,23 @@ const convertedOf = (
   engine: TensorEngineShape,
   model: Source,
   weight: QuantizedWeight,
-  hull: Region,
+  region: Region,
   amax: number | undefined
 ): Work<QuantizedTensor> =>
   Effect.gen(function* () {
     const { recipe } = weight
-    const shape = regionShape(hull)
+    const shape = regionShape(region)
     const data = yield* engine.allocate(codeTypeOf(recipe), codeShapeOf(recipe, shape))
     const scale = yield* engine.allocate(weight.scales.dtype, scaleShapeOf(recipe, shape)!)
     const global = hasGlobal(recipe) ? { global: yield* engine.allocate("float32", [1]) } : {}
     const oneShape = hasGlobal(recipe) ? [1] : scale.shape
     const known: KnownScales = amax === undefined ? {} : { maxima: yield* placed(engine, amax, oneShape) }
-    for (const piece of piecesOfWeight(weight, hull)) {
-      const at = within(piece, startsOf(hull))
-      const convert = Effect.flatMap(valuesOf(engine, model, weight, piece), (values) =>
-        engine.quantize(
-          values,
-          {
-            _tag: "QuantizedTensor",
-            data: sliced(data, codeRegion(recipe, at)),
-            scale: sliced(scale, scaleHull(recipe, at)),
-            ...global,
-            recipe
-          },
-          known
-        )
-      )
-      yield* Effect.scoped(convert)
-    }
-    return { _tag: "QuantizedTensor", data, scale, ...global, recipe }
+    const made: QuantizedTensor = { _tag: "QuantizedTensor", data, scale, ...global, recipe }
+    const convert = Effect.flatMap(valuesOf(engine, model, weight, region), (values) =>
+      engine.quantize(values, made, known)
+    )
+    yield* Effect.scoped(convert)
+    return made
   })
 
 /** The values that a region of a stored part belongs to, up to whole blocks. */
@@ -181,10 +175,11 @@ const hullOf = (weight: QuantizedWeight, part: ModelTensor, region: Region): Reg
   }
   if (part === scales && scales.shape.length === shape.length) {
     const grid = blockSizesOf(recipe.block, shape.length)
-    return region.map(([start, end], dim): readonly [number, number] => {
+    const values = region.map(([start, end], dim): readonly [number, number] => {
       const size = grid[dim]!
       return size === 0 ? [0, shape[dim]!] : [start * size, Math.min(end * size, shape[dim]!)]
     })
+    return blockHull(recipe, values, shape)
   }
   // What is of the whole weight does not depend on which elements are converted for it.
   const sizes = blockSizesOf(recipe.block, shape.length)
@@ -211,14 +206,48 @@ const storedPart = (
   return [seen(tensor, part.shape), part.shape.map(() => 0)]
 }
 
+/** Reads a region of a stored part, some whole blocks at a time. */
+const readPart = (
+  engine: TensorEngineShape,
+  model: Source,
+  weight: QuantizedWeight,
+  part: ModelTensor,
+  region: Region,
+  amax: number | undefined,
+  into: Uint8Array,
+  mostBytes: number
+): Effect.Effect<void, CheckpointError | ModelError | TensorError> =>
+  Effect.scoped(
+    Effect.gen(function* () {
+      const storage = yield* engine.wrapHost(into)
+      const shape = regionShape(region)
+      for (const piece of piecesOfWeight(weight, hullOf(weight, part, region), mostBytes)) {
+        const move = Effect.gen(function* () {
+          const made = yield* convertedOf(engine, model, weight, piece, amax)
+          const [tensor, origin] = storedPart(weight, part, made, piece)
+          const own = shifted(wholeRegion(tensor.shape), origin)
+          const common = region.map(([start, end], dim): readonly [number, number] => {
+            const [first, last] = own[dim]!
+            return [Math.max(start, first), Math.max(Math.max(start, first), Math.min(end, last))]
+          })
+          const dst = Result.getOrThrow(tensorView(storage, tensor.dtype, shape))
+          const src = sliced(tensor, within(common, origin))
+          yield* engine.copy([{ dst: sliced(dst, within(common, startsOf(region))), src }])
+        })
+        yield* Effect.scoped(move)
+      }
+    })
+  )
+
 /**
  * The model with codes and scales in the place of weights. `known` has largest magnitudes by group, where they were found
- * before; the others are found when they are needed.
+ * before; the others are found when they are needed. At most `mostBytes` of values are converted at one time.
  */
 export const quantizedModel = (
   model: Model,
   weights: Members,
-  known: ReadonlyMap<string, number> = new Map()
+  known: ReadonlyMap<string, number> = new Map(),
+  mostBytes = pieceBytes
 ): Effect.Effect<Model, never, TensorEngine> =>
   Effect.map(TensorEngine, (engine) => {
     const found = new Map(known)
@@ -239,7 +268,8 @@ export const quantizedModel = (
         const amax = yield* largestOf(
           engine,
           model,
-          weights.filter((one) => one.group === group)
+          weights.filter((one) => one.group === group),
+          mostBytes
         )
         found.set(group, amax)
         return amax
@@ -252,16 +282,9 @@ export const quantizedModel = (
         const seen = byPart.get(name)
         if (seen === undefined) return model.readRegion(name, region, into)
         if (into.length === 0) return Effect.void
-        const { part, weight } = seen
-        const read = Effect.gen(function* () {
-          const hull = hullOf(weight, part, region)
-          const amax = isOneForAll(weight) ? yield* amaxOf(weight) : undefined
-          const [tensor, origin] = storedPart(weight, part, yield* convertedOf(engine, model, weight, hull, amax), hull)
-          const src = sliced(tensor, within(region, origin))
-          const dst = Result.getOrThrow(tensorView(yield* engine.wrapHost(into), src.dtype, src.shape))
-          yield* engine.copy([{ dst, src }])
-        })
-        return Effect.scoped(read).pipe(
+        const { part, weight: own } = seen
+        const known = isOneForAll(own) ? amaxOf(own) : Effect.succeed(undefined)
+        return Effect.flatMap(known, (amax) => readPart(engine, model, own, part, region, amax, into, mostBytes)).pipe(
           Effect.catchTag("TensorError", (error) =>
             Effect.fail(modelError("Unsupported", { ...error.reason, paramName: name }))
           )

@@ -104,7 +104,7 @@ const slice = (bytes: Uint8Array, shape: ReadonlyArray<number>, region: Region):
 }
 
 describe("a model read in a quantized form", () => {
-  for (const text of [
+  for (const [text, mostBytes] of [
     "fp8-block-32x32",
     "fp8-block-32x32:te_pow2",
     "fp8-block-48x48:slime_offline",
@@ -114,12 +114,13 @@ describe("a model read in a quantized form", () => {
     "nvfp4",
     "nvfp4:modelopt",
     "mxfp4:triton_up"
-  ]) {
-    it.effect(`${text}: parts are those of whole weights by the rule, and regions are parts of them`, () =>
+  ].flatMap((text) => [[text, undefined] as const, [text, 4096] as const])) {
+    const at = mostBytes === undefined ? "" : ", some at a time"
+    it.effect(`${text}: parts are those of whole weights by the rule, and regions are parts of them${at}`, () =>
       Effect.gen(function* () {
         const choice = Result.getOrThrow(parseQuantize(text))
         const { weights } = selected(text)
-        const quantized = yield* quantizedModel(model(), weights)
+        const quantized = yield* quantizedModel(model(), weights, new Map(), mostBytes)
         const maxima = new Map<string, number>()
         for (const { group, source } of weights) {
           let largest = maxima.get(group) ?? 0
