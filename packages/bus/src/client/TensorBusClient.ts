@@ -142,6 +142,8 @@ export class TensorBusClient extends Context.Service<TensorBusClient, TensorBusC
 
 /** How long the end of the agent may go unnoticed. */
 const sliceMillis = 500
+/** How long it is taken for granted that an agent is the one that was seen. */
+const freshMillis = 250
 
 const decodeBeat = Schema.decodeResult(agentBeatCodec)
 
@@ -191,8 +193,13 @@ export const make = Effect.fnUntraced(function* (options: ClientOptions = {}) {
         remedy: error.reason.remedy
       })
 
-  const gone = (op: string, detail: string): BusError =>
-    busError("AgentGone", { op, detail, remedy: "Start the agent again, and make pairs and batches again." })
+  /** The agent as it was seen last. Commands that follow each other closely share it: an agent takes longer to start again. */
+  let last: { readonly asked: Asked; readonly at: number } | undefined
+
+  const gone = (op: string, detail: string): BusError => {
+    last = undefined
+    return busError("AgentGone", { op, detail, remedy: "Start the agent again, and make pairs and batches again." })
+  }
 
   /** What the agent last said of itself; undefined for an agent that says nothing but its heartbeat. */
   const lastBeat = (op: string): Effect.Effect<AgentBeat | undefined, BusError> =>
@@ -228,9 +235,12 @@ export const make = Effect.fnUntraced(function* (options: ClientOptions = {}) {
   /** The agent that a command is given to. One that was seen alive once is known to be visible from here. */
   let seen: AgentBeat | undefined
   const askedAgent = Effect.fnUntraced(function* (op: string): Effect.fn.Return<Asked, BusError> {
+    const now = yield* monotonicMillis
+    if (last !== undefined && now - last.at < freshMillis) return { ...last.asked }
     const beat = yield* lastBeat(op)
     if (beat !== undefined && isAlive(beat)) seen = beat
     const wasAlive = beat !== undefined && beat.pid === seen?.pid && beat.processStart === seen.processStart
+    last = { asked: { beat, wasAlive }, at: now }
     return { beat, wasAlive }
   })
   yield* Effect.ignore(askedAgent("connect"))

@@ -86,7 +86,7 @@ export const findManifest = (name: string, from: string): Effect.Effect<string, 
       loadFailed(
         name,
         `The package was not found from ${from}: ${messageOf(cause)}`,
-        "Install it next to the application."
+        "Install it next to the application, or begin a path with ./ or /."
       )
   })
 
