@@ -10,7 +10,7 @@ const root = import.meta.dirname
 const kinds = {
   /** What `make test` has time for. */
   usual: { include: ["test/**/*.test.ts"], exclude: ["**/*.full.test.ts", "**/*.soak.test.ts"] },
-  /** What takes minutes: `make test-full`, nightly. */
+  /** What takes minutes: `make test-full`, in CI. */
   full: { include: ["test/**/*.full.test.ts"], exclude: [] },
   /** Everything, with the counts and seeds of hours. */
   soak: { include: ["test/**/*.test.ts"], exclude: [] }
