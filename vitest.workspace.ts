@@ -59,6 +59,9 @@ const needsProcessPerFile = new Set(["packages/backend-xpu"])
 /** Where processes that tests start keep compiled code: it halves the time that each needs to load Effect and the sources. */
 const env = { NODE_COMPILE_CACHE: path.join(root, "node_modules/.cache/compiled") }
 
+/** Ends long runs in time. */
+const setupFiles = [path.join(root, "scripts/testDeadline.ts")]
+
 /** Every folder that has a package and tests. */
 const projects = ["golden", ...readdirSync(path.join(root, "packages")).map((name) => `packages/${name}`)].filter(
   (folder) => existsSync(path.join(root, folder, "package.json")) && existsSync(path.join(root, folder, "test"))
@@ -82,6 +85,7 @@ export default defineConfig({
           // A process for each file would load Effect and compile everything as often.
           isolate: needsProcessPerFile.has(folder),
           env,
+          setupFiles,
           testTimeout: 120_000,
           hookTimeout: 120_000
         }
@@ -95,6 +99,7 @@ export default defineConfig({
           ...files,
           globalSetup: ["test/setup.ts"],
           env,
+          setupFiles,
           testTimeout: 300_000
         }
       }
