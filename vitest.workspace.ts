@@ -33,7 +33,9 @@ const longest = [
   "simulators/test/gpuSimulator.full.test.ts",
   "backend-xpu/test/Sanitizers.full.test.ts",
   "bus/test/Sanitizers.full.test.ts",
+  "model/test/Fuzz.full.test.ts",
   "backend-nvshmem/test/Sanitizers.full.test.ts",
+  "golden/test/nativeRules.full.test.ts",
   "core/test/group/ProcessGroupTcp.full.test.ts",
   "bus/test/Kills.full.test.ts",
   "gpu/test/Kernels.full.test.ts"
