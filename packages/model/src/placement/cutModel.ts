@@ -11,6 +11,7 @@ import { describeModel } from "../describe/describeModel.ts"
 import type { ModelStructure } from "../describe/ModelStructure.ts"
 import { unknownTensors } from "../describe/unknownTensors.ts"
 import { findFamily, modelTypes } from "../families/families.ts"
+import { layoutError } from "../layout/LayoutError.ts"
 import {
   LayoutError,
   type ModelLayout,
@@ -22,6 +23,7 @@ import {
 import { type PlacedTensor, placeTensors } from "../layout/TensorPlacement.ts"
 import { numberFault } from "../structure/ModelNumbers.ts"
 import { placeStructure, stagesByName } from "./placeStructure.ts"
+import { emptyStages } from "./stages.ts"
 
 /** A model, what is said of its cut, and for which degrees. */
 export interface CutInput {
@@ -78,6 +80,19 @@ const ruledNames = (tensors: ReadonlyArray<ModelTensor>, { rules }: ShardingRule
   )
 }
 
+/** Stages that nobody stated all have layers. */
+const checkStages = (
+  { stacks }: ModelStructure,
+  { pp }: ParallelConfig,
+  { placement: { stages, virtual } }: FamilyChoice
+): Result.Result<void, LayoutError> => {
+  const layers = stacks.find(({ kind }) => kind === "language" || kind === "encoder")?.layers.length ?? 0
+  const empty = stages === undefined && pp > 1 ? emptyStages(layers, pp, virtual) : undefined
+  return empty === undefined
+    ? Result.void
+    : layoutError("InvalidConfig", [], `${empty}.`, "Choose fewer stages, or state which layers each has.")
+}
+
 const cutByFamily = (input: CutInput, choice: FamilyChoice): Result.Result<ModelLayout, LayoutError> => {
   const { tensors, rules, config } = input
   const ruled = ruledNames(tensors, rules)
@@ -89,6 +104,7 @@ const cutByFamily = (input: CutInput, choice: FamilyChoice): Result.Result<Model
       ruled.size === 0
         ? structure
         : { ...structure, modules: structure.modules.flatMap((module) => withoutRuled(module, ruled)) }
+    yield* checkStages(known, config, choice)
     const placed = yield* placeStructure(known, config, choice.placement)
     const isPlain = ruled.size === 0 && unknown.length === 0
     const others = isPlain ? [] : tensors.filter(({ name }) => !placed.has(name))

@@ -57,11 +57,6 @@ export const stagesOf = (
     return virtual === 1 ? listed(choice, layers, stages) : Result.fail("stages lists layers, so virtual says nothing")
   }
   const parts = stages * virtual
-  // A stage without a layer is what somebody states, never a convention.
-  if (typeof choice === "string" && layers.length > 0 && parts > layers.length) {
-    const asked = virtual === 1 ? `pp=${stages}` : `pp=${stages} with ${virtual} virtual stages each`
-    return Result.fail(`${asked} leaves stages without a layer, as the model has ${layers.length}`)
-  }
   const counts = typeof choice === "string" ? countsOf(choice, layers.length, parts) : choice
   if (counts.length !== parts) {
     return Result.fail(`stages states ${counts.length} counts, pp is ${stages}${virtual === 1 ? "" : ` x ${virtual}`}`)
@@ -77,4 +72,14 @@ export const stagesOf = (
     at += count
   }
   return Result.succeed(held)
+}
+
+/**
+ * What is wrong with as many stages where nobody says which layers each has: one of them would have none. Systems that spread
+ * few layers over more stages say so.
+ */
+export const emptyStages = (layers: number, stages: number, virtual = 1): string | undefined => {
+  if (layers === 0 || stages * virtual <= layers) return undefined
+  const asked = virtual === 1 ? `pp=${stages}` : `pp=${stages} with ${virtual} virtual stages each`
+  return `${asked} leaves stages without a layer, as the model has ${layers}`
 }
