@@ -24,13 +24,6 @@ struct GroupPlace {
 
 TENSORFERRY_DEVICE GroupPlace groupAt(uint64_t record, const FormRecord& head, uint32_t index) {
   const uint32_t there = index < head.count ? index : 0;
-  if (head.isFlat != 0) {
-    const uint32_t block = divide(there, head.byCellsOfBlock.multiplier, head.byCellsOfBlock.shift);
-    const uint32_t bytes = groupColumns * (isWideType(head.plainType) ? 4 : 2);
-    const uint32_t codes = isPacked(formOf(static_cast<QuantizeRule>(head.rule))) ? groupColumns / 2 : groupColumns;
-    return {head.plain + static_cast<uint64_t>(there) * bytes, head.codes + static_cast<uint64_t>(there) * codes,
-            head.scales + offsetOf(block, head.scalesStep), index < head.count, there == block * head.cellsOfBlock};
-  }
   const uint32_t line = divide(there, head.byCells.multiplier, head.byCells.shift), number = there - line * head.cells;
   const uint32_t matrix = divide(line, head.byRows.multiplier, head.byRows.shift), row = line - matrix * head.rows;
   const uint32_t block = divide(number, head.byCellsOfBlock.multiplier, head.byCellsOfBlock.shift);
@@ -44,33 +37,39 @@ TENSORFERRY_DEVICE GroupPlace groupAt(uint64_t record, const FormRecord& head, u
   return {cell.plain, cell.codes, cell.scale, index < head.count, number == block * head.cellsOfBlock};
 }
 
-TENSORFERRY_DEVICE void loadGroup(Vector (&held)[groupVectors], uint64_t plain, bool isThere, bool isWide) {
+/** Vectors that a group of this type has. */
+template <DType type>
+inline constexpr uint32_t vectorsOfGroup = type == DType::Float32 ? groupVectors : groupVectors / 2;
+
+template <DType type>
+TENSORFERRY_DEVICE void loadGroup(Vector (&held)[groupVectors], uint64_t plain, bool isThere) {
   TENSORFERRY_UNROLL
   for (uint32_t i = 0; i < groupVectors; i++) {
     held[i] = Vector{0, 0, 0, 0};
-    if (isThere && (isWide || i < groupVectors / 2)) held[i] = loadPassing<Vector>(plain + i * sizeof(Vector));
+    if (i < vectorsOfGroup<type> && isThere) held[i] = loadPassing<Vector>(plain + i * sizeof(Vector));
   }
 }
 
-TENSORFERRY_DEVICE uint32_t largestOfGroup(const Vector (&held)[groupVectors], bool isWide) {
+template <DType type>
+TENSORFERRY_DEVICE uint32_t largestOfGroup(const Vector (&held)[groupVectors]) {
   uint32_t largest = 0;
   TENSORFERRY_UNROLL
-  for (uint32_t i = 0; i < groupVectors; i++) largest = largestWith(largest, held[i], isWide);
+  for (uint32_t i = 0; i < vectorsOfGroup<type>; i++) largest = largestWith(largest, held[i], type == DType::Float32);
   return largest;
 }
 
 /** Of the threads that share a block. */
-TENSORFERRY_DEVICE uint32_t largestOfSharers(const FormRecord& head, const GroupPlace& place, uint32_t index,
-                                             uint32_t own) {
-  const bool isWide = isWideType(head.plainType);
+template <DType type>
+TENSORFERRY_DEVICE uint32_t largestOfSharers(uint32_t sharers, const GroupPlace& place, uint32_t index, uint32_t own) {
   const auto ofOther = [&](uint32_t neighbour) {
-    const int64_t from = static_cast<int64_t>(neighbour) - static_cast<int64_t>(index % head.cellsOfBlock);
+    const int64_t from = static_cast<int64_t>(neighbour) - static_cast<int64_t>(index % sharers);
     Vector held[groupVectors];
-    loadGroup(held, place.plain + static_cast<uint64_t>(from * static_cast<int64_t>(groupColumns * (isWide ? 4 : 2))),
-              place.isThere, isWide);
-    return largestOfGroup(held, isWide);
+    loadGroup<type>(
+        held, place.plain + static_cast<uint64_t>(from * static_cast<int64_t>(vectorsOfGroup<type> * sizeof(Vector))),
+        place.isThere);
+    return largestOfGroup<type>(held);
   };
-  switch (head.cellsOfBlock) {
+  switch (sharers) {
     case 2:
       return largestAmong<2>(own, ofOther);
     case 4:
@@ -154,14 +153,15 @@ TENSORFERRY_DEVICE bool isPlainFactor(Encoding encoding, float amax, float facto
 }
 
 /** One by one, and read again. */
-TENSORFERRY_DEVICE void storeGroupSlowly(const FormRecord& head, const GroupPlace& place, Encoding encoding,
-                                         float factor) {
-  const uint32_t bits = isFloat8(encoding) ? 8 : 4, perWord = 32 / bits, size = isWideType(head.plainType) ? 4 : 2;
+template <DType type>
+TENSORFERRY_DEVICE void storeGroupSlowly(const GroupPlace& place, Encoding encoding, float factor) {
+  constexpr uint32_t size = type == DType::Float32 ? 4 : 2;
+  const uint32_t bits = isFloat8(encoding) ? 8 : 4, perWord = 32 / bits;
   uint32_t word = 0;
   TENSORFERRY_KEEP_LOOP
   for (uint32_t i = 0; i < groupColumns; i++) {
-    const float value = loadPlain(head.plainType, place.plain + i * size, size);
-    const uint32_t code = codeBy(encoding, value, factor, StatedSource{static_cast<DType>(head.plainType)});
+    const float value = loadPlain(static_cast<uint32_t>(type), place.plain + i * size, size);
+    const uint32_t code = codeBy(encoding, value, factor, StatedSource{type});
     word |= code << (bits * (i % perWord));
     if (i % perWord != perWord - 1) continue;
     store<uint32_t>(place.codes + i / perWord * 4, word);
@@ -170,9 +170,8 @@ TENSORFERRY_DEVICE void storeGroupSlowly(const FormRecord& head, const GroupPlac
 }
 
 template <DType type>
-TENSORFERRY_DEVICE void storeGroup(const Vector (&held)[groupVectors], const FormRecord& head, const GroupPlace& place,
+TENSORFERRY_DEVICE void storeGroup(const Vector (&held)[groupVectors], const GroupPlace& place, Encoding encoding,
                                    float amax, float factor) {
-  const Encoding encoding = encodingOf(static_cast<QuantizeRule>(head.rule));
   if (encoding == Encoding::Float8Product) {
     uint32_t words[4];
     TENSORFERRY_UNROLL
@@ -188,32 +187,108 @@ TENSORFERRY_DEVICE void storeGroup(const Vector (&held)[groupVectors], const For
                                                                : packGroup<type, false>(held, {factor, 1.0f / factor});
     storePassing(place.codes, codes);
   } else {
-    storeGroupSlowly(head, place, encoding, factor);
+    storeGroupSlowly<type>(place, encoding, factor);
   }
 }
 
-/** All threads of a team come here together. */
+/** What a thread does with its group. All threads of a team come here together. */
+template <DType type>
+TENSORFERRY_DEVICE void convertGroup(const Vector (&held)[groupVectors], const FormRecord& head,
+                                     const GroupPlace& place, QuantizeRule rule, uint32_t sharers, uint32_t index,
+                                     const GlobalScaling& global) {
+  const uint32_t largest = largestOfSharers<type>(sharers, place, index, largestOfGroup<type>(held));
+  if (!place.isThere) return;
+  const float amax = magnitudeOf(static_cast<uint32_t>(type), largest);
+  const BlockScaling scaling = scalingBy(rule, amax, global, StatedSource{type});
+  storeGroup<type>(held, place, encodingOf(rule), amax, scaling.factor);
+  if (!place.ownsScale) return;
+  if (formOf(rule) == QuantizeForm::Fp8) return storeScale(head, place.scale, scaling.stored);
+  store<uint8_t>(place.scale, static_cast<uint8_t>(scaling.stored));
+}
+
+/** Where a group of a tensor without gaps lies; all numbers of it are in registers. */
+struct FlatPlaces {
+  uint64_t plain, codes, scales;
+  uint32_t count, scaleBytes, codeBytes;
+  /** Of how many threads share a block, as a power of two. */
+  uint32_t sharing;
+
+  template <DType type>
+  TENSORFERRY_DEVICE uint64_t plainAt(uint64_t index) const {
+    return plain + index * (vectorsOfGroup<type> * sizeof(Vector));
+  }
+
+  template <DType type>
+  TENSORFERRY_DEVICE GroupPlace at(uint32_t index) const {
+    const uint32_t there = index < count ? index : 0, block = there >> sharing;
+    return {plainAt<type>(there), codes + static_cast<uint64_t>(there) * codeBytes,
+            scales + static_cast<uint64_t>(block) * scaleBytes, index < count, there == block << sharing};
+  }
+};
+
+/**
+ * Groups of a tensor without gaps. What the record says is read once: each store would have it read again. A thread asks for
+ * its next group before it looks at the one that it has.
+ */
+template <DType type>
+TENSORFERRY_DEVICE void runFlatGroups(const FormRecord& head, const Place& place, const GlobalScaling& global) {
+  const auto rule = static_cast<QuantizeRule>(head.rule);
+  const uint32_t sharers = head.cellsOfBlock;
+  const FlatPlaces places{head.plain,
+                          head.codes,
+                          head.scales,
+                          head.count,
+                          static_cast<uint32_t>(head.scalesStep),
+                          isPacked(formOf(rule)) ? groupColumns / 2 : groupColumns,
+                          sharers == 8 ? 3u : sharers / 2};
+  const uint32_t lane = place.thread % teamThreads;
+  const uint64_t step = static_cast<uint64_t>(place.blocks) * blockThreads;
+  uint64_t at = static_cast<uint64_t>(place.block) * blockThreads + place.thread;
+  if (at - lane >= places.count) return;
+  // Elements of 32 bits fill the registers as it is.
+  constexpr bool looksAhead = type != DType::Float32;
+  Vector held[groupVectors];
+  if constexpr (looksAhead) loadGroup<type>(held, places.plainAt<type>(at), at < places.count);
+  TENSORFERRY_KEEP_LOOP
+  for (;;) {
+    const uint64_t next = at + step;
+    Vector following[groupVectors];
+    if constexpr (looksAhead) {
+      loadGroup<type>(following, places.plainAt<type>(next), next < places.count);
+    } else {
+      loadGroup<type>(held, places.plainAt<type>(at), at < places.count);
+    }
+    const auto index = static_cast<uint32_t>(at);
+    convertGroup<type>(held, head, places.at<type>(index), rule, 1u << places.sharing, index, global);
+    if (next - lane >= places.count) return;
+    at = next;
+    if constexpr (looksAhead) {
+      TENSORFERRY_UNROLL
+      for (uint32_t i = 0; i < groupVectors; i++) held[i] = following[i];
+    }
+  }
+}
+
+template <DType type>
 TENSORFERRY_DEVICE void runGroup(uint64_t record, const FormRecord& head, uint32_t index, const GlobalScaling& global) {
-  const bool isWide = isWideType(head.plainType);
   const GroupPlace place = groupAt(record, head, index);
   Vector held[groupVectors];
-  loadGroup(held, place.plain, place.isThere, isWide);
-  const uint32_t largest = largestOfSharers(head, place, index, largestOfGroup(held, isWide));
-  if (!place.isThere) return;
-  const float amax = magnitudeOf(head.plainType, largest);
-  const BlockScaling scaling =
-      scalingBy(static_cast<QuantizeRule>(head.rule), amax, global, StatedSource{static_cast<DType>(head.plainType)});
-  TENSORFERRY_FOR_PLAIN_TYPE(head.plainType, storeGroup, held, head, place, amax, scaling.factor)
-  if (place.ownsScale) storeScale(head, place.scale, scaling.stored);
+  loadGroup<type>(held, place.plain, place.isThere);
+  convertGroup<type>(held, head, place, static_cast<QuantizeRule>(head.rule), head.cellsOfBlock, index, global);
 }
 
 TENSORFERRY_DEVICE void runGroups(uint64_t table, uint64_t record, const FormRecord& head, const Place& place) {
   const GlobalScaling global = settledGlobal(table, head);
+  if (head.isFlat != 0) {
+    TENSORFERRY_FOR_PLAIN_TYPE(head.plainType, runFlatGroups, head, place, global)
+    return;
+  }
   const uint32_t lane = place.thread % teamThreads;
   TENSORFERRY_KEEP_LOOP
   for (uint64_t at = static_cast<uint64_t>(place.block) * blockThreads + place.thread; at - lane < head.count;
-       at += static_cast<uint64_t>(place.blocks) * blockThreads)
-    runGroup(record, head, static_cast<uint32_t>(at), global);
+       at += static_cast<uint64_t>(place.blocks) * blockThreads) {
+    TENSORFERRY_FOR_PLAIN_TYPE(head.plainType, runGroup, record, head, static_cast<uint32_t>(at), global)
+  }
 }
 
 }  // namespace
