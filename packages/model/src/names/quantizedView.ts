@@ -51,7 +51,7 @@ const gridOf = (recipe: QuantizationRecipe, shape: Shape): Grid => {
   return { rows, columns, high, wide, across, each: Math.ceil(rows / high) * across }
 }
 
-/** `first` is where the view begins along the dimension that it steps through one by one. */
+/** Blocks along a dimension of a view that begins at `[row, column]`: it runs through rows or columns, or steps over some. */
 const blocksAlong = (
   { rows, columns, high, wide, across, each }: Grid,
   length: number,
@@ -64,18 +64,37 @@ const blocksAlong = (
     steps % size === 0 ? { length, stride: (steps / size) * step } : undefined
   if (length === 1) return { length, stride: 1 }
   if (stride === 1) return run(column, wide, columns, 1)
-  if (stride % columns !== 0) return stepped(stride, wide, 1)
+  if (stride < columns) return stepped(stride, wide, 1)
+  if (stride % columns !== 0) return undefined
   if (stride % (rows * columns) === 0 && rows > 1) return { length, stride: (stride / (rows * columns)) * each }
   const down = stride / columns
   return down === 1 ? run(row, high, rows, across) : stepped(down, high, across)
+}
+
+/** Whether steps along rows and columns end within their matrix: only then each dimension counts blocks by itself. */
+const staysWithin = (
+  { rows, columns }: Grid,
+  { shape, strides }: ElementView,
+  row: number,
+  column: number
+): boolean => {
+  let [lastRow, lastColumn] = [row, column]
+  for (const [dim, stride] of strides.entries()) {
+    const steps = shape[dim]! - 1
+    if (steps === 0) continue
+    if (stride < columns) lastColumn += steps * stride
+    else if (rows === 1 || stride % (rows * columns) !== 0) lastRow += (steps * stride) / columns
+  }
+  return lastColumn < columns && (lastRow < rows || rows === 1)
 }
 
 /** The view of codes and scales; undefined where the view of values cuts a block, or turns it. */
 export const quantizedView = (
   recipe: QuantizationRecipe,
   shape: Shape,
-  { offset, shape: lengths, strides }: ElementView
+  view: ElementView
 ): QuantizedView | undefined => {
+  const { offset, shape: lengths, strides } = view
   const grid = gridOf(recipe, shape)
   const { rows, columns, high, wide, across, each } = grid
   const [matrix, within] = [Math.floor(offset / (rows * columns)), offset % (rows * columns)]
@@ -83,7 +102,8 @@ export const quantizedView = (
   const last = lengths.length - 1
   const [tall, broad] = cutSizeOf(recipe)
   const begins = row % (tall || rows) === 0 && column % (broad || columns) === 0
-  if (last < 0 || !begins || (strides[last] !== 1 && lengths[last] !== 1)) return undefined
+  if (last < 0 || !begins || !staysWithin(grid, view, row, column) || (strides[last] !== 1 && lengths[last] !== 1))
+    return undefined
   const blocks = lengths.map((length, dim) => blocksAlong(grid, length, strides[dim]!, [row, column]))
   if (blocks.some((found) => found === undefined)) return undefined
   const known = blocks as ReadonlyArray<Blocks>

@@ -38,11 +38,7 @@ const stageTable = (
     }
     const found = stagesOf(layers, stages, placement.stages, placement.virtual)
     if (Result.isFailure(found))
-      return refuse(
-        [],
-        `Layers cannot be placed: ${found.failure}.`,
-        "Choose fewer stages, or state stages that hold every layer once."
-      )
+      return refuse([], `Layers cannot be placed: ${found.failure}.`, "State stages that hold every layer once.")
     table.push(found.success)
   }
   return Result.succeed(table)

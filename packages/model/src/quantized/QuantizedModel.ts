@@ -8,7 +8,7 @@
  * most `pieceBytes` of values, or one block, beside the memory that a caller reads into.
  */
 import { bitsOf, byteLengthOf } from "@tensorferry/core/base/DType"
-import { elementCount, type Region, regionShape } from "@tensorferry/core/base/Region"
+import { elementCount, intersect, type Region, regionShape } from "@tensorferry/core/base/Region"
 import {
   type KnownScales,
   TensorEngine,
@@ -225,11 +225,8 @@ const readPart = (
         const move = Effect.gen(function* () {
           const made = yield* convertedOf(engine, model, weight, piece, amax)
           const [tensor, origin] = storedPart(weight, part, made, piece)
-          const own = shifted(wholeRegion(tensor.shape), origin)
-          const common = region.map(([start, end], dim): readonly [number, number] => {
-            const [first, last] = own[dim]!
-            return [Math.max(start, first), Math.max(Math.max(start, first), Math.min(end, last))]
-          })
+          const common = intersect(region, shifted(wholeRegion(tensor.shape), origin))
+          if (common === undefined) return
           const dst = Result.getOrThrow(tensorView(storage, tensor.dtype, shape))
           const src = sliced(tensor, within(common, origin))
           yield* engine.copy([{ dst: sliced(dst, within(common, startsOf(region))), src }])

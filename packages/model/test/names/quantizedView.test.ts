@@ -87,6 +87,8 @@ describe("a view of a quantized tensor", () => {
     const recipe = quantizationRecipe("mxfp4", "triton_up")
     assert.isUndefined(quantizedView(recipe, [64, 64], { offset: 0, shape: [64, 64], strides: [1, 64] }))
     assert.isUndefined(quantizedView(recipe, [4, 64], { offset: 1, shape: [4, 32], strides: [64, 1] }))
+    // Steps of columns that leave their row.
+    assert.isUndefined(quantizedView(recipe, [4, 64], { offset: 32, shape: [2, 32], strides: [32, 1] }))
     assert.isDefined(quantizedView(recipe, [4, 64], { offset: 32, shape: [4, 32], strides: [64, 1] }))
   })
 })
