@@ -1,5 +1,5 @@
-# The two commands of the README, and the tests that run nightly. Node 24 and pnpm come from the npm registry; only npm and a
-# C++ compiler with CMake are needed.
+# The two commands of the README, and the tests that CI runs besides. Node 24 and pnpm come from the npm registry; only npm and
+# a C++ compiler with CMake are needed.
 PNPM ?= npx --yes $(shell sed -n 's/.*"packageManager": *"\(pnpm@[^"+]*\).*/\1/p' package.json)
 .PHONY: setup demo test test-full test-counts
 setup:

@@ -10,7 +10,7 @@ const root = import.meta.dirname
 const kinds = {
   /** What `make test` has time for. */
   usual: { include: ["test/**/*.test.ts"], exclude: ["**/*.full.test.ts", "**/*.soak.test.ts"] },
-  /** What takes minutes: `make test-full`, nightly. */
+  /** What takes minutes: `make test-full`, in CI. */
   full: { include: ["test/**/*.full.test.ts"], exclude: [] },
   /** Everything, with the counts and seeds of hours. */
   soak: { include: ["test/**/*.test.ts"], exclude: [] }
@@ -61,6 +61,9 @@ const needsProcessPerFile = new Set(["packages/backend-xpu"])
 /** Where processes that tests start keep compiled code: it halves the time that each needs to load Effect and the sources. */
 const env = { NODE_COMPILE_CACHE: path.join(root, "node_modules/.cache/compiled") }
 
+/** Ends long runs in time. */
+const setupFiles = [path.join(root, "scripts/testDeadline.ts")]
+
 /** Every folder that has a package and tests. */
 const projects = ["golden", ...readdirSync(path.join(root, "packages")).map((name) => `packages/${name}`)].filter(
   (folder) => existsSync(path.join(root, folder, "package.json")) && existsSync(path.join(root, folder, "test"))
@@ -84,6 +87,7 @@ export default defineConfig({
           // A process for each file would load Effect and compile everything as often.
           isolate: needsProcessPerFile.has(folder),
           env,
+          setupFiles,
           testTimeout: 120_000,
           hookTimeout: 120_000
         }
@@ -97,6 +101,7 @@ export default defineConfig({
           ...files,
           globalSetup: ["test/setup.ts"],
           env,
+          setupFiles,
           testTimeout: 300_000
         }
       }
