@@ -2,8 +2,11 @@
 /**
  * Ranks of one process, each with a simulated device of its own: what tests of the engine and the drivers run on.
  */
+
+import { descriptor as host } from "@tensorferry/backend-torch-copy"
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
-import type { CopyDriver } from "@tensorferry/core/service/CopyDriver"
+import { stagedDriverLayer } from "@tensorferry/core/copy/StagedDriver"
+import type { CopyDriver, CopyDriverError } from "@tensorferry/core/service/CopyDriver"
 import type { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
 import type { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import * as CudaEngine from "@tensorferry/gpu/TensorEngine"
@@ -38,3 +41,10 @@ export const clusterOf =
     engine: engines(options),
     driver: () => driverOf(kind, options)
   })
+
+/** Devices whose memory passes through host buffers; little of it, so that one transfer goes around the ring several times. */
+export const stagedCluster = (): Omit<VirtualClusterOptions<BackendError | CopyDriverError>, "size"> => ({
+  engine: engines(),
+  driver: () =>
+    stagedDriverLayer(host.copyDriver!({}), host.tensorEngine!({}), { messageBytes: 4096, stagingBytes: 2 ** 16 })
+})

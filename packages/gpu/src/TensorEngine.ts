@@ -192,6 +192,19 @@ export const make = Effect.fnUntraced(function* (
     capabilities: tensorEngineCapabilities,
     allocate: makeAllocate(errors, gpu.device, memory.allocate),
     wrapHost: makeWrapHost(errors, addon),
+    pinHost: (tensor) =>
+      Effect.asVoid(
+        Effect.acquireRelease(
+          Effect.suspend(() => {
+            const fault = checks.memoryFault("pinHost", tensor)
+            if (fault !== undefined) return Effect.fail(fault)
+            return Effect.fromResult(
+              Result.mapError(pinAll(checks.pinsOf([tensor])), (failure) => tensorFailure("pinHost", failure))
+            )
+          }),
+          (unpin) => Effect.sync(unpin)
+        )
+      ),
     copy,
     reduce: (dst, sources, op) =>
       checkedWork(

@@ -10,6 +10,7 @@ import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import { type CopyServiceOptions, copyServiceLayer } from "../copy/CopyServiceLayer.ts"
+import { stagedDriverLayer } from "../copy/StagedDriver.ts"
 import {
   isRingDepth,
   maxRingDepth,
@@ -17,6 +18,7 @@ import {
   ReplayTransferDeadline,
   ReplayTransferTiming
 } from "../replay/ReplayTransferLayer.ts"
+import { CopyDriver } from "../service/CopyDriver.ts"
 import type { CopyService } from "../service/CopyService.ts"
 import type { HostMemory } from "../service/HostMemory.ts"
 import type { ProcessGroup } from "../service/ProcessGroup.ts"
@@ -31,6 +33,7 @@ import {
   type OrConfig
 } from "./BackendDescriptor.ts"
 import { BackendRegistry, type BackendRegistryShape } from "./BackendRegistry.ts"
+import { engineOf } from "./FamilyEngine.ts"
 import { boundedLayer } from "./LazyLayer.ts"
 import { decodeBackendOptions } from "./OptionsLayer.ts"
 import { probeBackend } from "./Probe.ts"
@@ -119,9 +122,39 @@ export interface CopyServiceChoice extends CopyServiceOptions {
   readonly deviceFamily?: string
   /** The backend's own options. */
   readonly options?: unknown
+  /** Options of the backend whose engine owns the memory, where the chosen one moves memory of the host alone. */
+  readonly engineOptions?: unknown
 }
 
-/** `CopyService` of the chosen backend, together with the engine for its memory. */
+/** Whether a backend's driver moves memory of a family by itself. */
+const reaches = ({ capabilities }: BackendDescriptor, family: string): boolean =>
+  capabilities.copyDriver?.deviceFamilies.some((one) => one === family || one === "*") === true
+
+/** The engine of a device whose memory a driver of the host is to move: that of the first backend which claims the family. */
+const deviceEngine = Effect.fnUntraced(function* (
+  registry: BackendRegistryShape,
+  host: BackendDescriptor,
+  family: string,
+  given: unknown
+): Effect.fn.Return<Layer.Layer<TensorEngine, BackendError>, BackendError> {
+  const owner = registry.descriptors.find(
+    ({ deviceFamilies, tensorEngine }) => tensorEngine !== undefined && deviceFamilies.includes(family)
+  )
+  if (owner === undefined) {
+    return yield* backendError("UnknownBackend", {
+      backend: host.name,
+      detail: `It moves memory of the host, and no registered backend has an engine for device family ${family}.`,
+      remedy: "Register the package that serves the family."
+    })
+  }
+  const options = yield* decodeOptions(owner, given ?? {})
+  return boundedLayer(owner.name, "tensorEngine", owner.tensorEngine!(options))
+})
+
+/**
+ * `CopyService` of the chosen backend, together with the engine for its memory. Where the backend moves memory of the host
+ * alone, that of another family passes through a ring of host buffers (see `StagedDriver`).
+ */
 export const copyService = (
   choice: CopyServiceChoice
 ): Layer.Layer<CopyService | TensorEngine, BackendError, BackendRegistry | ProcessGroup> =>
@@ -139,14 +172,17 @@ export const copyService = (
       const { descriptor } = yield* chooseCopyBackend(name, family)
       const options = yield* decodeOptions(descriptor, choice.options ?? {})
       const registry = yield* BackendRegistry
-      const engine =
-        descriptor.tensorEngine !== undefined
-          ? descriptor.tensorEngine(options)
-          : (yield* registry.forFamily(family, "tensorEngine")).tensorEngine!({})
+      const own = boundedLayer(descriptor.name, "tensorEngine", engineOf(registry, descriptor, options))
       const driver = boundedLayer(descriptor.name, "copyDriver", descriptor.copyDriver!(options))
-      return copyServiceLayer(driver, choice).pipe(
-        Layer.provideMerge(boundedLayer(descriptor.name, "tensorEngine", engine))
-      )
+      if (reaches(descriptor, family)) return copyServiceLayer(driver, choice).pipe(Layer.provideMerge(own))
+      const device = yield* deviceEngine(registry, descriptor, family, choice.engineOptions)
+      const staged = stagedDriverLayer(driver, own, stagingBytes === undefined ? {} : { stagingBytes })
+      return copyServiceLayer(
+        Layer.catchTag(staged, "CopyDriverError", (error) =>
+          Layer.effect(CopyDriver, Effect.fail(backendError("NotOffered", error.reason)))
+        ),
+        choice
+      ).pipe(Layer.provideMerge(device))
     })
   )
 

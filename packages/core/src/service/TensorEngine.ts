@@ -100,6 +100,11 @@ export interface TensorEngineShape {
   ) => Effect.Effect<Tensor, TensorError, EffectScope.Scope>
   /** Storage over bytes that the caller owns and keeps until the scope closes. */
   readonly wrapHost: (bytes: Uint8Array) => Effect.Effect<Storage, TensorError, EffectScope.Scope>
+  /**
+   * Lets the device reach this host memory at the speed of the link until the scope ends; copies work without it. Absent
+   * where it would change nothing.
+   */
+  readonly pinHost?: (tensor: Tensor) => Effect.Effect<void, TensorError, EffectScope.Scope>
   readonly copy: (moves: ReadonlyArray<Move>) => Effect.Effect<void, TensorError>
   /** Operands and result share shape and type. */
   readonly reduce: (dst: Tensor, sources: ReadonlyArray<Tensor>, op: ReduceOp) => Effect.Effect<void, TensorError>
