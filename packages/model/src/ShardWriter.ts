@@ -7,7 +7,9 @@
  */
 import { mkdir, rename, rm } from "node:fs/promises"
 import * as path from "node:path"
-import { exchangePayloads, jsonPayloads } from "@tensorferry/core/group/Exchange"
+import { byteLengthOf } from "@tensorferry/core/base/DType"
+import { elementCount } from "@tensorferry/core/base/Region"
+import { exchange, exchangePayloads, jsonPayloads } from "@tensorferry/core/group/Exchange"
 import { ProcessGroup, type ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
 import { inSpan } from "@tensorferry/core/service/Spans"
 import * as Effect from "effect/Effect"
@@ -17,10 +19,10 @@ import type { Cutting } from "./Cutting.ts"
 import type { CheckpointError } from "./checkpoint/CheckpointError.ts"
 import { indexFileName } from "./checkpoint/CheckpointIndex.ts"
 import { encodeIndex, type FilePart, planFiles } from "./checkpoint/CheckpointWriter.ts"
-import { syncFolder, systemCall } from "./checkpoint/FileAccess.ts"
+import { checkRoom, syncFolder, systemCall } from "./checkpoint/FileAccess.ts"
 import type { TensorDescription } from "./checkpoint/SafetensorsHeader.ts"
 import { byteCount, type HeldTensor, type ReportProgress } from "./HeldTensors.ts"
-import type { ModelLayout, ParallelConfig } from "./layout/ModelLayout.ts"
+import type { LocalTensor, ModelLayout, ParallelConfig } from "./layout/ModelLayout.ts"
 import { encodeManifest, manifestFileName, ShardFile, type ShardTensor } from "./Manifest.ts"
 import type { Model } from "./Model.ts"
 import { modelError } from "./ModelError.ts"
@@ -45,19 +47,34 @@ export interface ShardOutput {
   readonly rules: Cutting
 }
 
+/** Copies of what another rank writes are not written, nor are parts that belong to a tensor of another name. */
+const isWritten = ({ isPrimary, name, storedAs }: LocalTensor): boolean => isPrimary && storedAs === name
+
 /** Other ranks may still be writing into the folder when it is removed. */
 const removal = { recursive: true, force: true, maxRetries: 20, retryDelay: 50 } as const
 
-/** The folder that ranks write into, made by rank 0 and removed with the scope where it got no name. */
-export const makeOutput = (group: ProcessGroupShape, out: ShardOutput["out"] | null) =>
-  out === null || group.rank !== 0
-    ? Effect.void
-    : Effect.acquireRelease(
-        systemCall("WriteFailed", out.temporary, "create the output folder", () =>
-          mkdir(out.temporary, { mode: 0o755 })
-        ),
-        () => Effect.ignore(Effect.tryPromise(() => rm(out.temporary, removal)))
-      )
+/**
+ * The folder that ranks write into, made by rank 0 and removed with the scope where it got no name. All ranks call this
+ * together, with what each is going to hold, before they load anything: where that does not fit on the disk, all fail.
+ */
+export const makeOutput = Effect.fnUntraced(function* (
+  group: ProcessGroupShape,
+  out: ShardOutput["out"] | null,
+  locals: ReadonlyArray<LocalTensor>
+) {
+  if (out === null) return
+  const own = locals
+    .filter((local) => local.aliasOf === undefined && isWritten(local))
+    .reduce((sum, { dtype, shape }) => sum + byteLengthOf(dtype, elementCount(shape)), 0)
+  const lengths = yield* exchange(group, "bytes to be written", Schema.Int, own)
+  const needed = lengths.reduce((sum, bytes) => sum + bytes, 0)
+  yield* checkRoom(path.dirname(out.temporary), needed)
+  if (group.rank !== 0) return
+  yield* Effect.acquireRelease(
+    systemCall("WriteFailed", out.temporary, "create the output folder", () => mkdir(out.temporary, { mode: 0o755 })),
+    () => Effect.ignore(Effect.tryPromise(() => rm(out.temporary, removal)))
+  )
+})
 
 /** What others read in one go, and object stores take as one part. */
 export const usualFileBytes = 5_000_000_000
@@ -192,7 +209,7 @@ export const writeShards = Effect.fnUntraced(function* (
   progress: ReportProgress
 ) {
   const group = yield* ProcessGroup
-  const written = held.filter(({ local }) => local.isPrimary && local.storedAs === local.name)
+  const written = held.filter(({ local }) => isWritten(local))
   const shifts = yield* Effect.fromResult(takeOwnValues(model, output.rules, group.rank, written))
   const known: Known = { shifts, verified: new Map([...verified].filter(([name]) => !shifts.has(name))) }
   // The first rank writes even an empty model.

@@ -85,7 +85,7 @@ const runJob = Effect.fnUntraced(function* (spec: AnyJobSpec, backendReason: str
       remedy: "Start as many processes as the layouts need."
     })
   }
-  yield* makeOutput(group, spec.out)
+  yield* makeOutput(group, spec.out, part.destination)
   const { plan, transform, proof, write } = part
   const source = yield* allocateTensors(part.source)
   yield* timedPhase(seconds, "load", loadTensors(part.input ?? model, group, source, progress))

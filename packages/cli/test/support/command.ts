@@ -171,7 +171,12 @@ export interface FailureJson {
   readonly message: string
   readonly rank?: number
   readonly ranks: ReadonlyArray<number>
-  readonly fields: { readonly file?: string; readonly paramName?: string; readonly remedy: string } | null
+  readonly fields: {
+    readonly file?: string
+    readonly paramName?: string
+    readonly detail: string
+    readonly remedy: string
+  } | null
 }
 
 /** The failures that a command with --json printed. */

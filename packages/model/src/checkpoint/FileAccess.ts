@@ -6,7 +6,7 @@
  * that an interrupted caller may free its buffer.
  */
 import { type BigIntStats, constants } from "node:fs"
-import { type FileHandle, open } from "node:fs/promises"
+import { type FileHandle, open, statfs } from "node:fs/promises"
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
 import { type CheckpointError, type CheckpointReason, checkpointError } from "./CheckpointError.ts"
@@ -55,6 +55,27 @@ export const systemCall = <A>(
 ): Effect.Effect<A, CheckpointError> =>
   Effect.uninterruptible(
     Effect.tryPromise({ try: () => call(), catch: (cause) => systemError(otherwise, file, action, cause) })
+  )
+
+/** Bytes that a user may still write into the file system of a folder. */
+export const freeBytes = (folder: string): Effect.Effect<number, CheckpointError> =>
+  Effect.map(
+    systemCall("WriteFailed", folder, "examine the file system", () => statfs(folder)),
+    ({ bavail, bsize }) => bavail * bsize
+  )
+
+/** DiskFull, with both numbers, where less is free than a folder is about to hold. */
+export const checkRoom = (folder: string, needed: number): Effect.Effect<void, CheckpointError> =>
+  Effect.flatMap(freeBytes(folder), (free) =>
+    needed <= free
+      ? Effect.void
+      : Effect.fail(
+          checkpointError("DiskFull", {
+            detail: `What is to be written takes ${needed} bytes, and the file system has ${free} left.`,
+            remedy: "Free space, or write elsewhere.",
+            file: folder
+          })
+        )
   )
 
 /** A regular file that is open for reads at any position; the scope that opened it closes it. */

@@ -16,7 +16,7 @@ import * as Stream from "effect/Stream"
 import { boundedRegions } from "../../BoundedRegions.ts"
 import type { FamilyChoice } from "../../Cutting.ts"
 import type { FilePart } from "../../checkpoint/CheckpointWriter.ts"
-import { systemCall } from "../../checkpoint/FileAccess.ts"
+import { checkRoom, systemCall } from "../../checkpoint/FileAccess.ts"
 import { openSafetensors } from "../../checkpoint/Safetensors.ts"
 import { stageSafetensors, type TensorSource } from "../../checkpoint/SafetensorsWriter.ts"
 import { makeScratch } from "../../HeldTensors.ts"
@@ -134,6 +134,7 @@ export const convertFiles = Effect.fn("convertFiles")(function* (
       detail: "No rank would hold any tensor.",
       remedy: "Name a checkpoint that has tensors, or correct the rules of --map."
     })
+  yield* checkRoom(path.dirname(out.temporary), total)
   const write = Effect.gen(function* () {
     yield* Effect.acquireRelease(
       systemCall("WriteFailed", out.temporary, "create the output folder", () => mkdir(out.temporary, { mode: 0o755 })),
