@@ -27,7 +27,7 @@ import * as Schema from "effect/Schema"
 import { backendRegistry } from "../job/backends.ts"
 import { chooseDeadline, leastSeconds, mostSeconds } from "../job/deadline.ts"
 import { withFailures } from "../output/CliFailure.ts"
-import { print } from "../text/terminal.ts"
+import { print, printText } from "../text/terminal.ts"
 import { agentDevices, isForGpus } from "./agentDevices.ts"
 import { backend, backendPackages, json } from "./shared.ts"
 
@@ -142,11 +142,10 @@ export const agent = Command.make("agent", flags, (given) =>
           deadline,
           makeGroup: PairGroups.overTcp({ host: given.host, ...(token === undefined ? {} : { token }) })
         }).pipe(Effect.provideService(TensorImporter, importer))
-        yield* print(
-          given.json
-            ? JSON.stringify({ ok: true, rank: place.rank, queue: place.commandPath, state: place.statePath })
-            : `Agent ${place.rank} serves ${place.commandPath}. Stop it with Ctrl-C or SIGTERM.`
-        )
+        // One line, so that whoever starts an agent reads until its end.
+        yield* given.json
+          ? print(JSON.stringify({ ok: true, rank: place.rank, queue: place.commandPath, state: place.statePath }))
+          : printText(`Agent ${place.rank} serves ${place.commandPath}. Stop it with Ctrl-C or SIGTERM.`)
         return yield* made.serve
       })
       return yield* Effect.provide(Effect.scoped(serve), services)

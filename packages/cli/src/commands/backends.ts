@@ -13,7 +13,7 @@ import { describeOptions, optionsText } from "../backends/describeOptions.ts"
 import { backendRegistry } from "../job/backends.ts"
 import { withFailures } from "../output/CliFailure.ts"
 import { table } from "../text/Table.ts"
-import { print } from "../text/terminal.ts"
+import { printEither } from "../text/terminal.ts"
 import { conformance } from "./conformance.ts"
 import { backendPackages, json } from "./shared.ts"
 
@@ -63,10 +63,10 @@ const list = (flags: Flags) =>
       offers.join(", ") || "nothing yet",
       probe._tag === "Available" ? probe.detail : probe.cause
     ])
-    return print(
-      flags.json
-        ? JSON.stringify({ ok: true, backends: found }, null, 2)
-        : table(["backend", "state", "devices", "offers", "detail"], rows)
+    return printEither(
+      flags.json,
+      () => ({ ok: true, backends: found }),
+      () => table(["backend", "state", "devices", "offers", "detail"], rows)
     )
   })
 
@@ -113,10 +113,10 @@ const probeCommand = Command.make(
     return withBackends(flags, chosen, (found) =>
       Effect.gen(function* () {
         const isLacking = Option.isSome(flags.name) && found.some(({ probe }) => probe._tag === "Unavailable")
-        yield* print(
-          flags.json
-            ? JSON.stringify({ ok: !isLacking, backends: found }, null, 2)
-            : found.map(describeProbe).join("\n\n")
+        yield* printEither(
+          flags.json,
+          () => ({ ok: !isLacking, backends: found }),
+          () => found.map(describeProbe).join("\n\n")
         )
         if (!isLacking) return
         yield* Effect.sync(() => {
@@ -144,10 +144,10 @@ const optionsCommand = Command.make(
       Effect.flatMap(BackendRegistry, (registry) => registry.byName(flags.name)),
       (descriptor) => {
         const options = describeOptions(descriptor)
-        return print(
-          flags.json
-            ? JSON.stringify({ ok: true, backend: descriptor.name, options }, null, 2)
-            : optionsText(descriptor.name, options)
+        return printEither(
+          flags.json,
+          () => ({ ok: true, backend: descriptor.name, options }),
+          () => optionsText(descriptor.name, options)
         )
       }
     )

@@ -15,8 +15,8 @@ import { type BenchCase, runBench } from "../backends/runBench.ts"
 import { backendRegistry } from "../job/backends.ts"
 import { withFailures } from "../output/CliFailure.ts"
 import { parseByteSize } from "../text/byteSize.ts"
-import { formatBytes, table } from "../text/Table.ts"
-import { print } from "../text/terminal.ts"
+import { counted, formatBytes, table } from "../text/Table.ts"
+import { printEither } from "../text/terminal.ts"
 import { backend, backendPackages, json } from "./shared.ts"
 
 const mostBytes = 2 ** 36
@@ -72,7 +72,7 @@ const describe = (name: string, ranks: number, cases: ReadonlyArray<BenchCase>):
   ])
   const header = ["bytes", "rounds", "median", "fastest", "GB/s", "memory copy", "GB/s", "copy = 1", "path"]
   return [
-    `${name}, ${ranks} processes: each sends to the next and receives from the one before, all at once`,
+    `${name}, ${counted(ranks, "process", "processes")}: each sends to the next and receives from the one before, all at once`,
     "",
     table(header, rows, [...header.slice(0, -1).map(() => "right" as const), "left"]),
     "",
@@ -108,10 +108,10 @@ export const bench = Command.make("bench", flags, (given) =>
         }),
         bar.clear
       )
-      yield* print(
-        given.json
-          ? JSON.stringify({ ok: true, backend: descriptor.name, ranks: given.ranks, cases }, null, 2)
-          : describe(descriptor.name, given.ranks, cases)
+      yield* printEither(
+        given.json,
+        () => ({ ok: true, backend: descriptor.name, ranks: given.ranks, cases }),
+        () => describe(descriptor.name, given.ranks, cases)
       )
     })
   )

@@ -12,10 +12,10 @@ import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import { withFailures } from "../output/CliFailure.ts"
-import { makeProgressBar } from "../output/ProgressBar.ts"
+import { makeProgressBar, type ProgressMode, progressFlag } from "../output/ProgressBar.ts"
 import { sideText } from "../text/sideText.ts"
-import { formatBytes, table } from "../text/Table.ts"
-import { plainLine, print } from "../text/terminal.ts"
+import { counted, formatBytes, table } from "../text/Table.ts"
+import { plainLine, printEither } from "../text/terminal.ts"
 import { usage } from "./meshFlags.ts"
 import { chooseOutput, type OutputFlags, outputConfig } from "./outputFlags.ts"
 import {
@@ -41,6 +41,7 @@ type Flags = Pick<LayoutFlags, "like" | "map" | "preset"> &
     readonly from: Option.Option<StatedSide>
     readonly to: StatedSide
     readonly out: string
+    readonly progress: ProgressMode
     readonly json: boolean
   }
 
@@ -88,7 +89,7 @@ const describe = (
 ): string => {
   const sum = (of: (file: ConvertedFile) => number): number => files.reduce((total, file) => total + of(file), 0)
   return [
-    `${sideText(from.config, from.convention)} → ${sideText(to.config, to.convention)}, ${model.tensors.length} tensors of ${plainLine(model.path)}`,
+    `${sideText(from.config, from.convention)} → ${sideText(to.config, to.convention)}, ${counted(model.tensors.length, "tensor")} of ${plainLine(model.path)}`,
     "",
     table(
       ["file", "tensors", "bytes"],
@@ -96,7 +97,10 @@ const describe = (
       ["left", "right", "right"]
     ),
     "",
-    `read back: ${sum(({ tensors }) => tensors)} tensors, ${formatBytes(sum(({ bytes }) => bytes))}, bit-identical to what was written`,
+    `read back: ${counted(
+      sum(({ tensors }) => tensors),
+      "tensor"
+    )}, ${formatBytes(sum(({ bytes }) => bytes))}, bit-identical to what was written`,
     `written: ${plainLine(folder)}`
   ].join("\n")
 }
@@ -115,29 +119,29 @@ const runConvert = Effect.fnUntraced(function* (flags: Flags) {
   const structure = yield* Effect.fromResult(structureOf(model.tensors, family))
   yield* noteUnrecorded(structure, [from, to])
   const companions = flags.copyMetadata ? yield* companionsOf(model, {}) : []
-  const bar = makeProgressBar(1, process.stderr.isTTY === true && !flags.json)
+  const bar = makeProgressBar({
+    size: 1,
+    phases: ["write"],
+    mode: flags.json && flags.progress === "auto" ? "none" : flags.progress
+  })
   const files = yield* Effect.ensuring(
     convertFiles(model, to, family, { ...out, companions }, (done, total) =>
       bar.update({ rank: 0, phase: "write", done, total })
     ),
     bar.clear
   )
-  yield* print(
-    flags.json
-      ? JSON.stringify(
-          {
-            ok: true,
-            checkpoint,
-            from: { convention: from.convention, config: from.config },
-            to,
-            out: out.folder,
-            files,
-            copied: companions.map(({ name }) => name)
-          },
-          null,
-          2
-        )
-      : describe(model, [from, to], files, out.folder)
+  yield* printEither(
+    flags.json,
+    () => ({
+      ok: true,
+      checkpoint,
+      from: { convention: from.convention, config: from.config },
+      to,
+      out: out.folder,
+      files,
+      copied: companions.map(({ name }) => name)
+    }),
+    () => describe(model, [from, to], files, out.folder)
   )
 })
 
@@ -162,6 +166,7 @@ export const convert = Command.make(
     preset,
     out: Flag.String("out").pipe(Flag.withDescription("Folder for the files")),
     ...outputConfig,
+    progress: progressFlag,
     json
   },
   (flags) => withFailures(flags.json, Effect.scoped(runConvert(flags)))

@@ -11,7 +11,7 @@ import * as Option from "effect/Option"
 import { readConfig } from "../model/Rules.ts"
 import { withFailures } from "../output/CliFailure.ts"
 import { describeStructure, structureDocument } from "../output/StructureText.ts"
-import { print } from "../text/terminal.ts"
+import { printEither } from "../text/terminal.ts"
 import { checkpoint, inputConfig, json, noteAbsent, openPlain } from "./shared.ts"
 
 export const describe = Command.make(
@@ -42,10 +42,10 @@ export const describe = Command.make(
           const choice = { preset, placement: {}, ...(config === undefined ? {} : { config }) }
           const structure = yield* Effect.fromResult(structureOf(model.tensors, choice))
           const summary = summaryOf(structure)
-          yield* print(
-            flags.json
-              ? JSON.stringify(structureDocument(structure, summary), null, 2)
-              : describeStructure(structure, summary)
+          yield* printEither(
+            flags.json,
+            () => structureDocument(structure, summary),
+            () => describeStructure(structure, summary)
           )
         })
       )

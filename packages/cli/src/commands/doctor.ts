@@ -13,7 +13,7 @@ import { findLibraries, type LibraryFinding, searchedFolders } from "../machine/
 import { systemFiles } from "../machine/SystemFiles.ts"
 import { withFailures } from "../output/CliFailure.ts"
 import { table } from "../text/Table.ts"
-import { print } from "../text/terminal.ts"
+import { printEither } from "../text/terminal.ts"
 import { probeAll } from "./backends.ts"
 import { backendPackages, json } from "./shared.ts"
 
@@ -113,7 +113,11 @@ export const doctor = Command.make("doctor", { backendPackages, json }, (flags) 
     Effect.gen(function* () {
       const from = pathToFileURL(path.join(process.cwd(), "package.json")).href
       const findings = yield* Effect.provide(inspect, backendRegistry(flags.backendPackages, from))
-      yield* print(flags.json ? JSON.stringify(asJson(findings), null, 2) : describe(findings))
+      yield* printEither(
+        flags.json,
+        () => asJson(findings),
+        () => describe(findings)
+      )
     })
   )
 )

@@ -23,7 +23,8 @@ import { describeExplanation, type Explanation, explainPlan, type TensorOf } fro
 import { describeEstimate } from "../output/PlanText.ts"
 import { checkTarget } from "../report/runFiles.ts"
 import { sideText } from "../text/sideText.ts"
-import { print } from "../text/terminal.ts"
+import { counted } from "../text/Table.ts"
+import { printEither } from "../text/terminal.ts"
 import { chooseConversion, conversionConfig, convertModel } from "./conversionFlags.ts"
 import { chooseMeshes, type MeshFlags, meshConfig, meshTensorConfig, statedFlags, usage } from "./meshFlags.ts"
 import {
@@ -57,10 +58,11 @@ const check = Command.make(
             flags.json
           )
         const [ranks, operations] = [set.plans.length, countOps(set)]
-        yield* print(
-          flags.json
-            ? JSON.stringify({ ok: true, ranks, operations }, null, 2)
-            : `${file}: ${ranks} ranks, ${operations} operations: every element is written exactly once and both ends agree`
+        yield* printEither(
+          flags.json,
+          () => ({ ok: true, ranks, operations }),
+          () =>
+            `${file}: ${counted(ranks, "rank")}, ${counted(operations, "operation")}: every element is written exactly once and both ends agree`
         )
       })
     )
@@ -77,10 +79,10 @@ interface Output {
 }
 
 const printOutput = ({ head, facts, estimate, text, explanation }: Output, asJson: boolean) =>
-  print(
-    asJson
-      ? JSON.stringify({ ok: true, ...facts, estimate, ...(explanation === undefined ? {} : { explanation }) }, null, 2)
-      : `${head}\n\n${explanation === undefined ? text : describeExplanation(explanation)}`
+  printEither(
+    asJson,
+    () => ({ ok: true, ...facts, estimate, ...(explanation === undefined ? {} : { explanation }) }),
+    () => `${head}\n\n${explanation === undefined ? text : describeExplanation(explanation)}`
   )
 
 interface PlanFlags extends LayoutFlags, MeshFlags, InputFlags {
@@ -105,7 +107,7 @@ const explainedPlan = <P extends { readonly rank: number }>(
     ? Effect.fail(
         usage(
           `Rank ${rank} of --explain takes no part.`,
-          `Name one of the ${plans.length} ranks, such as ${plans[0]?.rank ?? 0} or ${plans.at(-1)?.rank ?? 0}.`
+          `Name one of the ${counted(plans.length, "rank")}, such as ${plans[0]?.rank ?? 0} or ${plans.at(-1)?.rank ?? 0}.`
         )
       )
     : Effect.succeed(found)
@@ -142,7 +144,7 @@ const planCheckpoint = Effect.fnUntraced(function* (stated: string, flags: PlanF
     yield* savePlans(path.resolve(flags.save.value), { format: "tensorferry.reshard-plan-set", version: 1, plans })
   }
   return {
-    head: `${sideText(choice.from, names?.from.convention)} → ${sideText(choice.to, names?.to.convention)}, ${layouts.size} ranks (${choice.ranks}), ${model.tensors.length} tensors`,
+    head: `${sideText(choice.from, names?.from.convention)} → ${sideText(choice.to, names?.to.convention)}, ${counted(layouts.size, "rank")} (${choice.ranks}), ${counted(model.tensors.length, "tensor")}`,
     facts: { ...choice, ...(names === undefined ? {} : { names, unrecorded }), size: layouts.size },
     estimate,
     text: describeEstimate(estimate),
@@ -191,7 +193,7 @@ const planMeshes = Effect.fnUntraced(function* (flags: PlanFlags) {
   }
   const types = sourceDtype === targetDtype ? sourceDtype : `${sourceDtype} → ${targetDtype}`
   return {
-    head: `${formatMeshChoice(choice)}, ${plans.length} ranks, ${types}${formatShape(shape)}, sources ${choice.sourceChoice}`,
+    head: `${formatMeshChoice(choice)}, ${counted(plans.length, "rank")}, ${types}${formatShape(shape)}, sources ${choice.sourceChoice}`,
     facts: { ...choice, shape, dtype: sourceDtype, toDtype: targetDtype, size: plans.length },
     estimate,
     text: describeEstimate(estimate),

@@ -24,7 +24,7 @@ import { replayError } from "../replay/ReplayError.ts"
 import type { ReplayJob } from "../replay/ReplayJob.ts"
 import { type ReplayResult, runLearner } from "../replay/runLearner.ts"
 import { checkTarget } from "../report/runFiles.ts"
-import { formatBytes, formatSeconds, table } from "../text/Table.ts"
+import { counted, formatBytes, formatSeconds, table } from "../text/Table.ts"
 import { backendPackages, json } from "./shared.ts"
 
 const count = (name: string, description: string, minimum: number, maximum: number) =>
@@ -110,7 +110,7 @@ const describe = (job: ReplayJob, result: ReplayResult): string => {
     rate
   ]
   return [
-    `${batches} batches of ${job.rows} rows (${formatBytes(job.rows * rowBytes)}) to ${job.device}, ring depth ${job.ringDepth}, ` +
+    `${counted(batches, "batch", "batches")} of ${counted(job.rows, "row")} (${formatBytes(job.rows * rowBytes)}) to ${job.device}, ring depth ${job.ringDepth}, ` +
       `by ${attributes.h2dSubmitter} from ${attributes.hostMemoryKind}`,
     "",
     table(
@@ -129,7 +129,7 @@ const describe = (job: ReplayJob, result: ReplayResult): string => {
       ? []
       : [`${result.redrawn} rows were overwritten while the collector packed them, and others were drawn instead`]),
     ...(job.verify
-      ? [`verified: ${result.rowsVerified} rows, each whole and the row that seed and tick determine`]
+      ? [`verified: ${counted(result.rowsVerified, "row")}, each whole and the row that seed and tick determine`]
       : [])
   ].join("\n")
 }
@@ -188,7 +188,7 @@ const body = (flags: Flags, verify: boolean) =>
       verify
     }
     const trace = makeTrace({ processName: "learner" })
-    const bar = makeProgressBar(1, process.stderr.isTTY === true && !flags.json)
+    const bar = makeProgressBar({ size: 1, phases: ["copy"], mode: flags.json ? "none" : "auto", counts: "items" })
     const onTick = (done: number, total: number) => bar.update({ rank: 0, phase: "copy", done, total })
     const family = parseDevice(job.device)!.family
     const services = Layer.mergeAll(

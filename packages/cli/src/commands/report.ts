@@ -12,7 +12,7 @@ import { withFailures } from "../output/CliFailure.ts"
 import { reportPage } from "../report/page.ts"
 import { readRunRecord } from "../report/RunRecord.ts"
 import { checkTarget } from "../report/runFiles.ts"
-import { print } from "../text/terminal.ts"
+import { printEither } from "../text/terminal.ts"
 import { usage } from "./meshFlags.ts"
 import { json } from "./shared.ts"
 
@@ -39,7 +39,11 @@ export const report = Command.make(
         const record = yield* readRunRecord(file)
         yield* checkTarget(out)
         yield* systemCall("WriteFailed", out, "write the page", () => writeFile(out, reportPage(record)))
-        yield* print(flags.json ? JSON.stringify({ ok: true, file: out }, null, 2) : out)
+        yield* printEither(
+          flags.json,
+          () => ({ ok: true, file: out }),
+          () => out
+        )
       })
     )
 ).pipe(

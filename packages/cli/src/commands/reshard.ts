@@ -27,10 +27,10 @@ import { checkpointMeshPlans } from "../job/MeshJob.ts"
 import { checkProcesses } from "../job/processLimit.ts"
 import { rankJob } from "../job/RankJob.ts"
 import { printAround, reportFailure, withFailures } from "../output/CliFailure.ts"
-import { makeProgressBar } from "../output/ProgressBar.ts"
+import { makeProgressBar, type ProgressMode, progressFlag } from "../output/ProgressBar.ts"
 import { conversionOf, describeReshard, reshardFacts } from "../output/ReshardText.ts"
 import { checkTarget, type RunFiles, writeRunFiles } from "../report/runFiles.ts"
-import { print } from "../text/terminal.ts"
+import { printText } from "../text/terminal.ts"
 import { type ConversionFlags, chooseConversion, conversionConfig, convertModel } from "./conversionFlags.ts"
 import { chooseMeshes, type MeshFlags, meshConfig, statedFlags, usage } from "./meshFlags.ts"
 import { chooseOutput, type OutputFlags, outputConfig } from "./outputFlags.ts"
@@ -68,13 +68,14 @@ const conclude = (spec: AnyJobSpec, reports: ReadonlyArray<RankReport>, { files,
       document: reshardFacts(spec, reports, notes),
       text: describeReshard(spec, reports, notes)
     })
-    if (isWritten && !isJson && written.length > 0) yield* print(written.join("\n"))
+    if (isWritten && !isJson && written.length > 0) yield* printText(written.join("\n"))
   })
 
 /** What becomes of a run's results. */
 interface Output {
   readonly files: RunFiles
   readonly isJson: boolean
+  readonly progress: ProgressMode
   /** By the clock of `performance`. */
   readonly begun: number
   /** What a conversion does to the tensors. */
@@ -83,7 +84,16 @@ interface Output {
 
 const runHere = Effect.fnUntraced(function* (spec: AnyJobSpec, size: number, output: Output) {
   const { isJson } = output
-  const bar = makeProgressBar(size, process.stderr.isTTY === true && !isJson)
+  const bar = makeProgressBar({
+    size,
+    phases: [
+      "load",
+      "copy",
+      ...(spec.verify ? (["verify"] as const) : []),
+      ...(spec.out === null ? [] : (["write"] as const))
+    ],
+    mode: isJson && output.progress === "auto" ? "none" : output.progress
+  })
   const outcomes = yield* Effect.ensuring(Effect.scoped(runProcesses(spec, size, bar.update)), bar.clear)
   const failures = outcomes.flatMap((outcome) => (outcome._tag === "Failed" ? [outcome] : []))
   if (failures.length > 0) {
@@ -252,6 +262,7 @@ export const reshard = Command.make(
       Flag.withSchema(Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 2 ** 20 }))),
       Flag.optional
     ),
+    progress: progressFlag,
     json
   },
   (flags) =>
@@ -279,7 +290,7 @@ export const reshard = Command.make(
             })
           )
           const registry = backendRegistry(flags.backendPackages, packagesFrom)
-          const output: Output = { files, isJson: flags.json, begun, notes }
+          const output: Output = { files, isJson: flags.json, progress: flags.progress, begun, notes }
           const run = Effect.gen(function* () {
             yield* chooseCopyBackend(flags.backend, "cpu")
             const environment = yield* readEnvironment

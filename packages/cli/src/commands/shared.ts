@@ -27,6 +27,7 @@ import * as Result from "effect/Result"
 import { readLayoutFile, sideOf } from "../model/LayoutFile.ts"
 import { chooseRules } from "../model/Rules.ts"
 import { readYamlFile } from "../model/YamlFile.ts"
+import { counted } from "../text/Table.ts"
 import { plainLine, printError } from "../text/terminal.ts"
 
 export const json = Flag.Boolean("json").pipe(
@@ -85,7 +86,7 @@ export const noteAbsent = ({ absent = [], path }: Model): Effect.Effect<void> =>
   absent.length === 0
     ? Effect.void
     : printError(
-        `note: ${absent.length} tensors of ${plainLine(path)} are left out, as ${plainLine(absent[0]!)}: their files are not here`
+        `note: ${counted(absent.length, "tensor")} of ${plainLine(path)} ${absent.length === 1 ? "is" : "are"} left out, as ${plainLine(absent[0]!)}: the files are not here`
       )
 
 /** The same as the library takes it. */

@@ -15,8 +15,8 @@ import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import { withFailures } from "../output/CliFailure.ts"
-import { formatBytes, table } from "../text/Table.ts"
-import { print } from "../text/terminal.ts"
+import { counted, formatBytes, table } from "../text/Table.ts"
+import { print, printText } from "../text/terminal.ts"
 import { inputConfig, json, noteAbsent, openPlain } from "./shared.ts"
 
 interface Verdict {
@@ -161,13 +161,13 @@ export const verify = Command.make("verify", flags, (flags) =>
           return
         }
         if (differing.length > 0) {
-          yield* print(
+          yield* printText(
             table(
               ["tensor", "difference"],
               differing.map(({ name, detail }) => [name, detail])
             )
           )
-          yield* print(`\n${differing.length} of ${verdicts.length} tensors differ`)
+          yield* printText(`\n${differing.length} of ${counted(verdicts.length, "tensor")} differ`)
           return
         }
         const bytes = verdicts.reduce((sum, verdict) => sum + verdict.bytes, 0)
@@ -175,7 +175,7 @@ export const verify = Command.make("verify", flags, (flags) =>
           onNone: () => "bit-identical",
           onSome: (tolerance) => `equal within ${tolerance} of each block's largest value`
         })
-        yield* print(`${verdicts.length} tensors, ${formatBytes(bytes)}: ${how}`)
+        yield* printText(`${counted(verdicts.length, "tensor")}, ${formatBytes(bytes)}: ${how}`)
       })
     )
   )

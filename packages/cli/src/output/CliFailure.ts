@@ -9,7 +9,7 @@ import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type { RankFailure } from "../job/JobSpec.ts"
 import { toFailure } from "../job/JobSpec.ts"
-import { inOneLine, print, printError } from "../text/terminal.ts"
+import { inOneLine, print, printEither, printError } from "../text/terminal.ts"
 
 const usageReasons = new Set(["InvalidUsage", "InvalidOptions"])
 
@@ -52,7 +52,11 @@ export const printAround = <E, R>(
     const written = yield* Effect.result(write)
     const isWritten = Result.isSuccess(written)
     if (isWritten || !asJson) {
-      yield* print(asJson ? JSON.stringify(found.document, null, 2) : found.text)
+      yield* printEither(
+        asJson,
+        () => found.document,
+        () => found.text
+      )
       if (!isWritten) yield* reportFailure([{ failure: toFailure(written.failure) }], asJson)
       return isWritten
     }

@@ -2,7 +2,7 @@
 /** Estimates of plans as text for people: who sends how much to whom, and what each rank needs for it. */
 import type { Rank } from "@tensorferry/core/base/Ids"
 import type { PlanEstimate, Traffic } from "@tensorferry/core/planner/Estimate"
-import { type Align, formatBytes, formatSeconds, table } from "../text/Table.ts"
+import { type Align, counted, formatBytes, formatSeconds, table } from "../text/Table.ts"
 
 /** Largest matrix that is drawn; larger jobs list their busiest pairs. */
 const drawnRanks = 16
@@ -71,7 +71,7 @@ export const describeEstimate = (estimate: PlanEstimate): string => {
       ])
     ),
     "",
-    `${estimate.ops} operations, ${formatBytes(estimate.totalBytes)} in all, ${formatBytes(estimate.remoteBytes)} between ranks`,
+    `${counted(estimate.ops, "operation")}, ${formatBytes(estimate.totalBytes)} in all, ${formatBytes(estimate.remoteBytes)} between ranks`,
     `predicted time ${formatSeconds(estimate.seconds)} ${speeds}`
   ].join("\n")
 }

@@ -4,7 +4,7 @@ import { type ConversionNote, describeNote } from "@tensorferry/model/values/con
 import { type AnyJobSpec, isMeshJob, type RankReport } from "../job/JobSpec.ts"
 import { formatMeshChoice } from "../job/meshPlans.ts"
 import { sideText } from "../text/sideText.ts"
-import { formatBytes, formatRate, formatSeconds, table } from "../text/Table.ts"
+import { counted, formatBytes, formatRate, formatSeconds, table } from "../text/Table.ts"
 import { plainLine } from "../text/terminal.ts"
 
 const sum = (reports: ReadonlyArray<RankReport>, of: (report: RankReport) => number): number =>
@@ -15,8 +15,8 @@ const most = (reports: ReadonlyArray<RankReport>, of: (report: RankReport) => nu
 
 const titleOf = (spec: AnyJobSpec, size: number): string =>
   isMeshJob(spec)
-    ? `${formatMeshChoice(spec.mesh)}, ${size} ranks, tensor ${plainLine(spec.tensor)}`
-    : `${sideText(spec.from, spec.names?.from.convention)} → ${sideText(spec.to, spec.names?.to.convention)}, ${size} ranks (${spec.ranks})`
+    ? `${formatMeshChoice(spec.mesh)}, ${counted(size, "rank")}, tensor ${plainLine(spec.tensor)}`
+    : `${sideText(spec.from, spec.names?.from.convention)} → ${sideText(spec.to, spec.names?.to.convention)}, ${counted(size, "rank")} (${spec.ranks})`
 
 /** How the update was cut, where it was. */
 const describeWaves = (reports: ReadonlyArray<RankReport>): ReadonlyArray<string> => {
@@ -50,7 +50,9 @@ const describeTrace = (reports: ReadonlyArray<RankReport>): ReadonlyArray<string
   const elements = sum(reports, (report) => report.elementsTraced)
   return tensors === 0
     ? []
-    : [`traced: ${elements} elements of ${tensors} shards lie where the structure of the model has them`]
+    : [
+        `traced: ${counted(elements, "element")} of ${counted(tensors, "shard")} lie where the structure of the model has them`
+      ]
 }
 
 /** What happened, for people. */
@@ -95,7 +97,10 @@ export const describeReshard = (
     ...describeWaves(reports),
     ...notes.map((note) => plainLine(describeNote(note))),
     spec.verify
-      ? `verified: ${sum(reports, (report) => report.tensorsVerified)} shards, ${formatBytes(verified)}, bit-identical to ${spec.checkpoint}${describeConversion(spec)}`
+      ? `verified: ${counted(
+          sum(reports, (report) => report.tensorsVerified),
+          "shard"
+        )}, ${formatBytes(verified)}, bit-identical to ${spec.checkpoint}${describeConversion(spec)}`
       : "not verified (--no-verify)",
     ...describeTrace(reports),
     ...(spec.out === null ? [] : [`written: ${spec.out.folder}`])

@@ -4,7 +4,7 @@ import type { ModelStructure, Stack } from "@tensorferry/model/describe/ModelStr
 import { formatDegrees } from "@tensorferry/model/placement/legalDegrees"
 import type { AxisSummary, ModelSummary, StructureSummary } from "@tensorferry/model/placement/structureSummary"
 import { axes } from "@tensorferry/model/structure/Roles"
-import { table } from "../text/Table.ts"
+import { counted, table } from "../text/Table.ts"
 import { plainLine } from "../text/terminal.ts"
 
 /** `0-27, 30`: runs of layers. */
@@ -49,7 +49,7 @@ export const describeStructure = (structure: ModelStructure, summary: ModelSumma
   const { tp, etp, mostEp, mostPp } = summary.degrees
   const tensorCount = modules.reduce((sum, { tensors }) => sum + tensors.length, 0) + unknown.length
   return [
-    `model_type ${plainLine(structure.modelType)} (family ${structure.family.name}), quantization ${plainLine(quantization?.method ?? "none")}, ${tensorCount} tensors`,
+    `model_type ${plainLine(structure.modelType)} (family ${structure.family.name}), quantization ${plainLine(quantization?.method ?? "none")}, ${counted(tensorCount, "tensor")}`,
     "",
     table(
       ["stack", "names", "layers", "stages", "modules"],

@@ -55,8 +55,43 @@ export const wrapped = (text: string, width: number | undefined): string => {
 export const terminalWidth = (): number | undefined =>
   process.stdout.isTTY === true ? process.stdout.columns : undefined
 
-/** Prints on standard output. */
+/** Whether a terminal of this environment shows letters of ASCII alone: a locale is stated, and is not of UTF-8. */
+export const isAsciiOnly = ({ LC_ALL, LC_CTYPE, LANG }: NodeJS.ProcessEnv = process.env): boolean => {
+  const locale = [LC_ALL, LC_CTYPE, LANG].find((stated) => stated !== undefined && stated !== "")
+  return locale !== undefined && !/utf-?8/i.test(locale)
+}
+
+/** What this command's own marks become, each one letter, so that columns keep their places. */
+const asciiMarks: ReadonlyMap<string, string> = new Map([
+  ["─", "-"],
+  ["·", "."],
+  ["→", ">"],
+  ["↑", "^"],
+  ["↓", "v"],
+  ["…", "~"],
+  ["×", "x"],
+  ["–", "-"],
+  ["≤", "<"],
+  ["µ", "u"],
+  ["█", "#"],
+  ["░", "."]
+])
+const marks = new RegExp(`[${[...asciiMarks.keys()].join("")}]`, "g")
+
+/** Text with marks that the terminal has. */
+export const inLocale = (text: string, isAscii = isAsciiOnly()): string =>
+  isAscii ? text.replace(marks, (mark) => asciiMarks.get(mark)!) : text
+
+/** Prints on standard output as it is: documents that programs read. */
 export const print = (text: string): Effect.Effect<void> => Console.log(plain(text))
 
+/** Prints on standard output for people, no wider than their terminal. */
+export const printText = (text: string): Effect.Effect<void> => print(inLocale(wrapped(plain(text), terminalWidth())))
+
+/** Prints a document for programs, or text for people. */
+export const printEither = (asJson: boolean, document: () => unknown, text: () => string): Effect.Effect<void> =>
+  asJson ? print(JSON.stringify(document(), null, 2)) : printText(text())
+
 /** Prints on standard error. */
-export const printError = (text: string): Effect.Effect<void> => Console.error(plain(text))
+export const printError = (text: string): Effect.Effect<void> =>
+  Console.error(inLocale(wrapped(plain(text), process.stderr.isTTY === true ? process.stderr.columns : undefined)))

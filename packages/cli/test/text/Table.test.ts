@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 import { assert, describe, it } from "@effect/vitest"
-import { table } from "../../src/text/Table.ts"
+import * as fc from "fast-check"
+import { counted, formatSeconds, table } from "../../src/text/Table.ts"
+import { plainLine } from "../../src/text/terminal.ts"
 
 describe("a table", () => {
   it("is as wide as its longest cells, numbers to the right", () => {
@@ -38,4 +40,65 @@ describe("a table", () => {
     assert.match(lines[2]!, /^a\\nb\\u001b\[2K +1$/)
     assert.isBelow(lines[3]!.length, 1100)
   })
+
+  it("goes on in further lines of a column where the terminal is narrower", () => {
+    const rows = [["cuda", "unavailable", "The libraries cannot be opened, and no device was found"]]
+    const lines = table(["backend", "state", "detail"], rows, [], 48).split("\n")
+    assert.deepStrictEqual(lines, [
+      "backend  state        detail",
+      "───────  ───────────  ──────────────────────────",
+      "cuda     unavailable  The libraries cannot be",
+      "                      opened, and no device was",
+      "                      found"
+    ])
+  })
+
+  it("of numbers goes on below, each part with the first column", () => {
+    const header = ["rank", "source", "sends", "peak memory"]
+    const text = table(header, [["0", "1.0 GiB", "2.0 GiB", "3.0 GiB"]], ["right", "right", "right", "right"], 24)
+    assert.deepStrictEqual(text.split("\n"), [
+      "rank   source    sends",
+      "────  ───────  ───────",
+      "   0  1.0 GiB  2.0 GiB",
+      "",
+      "rank  peak memory",
+      "────  ───────────",
+      "   0      3.0 GiB"
+    ])
+  })
+
+  it("fits every width, and loses no letter of a cell", () => {
+    fc.assert(
+      fc.property(
+        fc.array(fc.tuple(fc.string({ maxLength: 40 }), fc.string({ maxLength: 90 }), fc.nat()), { maxLength: 6 }),
+        fc.integer({ min: 40, max: 200 }),
+        (cells, limit) => {
+          const rows = cells.map(([a, b, n]) => [a, b, String(n)])
+          const text = table(["name", "what it is", "bytes"], rows, ["left", "left", "right"], limit)
+          for (const line of text.split("\n")) assert.isAtMost(line.length, limit)
+          const letters = (what: string) => [...what.replaceAll(/[\s─]/g, "")].sort().join("")
+          const given = rows.flatMap(([a, b, n]) => [plainLine(a!), plainLine(b!), n!]).join("")
+          const parts = text.split("\n\n").length - 1
+          if (parts === 0) assert.strictEqual(letters(text), letters(`${given}name what it is bytes`))
+        }
+      )
+    )
+  })
+})
+
+it("counts in the singular and the plural", () => {
+  assert.deepStrictEqual(
+    [counted(0, "rank"), counted(1, "rank"), counted(2, "rank"), counted(2, "batch", "batches")],
+    ["0 ranks", "1 rank", "2 ranks", "2 batches"]
+  )
+})
+
+it("times are of no unit in which they would vanish", () => {
+  assert.deepStrictEqual([0, 4.02e-5, 0.0012, 1.234, 61].map(formatSeconds), [
+    "0.0 ms",
+    "40.2 µs",
+    "1.2 ms",
+    "1.23 s",
+    "61.0 s"
+  ])
 })

@@ -3,7 +3,7 @@
 import { readdirSync, readFileSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
 import { assert, describe, it } from "@effect/vitest"
-import { plain, plainLine, wrapped } from "../../src/text/terminal.ts"
+import { inLocale, isAsciiOnly, plain, plainLine, wrapped } from "../../src/text/terminal.ts"
 import { scratch } from "../support/command.ts"
 import { runAllHere } from "../support/here.ts"
 
@@ -73,4 +73,15 @@ it("a line wider than the terminal goes on further in, broken at spaces; without
     wrapped(text, 20),
     "title\n  one two three four\n      five\n    tensor.with.a.name.that.is.wider.than.all"
   )
+})
+
+it("has letters of ASCII alone where the locale has no others, each mark in one place", () => {
+  assert.isTrue(isAsciiOnly({ LC_ALL: "C" }))
+  assert.isTrue(isAsciiOnly({ LANG: "POSIX" }))
+  assert.isTrue(isAsciiOnly({ LC_ALL: "C", LANG: "de_DE.UTF-8" }))
+  assert.isFalse(isAsciiOnly({ LC_ALL: "", LC_CTYPE: "C.utf8", LANG: "C" }))
+  assert.isFalse(isAsciiOnly({}))
+  const text = "tp=1 → tp=2\n────  · …"
+  assert.strictEqual(inLocale(text, true), "tp=1 > tp=2\n----  . ~")
+  assert.strictEqual(inLocale(text, false), text)
 })
