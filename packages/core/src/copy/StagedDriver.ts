@@ -23,9 +23,16 @@ import {
 import { ProcessGroup } from "../service/ProcessGroup.ts"
 import { TensorEngine, type TensorEngineShape } from "../service/TensorEngine.ts"
 import type { Tensor } from "../tensor/Tensor.ts"
-import { cutStreams, ringBytes, type StagedRound, slotCount, stagedRounds, streamsOf } from "./internal/stagedRounds.ts"
-import { stagingErrors, transferRounds } from "./internal/stagedTransfer.ts"
-import { makeTurns } from "./internal/stagingTurns.ts"
+import {
+  cutStreams,
+  ringBytes,
+  type StagedRound,
+  slotCount,
+  stagedRounds,
+  streamsOf
+} from "./internal/staged/rounds.ts"
+import { stagingErrors, transferRounds } from "./internal/staged/transfer.ts"
+import { makeTurns } from "./internal/staged/turns.ts"
 
 /** How much host memory staging takes, and in which pieces. Equal on all ranks. */
 export interface StagingOptions {

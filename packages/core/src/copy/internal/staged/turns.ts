@@ -14,8 +14,8 @@
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
-import type { Rank } from "../../base/Ids.ts"
-import type { ProcessGroupShape } from "../../service/ProcessGroup.ts"
+import type { Rank } from "../../../base/Ids.ts"
+import type { ProcessGroupShape } from "../../../service/ProcessGroup.ts"
 
 /** What a rank states of a round. */
 export type TurnKind = "Ready" | "Done"

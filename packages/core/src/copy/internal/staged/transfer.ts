@@ -14,8 +14,8 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import type * as Scope from "effect/Scope"
-import type { Rank } from "../../base/Ids.ts"
-import type { UnreadableAnswer } from "../../group/Exchange.ts"
+import type { Rank } from "../../../base/Ids.ts"
+import type { UnreadableAnswer } from "../../../group/Exchange.ts"
 import {
   type CopyDriverError,
   type CopyDriverReason,
@@ -23,12 +23,12 @@ import {
   copyDriverError,
   type InFlight,
   type Program
-} from "../../service/CopyDriver.ts"
-import type { ProcessGroupError } from "../../service/ProcessGroup.ts"
-import type { TensorEngineShape, TensorError } from "../../service/TensorEngine.ts"
-import type { Move } from "../../tensor/Tensor.ts"
-import { type StagedRound, slotCount } from "./stagedRounds.ts"
-import type { Turns } from "./stagingTurns.ts"
+} from "../../../service/CopyDriver.ts"
+import type { ProcessGroupError } from "../../../service/ProcessGroup.ts"
+import type { TensorEngineShape, TensorError } from "../../../service/TensorEngine.ts"
+import type { Move } from "../../../tensor/Tensor.ts"
+import { type StagedRound, slotCount } from "./rounds.ts"
+import type { Turns } from "./turns.ts"
 
 /** How staging fails on one rank. */
 export const stagingErrors = (backend: string, rank: Rank) => {
