@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * Which names of a public module have no comment. A module's subject, a value or type of the file's own name, may have the
- * words of the file's header; a type and a value of one name share theirs.
+ * Which names of a public module have no comment of their own, so that an editor says nothing of them. The header of a file
+ * is not shown there; a type and a value of one name are one symbol, and share their words.
  */
-import * as path from "node:path"
 import { childrenOf, isNode, moduleOf, type Node } from "../house/syntax.ts"
 import type { SourceFile } from "../house/tree.ts"
 
@@ -31,9 +30,6 @@ const isHeaderAlone = (text: string, start: number): boolean => {
   return /^\/\*\*(?:(?!\*\/)[\s\S])*\*\/\s*$/.test(before)
 }
 
-const sameName = (file: SourceFile, name: string): boolean =>
-  path.basename(file.path, ".ts").toLowerCase() === name.toLowerCase()
-
 export const withoutWords = (file: SourceFile): ReadonlyArray<{ readonly at: string; readonly what: string }> => {
   const { body, lineAt } = moduleOf(file)
   const bare = new Map<string, string>()
@@ -43,7 +39,7 @@ export const withoutWords = (file: SourceFile): ReadonlyArray<{ readonly at: str
     if (node.type !== "ExportNamedDeclaration" || !isNode(declaration)) continue
     const isSaid = hasComment(file.text, node.start) && !isHeaderAlone(file.text, node.start)
     for (const name of namesOf(declaration)) {
-      if (isSaid || sameName(file, name)) documented.add(name)
+      if (isSaid) documented.add(name)
       else bare.set(name, `${file.path}:${lineAt(node.start)}`)
     }
   }

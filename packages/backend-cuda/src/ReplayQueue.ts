@@ -29,6 +29,7 @@ export interface ReplayWay {
 /** An event with a timestamp keeps the link idle for longer than a plain one, so copies are timed only when asked. */
 export const replayWay: ReplayWay = { streams: 1, copiesPerEvent: 1, isTimed: false }
 
+/** Copies of one replay slot to the device, one after the other, each with a fence. */
 export interface ReplayQueue {
   readonly gpu: Gpu
   readonly native: NativeReplay

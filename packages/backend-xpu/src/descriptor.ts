@@ -51,6 +51,7 @@ const probe: Effect.Effect<ProbeResult> = Effect.gen(function* () {
   )
 )
 
+/** The backend for Intel devices: an engine and replay transfers. */
 export const descriptor: BackendDescriptor = {
   name: backendName,
   apiVersion,

@@ -43,8 +43,10 @@ export const BusReason = Schema.Union([
 ])
 export type BusReason = typeof BusReason.Type
 
+/** Why a command of the tensor bus failed: the reason, what it is about, and what its reader can do. */
 export class BusError extends ReasonError<BusError>()("BusError", BusReason) {}
 
+/** Makes the error of this reason; `input` has at least `detail` and `remedy`. */
 export const busError = (tag: BusReason["_tag"], input: ReasonInput): BusError =>
   new BusError({ reason: reasonOf(tag, input) })
 

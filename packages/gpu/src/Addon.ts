@@ -137,6 +137,7 @@ export const replayAnswers = {
   needsThread: -2
 } as const
 
+/** What the native addon offers; every call answers with a value or a failure, and none throws. */
 export interface Addon extends AddonIdentity, JobControl {
   /** Opens what it can; reports what it tried. Never fails for a missing library. */
   readonly openLibraries: (vendor: Vendor, names: LibraryNames) => NativeAnswer<OpenedLibraries>

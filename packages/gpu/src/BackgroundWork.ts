@@ -8,6 +8,7 @@
 import * as Effect from "effect/Effect"
 import type { Vendor } from "./Addon.ts"
 
+/** Native work that goes on beside JavaScript, and the wait for its end. */
 export interface BackgroundWork {
   /** True where something runs; `action` is then called once, when all that runs now has ended. */
   readonly whenIdle: (action: () => void) => boolean

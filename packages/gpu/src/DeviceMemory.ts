@@ -37,6 +37,7 @@ export interface DeviceMemoryOptions {
   readonly arenaBytes?: number | undefined
 }
 
+/** Memory of one device, in arenas that are kept while anything in them is used. */
 export interface DeviceMemory {
   /** Memory with unspecified contents, freed by the scope. */
   readonly allocate: (byteLength: number) => Effect.Effect<Storage, TensorError, EffectScope.Scope>

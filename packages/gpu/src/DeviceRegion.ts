@@ -7,6 +7,7 @@
  */
 import type { Block } from "./Block.ts"
 
+/** A range of a device's memory: how other devices and processes find it. */
 export class DeviceRegion {
   /** First byte, as a number. */
   readonly address: number

@@ -19,6 +19,7 @@ import { type Discovered, discover } from "./discover.ts"
 import { unavailable, unavailableBecause } from "./failures.ts"
 import { chooseOrdinal, type GpuOptions, kernelCacheFolder } from "./options.ts"
 
+/** An open device: its addon, facts, streams and peers. */
 export interface Gpu {
   readonly addon: Addon
   readonly libraries: NativeLibraries

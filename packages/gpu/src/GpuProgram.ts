@@ -26,6 +26,7 @@ export interface ProgramSteps {
   readonly calls?: NativeStreamCalls | undefined
 }
 
+/** Steps that were uploaded once and run any number of times. */
 export interface GpuProgram {
   /** Runs that have not ended. */
   readonly runs: () => number

@@ -18,6 +18,7 @@ export interface Span {
 /** Microseconds by phase; 0 where nothing was measured. */
 export type PhaseTimes = { readonly [P in Phase]: number }
 
+/** Seconds of the parts of one run, by the device's clock. */
 export interface RunTimes {
   /** Microseconds; phases of one peer overlap. */
   readonly peers: ReadonlyArray<{ readonly peer: number } & PhaseTimes>
@@ -27,6 +28,7 @@ export interface RunTimes {
 
 const nothing: PhaseTimes = { kernel: 0, copy: 0, pack: 0, wire: 0, unpack: 0 }
 
+/** The times of a run from the spans that were measured in it. */
 export const runTimes = (spans: ReadonlyArray<Span>, times: SpanTimes): RunTimes => {
   const byPeer = new Map<number | undefined, PhaseTimes>()
   for (const [number, { peer, phase }] of spans.entries()) {

@@ -32,6 +32,7 @@ export const eventLimit = 65_536
 /** A stream of the device, from 0 to `streamCount - 1`. */
 export type StreamNumber = 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7
 
+/** The steps of a program as the addon reads them, added one by one. */
 export class StepTable {
   readonly #writer = new TableWriter(256)
 

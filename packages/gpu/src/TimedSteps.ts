@@ -9,6 +9,7 @@ import { eventLimit, StepTable, type StreamNumber } from "./StepTable.ts"
 
 const spanLimit = eventLimit / 2
 
+/** Steps with marks between them that the device's clock stamps. */
 export class TimedSteps extends StepTable {
   readonly moveTables: Array<BigUint64Array> = []
   /** What each span measures, by its number. */

@@ -143,4 +143,5 @@ export const makeChecks = (gpu: Gpu) => {
   return { checkTensor, checkMove, checkApart, checkBatch, pinsOf, memoryFault }
 }
 
+/** What `makeChecks` gives. */
 export type Checks = ReturnType<typeof makeChecks>

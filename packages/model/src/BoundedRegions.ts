@@ -19,6 +19,10 @@ export interface Piece {
   readonly end: number
 }
 
+/**
+ * A region in portions of at most `limit` bytes, in row-major order, each with the bytes of the whole at which it begins
+ * and ends.
+ */
 export const boundedRegions = (dtype: DType, region: Region, limit = boundedBytes): ReadonlyArray<Piece> => {
   const shape = regionShape(region)
   if (shape.includes(0)) return []

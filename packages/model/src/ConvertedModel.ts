@@ -33,6 +33,7 @@ const take = (engine: TensorEngineShape, tensor: Tensor, region: Region, into: U
     yield* engine.copy([{ dst, src }])
   })
 
+/** The model as a conversion makes it, read from the model as it is: what a result is proved against. */
 export const convertedModel = (model: Model, conversion: Conversion | undefined) =>
   Effect.map(TensorEngine, (engine): Model => {
     if (conversion === undefined) return model

@@ -58,6 +58,7 @@ export type ShardFile = typeof ShardFile.Type
 /** What a file holds of one tensor. */
 export type ShardTensor = ShardFile["tensors"][number]
 
+/** What `tensorferry.json` in a folder of shards says: the layout, the rules, and each file's tensors with their digests. */
 export const Manifest = Schema.Struct({
   format: Schema.Literal("tensorferry.checkpoint"),
   version: Schema.Literal(2),

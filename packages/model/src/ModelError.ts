@@ -34,7 +34,9 @@ export const ModelReason = Schema.Union([
 ])
 export type ModelReason = typeof ModelReason.Type
 
+/** What is wrong with a model, a layout or a job: the tensor, the file, the rank and a remedy. */
 export class ModelError extends ReasonError<ModelError>()("ModelError", ModelReason) {}
 
+/** Makes the error of this reason; `input` has at least `detail` and `remedy`. */
 export const modelError = (tag: ModelReason["_tag"], input: ReasonInput): ModelError =>
   new ModelError({ reason: reasonOf(tag, input) })

@@ -27,6 +27,7 @@ export const TypeRule = Schema.Struct({
 })
 export type TypeRule = typeof TypeRule.Type
 
+/** What a job makes of a checkpoint's tensors on the way: element types, and quantized forms. */
 export const Conversion = Schema.Struct({
   /** Floats that are not quantized become this. */
   dtype: Schema.NullOr(Schema.Literals(castTypes)),

@@ -10,6 +10,7 @@ interface Gap {
   length: number
 }
 
+/** Free ranges of one stretch of memory; neighbours are joined. */
 export interface FreeList {
   /** Offset of a free part of this length, which then is taken; `undefined` where none is long enough. */
   readonly take: (length: number) => number | undefined

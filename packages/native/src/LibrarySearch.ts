@@ -5,6 +5,7 @@
 import { statSync } from "node:fs"
 import * as path from "node:path"
 
+/** Where shared libraries were looked for, and what was found. */
 export interface LibrarySearch {
   /** First match, if any. */
   readonly found: string | undefined

@@ -27,6 +27,7 @@ export interface PoolControl {
   readonly closePool: (pool: NativePool) => NativeAnswer<undefined>
 }
 
+/** Work that a thread of the addon does: how to wait for it, and how to end it. */
 export interface NativeJob<A> {
   readonly isComplete: () => boolean
   readonly await: Effect.Effect<A, NativeFailure>

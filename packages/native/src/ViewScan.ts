@@ -9,6 +9,9 @@ import { bitsOf } from "@tensorferry/core/base/DType"
 import { dimensionLimit } from "@tensorferry/core/base/Region"
 import type { Tensor } from "@tensorferry/core/tensor/Tensor"
 
+/**
+ * What is asked of a view before native code gets it: elements, span in bytes, and whether it is dense. Used again and again.
+ */
 export class ViewScan {
   /** Number of elements; 0 for an empty view, whose other facts mean nothing. */
   elements = 0

@@ -6,6 +6,7 @@ import { assert } from "@effect/vitest"
 import type { Addon, LibraryNames } from "@tensorferry/gpu/Addon"
 import { gpuSimulator, loadControl } from "./libraries.ts"
 
+/** Files that stand for a GPU's libraries: runtime, driver, compiler and collectives. */
 export const simulatedLibraries: LibraryNames = {
   runtime: [gpuSimulator],
   driver: [gpuSimulator],
@@ -54,6 +55,7 @@ export const openSimulator = (library: string) => {
   return { ...control, report: (): SimulatorReport => JSON.parse(control.report()) }
 }
 
+/** The simulated devices of this process: faults to plant, orders to choose, and what they saw. */
 export const simulator = openSimulator(gpuSimulator)
 /** What is left of kinds that a finished test should have given back. */
 export const leaks = (): ReadonlyArray<string> =>

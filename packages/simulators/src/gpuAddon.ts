@@ -19,6 +19,7 @@ import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
 import { leaks, openSimulated, simulator, violations } from "./gpu.ts"
 
+/** The value of an answer; throws its failure. */
 export const value = <A>(answer: NativeAnswer<A>): A => {
   if (answer.code === "Ok") return answer.value
   return assert.fail(`${answer.code} of ${answer.op}: ${answer.detail} ${violations().join("; ")}`)
@@ -28,11 +29,13 @@ export const value = <A>(answer: NativeAnswer<A>): A => {
 export const problem = (answer: NativeAnswer<unknown>): NativeFailure =>
   answer.code === "Ok" ? assert.fail("it should have failed") : answer
 
+/** Work of the addon that was begun, and the promise of its end. */
 export interface Started<A> {
   readonly handle: NativeJobHandle
   readonly answer: Promise<NativeAnswer<A>>
 }
 
+/** Begins work of the addon. */
 export const start = <A>(begin: (done: Done<A>) => NativeAnswer<NativeJobHandle>): Started<A> => {
   let settle: (answer: NativeAnswer<A>) => void = () => undefined
   const answer = new Promise<NativeAnswer<A>>((resolve) => {
@@ -41,9 +44,11 @@ export const start = <A>(begin: (done: Done<A>) => NativeAnswer<NativeJobHandle>
   return { handle: value(begin((answered) => settle(answered))), answer }
 }
 
+/** Begins work of the addon and waits for its end. */
 export const run = async <A>(begin: (done: Done<A>) => NativeAnswer<NativeJobHandle>): Promise<A> =>
   value(await start(begin).answer)
 
+/** Opens the simulated libraries. */
 export const librariesOf = (addon: Addon) => {
   const { libraries } = value(openSimulated(addon))
   return libraries ?? assert.fail("the simulated libraries were not found")
@@ -68,12 +73,14 @@ const hold =
     return made
   }
 
+/** New memory of a simulated device. */
 export const allocate = (addon: Addon, device: NativeDevice, byteLength: number) =>
   Effect.map(
     Effect.promise(() => run<AllocatedMemory>((done) => addon.startAllocate(device, byteLength, done))),
     hold(device)
   )
 
+/** New pinned memory of the host. */
 export const allocateHost = (addon: Addon, device: NativeDevice, byteLength: number) =>
   Effect.map(
     Effect.promise(() =>

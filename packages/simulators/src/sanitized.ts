@@ -11,6 +11,7 @@ import { dirname, join } from "node:path"
 import { assert, describe, it } from "@effect/vitest"
 import { packageFolder as simulatorsFolder } from "./libraries.ts"
 
+/** A package's tests under a sanitizer: which build, which files, and what it may report. */
 export interface SanitizedTests {
   readonly packageFolder: string
   /** Variable by which the package finds the addon that was built. */

@@ -26,6 +26,7 @@ export type ServiceResults = typeof ServiceResults.Type
 
 const Versions = Schema.Record(Schema.String, Schema.String)
 
+/** What became of every case of a backend, as JSON that `tensorferry backends` shows. */
 export const ConformanceReport = Schema.Struct({
   format: Schema.Literal("tensorferry-conformance-1"),
   backend: Schema.NonEmptyString,

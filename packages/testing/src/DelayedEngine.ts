@@ -61,6 +61,7 @@ export const makeDelays = (seed: number): Delays => {
   }
 }
 
+/** An engine whose work ends later than it might, by seeded delays. */
 export const delayedEngine = (engine: TensorEngineShape, delays: Delays): TensorEngineShape => ({
   ...engine,
   name: `${engine.name}, delayed`,

@@ -34,6 +34,7 @@ export interface PendingCopy extends Move {
   readonly finish: (failure?: ReplayTransferError) => Effect.Effect<void>
 }
 
+/** A replay device whose copies are held back until a test lets them go. */
 export interface DelayedReplayDevice extends ReplayDevice {
   readonly pending: () => ReadonlyArray<PendingCopy>
   /** Ends one copy, in a seeded order; false where none is pending, or copies are held. */

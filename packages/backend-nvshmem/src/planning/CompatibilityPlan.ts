@@ -27,6 +27,7 @@ export interface Requests {
   readonly receives: ReadonlyArray<ReadonlyArray<Request>>
 }
 
+/** What ranks exchange of programs whose messages were not prepared together: requests of every rank, by peer. */
 export interface CompatibilityPlan extends Requests {
   /** By sending PE and destination, itself included: what stays is packed but not scheduled. */
   readonly workloads: ReadonlyArray<ReadonlyArray<ReadonlyArray<Batch<Request>>>>
@@ -35,6 +36,7 @@ export interface CompatibilityPlan extends Requests {
   readonly schedule: Schedule
 }
 
+/** The plan of one rank from the messages of all; fails where both ends of a message do not agree. */
 export const compatibilityPlan = (
   requests: Requests,
   { segmentBytes, batchTasks }: CompatibilityLimits

@@ -39,6 +39,7 @@ export interface Leave {
   readonly receiveSlot: number
 }
 
+/** What one rank does in a start: puts, waits for signals, and copies out of the symmetric heap. */
 export interface ExecutionPlan {
   readonly sends: ReadonlyArray<PlannedSend>
   readonly receives: ReadonlyArray<PlannedReceive>
@@ -54,6 +55,7 @@ export interface SlotCounts {
   readonly receive: number
 }
 
+/** The plan of one rank, from its requests and those of its peers. */
 export const executionPlan = (
   pe: number,
   batches: ReadonlyArray<ScheduledBatch>,

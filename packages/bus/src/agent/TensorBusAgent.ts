@@ -74,6 +74,7 @@ export interface TensorBusAgentShape {
   readonly serve: Effect.Effect<never, CommandQueueError | AgentStateError>
 }
 
+/** The service of one agent: takes commands from its queue and moves batches between registered pairs. */
 export class TensorBusAgent extends Context.Service<TensorBusAgent, TensorBusAgentShape>()(
   "@tensorferry/bus/agent/TensorBusAgent"
 ) {}

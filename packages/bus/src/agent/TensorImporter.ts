@@ -23,6 +23,7 @@ export interface TensorImporterShape {
   readonly open: (tensor: TorchCudaTensor) => Effect.Effect<Tensor, BusError, Scope.Scope>
 }
 
+/** The service that opens memory which clients hand over: of the host by name, of devices by handle. */
 export class TensorImporter extends Context.Service<TensorImporter, TensorImporterShape>()(
   "@tensorferry/bus/agent/TensorImporter"
 ) {}

@@ -6,6 +6,7 @@ import type { BusError } from "../BusError.ts"
 import { CleanupBatch } from "../command/Command.ts"
 import { type BatchInput, type ModelBatchInput, TensorBusClient } from "./TensorBusClient.ts"
 
+/** What a client does when a batch has come or gone. */
 export interface BatchHandler {
   readonly batch: string
   /** Moves the tensors' contents to the other side. */

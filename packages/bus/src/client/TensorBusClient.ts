@@ -136,6 +136,7 @@ export interface TensorBusClientShape {
   readonly cast: (message: Message) => Effect.Effect<void, BusError>
 }
 
+/** The service of a client: registers tensors with its agent, and says when a batch is to be moved. */
 export class TensorBusClient extends Context.Service<TensorBusClient, TensorBusClientShape>()(
   "@tensorferry/bus/client/TensorBusClient"
 ) {}

@@ -13,7 +13,9 @@ export const CommandReason = Schema.Union([
 ])
 export type CommandReason = typeof CommandReason.Type
 
+/** Why a command could not be read or answered. */
 export class CommandError extends ReasonError<CommandError>()("CommandError", CommandReason) {}
 
+/** Makes the error of this reason; `input` has at least `detail` and `remedy`. */
 export const commandError = (tag: CommandReason["_tag"], input: ReasonInput): CommandError =>
   new CommandError({ reason: reasonOf(tag, input) })

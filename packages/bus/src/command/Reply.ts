@@ -8,6 +8,7 @@ import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { decodeValue, encodeValue, type Value } from "../wire/Value.ts"
 
+/** What an agent answers to a command. */
 export const Reply = Schema.Union([
   Schema.Struct({ type: Schema.Literal("Ok"), version: Schema.Literal(1) }),
   Schema.Struct({

@@ -70,6 +70,7 @@ export interface CommandQueueShape {
   readonly status: Effect.Effect<CommandQueueStatus, CommandQueueError>
 }
 
+/** The service through which clients of one machine hand commands to their agent, in order and across crashes. */
 export class CommandQueue extends Context.Service<CommandQueue, CommandQueueShape>()(
   "@tensorferry/bus/queue/CommandQueue"
 ) {}

@@ -57,6 +57,7 @@ export interface AgentStateShape {
   readonly expect: (semaphoreName: string) => Effect.Effect<Completion, AgentStateError, Scope.Scope>
 }
 
+/** What an agent keeps in shared memory for its clients: whether it lives, and which batches are done. */
 export class AgentState extends Context.Service<AgentState, AgentStateShape>()("@tensorferry/bus/state/AgentState") {}
 
 /** Decimal seconds since 1970, as text: what clients in other languages read. */

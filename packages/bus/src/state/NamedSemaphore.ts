@@ -37,6 +37,7 @@ export class NamedSemaphoreError extends ReasonError<NamedSemaphoreError>()(
 export const namedSemaphoreError = (tag: NamedSemaphoreReason["_tag"], input: ReasonInput): NamedSemaphoreError =>
   new NamedSemaphoreError({ reason: reasonOf(tag, input) })
 
+/** A semaphore that processes of one machine share by name. */
 export interface NamedSemaphore {
   readonly name: string
   /** Lets one waiter go on, now or later. */

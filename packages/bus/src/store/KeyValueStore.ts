@@ -59,6 +59,7 @@ export interface KeyValueStoreShape {
   readonly watch: (prefix: string) => Stream.Stream<Entries, KeyValueError>
 }
 
+/** The service by which agents find each other: keys, values and watches, embedded or over the network. */
 export class KeyValueStore extends Context.Service<KeyValueStore, KeyValueStoreShape>()(
   "@tensorferry/bus/store/KeyValueStore"
 ) {}

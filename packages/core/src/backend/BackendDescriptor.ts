@@ -65,6 +65,7 @@ export type ProbeResult = typeof ProbeResult.Type
 /** A decoded options value; each backend knows its own shape. */
 export type BackendOptions = { readonly [name: string]: unknown }
 
+/** What a backend package exports: name, capabilities, options, a probe, and a layer for each service that it offers. */
 export interface BackendDescriptor {
   readonly name: string
   readonly apiVersion: number

@@ -26,6 +26,7 @@ export interface BackendRegistryShape {
   ) => Effect.Effect<BackendDescriptor, BackendError>
 }
 
+/** The service that knows the backends of an application, by name and by device family. */
 export class BackendRegistry extends Context.Service<BackendRegistry, BackendRegistryShape>()(
   "@tensorferry/core/backend/BackendRegistry"
 ) {}

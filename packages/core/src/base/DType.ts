@@ -40,6 +40,7 @@ const table = {
   complex64: { bits: 64, kind: "opaque", safetensors: "C64" }
 } as const satisfies Record<string, DTypeFacts>
 
+/** Element types by their names in PyTorch, as `float32`, `bfloat16`, `float8_e4m3fn`. */
 export type DType = keyof typeof table
 
 /** All element types, in a fixed order. */

@@ -12,6 +12,7 @@ const Index = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: Number.MA
 export const Interval = Schema.Tuple([Index, Index]).check(
   Schema.makeFilter(([start, stop]) => start <= stop || "start must not exceed stop")
 )
+/** Indices of one dimension: from `start` up to, but without, `stop`. */
 export type Interval = readonly [start: number, stop: number]
 
 /** Dimensions of a tensor, as many as PyTorch has. Whatever reads shapes refuses more: each costs memory, and holds no bytes. */
@@ -19,10 +20,12 @@ export const dimensionLimit = 64
 
 /** One interval per dimension; the empty list is the single element of a scalar. */
 export const Region = Schema.Array(Interval).check(Schema.isMaxLength(dimensionLimit))
+/** A box of a tensor: one interval for each dimension. */
 export type Region = ReadonlyArray<Interval>
 
 /** Lengths per dimension. */
 export const Shape = Schema.Array(Index).check(Schema.isMaxLength(dimensionLimit))
+/** Lengths of a tensor's dimensions; empty for a single element. */
 export type Shape = ReadonlyArray<number>
 
 /** Indices of a half-open interval. */

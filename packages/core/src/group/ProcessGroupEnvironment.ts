@@ -29,6 +29,7 @@ import {
 import { makeSingle } from "./ProcessGroupInProcess.ts"
 import { make as makeTcp } from "./ProcessGroupTcp.ts"
 
+/** What a launcher's variables say of this process: rank, size, where rank 0 listens, token and deadline. */
 export interface ProcessGroupEnvironment {
   /** Whose variables were used. */
   readonly launcher: "torchrun" | "slurm" | "openmpi" | "none"

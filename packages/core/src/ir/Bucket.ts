@@ -20,6 +20,7 @@ export const BucketEntry = Schema.Struct({
 })
 export type BucketEntry = typeof BucketEntry.Type
 
+/** Chunks that travel from one rank to another in one buffer. Bytes and elements. */
 export const Bucket = Schema.Struct({
   /** The chunks' bucket key and the bucket's number under it: the name of the bucket on both ends. */
   key: Schema.String,

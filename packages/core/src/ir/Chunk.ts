@@ -25,6 +25,7 @@ export const PartialGroup = Schema.Struct({
 })
 export type PartialGroup = typeof PartialGroup.Type
 
+/** A box of one tensor that one rank sends and others receive: where it lies in the tensor and in the shards. */
 export const Chunk = Schema.Struct({
   kind: RouteKind,
   /** Index into the plan's tensors. */

@@ -23,6 +23,7 @@ import { MeshLayout, PartialOp } from "../layout/Placement.ts"
 export const SourceChoice = Schema.Literals(["balanced", "etha"])
 export type SourceChoice = typeof SourceChoice.Type
 
+/** Which rank of one mesh sends which cell of a tensor to which ranks of another; the same for all tensors of that layout. */
 export const M2MMap = Schema.Struct({
   format: Schema.Literal("tensorferry.m2m-map"),
   version: Schema.Literal(1),

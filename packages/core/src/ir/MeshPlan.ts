@@ -32,6 +32,7 @@ export const MeshTensor = Schema.Struct({
 })
 export type MeshTensor = typeof MeshTensor.Type
 
+/** What one rank does to bring tensors from one device mesh to another. Saved as JSON of this form. */
 export const MeshPlan = Schema.Struct({
   format: Schema.Literal("tensorferry.mesh-plan"),
   version: Schema.Literal(1),

@@ -16,6 +16,7 @@ export interface MessagePart {
   readonly tensor: Tensor
 }
 
+/** What one peer gets from another in one piece: parts in an order that both ends share. */
 export interface Message {
   readonly peer: Rank
   readonly direction: "send" | "recv"

@@ -40,6 +40,7 @@ export const Reduction = Schema.Struct({
 })
 export type Reduction = typeof Reduction.Type
 
+/** What one rank sends, receives and reduces. Saved as JSON of this form; `checkPlans` proves those of all ranks. */
 export const ReshardPlan = Schema.Struct({
   format: Schema.Literal("tensorferry.reshard-plan"),
   version: Schema.Literals([1, 2]),

@@ -25,6 +25,7 @@ export const CellRef = Schema.Struct({
 })
 export type CellRef = typeof CellRef.Type
 
+/** How a bucket gets from its sender to its receivers. */
 export const Route = Schema.Struct({
   kind: RouteKind,
   src: CellRef,

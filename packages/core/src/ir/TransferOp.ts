@@ -8,6 +8,9 @@ import { Rank, TaskId } from "../base/Ids.ts"
 import { Natural } from "../base/Numbers.ts"
 import { Region } from "../base/Region.ts"
 
+/**
+ * One region that a rank sends or receives: the parameter, the peer, where it lies on both ends, and the type on the wire.
+ */
 export const TransferOp = Schema.Struct({
   /** Local name on this rank. */
   paramName: Schema.String,

@@ -11,6 +11,7 @@ import { Rank } from "../base/Ids.ts"
 import { dimensionLimit, formatShape } from "../base/Region.ts"
 import { type MeshError, meshError } from "./MeshError.ts"
 
+/** Ranks as an array of any number of dimensions, in row-major order, with names for dimensions where they have some. */
 export const DeviceMesh = Schema.Struct({
   /** Ranks along each dimension, each at least 1. */
   shape: Schema.Array(Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 2 ** 31 - 1 }))),

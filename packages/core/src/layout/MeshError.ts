@@ -31,6 +31,7 @@ export const MeshErrorKind = Schema.Literals([
 ])
 export type MeshErrorKind = typeof MeshErrorKind.Type
 
+/** Why a mesh, a placement or a tensor's layout over it is not possible. */
 export class MeshError extends Schema.TaggedError<MeshError>()("MeshError", {
   kind: MeshErrorKind,
   ranks: Schema.Array(Schema.Int),
@@ -43,6 +44,7 @@ export class MeshError extends Schema.TaggedError<MeshError>()("MeshError", {
   }
 }
 
+/** Makes the error of this kind, about these ranks. */
 export const meshError = (
   kind: MeshErrorKind,
   detail: string,

@@ -19,6 +19,7 @@ import { Interval, Shape } from "../base/Region.ts"
 
 const Ranks = Schema.NullOr(Schema.Array(Rank))
 
+/** What one rank holds of one parameter: its type and shapes, the region, and its place in the parallel groups. */
 export const ParameterMetadata = Schema.Struct({
   /** Name in the module of the rank that owns it. */
   name: Schema.String,

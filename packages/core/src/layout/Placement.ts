@@ -35,6 +35,7 @@ export const StridedShard = Schema.TaggedStruct("StridedShard", {
   uneven: Schema.Literal("ceil-of-ceil")
 })
 
+/** What a tensor does along one dimension of a mesh, as in PyTorch's DTensor: sharded, strided, replicated or partial. */
 export const Placement = Schema.Union([Shard, Replicate, Partial, StridedShard])
 export type Placement = typeof Placement.Type
 

@@ -65,6 +65,7 @@ export const RosterMember = Schema.Struct({
 })
 export type RosterMember = typeof RosterMember.Type
 
+/** What every rank holds on both sides of a transfer. Planners take it and nothing else. */
 export const Roster = Schema.Struct({
   version: Schema.Literal(1),
   rankLists: Schema.Array(Schema.Array(Rank)),

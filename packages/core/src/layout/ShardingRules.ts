@@ -41,6 +41,7 @@ const LayerPlace = Schema.String.check(
   Schema.isPattern(/^[^{}]+\{\}[^{}]*$/, { expected: "text, then {} where the layer number stands" })
 )
 
+/** How tensors are cut, by globs over their names; the first that matches counts. */
 export const ShardingRules = Schema.Struct({
   rules: Schema.Array(ShardingRule),
   /** What to do with a tensor that no rule matches. */

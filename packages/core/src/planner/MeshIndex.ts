@@ -32,6 +32,7 @@ export interface MeshSide {
   readonly placeOf: ReadonlyArray<number>
 }
 
+/** Tensors and maps prepared so that any rank's plan is made without a look at all ranks. */
 export interface MeshIndex {
   readonly map: M2MMap
   readonly source: MeshSide

@@ -42,6 +42,7 @@ export const PlanErrorKind = Schema.Literals([
 ])
 export type PlanErrorKind = typeof PlanErrorKind.Type
 
+/** Why no plan can be made, or what is wrong with one: the parameter, the ranks and a remedy. */
 export class PlanError extends Schema.TaggedError<PlanError>()("PlanError", {
   kind: PlanErrorKind,
   /** Global name of the parameter; empty where the fault is not one parameter's. */
@@ -59,6 +60,7 @@ export class PlanError extends Schema.TaggedError<PlanError>()("PlanError", {
   }
 }
 
+/** Makes the error of this kind, about a parameter and ranks. */
 export const planError = (
   kind: PlanErrorKind,
   paramName: string,

@@ -40,8 +40,10 @@ export const RefitReason = Schema.Union([
 ])
 export type RefitReason = typeof RefitReason.Type
 
+/** Why an update of weights in use was refused or failed; its scope says whether the old version still serves. */
 export class RefitError extends ReasonError<RefitError>()("RefitError", RefitReason) {}
 
+/** Makes the error of this reason; `input` has at least `detail` and `remedy`. */
 export const refitError = (tag: RefitReason["_tag"], input: ReasonInput): RefitError =>
   new RefitError({ reason: reasonOf(tag, input) })
 

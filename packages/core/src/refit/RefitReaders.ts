@@ -24,6 +24,7 @@ export interface Used<A> {
   readonly versions: ReadonlyArray<RefitVersion>
 }
 
+/** Counts who reads the weights, so that a commit waits for readers and readers for a commit. */
 export class RefitReaders {
   readonly #counts: Record<Place, number> = { live: 0, spare: 0 }
   readonly #waiting = new Map<Place, Deferred.Deferred<void>>()

@@ -81,6 +81,7 @@ export interface AddOptions {
   readonly form?: string
 }
 
+/** Repeated updates of one set of weights: each is staged, proved, and committed on all ranks or on none. */
 export interface RefitSession {
   readonly state: Effect.Effect<RefitState>
   readonly begin: (options: BeginOptions) => Effect.Effect<{ readonly id: string }, RefitError, TensorEngine>

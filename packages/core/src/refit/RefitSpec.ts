@@ -54,6 +54,7 @@ export interface DerivedCache {
   readonly refresh?: (weights: TensorDict) => Effect.Effect<void, { readonly message: string }>
 }
 
+/** The weights that are updated in place: tensors, forms that kernels need, caches that are derived of them. */
 export interface RefitSpec {
   readonly tensors: ReadonlyMap<string, RefitTensor>
   /**

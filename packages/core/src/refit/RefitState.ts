@@ -46,6 +46,7 @@ export interface OpenUpdate {
   readonly base?: Digest
 }
 
+/** Where a session stands: the version in use, and the one that is under way. */
 export interface RefitState {
   readonly weights: Weights
   readonly open: OpenUpdate | undefined

@@ -35,6 +35,7 @@ const mismatch = (paramName: string, detail: string): Result.Result<never, Refit
     })
   )
 
+/** One update of a session, from its first byte to its commit or its end. */
 export class RefitUpdate {
   readonly #spec: RefitSpec
   readonly #wire: ReadonlyMap<string, Tensor>

@@ -24,6 +24,7 @@ export interface MessagePort {
   readonly off: (event: "message" | "disconnect", listener: (message: unknown) => void) => unknown
 }
 
+/** Requests for batches in shared memory, from the learner's process to the collector's and back. */
 export interface ReplayPackChannel {
   /** Hands a message over; one that can no longer be delivered is followed by the channel's end. */
   readonly send: (message: unknown) => void

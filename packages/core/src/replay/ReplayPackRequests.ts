@@ -52,6 +52,7 @@ export interface ReplayPackRequestsShape {
   readonly pack: (request: PackRequest) => Effect.Effect<PackedBatch, ReplayPipelineError>
 }
 
+/** The service by which a pipeline asks for the batch of a tick to be packed into a host slot. */
 export class ReplayPackRequests extends Context.Service<ReplayPackRequests, ReplayPackRequestsShape>()(
   "@tensorferry/core/replay/ReplayPackRequests"
 ) {}

@@ -83,6 +83,7 @@ export interface LargeBatch {
 
 export type { ReplayPipelineReport }
 
+/** Batches on their way from a replay ring to a device, some ticks ahead of the learner. */
 export interface ReplayPipeline {
   readonly startPrepare: (tick: number) => Effect.Effect<void, ReplayPipelineError>
   readonly batchReady: Effect.Effect<boolean, ReplayPipelineError>

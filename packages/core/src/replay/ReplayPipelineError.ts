@@ -24,11 +24,13 @@ export const ReplayPipelineReason = Schema.Union([
 ])
 export type ReplayPipelineReason = typeof ReplayPipelineReason.Type
 
+/** Why a batch was not prepared or taken: the tick, the slot and a remedy. */
 export class ReplayPipelineError extends ReasonError<ReplayPipelineError>()(
   "ReplayPipelineError",
   ReplayPipelineReason
 ) {}
 
+/** Makes the error of this reason; `input` has at least `detail` and `remedy`. */
 export const replayPipelineError = (tag: ReplayPipelineReason["_tag"], input: ReasonInput): ReplayPipelineError =>
   new ReplayPipelineError({ reason: reasonOf(tag, input) })
 

@@ -25,7 +25,9 @@ export const ReplayRingReason = Schema.Union([
 ])
 export type ReplayRingReason = typeof ReplayRingReason.Type
 
+/** Why a replay ring was refused, or rows could not be written or read. */
 export class ReplayRingError extends ReasonError<ReplayRingError>()("ReplayRingError", ReplayRingReason) {}
 
+/** Makes the error of this reason; `input` has at least `detail` and `remedy`. */
 export const replayRingError = (tag: ReplayRingReason["_tag"], input: ReasonInput): ReplayRingError =>
   new ReplayRingError({ reason: reasonOf(tag, input) })

@@ -54,6 +54,7 @@ const make = (capacity: number): PlanCacheShape => {
   }
 }
 
+/** The service that keeps plans by the digest of what they were made from, so that each is made once. */
 export class PlanCache extends Context.Service<PlanCache, PlanCacheShape>()("@tensorferry/core/reshard/PlanCache") {
   /** One cache for whatever it is provided to, of as many plans as `PlanCacheCapacity` says. */
   static readonly layer: Layer.Layer<PlanCache> = Layer.effect(PlanCache, Effect.map(PlanCacheCapacity, make))

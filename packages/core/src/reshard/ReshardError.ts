@@ -20,7 +20,9 @@ export const ReshardReason = Schema.Union([
 ])
 export type ReshardReason = typeof ReshardReason.Type
 
+/** Why a plan could not be carried out on this rank: the parameter, the operation and a remedy. */
 export class ReshardError extends ReasonError<ReshardError>()("ReshardError", ReshardReason) {}
 
+/** Makes the error of this reason; `input` has at least `detail` and `remedy`. */
 export const reshardError = (tag: ReshardReason["_tag"], input: ReasonInput): ReshardError =>
   new ReshardError({ reason: reasonOf(tag, input) })

@@ -14,6 +14,7 @@ import type { TensorEngineShape, TensorError } from "../service/TensorEngine.ts"
 import { formatDevice } from "../tensor/Device.ts"
 import type { Tensor } from "../tensor/Tensor.ts"
 
+/** Buffers that updates borrow and give back, so that the next one need not allocate them again. */
 export interface UpdateMemory {
   /**
    * The engine for one update, whose `allocate` borrows. When the scope closes, buffers that this update did not need are

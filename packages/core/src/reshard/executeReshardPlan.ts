@@ -216,6 +216,15 @@ const moveWaves = Effect.fnUntraced(function* (
   }
 })
 
+/**
+ * Carries out one rank's plan of either planner: moves, casts, transforms and reduces what it says, from `source` into
+ * `destination`. Every rank of the job calls it, with its own plan; a rank without a side leaves that out. It fails on all
+ * ranks before any byte moves where plans or tensors do not fit. The report has bytes, times and paths.
+ *
+ * ```ts
+ * const report = yield* executeReshardPlan(plan, source, destination)
+ * ```
+ */
 export const executeReshardPlan = Effect.fn("executeReshardPlan")(function* (
   given: AnyPlan,
   source?: TensorDict,

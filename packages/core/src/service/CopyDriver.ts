@@ -145,6 +145,7 @@ export interface CopyDriverShape {
   readonly flags?: PeerFlags
 }
 
+/** The service that a backend's author writes: moves prepared messages between ranks. `CopyService` calls it. */
 export class CopyDriver extends Context.Service<CopyDriver, CopyDriverShape>()(
   "@tensorferry/core/service/CopyDriver"
 ) {}

@@ -201,6 +201,7 @@ export interface CopyServiceShape {
   readonly run: (options?: RunOptions) => Effect.Effect<CopyReport, CopyError>
 }
 
+/** The service that moves tensors between ranks: queue sends and receives on each, then `run` on all of them. */
 export class CopyService extends Context.Service<CopyService, CopyServiceShape>()(
   "@tensorferry/core/service/CopyService"
 ) {}

@@ -69,6 +69,7 @@ export interface HostMemoryShape {
   readonly openShared: (handle: HostMemoryHandle) => Effect.Effect<Storage, HostMemoryError, EffectScope.Scope>
 }
 
+/** The service that allocates host memory which other processes of the machine can map. */
 export class HostMemory extends Context.Service<HostMemory, HostMemoryShape>()(
   "@tensorferry/core/service/HostMemory"
 ) {}

@@ -96,6 +96,7 @@ export interface PostListener {
   readonly gone: (rank: Rank) => void
 }
 
+/** The service by which the ranks of a job meet and agree, in small messages. */
 export class ProcessGroup extends Context.Service<ProcessGroup, ProcessGroupShape>()(
   "@tensorferry/core/service/ProcessGroup"
 ) {}

@@ -41,6 +41,7 @@ export interface ReplayCopy {
   readonly seconds: () => number | undefined
 }
 
+/** What a replay backend's author writes: slots on a device, and copies of rows into them. */
 export interface ReplayDevice {
   /**
    * Submission is bound to the thread, or the moment, of the consumer: the layer then only records a submission, and

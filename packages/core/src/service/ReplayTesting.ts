@@ -51,6 +51,7 @@ export interface ReplayTestingShape extends ReplayHooks {
   }) => Effect.Effect<ReplayTransferBackendShape, Error, EffectScope.Scope>
 }
 
+/** The service by which the conformance kit holds a backend's device back. */
 export class ReplayTesting extends Context.Service<ReplayTesting, ReplayTestingShape>()(
   "@tensorferry/core/service/ReplayTesting"
 ) {}

@@ -117,6 +117,7 @@ export interface ReplayTransferBackendShape {
   readonly copySeconds: (slot: number) => Effect.Effect<number | undefined, ReplayTransferError>
 }
 
+/** The service that brings packed batches from host slots to device slots, and says when they may be read. */
 export class ReplayTransferBackend extends Context.Service<ReplayTransferBackend, ReplayTransferBackendShape>()(
   "@tensorferry/core/service/ReplayTransferBackend"
 ) {}

@@ -134,6 +134,7 @@ export interface TensorEngineShape {
   readonly fence: Effect.Effect<Fence, TensorError>
 }
 
+/** The service that touches bytes: allocates, copies, casts, reduces and quantizes tensors of one device family. */
 export class TensorEngine extends Context.Service<TensorEngine, TensorEngineShape>()(
   "@tensorferry/core/service/TensorEngine"
 ) {}

@@ -8,6 +8,7 @@
  */
 import type { Device } from "./Device.ts"
 
+/** Owned memory: an address range on a device, until it is freed. */
 export interface Storage {
   readonly device: Device
   /** First byte, in the address space of this process or of the device. */

@@ -22,6 +22,7 @@ import {
 import { type Device, equalDevices, formatDevice } from "./Device.ts"
 import type { Storage } from "./Storage.ts"
 
+/** A view of a storage: element type, shape, strides in elements, and the byte at which it begins. */
 export interface Tensor {
   readonly device: Device
   readonly dtype: DType

@@ -6,6 +6,7 @@ import type * as Effect from "effect/Effect"
 import type { QuantizedTensor } from "./QuantizedTensor.ts"
 import type { Tensor } from "./Tensor.ts"
 
+/** Tensors of one rank by the names of a plan's parameters, with aliases, and hooks that run after they were written. */
 export interface TensorDict {
   /** Local name to tensor, in the order of the model. */
   readonly tensors: ReadonlyMap<string, Tensor | QuantizedTensor>

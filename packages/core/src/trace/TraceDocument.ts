@@ -26,6 +26,7 @@ export interface TraceEvent {
   readonly args: Readonly<Record<string, unknown>>
 }
 
+/** A timeline in the Trace Event Format of Chrome, which Perfetto reads too. */
 export interface TraceDocument {
   readonly traceEvents: ReadonlyArray<TraceEvent>
   readonly displayTimeUnit: "ms"

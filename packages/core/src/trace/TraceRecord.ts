@@ -30,6 +30,7 @@ export const SpanRecord = Schema.Struct({
 })
 export type SpanRecord = typeof SpanRecord.Type
 
+/** Spans and clock of one rank in a form that can travel. */
 export const TraceRecord = Schema.Struct({
   pid: Schema.Int,
   processName: Schema.String,

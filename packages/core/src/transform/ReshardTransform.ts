@@ -59,6 +59,9 @@ export interface TransformOp {
   readonly tensor: Tensor | QuantizedTensor
 }
 
+/**
+ * What becomes of chosen parameters on their way: buffers in the wire's form on both ends, and work before and after them.
+ */
 export interface ReshardTransform {
   readonly name: string
   readonly shouldTransform: (paramName: string) => boolean

@@ -39,7 +39,9 @@ export const CheckpointReason = Schema.Union([
 ])
 export type CheckpointReason = typeof CheckpointReason.Type
 
+/** Why a file of a checkpoint could not be read or written. */
 export class CheckpointError extends ReasonError<CheckpointError>()("CheckpointError", CheckpointReason) {}
 
+/** Makes the error of this reason; `input` has at least `detail` and `remedy`. */
 export const checkpointError = (tag: CheckpointReason["_tag"], input: ReasonInput): CheckpointError =>
   new CheckpointError({ reason: reasonOf(tag, input) })

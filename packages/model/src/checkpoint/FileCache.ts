@@ -24,6 +24,7 @@ interface Entry<File> {
   users: number
 }
 
+/** Open files of a checkpoint, of which only so many are open at once. */
 export interface FileCache<File = SafetensorsFile> {
   /** Uses the file at `path`, opened if it is not open. */
   readonly use: <A, E, R>(

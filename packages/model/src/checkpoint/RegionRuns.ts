@@ -25,6 +25,7 @@ export interface RunWalk {
   readonly advance: () => void
 }
 
+/** The runs of bytes of which a region consists, in the order of the file. */
 export interface RegionRuns {
   readonly runBytes: number
   readonly runCount: number

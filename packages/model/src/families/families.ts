@@ -37,6 +37,7 @@ import { olmoe } from "./moe/olmoe.ts"
 import { qwen2Moe } from "./moe/qwen2Moe.ts"
 import { qwen3Moe, qwen3VlMoe } from "./moe/qwen3Moe.ts"
 
+/** All families that are known, each a file of data beside this one. */
 export const families: ReadonlyArray<Family> = [
   llama,
   mistral3,

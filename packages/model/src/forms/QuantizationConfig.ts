@@ -2,6 +2,7 @@
 /** The `quantization_config` of a config.json, as far as shapes do not say the same. */
 import { type ConfigObject, objectAt, textOf } from "../structure/ModelConfig.ts"
 
+/** What a model's configuration says of the form in which its weights are stored. */
 export interface QuantizationConfig {
   /** As the config names it. */
   readonly method: string

@@ -11,6 +11,7 @@ export interface WeightDims {
   readonly in: number | undefined
 }
 
+/** Which dimensions of a stored weight are experts, outputs and inputs, from their names. */
 export const weightDims = (dims: ReadonlyArray<Dim>): WeightDims => {
   const at = (is: Dim["is"]): number | undefined => {
     const found = dims.findIndex((dim) => dim.is === is)

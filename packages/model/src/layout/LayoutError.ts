@@ -21,6 +21,7 @@ export type LayoutErrorKind = typeof LayoutErrorKind.Type
 /** Names that a message lists; a model may have hundreds of thousands. */
 const shownNames = 5
 
+/** Why tensors cannot be cut as stated: the tensor, the rule and a remedy. */
 export class LayoutError extends Schema.TaggedError<LayoutError>()("LayoutError", {
   kind: LayoutErrorKind,
   paramNames: Schema.Array(Schema.String),
@@ -35,6 +36,7 @@ export class LayoutError extends Schema.TaggedError<LayoutError>()("LayoutError"
   }
 }
 
+/** Makes the error of this kind, about a tensor. */
 export const layoutError = (
   kind: LayoutErrorKind,
   paramNames: ReadonlyArray<string>,

@@ -31,6 +31,7 @@ export interface Piece {
   readonly global: Region
 }
 
+/** A tensor as one rank holds it: type, shape, and where its pieces lie in the whole. */
 export interface LocalTensor {
   readonly name: string
   readonly dtype: DType
@@ -117,6 +118,7 @@ export const holdingOf = (
 const expertDim = (tensor: PlacedTensor): number | undefined =>
   tensor.experts?._tag === "Fused" ? tensor.experts.dim : undefined
 
+/** The part of a tensor that one rank holds, from the shares that fall to it. */
 export const localTensor = (
   { tensor, cut, experts }: Holding,
   aliasOf: string | undefined,

@@ -50,6 +50,7 @@ export type { LocalParameter, LocalTensor, Piece } from "./LocalTensor.ts"
 export { formatParallelConfig, ParallelConfig, parseParallelConfig, worldSizeOf } from "./ParallelConfig.ts"
 export type { ModelTensor } from "./TensorPlacement.ts"
 
+/** All tensors of a model over the ranks of one parallel layout: what each rank holds, and under which names. */
 export interface ModelLayout {
   readonly config: ParallelConfig
   readonly ranks: ReadonlyArray<Rank>

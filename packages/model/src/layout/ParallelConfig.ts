@@ -14,6 +14,7 @@ import { type LayoutError, layoutError } from "./LayoutError.ts"
 
 const Degree = Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 65_536 }))
 
+/** Degrees of parallelism, as `tp=2,pp=4`, and what goes with them. */
 export const ParallelConfig = Schema.Struct({
   /** Tensor-parallel ranks of one replica of a stage. */
   tp: Degree,

@@ -83,6 +83,7 @@ const counts = Schema.Array(Count).check(Schema.isMinLength(1), Schema.isMaxLeng
 const Dim = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 63 }))
 const optionalDim = Schema.optionalKey(Dim)
 
+/** How one tensor of a system is made of another's: operations over regions, as data. */
 export const Recipe: Schema.Codec<Recipe> = Schema.Union([
   Schema.String,
   Schema.Struct({ concat: recipes, dim: optionalDim }),

@@ -33,6 +33,7 @@ export const ExpertChoice = Schema.Union([
 ])
 export type ExpertChoice = typeof ExpertChoice.Type
 
+/** Where stages, experts and vocabulary rows lie, where they do not follow from the degrees alone. */
 export const Placement = Schema.Struct({
   stages: Schema.optionalKey(StageChoice),
   /** Runs of layers on every stage; more than one where stages are visited several times. */

@@ -43,6 +43,7 @@ export const degreesOf = (modules: Iterable<Module>, choice: CutChoice): Readonl
   )
 }
 
+/** Degrees of each kind of parallelism that a model bears, and what limits them. */
 export interface LegalDegrees {
   /** Of everything that is not an expert. */
   readonly tp: ReadonlyArray<number>

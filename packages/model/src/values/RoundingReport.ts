@@ -13,6 +13,7 @@ import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
 
+/** What a cast loses: elements that are rounded, overflow or vanish. */
 export interface RoundingReport {
   readonly elements: number
   /** Elements whose new value differs from the old one. */

@@ -35,6 +35,7 @@ export interface ReplaySubjectShape extends ReplayHooks {
   readonly ticks?: number
 }
 
+/** The service that replay cases judge: a backend, and means to hold its device back. */
 export class ReplaySubject extends Context.Service<ReplaySubject, ReplaySubjectShape>()(
   "@tensorferry/testing/conformance/ReplaySubject"
 ) {}

@@ -266,4 +266,5 @@ const interruptions: ReadonlyArray<CopyCase> = [
   }
 ]
 
+/** Copies over and over, after failures, and at the end of a service. */
 export const copyLifecycleCases: ReadonlyArray<CopyCase> = [...repeats, ...reporting, ...interruptions]

@@ -292,4 +292,5 @@ const limits: ReadonlyArray<CopyCase> = [
   }
 ]
 
+/** Bytes of every pattern, shape and stride arrive in their place. */
 export const copyMoveCases: ReadonlyArray<CopyCase> = [...patterns, ...forms, ...limits]

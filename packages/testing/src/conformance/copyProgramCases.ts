@@ -17,6 +17,7 @@ const pause = "200 millis"
 
 const pollEvery = "1 millis"
 
+/** Programs of a driver: prepared once, started again and again, cancelled. */
 export const copyProgramCases: ReadonlyArray<CopyDriverCase> = [
   driverCase("programs prepared side by side move each their own memory", (rank) =>
     Effect.gen(function* () {

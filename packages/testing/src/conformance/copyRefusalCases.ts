@@ -360,4 +360,5 @@ const failing: ReadonlyArray<CopyCase> = [
   }
 ]
 
+/** What a copy service refuses, on every rank, before a byte moves. */
 export const copyRefusalCases: ReadonlyArray<CopyCase> = [...unpaired, ...misnamed, ...failing]

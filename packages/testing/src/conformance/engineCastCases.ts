@@ -385,4 +385,5 @@ const integers: ReadonlyArray<TensorEngineCase> = [
   }
 ]
 
+/** Casts between all element types, bit by bit. */
 export const engineCastCases: ReadonlyArray<TensorEngineCase> = [...floats, ...integers]

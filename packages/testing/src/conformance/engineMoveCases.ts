@@ -376,4 +376,5 @@ const lifecycle: ReadonlyArray<TensorEngineCase> = [
   )
 ]
 
+/** Copies within an engine's memory, of every stride. */
 export const engineMoveCases: ReadonlyArray<TensorEngineCase> = [...layouts, ...contents, ...lifecycle]

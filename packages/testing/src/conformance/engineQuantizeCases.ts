@@ -187,6 +187,7 @@ const refusals: TensorEngineCase = {
   )
 }
 
+/** Quantized forms by every rule, bit by bit, and back. */
 export const engineQuantizeCases: ReadonlyArray<TensorEngineCase> = [
   {
     name: "quantizes by the named scale rule",

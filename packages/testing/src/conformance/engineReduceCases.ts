@@ -53,6 +53,7 @@ const reduceCase = (name: string, program: TensorEngineCase["program"]): TensorE
   program: Effect.scoped(program)
 })
 
+/** Reductions in the order given, bit by bit. */
 export const engineReduceCases: ReadonlyArray<TensorEngineCase> = [
   reduceCase(
     "reduces in the order given",

@@ -47,6 +47,7 @@ const scoped = (name: string, program: TensorEngineCase["program"]): TensorEngin
   program: Effect.scoped(program)
 })
 
+/** What an engine refuses before it touches a byte. */
 export const engineRefusalCases: ReadonlyArray<TensorEngineCase> = [
   scoped(
     "refuses unequal shapes, broadcasts included",

@@ -28,6 +28,7 @@ export type ReplayCaseError = CaseFailure | ReplayTransferError | TensorError | 
 /** Services that a replay case has; the engine reaches the device slots. */
 export type ReplayCaseServices = ReplaySubject | TensorEngine | Scope.Scope
 
+/** One case of the replay kit: a name, and an Effect that fails with what is wrong. */
 export interface ReplayCase {
   readonly name: string
   /** Why the case does not apply; undefined where it does. */
@@ -35,6 +36,7 @@ export interface ReplayCase {
   readonly program: Effect.Effect<void, ReplayCaseError, ReplayCaseServices>
 }
 
+/** Makes a case. */
 export const replayCase = (
   name: string,
   program: Effect.Effect<void, ReplayCaseError, ReplayCaseServices>,

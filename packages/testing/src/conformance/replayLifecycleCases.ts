@@ -192,6 +192,7 @@ const ticks = replayCase(
   })
 )
 
+/** A backend's slots from their first copy to its end. */
 export const replayLifecycleCases: ReadonlyArray<ReplayCase> = [
   attributesCase,
   builtAgain,

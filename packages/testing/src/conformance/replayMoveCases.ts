@@ -364,6 +364,7 @@ const streams = replayCase(
   needsHook("streams", "the subject offers no streams")
 )
 
+/** Rows and columns arrive in their slot, bit by bit. */
 export const replayMoveCases: ReadonlyArray<ReplayCase> = [
   moves,
   emptyTensors,

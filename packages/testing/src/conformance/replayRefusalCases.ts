@@ -230,6 +230,7 @@ const brokenRegistration = replayCase(
   needsHook("failRegistration", "the subject cannot make a registration fail")
 )
 
+/** What a replay backend refuses. */
 export const replayRefusalCases: ReadonlyArray<ReplayCase> = [
   outOfRange,
   mismatches,

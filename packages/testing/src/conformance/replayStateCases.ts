@@ -295,6 +295,7 @@ const failures = replayCase(
   needsHook("failCopy", "the subject cannot make a copy fail")
 )
 
+/** Which slots may be written and read when. */
 export const replayStateCases: ReadonlyArray<ReplayCase> = [
   sequence,
   clearedReady,

@@ -5,6 +5,7 @@ import type { CopyDriverShape } from "@tensorferry/core/service/CopyDriver"
 import type { TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
 import type { Tensor } from "@tensorferry/core/tensor/Tensor"
 
+/** A subject that breaks its contract in one way, and the case that must find it. */
 export interface Lie<Shape> {
   readonly name: string
   /** The conformance case that fails. */

@@ -86,6 +86,7 @@ export interface TiedPair {
   readonly rows: number
 }
 
+/** A LoRA adapter: its configuration, and the pairs of matrices by the weight that each changes. */
 export interface Adapter {
   /** Changes by the name of the tensor that they change. */
   readonly changes: ReadonlyMap<string, ReadonlyArray<AdapterChange>>

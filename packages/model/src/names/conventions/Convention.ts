@@ -18,6 +18,7 @@ export interface ConventionOptions {
   readonly headless?: true
 }
 
+/** How one system names, joins and places the tensors of a model. */
 export interface Convention {
   readonly name: string
   /** The project and the state of it that the rules were held against. */

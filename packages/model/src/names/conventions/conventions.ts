@@ -8,6 +8,7 @@ import { sglang } from "./sglang.ts"
 import { transformers } from "./transformers.ts"
 import { vllm } from "./vllm.ts"
 
+/** All systems whose names are known. */
 export const conventions: ReadonlyArray<Convention> = [
   hf,
   transformers,

@@ -2,6 +2,7 @@
 /** The checkpoint's own names: nothing is renamed and nothing joined. */
 import type { Convention } from "./Convention.ts"
 
+/** The names of published checkpoints, which all others are stated in. */
 export const hf: Convention = {
   name: "hf",
   reference: "the checkpoint itself",

@@ -47,6 +47,7 @@ const wholeEmbedding = (structure: ModelStructure): ReadonlyArray<MappingRule> =
 /** Their classes want an expert for every rank. */
 const fewRankFamilies = ["qwen2_moe", "qwen3_moe", "deepseek_v3", "glm4_moe"]
 
+/** The names and fused tensors of SGLang's models. */
 export const sglang: Convention = {
   name: "sglang",
   reference: "SGLang of 2026-08-22 (d315eb7)",

@@ -221,6 +221,7 @@ const tied = (structure: ModelStructure, rename: (name: string) => string): Read
     : [])
 ]
 
+/** The names of models in memory of transformers, where they are not those of their checkpoints. */
 export const transformers: Convention = {
   name: "transformers",
   reference: "transformers 5.18.0",

@@ -151,6 +151,7 @@ const byFamily: { readonly [family: string]: (structure: ModelStructure) => Read
 /** Their classes want an expert for every rank. */
 const fewRankFamilies = ["qwen2_moe", "qwen3_moe", "qwen3_next"]
 
+/** The names and fused tensors of vLLM's models. */
 export const vllm: Convention = {
   name: "vllm",
   reference: "vLLM of 2026-08-20 (7cfb97e)",

@@ -31,6 +31,7 @@ const NamesFile = Schema.Struct({
   /** Of the checkpoint, under its own names. */
   tensors: Schema.Array(Schema.Struct({ name: Schema.String, dtype: DType, shape: Shape }))
 })
+/** What the note beside a rank's files says: under which names of a system they are, and the model that they are of. */
 export type NamesFile = typeof NamesFile.Type
 
 const NamesText = Schema.fromJsonString(NamesFile)
