@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
  * Which names of a public module have no comment of their own, so that an editor says nothing of them. The header of a file
- * is not shown there; a type and a value of one name are one symbol, and share their words.
+ * is not shown there; a type and a value of one name are one symbol, and share their words. The same for members of services.
  */
 import { childrenOf, isNode, moduleOf, type Node } from "../house/syntax.ts"
 import type { SourceFile } from "../house/tree.ts"
@@ -30,6 +30,18 @@ const isHeaderAlone = (text: string, start: number): boolean => {
   return /^\/\*\*(?:(?!\*\/)[\s\S])*\*\/\s*$/.test(before)
 }
 
+/** Members of the shapes of services, which a user meets one by one behind a dot. */
+const membersWithoutWords = (file: SourceFile, declaration: Node): ReadonlyArray<readonly [string, number]> => {
+  const { body } = declaration
+  if (!/\/src\/service\//.test(file.path) || declaration.type !== "TSInterfaceDeclaration" || !isNode(body)) return []
+  return childrenOf(body).flatMap((member) => {
+    const name = nameOf(member.key)
+    return name === undefined || hasComment(file.text, member.start)
+      ? []
+      : [[`${nameOf(declaration.id)}.${name}`, member.start] as const]
+  })
+}
+
 export const withoutWords = (file: SourceFile): ReadonlyArray<{ readonly at: string; readonly what: string }> => {
   const { body, lineAt } = moduleOf(file)
   const bare = new Map<string, string>()
@@ -38,6 +50,8 @@ export const withoutWords = (file: SourceFile): ReadonlyArray<{ readonly at: str
     const { declaration } = node
     if (node.type !== "ExportNamedDeclaration" || !isNode(declaration)) continue
     const isSaid = hasComment(file.text, node.start) && !isHeaderAlone(file.text, node.start)
+    for (const [member, start] of membersWithoutWords(file, declaration))
+      bare.set(member, `${file.path}:${lineAt(start)}`)
     for (const name of namesOf(declaration)) {
       if (isSaid) documented.add(name)
       else bare.set(name, `${file.path}:${lineAt(node.start)}`)

@@ -78,14 +78,19 @@ export interface CopyDriverCapabilities {
 
 /** Which way bytes go to or come from a peer, and why that way. */
 export interface PeerPath {
+  /** The rank at the other end. */
   readonly peer: Rank
+  /** Name of the way, as `shared-map`; reports count by it. */
   readonly path: string
+  /** Why this way: what was tried before, or what both ends have. */
   readonly reason: string
 }
 
 /** Messages that a driver has prepared to move, any number of times. */
 export interface Program {
+  /** What was prepared, as it was given. */
   readonly messages: ReadonlyArray<Message>
+  /** One for each peer. */
   readonly paths: ReadonlyArray<PeerPath>
   /** Of a pairwise driver: `start` of this program uses the group all the same, so all ranks begin it together. */
   readonly needsGroup?: boolean
@@ -93,6 +98,7 @@ export interface Program {
 
 /** Seconds that the parts of one start took with one peer, by the device's own clock; parts may overlap. */
 export interface PeerTimes {
+  /** The rank at the other end. */
   readonly peer: Rank
   /** Into staging of the driver's own. */
   readonly pack: number
@@ -104,9 +110,13 @@ export interface PeerTimes {
 
 /** A transfer that has been started. */
 export interface InFlight {
+  /** Whether `await` would end at once. Never waits. */
   readonly isComplete: Effect.Effect<boolean>
+  /** Ends when this rank's part is done, or fails as soon as it cannot be. */
   readonly await: Effect.Effect<void, CopyDriverError>
+  /** Ends when the regions are not touched any more. */
   readonly cancel: Effect.Effect<void>
+  /** Bytes that have moved so far; never shrinks. */
   readonly movedBytes: Effect.Effect<number>
   /** Peers of the program that the driver has times for, each once. */
   readonly peerTimes?: Effect.Effect<ReadonlyArray<PeerTimes>>
@@ -134,12 +144,17 @@ export interface PeerFlags {
 
 /** What a backend's author writes. */
 export interface CopyDriverShape {
+  /** The backend's name, for reports and errors. */
   readonly name: string
+  /** Number of this rank in the group. */
   readonly rank: Rank
+  /** Ranks of the group. */
   readonly worldSize: number
+  /** What the driver takes; the same on all ranks. */
   readonly capabilities: CopyDriverCapabilities
   /** The scope ends when the program is dropped. */
   readonly prepare: (messages: ReadonlyArray<Message>) => Effect.Effect<Program, CopyDriverError, EffectScope.Scope>
+  /** Begins to move a prepared program, and does not wait for it. */
   readonly start: (program: Program) => Effect.Effect<InFlight, CopyDriverError>
   /** Of pairwise drivers alone. */
   readonly flags?: PeerFlags

@@ -78,19 +78,29 @@ export const copyError = (tag: CopyReason["_tag"], ranks: ReadonlyArray<Rank>, i
 
 /** A queued half of a transfer. */
 export interface SendOp {
+  /** Tells a send from a receive. */
   readonly _tag: "SendOp"
+  /** The region that is read. It must not change until the run has ended. */
   readonly tensor: Tensor
+  /** The rank that receives it, which may be this one. */
   readonly destRank: Rank
+  /** Equal on both ends; null where order alone pairs them. */
   readonly taskId: TaskId | undefined
+  /** Equal on both ends; 0 where a task has one part. */
   readonly part: Part
 }
 
 /** A submitted receive. */
 export interface RecvOp {
+  /** Tells a receive from a send. */
   readonly _tag: "RecvOp"
+  /** The region that is written, of the sender's type and shape. */
   readonly tensor: Tensor
+  /** The rank that sends it, which may be this one. */
   readonly srcRank: Rank
+  /** Equal on both ends; null where order alone pairs them. */
   readonly taskId: TaskId | undefined
+  /** Equal on both ends; 0 where a task has one part. */
   readonly part: Part
 }
 
@@ -176,17 +186,24 @@ export interface RunOptions {
 
 /** What the copy service does. */
 export interface CopyServiceShape {
+  /** Name of the backend that moves the bytes. */
   readonly backend: string
+  /** Number of this rank in the group. */
   readonly rank: Rank
+  /** Ranks of the group. */
   readonly worldSize: number
+  /** Of the driver. */
   readonly capabilities: CopyDriverCapabilities
+  /** Whether the driver is there; a broken one is built again by the next run. */
   readonly state: Effect.Effect<"Ready" | "Broken">
+  /** Queues a send of a region to a rank, for the next run. */
   readonly submitSend: (
     tensor: Tensor,
     destRank: Rank,
     taskId?: TaskId,
     options?: SubmitOptions
   ) => Effect.Effect<void, CopyError>
+  /** Queues a receive into a region from a rank, for the next run. */
   readonly submitRecv: (
     tensor: Tensor,
     srcRank: Rank,
@@ -198,6 +215,10 @@ export interface CopyServiceShape {
    * to nothing to check and agree on.
    */
   readonly submitAll: (ops: ReadonlyArray<CopyOp>) => Effect.Effect<void, CopyError>
+  /**
+   * Moves everything that is queued; every rank calls it. It ends well when this rank's bytes are there and its sources may
+   * change; it fails with one named error on all ranks that exchange with a rank that failed.
+   */
   readonly run: (options?: RunOptions) => Effect.Effect<CopyReport, CopyError>
 }
 

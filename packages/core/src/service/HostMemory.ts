@@ -57,6 +57,7 @@ export type HostMemoryHandle = typeof HostMemoryHandle.Type
 export interface HostMemoryShape {
   /** Zeroed memory, freed by the scope. A length of 0 is legal. */
   readonly allocate: (byteLength: number) => Effect.Effect<Storage, HostMemoryError, EffectScope.Scope>
+  /** What another process needs to map this memory. It leads nowhere once the memory is freed. */
   readonly share: (storage: Storage) => Effect.Effect<HostMemoryHandle, HostMemoryError>
   /**
    * Maps memory of another process (or of this one) to read it; unmapped by the scope. What is written here stays here.

@@ -56,6 +56,7 @@ export const processGroupError = (
 export interface ProcessGroupShape {
   /** This member's number, 0 to `size - 1`. */
   readonly rank: Rank
+  /** Members of the group. */
   readonly size: number
   /** Rank in the whole job of each member, by number. */
   readonly members: ReadonlyArray<Rank>
@@ -68,6 +69,7 @@ export interface ProcessGroupShape {
   ) => Effect.Effect<ReadonlyArray<Uint8Array>, ProcessGroupError>
   /** The root's payload, on every member. Payloads of others are ignored. */
   readonly broadcast: (label: string, root: Rank, payload: Uint8Array) => Effect.Effect<Uint8Array, ProcessGroupError>
+  /** Ends when every member has called it under this label. */
   readonly barrier: (label: string) => Effect.Effect<void, ProcessGroupError>
   /** The group of these members, numbered in the order given. Fails unless this member is among them. */
   readonly subgroup: (ranks: ReadonlyArray<Rank>) => Effect.Effect<ProcessGroupShape, ProcessGroupError>
@@ -91,6 +93,7 @@ export interface ProcessGroupShape {
 
 /** Who gets the posts of a group, as they arrive. Both are called at once and must not fail. */
 export interface PostListener {
+  /** A member sent this. */
   readonly post: (from: Rank, payload: Uint8Array) => void
   /** A member failed or left; once for each. */
   readonly gone: (rank: Rank) => void

@@ -17,6 +17,7 @@ import type { TensorError } from "./TensorEngine.ts"
 
 /** Queues of device work. `undefined` names the backend's own. */
 export interface ReplayStreams {
+  /** Makes a stream of the device, which the test can hold back. */
   readonly open: Effect.Effect<ReplayStream, TensorError, EffectScope.Scope>
   /** Adds a copy between device tensors to the queue; ends when it is queued. */
   readonly copy: (stream: ReplayStream | undefined, move: Move) => Effect.Effect<void, TensorError>

@@ -61,7 +61,9 @@ export type SlotState = "idle" | "submitted" | "deferred" | "ready"
 
 /** A queue of device work that a consumer names when it wants to wait on it; the backend knows its own kind. */
 export interface ReplayStream {
+  /** Where the stream is. */
   readonly device: Device
+  /** What the device's own library knows it by. */
   readonly handle: bigint
 }
 
@@ -77,13 +79,21 @@ export interface ReplaySubmission {
 
 /** What kind of backend it is, and what its memory is like. */
 export interface ReplayTransferAttributes {
+  /** As it was asked for: family, colon, number. */
   readonly device: Device
+  /** The family of that device. */
   readonly deviceFamily: string
+  /** Who submits copies to the device. */
   readonly h2dSubmitter: "native_copy_stream" | "xpu_copy_stream" | "torch_copy" | "torch_copy_deferred"
+  /** What the host's slots are to the device. */
   readonly hostMemoryKind: "registered_pinned_shared" | "pageable_shared"
+  /** Whether slots are pinned. */
   readonly hostPinned: boolean
+  /** Whether copies read the shared slots directly. */
   readonly directPinnedShared: boolean
+  /** Whether a submission returns before its copy is done. */
   readonly supportsAsyncSubmit: boolean
+  /** Whether the device stamps copies with its own clock. */
   readonly supportsTimingEvents: boolean
 }
 
@@ -103,8 +113,11 @@ export interface ReplayTransferBackendShape {
   }) => Effect.Effect<ReadonlyArray<Tensor>, ReplayTransferError, EffectScope.Scope>
   /** Seconds spent submitting. */
   readonly submitH2d: (submission: ReplaySubmission) => Effect.Effect<number, ReplayTransferError>
+  /** Where a device slot stands in its cycle. */
   readonly slotState: (slot: number) => Effect.Effect<SlotState, ReplayTransferError>
+  /** Whether the batch of a slot is there. Never waits. */
   readonly isReady: (slot: number) => Effect.Effect<boolean, ReplayTransferError>
+  /** Takes a slot's batch back, so that the slot may be filled again. */
   readonly clearReady: (slot: number) => Effect.Effect<void, ReplayTransferError>
   /** Host-side wait for the slot's copy. */
   readonly waitReady: (slot: number) => Effect.Effect<void, ReplayTransferError>

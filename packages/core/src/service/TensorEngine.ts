@@ -59,6 +59,7 @@ export type ReduceOp = typeof ReduceOp.Type
 
 /** Work submitted earlier; `await` ends when it is done. */
 export interface Fence {
+  /** Ends when everything that was submitted before the fence is done; fails with the first failure of it. */
   readonly await: Effect.Effect<void, TensorError>
 }
 
@@ -66,6 +67,7 @@ export interface Fence {
 export interface TensorEngineCapabilities {
   /** Casts between element types; equal types always copy. */
   readonly cast: boolean
+  /** `reduce` by every operation. */
   readonly reduce: boolean
   /** Forms that it quantizes to by every rule, and reads. */
   readonly quantize: ReadonlyArray<QuantizedForm>
@@ -90,7 +92,9 @@ export interface KnownScales {
 export interface TensorEngineShape {
   /** Name for reports. */
   readonly name: string
+  /** Families whose memory it allocates. */
   readonly deviceFamilies: ReadonlyArray<string>
+  /** What it does beyond copies of equal types. */
   readonly capabilities: TensorEngineCapabilities
   /** Dense row-major memory with unspecified contents, freed by the scope. `device` defaults to the engine's first. */
   readonly allocate: (
@@ -105,11 +109,13 @@ export interface TensorEngineShape {
    * where it would change nothing.
    */
   readonly pinHost?: (tensor: Tensor) => Effect.Effect<void, TensorError, EffectScope.Scope>
+  /** Carries out moves, in any order. An array that is given again is known, and costs less. */
   readonly copy: (moves: ReadonlyArray<Move>) => Effect.Effect<void, TensorError>
   /** Operands and result share shape and type. */
   readonly reduce: (dst: Tensor, sources: ReadonlyArray<Tensor>, op: ReduceOp) => Effect.Effect<void, TensorError>
   /** Sets every byte of every element; for poisoning and clearing. */
   readonly fill: (tensor: Tensor, byte: number) => Effect.Effect<void, TensorError>
+  /** Writes data and scales of a quantized tensor from a plain one of its shape, by the rule of its recipe. */
   readonly quantize: (
     source: Tensor,
     destination: QuantizedTensor,
@@ -125,6 +131,7 @@ export interface TensorEngineShape {
     block: BlockSize,
     origin?: KnownScales["origin"]
   ) => Effect.Effect<void, TensorError>
+  /** Writes a plain tensor from a quantized one, by the arithmetic of the rule's reference. */
   readonly dequantize: (
     source: QuantizedTensor,
     destination: Tensor,

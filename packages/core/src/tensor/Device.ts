@@ -7,7 +7,7 @@ import * as Schema from "effect/Schema"
 /** `cpu`, `cuda:1`, `xpu:0`: a family of lower-case letters, digits and dashes, with an index unless it is 0. */
 export const DeviceText = Schema.String.check(Schema.isPattern(/^[a-z][a-z0-9_-]*(:\d{1,5})?$/))
 
-/** Where memory lies: a family, as `cpu` or `cuda`, and the number of the device in it. */
+/** Where memory lies: a family, as `cpu`, and the number of the device in it. */
 export interface Device {
   readonly family: string
   readonly index: number
