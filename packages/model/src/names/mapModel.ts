@@ -17,9 +17,10 @@ import { checkLimits, degreeError } from "./degrees.ts"
 import { checkInventory } from "./inventory/checkInventory.ts"
 import type { Mapping } from "./Mapping.ts"
 import { type MappingError, mappingError } from "./MappingError.ts"
+import { type Assembled, kindTable, type MadeKind, renamed } from "./madeKinds.ts"
 import { type MadeTensor, type MatchedMapping, matchRules, namedBy } from "./matchRules.ts"
 import { type Bindings, fillName, matchName, namePattern } from "./NamePattern.ts"
-import type { Assembly, Strip } from "./Strips.ts"
+import type { Strip } from "./Strips.ts"
 
 /** A tensor of the other side on one rank. */
 export interface MappedTensor {
@@ -47,12 +48,27 @@ export interface MappedModelInput {
   readonly placement: Placement
 }
 
-/** A model as the other side holds it. */
+/** A tensor that all ranks of a stage that have the same experts hold some of. */
+export interface StageTensor {
+  readonly name: string
+  readonly dtype: DType
+  /** The rule by the name that it makes. */
+  readonly rule: string
+  readonly kind: MadeKind
+  /** Its own sources, in the order of the kind's. */
+  readonly sources: ReadonlyArray<string>
+}
+
+/** A model as the other side holds it. Data-parallel positions of places do not matter. */
 export interface MappedModel {
   readonly matched: MatchedMapping
   readonly config: ParallelConfig
-  /** What a rank at a place holds; the place's data-parallel position does not matter. */
+  /** What a rank at a place holds. */
   readonly rankAt: (place: RankPlace) => Result.Result<MappedRank, MappingError>
+  /** Tensors of a rank at a place, without what of them it holds: equal for ranks of one stage and one part of the experts. */
+  readonly tensorsAt: (place: RankPlace) => Result.Result<ReadonlyArray<StageTensor>, MappingError>
+  /** What a rank at a place holds of the tensors of a kind, in the names of the kind. */
+  readonly assemblyAt: (kind: MadeKind, place: RankPlace) => Assembled
 }
 
 /**
@@ -78,8 +94,26 @@ export const mapModel = (input: MappedModelInput): Result.Result<MappedModel, Ma
     )
     yield* checkLimits(mapping, degrees, placement)
     const layers = layersByStage(structure, placed)
-    const known = matched.made.map((made) => knownOf(made, placed))
-    return { matched, config, rankAt: (place) => mapRank(input, known, placed, layers, place) }
+    const kindOf = kindTable(placed)
+    const known = matched.made.map((made): Known => {
+      const sources = [...made.sources.values()].flatMap((of) => [...of.values()])
+      return { made, sources, placed: sources.map(({ name }) => placed.get(name)), kind: kindOf(made, sources) }
+    })
+    const siteAt = (place: RankPlace): AssemblySite => ({ place, config, numbers: structure.numbers, placed })
+    const byStage = new Map<string, Result.Result<ReadonlyArray<StageTensor>, MappingError>>()
+    const tensorsAt: MappedModel["tensorsAt"] = (place) => {
+      const key = `${place.stage}/${place.expertEp}`
+      const found = byStage.get(key) ?? stageTensors(known, siteAt(place), layers)
+      byStage.set(key, found)
+      return found
+    }
+    return {
+      matched,
+      config,
+      tensorsAt,
+      assemblyAt: (kind, place) => assembledAt(kind, siteAt(place)),
+      rankAt: (place) => Result.flatMap(tensorsAt(place), (held) => mapRank(mapping, held, siteAt(place)))
+    }
   })
 
 /** Numbers of the layers of the language model on each stage. */
@@ -101,15 +135,7 @@ interface Known {
   readonly made: MadeTensor
   readonly sources: ReadonlyArray<ModelTensor>
   readonly placed: ReadonlyArray<PlacedTensor | undefined>
-  readonly isExpert: boolean
-  /** What ranks hold of it, by where they stand in the groups that cut it. */
-  readonly assembled: Map<string, Result.Result<Assembly | undefined, MappingError>>
-}
-
-const knownOf = (made: MadeTensor, placed: ReadonlyMap<string, PlacedTensor>): Known => {
-  const sources = [...made.sources.values()].flatMap((of) => [...of.values()])
-  const own = sources.map(({ name }) => placed.get(name))
-  return { made, sources, placed: own, isExpert: own.some((one) => one?.experts !== undefined), assembled: new Map() }
+  readonly kind: MadeKind
 }
 
 /** Whether a rank holds a tensor that a rule makes. */
@@ -132,11 +158,11 @@ const isHeldBy = ({ made, placed: all }: Known, site: AssemblySite): boolean => 
 }
 
 /** What a rank holds of it; ranks at one place of the groups that cut it hold the same. */
-const assembledAt = (known: Known, site: AssemblySite): Result.Result<Assembly | undefined, MappingError> => {
+const assembledAt = (kind: MadeKind, site: AssemblySite): Assembled => {
   const { tp, expertTp, expertEp } = site.place
-  const key = known.isExpert ? `${tp}/${expertTp}/${expertEp}` : `${tp}`
-  const found = known.assembled.get(key) ?? assemble(known.made, site)
-  known.assembled.set(key, found)
+  const key = kind.isExpert ? `${tp}/${expertTp}/${expertEp}` : `${tp}`
+  const found = kind.assembled.get(key) ?? assemble(kind.first, site)
+  kind.assembled.set(key, found)
   return found
 }
 
@@ -163,17 +189,16 @@ const localNumbers = (
   return local
 }
 
-const mapRank = (
-  { structure, mapping, config }: MappedModelInput,
+/** Tensors of a rank, and of all others that hold the same experts on its stage. */
+const stageTensors = (
   made: ReadonlyArray<Known>,
-  placed: ReadonlyMap<string, PlacedTensor>,
-  layers: ReadonlyMap<number, ReadonlyArray<number>>,
-  place: RankPlace
-): Result.Result<MappedRank, MappingError> => {
-  const site: AssemblySite = { place, config, numbers: structure.numbers, placed }
-  const tensors = new Map<string, MappedTensor>()
+  site: AssemblySite,
+  layers: ReadonlyMap<number, ReadonlyArray<number>>
+): Result.Result<ReadonlyArray<StageTensor>, MappingError> => {
+  const tensors = new Map<string, StageTensor>()
   for (const one of made) {
     if (!isHeldBy(one, site)) continue
+    const { kind, sources } = one
     const { rule, name: stated, bindings } = one.made
     const local = stated.includes(".local}") ? localNumbers(one, site, layers) : undefined
     const name = local === undefined ? stated : fillName(namePattern(stated), bindings, local)
@@ -187,14 +212,34 @@ const mapRank = (
         "Let one rule make each tensor."
       )
     }
-    const assembled = assembledAt(one, site)
+    const assembled = assembledAt(kind, site)
+    if (Result.isFailure(assembled)) {
+      // What is said of it names this tensor, and not the first of its kind.
+      const own = assemble(one.made, site)
+      return Result.fail(Result.isFailure(own) ? own.failure : assembled.failure)
+    }
+    if (assembled.success === undefined) continue
+    const dtype = rule.dtype ?? sources[0]!.dtype
+    tensors.set(name, { name, dtype, rule: rule.name, kind, sources: sources.map((source) => source.name) })
+  }
+  return Result.succeed([...tensors.values()])
+}
+
+const mapRank = (
+  { rules }: Mapping,
+  held: ReadonlyArray<StageTensor>,
+  site: AssemblySite
+): Result.Result<MappedRank, MappingError> => {
+  const tensors = new Map<string, MappedTensor>()
+  for (const { name, dtype, rule, kind, sources } of held) {
+    const assembled = assembledAt(kind, site)
     if (Result.isFailure(assembled)) return Result.fail(assembled.failure)
     if (assembled.success === undefined) continue
     const { shape, strips } = assembled.success
-    tensors.set(name, { name, dtype: rule.dtype ?? one.sources[0]!.dtype, shape, strips, rule: rule.name })
+    tensors.set(name, { name, dtype, shape, strips: renamed(strips, kind, sources), rule })
   }
   const aliases = new Map<string, string>()
-  for (const rule of mapping.rules) {
+  for (const rule of rules) {
     if (!("alias" in rule)) continue
     const [from, to] = [namePattern(rule.of), namePattern(rule.alias)]
     for (const name of tensors.keys()) {

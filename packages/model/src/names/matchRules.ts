@@ -63,7 +63,7 @@ export const innerOf = (
 }
 
 /** Variables whose numbers come from the length of a stack and not from a name. */
-const unstacked = (recipe: Recipe): ReadonlyArray<readonly [string, string]> => {
+export const unstacked = (recipe: Recipe): ReadonlyArray<readonly [string, string]> => {
   if (typeof recipe === "string") return []
   if ("concat" in recipe) return recipe.concat.flatMap(unstacked)
   if ("interleave" in recipe) return recipe.interleave.flatMap(unstacked)
