@@ -3,20 +3,22 @@
  * Both sides of a transfer between conventions as rosters that can be planned: parameters are parts of the checkpoint's
  * tensors, and on every rank a part is a view of one of its own tensors. Every element travels once, from where it lies to
  * where it belongs; nothing is gathered.
+ *
+ * Tensors that lie alike on both sides, as those of layers, are cut into parts once; a rank's own list is made when it is
+ * asked for. So the cost follows the kinds of tensors and the ranks that are looked at, not the product of both sides.
  */
 import type { DType } from "@tensorferry/core/base/DType"
 import type { Rank } from "@tensorferry/core/base/Ids"
-import { elementCount, type Interval, lengthOf, type Shape } from "@tensorferry/core/base/Region"
-import { type ParameterMetadata, parameterMetadata } from "@tensorferry/core/layout/ParameterMetadata"
+import type { Shape } from "@tensorferry/core/base/Region"
+import type { ParameterMetadata } from "@tensorferry/core/layout/ParameterMetadata"
 import type { Roster } from "@tensorferry/core/layout/Roster"
 import * as Result from "effect/Result"
 import { type LayoutError, type ModelTensor, rosterOf, worldSizeOf } from "../layout/ModelLayout.ts"
-import { expertDegrees, placeOf, type RankPlace } from "../layout/ParallelConfig.ts"
-import { type Part, type PartView, partsOf, refine, rowsOf } from "./atoms.ts"
+import { placeOf, type RankPlace } from "../layout/ParallelConfig.ts"
 import { type MappingError, mappingError } from "./MappingError.ts"
-import { type MappedModelInput, type MappedRank, type MappedTensor, mapModel } from "./mapModel.ts"
-import { haveCommon } from "./overlap.ts"
-import { inverseScalar, type Scalar, type Strip, scalarAfter } from "./Strips.ts"
+import { type MappedModel, type MappedModelInput, type MappedRank, mapModel, type StageTensor } from "./mapModel.ts"
+import type { Assembly, Scalar, Strip } from "./Strips.ts"
+import { addCopy, type ExpertFacts, type Held, type PartSide, type TensorParts, tensorParts } from "./tensorParts.ts"
 import { turnedStrips } from "./turnedStrips.ts"
 
 /** A view of one of a rank's own tensors, in elements. Loops of equal steps; the first element is `offset`. */
@@ -52,144 +54,128 @@ export interface MappedSide extends Omit<MappedModelInput, "tensors"> {
   readonly dtypeOf?: (place: RankPlace, name: string) => DType | undefined
 }
 
-/** What a position of a side holds of a tensor of the checkpoint. */
-interface Held {
-  readonly position: number
-  readonly strips: ReadonlyArray<Strip>
+/** Positions of a stage that have the same experts: they hold tensors of the same names. */
+interface Group {
+  readonly stage: number
+  readonly expertEp: number
+  readonly positions: Array<number>
+}
+
+/** A tensor of a group that is made of one of the checkpoint. */
+interface Use {
+  readonly group: Group
+  readonly tensor: StageTensor
+  /** Its index among the sources. */
+  readonly source: number
 }
 
 interface Side {
   readonly stated: MappedSide
+  readonly mapped: MappedModel
+  /** Positions, stage by stage; all stages have as many. */
   readonly places: ReadonlyArray<RankPlace>
-  readonly ranks: ReadonlyArray<MappedRank>
+  readonly perStage: number
   readonly positionOf: ReadonlyMap<string, number>
-  /** Copies of each tensor of the checkpoint: a rank may hold it more than once. */
-  readonly held: ReadonlyMap<string, ReadonlyArray<ReadonlyArray<Held>>>
-  readonly dtypes: ReadonlyMap<string, ReadonlyMap<string, DType>>
+  /** What is made of each tensor of the checkpoint. */
+  readonly uses: ReadonlyMap<string, ReadonlyArray<Use>>
 }
 
 const positionKey = ({ stage, tp, expertTp, expertEp }: RankPlace): string => `${stage}/${tp}/${expertTp}/${expertEp}`
 
+/** Positions in the order of their ranks, and the groups that they form. */
 const positionsOf = ({ config }: MappedSide) => {
   const places: Array<RankPlace> = []
   const positionOf = new Map<string, number>()
+  const groups = new Map<string, Group>()
   for (let rank = 0; rank < worldSizeOf(config); rank++) {
     const place = placeOf(config, 0, rank)
-    if (positionOf.has(positionKey(place))) continue
-    positionOf.set(positionKey(place), places.push(place) - 1)
+    const key = positionKey(place)
+    if (positionOf.has(key)) continue
+    const { stage, expertEp } = place
+    const group = groups.get(`${stage}/${expertEp}`) ?? { stage, expertEp, positions: [] }
+    groups.set(`${stage}/${expertEp}`, group)
+    positionOf.set(key, places.push(place) - 1)
+    group.positions.push(places.length - 1)
   }
-  return { places, positionOf }
+  return { places, positionOf, groups: [...groups.values()], perStage: places.length / config.pp }
 }
 
-/** Turns a side's strips round: for each tensor of the checkpoint, which position has what of it. */
+/** Turns a side round: what of it is made of each tensor of the checkpoint. */
 const openSide = (
   stated: MappedSide,
   tensors: ReadonlyArray<ModelTensor>
 ): Result.Result<Side, MappingError | LayoutError> =>
   Result.gen(function* () {
     const mapped = yield* mapModel({ ...stated, tensors })
-    const shapes = new Map(tensors.map(({ name, shape }) => [name, shape]))
-    const { places, positionOf } = positionsOf(stated)
-    const ranks: Array<MappedRank> = []
-    const held = new Map<string, Array<Array<Held>>>()
-    const dtypes = new Map<string, Map<string, DType>>()
-    for (const [position, place] of places.entries()) {
-      const rank = heldAs(yield* mapped.rankAt(place), (name) => stated.dtypeOf?.(place, name))
-      ranks.push(rank)
-      dtypes.set(String(position), new Map(rank.tensors.map(({ name, dtype }) => [name, dtype])))
-      for (const [name, copies] of yield* stripsBySource(rank.tensors, shapes)) {
-        const known = held.get(name) ?? []
-        held.set(name, known)
-        for (const [copy, strips] of copies.entries()) {
-          known[copy] ??= []
-          known[copy].push({ position, strips })
+    const { groups, ...positions } = positionsOf(stated)
+    const uses = new Map<string, Array<Use>>()
+    for (const group of groups) {
+      for (const tensor of yield* mapped.tensorsAt(positions.places[group.positions[0]!]!)) {
+        for (const [source, name] of tensor.sources.entries()) {
+          const known = uses.get(name)
+          const last = known?.at(-1)
+          if (known === undefined) uses.set(name, [{ group, tensor, source }])
+          // Strips are found by the name of a source, whichever of several sources it is.
+          else if (last?.tensor !== tensor || last.group !== group) known.push({ group, tensor, source })
         }
       }
     }
-    return { stated, places, ranks, positionOf, held, dtypes }
+    return { stated, mapped, uses, ...positions }
   })
 
-/** The same with the types in which a rank holds its tensors. */
-const heldAs = (rank: MappedRank, dtypeOf: (name: string) => DType | undefined): MappedRank => {
-  const isSame = rank.tensors.every(({ name, dtype }) => (dtypeOf(name) ?? dtype) === dtype)
-  return isSame
-    ? rank
-    : { ...rank, tensors: rank.tensors.map((one) => ({ ...one, dtype: dtypeOf(one.name) ?? one.dtype })) }
+/** Strips of an assembly by what they are made of. */
+const bySource = new WeakMap<Assembly, ReadonlyMap<string | undefined, ReadonlyArray<Strip>>>()
+
+const stripsFrom = (assembly: Assembly, source: string): ReadonlyArray<Strip> => {
+  const found = bySource.get(assembly) ?? Map.groupBy(assembly.strips, (strip) => strip.source)
+  bySource.set(assembly, found)
+  return found.get(source) ?? []
 }
 
-/** Ranks share strips; each is turned once under each name. */
-const turnedOnce = new WeakMap<Strip, Map<string, ReadonlyArray<Strip>>>()
-
-/** Strips of a rank's tensors by what they are made of; what two of its tensors both hold is two copies. */
-const stripsBySource = (
-  tensors: ReadonlyArray<MappedTensor>,
-  shapes: ReadonlyMap<string, Shape>
-): Result.Result<ReadonlyMap<string, ReadonlyArray<ReadonlyArray<Strip>>>, MappingError> => {
-  const found = new Map<string, Array<{ readonly elements: number; readonly strips: Array<Strip> }>>()
-  for (const tensor of tensors) {
-    const own = new Map<string, Array<Strip>>()
-    for (const strip of tensor.strips) {
-      if (strip.source === undefined) continue
-      const shape = shapes.get(strip.source)!
-      const turned = turnedOnce.get(strip)?.get(tensor.name) ?? turnedStrips(strip, tensor, shape)
-      if (turned === undefined)
-        return mappingError(
-          "unsupported",
-          tensor.name,
-          tensor.rule,
-          `It is made of elements behind the end of ${strip.source}.`,
-          "Check the shapes of the checkpoint."
-        )
-      turnedOnce.set(strip, (turnedOnce.get(strip) ?? new Map()).set(tensor.name, turned))
-      const known = own.get(strip.source)
-      if (known === undefined) own.set(strip.source, [...turned])
-      else known.push(...turned)
-    }
-    for (const [source, strips] of own) {
-      const copies = found.get(source) ?? []
-      found.set(source, copies)
-      const elements = strips.reduce((sum, { loops }) => sum + loops.reduce((all, { count }) => all * count, 1), 0)
-      const total = elementCount(shapes.get(source)!)
-      // Tensors that share one between them are parts of one copy; one that would hold it twice is another copy.
-      const partial = copies.find((copy) => copy.elements + elements <= total && !haveCommon(copy.strips, strips))
-      if (partial === undefined) copies.push({ elements, strips: [...strips] })
-      else {
-        copies.splice(copies.indexOf(partial), 1, {
-          elements: partial.elements + elements,
-          strips: [...partial.strips, ...strips]
-        })
-      }
+/** What the positions of a side hold of a tensor of the checkpoint, copy by copy; what they hold is called by its use. */
+const copiesOf = (
+  { mapped, places }: Side,
+  { name, shape }: ModelTensor,
+  uses: ReadonlyArray<Use>
+): Result.Result<PartSide["copies"], MappingError> => {
+  const byPosition = new Map<number, Array<number>>()
+  for (const [at, { group }] of uses.entries()) {
+    for (const position of group.positions) {
+      const known = byPosition.get(position)
+      if (known === undefined) byPosition.set(position, [at])
+      else known.push(at)
     }
   }
-  return Result.succeed(new Map([...found].map(([name, copies]) => [name, copies.map(({ strips }) => strips)])))
-}
-
-/** The group of positions that hold a tensor together: those of a stage, and of an expert's rank. */
-const groupOf = (place: RankPlace, isExpert: boolean): string =>
-  isExpert ? `${place.stage}/${place.expertEp}` : `${place.stage}`
-
-/** What a part is called on all ranks. */
-const partName = (name: string, copy: number, part: Part, shape: Shape): string => {
-  const isWhole = part.from.every((at) => at === 0) && part.counts.every((count, dim) => count === shape[dim])
-  const box = isWhole
-    ? ""
-    : `[${part.from.map((at, dim) => (part.counts[dim] === 1 ? at : `${at}:${at + part.counts[dim]!}`)).join(",")}]`
-  return `${name}${box}${copy === 0 ? "" : `#${copy + 1}`}`
-}
-
-/** The whole interval, where a rank has all along the dimension by which others are cut. */
-const intervalsOf = (view: PartView | undefined, dim: number | undefined, counts: ReadonlyArray<number>) =>
-  view === undefined
-    ? []
-    : view.intervals.length > 0
-      ? view.intervals
-      : [[0, counts[dim ?? 0]!] as const satisfies Interval]
-
-/** Which tensors of a side are experts, and how many there are. */
-interface ExpertFacts {
-  readonly count: number
-  readonly number: number | undefined
-  readonly dim: number | undefined
+  const held: Array<Array<Held>> = []
+  for (const [position, own] of [...byPosition].sort(([a], [b]) => a - b)) {
+    let copies: ReadonlyArray<ReadonlyArray<Strip>> = []
+    for (const at of own) {
+      const { tensor, source } = uses[at]!
+      const assembled = mapped.assemblyAt(tensor.kind, places[position]!)
+      if (Result.isFailure(assembled)) return Result.fail(assembled.failure)
+      if (assembled.success === undefined) continue
+      const { shape: local } = assembled.success
+      const strips: Array<Strip> = []
+      for (const strip of stripsFrom(assembled.success, tensor.kind.sources[source]!)) {
+        const turned = turnedStrips(strip, { name: String(at), shape: local }, shape)
+        if (turned === undefined)
+          return mappingError(
+            "unsupported",
+            tensor.name,
+            tensor.rule,
+            `It is made of elements behind the end of ${name}.`,
+            "Check the shapes of the checkpoint."
+          )
+        strips.push(...turned)
+      }
+      if (strips.length > 0) copies = addCopy(copies, strips, shape)
+    }
+    for (const [copy, strips] of copies.entries()) {
+      held[copy] ??= []
+      held[copy].push({ position, strips })
+    }
+  }
+  return Result.succeed(held)
 }
 
 const expertsByName = ({ structure }: MappedSide): ReadonlyMap<string, ExpertFacts> => {
@@ -210,139 +196,155 @@ const expertsByName = ({ structure }: MappedSide): ReadonlyMap<string, ExpertFac
   return found
 }
 
-type Parameters = Array<Array<MappedParameter>>
-
-/** Adds a tensor's parameters to both sides. */
-const addTensor = (
-  tensor: ModelTensor,
-  sides: ReadonlyArray<Side>,
-  copies: ReadonlyArray<ReadonlyArray<Held>>,
-  copy: number,
-  experts: ExpertFacts | undefined,
-  into: ReadonlyArray<Parameters>
-): Result.Result<undefined, MappingError> => {
-  const refined = refine(
-    tensor.shape,
-    copies.map((held) => held.map(({ strips }) => strips))
-  )
-  // Experts of a stack are planned one by one: each has ranks of its own.
-  const at = experts?.dim
-  const begins =
-    refined === undefined || at === undefined
-      ? [undefined]
-      : Array.from({ length: refined.shape[at]! }, (_, number) => ({
-          from: refined.shape.map((_, dim) => (dim === at ? number : 0)),
-          counts: refined.shape.map((length, dim) => (dim === at ? 1 : length))
-        }))
-  const rows = refined === undefined || at === undefined ? undefined : rowsOf(refined, at)
-  for (const [row, begin] of begins.entries()) {
-    const parts = refined === undefined ? undefined : partsOf(rows?.[row] ?? refined, begin)
-    if (refined === undefined || parts === undefined)
-      return mappingError(
-        "unsupported",
-        tensor.name,
-        undefined,
-        "Both sides cut it into more pieces than can be planned.",
-        "Choose degrees that cut it at heads or experts."
-      )
-    const number = experts?.number ?? begin?.from[at!]
-    for (const part of parts) {
-      // Nobody wants it.
-      if (part.views[1]!.every((view) => view === undefined)) continue
-      const name = partName(tensor.name, copy, part, refined.shape)
-      for (const [which, side] of sides.entries())
-        addPart({ name, tensor, part, which, side, held: copies[which]!, experts, number }, into[which]!)
-    }
-  }
-  return Result.succeed(undefined)
+/** A tensor of the checkpoint on a side: what is made of it, and the stages that have a part in it, in order. */
+interface OnSide {
+  readonly uses: ReadonlyArray<Use>
+  readonly stages: ReadonlyArray<number>
+  /** Equal for tensors of which the side has the same, on whichever stages. */
+  readonly signature: string
 }
 
-interface PartOnSide {
-  readonly name: string
-  readonly tensor: ModelTensor
-  readonly part: Part
-  readonly which: number
-  readonly side: Side
-  readonly held: ReadonlyArray<Held>
+const onSide = ({ stated: { dtypeOf }, places, uses: all }: Side, name: string): OnSide => {
+  const uses = all.get(name) ?? []
+  const stages: Array<number> = []
+  let signature = ""
+  for (const { group, source, tensor } of uses) {
+    if (!stages.includes(group.stage)) stages.push(group.stage)
+    signature += ` ${tensor.kind.number}.${source}@${stages.indexOf(group.stage)}.${group.expertEp}`
+    if (dtypeOf === undefined) continue
+    for (const position of group.positions) signature += `,${dtypeOf(places[position]!, tensor.name) ?? ""}`
+  }
+  return { uses, stages, signature }
+}
+
+/** A tensor of the checkpoint with its parts, in the names that it has. */
+interface Parted {
+  readonly parts: TensorParts
+  /** Of its parts. */
+  readonly names: ReadonlyArray<string>
   readonly experts: ExpertFacts | undefined
-  readonly number: number | undefined
+  readonly sides: ReadonlyArray<OnSide>
+  /** By side: the stages of the tensor for which the parts were found. */
+  readonly found: ReadonlyArray<ReadonlyArray<number>>
 }
 
-/** Whether a rank's share of a dimension is the one at its place in the group, all shares being equal. */
-const isShare = (
-  { stated: { config }, places }: Side,
-  position: number,
-  isExpert: boolean,
-  view: PartView | undefined,
-  length: number
-): boolean => {
-  const place = places[position]!
-  const [at, degree] = isExpert ? [place.expertTp, expertDegrees(config).etp] : [place.tp, config.tp]
-  const share = length / degree
-  const [own, ...others] = view?.intervals ?? []
-  return Number.isInteger(share) && others.length === 0 && own?.[0] === at * share && own[1] === (at + 1) * share
-}
-
-const addPart = (one: PartOnSide, into: Parameters): void => {
-  const { name, tensor, part, which, side, held, experts, number } = one
-  const isExpert = experts !== undefined
-  const views = new Map<number, PartView>()
-  for (const [at, { position }] of held.entries()) {
-    const view = part.views[which]![at]
-    if (view !== undefined) views.set(position, view)
-  }
-  if (views.size === 0) return
-  const groups = new Set([...views.keys()].map((position) => groupOf(side.places[position]!, isExpert)))
-  const members = side.places.flatMap((place, position) => (groups.has(groupOf(place, isExpert)) ? [position] : []))
-  const isCut = part.cutDims[which] !== undefined || members.some((position) => !views.has(position))
-  const dim = part.cutDims[which] ?? 0
-  const isEven =
-    isCut && members.every((position) => isShare(side, position, isExpert, views.get(position), part.counts[dim]!))
-  for (const position of members) {
-    const view = views.get(position)
-    const intervals = intervalsOf(view, dim, part.counts)
-    const shape = isCut
-      ? part.counts.map((count, at) => (at === dim ? intervals.reduce((sum, run) => sum + lengthOf(run), 0) : count))
-      : part.counts
-    const local = view?.local ?? side.ranks[position]!.tensors[0]?.name ?? ""
-    // Who has nothing of a part says of its type what the others say.
-    const [from, own] = view === undefined ? [...views][0]! : [position, view]
-    const dtype = side.dtypes.get(String(from))!.get(own.local) ?? tensor.dtype
-    into[position]!.push({
-      groups: isExpert ? "expert" : "dense",
-      view: { tensor: local, offset: view?.offset ?? 0, shape, strides: view?.strides ?? shape.map(() => 0) },
-      scalar: view?.scalar,
-      metadata: parameterMetadata({
-        name,
-        shape,
-        dtype,
-        ownerRank: 0,
-        isTp: isCut,
-        partitionDim: isCut ? dim : 0,
-        // Even shares in the order of the group need no list: then all ranks say the same of it.
-        partitionOffsets: isCut && !isEven ? intervals : null,
-        numExperts: experts?.count ?? null,
-        globalExpertIndex: number ?? null
-      })
+/** Cuts tensors in parts, those that lie alike once. */
+const parting = (sides: readonly [Side, Side]) => {
+  const known = new Map<string, Pick<Parted, "parts" | "found">>()
+  const find = (tensor: ModelTensor, own: ReadonlyArray<OnSide>, experts: ExpertFacts | undefined) =>
+    Result.gen(function* () {
+      const made: Array<PartSide> = []
+      for (const [which, side] of sides.entries()) {
+        const { mapped: _, places, stated } = side
+        const { uses } = own[which]!
+        const copies = yield* copiesOf(side, tensor, uses)
+        const dtypeOf: PartSide["dtypeOf"] = (position, local) => {
+          const { dtype, name } = uses[Number(local)]!.tensor
+          return stated.dtypeOf?.(places[position]!, name) ?? dtype
+        }
+        made.push({ config: stated.config, places, copies, dtypeOf })
+      }
+      const parts = yield* tensorParts(tensor, [made[0]!, made[1]!], experts)
+      return { parts, found: own.map(({ stages }) => stages) }
     })
+  return (tensor: ModelTensor, experts: ExpertFacts | undefined): Result.Result<Parted, MappingError> => {
+    const own = sides.map((side) => onSide(side, tensor.name))
+    const kind = experts === undefined ? "" : `${experts.count}/${experts.dim ?? "-"}`
+    const key = [tensor.shape.join("x"), kind, ...own.map(({ signature }) => signature)].join("|")
+    const found = known.get(key)
+    const made = found === undefined ? find(tensor, own, experts) : Result.succeed(found)
+    if (Result.isFailure(made)) return Result.fail(made.failure)
+    known.set(key, made.success)
+    const names = made.success.parts.parts.map(({ suffix }) => tensor.name + suffix)
+    return Result.succeed({ ...made.success, names, experts, sides: own })
   }
 }
 
-const layoutOf = (side: Side, parameters: Parameters): MappedLayout => {
-  const { stated, positionOf, ranks: held } = side
+/** What a position says of a tensor's parts. */
+const parametersAt = (
+  { found, parts, sides }: Parted,
+  which: number,
+  stage: number,
+  inStage: number,
+  perStage: number
+) => {
+  const alike = found[which]![sides[which]!.stages.indexOf(stage)]!
+  return parts.sides[which]!.get(alike * perStage + inStage) ?? []
+}
+
+const layoutOf = (side: Side, which: number, tensors: ReadonlyArray<Parted>): MappedLayout => {
+  const { stated, mapped, places, perStage, positionOf } = side
   const firstRank = stated.firstRank ?? 0
   const ranks = Array.from({ length: worldSizeOf(stated.config) }, (_, at) => firstRank + at)
+  const placeAt = (rank: Rank): RankPlace | undefined =>
+    rank >= firstRank && rank < firstRank + ranks.length ? placeOf(stated.config, firstRank, rank) : undefined
+  const byStage: ReadonlyArray<Array<Parted>> = Array.from({ length: stated.config.pp }, () => [])
+  for (const one of tensors) for (const stage of one.sides[which]!.stages) byStage[stage]!.push(one)
+  const said = (place: RankPlace, visit: (parted: Parted, one: ReturnType<typeof parametersAt>[number]) => void) => {
+    const inStage = positionOf.get(positionKey(place))! % perStage
+    for (const parted of byStage[place.stage]!)
+      for (const one of parametersAt(parted, which, place.stage, inStage, perStage)) visit(parted, one)
+  }
+  const expertOf = ({ experts, parts }: Parted, part: number) =>
+    experts === undefined ? undefined : { count: experts.count, number: experts.number ?? parts.parts[part]!.expert! }
+  const held = once((position: number): MappedRank => {
+    const place = places[position]!
+    // What positions hold was assembled for the parts, so none fails here.
+    const own = Result.getOrElse(mapped.rankAt(place), () => nothing)
+    return heldAs(own, (name) => stated.dtypeOf?.(place, name))
+  })
+  const parameters = once((position: number): ReadonlyArray<MappedParameter> => {
+    const place = places[position]!
+    const named = Result.getOrElse(mapped.tensorsAt(place), () => [])
+    const found: Array<MappedParameter> = []
+    said(place, (parted, { groups, local, metadata, offset, part, scalar, strides }) => {
+      const name = parted.names[part]!
+      const own = local === undefined ? named[0] : parted.sides[which]!.uses[Number(local)]!.tensor
+      const globalExpertIndex = expertOf(parted, part)?.number ?? null
+      found.push({
+        groups,
+        view: { tensor: own?.name ?? "", offset, shape: metadata.shape, strides },
+        scalar,
+        metadata: { ...metadata, name, resolvedName: name, globalExpertIndex }
+      })
+    })
+    return found
+  })
   const positionAt = (place: RankPlace): number => positionOf.get(positionKey(place))!
-  const placeAt = (rank: Rank): RankPlace => placeOf(stated.config, firstRank, rank)
-  const isHeld = (rank: Rank): boolean => rank >= firstRank && rank < firstRank + ranks.length
   return {
     ranks,
-    roster: rosterOf(stated.config, firstRank, ranks, positionKey, (place, visit) => {
-      for (const one of parameters[positionAt(place)]!) visit(one)
-    }),
-    rankOf: (rank) => (isHeld(rank) ? held[positionAt(placeAt(rank))]! : { tensors: [], aliases: new Map() }),
-    parametersOf: (rank) => (isHeld(rank) ? parameters[positionAt(placeAt(rank))]! : [])
+    roster: rosterOf(stated.config, firstRank, ranks, positionKey, (place, visit) =>
+      said(place, (parted, one) => visit(one, parted.names[one.part]!, expertOf(parted, one.part)))
+    ),
+    rankOf: (rank) => {
+      const place = placeAt(rank)
+      return place === undefined ? nothing : held(positionAt(place))
+    },
+    parametersOf: (rank) => {
+      const place = placeAt(rank)
+      return place === undefined ? [] : parameters(positionAt(place))
+    }
   }
+}
+
+const nothing: MappedRank = { tensors: [], aliases: new Map() }
+
+/** `find`, computed once for each position. */
+const once = <A>(find: (position: number) => A): ((position: number) => A) => {
+  const known = new Map<number, A>()
+  return (position) => {
+    const found = known.get(position) ?? find(position)
+    known.set(position, found)
+    return found
+  }
+}
+
+/** The same with the types in which a rank holds its tensors. */
+const heldAs = (rank: MappedRank, dtypeOf: (name: string) => DType | undefined): MappedRank => {
+  const isSame = rank.tensors.every(({ name, dtype }) => (dtypeOf(name) ?? dtype) === dtype)
+  return isSame
+    ? rank
+    : { ...rank, tensors: rank.tensors.map((one) => ({ ...one, dtype: dtypeOf(one.name) ?? one.dtype })) }
 }
 
 /** Both sides of a transfer. */
@@ -362,42 +364,18 @@ export const mappedLayouts = (
   Result.gen(function* () {
     const sides = [yield* openSide(source, tensors), yield* openSide(destination, tensors)] as const
     const experts = expertsByName(destination)
-    const into: ReadonlyArray<Parameters> = sides.map(({ places }) => places.map(() => []))
+    const part = parting(sides)
+    const parted: Array<Parted> = []
+    const scalars = new Map<string, Scalar>()
     for (const tensor of tensors) {
-      const wanted = sides[1].held.get(tensor.name) ?? []
-      const [own] = sides[0].held.get(tensor.name) ?? []
-      // What nobody wants stays where it is; what nobody has is the planner's to refuse.
-      for (const [copy, held] of wanted.entries())
-        yield* addTensor(tensor, sides, [own ?? [], held], copy, experts.get(tensor.name), into)
+      const one = yield* part(tensor, experts.get(tensor.name))
+      parted.push(one)
+      for (const [at, { scalar }] of one.parts.parts.entries())
+        if (scalar !== undefined) scalars.set(one.names[at]!, scalar)
     }
     return {
-      source: layoutOf(sides[0], into[0]!),
-      destination: layoutOf(sides[1], into[1]!),
-      scalarOf: yield* scalars(into)
+      source: layoutOf(sides[0], 0, parted),
+      destination: layoutOf(sides[1], 1, parted),
+      scalarOf: (paramName) => scalars.get(paramName)
     }
   })
-
-/** Functions by parameter: back to the checkpoint's value, then on to the destination's. */
-const scalars = (
-  into: ReadonlyArray<Parameters>
-): Result.Result<(paramName: string) => Scalar | undefined, MappingError> => {
-  const [source, destination] = into.map((positions) => {
-    const found = new Map<string, Scalar>()
-    for (const { metadata, scalar } of positions.flat()) if (scalar !== undefined) found.set(metadata.name, scalar)
-    return found
-  })
-  const all = new Map<string, Scalar>()
-  for (const name of new Set([...source!.keys(), ...destination!.keys()])) {
-    const joined = scalarAfter(inverseScalar(source!.get(name)), destination!.get(name))
-    if (joined === null)
-      return mappingError(
-        "unsupported",
-        name,
-        undefined,
-        "The two sides change its values in ways that have no common name.",
-        "Go through the checkpoint's names."
-      )
-    if (joined !== undefined) all.set(name, joined)
-  }
-  return Result.succeed((name) => all.get(name))
-}
