@@ -180,9 +180,11 @@ const hiddenOf = (found: Iterable<Found>, numbers: ModelNumbers): number | undef
 }
 
 /** Whether the head is the embedding. */
-const isTiedHead = ({ config, family }: DescribeInput): boolean => {
+const isTiedHead = ({ config, family: { isTied }, modelType }: DescribeInput): boolean => {
   const stated = config?.tie_word_embeddings ?? (config === undefined ? undefined : textOf(config).tie_word_embeddings)
-  return typeof stated === "boolean" ? stated : config === undefined || family.isTied === true
+  return typeof stated === "boolean"
+    ? stated
+    : config === undefined || isTied === true || isTied?.includes(modelType) === true
 }
 
 /** The head, where the model stores none of its own and it is the embedding. */

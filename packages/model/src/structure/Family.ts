@@ -98,8 +98,8 @@ export interface Family {
   readonly fields?: NumberFields
   /** What the family's own code takes for fields that a config leaves out. */
   readonly defaults?: { readonly [field: string]: number }
-  /** Whether the head is the embedding where the config says nothing. */
-  readonly isTied?: true
+  /** Whether the head is the embedding where the config says nothing; of some model types where they are listed. */
+  readonly isTied?: true | ReadonlyArray<string>
   /** Paths of modules and of companions that models of a type do without, where others of the family have them. */
   readonly lacks?: { readonly [modelType: string]: ReadonlyArray<string> }
 }

@@ -20,5 +20,6 @@ export const llama: Family = {
   ],
   stacks: [decoder([...attention("self_attn"), ...mlp("mlp")])],
   lacks: { cohere: ["post_attention_layernorm"], cohere2: ["post_attention_layernorm"] },
+  isTied: ["smollm3", "ernie4_5", "cohere", "cohere2"],
   ends: usualHeads
 }

@@ -56,5 +56,6 @@ export const lfm2Moe: Family = {
     )
   ],
   fields: { kernel: ["conv_L_cache"] },
+  isTied: true,
   ends: usualHeads
 }
