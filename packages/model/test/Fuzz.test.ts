@@ -4,6 +4,6 @@ import { describeFuzz } from "@tensorferry/testing/vitest"
 
 describeFuzz(
   new URL("./fixtures/fuzzTargets.ts", import.meta.url),
-  ["distributed metadata", "state pickle", "params.json", "config.json"],
+  ["distributed metadata", "state pickle", "trainer arguments", "params.json", "config.json"],
   { seconds: 1, megabytes: 400 }
 )

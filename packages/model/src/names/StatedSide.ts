@@ -3,6 +3,7 @@
 
 import * as Result from "effect/Result"
 import { type ParallelConfig, parseParallelConfig } from "../layout/ModelLayout.ts"
+import type { Placement } from "../placement/Placement.ts"
 import { conventionNames, findConvention } from "./conventions/conventions.ts"
 
 /** Degrees and the names of tensors. */
@@ -10,6 +11,10 @@ export interface StatedSide {
   readonly config: ParallelConfig
   /** Undefined where tensors keep the names that they have. */
   readonly convention: string | undefined
+  /** Degrees are left to what the checkpoint notes of the run that wrote it: `megatron` without a colon. */
+  readonly isNoted?: true
+  /** Where the side has parts of the model, as its notes say. */
+  readonly placement?: Placement
 }
 
 /** One rank. */
@@ -26,3 +31,7 @@ export const parseSide = (value: string): Result.Result<StatedSide, string> => {
     onFailure: ({ remedy }) => remedy
   })
 }
+
+/** A side that files already have: also `megatron`, whose degrees the run that wrote them noted. */
+export const parseSource = (value: string): Result.Result<StatedSide, string> =>
+  value === "megatron" ? Result.succeed({ config: single, convention: value, isNoted: true }) : parseSide(value)

@@ -36,7 +36,7 @@ export interface NamedLayouts extends MappedLayouts {
 
 /** One side as a user states it, with the rules and places of its convention. */
 export const sideOf = (
-  { convention: name, config, mapping }: NamedSide,
+  { convention: name, config, mapping, placement = {} }: NamedSide,
   structure: ModelStructure,
   family: FamilyChoice,
   firstRank: Rank
@@ -57,7 +57,7 @@ export const sideOf = (
       config,
       firstRank,
       mapping: mapping ?? (yield* mappingOf(convention, structure, options)),
-      placement: mergePlacements([family.placement, convention.placement(options)])
+      placement: mergePlacements([placement, family.placement, convention.placement(options)])
     }
   })
 
