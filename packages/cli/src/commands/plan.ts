@@ -39,7 +39,8 @@ import {
   noteAbsent,
   noteUnrecorded,
   openStated,
-  unrecordedOf
+  unrecordedOf,
+  withNotes
 } from "./shared.ts"
 
 const check = Command.make(
@@ -119,8 +120,9 @@ const planCheckpoint = Effect.fnUntraced(function* (stated: string, flags: PlanF
   yield* noteAbsent(opened.model)
   const conversion = yield* chooseConversion({ ...flags, type: [], dtype: Option.none() })
   const { model } = yield* convertModel(opened.model, conversion)
-  const choice = yield* chooseLayouts(model, flags)
-  const names = yield* chooseNames(model, choice, flags)
+  const sides = yield* withNotes(stated, flags)
+  const choice = yield* chooseLayouts(model, sides)
+  const names = yield* chooseNames(model, choice, sides)
   if (names !== undefined && conversion !== undefined) {
     return yield* usage(
       "Types are converted between the checkpoint's own names only.",

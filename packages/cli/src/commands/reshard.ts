@@ -49,7 +49,8 @@ import {
   noteAbsent,
   noteUnrecorded,
   openStated,
-  parseTarget
+  parseTarget,
+  withNotes
 } from "./shared.ts"
 
 /** All failures, those that name their own cause before those that only heard of it. */
@@ -160,8 +161,9 @@ const chooseJob = Effect.fnUntraced(function* (flags: Flags, common: Common) {
     yield* noteAbsent(opened.model)
     const conversion = yield* chooseConversion(flags)
     const { model, notes } = yield* convertModel(opened.model, conversion)
-    const choice = yield* chooseLayouts(model, flags)
-    const names = yield* chooseNames(model, choice, flags)
+    const sides = yield* withNotes(flags.checkpoint, flags)
+    const choice = yield* chooseLayouts(model, sides)
+    const names = yield* chooseNames(model, choice, sides)
     if (names !== undefined && conversion !== undefined)
       return yield* usage(
         "Types are converted between the checkpoint's own names only.",

@@ -4,7 +4,7 @@
 import type { ModelStructure } from "@tensorferry/model/describe/ModelStructure"
 import { modelTypes } from "@tensorferry/model/families/families"
 import { readModelConfig } from "@tensorferry/model/inputs/ConfigFile"
-import type { InputOptions } from "@tensorferry/model/inputs/openInput"
+import { folderOf, type InputOptions } from "@tensorferry/model/inputs/openInput"
 import { formatParallelConfig } from "@tensorferry/model/layout/ModelLayout"
 import type { LayoutChoice } from "@tensorferry/model/layouts"
 import type { Model } from "@tensorferry/model/Model"
@@ -16,7 +16,7 @@ import { openNamed, rankCount, type StoredNames, unknownNames } from "@tensorfer
 import { Mapping } from "@tensorferry/model/names/Mapping"
 import type { NamedSide } from "@tensorferry/model/names/NamedSide"
 import type { NamedChoice } from "@tensorferry/model/names/namedLayouts"
-import { parseSide, type StatedSide, single } from "@tensorferry/model/names/StatedSide"
+import { parseSide, parseSource, type StatedSide, single } from "@tensorferry/model/names/StatedSide"
 import { openModel, resolveModel } from "@tensorferry/model/openModel"
 import * as Argument from "effect/cli/Argument"
 import * as CliError from "effect/cli/CliError"
@@ -26,6 +26,7 @@ import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import { readLayoutFile, sideOf } from "../model/LayoutFile.ts"
 import { chooseRules } from "../model/Rules.ts"
+import { readTrainerSide } from "../model/TrainerNotes.ts"
 import { readYamlFile } from "../model/YamlFile.ts"
 import { counted } from "../text/Table.ts"
 import { plainLine, printError } from "../text/terminal.ts"
@@ -46,9 +47,9 @@ export const backendPackages = Flag.String("backend-package").pipe(
 )
 
 /** A flag that states a side. */
-export const sideFlag = (name: string) =>
+export const sideFlag = (name: "from" | "to") =>
   Flag.mapEffect(Flag.String(name), (value) =>
-    Result.match(parseSide(value), {
+    Result.match(name === "from" ? parseSource(value) : parseSide(value), {
       onSuccess: Effect.succeed,
       onFailure: (expected) => Effect.fail(new CliError.InvalidValue({ option: name, value, expected, kind: "flag" }))
     })
@@ -98,7 +99,7 @@ export const inputOptions = (flags: InputFlags): InputOptions => ({
 export const layoutConfig = {
   from: sideFlag("from").pipe(
     Flag.withDescription(
-      "Source layout, as tp=2,pp=1 or, with the names of another system, megatron:tp=2; by default that of the folder's manifest, else tp=1"
+      "Source layout, as tp=2,pp=1 or, with the names of another system, megatron:tp=2; megatron alone takes the degrees that the run noted in the checkpoint megatron:DIR; by default that of the folder's manifest, else tp=1"
     ),
     Flag.optional
   ),
@@ -325,6 +326,18 @@ export const openStated = Effect.fnUntraced(function* (stated: string, flags: St
   return { checkpoint, stored, model: yield* openNamed(checkpoint, stored, input) }
 })
 
+/** The flags with the degrees, stages and convention that the run noted, where `--from megatron` leaves them to it. */
+export const withNotes = Effect.fnUntraced(function* <F extends LayoutFlags>(stated: string, flags: F) {
+  if (Option.getOrUndefined(flags.from)?.isNoted !== true) return flags
+  const { target, convention } = parseTarget(stated)
+  if (convention?.startsWith("megatron") !== true)
+    return yield* modelError("InvalidUsage", {
+      detail: "--from megatron takes the degrees that a run noted, and CHECKPOINT is not named as one of a run.",
+      remedy: "Name it as megatron:DIR, or state the degrees, as in --from megatron:tp=2."
+    })
+  return { ...flags, from: Option.some(yield* readTrainerSide(folderOf(resolveModel(target)))) }
+})
+
 /** The same where nothing but the checkpoint is stated. */
 export const openPlain = (stated: string, flags: InputFlags) =>
   Effect.map(
@@ -348,6 +361,7 @@ export const noteUnrecorded = (structure: ModelStructure, sides: ReadonlyArray<N
 
 /** Both sides with names, where any are stated: by a prefix of a side, or by a file of rules. */
 export const chooseNames = Effect.fnUntraced(function* (model: Model, choice: LayoutChoice, flags: LayoutFlags) {
+  const placement = Option.getOrUndefined(flags.from)?.placement
   const [from, stated] = [Option.getOrUndefined(flags.from)?.convention, Option.getOrUndefined(flags.to)?.convention]
   // The checkpoint's own names need no mapping.
   const to = stated === "hf" ? undefined : stated
@@ -357,7 +371,7 @@ export const chooseNames = Effect.fnUntraced(function* (model: Model, choice: La
   if (family === undefined) return yield* noFamily(model.path)
   const mapping = file === undefined ? undefined : yield* readMapping(file)
   return {
-    from: { convention: from ?? "hf", config: choice.from },
+    from: { convention: from ?? "hf", config: choice.from, ...(placement === undefined ? {} : { placement }) },
     to: { convention: to ?? "hf", config: choice.to, ...(mapping === undefined ? {} : { mapping }) },
     ranks: choice.ranks,
     family

@@ -3,7 +3,7 @@
  * Distributed checkpoints as Megatron-Core writes them, made by PyTorch from what recordings say that Megatron-Core holds,
  * read back as the checkpoint: every element is where the recording has it from.
  */
-import { mkdirSync, readFileSync, writeFileSync } from "node:fs"
+import { mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
 import { afterEach, assert, describe, it } from "@effect/vitest"
 import { elementCount } from "@tensorferry/core/base/Region"
@@ -129,6 +129,62 @@ describe.skipIf(python === undefined)(
       const ended = await run(["reshard", `megatron:${out}`, "--like", model, "--to", "hf:", "--out", back])
       assert.strictEqual(ended.code, 0, ended.stdout + ended.stderr)
       assertNumbered(back, sources)
+    })
+
+    it("--from megatron has the degrees and the stages that the run noted", async () => {
+      using folder = scratch()
+      const args = {
+        tensor_model_parallel_size: 2,
+        pipeline_model_parallel_size: 2,
+        context_parallel_size: 2,
+        world_size: 8,
+        num_layers: 2,
+        padded_vocab_size: 256,
+        transformer_impl: "transformer_engine"
+      }
+      const { model, out } = await write(folder.path, "llama", "tp1", { args })
+      const job = [`megatron:${out}`, "--like", model, "--from", "megatron", "--to", "vllm:tp=2"]
+      const from = async () => {
+        const ended = await runHere(["plan", ...job, "--json"])
+        assert.strictEqual(ended.code, 0, ended.stdout + ended.stderr)
+        return (JSON.parse(ended.stdout) as { readonly names: { readonly from: unknown } }).names.from
+      }
+      const vocabulary = { multipleOf: 128, of: "share" }
+      const noted = { convention: "megatron", config: { tp: 2, pp: 2, dp: 2 } }
+      assert.deepStrictEqual(await from(), { ...noted, placement: { vocabulary } })
+      const ended = await run(["reshard", ...job, "--prove", "all"])
+      assert.strictEqual(ended.code, 0, ended.stdout + ended.stderr)
+
+      // Without arguments the run's configuration counts; it does not say how many replicas there were.
+      rmSync(join(out, "common.pt"))
+      const refused = await runHere(["plan", ...job, "--json"])
+      assert.match(failuresOf(refused)[0]!.message, /no common\.pt with arguments and no run_config\.yaml/)
+      const config = [
+        "_target_: megatron.bridge.training.config.ConfigContainer",
+        "model:",
+        "  _target_: megatron.bridge.models.llama.LlamaModelProvider",
+        "  num_layers: 2",
+        "  tensor_model_parallel_size: 2",
+        "  pipeline_model_parallel_size: 2",
+        "  num_layers_in_first_pipeline_stage: 1",
+        "  make_vocab_size_divisible_by: 128",
+        "  params_dtype: {_call_: false, _target_: torch.bfloat16}"
+      ]
+      writeFileSync(join(out, "run_config.yaml"), config.join("\n"))
+      assert.deepStrictEqual(await from(), {
+        ...noted,
+        config: { tp: 2, pp: 2, dp: 1 },
+        placement: { stages: [1, 1], vocabulary }
+      })
+    })
+
+    it("--from megatron is refused for a checkpoint of no run", async () => {
+      using folder = scratch()
+      const { model } = await write(folder.path, "llama", "tp1")
+      const ended = await runHere(["plan", model, "--from", "megatron", "--to", "vllm:tp=2", "--json"])
+      assert.match(failuresOf(ended)[0]!.message, /CHECKPOINT is not named as one of a run/)
+      const to = await runHere(["plan", model, "--from", "megatron:tp=2", "--to", "megatron", "--json"])
+      assert.notStrictEqual(to.code, 0)
     })
 
     it("a checkpoint that lacks a tensor is refused by its name", async () => {
