@@ -110,6 +110,13 @@ TENSORFERRY_DEVICE void lower(uint64_t address, uint64_t value) {
 }
 TENSORFERRY_DEVICE void raise(uint64_t address, uint32_t value) { atomicMax(global<uint32_t>(address), value); }
 
+/** The high bytes of four words, the first in the low byte. */
+TENSORFERRY_DEVICE uint32_t highBytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  return __byte_perm(__byte_perm(a, b, 0x0073), __byte_perm(c, d, 0x0073), 0x5410);
+}
+/** The low halves of two words, the first in the low half. */
+TENSORFERRY_DEVICE uint32_t lowHalves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x5410); }
+
 /** One rounding. Where it is called the compiler must not choose. */
 TENSORFERRY_DEVICE float multiplyAdd(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 /** Not for NaN. */
@@ -133,6 +140,29 @@ TENSORFERRY_DEVICE uint32_t largestAmong(uint32_t own, const NumberOf&) {
   return own;
 }
 
+/** The same of the 32 threads of a team. */
+TENSORFERRY_DEVICE uint32_t largestOfTeam(uint32_t own) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  return __reduce_max_sync(0xffffffffu, own);
+#else
+  return largestAmong<32>(own, 0);
+#endif
+}
+
+/**
+ * What the thread before this one in its team has; of the first, what the last one says that it had `before`. All threads of
+ * the team ask together.
+ */
+template <uint32_t team>
+TENSORFERRY_DEVICE uint32_t ofThreadBefore(uint32_t own, uint32_t before, uint32_t thread) {
+  const uint32_t given = thread == team - 1 ? before : own, from = (thread + team - 1) % team;
+#ifdef __HIP__
+  return __shfl(given, from, team);
+#else
+  return __shfl_sync(0xffffffffu, given, from, team);
+#endif
+}
+
 /**
  * The largest of the numbers that all threads of a block have, for each of them. All of them ask together; `turn` is 0 and 1
  * by turns, so that nobody writes what a slower thread still reads.
@@ -140,7 +170,7 @@ TENSORFERRY_DEVICE uint32_t largestAmong(uint32_t own, const NumberOf&) {
 TENSORFERRY_DEVICE uint32_t largestOfThreads(uint32_t own, uint32_t thread, uint32_t turn) {
   constexpr uint32_t team = 32, teams = 16;
   __shared__ uint32_t found[2 * teams];
-  own = largestAmong<team>(own, 0);
+  own = largestOfTeam(own);
   if (thread % team == 0) found[turn * teams + thread / team] = own;
   __syncthreads();
   return largestAmong<teams>(found[turn * teams + thread % teams], 0);
@@ -182,6 +212,10 @@ inline void addTo(uint64_t address, uint64_t value) { store<uint64_t>(address, l
 inline void raise(uint64_t address, uint32_t value) {
   if (value > load<uint32_t>(address)) store<uint32_t>(address, value);
 }
+inline uint32_t highBytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  return a >> 24 | (b >> 24) << 8 | (c >> 24) << 16 | (d >> 24) << 24;
+}
+inline uint32_t lowHalves(uint32_t a, uint32_t b) { return (a & 0xffffu) | b << 16; }
 inline float multiplyAdd(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 inline float greater(float a, float b) { return a > b ? a : b; }
 inline void lower(uint64_t address, uint64_t value) {

@@ -92,12 +92,6 @@ struct Sharing {
   static_assert(rounds * blocksOfRound == blocksOfTeam, "every thread writes one scale");
 };
 
-/** Compilers know the instructions for compute capability 8.9 since version 12.1 only. */
-#if defined(__CUDA_ARCH__) && \
-    (__CUDA_ARCH__ >= 900 || (__CUDA_ARCH__ >= 890 && __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1201))
-#define TENSORFERRY_CONVERTS_FLOAT8 1
-#endif
-
 /** Two float8_e4m3fn, the first in the low byte. Processors that convert by themselves give the same bits. */
 TENSORFERRY_DEVICE uint32_t encodePair(float first, float second) {
 #ifdef TENSORFERRY_CONVERTS_FLOAT8
@@ -123,45 +117,51 @@ TENSORFERRY_DEVICE void decodePair(uint32_t pair, float& first, float& second) {
 #endif
 }
 
-/** Processors that compare two bfloat16 at once. */
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-#define TENSORFERRY_COMPARES_PAIRS 1
-#endif
+/** The largest magnitude of the words added so far, without converting any: two elements of 16 bits at a time. */
+template <DType type>
+struct Largest {
+  uint32_t found = 0, lower = 0;
 
-#ifdef TENSORFERRY_COMPARES_PAIRS
-/** Of two pairs of bfloat16 that are not negative; NaN where either is. In the order of bits, float16 are as these are. */
-TENSORFERRY_DEVICE uint32_t largerPair(uint32_t a, uint32_t b) {
-  uint32_t larger;
-  asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
-  return larger;
-}
+  TENSORFERRY_DEVICE void add(uint32_t word) {
+    if constexpr (type != DType::Float32) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 860
+      // NaN stays, and signs are nobody's. In the order of bits, float16 are as bfloat16 are.
+      asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(found) : "r"(found), "r"(word));
+      return;
 #endif
+      // The lower element only decides between equal upper ones.
+      const uint32_t low = word << 17;
+      lower = low > lower ? low : lower;
+    }
+    const uint32_t upper = word & 0x7fffffffu;
+    found = upper > found ? upper : found;
+  }
 
-/** The bits of the largest magnitude, as float32, or as two elements of 16 bits are compared: without converting any. */
+  TENSORFERRY_DEVICE void add(const Vector& vector) {
+    add(vector.x);
+    add(vector.y);
+    add(vector.z);
+    add(vector.w);
+  }
+
+  /** As bits of the type. */
+  TENSORFERRY_DEVICE uint32_t bits() const {
+    if constexpr (type == DType::Float32) return found;
+    const uint32_t high = (found >> 16) & 0x7fffu;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 860
+    const uint32_t low = found & 0x7fffu;
+#else
+    const uint32_t low = lower >> 17;
+#endif
+    return high > low ? high : low;
+  }
+};
+
 template <DType type>
 TENSORFERRY_DEVICE uint32_t largestOfVector(const Vector& vector) {
-  const uint32_t words[4] = {vector.x, vector.y, vector.z, vector.w};
-#ifdef TENSORFERRY_COMPARES_PAIRS
-  if constexpr (type == DType::BFloat16) {
-    constexpr uint32_t mask = 0x7fff7fffu;
-    const uint32_t pair =
-        largerPair(largerPair(words[0] & mask, words[1] & mask), largerPair(words[2] & mask, words[3] & mask));
-    const uint32_t upper = pair >> 16, lower = pair & 0xffffu;
-    return upper > lower ? upper : lower;
-  }
-#endif
-  uint32_t high = 0, low = 0;
-  TENSORFERRY_UNROLL
-  for (uint32_t i = 0; i < 4; i++) {
-    // The lower element only decides between equal upper ones here.
-    const uint32_t upper = words[i] & 0x7fffffffu, lower = words[i] << 17;
-    high = upper > high ? upper : high;
-    low = lower > low ? lower : low;
-  }
-  if constexpr (type == DType::Float32) return high;
-  high >>= 16;
-  low >>= 17;
-  return high > low ? high : low;
+  Largest<type> largest;
+  largest.add(vector);
+  return largest.bits();
 }
 
 /** Of a NaN in 16 bits only that it is one is kept. */
@@ -253,6 +253,84 @@ TENSORFERRY_DEVICE uint32_t plainWord(const float* values) {
          static_cast<uint32_t>(Element<type>::encode(values[1])) << 16;
 }
 
+/** The same, for what is not NaN. */
+template <DType type>
+TENSORFERRY_DEVICE uint32_t plainWordOfNumbers(const float* values) {
+  if constexpr (type == DType::Float32) return bitsOf(values[0]);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  uint32_t word;
+  if constexpr (type == DType::BFloat16) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(values[1]), "f"(values[0]));
+  } else {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(values[1]), "f"(values[0]));
+  }
+  return word;
+#else
+  return plainWord<type>(values);
+#endif
+}
+
+/** Whether one of four codes of float8_e4m3fn is that of NaN. */
+TENSORFERRY_DEVICE bool hasNaN(uint32_t codes) { return (((codes & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u) != 0; }
+
+template <DType type>
+TENSORFERRY_DEVICE Vector decodeVector(typename Sharing<type>::Data codes, uint32_t scale) {
+  using Share = Sharing<type>;
+  const float factor = decodeFloat8E8M0(scale);
+  float values[Share::held];
+  TENSORFERRY_UNROLL
+  for (uint32_t i = 0; i < Share::held; i += 2) {
+    decodePair(static_cast<uint32_t>(codes >> (8 * i)), values[i], values[i + 1]);
+    values[i] *= factor;
+    values[i + 1] *= factor;
+  }
+  constexpr uint32_t perWord = 4 / Share::size;
+  const bool isNumbers = scale != nanScale && !hasNaN(static_cast<uint32_t>(codes)) &&
+                         (Share::held == 4 || !hasNaN(static_cast<uint32_t>(static_cast<uint64_t>(codes) >> 32)));
+  if (isNumbers)
+    return {plainWordOfNumbers<type>(values), plainWordOfNumbers<type>(values + perWord),
+            plainWordOfNumbers<type>(values + 2 * perWord), plainWordOfNumbers<type>(values + 3 * perWord)};
+  return {plainWord<type>(values), plainWord<type>(values + perWord), plainWord<type>(values + 2 * perWord),
+          plainWord<type>(values + 3 * perWord)};
+}
+
+#ifdef TENSORFERRY_ON_DEVICE
+/** Bytes `from` to before `to` of a vector, in pieces of two bytes where `width` allows it. */
+TENSORFERRY_DEVICE void storePart(uint64_t address, const Vector& vector, uint32_t from, uint32_t to, uint32_t width) {
+  const uint32_t words[4] = {vector.x, vector.y, vector.z, vector.w};
+  TENSORFERRY_UNROLL
+  for (uint32_t i = 0; i < sizeof(Vector); i += 2) {
+    const uint32_t half = words[i / 4] >> (8 * (i % 4));
+    if (width >= 2) {
+      if (i >= from && i < to) store<uint16_t>(address + i, static_cast<uint16_t>(half));
+      continue;
+    }
+    if (i >= from && i < to) store<uint8_t>(address + i, static_cast<uint8_t>(half));
+    if (i + 1 >= from && i + 1 < to) store<uint8_t>(address + i + 1, static_cast<uint8_t>(half >> 8));
+  }
+}
+
+/**
+ * Stores a row of vectors that begins `shift` bytes behind a multiple of 16. A thread stores the aligned vector that begins
+ * with the end of its neighbour's; only at both ends of the row there are parts of vectors. `before` is the thread's own of
+ * the round before, `index` its place among the row's `count` vectors.
+ */
+TENSORFERRY_DEVICE void storeShifted(uint64_t address, const Vector& own, const Vector& before, uint32_t thread,
+                                     uint32_t index, uint32_t count, uint32_t width) {
+  const Vector neighbour{
+      ofThreadBefore<teamThreads>(own.x, before.x, thread), ofThreadBefore<teamThreads>(own.y, before.y, thread),
+      ofThreadBefore<teamThreads>(own.z, before.z, thread), ofThreadBefore<teamThreads>(own.w, before.w, thread)};
+  if (index >= count) return;
+  const uint32_t shift = static_cast<uint32_t>(address) % sizeof(Vector), rest = sizeof(Vector) - shift;
+  if (index == 0) {
+    storePart(address, own, 0, rest, width);
+  } else {
+    storePassing(address - shift, middleOf(neighbour, own, rest));
+  }
+  if (index + 1 == count) storePart(address, own, rest, sizeof(Vector), width);
+}
+#endif
+
 template <DType type>
 TENSORFERRY_DEVICE void dequantizeRow(const BlockRow& row, uint32_t thread) {
   using Share = Sharing<type>;
@@ -269,21 +347,20 @@ TENSORFERRY_DEVICE void dequantizeRow(const BlockRow& row, uint32_t thread) {
         loadPieces<typename Share::Data>(row.data + (round * teamThreads + thread) * Share::held, row.dataWidth);
     scales[round] = load<uint8_t>(row.scales + offsetOf(block, row.scaleStep));
   }
+  [[maybe_unused]] Vector before{0, 0, 0, 0};
   TENSORFERRY_UNROLL
   for (uint32_t round = 0; round < Share::rounds; round++) {
-    const float factor = decodeFloat8E8M0(scales[round]);
-    float values[Share::held];
-    TENSORFERRY_UNROLL
-    for (uint32_t i = 0; i < Share::held; i += 2) {
-      decodePair(static_cast<uint32_t>(held[round] >> (8 * i)), values[i], values[i + 1]);
-      values[i] *= factor;
-      values[i + 1] *= factor;
+    const uint32_t index = round * teamThreads + thread;
+    const uint64_t address = row.plain + index * sizeof(Vector);
+    const Vector vector = decodeVector<type>(held[round], scales[round]);
+#ifdef TENSORFERRY_ON_DEVICE
+    if (row.plainWidth < sizeof(Vector)) {
+      storeShifted(address, vector, before, thread, index, row.blocks * Share::threads, row.plainWidth);
+      before = vector;
+      continue;
     }
-    constexpr uint32_t perWord = 4 / Share::size;
-    const Vector vector{plainWord<type>(values), plainWord<type>(values + perWord),
-                        plainWord<type>(values + 2 * perWord), plainWord<type>(values + 3 * perWord)};
-    if (round * Share::blocksOfRound + ownBlock < row.blocks)
-      storeVector(row.plain + (round * teamThreads + thread) * sizeof(Vector), vector, row.plainWidth);
+#endif
+    if (round * Share::blocksOfRound + ownBlock < row.blocks) storeVector(address, vector, row.plainWidth);
   }
 }
 

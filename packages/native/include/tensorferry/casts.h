@@ -85,7 +85,18 @@ inline TENSORFERRY_SHARED uint32_t encodeBFloat16(float value) {
 }
 inline TENSORFERRY_SHARED float decodeBFloat16(uint32_t code) { return quiet(floatOf(code << 16)); }
 
+/** Compilers know the instructions for compute capability 8.9 since version 12.1 only. They give the same bits. */
+#if defined(__CUDA_ARCH__) && \
+    (__CUDA_ARCH__ >= 900 || (__CUDA_ARCH__ >= 890 && __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1201))
+#define TENSORFERRY_CONVERTS_FLOAT8 1
+#endif
+
 inline TENSORFERRY_SHARED uint32_t encodeFloat8E4M3(float value) {
+#ifdef TENSORFERRY_CONVERTS_FLOAT8
+  unsigned short pair;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
+  return pair;
+#else
   const uint32_t bits = bitsOf(value), sign = (bits >> 24) & 0x80u;
   const int32_t whole = static_cast<int32_t>(bits & 0x7fffffffu);
   const int32_t magnitude = whole < 0x43e00000 ? whole : 0x43e00000;  // 448, the largest value
@@ -94,6 +105,7 @@ inline TENSORFERRY_SHARED uint32_t encodeFloat8E4M3(float value) {
       static_cast<int32_t>(bitsOf(floatOf(static_cast<uint32_t>(magnitude)) + 16384.0f) - bitsOf(16384.0f));
   const int32_t finite = magnitude < (121 << 23) ? subnormal : normal;
   return whole > 0x7f800000 ? 0x7fu : static_cast<uint32_t>(finite) | sign;
+#endif
 }
 inline TENSORFERRY_SHARED float decodeFloat8E4M3(uint32_t code) {
   const uint32_t magnitude = code & 0x7fu, sign = (code << 24) & 0x80000000u;
