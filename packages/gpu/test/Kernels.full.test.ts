@@ -38,7 +38,7 @@ describe.skipIf(!isInstalled("nvcc"))("machine code of the kernels", () => {
         const kept = ["--keep", "--keep-dir", folder, "-o", join(folder, "kernels.fatbin")]
         const said = run("nvcc", "-fatbin", ...targets, ...options, ...kept, file)
         for (const architecture of ["sm_80", "sm_90"]) {
-          for (const kernel of ["move", "reduce", "quantize", "forms", "compare", "spin"].map(
+          for (const kernel of ["move", "reduce", "quantize", "forms", "tiles", "groups", "compare", "spin"].map(
             (name) => `tensorferry_${name}`
           )) {
             const from = said.indexOf(`Compiling entry function '${kernel}' for '${architecture}'`)
@@ -55,7 +55,7 @@ describe.skipIf(!isInstalled("nvcc"))("machine code of the kernels", () => {
             assert.isAtMost(
               Number(registers?.[1]),
               64,
-              `${kernel} for ${architecture}: two blocks run on a processor at once`
+              `${kernel} for ${architecture}: 1024 threads run on a processor at once`
             )
           }
         }
@@ -88,9 +88,12 @@ describe.skipIf(!isInstalled("nvcc"))("machine code of the kernels", () => {
           // A team reads its share of 32 blocks, 64 or 128 bytes to a thread, before it looks at any of them.
           assert.isAtLeast(longestRun("quantize"), 8, `${name}: wide loads under way at once`)
           // All that a thread holds of a block of 128 by 128, before it is asked for the largest magnitude.
-          assert.isAtLeast(longestRun("forms"), 4, `${name}: wide loads of a tile under way at once`)
-          assert.notMatch(entry("forms"), /\.local|fma\.rn\.ftz|\.approx/, name)
-          for (const kernel of ["quantize", "forms"])
+          assert.isAtLeast(longestRun("tiles"), 8, `${name}: wide loads of a tile under way at once`)
+          // A thread's group, and the one that it takes next.
+          assert.isAtLeast(longestRun("groups"), 4, `${name}: wide loads of groups under way at once`)
+          for (const kernel of ["forms", "tiles", "groups"])
+            assert.notMatch(entry(kernel), /\.local|fma\.rn\.ftz|\.approx/, name)
+          for (const kernel of ["quantize", "forms", "tiles", "groups"])
             assert.strictEqual(
               /cvt\.rn\.satfinite\.e4m3x2/.test(entry(kernel)),
               name.includes("90"),

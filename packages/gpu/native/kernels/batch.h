@@ -39,10 +39,10 @@ Result<Batch> compileMoves(const MoveList& moves);
 /** A table for `tensorferry_compare`, of one copy of equal types: its two sides are compared. */
 Result<Batch> compileCompare(const Move& move);
 
-/** Records of a table that one launch of `tensorferry_forms` runs. */
+/** One launch of a kernel of quantized forms. */
 struct FormLaunch {
-  /** Words before the first of them. */
-  uint32_t first, records, usefulBlocks;
+  FormRecord record;
+  uint32_t usefulBlocks;
 };
 
 /** A table of one reduction, or of one conversion of quantized forms. */
@@ -54,7 +54,7 @@ struct Reduction {
   /** Blocks beyond this find nothing to do. */
   uint32_t usefulBlocks = 0;
   uint64_t bytesRead = 0, bytesWritten = 0;
-  /** Launches of `tensorferry_forms`, in order; none where `records` are those of `tensorferry_quantize`. */
+  /** Launches for quantized forms, in order; none where `records` are those of `tensorferry_quantize`. */
   std::vector<FormLaunch> launches;
 };
 
@@ -65,8 +65,8 @@ struct Reduction {
 Result<Reduction> compileReduce(const uint64_t* words, size_t count);
 
 /**
- * A table of one conversion for `tensorferry_quantize`, or for `tensorferry_forms` where it has launches, from words as
- * QuantizeTable.ts makes them.
+ * A table of one conversion for `tensorferry_quantize`, or for the kernels of quantized forms where it has launches, from
+ * words as QuantizeTable.ts makes them.
  */
 Result<Reduction> compileQuantize(const uint64_t* words, size_t count);
 
@@ -84,8 +84,8 @@ inline QuantizeParameter quantizeParameter(const Reduction& quantization, uint64
   return {address, quantization.records, quantization.recordWords};
 }
 
-inline FormParameter formParameter(const Reduction& made, const FormLaunch& launch, uint64_t address) noexcept {
-  return {address, launch.first, launch.records, made.recordWords, 0};
+inline FormParameter formParameter(const FormLaunch& launch, uint64_t address) noexcept {
+  return {address, launch.record};
 }
 
 /** Bytes in a row. */

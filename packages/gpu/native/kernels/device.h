@@ -167,8 +167,9 @@ TENSORFERRY_DEVICE uint32_t ofThreadBefore(uint32_t own, uint32_t before, uint32
  * The largest of the numbers that all threads of a block have, for each of them. All of them ask together; `turn` is 0 and 1
  * by turns, so that nobody writes what a slower thread still reads.
  */
+template <uint32_t threads>
 TENSORFERRY_DEVICE uint32_t largestOfThreads(uint32_t own, uint32_t thread, uint32_t turn) {
-  constexpr uint32_t team = 32, teams = 16;
+  constexpr uint32_t team = 32, teams = threads / team;
   __shared__ uint32_t found[2 * teams];
   own = largestOfTeam(own);
   if (thread % team == 0) found[turn * teams + thread / team] = own;

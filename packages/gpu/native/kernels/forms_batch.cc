@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * See batch.h. Compiles conversions of quantized forms into records of `tensorferry_forms`: what searches for maxima, what
- * they settle, and the conversion itself, each a launch of its own. Maxima that nobody gave lie behind the records.
+ * See batch.h. Compiles conversions of quantized forms into launches: what searches for maxima, what they settle, and the
+ * conversion itself. Maxima that nobody gave lie behind the dimensions.
  */
 #include <algorithm>
 #include <array>
@@ -19,7 +19,7 @@ namespace {
 Status refuse(const char* detail) { return failure(Code::InvalidArgument, "compileQuantize", detail); }
 
 /** Vectors of a tile at least and at most: fewer leave threads idle, more are read twice from far away. */
-constexpr uint64_t leastTile = blockThreads / 2, mostTile = 64ull * blockThreads;
+constexpr uint64_t leastTile = formThreads, mostTile = 128ull * formThreads;
 
 /** What all records of one conversion share. */
 struct Form {
@@ -33,26 +33,12 @@ struct Form {
     return std::max<uint64_t>(1, maxIndex / std::max<uint64_t>(1, perRow * table.matrixCount));
   }
 
-  void add(FormLaunch& launch, const FormRecord& record) {
-    const size_t at = made.table.size();
-    made.table.resize(at + made.recordWords);
-    std::memcpy(made.table.data() + at, &record, sizeof record);
-    if (!dimensions.empty())
-      std::memcpy(made.table.data() + at + sizeof record / 8, dimensions.data(),
-                  dimensions.size() * sizeof(FormDimension));
-    launch.records++;
+  void add(const FormRecord& record, uint64_t perBlock) {
+    made.launches.push_back({record, static_cast<uint32_t>((record.count + perBlock - 1) / perBlock)});
   }
 
-  FormLaunch begin() const { return {static_cast<uint32_t>(made.table.size()), 0, 0}; }
-
-  void end(FormLaunch launch, uint64_t indices, uint64_t perBlock) {
-    launch.usefulBlocks = static_cast<uint32_t>(std::min<uint64_t>((indices + perBlock - 1) / perBlock, 0x7fffffff));
-    made.launches.push_back(launch);
-  }
-
-  /** Records whose indices are `perRow` to each of so many rows; `rowStep` rows of the matrix are one of them. */
+  /** Launches whose indices are `perRow` to each of so many rows; `rowStep` rows of the matrix are one of them. */
   void addRows(FormStep step, uint64_t rows, uint64_t perRow, uint64_t rowStep, uint64_t perBlock) {
-    FormLaunch launch = begin();
     const uint64_t chunk = std::min(rows, rowsOfRecord(perRow));
     for (uint64_t from = 0; from < rows; from += chunk) {
       FormRecord record = head;
@@ -67,19 +53,25 @@ struct Form {
       record.plain += from * rowStep * static_cast<uint64_t>(head.plainRow);
       record.codes += from * rowStep * static_cast<uint64_t>(head.codesRow);
       if (step == FormStep::Tiles) record.scales += from * static_cast<uint64_t>(head.scalesRow);
-      add(launch, record);
+      add(record, perBlock);
     }
-    end(launch, std::min(chunk, rows) * perRow * table.matrixCount, perBlock);
   }
 
-  /** One record of one index, or of so many words. */
+  /** From here on records have the dimensions as they are now. */
+  void placeDimensions() {
+    const size_t at = made.table.size();
+    head.dimensions = static_cast<uint32_t>(8 * at);
+    made.table.resize(at + dimensions.size() * sizeof(FormDimension) / 8);
+    if (!dimensions.empty())
+      std::memcpy(made.table.data() + at, dimensions.data(), dimensions.size() * sizeof(FormDimension));
+  }
+
+  /** A launch of one index, or of so many words. */
   void addOne(FormStep step, uint64_t count) {
-    FormLaunch launch = begin();
     FormRecord record = head;
     record.step = step;
     record.count = static_cast<uint32_t>(count);
-    add(launch, record);
-    end(launch, count, blockThreads);
+    add(record, blockThreads);
   }
 };
 
@@ -167,7 +159,7 @@ FormRecord headOf(const QuantizeTable& table) {
   return head;
 }
 
-/** Maxima of their own behind the records: dense, matrix by matrix. */
+/** Maxima of their own behind the dimensions: dense, matrix by matrix. */
 void placeMaxima(Form& form, uint64_t first, bool isOne) {
   const uint64_t across = form.table.blocksAcross();
   const uint64_t down = QuantizeTable::blocksOver(form.table.rows.length, form.head.blockRows, form.table.originRow);
@@ -181,6 +173,7 @@ void placeMaxima(Form& form, uint64_t first, bool isOne) {
     dimension.maximaStep = step;
     step *= dimension.length;
   }
+  form.placeDimensions();
 }
 
 Status checkExtents(const QuantizeTable& table) {
@@ -226,8 +219,6 @@ Result<Reduction> compileForms(const QuantizeTable& table) {
                                from.steps[ScalePart], from.steps[MaximaPart]});
   }
   form.head.dimensionCount = static_cast<uint8_t>(form.dimensions.size());
-  form.made.recordWords =
-      static_cast<uint32_t>((sizeof(FormRecord) + form.dimensions.size() * sizeof(FormDimension)) / 8 + 1) / 2 * 2;
   const bool isNvfp4 = formOf(table.rule) == QuantizeForm::Nvfp4 && table.op == QuantizeOp::Quantize;
   const bool tiles = isTiled(table), groups = isGrouped(table);
   const uint64_t across = table.blocksAcross(), rows = table.rows.length, cells = across * form.head.cellsOfBlock;
@@ -239,15 +230,16 @@ Result<Reduction> compileForms(const QuantizeTable& table) {
   const uint64_t down = QuantizeTable::blocksOver(rows, form.head.blockRows, table.originRow);
   const uint64_t blockWords = asksForBlocks ? (table.matrixCount * down * across + 1) / 2 : 0;
   if (blockWords >= maxIndex) return refuse("There are more blocks than any device needs.");
-  // Records come first, as many as there may be; then one word for all, three numbers, and a word for each block.
-  const uint64_t mostRecords = 8 + 3 * (rows / form.rowsOfRecord(2 * cells) + 1);
-  const uint64_t behind = mostRecords * form.made.recordWords;
+  // Dimensions come first, at most three times with other maxima; then one word for all, three numbers, and a word for each
+  // block.
+  const uint64_t behind = 3 * form.dimensions.size() * sizeof(FormDimension) / 8;
   form.head.settled = 8 * (behind + 1);
   const auto searchFor = [&](uint64_t first, uint64_t words, bool isOne) {
     placeMaxima(form, 8 * first, isOne);
     form.addOne(FormStep::Clear, 2 * words);
     form.addRows(FormStep::Search, rows, cells, 1, blockThreads);
   };
+  form.placeDimensions();
   const FormRecord given = form.head;
   const std::vector<FormDimension> stated = form.dimensions;
   if (asksForAll) searchFor(behind, 1, true);
@@ -267,9 +259,9 @@ Result<Reduction> compileForms(const QuantizeTable& table) {
     form.head.byCellsOfBlock = divisorOf(form.head.cellsOfBlock);
     form.head.isFlat = isFlat(table);
     if (form.head.isFlat != 0) {
-      form.addRows(FormStep::Groups, 1, rows * columns / groupColumns, 1, blockThreads);
+      form.addRows(FormStep::Groups, 1, rows * columns / groupColumns, 1, formThreads);
     } else {
-      form.addRows(FormStep::Groups, rows, columns / groupColumns, 1, blockThreads);
+      form.addRows(FormStep::Groups, rows, columns / groupColumns, 1, formThreads);
     }
   } else {
     form.addRows(table.op == QuantizeOp::Quantize ? FormStep::Convert : FormStep::Read, rows, cells, 1, blockThreads);

@@ -22,7 +22,7 @@ struct GroupPlace {
   bool isThere, ownsScale;
 };
 
-TENSORFERRY_DEVICE GroupPlace groupAt(uint64_t record, const FormRecord& head, uint32_t index) {
+TENSORFERRY_DEVICE GroupPlace groupAt(uint64_t table, const FormRecord& head, uint32_t index) {
   const uint32_t there = index < head.count ? index : 0;
   const uint32_t line = divide(there, head.byCells.multiplier, head.byCells.shift), number = there - line * head.cells;
   const uint32_t matrix = divide(line, head.byRows.multiplier, head.byRows.shift), row = line - matrix * head.rows;
@@ -33,7 +33,7 @@ TENSORFERRY_DEVICE GroupPlace groupAt(uint64_t record, const FormRecord& head, u
                 0,
                 0,
                 false};
-  addMatrix(record, head, matrix, cell);
+  addMatrix(table, head, matrix, cell);
   return {cell.plain, cell.codes, cell.scale, index < head.count, number == block * head.cellsOfBlock};
 }
 
@@ -52,10 +52,10 @@ TENSORFERRY_DEVICE void loadGroup(Vector (&held)[groupVectors], uint64_t plain, 
 
 template <DType type>
 TENSORFERRY_DEVICE uint32_t largestOfGroup(const Vector (&held)[groupVectors]) {
-  uint32_t largest = 0;
+  Largest<type> largest;
   TENSORFERRY_UNROLL
-  for (uint32_t i = 0; i < vectorsOfGroup<type>; i++) largest = largestWith(largest, held[i], type == DType::Float32);
-  return largest;
+  for (uint32_t i = 0; i < vectorsOfGroup<type>; i++) largest.add(held[i]);
+  return largest.bits();
 }
 
 /** Of the threads that share a block. */
@@ -98,44 +98,42 @@ TENSORFERRY_DEVICE void groupValues(const Vector (&held)[groupVectors], uint32_t
 }
 
 /**
- * Four codes of float4_e2m1 in 16 bits, ties to even, with a sign for what is below zero; for less than 7. Each number is added
- * to the power of two above it by which it rounds to its code: steps are a half below 2, then 1, then 2. Exponent and
- * steps of that sum make the code, and sums of four codes do not meet.
+ * Eight codes of float4_e2m1, ties to even, with a sign for what is below zero; for less than 7, and not for minus zero. Each
+ * number is added to the power of two above it by which it rounds to its code: steps are a half below 2, then 1, then 2.
+ * Exponent and steps of that sum make the code, and sums of four codes do not meet.
  */
-TENSORFERRY_DEVICE uint32_t packFour(const float (&scaled)[4]) {
-  uint32_t codes = 0u - 298u * 0x1111u, signs = 0;
+TENSORFERRY_DEVICE uint32_t packEight(const float (&scaled)[8]) {
+  uint32_t codes[2] = {0u - 298u * 0x1111u, 0u - 298u * 0x1111u};
   TENSORFERRY_UNROLL
-  for (uint32_t i = 0; i < 4; i++) {
+  for (uint32_t i = 0; i < 8; i++) {
     const float magnitude = absolute(scaled[i]);
     const float power = floatOf(bitsOf(greater(magnitude, 1.0f)) & 0x7f800000u);
-    const uint32_t sum = bitsOf(multiplyAdd(power, 0x1p22f, magnitude));
-    codes += (sum << (4 * i)) + (sum >> (22 - 4 * i));
-    signs |= (bitsOf(scaled[i]) >> (28 - 4 * i)) & (8u << (4 * i));
+    const uint32_t sum = bitsOf(multiplyAdd(power, 0x1p22f, magnitude)), place = 4 * (i % 4);
+    codes[i / 4] += (sum << place) + (sum >> (22 - place));
   }
-  return (codes & 0xffffu) | signs;
+  const uint32_t even = highBytes(bitsOf(scaled[0]), bitsOf(scaled[2]), bitsOf(scaled[4]), bitsOf(scaled[6]));
+  const uint32_t odd = highBytes(bitsOf(scaled[1]), bitsOf(scaled[3]), bitsOf(scaled[5]), bitsOf(scaled[7]));
+  return lowHalves(codes[0], codes[1]) | ((even >> 4) & 0x08080808u) | (odd & 0x80808080u);
 }
 
 /** Sixteen codes of four bits. Products and quotients of minus zero are zero here. */
 template <DType type, bool isProduct>
 TENSORFERRY_DEVICE uint64_t packGroup(const Vector (&held)[groupVectors], const Quotients& over) {
-  uint32_t parts[4];
+  uint32_t parts[2];
   TENSORFERRY_UNROLL
-  for (uint32_t part = 0; part < 4; part++) {
-    float values[4];
-    groupValues<type>(held, 4 * part, values);
+  for (uint32_t part = 0; part < 2; part++) {
+    float values[8];
     TENSORFERRY_UNROLL
-    for (uint32_t i = 0; i < 4; i++) {
-      if constexpr (isProduct) {
-        values[i] = multiplyAdd(values[i], over.by, 0.0f);
-      } else if constexpr (type == DType::Float32) {
-        values[i] = values[i] / over.by + 0.0f;
-      } else {
-        values[i] = quotientOf<type>(values[i], over);
-      }
+    for (uint32_t half = 0; half < 2; half++) {
+      float four[4];
+      groupValues<type>(held, 8 * part + 4 * half, four);
+      TENSORFERRY_UNROLL
+      for (uint32_t i = 0; i < 4; i++)
+        values[4 * half + i] = isProduct ? multiplyAdd(four[i], over.by, 0.0f) : quotientOf<type>(four[i], over);
     }
-    parts[part] = packFour(values);
+    parts[part] = packEight(values);
   }
-  return static_cast<uint64_t>(parts[2] | parts[3] << 16) << 32 | (parts[0] | parts[1] << 16);
+  return static_cast<uint64_t>(parts[1]) << 32 | parts[0];
 }
 
 /**
@@ -152,6 +150,22 @@ TENSORFERRY_DEVICE bool isPlainFactor(Encoding encoding, float amax, float facto
   return isPlain && amax < 6.5f * factor;
 }
 
+/** Sixteen codes of float8_e4m3fn. */
+template <DType type, bool isProduct>
+TENSORFERRY_DEVICE Vector encodeGroup(const Vector (&held)[groupVectors], const Quotients& over) {
+  uint32_t words[4];
+  TENSORFERRY_UNROLL
+  for (uint32_t part = 0; part < 4; part++) {
+    float values[4];
+    groupValues<type>(held, 4 * part, values);
+    TENSORFERRY_UNROLL
+    for (uint32_t i = 0; i < 4; i++)
+      values[i] = isProduct ? values[i] * over.by : signedQuotientOf<type>(values[i], over);
+    words[part] = encodePair(values[0], values[1]) | encodePair(values[2], values[3]) << 16;
+  }
+  return {words[0], words[1], words[2], words[3]};
+}
+
 /** One by one, and read again. */
 template <DType type>
 TENSORFERRY_DEVICE void storeGroupSlowly(const GroupPlace& place, Encoding encoding, float factor) {
@@ -161,7 +175,7 @@ TENSORFERRY_DEVICE void storeGroupSlowly(const GroupPlace& place, Encoding encod
   TENSORFERRY_KEEP_LOOP
   for (uint32_t i = 0; i < groupColumns; i++) {
     const float value = loadPlain(static_cast<uint32_t>(type), place.plain + i * size, size);
-    const uint32_t code = codeBy(encoding, value, factor, StatedSource{type});
+    const uint32_t code = codeBy(encoding, value, factor, KnownSource<type>{});
     word |= code << (bits * (i % perWord));
     if (i % perWord != perWord - 1) continue;
     store<uint32_t>(place.codes + i / perWord * 4, word);
@@ -173,15 +187,9 @@ template <DType type>
 TENSORFERRY_DEVICE void storeGroup(const Vector (&held)[groupVectors], const GroupPlace& place, Encoding encoding,
                                    float amax, float factor) {
   if (encoding == Encoding::Float8Product) {
-    uint32_t words[4];
-    TENSORFERRY_UNROLL
-    for (uint32_t part = 0; part < 4; part++) {
-      float values[4];
-      groupValues<type>(held, 4 * part, values);
-      words[part] =
-          encodePair(values[0] * factor, values[1] * factor) | encodePair(values[2] * factor, values[3] * factor) << 16;
-    }
-    storePassing(place.codes, Vector{words[0], words[1], words[2], words[3]});
+    storePassing(place.codes, encodeGroup<type, true>(held, {factor, 0.0f}));
+  } else if (encoding == Encoding::Float8Quotient && (type == DType::Float32 || isCorrected<type>(factor))) {
+    storePassing(place.codes, encodeGroup<type, false>(held, {factor, 1.0f / factor}));
   } else if (isPlainFactor<type>(encoding, amax, factor)) {
     const uint64_t codes = encoding == Encoding::Float4Product ? packGroup<type, true>(held, {factor, 0.0f})
                                                                : packGroup<type, false>(held, {factor, 1.0f / factor});
@@ -194,73 +202,55 @@ TENSORFERRY_DEVICE void storeGroup(const Vector (&held)[groupVectors], const Gro
 /** What a thread does with its group. All threads of a team come here together. */
 template <DType type>
 TENSORFERRY_DEVICE void convertGroup(const Vector (&held)[groupVectors], const FormRecord& head,
-                                     const GroupPlace& place, QuantizeRule rule, uint32_t sharers, uint32_t index,
+                                     const GroupPlace& place, uint32_t sharers, uint32_t index,
                                      const GlobalScaling& global) {
+  const auto rule = static_cast<QuantizeRule>(head.rule);
   const uint32_t largest = largestOfSharers<type>(sharers, place, index, largestOfGroup<type>(held));
   if (!place.isThere) return;
-  const float amax = magnitudeOf(static_cast<uint32_t>(type), largest);
-  const BlockScaling scaling = scalingBy(rule, amax, global, StatedSource{type});
+  const float amax = floatOf(bitsOfMagnitude<type>(largest));
+  const BlockScaling scaling = scalingBy(rule, amax, global, KnownSource<type>{});
   storeGroup<type>(held, place, encodingOf(rule), amax, scaling.factor);
   if (!place.ownsScale) return;
   if (formOf(rule) == QuantizeForm::Fp8) return storeScale(head, place.scale, scaling.stored);
   store<uint8_t>(place.scale, static_cast<uint8_t>(scaling.stored));
 }
 
-/** Where a group of a tensor without gaps lies; all numbers of it are in registers. */
-struct FlatPlaces {
-  uint64_t plain, codes, scales;
-  uint32_t count, scaleBytes, codeBytes;
-  /** Of how many threads share a block, as a power of two. */
-  uint32_t sharing;
+/** Where a group of a tensor without gaps lies. */
+template <DType type>
+TENSORFERRY_DEVICE GroupPlace flatGroupAt(const FormRecord& head, uint32_t index) {
+  const uint32_t there = index < head.count ? index : 0;
+  const uint32_t sharing = head.cellsOfBlock == 8 ? 3 : head.cellsOfBlock / 2, block = there >> sharing;
+  const uint32_t codeBytes = isPacked(formOf(static_cast<QuantizeRule>(head.rule))) ? groupColumns / 2 : groupColumns;
+  return {head.plain + static_cast<uint64_t>(there) * (vectorsOfGroup<type> * sizeof(Vector)),
+          head.codes + static_cast<uint64_t>(there) * codeBytes, head.scales + offsetOf(block, head.scalesStep),
+          index < head.count, there == block << sharing};
+}
 
-  template <DType type>
-  TENSORFERRY_DEVICE uint64_t plainAt(uint64_t index) const {
-    return plain + index * (vectorsOfGroup<type> * sizeof(Vector));
-  }
-
-  template <DType type>
-  TENSORFERRY_DEVICE GroupPlace at(uint32_t index) const {
-    const uint32_t there = index < count ? index : 0, block = there >> sharing;
-    return {plainAt<type>(there), codes + static_cast<uint64_t>(there) * codeBytes,
-            scales + static_cast<uint64_t>(block) * scaleBytes, index < count, there == block << sharing};
-  }
-};
-
-/**
- * Groups of a tensor without gaps. What the record says is read once: each store would have it read again. A thread asks for
- * its next group before it looks at the one that it has.
- */
+/** Groups of a tensor without gaps. A thread asks for its next group before it looks at the one that it has. */
 template <DType type>
 TENSORFERRY_DEVICE void runFlatGroups(const FormRecord& head, const Place& place, const GlobalScaling& global) {
-  const auto rule = static_cast<QuantizeRule>(head.rule);
-  const uint32_t sharers = head.cellsOfBlock;
-  const FlatPlaces places{head.plain,
-                          head.codes,
-                          head.scales,
-                          head.count,
-                          static_cast<uint32_t>(head.scalesStep),
-                          isPacked(formOf(rule)) ? groupColumns / 2 : groupColumns,
-                          sharers == 8 ? 3u : sharers / 2};
-  const uint32_t lane = place.thread % teamThreads;
-  const uint64_t step = static_cast<uint64_t>(place.blocks) * blockThreads;
-  uint64_t at = static_cast<uint64_t>(place.block) * blockThreads + place.thread;
-  if (at - lane >= places.count) return;
+  const uint32_t lane = place.thread % teamThreads, step = place.blocks * formThreads;
+  const auto load = [&](Vector(&held)[groupVectors], uint64_t index) {
+    loadGroup<type>(held, head.plain + index * (vectorsOfGroup<type> * sizeof(Vector)), index < head.count);
+  };
+  uint64_t at = static_cast<uint64_t>(place.block) * formThreads + place.thread;
+  if (at - lane >= head.count) return;
   // Elements of 32 bits fill the registers as it is.
   constexpr bool looksAhead = type != DType::Float32;
   Vector held[groupVectors];
-  if constexpr (looksAhead) loadGroup<type>(held, places.plainAt<type>(at), at < places.count);
+  if constexpr (looksAhead) load(held, at);
   TENSORFERRY_KEEP_LOOP
   for (;;) {
     const uint64_t next = at + step;
     Vector following[groupVectors];
     if constexpr (looksAhead) {
-      loadGroup<type>(following, places.plainAt<type>(next), next < places.count);
+      load(following, next);
     } else {
-      loadGroup<type>(held, places.plainAt<type>(at), at < places.count);
+      load(held, at);
     }
     const auto index = static_cast<uint32_t>(at);
-    convertGroup<type>(held, head, places.at<type>(index), rule, 1u << places.sharing, index, global);
-    if (next - lane >= places.count) return;
+    convertGroup<type>(held, head, flatGroupAt<type>(head, index), head.cellsOfBlock, index, global);
+    if (next - lane >= head.count) return;
     at = next;
     if constexpr (looksAhead) {
       TENSORFERRY_UNROLL
@@ -270,25 +260,24 @@ TENSORFERRY_DEVICE void runFlatGroups(const FormRecord& head, const Place& place
 }
 
 template <DType type>
-TENSORFERRY_DEVICE void runGroup(uint64_t record, const FormRecord& head, uint32_t index, const GlobalScaling& global) {
-  const GroupPlace place = groupAt(record, head, index);
-  Vector held[groupVectors];
-  loadGroup<type>(held, place.plain, place.isThere);
-  convertGroup<type>(held, head, place, static_cast<QuantizeRule>(head.rule), head.cellsOfBlock, index, global);
-}
-
-TENSORFERRY_DEVICE void runGroups(uint64_t table, uint64_t record, const FormRecord& head, const Place& place) {
-  const GlobalScaling global = settledGlobal(table, head);
-  if (head.isFlat != 0) {
-    TENSORFERRY_FOR_PLAIN_TYPE(head.plainType, runFlatGroups, head, place, global)
-    return;
-  }
+TENSORFERRY_DEVICE void runGroupsOf(const FormParameter& parameter, const Place& place) {
+  const FormRecord& head = parameter.record;
+  const GlobalScaling global = settledGlobal(parameter.table, head);
+  if (head.isFlat != 0) return runFlatGroups<type>(head, place, global);
   const uint32_t lane = place.thread % teamThreads;
   TENSORFERRY_KEEP_LOOP
-  for (uint64_t at = static_cast<uint64_t>(place.block) * blockThreads + place.thread; at - lane < head.count;
-       at += static_cast<uint64_t>(place.blocks) * blockThreads) {
-    TENSORFERRY_FOR_PLAIN_TYPE(head.plainType, runGroup, record, head, static_cast<uint32_t>(at), global)
+  for (uint64_t at = static_cast<uint64_t>(place.block) * formThreads + place.thread; at - lane < head.count;
+       at += static_cast<uint64_t>(place.blocks) * formThreads) {
+    const auto index = static_cast<uint32_t>(at);
+    const GroupPlace own = groupAt(parameter.table, head, index);
+    Vector held[groupVectors];
+    loadGroup<type>(held, own.plain, own.isThere);
+    convertGroup<type>(held, head, own, head.cellsOfBlock, index, global);
   }
+}
+
+TENSORFERRY_DEVICE void runGroups(const FormParameter& parameter, const Place& place) {
+  TENSORFERRY_FOR_PLAIN_TYPE(parameter.record.plainType, runGroupsOf, parameter, place)
 }
 
 }  // namespace

@@ -15,16 +15,22 @@
 namespace tensorferry::gpu {
 namespace {
 
+/** The bits of the largest magnitude of whole vectors, as float32. */
+template <DType type>
+TENSORFERRY_DEVICE void largestOfVectors(uint64_t plain, uint32_t bytes, uint32_t& bits) {
+  Largest<type> largest;
+  TENSORFERRY_KEEP_LOOP
+  for (uint32_t at = 0; at < bytes; at += sizeof(Vector)) largest.add(load<Vector>(plain + at));
+  bits = bitsOfMagnitude<type>(largest.bits());
+}
+
 /** The bits of the largest magnitude of a cell as float32. */
 TENSORFERRY_DEVICE uint32_t largestOfCell(const FormRecord& head, const FormCell& cell) {
   uint32_t largest = 0;
-  const bool isWide = isWideType(head.plainType);
-  const uint32_t size = isWide ? 4 : 2, bytes = cell.columns * size;
+  const uint32_t size = isWideType(head.plainType) ? 4 : 2, bytes = cell.columns * size;
   if (head.plainStep == size && bytes % sizeof(Vector) == 0 && cell.plain % sizeof(Vector) == 0) {
-    TENSORFERRY_KEEP_LOOP
-    for (uint32_t at = 0; at < bytes; at += sizeof(Vector))
-      largest = largestWith(largest, load<Vector>(cell.plain + at), isWide);
-    return bitsOf(magnitudeOf(head.plainType, largest));
+    TENSORFERRY_FOR_PLAIN_TYPE(head.plainType, largestOfVectors, cell.plain, bytes, largest)
+    return largest;
   }
   TENSORFERRY_KEEP_LOOP
   for (uint32_t i = 0; i < cell.columns; i++) {
@@ -119,8 +125,8 @@ TENSORFERRY_DEVICE void readCell(const FormRecord& head, const FormCell& cell, f
   }
 }
 
-TENSORFERRY_DEVICE void runCell(uint64_t table, uint64_t record, const FormRecord& head, uint32_t index) {
-  const FormCell cell = cellAt(table, record, head, index);
+TENSORFERRY_DEVICE void runCell(uint64_t table, const FormRecord& head, uint32_t index) {
+  const FormCell cell = cellAt(table, head, index);
   if (cell.columns == 0) return;
   if (head.step == FormStep::Search) return searchCell(head, cell);
   if (head.step == FormStep::Convert) return convertCell(table, head, cell);
@@ -129,30 +135,17 @@ TENSORFERRY_DEVICE void runCell(uint64_t table, uint64_t record, const FormRecor
 }
 
 TENSORFERRY_DEVICE void runForms(const FormParameter& parameter, const Place& place) {
+  const FormRecord& head = parameter.record;
   TENSORFERRY_KEEP_LOOP
-  for (uint32_t r = 0; r < parameter.records; r++) {
-    const uint64_t record =
-        parameter.table + 8ull * (parameter.first + static_cast<uint64_t>(r) * parameter.recordWords);
-    const FormRecord& head = view<FormRecord>(record);
-    if (head.step == FormStep::Tiles) {
-      runTiles(record, head, place);
-      continue;
-    }
-    if (head.step == FormStep::Groups) {
-      runGroups(parameter.table, record, head, place);
-      continue;
-    }
-    TENSORFERRY_KEEP_LOOP
-    for (uint64_t at = static_cast<uint64_t>(place.block) * blockThreads + place.thread; at < head.count;
-         at += static_cast<uint64_t>(place.blocks) * blockThreads) {
-      const auto index = static_cast<uint32_t>(at);
-      if (head.step == FormStep::Clear) {
-        store<uint32_t>(parameter.table + head.maxima + 4ull * index, 0);
-      } else if (head.step == FormStep::Prepare) {
-        prepareGlobal(parameter.table, head);
-      } else {
-        runCell(parameter.table, record, head, index);
-      }
+  for (uint64_t at = static_cast<uint64_t>(place.block) * blockThreads + place.thread; at < head.count;
+       at += static_cast<uint64_t>(place.blocks) * blockThreads) {
+    const auto index = static_cast<uint32_t>(at);
+    if (head.step == FormStep::Clear) {
+      store<uint32_t>(parameter.table + head.maxima + 4ull * index, 0);
+    } else if (head.step == FormStep::Prepare) {
+      prepareGlobal(parameter.table, head);
+    } else {
+      runCell(parameter.table, head, index);
     }
   }
 }

@@ -18,7 +18,7 @@ struct TilePlace {
   uint64_t plain, codes, scale;
 };
 
-TENSORFERRY_DEVICE TilePlace tileAt(uint64_t record, const FormRecord& head, uint32_t index) {
+TENSORFERRY_DEVICE TilePlace tileAt(uint64_t table, const FormRecord& head, uint32_t index) {
   const uint32_t line = divide(index, head.byCells.multiplier, head.byCells.shift), across = index - line * head.cells;
   const uint32_t matrix = divide(line, head.byRows.multiplier, head.byRows.shift), down = line - matrix * head.rows;
   const uint64_t column = static_cast<uint64_t>(across) * head.blockColumns;
@@ -30,7 +30,7 @@ TENSORFERRY_DEVICE TilePlace tileAt(uint64_t record, const FormRecord& head, uin
                 0,
                 0,
                 false};
-  addMatrix(record, head, matrix, cell);
+  addMatrix(table, head, matrix, cell);
   return {cell.plain, cell.codes, cell.scale};
 }
 
@@ -45,34 +45,29 @@ TENSORFERRY_DEVICE bool isCorrected(float by) {
   return type != DType::Float32 && by >= 0x1p-60f && by <= 0x1p15f;
 }
 
-/**
- * The quotient as one rounding gives it, but that minus zero becomes zero: by trial for every pair of a divisor and a value
- * of up to 11 binary digits.
- */
+/** The quotient as one rounding gives it: by trial for every pair of a divisor and a value of up to 11 binary digits. */
+template <DType type>
+TENSORFERRY_DEVICE float signedQuotientOf(float value, const Quotients& over) {
+  if constexpr (type == DType::Float32) {
+    return value / over.by;
+  } else {
+    const float near = value * over.inverse;
+    return multiplyAdd(-multiplyAdd(near, over.by, -value), over.inverse, near);
+  }
+}
+
+/** The same, but that minus zero becomes zero. */
 template <DType type>
 TENSORFERRY_DEVICE float quotientOf(float value, const Quotients& over) {
   if constexpr (type == DType::Float32) {
-    return value / over.by;
+    return value / over.by + 0.0f;
   } else {
     const float near = value * over.inverse;
     return multiplyAdd(multiplyAdd(-near, over.by, value), over.inverse, near);
   }
 }
 
-/** The bits of the larger magnitude so far, by the size of elements. */
-TENSORFERRY_DEVICE uint32_t largestWith(uint32_t largest, const Vector& vector, bool isWide) {
-  const uint32_t own = isWide ? largestOfVector<DType::Float32>(vector) : largestOfVector<DType::BFloat16>(vector);
-  return own > largest ? own : largest;
-}
-
 TENSORFERRY_DEVICE bool isWideType(uint32_t type) { return type == static_cast<uint32_t>(DType::Float32); }
-
-/** That magnitude as a number. */
-TENSORFERRY_DEVICE float magnitudeOf(uint32_t type, uint32_t largest) {
-  if (isWideType(type)) return floatOf(bitsOfMagnitude<DType::Float32>(largest));
-  return type == static_cast<uint32_t>(DType::BFloat16) ? floatOf(bitsOfMagnitude<DType::BFloat16>(largest))
-                                                        : floatOf(bitsOfMagnitude<DType::Float16>(largest));
-}
 
 /** Which vector of a tile a thread holds in a round: row and place in it. */
 struct TileVector {
@@ -80,7 +75,7 @@ struct TileVector {
 };
 
 TENSORFERRY_DEVICE TileVector tileVector(const FormRecord& head, uint32_t round, uint32_t thread) {
-  const uint32_t number = round * blockThreads + thread;
+  const uint32_t number = round * formThreads + thread;
   const uint32_t row = divide(number, head.byCellsOfBlock.multiplier, head.byCellsOfBlock.shift);
   return {row, number - row * head.cellsOfBlock};
 }
@@ -98,8 +93,9 @@ struct TileWalk {
 
   TENSORFERRY_DEVICE void next() {
     row += rowStep;
-    at += atStep;
     address += static_cast<uint64_t>(step);
+    if (atStep == 0) return;
+    at += atStep;
     if (at < cells) return;
     at -= cells;
     row++;
@@ -113,7 +109,7 @@ TENSORFERRY_DEVICE TileWalk walkOf(const FormRecord& head, uint64_t tile, int64_
   const uint32_t cells = head.cellsOfBlock, multiplier = head.byCellsOfBlock.multiplier;
   const uint32_t shift = head.byCellsOfBlock.shift;
   const uint32_t row = divide(thread, multiplier, shift), at = thread - row * cells;
-  const uint32_t rowStep = divide(blockThreads, multiplier, shift), atStep = blockThreads - rowStep * cells;
+  const uint32_t rowStep = divide(formThreads, multiplier, shift), atStep = formThreads - rowStep * cells;
   return {tile + offsetOf(row, rowBytes) + at * size,
           static_cast<int64_t>(offsetOf(rowStep, rowBytes) + atStep * size),
           rowBytes - static_cast<int64_t>(cells * size),
@@ -125,9 +121,9 @@ TENSORFERRY_DEVICE TileWalk walkOf(const FormRecord& head, uint64_t tile, int64_
 }
 
 /** The bits of the largest magnitude of a thread's vectors, the first of which it holds. */
+template <DType type>
 TENSORFERRY_DEVICE uint32_t loadTile(Vector (&held)[tileRounds], const FormRecord& head, const TilePlace& tile,
                                      uint32_t thread) {
-  const bool isWide = isWideType(head.plainType);
   const uint32_t rows = head.blockRows;
   TileWalk walk = walkOf(head, tile.plain, head.plainRow, sizeof(Vector), thread);
   TENSORFERRY_UNROLL
@@ -136,12 +132,12 @@ TENSORFERRY_DEVICE uint32_t loadTile(Vector (&held)[tileRounds], const FormRecor
     if (walk.row < rows) held[round] = loadPassing<Vector>(walk.address);
     walk.next();
   }
-  uint32_t largest = 0;
+  Largest<type> largest;
   TENSORFERRY_UNROLL
-  for (uint32_t round = 0; round < tileRounds; round++) largest = largestWith(largest, held[round], isWide);
+  for (uint32_t round = 0; round < tileRounds; round++) largest.add(held[round]);
   TENSORFERRY_KEEP_LOOP
-  for (; walk.row < rows; walk.next()) largest = largestWith(largest, load<Vector>(walk.address), isWide);
-  return largest;
+  for (; walk.row < rows; walk.next()) largest.add(load<Vector>(walk.address));
+  return largest.bits();
 }
 
 /** The first four elements as codes, or the second four. */
@@ -158,11 +154,8 @@ TENSORFERRY_DEVICE uint32_t encodeFour(const Vector& vector, uint32_t which, con
     valuesOfWord<type>(which == 0 ? vector.y : vector.w, values[2], values[3]);
   }
   TENSORFERRY_UNROLL
-  for (uint32_t i = 0; i < 4; i++) {
-    const uint32_t sign = bitsOf(values[i]) & 0x80000000u;
-    values[i] =
-        isProduct ? values[i] * over.by : floatOf((bitsOf(quotientOf<type>(values[i], over)) & 0x7fffffffu) | sign);
-  }
+  for (uint32_t i = 0; i < 4; i++)
+    values[i] = isProduct ? values[i] * over.by : signedQuotientOf<type>(values[i], over);
   return encodePair(values[0], values[1]) | encodePair(values[2], values[3]) << 16;
 }
 
@@ -193,55 +186,48 @@ TENSORFERRY_DEVICE void storeTileAs(const Vector (&held)[tileRounds], const Form
   }
 }
 
-template <DType type>
-TENSORFERRY_DEVICE void storeTile(const Vector (&held)[tileRounds], const FormRecord& head, const TilePlace& tile,
-                                  uint32_t thread, bool isProduct, float factor) {
-  if (isProduct) {
-    storeTileAs<type, true>(held, head, tile, thread, {factor, 0.0f});
-  } else {
-    storeTileAs<type, false>(held, head, tile, thread, {factor, 1.0f / factor});
-  }
-}
-
 /** One by one, and read again: rules and numbers that have no faster way. */
+template <DType type>
 TENSORFERRY_DEVICE void storeTileSlowly(const FormRecord& head, const TilePlace& tile, uint32_t thread,
                                         Encoding encoding, float factor) {
-  const uint32_t size = isWideType(head.plainType) ? 4 : 2, elements = sizeof(Vector) / size;
+  constexpr uint32_t size = Sharing<type>::size, elements = Sharing<type>::held;
   TENSORFERRY_KEEP_LOOP
   for (uint32_t round = 0;; round++) {
     const TileVector own = tileVector(head, round, thread);
     if (own.row >= head.blockRows) return;
     TENSORFERRY_KEEP_LOOP
     for (uint32_t i = own.at * elements; i < (own.at + 1) * elements; i++) {
-      const float value = loadPlain(head.plainType, tile.plain + offsetOf(own.row, head.plainRow) + i * size, size);
-      const uint32_t code = codeBy(encoding, value, factor, StatedSource{static_cast<DType>(head.plainType)});
+      const float value =
+          loadPlain(static_cast<uint32_t>(type), tile.plain + offsetOf(own.row, head.plainRow) + i * size, size);
+      const uint32_t code = codeBy(encoding, value, factor, KnownSource<type>{});
       store<uint8_t>(tile.codes + offsetOf(own.row, head.codesRow) + i, static_cast<uint8_t>(code));
     }
   }
 }
 
+template <DType type>
 TENSORFERRY_DEVICE void encodeTile(const Vector (&held)[tileRounds], const FormRecord& head, const TilePlace& tile,
                                    uint32_t thread, const BlockScaling& scaling) {
   const Encoding encoding = encodingOf(static_cast<QuantizeRule>(head.rule));
-  const bool isProduct = encoding == Encoding::Float8Product;
-  const bool isQuotient = encoding == Encoding::Float8Quotient &&
-                          (isWideType(head.plainType) || isCorrected<DType::BFloat16>(scaling.factor));
-  if (isProduct || isQuotient) {
-    TENSORFERRY_FOR_PLAIN_TYPE(head.plainType, storeTile, held, head, tile, thread, isProduct, scaling.factor)
+  const float factor = scaling.factor;
+  if (encoding == Encoding::Float8Product) {
+    storeTileAs<type, true>(held, head, tile, thread, {factor, 0.0f});
+  } else if (encoding == Encoding::Float8Quotient && (type == DType::Float32 || isCorrected<type>(factor))) {
+    storeTileAs<type, false>(held, head, tile, thread, {factor, 1.0f / factor});
   } else {
-    storeTileSlowly(head, tile, thread, encoding, scaling.factor);
+    storeTileSlowly<type>(head, tile, thread, encoding, factor);
   }
   if (thread == 0) storeScale(head, tile.scale, scaling.stored);
 }
 
 /** Only the rules that have such blocks. */
+template <DType type>
 TENSORFERRY_DEVICE BlockScaling tileScaling(const FormRecord& head, uint32_t largest) {
-  const float amax = magnitudeOf(head.plainType, largest);
-  const StatedSource source{static_cast<DType>(head.plainType)};
+  const float amax = floatOf(bitsOfMagnitude<type>(largest));
   switch (static_cast<QuantizeRule>(head.rule)) {
 #define TENSORFERRY_TILE_SCALING(NAME) \
   case QuantizeRule::NAME:             \
-    return fp8Scaling<QuantizeRule::NAME>(amax, source);
+    return fp8Scaling<QuantizeRule::NAME>(amax, KnownSource<type>{});
     TENSORFERRY_FOR_EACH_FP8_RULE(TENSORFERRY_TILE_SCALING)
 #undef TENSORFERRY_TILE_SCALING
     default:
@@ -249,34 +235,41 @@ TENSORFERRY_DEVICE BlockScaling tileScaling(const FormRecord& head, uint32_t lar
   }
 }
 
+template <DType type>
 TENSORFERRY_DEVICE void runTile(const FormRecord& head, const TilePlace& tile, uint32_t thread, uint32_t turn) {
   Vector held[tileRounds];
 #ifdef TENSORFERRY_ON_DEVICE
-  const uint32_t largest = largestOfThreads(loadTile(held, head, tile, thread), thread, turn);
-  encodeTile(held, head, tile, thread, tileScaling(head, largest));
+  const uint32_t own = loadTile<type>(held, head, tile, thread);
+  const uint32_t largest = largestOfThreads<formThreads>(own, thread, turn);
+  encodeTile<type>(held, head, tile, thread, tileScaling<type>(head, largest));
 #else
   static_cast<void>(turn);
   if (thread != 0) return;
   uint32_t largest = 0;
-  for (uint32_t each = 0; each < blockThreads; each++) {
-    const uint32_t own = loadTile(held, head, tile, each);
+  for (uint32_t each = 0; each < formThreads; each++) {
+    const uint32_t own = loadTile<type>(held, head, tile, each);
     largest = own > largest ? own : largest;
   }
-  for (uint32_t each = 0; each < blockThreads; each++) {
-    loadTile(held, head, tile, each);
-    encodeTile(held, head, tile, each, tileScaling(head, largest));
+  for (uint32_t each = 0; each < formThreads; each++) {
+    loadTile<type>(held, head, tile, each);
+    encodeTile<type>(held, head, tile, each, tileScaling<type>(head, largest));
   }
 #endif
 }
 
-TENSORFERRY_DEVICE void runTiles(uint64_t record, const FormRecord& head, const Place& place) {
+template <DType type>
+TENSORFERRY_DEVICE void runTilesOf(const FormParameter& parameter, const Place& place) {
+  const FormRecord& head = parameter.record;
   uint32_t turn = 0;
   TENSORFERRY_KEEP_LOOP
   for (uint32_t at = place.block; at < head.count; at += place.blocks) {
-    const TilePlace tile = tileAt(record, head, at);
-    runTile(head, tile, place.thread, turn);
+    runTile<type>(head, tileAt(parameter.table, head, at), place.thread, turn);
     turn ^= 1;
   }
+}
+
+TENSORFERRY_DEVICE void runTiles(const FormParameter& parameter, const Place& place) {
+  TENSORFERRY_FOR_PLAIN_TYPE(parameter.record.plainType, runTilesOf, parameter, place)
 }
 
 }  // namespace

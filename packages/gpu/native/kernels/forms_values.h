@@ -27,10 +27,10 @@ struct FormCell {
 };
 
 /** Matrices before this one, as bytes. Uses the index up to the matrix's own part. */
-TENSORFERRY_DEVICE void addMatrix(uint64_t record, const FormRecord& head, uint32_t matrix, FormCell& cell) {
+TENSORFERRY_DEVICE void addMatrix(uint64_t table, const FormRecord& head, uint32_t matrix, FormCell& cell) {
   TENSORFERRY_KEEP_LOOP
   for (uint32_t d = 0; d < head.dimensionCount; d++) {
-    const uint64_t at = record + sizeof(FormRecord) + d * sizeof(FormDimension);
+    const uint64_t at = table + head.dimensions + d * sizeof(FormDimension);
     uint32_t position = matrix;
     if (d + 1u < head.dimensionCount) {
       matrix = divide(position, load<uint32_t>(at + 8), load<uint32_t>(at + 12));
@@ -54,7 +54,7 @@ TENSORFERRY_DEVICE uint32_t rowOfScale(const FormRecord& head, uint32_t row, uin
   return formOf(static_cast<QuantizeRule>(head.rule)) == QuantizeForm::Nvfp4 ? row : blockRow;
 }
 
-TENSORFERRY_DEVICE FormCell cellAt(uint64_t table, uint64_t record, const FormRecord& head, uint32_t index) {
+TENSORFERRY_DEVICE FormCell cellAt(uint64_t table, const FormRecord& head, uint32_t index) {
   const uint32_t line = divide(index, head.byCells.multiplier, head.byCells.shift);
   const uint32_t number = index - line * head.cells;
   const uint32_t matrix = divide(line, head.byRows.multiplier, head.byRows.shift), row = line - matrix * head.rows;
@@ -77,7 +77,7 @@ TENSORFERRY_DEVICE FormCell cellAt(uint64_t table, uint64_t record, const FormRe
                 maxima + offsetOf(blockRow, head.maximaRow) + offsetOf(block, head.maximaStep),
                 to > from ? static_cast<uint32_t>(to - from) : 0,
                 false};
-  addMatrix(record, head, matrix, cell);
+  addMatrix(table, head, matrix, cell);
   const bool isFirstRow = head.firstRow + row == 0 || shifted == blockRow * head.blockRows;
   cell.ownsScale = part == 0 && (isFirstRow || rowOfScale(head, 1, 0) == 1);
   return cell;
@@ -129,7 +129,8 @@ TENSORFERRY_DEVICE uint32_t loadScale(const FormRecord& head, uint64_t address) 
   }
 }
 
-TENSORFERRY_DEVICE uint32_t codeBy(Encoding encoding, float value, float factor, StatedSource source) {
+template <typename Source>
+TENSORFERRY_DEVICE uint32_t codeBy(Encoding encoding, float value, float factor, Source source) {
   switch (encoding) {
 #define TENSORFERRY_CODE(NAME) \
   case Encoding::NAME:         \

@@ -18,9 +18,9 @@ void runThreads(const void* parameter, unsigned gridX, unsigned blockX) {
 }
 
 /** Fewer threads would leave work undone, and more would do it twice: nobody launches that by intent. */
-template <typename Parameter, void (*body)(const Parameter&, const Place&)>
+template <typename Parameter, void (*body)(const Parameter&, const Place&), unsigned threads = blockThreads>
 void runBlocks(const void* parameter, unsigned gridX, unsigned blockX) {
-  if (blockX != blockThreads) std::abort();
+  if (blockX != threads) std::abort();
   runThreads<Parameter, body>(parameter, gridX, blockX);
 }
 
@@ -29,6 +29,8 @@ constexpr SimulatedKernel kernels[] = {
     {"tensorferry_reduce", sizeof(ReduceParameter), &runBlocks<ReduceParameter, runReduce>},
     {"tensorferry_quantize", sizeof(QuantizeParameter), &runBlocks<QuantizeParameter, runQuantize>},
     {"tensorferry_forms", sizeof(FormParameter), &runBlocks<FormParameter, runForms>},
+    {"tensorferry_tiles", sizeof(FormParameter), &runBlocks<FormParameter, runTiles, formThreads>},
+    {"tensorferry_groups", sizeof(FormParameter), &runBlocks<FormParameter, runGroups, formThreads>},
     {"tensorferry_compare", sizeof(CompareParameter), &runBlocks<CompareParameter, runCompare>},
     {"tensorferry_spin", sizeof(SpinParameter), &runThreads<SpinParameter, runSpin>},
 };

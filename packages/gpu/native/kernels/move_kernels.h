@@ -70,17 +70,20 @@ TENSORFERRY_DEVICE void runSpin(const SpinParameter& parameter, const Place&) {
 
 #ifdef TENSORFERRY_ON_DEVICE
 
-#define TENSORFERRY_KERNEL(NAME, PARAMETER, BODY)                                                   \
-  extern "C" __global__ void __launch_bounds__(tensorferry::gpu::blockThreads, 2)                   \
-      NAME(const tensorferry::gpu::PARAMETER parameter) {                                           \
-    tensorferry::gpu::BODY(parameter, tensorferry::gpu::Place{blockIdx.x, gridDim.x, threadIdx.x}); \
+// Registers for 1024 threads of a processor.
+#define TENSORFERRY_KERNEL(NAME, PARAMETER, BODY, THREADS)                                                  \
+  extern "C" __global__ void __launch_bounds__(tensorferry::gpu::THREADS, 1024 / tensorferry::gpu::THREADS) \
+      NAME(const tensorferry::gpu::PARAMETER parameter) {                                                   \
+    tensorferry::gpu::BODY(parameter, tensorferry::gpu::Place{blockIdx.x, gridDim.x, threadIdx.x});         \
   }
 
-TENSORFERRY_KERNEL(tensorferry_move, MoveParameter, runMove)
-TENSORFERRY_KERNEL(tensorferry_reduce, ReduceParameter, runReduce)
-TENSORFERRY_KERNEL(tensorferry_quantize, QuantizeParameter, runQuantize)
-TENSORFERRY_KERNEL(tensorferry_forms, FormParameter, runForms)
-TENSORFERRY_KERNEL(tensorferry_compare, CompareParameter, runCompare)
-TENSORFERRY_KERNEL(tensorferry_spin, SpinParameter, runSpin)
+TENSORFERRY_KERNEL(tensorferry_move, MoveParameter, runMove, blockThreads)
+TENSORFERRY_KERNEL(tensorferry_reduce, ReduceParameter, runReduce, blockThreads)
+TENSORFERRY_KERNEL(tensorferry_quantize, QuantizeParameter, runQuantize, blockThreads)
+TENSORFERRY_KERNEL(tensorferry_forms, FormParameter, runForms, blockThreads)
+TENSORFERRY_KERNEL(tensorferry_tiles, FormParameter, runTiles, formThreads)
+TENSORFERRY_KERNEL(tensorferry_groups, FormParameter, runGroups, formThreads)
+TENSORFERRY_KERNEL(tensorferry_compare, CompareParameter, runCompare, blockThreads)
+TENSORFERRY_KERNEL(tensorferry_spin, SpinParameter, runSpin, blockThreads)
 
 #endif

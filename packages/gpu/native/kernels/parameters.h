@@ -213,13 +213,18 @@ enum class FormStep : uint8_t {
 inline constexpr uint32_t cellColumns = 32;
 /** Neighbours that one thread takes in `FormStep::Groups`. */
 inline constexpr uint32_t groupColumns = 16;
+/**
+ * Threads per block of `tensorferry_tiles` and `tensorferry_groups`: half as many as elsewhere, so that twice as many blocks
+ * are at different stages of their work.
+ */
+inline constexpr uint32_t formThreads = 256;
 /** Vectors of a tile that a thread holds: in 16 bits, a block of 128 by 128. Others it reads twice. */
-inline constexpr uint32_t tileRounds = 4;
+inline constexpr uint32_t tileRounds = 8;
 
 /**
- * Quantized forms: one step of a conversion; followed by `dimensionCount` FormDimensions, the innermost first. Matrices are
- * the last two dimensions, from row `firstRow` on. Addresses are those of the record's first row, but scales and maxima of
- * the matrix's first. `plainStep` and so on are bytes between columns, or what there is one of per block.
+ * Quantized forms: one step of a conversion. Matrices are the last two dimensions, from row `firstRow` on; its
+ * FormDimensions are in the table, the innermost first. Addresses are those of the record's first row, but scales and maxima
+ * of the matrix's first. `plainStep` and so on are bytes between columns, or what there is one of per block.
  */
 struct FormRecord {
   uint64_t plain, codes, scales, global;
@@ -237,7 +242,8 @@ struct FormRecord {
   uint8_t hasMaxima, areMaximaInTable, isOneMaximum, keepsGlobal;
   /** Groups: all rows lie one after the other, in every part. */
   uint8_t isFlat;
-  uint8_t unused[4];
+  /** Bytes from the beginning of the table. */
+  uint32_t dimensions;
 };
 
 struct FormDimension {
@@ -249,14 +255,14 @@ struct FormDimension {
 
 static_assert(sizeof(FormRecord) == 200 && sizeof(FormDimension) == 48, "shared layouts");
 
-/** Parameter of `tensorferry_forms`: records of one step. Any number of blocks will do. */
+/**
+ * Parameter of `tensorferry_tiles`, `tensorferry_groups` and, for all other steps, `tensorferry_forms`. Any number of blocks
+ * will do. The record comes by value: processors have parameters at hand, and would wait for memory.
+ */
 struct FormParameter {
-  /** Address of the table. */
+  /** Address of the table: dimensions, what the global scale settles, and maxima that nobody gave. */
   uint64_t table;
-  /** Words before the first record; all are equally long. */
-  uint32_t first;
-  uint32_t records, recordWords;
-  uint32_t unused;
+  FormRecord record;
 };
 
 /** Parameter of `tensorferry_spin`: launch one block of one thread. */

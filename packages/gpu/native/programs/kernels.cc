@@ -16,6 +16,12 @@ namespace {
 /** Blocks of a launch in one dimension. */
 constexpr uint32_t mostBlocks = 0x7fffffff;
 
+/**
+ * How often a processor is given new blocks of groups. Blocks that come one after the other keep more of the memory busy than
+ * resident ones that go round, but each begins with work that is no group's.
+ */
+constexpr uint32_t groupRounds = 6;
+
 /** Kilohertz of AMD's wall clock: the attribute's number and what it nearly always is. */
 constexpr int wallClockRate = 10017, usualClockRate = 100'000;
 
@@ -46,9 +52,8 @@ Status Kernels::load(const Libraries& libraries, int ordinal, const std::string&
   const auto count = static_cast<uint32_t>(std::max(1, processors));
   moveBlocks_ = blocks > 0 ? blocks : residentBlocks(move_, count);
   reduceBlocks_ = blocks > 0 ? blocks : residentBlocks(reduce_, count);
-  // Blocks that come one after the other keep more of the memory busy than resident ones that go round. The limit is for what
-  // moves bytes beside other work: conversions compute, and want all processors.
-  quantizeBlocks_ = mostBlocks;
+  // The limit is for what moves bytes beside other work: conversions compute, and want all processors.
+  groupBlocks_ = groupRounds * residentBlocks(groups_, count, formThreads);
   compareBlocks_ = blocks > 0 ? blocks : residentBlocks(compare_, count);
   if (api.vendor == Vendor::Rocm)
     clockRate_ = static_cast<uint64_t>(
@@ -62,8 +67,9 @@ Status Kernels::loadImage(const std::string& image) {
   if (!status.ok()) return status;
   Module module(*api_, handle);
   const std::pair<FunctionHandle*, const char*> functions[] = {
-      {&move_, "tensorferry_move"},   {&reduce_, "tensorferry_reduce"},   {&quantize_, "tensorferry_quantize"},
-      {&forms_, "tensorferry_forms"}, {&compare_, "tensorferry_compare"}, {&spin_, "tensorferry_spin"}};
+      {&move_, "tensorferry_move"},       {&reduce_, "tensorferry_reduce"}, {&quantize_, "tensorferry_quantize"},
+      {&forms_, "tensorferry_forms"},     {&tiles_, "tensorferry_tiles"},   {&groups_, "tensorferry_groups"},
+      {&compare_, "tensorferry_compare"}, {&spin_, "tensorferry_spin"}};
   for (const auto& [function, name] : functions) {
     status = callDriver(*api_, api_->getFunction, function, handle, name);
     if (!status.ok()) return status;
@@ -72,44 +78,53 @@ Status Kernels::loadImage(const std::string& image) {
   return {};
 }
 
-uint32_t Kernels::residentBlocks(FunctionHandle function, uint32_t processors) const {
+uint32_t Kernels::residentBlocks(FunctionHandle function, uint32_t processors, uint32_t threads) const {
   int perProcessor = 0;
-  if (!api_->occupancy || api_->occupancy(&perProcessor, function, blockThreads, 0) != code::success ||
+  if (!api_->occupancy || api_->occupancy(&perProcessor, function, static_cast<int>(threads), 0) != code::success ||
       perProcessor < 1)
     perProcessor = 1;
   return processors * static_cast<uint32_t>(perProcessor);
 }
 
 template <typename Parameter>
-Status Kernels::launch(FunctionHandle function, unsigned blocks, unsigned threads, Parameter parameter,
-                       StreamHandle stream) const {
+Status Kernels::launchKernel(FunctionHandle function, unsigned blocks, unsigned threads, Parameter parameter,
+                             StreamHandle stream) const {
   void* parameters[] = {&parameter};
   return callDriver(*api_, api_->launch, function, blocks, 1u, 1u, threads, 1u, 1u, 0u, stream,
                     static_cast<void**>(parameters), static_cast<void**>(nullptr));
 }
 
 Status Kernels::move(const MoveParameter& parameter, StreamHandle stream) const {
-  return launch(move_, std::min(moveBlocks_, parameter.unitCount), blockThreads, parameter, stream);
+  return launchKernel(move_, std::min(moveBlocks_, parameter.unitCount), blockThreads, parameter, stream);
 }
 
 Status Kernels::reduce(const ReduceParameter& parameter, uint32_t usefulBlocks, StreamHandle stream) const {
-  return launch(reduce_, std::clamp(usefulBlocks, 1u, reduceBlocks_), blockThreads, parameter, stream);
+  return launchKernel(reduce_, std::clamp(usefulBlocks, 1u, reduceBlocks_), blockThreads, parameter, stream);
 }
 
 Status Kernels::quantize(const QuantizeParameter& parameter, uint32_t usefulBlocks, StreamHandle stream) const {
-  return launch(quantize_, std::clamp(usefulBlocks, 1u, quantizeBlocks_), blockThreads, parameter, stream);
+  return launchKernel(quantize_, std::clamp(usefulBlocks, 1u, mostBlocks), blockThreads, parameter, stream);
 }
 
-Status Kernels::forms(const FormParameter& parameter, uint32_t usefulBlocks, StreamHandle stream) const {
-  return launch(forms_, std::clamp(usefulBlocks, 1u, quantizeBlocks_), blockThreads, parameter, stream);
+Status Kernels::forms(const FormLaunch& launch, uint64_t table, StreamHandle stream) const {
+  const FormParameter parameter = formParameter(launch, table);
+  const uint32_t blocks = std::clamp(launch.usefulBlocks, 1u, mostBlocks);
+  switch (launch.record.step) {
+    case FormStep::Tiles:
+      return launchKernel(tiles_, blocks, formThreads, parameter, stream);
+    case FormStep::Groups:
+      return launchKernel(groups_, std::min(blocks, groupBlocks_), formThreads, parameter, stream);
+    default:
+      return launchKernel(forms_, blocks, blockThreads, parameter, stream);
+  }
 }
 
 Status Kernels::compare(const CompareParameter& parameter, StreamHandle stream) const {
-  return launch(compare_, std::min(compareBlocks_, parameter.move.unitCount), blockThreads, parameter, stream);
+  return launchKernel(compare_, std::min(compareBlocks_, parameter.move.unitCount), blockThreads, parameter, stream);
 }
 
 Status Kernels::spin(uint64_t nanoseconds, StreamHandle stream) const {
-  return launch(spin_, 1, 1, SpinParameter{nanoseconds, clockRate_}, stream);
+  return launchKernel(spin_, 1, 1, SpinParameter{nanoseconds, clockRate_}, stream);
 }
 
 }  // namespace tensorferry::gpu

@@ -10,7 +10,7 @@
 #include <tensorferry_gpu/gpu_libraries.h>
 #include <tensorferry_gpu/gpu_objects.h>
 
-#include "kernels/parameters.h"
+#include "kernels/batch.h"
 
 namespace tensorferry::gpu {
 
@@ -27,22 +27,22 @@ class Kernels {
   /** `usefulBlocks` as a compiled reduction states them. */
   Status reduce(const ReduceParameter& parameter, uint32_t usefulBlocks, StreamHandle stream) const;
   Status quantize(const QuantizeParameter& parameter, uint32_t usefulBlocks, StreamHandle stream) const;
-  Status forms(const FormParameter& parameter, uint32_t usefulBlocks, StreamHandle stream) const;
+  Status forms(const FormLaunch& launch, uint64_t table, StreamHandle stream) const;
   Status compare(const CompareParameter& parameter, StreamHandle stream) const;
   Status spin(uint64_t nanoseconds, StreamHandle stream) const;
 
  private:
   Status loadImage(const std::string& image);
   template <typename Parameter>
-  Status launch(FunctionHandle function, unsigned blocks, unsigned threads, Parameter parameter,
-                StreamHandle stream) const;
-  uint32_t residentBlocks(FunctionHandle function, uint32_t processors) const;
+  Status launchKernel(FunctionHandle function, unsigned blocks, unsigned threads, Parameter parameter,
+                      StreamHandle stream) const;
+  uint32_t residentBlocks(FunctionHandle function, uint32_t processors, uint32_t threads = blockThreads) const;
 
   const GpuApi* api_ = nullptr;
   Module module_;
-  FunctionHandle move_ = nullptr, reduce_ = nullptr, quantize_ = nullptr, forms_ = nullptr, compare_ = nullptr,
-                 spin_ = nullptr;
-  uint32_t moveBlocks_ = 1, reduceBlocks_ = 1, quantizeBlocks_ = 1, compareBlocks_ = 1;
+  FunctionHandle move_ = nullptr, reduce_ = nullptr, quantize_ = nullptr, forms_ = nullptr, tiles_ = nullptr,
+                 groups_ = nullptr, compare_ = nullptr, spin_ = nullptr;
+  uint32_t moveBlocks_ = 1, reduceBlocks_ = 1, groupBlocks_ = 1, compareBlocks_ = 1;
   uint64_t clockRate_ = 0;
 };
 

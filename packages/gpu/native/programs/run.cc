@@ -103,8 +103,7 @@ class Run {
         if (quantization.compiled.records == 0) return {};
         const uint64_t table = program_.addressOf(quantization.offset);
         for (const FormLaunch& launch : quantization.compiled.launches) {
-          Status status =
-              device_.kernels.forms(formParameter(quantization.compiled, launch, table), launch.usefulBlocks, stream);
+          Status status = device_.kernels.forms(launch, table, stream);
           if (!status.ok()) return status;
         }
         if (!quantization.compiled.launches.empty()) return {};
