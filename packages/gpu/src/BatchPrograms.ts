@@ -26,22 +26,23 @@ const areSame = (known: ReadonlyArray<Move>, moves: ReadonlyArray<Move>): boolea
   return true
 }
 
+/** What of a conversion its tensors do not say. `keep` reads the global scale that is stored, and writes none. */
+export type Scaling = "quantize" | "keep" | "dequantize"
+
 /** Lists by which conversions between the same tensors are known again. */
 export const makeScalingLists = () => {
-  const lists = { quantize: new WeakMap(), dequantize: new WeakMap() } satisfies Record<
-    string,
-    WeakMap<QuantizedTensor, WeakMap<Tensor, ReadonlyArray<Move>>>
-  >
+  type Lists = WeakMap<QuantizedTensor, WeakMap<Tensor, ReadonlyArray<Move>>>
+  const lists: Record<Scaling, Lists> = { quantize: new WeakMap(), keep: new WeakMap(), dequantize: new WeakMap() }
   return {
     /** What is written and read, the same list every time. */
-    listOf: (op: keyof typeof lists, plain: Tensor, quantized: QuantizedTensor): ReadonlyArray<Move> => {
-      const ofQuantized: WeakMap<Tensor, ReadonlyArray<Move>> = lists[op].get(quantized) ?? new WeakMap()
-      lists[op].set(quantized, ofQuantized)
+    listOf: (scaling: Scaling, plain: Tensor, quantized: QuantizedTensor): ReadonlyArray<Move> => {
+      const ofQuantized: WeakMap<Tensor, ReadonlyArray<Move>> = lists[scaling].get(quantized) ?? new WeakMap()
+      lists[scaling].set(quantized, ofQuantized)
       const known = ofQuantized.get(plain)
       if (known !== undefined) return known
       const { data, global, scale } = quantized
       const list = [data, scale, ...(global === undefined ? [] : [global])].map((part) =>
-        op === "quantize" ? { dst: part, src: plain } : { dst: plain, src: part }
+        scaling === "dequantize" ? { dst: plain, src: part } : { dst: part, src: plain }
       )
       ofQuantized.set(plain, list)
       return list

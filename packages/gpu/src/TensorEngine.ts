@@ -44,8 +44,6 @@ import { makeProgram, type ProgramSteps, runOnce } from "./GpuProgram.ts"
 import type { GpuOptions } from "./options.ts"
 import { StepTable } from "./StepTable.ts"
 
-const nothingKnown: KnownScales = {}
-
 /** The device that an engine works on, and its memory. */
 export interface EngineDevice {
   readonly gpu: Gpu
@@ -153,8 +151,10 @@ export const make = Effect.fnUntraced(function* (
     known: KnownScales = {}
   ) =>
     Effect.suspend(() => {
-      // What is known of scales is as good as new each time; programs are kept for conversions that need nothing else.
-      const list = known === nothingKnown ? scalings.listOf(op, plain, quantized) : undefined
+      // Maxima and origins are as good as new each time; programs are kept for conversions that need neither.
+      const isKnownAgain = known.maxima === undefined && known.origin === undefined
+      const scaling = known.keepsGlobal === true && op === "quantize" ? "keep" : op
+      const list = isKnownAgain ? scalings.listOf(scaling, plain, quantized) : undefined
       const kept = list === undefined ? undefined : batches.get(list)
       if (kept !== undefined) return work(op, kept.run)
       const checked = quantizeChecks.conversion(op, plain, quantized, known)
@@ -227,9 +227,9 @@ export const make = Effect.fnUntraced(function* (
           )
         }
       ),
-    quantize: (source, destination, known = nothingKnown) => conversion("quantize", source, destination, known),
+    quantize: (source, destination, known) => conversion("quantize", source, destination, known),
     dequantize: (source, destination, origin) =>
-      conversion("dequantize", destination, source, origin === undefined ? nothingKnown : { origin }),
+      conversion("dequantize", destination, source, origin === undefined ? {} : { origin }),
     largest,
     fence
   }

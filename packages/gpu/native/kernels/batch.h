@@ -48,6 +48,8 @@ struct FormLaunch {
 /** A table of one reduction, or of one conversion of quantized forms. */
 struct Reduction {
   std::vector<uint64_t> table;
+  /** Words behind the table that launches write before they read them. */
+  uint64_t scratchWords = 0;
   /** Zero where there is nothing to do. */
   uint32_t records = 0;
   uint32_t recordWords = 0;

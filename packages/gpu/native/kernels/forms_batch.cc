@@ -266,7 +266,8 @@ Result<Reduction> compileForms(const QuantizeTable& table) {
   } else {
     form.addRows(table.op == QuantizeOp::Quantize ? FormStep::Convert : FormStep::Read, rows, cells, 1, blockThreads);
   }
-  form.made.table.resize(behind + 4 + blockWords);
+  const uint64_t settled = asksForBlocks || isNvfp4 ? 4 : 0;
+  form.made.scratchWords = behind - form.made.table.size() + settled + blockWords;
   form.made.records = 1;
   const uint64_t plain = elements * dtypeBytes[table.plainType];
   const uint64_t stored = elements / (isPacked(formOf(table.rule)) ? 2 : 1) +

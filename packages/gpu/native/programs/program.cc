@@ -69,7 +69,8 @@ Result<MoveList> parseTable(WordTable table, bool refuseOverlap) {
 
 template <typename Compiled>
 void Program::place(std::vector<PlacedTable<Compiled>>& tables, Compiled compiled) {
-  const uint64_t bytes = 8 * compiled.table.size();
+  uint64_t bytes = 8 * compiled.table.size();
+  if constexpr (requires { compiled.scratchWords; }) bytes += 8 * compiled.scratchWords;
   tables.push_back({std::move(compiled), tableBytes_});
   tableBytes_ += (bytes + tableAlignment - 1) / tableAlignment * tableAlignment;
 }
@@ -116,6 +117,7 @@ Status Program::upload(Waker& waker, const CancelToken& token) {
   std::vector<const std::vector<uint64_t>*> tables;
   std::vector<uint64_t> offsets;
   const auto list = [&](const auto& placed) {
+    if (placed.compiled.table.empty()) return;
     tables.push_back(&placed.compiled.table);
     offsets.push_back(placed.offset);
   };
