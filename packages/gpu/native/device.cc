@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "waiting.h"
+
 namespace tensorferry::gpu {
 
 bool Resource::close() noexcept {
@@ -20,7 +22,7 @@ void Resource::scheduleFinish() noexcept {
 }
 
 Device::Device(std::shared_ptr<Libraries> libraries, int ordinal, DeviceOptions options, Jobs& jobs)
-    : programs(jobs.makePool(1)),
+    : programs(jobs.makePool(1, hasSpareCores() ? std::chrono::microseconds(200) : std::chrono::microseconds(0))),
       calls(jobs.makePool(1)),
       connections(jobs.makePool(2)),
       events(libraries->api, false),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * How the worker waits for a device: by asking, at first without pause, then with pauses that grow to 20 microseconds.
+ * How the worker waits for a device: by asking, at first without pause, then with pauses that grow to 20 microseconds. Where
+ * there are cores enough it asks without pause for longer: a thread that sleeps is late by as much as a short kernel takes.
  *
  * Invariant: whoever cancels wakes a waiter at once; nobody waits inside the driver, where nothing could wake it.
  */
@@ -10,10 +11,17 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <thread>
 
 #include <tensorferry/cancel.h>
 
 namespace tensorferry::gpu {
+
+/** As in BusyPolling.ts: a process may take this many cores from others. */
+inline bool hasSpareCores() noexcept {
+  static const bool has = std::thread::hardware_concurrency() >= 4;
+  return has;
+}
 
 /** Wakes a waiting thread. */
 class Waker {
@@ -40,7 +48,9 @@ class Backoff {
   Backoff(Waker& waker, const CancelToken& token) noexcept : waker_(waker), token_(token) {}
 
   void pause() {
-    if (std::chrono::steady_clock::now() - begin_ < std::chrono::microseconds(50)) return;
+    const auto waited = std::chrono::steady_clock::now() - begin_;
+    if (waited < std::chrono::microseconds(50)) return;
+    if (hasSpareCores() && waited < std::chrono::milliseconds(2)) return std::this_thread::yield();
     waker_.waitFor(pause_, token_);
     pause_ = std::min(2 * pause_, std::chrono::microseconds(20));
   }

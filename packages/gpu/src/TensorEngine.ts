@@ -6,8 +6,10 @@
  * Invariants: everything is checked before any byte moves; memory stays while work on it runs, also when the caller is
  * interrupted or frees it meanwhile. Memory of other devices of the process takes part where this one can reach it.
  */
+import { availableParallelism } from "node:os"
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
 import { elementCount } from "@tensorferry/core/base/Region"
+import { busyPoll, defaultBusyPollMillis } from "@tensorferry/core/service/BusyPolling"
 import {
   type KnownScales,
   TensorEngine,
@@ -59,6 +61,9 @@ interface GpuEngine extends TensorEngineShape {
 /** The device behind an engine of this package, also through wrappers that spread it; undefined for other engines. */
 export const deviceOf = (engine: TensorEngineShape): EngineDevice | undefined => (engine as Partial<GpuEngine>)[device]
 
+/** Work keeps its thread awake for so long: what takes longer hardly feels what it costs to wake a thread. */
+const awakeMillis = Math.min(2, defaultBusyPollMillis(availableParallelism(), 1))
+
 /** Kernels, copies to the device and copies from it each have a stream. */
 const kernels = 0
 const toDevice = 1
@@ -87,7 +92,13 @@ export const make = Effect.fnUntraced(function* (
   memory: DeviceMemory
 ): Effect.fn.Return<TensorEngineShape, never, EffectScope.Scope> {
   const { addon } = gpu
-  const { work, fence } = makeWorkAccount(errors)
+  const account = makeWorkAccount(errors)
+  const { fence } = account
+  const work: typeof account.work = (op, run) =>
+    Effect.suspend(() => {
+      const stopPolling = busyPoll(awakeMillis)
+      return Effect.ensuring(account.work(op, run), Effect.sync(stopPolling))
+    })
   const checks = makeChecks(gpu)
   const batches = makeBatchPrograms()
   yield* Effect.addFinalizer(() => Effect.andThen(Effect.sync(batches.closeAll), memory.shutdown.wait))

@@ -68,7 +68,7 @@ class Job : public ParallelTask {
 /** A pool in JavaScript hands. */
 struct JobPool {
   static constexpr napi_type_tag typeTag{0x2c1be06aa5a14d22, 0x8f0b3c7715e94a02};
-  explicit JobPool(unsigned threads) : pool(threads) {}
+  explicit JobPool(unsigned threads, std::chrono::microseconds awake = {}) : pool(threads, awake) {}
   void close() { pool.close(); }
   ThreadPool pool;
 };
@@ -97,8 +97,9 @@ class Jobs {
     return static_cast<Jobs*>(data);
   }
 
-  std::shared_ptr<JobPool> makePool(unsigned threads) {
-    auto pool = std::make_shared<JobPool>(threads);
+  /** `awake` as of a ThreadPool. */
+  std::shared_ptr<JobPool> makePool(unsigned threads, std::chrono::microseconds awake = {}) {
+    auto pool = std::make_shared<JobPool>(threads, awake);
     std::erase_if(pools_, [](const auto& weak) { return weak.expired(); });
     pools_.push_back(pool);
     return pool;

@@ -2,7 +2,8 @@
 /*
  * Persistent threads that run parallel-for tasks in the order of their submission; idle threads help the first task.
  *
- * Any thread may submit. `run` is called on pool threads, `done` exactly once on the thread that ran the last index.
+ * Any thread may submit. `run` is called on pool threads, `done` exactly once on the thread that ran the last index. Threads
+ * that have nothing to do may stay awake for a while: to wake one costs as much as a short task takes.
  * Invariant: the destructor cancels what is queued, waits until every task is done, and joins.
  */
 #pragma once
@@ -11,6 +12,8 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
@@ -40,8 +43,8 @@ class ParallelTask {
 
 class ThreadPool {
  public:
-  /** Throws where a thread cannot be made; those that were have ended then. */
-  explicit ThreadPool(unsigned threads) {
+  /** `awake`: how long a thread looks for the next task before it sleeps. Throws where a thread cannot be made; those that were have ended then. */
+  explicit ThreadPool(unsigned threads, std::chrono::microseconds awake = {}) : awake_(awake) {
     // Signals belong to the process's main thread: a handler on a pool thread would run in the middle of a copy.
     sigset_t all, before;
     sigfillset(&all);
@@ -75,6 +78,7 @@ class ThreadPool {
       if (closed_) return false;
       active_.push_back(task);
       queue_.push_back(std::move(task));
+      isCalled_.store(true, std::memory_order_release);
     }
     wake_.notify_all();
     return true;
@@ -85,6 +89,7 @@ class ThreadPool {
     {
       std::lock_guard lock(mutex_);
       closed_ = true;
+      isCalled_.store(true, std::memory_order_release);
       for (auto& task : active_) task->cancel();
     }
     wake_.notify_all();
@@ -93,9 +98,22 @@ class ThreadPool {
   }
 
  private:
+  /** Returns when there may be a task, or when it is time to sleep. */
+  void stayAwake() const noexcept {
+    const auto until = std::chrono::steady_clock::now() + awake_;
+    while (!isCalled_.load(std::memory_order_acquire) && std::chrono::steady_clock::now() < until)
+      std::this_thread::yield();
+  }
+
   void work() noexcept {
     std::unique_lock lock(mutex_);
     for (;;) {
+      if (queue_.empty() && !closed_ && awake_.count() > 0) {
+        isCalled_.store(false, std::memory_order_relaxed);
+        lock.unlock();
+        stayAwake();
+        lock.lock();
+      }
       wake_.wait(lock, [this] { return closed_ || !queue_.empty(); });
       if (queue_.empty()) return;
       std::shared_ptr<ParallelTask> task = queue_.front();
@@ -113,6 +131,8 @@ class ThreadPool {
     }
   }
 
+  const std::chrono::microseconds awake_;
+  std::atomic<bool> isCalled_{false};
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<std::shared_ptr<ParallelTask>> queue_;
