@@ -4,8 +4,10 @@
  * same run; and recordings there, bit by bit. Of MXFP8, besides dense tensors: rows of a wider tensor, whose last blocks leave
  * threads of a team idle, and rows that lie at odd addresses.
  *
- * Both are timed as whole Effects over large tensors, taking turns, so that a launch and a wait count little and alike.
+ * Both are timed as whole Effects over large tensors, taking turns, so that a launch and a wait count little and alike; and by
+ * the device's clock, which is how kernels of others are measured.
  */
+import { deviceOf } from "@tensorferry/backend-cuda"
 import type { BackendDescriptor, BackendOptions } from "@tensorferry/core/backend/BackendDescriptor"
 import { bitsOf } from "@tensorferry/core/base/DType"
 import { median } from "@tensorferry/core/base/Numbers"
@@ -26,6 +28,10 @@ import {
 import { sliceTensor } from "@tensorferry/core/tensor/Tensor"
 import { checkEngineForms } from "@tensorferry/golden/engineForms"
 import { checkMxfp8, RecordedMxfp8 } from "@tensorferry/golden/mxfp8"
+import { makeProgram } from "@tensorferry/gpu/GpuProgram"
+import { StepTable } from "@tensorferry/gpu/StepTable"
+import { addressOf } from "@tensorferry/native/MoveTable"
+import { encodeQuantize } from "@tensorferry/native/QuantizeTable"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import type { Figure } from "./replay.ts"
@@ -38,6 +44,25 @@ const timed = <E, R>(effect: Effect.Effect<void, E, R>) =>
     const begun = performance.now()
     return Effect.map(effect, () => (performance.now() - begun) / 1000)
   })
+
+/** Median seconds by the device's clock of what the steps between two events do. */
+const deviceSeconds = (engine: TensorEngineShape, add: (steps: StepTable) => void) =>
+  Effect.gen(function* () {
+    const steps = new StepTable()
+    steps.spanBegins(0, 0)
+    add(steps)
+    steps.spanEnds(0, 0)
+    const program = yield* Effect.acquireRelease(
+      Effect.fromResult(makeProgram(deviceOf(engine)!.gpu, { steps: steps.table, moves: [] })),
+      ({ close }) => Effect.sync(close)
+    )
+    const taken: Array<number> = []
+    for (let round = -warmUps; round < rounds; round++) {
+      const [microseconds] = yield* program.run
+      if (round >= 0) taken.push(microseconds! / 1e6)
+    }
+    return median(taken)
+  }).pipe(Effect.scoped)
 
 interface Form {
   readonly name: string
@@ -70,6 +95,7 @@ const measure = (
   dtype: "bfloat16" | "float32",
   op: "quantize" | "dequantize",
   rows: number,
+  tell: (figure: Figure) => void,
   { name, columns, around: [before, after], rate: wanted, target }: Form,
   recipe: QuantizationRecipe = mxfp8Recipe("rceil")
 ) =>
@@ -113,15 +139,30 @@ const measure = (
       copies.push(copy)
     }
     const [rate, reference] = [bytes / median(ours) / 1e9, (2 * half) / median(copies) / 1e9]
-    const figure: Figure = {
-      case: `${op} ${recipe.name}/${recipe.rule} ${dtype} [${rows},${columns}]${name}`,
-      value: wanted === undefined ? rate / reference : rate,
-      unit: wanted === undefined ? "of copy bandwidth" : "GB/s read + written",
+    const common = {
       ...(target === undefined && wanted === undefined ? {} : { target: target ?? wanted! }),
-      lowerIsBetter: false,
-      detail: `${rate.toFixed(0)} GB/s read + written, copy ${reference.toFixed(0)} GB/s, median of ${rounds}; fastest ${(bytes / Math.min(...ours) / 1e9).toFixed(0)} GB/s`
+      unit: wanted === undefined ? "of copy bandwidth" : "GB/s read + written",
+      lowerIsBetter: false
     }
-    return figure
+    const what = `${op} ${recipe.name}/${recipe.rule} ${dtype} [${rows},${columns}]${name}`
+    const valueOf = (own: number, copy: number): number => (wanted === undefined ? own / copy : own)
+    tell({
+      ...common,
+      case: what,
+      value: valueOf(rate, reference),
+      detail: `${rate.toFixed(0)} GB/s read + written, copy ${reference.toFixed(0)} GB/s, median of ${rounds}; fastest ${(bytes / Math.min(...ours) / 1e9).toFixed(0)} GB/s`
+    })
+    const words = encodeQuantize(op, plain, quantized, addressOf, op === "quantize" ? known : {})
+    const [own, copied] = [
+      bytes / (yield* deviceSeconds(engine, (steps) => steps.quantize(0, words))) / 1e9,
+      (2 * half) / (yield* deviceSeconds(engine, (steps) => steps.copy(0, addressOf(to), addressOf(from), half))) / 1e9
+    ]
+    tell({
+      ...common,
+      case: `${what}, by the device's clock`,
+      value: valueOf(own, copied),
+      detail: `${own.toFixed(0)} GB/s read + written, the vendor's copy ${copied.toFixed(0)} GB/s, median of ${rounds}`
+    })
   }).pipe(Effect.scoped)
 
 /** Figures of both directions, each told as soon as it is known. `shrink` divides lengths, for rehearsals. */
@@ -136,13 +177,13 @@ export const measureQuantize = (
     for (const form of forms)
       for (const op of ["quantize", "dequantize"] as const)
         for (const dtype of ["bfloat16", "float32"] as const)
-          tell(yield* measure(engine, dtype, op, Math.max(1, Math.floor(262_144 / shrink)), form))
+          yield* measure(engine, dtype, op, Math.max(1, Math.floor(262_144 / shrink)), tell, form)
     const rows = Math.max(128, 128 * Math.floor(32_768 / 128 / shrink))
     for (const [recipe, form] of others) {
-      tell(yield* measure(engine, "bfloat16", "quantize", rows, form, recipe))
+      yield* measure(engine, "bfloat16", "quantize", rows, tell, form, recipe)
       // Eight times as long, a launch and a wait count little.
       const { rate: _, ...longer } = form
-      tell(yield* measure(engine, "bfloat16", "quantize", 8 * rows, longer, recipe))
+      yield* measure(engine, "bfloat16", "quantize", 8 * rows, tell, longer, recipe)
     }
   }).pipe(Effect.provide(descriptor.tensorEngine!(options)))
 
