@@ -5,7 +5,7 @@
  * `Jobs` belongs to one JavaScript environment and is used on its JS thread; only `finished` is called by pool threads.
  * A `Job` runs on a pool; JavaScript may cancel it and read its progress at any time.
  * Invariants: the callback of a job comes exactly once, unless the environment goes away first; JS references are kept
- * here and die on the JS thread; when the environment goes away, every pool is closed before anything else is released.
+ * here and die on the JS thread; when the environment goes away, all threads end before anything else is released.
  */
 #pragma once
 
@@ -65,11 +65,24 @@ class Job : public ParallelTask {
   Status status_;
 };
 
+/** A job that no pool runs. Whoever works on it calls `done` once. */
+class EventJob : public Job {
+ private:
+  void run(size_t) noexcept final {}
+};
+
+/** What has threads of its own, which must end before the environment does. */
+struct ThreadOwner {
+  virtual ~ThreadOwner() = default;
+  /** Ends the threads; jobs that they work on are done then. JS thread; may be called again. */
+  virtual void close() = 0;
+};
+
 /** A pool in JavaScript hands. */
-struct JobPool {
+struct JobPool : ThreadOwner {
   static constexpr napi_type_tag typeTag{0x2c1be06aa5a14d22, 0x8f0b3c7715e94a02};
   explicit JobPool(unsigned threads, std::chrono::microseconds awake = {}) : pool(threads, awake) {}
-  void close() { pool.close(); }
+  void close() override { pool.close(); }
   ThreadPool pool;
 };
 
@@ -100,32 +113,49 @@ class Jobs {
   /** `awake` as of a ThreadPool. */
   std::shared_ptr<JobPool> makePool(unsigned threads, std::chrono::microseconds awake = {}) {
     auto pool = std::make_shared<JobPool>(threads, awake);
-    std::erase_if(pools_, [](const auto& weak) { return weak.expired(); });
-    pools_.push_back(pool);
+    closeAtEnd(pool);
     return pool;
+  }
+
+  /** Closes the object when the environment goes away, if it is there then. */
+  void closeAtEnd(const std::shared_ptr<ThreadOwner>& owner) {
+    std::erase_if(owners_, [](const auto& weak) { return weak.expired(); });
+    owners_.push_back(owner);
+  }
+
+  /** Gives a job to JavaScript before the work on it begins. */
+  Napi::Value begin(const std::shared_ptr<ThreadOwner>& owner, const std::shared_ptr<EventJob>& job,
+                    Napi::Function callback) {
+    return keep(owner, job, callback);
   }
 
   /** Queues the job; `callback` gets `{ code, ..., value }`. Returns the job for JavaScript, or why it cannot run. */
   Result<Napi::Value> start(const std::shared_ptr<JobPool>& pool, std::shared_ptr<Job> job, Napi::Function callback) {
-    job->self_ = job;
-    job->jobs_ = this;
-    running_.emplace(job.get(), Running{job, pool, Napi::Persistent(callback)});
-    if (running_.size() == 1) napi_ref_threadsafe_function(env_, callback_);
+    const Napi::Value handle = keep(pool, job, callback);
     if (!pool->pool.submit(job)) {
       forget(job.get());
       return failure(Code::InvalidHandle, "start", "The pool is closed.");
     }
-    return wrap<Job>(env_, job);
+    return handle;
   }
 
  private:
   struct Running {
     std::shared_ptr<Job> job;
-    std::shared_ptr<JobPool> pool;
+    std::shared_ptr<ThreadOwner> owner;
     Napi::FunctionReference callback;
   };
 
   explicit Jobs(Napi::Env env) : env_(env) {}
+
+  Napi::Value keep(const std::shared_ptr<ThreadOwner>& owner, const std::shared_ptr<Job>& job,
+                   Napi::Function callback) {
+    job->self_ = job;
+    job->jobs_ = this;
+    running_.emplace(job.get(), Running{job, owner, Napi::Persistent(callback)});
+    if (running_.size() == 1) napi_ref_threadsafe_function(env_, callback_);
+    return wrap<Job>(env_, job);
+  }
 
   friend class Job;
   void finished(std::shared_ptr<Job> job) noexcept {
@@ -146,7 +176,8 @@ class Jobs {
     if (found == jobs->running_.end()) return;
     Napi::HandleScope scope(env);
     Napi::Function callback = found->second.callback.Value();
-    std::shared_ptr<JobPool> pool = found->second.pool;  // may be the last owner: dropped after the call, not inside it
+    std::shared_ptr<ThreadOwner> owner =
+        found->second.owner;  // may be the last one: dropped after the call, not inside it
     jobs->forget(held->get());
     const Status status = (*held)->status();
     Napi::Value value = status.ok() ? (*held)->value(env) : Napi::Env(env).Undefined();
@@ -155,15 +186,15 @@ class Jobs {
 
   static void shutDown(void* data) {
     auto* jobs = static_cast<Jobs*>(data);
-    for (auto& weak : jobs->pools_)
-      if (auto pool = weak.lock()) pool->pool.close();
+    for (auto& weak : jobs->owners_)
+      if (auto owner = weak.lock()) owner->close();
     jobs->running_.clear();
   }
 
   Napi::Env env_;
   napi_threadsafe_function callback_ = nullptr;
   std::map<Job*, Running> running_;
-  std::vector<std::weak_ptr<JobPool>> pools_;
+  std::vector<std::weak_ptr<ThreadOwner>> owners_;
 };
 
 inline void Job::done() noexcept {
