@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * What happens because time passes: strangers leave, attempts to connect are made again, lanes that stall are given up,
+ * waits without progress end, and the number of lanes follows what they bring. Called by the first thread with the mutex
+ * held.
+ *
+ * Invariant: time in which this process did not run counts for nobody.
+ */
+#include <linux/tcp.h>
+
+#include "endpoint.h"
+
+namespace tensorferry::tcp {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds shortTick{50}, longTick{1000};
+/** How long a stranger may take to prove itself, and an attempt to connect. */
+constexpr milliseconds handshakeTime{10'000};
+/** A receiver says again what it waits for. */
+constexpr milliseconds announcementTime{1000};
+/** How long a number of lanes is tried. */
+constexpr milliseconds trialTime{250};
+/** More lanes are kept where they bring this much more. */
+constexpr double worthwhile = 1.1;
+
+/** Bytes that the peer's system has confirmed. */
+uint64_t confirmedBytes(int socket) noexcept {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return 0;
+  return length >= offsetof(tcp_info, tcpi_bytes_acked) + sizeof info.tcpi_bytes_acked ? info.tcpi_bytes_acked : 0;
+}
+
+}  // namespace
+
+milliseconds Endpoint::stallTime() const noexcept {
+  return std::clamp(settings_.deadline / 5, milliseconds(300), milliseconds(3000));
+}
+
+milliseconds Endpoint::untilTick() {
+  isClockIdle_ = Clock::now() - lastNeeded_ > longTick;
+  return isClockIdle_ ? longTick : shortTick;
+}
+
+void Endpoint::tick(Lock& lock) {
+  const Time now = Clock::now();
+  const auto passed = now - lastTick_;
+  if (passed < shortTick / 2) return;
+  lastTick_ = now;
+  if (passed > 2 * longTick) {
+    for (const auto& [number, lane] : lanes_) {
+      lane->since += passed;
+      lane->lastMoved += passed;
+    }
+    for (const auto& [id, peer] : peers_) peer->lastProgress += passed;
+    return;
+  }
+  resumeListeners();
+  const auto lanes = lanes_;
+  for (const auto& [number, lane] : lanes) tickLane(lane, now);
+  const auto peers = peers_;
+  for (const auto& [id, peer] : peers) tickPeer(peer, now, lock);
+  const bool isBusy = !strangers_.empty() || std::any_of(peers_.begin(), peers_.end(), [](const auto& each) {
+    return isNeeded(*each.second) || !each.second->dialing.empty();
+  }) || std::any_of(listeners_.begin(), listeners_.end(), [](const auto& each) { return each.isPaused; });
+  if (isBusy) lastNeeded_ = now;
+}
+
+void Endpoint::tickLane(const LanePointer& lane, Time now) {
+  if (lane->state == LaneState::closed) return;
+  if (lane->state == LaneState::connecting) {
+    // A lost request is made again, sooner than the system would.
+    if (now - lane->since > std::min(stallTime(), milliseconds(1000))) breakLane(lane, "no answer");
+    return;
+  }
+  if (lane->state != LaneState::open) {
+    const auto most = lane->isOutgoing ? stallTime() : std::min(handshakeTime, settings_.deadline);
+    if (now - lane->since > most) breakLane(lane, "no end of the handshake");
+    return;
+  }
+  const bool isSending = lane->isOutgoing && !lane->unconfirmed.empty();
+  const bool isReceiving = !lane->isOutgoing && lane->work.isActive;
+  if (isSending) {
+    const uint64_t confirmed = confirmedBytes(lane->socket.get());
+    if (confirmed != lane->bytesConfirmed) {
+      lane->bytesConfirmed = confirmed;
+      lane->lastMoved = lane->peer->lastProgress = now;
+    }
+  }
+  if (!isSending && !isReceiving) lane->lastMoved = now;
+  else if (now - lane->lastMoved > stallTime()) breakLane(lane, "it stalled");
+}
+
+void Endpoint::tickPeer(const std::shared_ptr<Peer>& peer, Time now, Lock& lock) {
+  if (!isNeeded(*peer)) return;
+  dialIfNeeded(peer);
+  chooseLanes(*peer, now);
+  const bool hasLane = !peer->outgoing.empty() || !peer->incoming.empty();
+  const bool isWaiting = !peer->pushing.empty() || !peer->connecting.empty() || !hasLane;
+  if (!isWaiting) peer->lastProgress = now;
+  if (now - peer->lastProgress > settings_.deadline) {
+    const double seconds = static_cast<double>(settings_.deadline.count()) / 1000;
+    char text[32];
+    std::snprintf(text, sizeof text, "%g s", seconds);
+    const std::string why = peer->outgoing.empty() ? faultsOf(*peer) : "it confirms nothing";
+    return failPeer(peer, peerFailure(*peer, Code::DeadlineExceeded,
+                                      std::string("has not answered for ") + text + ": " + why, ETIMEDOUT));
+  }
+  if (now < peer->nextAnnouncement || peer->incoming.empty()) return;
+  peer->nextAnnouncement = now + announcementTime;
+  // Not always the same lane: it may be the one that stalls.
+  announceAll(peer, LanePointer(peer->incoming[peer->nextAnnouncer++ % peer->incoming.size()]), lock);
+}
+
+void Endpoint::chooseLanes(Peer& peer, Time now) {
+  if (peer.pushing.empty()) {
+    peer.rateSince = {};
+    return;
+  }
+  if (peer.rateSince == Time{}) {
+    peer.rateSince = now;
+    peer.bytesAtTrial = peer.bytesSent;
+    return;
+  }
+  if (now - peer.rateSince < trialTime || peer.outgoing.size() < peer.wanted) return;
+  const double seconds = std::chrono::duration<double>(now - peer.rateSince).count();
+  const double rate = static_cast<double>(peer.bytesSent - peer.bytesAtTrial) / seconds;
+  peer.rateSince = now;
+  peer.bytesAtTrial = peer.bytesSent;
+  if (rate > peer.bestRate * worthwhile) {
+    peer.bestRate = rate;
+    peer.lanesAtBest = peer.wanted;
+    peer.wanted = std::min(settings_.lanes, peer.wanted * 2);
+  } else if (peer.wanted != peer.lanesAtBest) {
+    peer.wanted = peer.lanesAtBest;
+  } else if (rate < peer.bestRate / 2) {
+    // What was best is no more; look again from here.
+    peer.bestRate = rate;
+    peer.wanted = std::min(settings_.lanes, peer.wanted * 2);
+  }
+}
+
+}  // namespace tensorferry::tcp
