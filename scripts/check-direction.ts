@@ -65,6 +65,7 @@ const packages: Readonly<Record<string, Room>> = {
   "backend-torch-copy": { rank: 3, folders: { tcp: 0 } },
   "backend-cuda": { rank: 3, folders: { planning: 0 } },
   "backend-nvshmem": { rank: 3, folders: { planning: 0 } },
+  "backend-tcp": { rank: 3 },
   "backend-xpu": { rank: 3 },
   bus: {
     rank: 3,

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+/**
+ * What this package offers. Importing it loads no addon.
+ */
+import type { BackendDescriptor, ProbeResult } from "@tensorferry/core/backend/BackendDescriptor"
+import { optionsLayer } from "@tensorferry/core/backend/OptionsLayer"
+import { orUnavailable } from "@tensorferry/native/NativeAddon"
+import * as Effect from "effect/Effect"
+import { backendName, loadAddon, packageFolder } from "./Addon.ts"
+import * as CopyDriver from "./CopyDriver.ts"
+import { TcpOptions } from "./options.ts"
+
+/** The contracts that this package was written for. */
+const apiVersion = 1
+
+/** Builds a layer from options that may come from anywhere. */
+const withOptions = optionsLayer(
+  TcpOptions,
+  backendName,
+  "The options are lanes (1 to 64), threads (1 to 16), interfaces and addresses (lists), port and token.",
+  apiVersion
+)
+
+const probe: Effect.Effect<ProbeResult> = Effect.map(loadAddon, ({ abiVersion }) => ({
+  _tag: "Available" as const,
+  detail: "TCP over IPv4 and IPv6.",
+  versions: { addon: String(abiVersion) }
+})).pipe(orUnavailable(packageFolder))
+
+/** Host memory between hosts. It owns no memory: the engine of the host does. */
+export const descriptor: BackendDescriptor = {
+  name: backendName,
+  apiVersion,
+  deviceFamilies: [],
+  capabilities: { copyDriver: CopyDriver.capabilities },
+  options: TcpOptions,
+  probe,
+  copyDriver: (options) => withOptions(options, CopyDriver.layer)
+}
+
+/** All backends of this package, as a registry takes them. */
+export const descriptors: ReadonlyArray<BackendDescriptor> = [descriptor]
