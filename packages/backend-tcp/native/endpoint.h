@@ -121,7 +121,7 @@ class Endpoint final : public ThreadOwner, public std::enable_shared_from_this<E
   bool drainChunk(const LanePointer& lane, Lock& lock);
   void beginChunk(const LanePointer& lane, const Frame& frame);
   void endChunk(const LanePointer& lane, Lock& lock);
-  void announce(const Flow& flow, const LanePointer& lane, FrameKind kind, uint64_t run, uint64_t chunk, Lock& lock);
+  void announce(const Flow& flow, const LanePointer& lane, Lock& lock);
   void announceAll(const std::shared_ptr<Peer>& peer, const LanePointer& lane, Lock& lock);
   void brokeProtocol(const LanePointer& lane, const char* how);
 

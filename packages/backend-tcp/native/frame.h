@@ -15,7 +15,7 @@ namespace tensorferry::tcp {
 static_assert(std::endian::native == std::endian::little, "Frames are written as they lie in memory.");
 
 enum class FrameKind : uint32_t {
-  /** The receiver can take this run of a program: its memory waits. */
+  /** The receiver can take this run of a program: its memory waits. `chunk` is the last run that it has whole. */
   ready = 1,
   /** Bytes of a run. */
   chunk,

@@ -161,9 +161,8 @@ void Endpoint::endChunk(const LanePointer& lane, Lock& lock) {
   pump(lane, lock);
 }
 
-void Endpoint::announce(const Flow& flow, const LanePointer& lane, FrameKind kind, uint64_t run, uint64_t chunk,
-                        Lock& lock) {
-  const Frame frame{kind, flow.program, run, chunk, 0};
+void Endpoint::announce(const Flow& flow, const LanePointer& lane, Lock& lock) {
+  const Frame frame{FrameKind::ready, flow.program, flow.run->number, flow.completed, 0};
   lane->output.append(reinterpret_cast<const char*>(&frame), sizeof frame);
   pump(lane, lock);
 }
@@ -171,7 +170,7 @@ void Endpoint::announce(const Flow& flow, const LanePointer& lane, FrameKind kin
 /** Says again what this rank waits for: what was said before may be lost. */
 void Endpoint::announceAll(const std::shared_ptr<Peer>& peer, const LanePointer& lane, Lock& lock) {
   for (const auto& flow : std::vector(peer->receives))
-    if (flow->run != nullptr) announce(*flow, lane, FrameKind::ready, flow->run->number, 0, lock);
+    if (flow->run != nullptr) announce(*flow, lane, lock);
 }
 
 }  // namespace tensorferry::tcp

@@ -71,8 +71,7 @@ void Endpoint::begin(const std::shared_ptr<Run>& run, Lock& lock) {
   peer->nextAnnouncement = peer->lastProgress + std::chrono::seconds(1);
   if (!flow.isSending) {
     run->number = ++flow.begun;
-    if (!peer->incoming.empty())
-      announce(flow, LanePointer(peer->incoming.front()), FrameKind::ready, run->number, 0, lock);
+    if (!peer->incoming.empty()) announce(flow, LanePointer(peer->incoming.front()), lock);
     else dialIfNeeded(peer);
     return;
   }
@@ -101,10 +100,15 @@ void Endpoint::endRun(const std::shared_ptr<Run>& run, const Status& status) {
   flow.peer->running--;
   flow.run.reset();
   if (flow.isSending) {
+    // The rest of a chunk that has begun would be read from memory that is not this run's any more. A chunk that was
+    // confirmed has no rest, even if the thread that wrote it has not come back yet.
+    for (const auto& lane : std::vector(flow.peer->outgoing)) {
+      const auto& work = lane->work;
+      if (!work.isActive || work.run != run) continue;
+      if (work.frame.run != run->number || !run->ledger.isDone(work.chunk))
+        breakLane(lane, "the transfer ended within a chunk");
+    }
     stopPushing(*run);
-    // The rest of a chunk that has begun would be read from memory that is not this run's any more.
-    for (const auto& lane : std::vector(flow.peer->outgoing))
-      if (lane->work.isActive && lane->work.run == run) breakLane(lane, "the transfer ended within a chunk");
   }
   if (!status.ok()) run->transfer->fail(status);
   settle(run);

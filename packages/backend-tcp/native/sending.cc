@@ -199,6 +199,11 @@ void Endpoint::answered(const LanePointer& lane, const Frame& frame, Lock& lock)
   if (frame.run <= flow->ready) return;
   flow->ready = frame.run;
   if (run == nullptr) return;
+  // Its last confirmation may come later, on another lane, or be lost.
+  if (run->number != 0 && run->number == frame.chunk) {
+    for (size_t chunk = 0; chunk < run->ledger.size(); chunk++) run->ledger.finish(chunk);
+    return endRun(run, {});
+  }
   if (run->number != 0) {
     // The receiver began again.
     stopPushing(*run);
