@@ -21,6 +21,9 @@ export const nvshmemSimulator = join(buildFolder, "nvshmem/libtensorferry_nvshme
 /** A driver for the Level Zero loader. */
 export const levelZeroSimulator = join(buildFolder, "level-zero/libtensorferry_level_zero_simulator.so")
 
+/** The program of `network/slow_wire.cc`. */
+export const slowWire = join(buildFolder, "slow_wire")
+
 /** The addon by which tests control a family's simulated driver. */
 export const loadControl = (family: "gpu" | "level_zero"): unknown =>
   createRequire(import.meta.url)(join(buildFolder, `Release/${family}_simulator_control.node`))
