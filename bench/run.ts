@@ -14,6 +14,7 @@ const suites: Readonly<Record<string, () => Promise<ReadonlyArray<BenchResult>>>
   cpu: async () => (await import("./cpu.ts")).cpu(),
   collectives: async () => (await import("./collectives.ts")).collectives(),
   "two-process": async () => (await import("./two-process.ts")).twoProcess(),
+  tcp: async () => (await import("./tcp.ts")).tcp(),
   repeat: async () => (await import("./repeat.ts")).repeat(),
   bus: async () => (await import("./bus.ts")).bus(),
   store: async () => (await import("./store.ts")).store(),

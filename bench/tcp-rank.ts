@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+/**
+ * One rank of the bench of tcp: rank 0 sends, rank 1 receives, the same program again and again. Takes its place as JSON;
+ * then one line per request, answered by one line. Times are of the machine's clock, which both ranks read.
+ */
+import { createInterface } from "node:readline"
+import { CopyDriver as TcpDriver } from "@tensorferry/backend-tcp"
+import { TensorEngine as HostEngine } from "@tensorferry/backend-torch-copy"
+import { rowMajorStrides } from "@tensorferry/core/base/Region"
+import * as ProcessGroupTcp from "@tensorferry/core/group/ProcessGroupTcp"
+import type { Message } from "@tensorferry/core/ir/Message"
+import { CopyDriver, type Program } from "@tensorferry/core/service/CopyDriver"
+import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
+import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
+import { tensorByteLength, tensorView } from "@tensorferry/core/tensor/Tensor"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Result from "effect/Result"
+
+/** Where a rank of the bench finds the others, and what of the driver's options is set. */
+export interface TcpRankInput {
+  readonly rank: number
+  readonly host: string
+  readonly port: number
+  readonly options: object
+}
+
+/** Rows of so many bytes, `pitch` bytes apart; also the other way where messages are to go back and forth. */
+export interface TensorRequest {
+  readonly rows: number
+  readonly rowBytes: number
+  readonly pitch: number
+  readonly isPingPong?: boolean
+}
+
+/** What the bench asks of a rank. */
+export type TcpRankRequest =
+  | { readonly prepare: TensorRequest }
+  | { readonly run: true }
+  | { readonly pingPong: number }
+
+const input = JSON.parse(process.argv[2]!) as TcpRankInput
+const { rank, host, port, options } = input
+
+const print = (line: object) => Effect.sync(() => void process.stdout.write(`${JSON.stringify(line)}\n`))
+const seconds = () => Number(process.hrtime.bigint()) / 1e9
+
+const services = TcpDriver.layer(options).pipe(
+  Layer.provideMerge(HostEngine.layer()),
+  Layer.provideMerge(
+    ProcessGroupTcp.layer({
+      rank,
+      size: 2,
+      host,
+      port,
+      token: "bench",
+      deadline: "60 seconds",
+      onListening: (taken) => print({ port: taken })
+    })
+  )
+)
+
+const program = Effect.gen(function* () {
+  const driver = yield* CopyDriver
+  const engine = yield* TensorEngine
+  const group = yield* ProcessGroup
+  const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]()
+  const peer = 1 - rank
+
+  const prepare = Effect.fnUntraced(function* (rows: number, rowBytes: number, pitch: number, sender: number) {
+    const { storage } = yield* engine.allocate("uint8", [rows, pitch])
+    yield* engine.fill(Result.getOrThrow(tensorView(storage, "uint8", [rows, pitch])), rank + 1)
+    const shape = [rows, rowBytes]
+    const strides = rowBytes === pitch ? rowMajorStrides(shape) : [pitch, 1]
+    const tensor = Result.getOrThrow(tensorView(storage, "uint8", shape, { strides }))
+    const message: Message = {
+      direction: rank === sender ? "send" : "recv",
+      peer,
+      index: 0,
+      byteLength: tensorByteLength(tensor),
+      parts: [{ taskId: 0, part: 0, tensor }]
+    }
+    return yield* driver.prepare([message])
+  })
+
+  const run = (prepared: Program) => Effect.flatMap(driver.start(prepared), (moving) => moving.await)
+
+  let there: Program | undefined
+  let back: Program | undefined
+  yield* print({ joined: rank })
+  while (true) {
+    const line = yield* Effect.promise(() => lines.next())
+    if (line.done === true) return
+    const request: TcpRankRequest = JSON.parse(line.value)
+    if ("prepare" in request) {
+      const { rows, rowBytes, pitch, isPingPong } = request.prepare
+      there = yield* prepare(rows, rowBytes, pitch, 0)
+      back = isPingPong === true ? yield* prepare(rows, rowBytes, pitch, 1) : undefined
+      yield* print({ prepared: true })
+    } else if ("run" in request) {
+      yield* group.barrier("bench")
+      const before = process.cpuUsage()
+      const begun = seconds()
+      yield* run(there!)
+      const ended = seconds()
+      const { user, system } = process.cpuUsage(before)
+      yield* print({ begun, ended, processor: (user + system) / 1e6 })
+    } else {
+      yield* group.barrier("bench")
+      const begun = seconds()
+      if (rank === 0) {
+        for (let round = 0; round < request.pingPong; round++) {
+          // The answer's memory waits before the question leaves.
+          const answer = yield* driver.start(back!)
+          const asking = yield* driver.start(there!)
+          yield* answer.await
+          yield* asking.await
+        }
+      } else {
+        let question = yield* driver.start(there!)
+        for (let round = 0; round < request.pingPong; round++) {
+          yield* question.await
+          if (round + 1 < request.pingPong) question = yield* driver.start(there!)
+          const answering = yield* driver.start(back!)
+          yield* answering.await
+        }
+      }
+      yield* print({ begun, ended: seconds() })
+    }
+  }
+})
+
+await Effect.runPromise(Effect.scoped(Effect.provide(program, services)))
