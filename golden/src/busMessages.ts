@@ -135,7 +135,7 @@ const unequal = (found: unknown, wanted: unknown): string | undefined => {
 }
 
 const checkTensor = (tensor: RecordedPayloads["tensors"][number]): string | undefined => {
-  const decoded = decodeTensorPayload(bytesOf(tensor.pickle))
+  const decoded = Result.map(decodeTensorPayload(bytesOf(tensor.pickle)), ({ payload }) => payload)
   if (Result.isFailure(decoded)) return `refused: ${decoded.failure.message}`
   const found = decoded.success
   const [device = "", index = "0"] = tensor.device.split(":")
@@ -148,7 +148,7 @@ const checkTensor = (tensor: RecordedPayloads["tensors"][number]): string | unde
     storageOffset: tensor.storageOffset,
     storageBytes: tensor.storageBytes
   }
-  if (found._tag === "SharedTensor") return "is a payload of this bus"
+  if (found._tag === "SharedTensor" || found._tag === "PeerTensor") return "is a payload of this bus"
   const isCuda = found._tag === "TorchCudaTensor"
   return unequal(
     {

@@ -11,7 +11,7 @@ namespace tensorferry {
 namespace {
 
 /** Raised whenever a function exported here changes its meaning; TypeScript refuses another number. */
-constexpr int abiVersion = 5;
+constexpr int abiVersion = 6;
 
 Napi::Object initialise(Napi::Env env, Napi::Object exports) {
   if (beginAddon(env, exports, "tensorferry bus", abiVersion) == nullptr) return exports;
@@ -20,6 +20,7 @@ Napi::Object initialise(Napi::Env env, Napi::Object exports) {
   bindJobControls<std::shared_ptr<Job>>(functions);
   bindCompletions(functions);
   bindFiles(functions);
+  bindPeer(functions);
   bindQueue(functions);
   bindSemaphore(functions);
   bindTorch(functions);

@@ -17,6 +17,7 @@ class LmdbFile;
 
 void bindCompletions(Functions& functions);
 void bindFiles(Functions& functions);
+void bindPeer(Functions& functions);
 void bindQueue(Functions& functions);
 void bindSemaphore(Functions& functions);
 void bindTorch(Functions& functions);

@@ -19,6 +19,7 @@ export type NativeFile = NativeHandle<"file">
 export type NativeSemaphore = NativeHandle<"semaphore">
 export type NativeCompletion = NativeHandle<"completion">
 export type NativeTorchMemory = NativeHandle<"torch memory">
+export type NativePeerMemory = NativeHandle<"peer memory">
 
 export interface NativeTaken {
   /** The messages, one behind the other. */
@@ -134,9 +135,19 @@ export interface Addon extends AddonIdentity, JobControl, PoolControl {
   readonly returnCudaCount: (name: string, index: number) => NativeAnswer<undefined>
   /** Removes a file of counts that a dead process left. */
   readonly removeCudaCounts: (name: string) => NativeAnswer<undefined>
+  /** Who connected a Unix socket. */
+  readonly peerOf: (socket: number) => NativeAnswer<{ readonly pid: number; readonly isOwnUser: boolean }>
+  /** Memory that another process of this user has open under a descriptor. */
+  readonly openPeerMemory: (
+    pid: number,
+    descriptor: number,
+    inode: bigint,
+    byteLength: number
+  ) => NativeAnswer<{ readonly memory: NativePeerMemory; readonly address: bigint; readonly buffer?: ArrayBuffer }>
+  readonly closePeerMemory: (memory: NativePeerMemory, buffer: ArrayBuffer) => NativeAnswer<undefined>
 }
 
-const loader = addonLoader<Addon>(packageName, import.meta.url, 5)
+const loader = addonLoader<Addon>(packageName, import.meta.url, 6)
 
 /** The folder that holds `build` or `prebuilds`: one above both `src` and `dist`. */
 export const packageFolder = loader.folder

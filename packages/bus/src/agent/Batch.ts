@@ -203,13 +203,14 @@ const build = Effect.fnUntraced(function* (
   const tensors = order.map((at) => opened[at]!.tensor)
   const device = yield* Effect.fromResult(batchDevice(id, tensors, settings))
   const statement: BatchStatement = {
-    version: 4,
+    version: 5,
     family: device.family,
     tensors: order.map((at, place) => ({
       pair: names[at]!,
       name: opened[at]!.name,
       dtype: tensors[place]!.dtype,
-      shape: tensors[place]!.shape
+      shape: tensors[place]!.shape,
+      ...(opened[at]!.placements === undefined ? {} : { placements: opened[at]!.placements })
     })),
     ...(model === undefined ? {} : { model: { side: model.side, placement: model.placement, digest: model.digest } }),
     bucketBytes

@@ -11,7 +11,7 @@ import { Natural } from "@tensorferry/core/base/Numbers"
 import { equalShapes, formatShape, Shape } from "@tensorferry/core/base/Region"
 import type { MeshPlan } from "@tensorferry/core/ir/MeshPlan"
 import { coordinateAt } from "@tensorferry/core/layout/DeviceMesh"
-import type { MeshLayout } from "@tensorferry/core/layout/Placement"
+import { type MeshLayout, Placement as MeshPlacement, meshLayout } from "@tensorferry/core/layout/Placement"
 import { localShard, splitsOf } from "@tensorferry/core/layout/ShardIntervals"
 import { indexLowering, lowerRank, type MeshTensorSpec } from "@tensorferry/core/planner/Lowering"
 import { planMesh } from "@tensorferry/core/planner/MeshPlanner"
@@ -27,7 +27,9 @@ export const BatchTensor = Schema.Struct({
   pair: Schema.String,
   name: Schema.NullOr(Schema.String),
   dtype: DType,
-  shape: Shape
+  shape: Shape,
+  /** How it lies on the mesh of its side, where that is not what the pair says. */
+  placements: Schema.optionalKey(Schema.Array(MeshPlacement))
 })
 export type BatchTensor = typeof BatchTensor.Type
 
@@ -36,7 +38,7 @@ export const ModelStatement = Schema.Struct({ side: NamedSide, placement: Placem
 
 /** What one rank registered. */
 export const BatchStatement = Schema.Struct({
-  version: Schema.Literal(4),
+  version: Schema.Literal(5),
   /** Family of the devices that all tensors of the rank lie on. */
   family: Schema.String,
   /** By pair, and then as the client lists them. */
@@ -65,11 +67,11 @@ export interface BatchPlans {
   readonly plans: readonly [MeshPlan | undefined, MeshPlan | undefined]
 }
 
-export const mismatch = (batch: string, detail: string, peer?: number, paramName?: string): BusError =>
+export const mismatch = (batch: string, detail: string, peer?: number, paramName?: string | null): BusError =>
   busError("BatchMismatch", {
     op: "RegisterTensors",
     ...(peer === undefined ? {} : { peer }),
-    ...(paramName === undefined ? {} : { paramName }),
+    ...(paramName === undefined || paramName === null ? {} : { paramName }),
     detail: `Batch ${batch}: ${detail}`,
     remedy: "Register the same tensors on all ranks of both sides: under the same names, or in the same order per pair."
   })
@@ -114,6 +116,7 @@ interface SideTensor {
   readonly name: string | null
   readonly dtype: DType
   readonly shape: Shape
+  readonly layout: MeshLayout
 }
 
 /** The tensors of one side, or what differs between its ranks. */
@@ -127,7 +130,10 @@ const sideTensors = (
   const first = side === 0 ? 0 : sides[0].agents.length
   const own = statements.slice(first, first + sides[side].agents.length)
   const kinds = ({ tensors }: BatchStatement) =>
-    tensors.map(({ pair, dtype, name }) => `${pair}${name === null ? "" : ` ${name}`}: ${dtype}`)
+    tensors.map(({ pair, dtype, name, placements }) => {
+      const lies = placements === undefined ? "" : ` as ${JSON.stringify(placements)}`
+      return `${pair}${name === null ? "" : ` ${name}`}: ${dtype}${lies}`
+    })
   const wanted = kinds(own[0]!)
   for (const [at, statement] of own.entries()) {
     const given = kinds(statement)
@@ -145,15 +151,23 @@ const sideTensors = (
     }
   }
   const found: Array<SideTensor> = []
-  for (const [at, { pair, dtype, name }] of own[0]!.tensors.entries()) {
+  for (const [at, { pair, dtype, name, placements }] of own[0]!.tensors.entries()) {
     const shards = own.map(({ tensors }) => tensors[at]!.shape)
-    const shape = wholeShape(membersOf(pair).sides[side].layout, shards, first)
-    if (Result.isFailure(shape)) {
-      return Result.fail(
-        mismatch(batch, `tensor ${at}, of pair ${pair}, on side ${sides[side].name} ${shape.failure}.`)
+    const { layout: usual } = membersOf(pair).sides[side]
+    const refused = (detail: string) =>
+      Result.fail(
+        mismatch(
+          batch,
+          `tensor ${name ?? at}, of pair ${pair}, on side ${sides[side].name} ${detail}.`,
+          undefined,
+          name
+        )
       )
-    }
-    found.push({ pair, name, dtype, shape: shape.success })
+    const layout = placements === undefined ? Result.succeed(usual) : meshLayout(usual.mesh, placements)
+    if (Result.isFailure(layout)) return refused(`has no such layout: ${layout.failure.message}`)
+    const shape = wholeShape(layout.success, shards, first)
+    if (Result.isFailure(shape)) return refused(shape.failure)
+    found.push({ pair, name, dtype, shape: shape.success, layout: layout.success })
   }
   return Result.succeed(found)
 }
@@ -292,8 +306,7 @@ export const plansOf = (
     const [sources, targets] = direction === 0 ? sides : [sides[1], sides[0]]
     const specs: Array<MeshTensorSpec> = []
     for (const [at, source] of sources.entries()) {
-      const { sides: layouts } = membersOf(source.pair)
-      const [from, to] = [layouts[direction].layout, layouts[direction === 0 ? 1 : 0].layout]
+      const [from, to] = [source.layout, targets[at]!.layout]
       if (isPartial(to)) return Result.succeed(undefined)
       const map = planMesh(from, to, { tensorRank: source.shape.length })
       if (Result.isFailure(map))

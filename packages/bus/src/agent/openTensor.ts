@@ -14,9 +14,10 @@ import type * as Scope from "effect/Scope"
 import { type Addon, loadAddon } from "../Addon.ts"
 import { type BusError, busError } from "../BusError.ts"
 import { isAlive, type Owner, seenOwner } from "../liveness.ts"
-import { decodeTensorPayload } from "../payload/TensorCodec.ts"
+import { decodeTensorPayload, type StatedPayload } from "../payload/TensorCodec.ts"
 import {
   byteOffsetOf,
+  type PeerTensor,
   type SharedTensor,
   type TensorPayload,
   type TorchCudaTensor,
@@ -28,8 +29,10 @@ export interface OpenTensor {
   readonly tensor: Tensor
   /** Whose memory it is. */
   readonly owner: Owner
-  /** What its client calls it; PyTorch's payloads have no names. */
+  /** What its client calls it; PyTorch's own payloads have no names. */
   readonly name: string | null
+  /** How it lies on the mesh of its side, where that is not what its pair says. */
+  readonly placements: StatedPayload["placements"]
 }
 
 const op = "RegisterTensors"
@@ -54,6 +57,31 @@ const openShared = (payload: SharedTensor): Effect.Effect<Tensor, BusError, Host
   Effect.gen(function* () {
     const memory = yield* HostMemory
     const storage = yield* Effect.mapError(memory.openShared(payload.memory), (error) => unavailable(error.message))
+    return yield* viewOf(storage, payload, payload.byteOffset)
+  })
+
+const mapPeer = (addon: Addon, payload: PeerTensor): Effect.Effect<Storage, BusError> =>
+  Effect.suspend(() => {
+    const { pid, processStart, descriptor, inode, byteLength } = payload
+    const gone = () => unavailable(`Process ${pid}, which has the memory, is gone or is another by now.`)
+    if (!isAlive({ pid, processStart })) return Effect.fail(gone())
+    const opened = addon.openPeerMemory(pid, descriptor, BigInt(inode), byteLength)
+    if (opened.code !== "Ok") return Effect.fail(unavailable(opened.detail))
+    const { memory, address, buffer = new ArrayBuffer(0) } = opened.value
+    const release = () => {
+      addon.closePeerMemory(memory, buffer)
+    }
+    // The number may have become another process's while its memory was opened.
+    if (!isAlive({ pid, processStart })) {
+      release()
+      return Effect.fail(gone())
+    }
+    return Effect.succeed(makeStorage({ device: cpu, address, byteLength, bytes: new Uint8Array(buffer), release }))
+  })
+
+const openPeer = (addon: Addon, payload: PeerTensor): Effect.Effect<Tensor, BusError, Scope.Scope> =>
+  Effect.gen(function* () {
+    const storage = yield* Effect.acquireRelease(mapPeer(addon, payload), (mapped) => Effect.sync(mapped.free))
     return yield* viewOf(storage, payload, payload.byteOffset)
   })
 
@@ -112,6 +140,8 @@ const ownerOf = (payload: TensorPayload): Owner => {
   switch (payload._tag) {
     case "SharedTensor":
       return { pid: payload.memory.pid, processStart: payload.memory.processStart }
+    case "PeerTensor":
+      return { pid: payload.pid, processStart: payload.processStart }
     case "TorchHostTensor":
       return torchOwner(payload.sharedName)
     case "TorchCudaTensor":
@@ -132,13 +162,18 @@ export const openTensor = Effect.fnUntraced(function* (
       remedy
     })
   }
-  const payload = decoded.success
-  if (payload._tag === "SharedTensor") {
-    return { tensor: yield* openShared(payload), owner: ownerOf(payload), name: payload.name ?? null }
-  }
+  const { payload, name, placements } = decoded.success
+  const stated = { owner: ownerOf(payload), name, placements }
+  if (payload._tag === "SharedTensor") return { tensor: yield* openShared(payload), ...stated }
   const addon = yield* Effect.mapError(loadAddon, (error) =>
     busError("ServiceFailed", { op, detail: error.reason.detail, remedy: error.reason.remedy })
   )
-  const open = payload._tag === "TorchHostTensor" ? openTorchHost(addon, payload) : openTorchCuda(addon, payload)
-  return { tensor: yield* open, owner: ownerOf(payload), name: null }
+  switch (payload._tag) {
+    case "PeerTensor":
+      return { tensor: yield* openPeer(addon, payload), ...stated }
+    case "TorchHostTensor":
+      return { tensor: yield* openTorchHost(addon, payload), ...stated }
+    case "TorchCudaTensor":
+      return { tensor: yield* openTorchCuda(addon, payload), ...stated }
+  }
 })

@@ -2,12 +2,13 @@
 /** Payloads of tensors as bytes: those of PyTorch are read, our own are read and written. */
 import type { DType } from "@tensorferry/core/base/DType"
 import * as Result from "effect/Result"
+import * as Schema from "effect/Schema"
 import type { Value } from "../wire/Value.ts"
 import { decodeOwnPayload, encodeOwnPayload, isOwnPayload } from "./OwnPayload.ts"
 import { type PayloadError, payloadError } from "./PayloadError.ts"
 import { type PickleValue, readPickle } from "./Pickle.ts"
 import { dtypeOfName, type PickleName } from "./PickleNames.ts"
-import { SharedTensor, type TensorPayload, type TorchCudaMemory } from "./TensorPayload.ts"
+import { NamedTensor, PeerTensor, SharedTensor, type TensorPayload, type TorchCudaMemory } from "./TensorPayload.ts"
 
 /** The payload of a tensor in memory that `HostMemory` shares: strides in elements, offset in bytes. */
 export const encodeSharedTensor = (tensor: Omit<SharedTensor, "_tag">): Uint8Array =>
@@ -148,7 +149,8 @@ const hostTensor = (args: ReadonlyArray<PickleValue>): Read<TensorPayload> => {
 }
 
 const handleBytes = 66
-const handleVersion = 2
+/** PyTorch up to 2.12 writes 2. From 2.13 on it writes 3, of the same form for plain memory. */
+const handleVersions: ReadonlyArray<number | undefined> = [2, 3]
 const plainAllocation = "c".charCodeAt(0)
 const eventBytes = 64
 
@@ -166,11 +168,11 @@ const cudaMemory = (args: Arguments): Read<TorchCudaMemory | null> => {
   const event = args.bytes()
   const isEventSyncRequired = args.bool()
   if (args.fault !== undefined) return odd(args.fault)
-  if (handle[0] !== handleVersion) {
+  if (!handleVersions.includes(handle[0])) {
     return Result.fail(
       payloadError("UnknownVersion", {
         op: "read tensor",
-        detail: `The handle of the tensor's memory has version ${handle[0] ?? "none"}, not ${handleVersion}.`,
+        detail: `The handle of the tensor's memory has version ${handle[0] ?? "none"}, not ${handleVersions.join(" or ")}.`,
         remedy: "Use PyTorch 2.5 or newer, up to the versions that the documentation names."
       })
     )
@@ -214,15 +216,42 @@ const cudaTensor = (values: ReadonlyArray<PickleValue>): Read<TensorPayload> => 
   })
 }
 
+/** A payload, and what its client says beside it. */
+export interface StatedPayload {
+  readonly payload: TensorPayload
+  /** What the client calls the tensor. */
+  readonly name: string | null
+  /** How the tensor lies on the mesh of its side, where that is not what its pair says. */
+  readonly placements: NamedTensor["placements"]
+}
+
+const OwnTensor = Schema.Union([SharedTensor, PeerTensor, NamedTensor])
+
 /**
  * Reads a payload of this project or of PyTorch's multiprocessing. A payload that names no usable tensor is a
  * PayloadError.
  */
-export const decodeTensorPayload = (bytes: Uint8Array): Read<TensorPayload> => {
-  if (isOwnPayload(bytes)) return decodeOwnPayload(SharedTensor, bytes)
-  return Result.flatMap(readPickle(bytes), (value) => {
+export const decodeTensorPayload = (bytes: Uint8Array): Read<StatedPayload> => {
+  if (isOwnPayload(bytes)) return Result.flatMap(decodeOwnPayload(OwnTensor, bytes), ownTensor)
+  return Result.map(torchTensor(bytes), plain)
+}
+
+const plain = (payload: TensorPayload): StatedPayload => ({ payload, name: null, placements: undefined })
+
+const ownTensor = (own: typeof OwnTensor.Type): Read<StatedPayload> => {
+  if (own._tag === "PeerTensor") return Result.succeed(plain(own))
+  if (own._tag === "SharedTensor") return Result.succeed({ ...plain(own), name: own.name ?? null })
+  const { name, placements, payload } = own
+  // One name is enough: names within names would let a payload nest without end.
+  const inner: Read<TensorPayload> = isOwnPayload(payload)
+    ? decodeOwnPayload(Schema.Union([SharedTensor, PeerTensor]), payload)
+    : torchTensor(payload)
+  return Result.map(inner, (tensor) => ({ payload: tensor, name, placements }))
+}
+
+const torchTensor = (bytes: Uint8Array): Read<TensorPayload> =>
+  Result.flatMap(readPickle(bytes), (value) => {
     if (value.type === "call" && value.name === "rebuild_tensor") return hostTensor(value.args)
     if (value.type === "call" && value.name === "rebuild_cuda_tensor") return cudaTensor(value.args)
     return odd("The payload is not a tensor.")
   })
-}

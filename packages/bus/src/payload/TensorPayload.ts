@@ -6,13 +6,18 @@
  * - `SharedTensor`: memory that a TypeScript client shares through `HostMemory`.
  * - `TorchHostTensor`: PyTorch's CPU memory shared by file name. Its bytes begin `torchHeaderBytes` into the file; the
  *   payload carries one count of the file's owners, which its reader gives back once.
+ * - `PeerTensor`: memory in a file without a name that the client has open under a descriptor, as PyTorch shares CPU memory
+ *   by default.
  * - `TorchCudaTensor`: CUDA memory to be opened through its IPC handle; the counter and the event are PyTorch's. A tensor
  *   without elements has no memory.
+ *
+ * A `NamedTensor` says of one of these what its client calls it, and how it lies on the mesh of its side.
  */
 
 import { bitsOf, DType } from "@tensorferry/core/base/DType"
 import { Natural } from "@tensorferry/core/base/Numbers"
 import { Shape } from "@tensorferry/core/base/Region"
+import { Placement } from "@tensorferry/core/layout/Placement"
 import { HostMemoryHandle } from "@tensorferry/core/service/HostMemory"
 import * as Schema from "effect/Schema"
 
@@ -29,6 +34,31 @@ export const SharedTensor = Schema.TaggedStruct("SharedTensor", {
   name: Schema.optionalKey(Schema.NonEmptyString.check(Schema.isMaxLength(1_000)))
 })
 export type SharedTensor = typeof SharedTensor.Type
+
+export const PeerTensor = Schema.TaggedStruct("PeerTensor", {
+  ...view,
+  byteOffset: Natural,
+  pid: HostMemoryHandle.fields.pid,
+  processStart: HostMemoryHandle.fields.processStart,
+  descriptor: HostMemoryHandle.fields.descriptor,
+  /** Of the file, so that a descriptor of something else is noticed. */
+  inode: HostMemoryHandle.fields.inode,
+  /** From the beginning of the file to the end of the storage. */
+  byteLength: Natural
+})
+export type PeerTensor = typeof PeerTensor.Type
+
+/** Meshes have few dimensions. */
+const mostPlacements = 32
+
+export const NamedTensor = Schema.TaggedStruct("NamedTensor", {
+  name: Schema.NonEmptyString.check(Schema.isMaxLength(1_000)),
+  /** One per dimension of the mesh of this side; as the pair says where there are none. */
+  placements: Schema.optionalKey(Schema.Array(Placement).check(Schema.isMaxLength(mostPlacements))),
+  /** Of the tensor; a payload of another form. */
+  payload: Schema.Uint8Array
+})
+export type NamedTensor = typeof NamedTensor.Type
 
 export const TorchHostTensor = Schema.TaggedStruct("TorchHostTensor", {
   ...view,
@@ -63,7 +93,7 @@ export const TorchCudaTensor = Schema.TaggedStruct("TorchCudaTensor", {
 })
 export type TorchCudaTensor = typeof TorchCudaTensor.Type
 
-export const TensorPayload = Schema.Union([SharedTensor, TorchHostTensor, TorchCudaTensor])
+export const TensorPayload = Schema.Union([SharedTensor, PeerTensor, TorchHostTensor, TorchCudaTensor])
 export type TensorPayload = typeof TensorPayload.Type
 
 /** First byte of a PyTorch tensor in its storage. */
