@@ -27,6 +27,8 @@ export const BusReason = Schema.Union([
   reason("BatchGone"),
   /** Ranks registered different tensors under one batch, or transfer different batches. */
   reason("BatchMismatch"),
+  /** Ranks state different versions of a batch's contents. */
+  reason("VersionMismatch"),
   /** The target of the direction is to hold unreduced contributions. */
   reason("PartialTarget"),
   /** Ranks that did not come before the deadline. */

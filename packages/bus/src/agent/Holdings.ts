@@ -13,7 +13,7 @@ import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
 import { type BusError, busError } from "../BusError.ts"
 import { isAlive, type Owner } from "../liveness.ts"
-import { type AgentStateShape, pairName, semaphoresOf, signalName } from "../state/AgentState.ts"
+import { type AgentStateShape, pairName, semaphoresOf, signalName, versionName } from "../state/AgentState.ts"
 import { unlink } from "../state/NamedSemaphore.ts"
 import { type Batch, signalKey } from "./Batch.ts"
 import { fatesOf, goneBy, markClaim, markPair } from "./Claim.ts"
@@ -65,7 +65,8 @@ export const makeHoldings = ({ rank, store }: PairSettings, state: AgentStateSha
       batch.claim.why = why
       yield* Scope.close(batch.scope, Exit.void)
       yield* Effect.ignore(store.remove(signalKey(batch)))
-      yield* Effect.ignore(state.put([[signalName(batch.id), undefined]]))
+      const read = [signalName(batch.id), versionName(batch.id)]
+      yield* Effect.ignore(state.put(read.map((name) => [name, undefined] as const)))
     })
 
   const dropPair = (pair: Pair, why: string) =>

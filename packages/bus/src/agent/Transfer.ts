@@ -10,6 +10,7 @@
  * Invariant: a command that waits ends as soon as its batch or pair does; a move that began ends with the group alone.
  */
 
+import { Natural } from "@tensorferry/core/base/Numbers"
 import { exchangePayloads, jsonPayloads, type Payloads } from "@tensorferry/core/group/Exchange"
 import { executeReshardPlan } from "@tensorferry/core/reshard/executeReshardPlan"
 import { CopyService, copyError } from "@tensorferry/core/service/CopyService"
@@ -22,7 +23,7 @@ import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import * as Semaphore from "effect/Semaphore"
 import { type BusError, busError } from "../BusError.ts"
-import type { TransferType } from "../command/Command.ts"
+import type { Transfer } from "../command/Command.ts"
 import { type Batch, signalKey } from "./Batch.ts"
 import type { Direction } from "./BatchPlan.ts"
 import { fatesOf, goneBy, isGone, markPrefix } from "./Claim.ts"
@@ -71,7 +72,13 @@ const transferFailed = (batch: Batch, error: Failure): BusError => {
   )
 }
 
-const Intent = Schema.Struct({ batch: Schema.String, deal: Schema.String, direction: Schema.Int })
+const Intent = Schema.Struct({
+  batch: Schema.String,
+  deal: Schema.String,
+  direction: Schema.Int,
+  /** Of the contents, where the client states one. */
+  version: Schema.optionalKey(Natural)
+})
 type Intent = typeof Intent.Type
 const intents = jsonPayloads(Intent)
 
@@ -81,16 +88,26 @@ interface OtherIntents {
   readonly intents: ReadonlyArray<Intent | undefined>
 }
 
-/** Answers that say the same are not read: transfers of small batches repeat, and this is part of each. */
-const sameIntent = (own: Intent): Payloads<Intent, void, OtherIntents> => {
+const isSame = (a: Intent | undefined, b: Intent): boolean =>
+  a?.batch === b.batch && a.deal === b.deal && a.direction === b.direction
+
+/**
+ * The version that ranks state, of all intents alike. Answers that say the same are not read: transfers of small batches
+ * repeat, and this is part of each.
+ */
+const sameIntent = (own: Intent): Payloads<Intent, number | undefined, OtherIntents> => {
   const expected = intents.encode(own)
   return {
     encode: () => expected,
     decodeAll: (payloads) => {
-      const rank = payloads.findIndex((payload) => Buffer.compare(payload, expected) !== 0)
-      if (rank < 0) return Result.void
-      const read = (payload: Uint8Array) => Result.getOrElse(intents.decodeAll([payload]), () => [])[0]
-      return Result.fail({ rank, intents: payloads.map(read) })
+      if (payloads.every((payload) => Buffer.compare(payload, expected) === 0)) return Result.succeed(own.version)
+      const all = payloads.map((payload) => Result.getOrElse(intents.decodeAll([payload]), () => [])[0])
+      const other = all.findIndex((intent) => !isSame(intent, own))
+      if (other >= 0) return Result.fail({ rank: other, intents: all })
+      // Every rank compares with the first that states a version, so that all find the same rank to differ.
+      const version = all.find((intent) => intent?.version !== undefined)?.version
+      const odd = all.findIndex((intent) => intent?.version !== undefined && intent.version !== version)
+      return odd >= 0 ? Result.fail({ rank: odd, intents: all }) : Result.succeed(version)
     }
   }
 }
@@ -99,10 +116,11 @@ const sameIntent = (own: Intent): Payloads<Intent, void, OtherIntents> => {
 const agreeOnIntent = (
   batch: Batch,
   direction: Direction,
+  version: number | null,
   { store }: PairSettings
-): Effect.Effect<void, BusError | ProcessGroupError> => {
+): Effect.Effect<number | undefined, BusError | ProcessGroupError> => {
   const { pair, id, deal } = batch
-  const own: Intent = { batch: id, deal: deal.id, direction }
+  const own: Intent = { batch: id, deal: deal.id, direction, ...(version === null ? {} : { version }) }
   const described = (of: Intent) => `batch ${of.batch} to ${pair.members.sides[of.direction === 0 ? 1 : 0].name}`
   const once = exchangePayloads(pair.group, "transfer", sameIntent(own), own)
 
@@ -112,6 +130,17 @@ const agreeOnIntent = (
     if (others.intents.some((intent) => intent !== undefined && isGone(pair, intent.deal, marks))) return
     const agent = pair.members.agents[others.rank]!
     const intent = others.intents[others.rank]
+    if (intent !== undefined && isSame(intent, own)) {
+      const first = others.intents.findIndex((each) => each?.version !== undefined)
+      const [stated, by] = [others.intents[first]?.version, pair.members.agents[first]]
+      return yield* busError("VersionMismatch", {
+        op,
+        peer: agent,
+        detail: `Batch ${id}: agent ${by} transfers version ${stated}, agent ${agent} version ${intent.version}.`,
+        remedy: "Let both sides transfer the same version, or receive without stating one.",
+        isRetryable: true
+      })
+    }
     return yield* busError("BatchMismatch", {
       op,
       peer: agent,
@@ -127,7 +156,7 @@ const agreeOnIntent = (
   return Effect.gen(function* () {
     for (;;) {
       const met = yield* Effect.result(once)
-      if (Result.isSuccess(met)) return
+      if (Result.isSuccess(met)) return met.success
       if ("intents" in met.failure) yield* judge(met.failure)
       else if (!isOver(met.failure)) return yield* met.failure
       const loss = lossAmong(fatesOf(batch.claim))
@@ -159,8 +188,12 @@ const explain = (batch: Batch, error: BusError | Failure, { store }: PairSetting
     return loss === undefined ? failed : lossError(op, loss)
   })
 
-/** Moves the batch; collective over the pair's agents. */
-export const transferBatch = Effect.fnUntraced(function* (batch: Batch, type: TransferType, settings: PairSettings) {
+/** Moves the batch; collective over the pair's agents. Answers the version that some rank states. */
+export const transferBatch = Effect.fnUntraced(function* (
+  batch: Batch,
+  { transferType: type, version: stated }: Pick<Transfer, "transferType" | "version">,
+  settings: PairSettings
+) {
   const { pair, moves, claim } = batch
   const isSource = type === "send"
   const direction: Direction = isSource ? pair.side : pair.side === 0 ? 1 : 0
@@ -186,22 +219,26 @@ export const transferBatch = Effect.fnUntraced(function* (batch: Batch, type: Tr
   const move = Effect.gen(function* () {
     if (stage === "given up") return
     if (movesNothing) yield* announced
-    yield* agreeOnIntent(batch, direction, settings)
+    const version = yield* agreeOnIntent(batch, direction, stated, settings)
     if (movesNothing) {
       if (!isSource && leads) yield* signal("0")
+      return version
+    }
+    if (stage !== "waits") {
+      yield* decline(batch)
       return
     }
-    if (stage !== "waits") return yield* decline(batch)
     stage = "moves"
     yield* announced
     const update = executeReshardPlan(plan, isSource ? tensors : undefined, isSource ? undefined : tensors, options)
     yield* Effect.provideContext(update, yield* batch.services)
     if (!isSource && leads) yield* signal("0")
+    return version
   }).pipe(Effect.catch((error) => Effect.flatMap(explain(batch, error as BusError | Failure, settings), Effect.fail)))
   const moving = yield* Effect.forkIn(Effect.exit(Semaphore.withPermits(pair.turn, 1)(move)), pair.transfers, {
     startImmediately: true
   })
-  const moved = Effect.flatMap(Fiber.await(moving), (exit): Effect.Effect<void, BusError> => {
+  const moved = Effect.flatMap(Fiber.await(moving), (exit): Effect.Effect<number | undefined, BusError> => {
     if (Exit.isSuccess(exit)) return exit.value
     const loss = lossAmong(fates)
     return loss === undefined ? Effect.interrupt : Effect.fail(lossError(op, loss))
@@ -211,7 +248,7 @@ export const transferBatch = Effect.fnUntraced(function* (batch: Batch, type: Tr
     stage = "given up"
     return Effect.fail(lossError(op, loss))
   })
-  yield* Effect.onInterrupt(Effect.raceFirst(moved, givenUp), () => {
+  return yield* Effect.onInterrupt(Effect.raceFirst(moved, givenUp), () => {
     if (stage === "moves") return Fiber.interrupt(moving)
     stage = "given up"
     return Effect.void

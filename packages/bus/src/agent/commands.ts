@@ -15,7 +15,7 @@ import type {
   RegisterTensors,
   Transfer
 } from "../command/Command.ts"
-import { AgentState, type AgentStateError, pairName, signalName } from "../state/AgentState.ts"
+import { AgentState, type AgentStateError, pairName, signalName, versionName } from "../state/AgentState.ts"
 import { encodeValue } from "../wire/Value.ts"
 import { registerBatch, signalKey } from "./Batch.ts"
 import type { Holdings } from "./Holdings.ts"
@@ -62,8 +62,14 @@ export const makeCommands = Effect.fnUntraced(function* (
     batches.set(batch.id, batch)
   })
 
-  const onTransfer = ({ batchId, transferType }: Transfer) =>
-    Effect.flatMap(batchOf("Transfer", batchId), (batch) => transferBatch(batch, transferType, settings))
+  const onTransfer = Effect.fnUntraced(function* (command: Transfer) {
+    const batch = yield* batchOf("Transfer", command.batchId)
+    const version = yield* transferBatch(batch, command, settings)
+    if (version === undefined) return
+    yield* Effect.mapError(state.put([[versionName(batch.id), encodeValue(version)]]), (error) =>
+      stateFailed("Transfer", error)
+    )
+  })
 
   const onQuery = Effect.fnUntraced(function* ({ batchId, stateName }: QueryStatus) {
     const batch = yield* batchOf("QueryStatus", batchId)

@@ -16,6 +16,7 @@
  *
  * An agent that is done with a command, well or not, posts the semaphore that the command names.
  */
+import { Natural } from "@tensorferry/core/base/Numbers"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 
@@ -86,7 +87,12 @@ export type TransferType = typeof TransferType.Type
 export class Transfer extends BaseCommand.extend<Transfer>("@tensorferry/bus/command/Transfer")({
   _tag: Schema.tag("Transfer"),
   batchId: Schema.String,
-  transferType: TransferType
+  transferType: TransferType,
+  /**
+   * Which contents these are; all ranks that state one state the same. Whoever receives without one takes what comes.
+   * Clients in other languages need not know it.
+   */
+  version: orNull(Natural)
 }) {}
 
 /** Makes the agent write a state of a batch to its `AgentState`, where the client reads it. */

@@ -20,20 +20,23 @@ import {
 } from "./Command.ts"
 import { type CommandError, commandError } from "./CommandError.ts"
 
-type FieldType = "str" | "int" | "float" | "bytes" | "tensors" | "transferType"
+type FieldType = "str" | "int" | "natural" | "float" | "bytes" | "tensors" | "transferType"
 
 interface Field {
   readonly wire: string
   readonly name: string
   readonly type: FieldType
   readonly isOptional: boolean
+  /** Not written where it is absent: other clients know no such field. */
+  readonly isOwn: boolean
 }
 
-const field = (wire: string, type: FieldType, isOptional = false): Field => ({
+const field = (wire: string, type: FieldType, isOptional = false, isOwn = false): Field => ({
   wire,
   name: wire.replaceAll(/_(.)/g, (_, letter: string) => letter.toUpperCase()),
   type,
-  isOptional
+  isOptional,
+  isOwn
 })
 const optional = (wire: string, type: FieldType): Field => field(wire, type, true)
 
@@ -93,7 +96,12 @@ const forms: ReadonlyMap<string, CommandForm> = new Map([
   ],
   [
     "Transfer",
-    form((fields) => new Transfer(fields, checked), field("batch_id", "str"), field("transfer_type", "transferType"))
+    form(
+      (fields) => new Transfer(fields, checked),
+      field("batch_id", "str"),
+      field("transfer_type", "transferType"),
+      field("version", "natural", true, true)
+    )
   ],
   [
     "QueryStatus",
@@ -110,6 +118,7 @@ const writeField = (writer: Writer, type: FieldType, value: unknown) => {
     case "transferType":
       return writer.string(value as string)
     case "int":
+    case "natural":
       return writer.int(value as number | bigint)
     case "float":
       return writer.float(value as number)
@@ -129,14 +138,15 @@ const writeField = (writer: Writer, type: FieldType, value: unknown) => {
 
 /** The command as one MessagePack map: `type` first, then all fields in the order of the wire, nil where absent. */
 export const encodeCommand = (message: Message): Uint8Array => {
-  const { fields } = forms.get(message._tag)!
+  const values = message as unknown as { readonly [field: string]: unknown }
+  const fields = forms.get(message._tag)!.fields.filter(({ name, isOwn }) => !(isOwn && values[name] === null))
   const writer = new Writer()
   writer.objectLength(fields.length + 1)
   writer.string("type")
   writer.string(message._tag)
   for (const { wire, name, type } of fields) {
     writer.string(wire)
-    writeField(writer, type, (message as unknown as { readonly [field: string]: unknown })[name])
+    writeField(writer, type, values[name])
   }
   return writer.finish()
 }
@@ -175,6 +185,11 @@ const readField = (reader: Reader, { wire, type, isOptional }: Field): unknown =
       return expect(reader, "str", wire) ? reader.string() : ""
     case "int":
       return expect(reader, "int", wire) ? reader.int() : 0
+    case "natural": {
+      const number = expect(reader, "int", wire) ? reader.int() : 0
+      if (typeof number === "bigint" || number < 0) reader.invalid(`${wire} is ${number}, not a natural number.`)
+      return number
+    }
     case "float":
       if (reader.peek() === "int") return Number(reader.int())
       return expect(reader, "float", wire) ? reader.float() : 0

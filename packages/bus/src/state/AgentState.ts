@@ -81,6 +81,9 @@ export const pairName = (pair: string): string => `pair:${pair}/state:match`
 /** MessagePack bool: whether a sent batch waits to be received. */
 export const signalName = (batch: string): string => `batch:${batch}/state:transfer_signal`
 
+/** MessagePack int: the version that a batch's last transfer moved. */
+export const versionName = (batch: string): string => `batch:${batch}/state:version`
+
 /** What the names of the semaphores of a client begin with, by its process. */
 export const semaphoresOf = (pid: number): string => `/tf_${pid}_`
 
