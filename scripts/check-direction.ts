@@ -69,7 +69,7 @@ const packages: Readonly<Record<string, Room>> = {
   "backend-xpu": { rank: 3 },
   bus: {
     rank: 3,
-    folders: { socket: 0, wire: 0, store: 1, command: 1, payload: 1, queue: 2, state: 2, agent: 3, client: 3 }
+    folders: { socket: 0, wire: 0, store: 1, command: 1, payload: 1, state: 2, queue: 3, agent: 4, client: 4 }
   },
   cli: {
     rank: 4,

@@ -8,4 +8,4 @@ import { describeFuzz } from "@tensorferry/testing/vitest"
 
 const script = new URL("./fixtures/fuzzTargets.ts", import.meta.url)
 
-describeFuzz(script, ["command", "payload"], { seconds: 1, megabytes: 300 })
+describeFuzz(script, ["command", "payload", "talk"], { seconds: 1, megabytes: 300 })
