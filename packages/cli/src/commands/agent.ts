@@ -5,15 +5,20 @@ import * as path from "node:path"
 import { pathToFileURL } from "node:url"
 import {
   AgentStateLmdb,
+  AgentStateMemory,
+  type BusPlace,
   bootstrap,
   CommandQueueLmdb,
+  CommandQueueSocket,
   KeyValueStoreEtcd,
   KeyValueStoreTcp,
   PairGroups,
   TensorBusAgents,
   TensorImporter
 } from "@tensorferry/bus"
+import { serveStore } from "@tensorferry/bus/store/KeyValueServer"
 import { copyService, hostMemory } from "@tensorferry/core/backend/BackendLayer"
+import { processStart } from "@tensorferry/core/group/processStart"
 import { modelError } from "@tensorferry/model/ModelError"
 import * as Config from "effect/Config"
 import * as Command from "effect/cli/Command"
@@ -23,6 +28,7 @@ import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import * as Redacted from "effect/Redacted"
+import * as Schedule from "effect/Schedule"
 import * as Schema from "effect/Schema"
 import { backendRegistry } from "../job/backends.ts"
 import { chooseDeadline, leastSeconds, mostSeconds } from "../job/deadline.ts"
@@ -74,18 +80,30 @@ const flags = {
     Flag.withDescription("Number of the GPU that this agent's processes use; by default LOCAL_RANK and the like, or 0"),
     Flag.optional
   ),
+  socket: Flag.String("socket").pipe(
+    Flag.withDescription(
+      "Take commands from a Unix socket at this path, in place of the LMDB queue: the Python package does"
+    ),
+    Flag.optional
+  ),
+  client: Flag.Int("client").pipe(
+    Flag.withSchema(Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 2 ** 31 - 1 }))),
+    Flag.withDescription("Number of the process that this agent serves: the agent ends when it does"),
+    Flag.optional
+  ),
   backendPackages,
   json
 }
 
 const usage = (detail: string, remedy: string) => modelError("InvalidUsage", { detail, remedy })
 
-const storeLayer = Effect.fnUntraced(function* (address: string, isServed: boolean, token: string | undefined) {
+/** The store, and the address that other agents state: the port that it got where none was stated. */
+const openStore = Effect.fnUntraced(function* (address: string, isServed: boolean, token: string | undefined) {
   const withToken = token === undefined ? {} : { token }
   if (/^https?:\/\//.test(address)) {
     return isServed
       ? yield* usage("An etcd serves its own store.", "Leave --serve out.")
-      : KeyValueStoreEtcd.layerEtcd({ url: address })
+      : { layer: KeyValueStoreEtcd.layerEtcd({ url: address }), address }
   }
   const match = /^(.+):(\d{1,5})$/.exec(address)
   const port = Number(match?.[2])
@@ -93,10 +111,32 @@ const storeLayer = Effect.fnUntraced(function* (address: string, isServed: boole
     return yield* usage(`"${address}" is not the address of a store.`, "Write HOST:PORT, or the URL of an etcd.")
   }
   const host = match[1]!.replace(/^\[(.*)\]$/, "$1")
-  return isServed
-    ? KeyValueStoreTcp.layerServed({ host, port, ...withToken })
-    : KeyValueStoreTcp.layerTcp({ host, port, ...withToken })
+  const open = isServed ? yield* serveStore({ host, port, ...withToken }) : port
+  return { layer: KeyValueStoreTcp.layerTcp({ host, port: open, ...withToken }), address: `${match[1]}:${open}` }
 })
+
+/** How clients reach the agent. */
+const clientSide = (place: BusPlace, socket: string | undefined) =>
+  socket === undefined
+    ? Layer.mergeAll(
+        CommandQueueLmdb.layerLmdb({ path: place.commandPath, role: "agent" }),
+        AgentStateLmdb.layerLmdb({ path: place.statePath, role: "agent" })
+      )
+    : Layer.provide(CommandQueueSocket.layerSocket({ path: socket, rank: place.rank }), AgentStateMemory.layerMemory)
+
+/** How long the end of the client may go unnoticed. */
+const clientCheck = "250 millis"
+
+/** Ends with the client. */
+const untilGone = (pid: number) =>
+  Effect.gen(function* () {
+    const start = processStart(pid)
+    yield* Effect.repeat(Effect.void, {
+      schedule: Schedule.spaced(clientCheck),
+      while: () => start !== undefined && processStart(pid) === start
+    })
+    yield* Effect.logInfo(`Process ${pid}, which this agent serves, has ended.`)
+  })
 
 export const agent = Command.make("agent", flags, (given) =>
   withFailures(
@@ -128,10 +168,12 @@ export const agent = Command.make("agent", flags, (given) =>
         }),
         registered
       )
+      const socket = Option.getOrUndefined(Option.map(given.socket, (to) => path.resolve(to)))
+      const client = Option.getOrUndefined(given.client)
+      const store = yield* openStore(given.store, given.serve, token)
       const services = Layer.mergeAll(
-        CommandQueueLmdb.layerLmdb({ path: place.commandPath, role: "agent" }),
-        AgentStateLmdb.layerLmdb({ path: place.statePath, role: "agent" }),
-        yield* storeLayer(given.store, given.serve, token),
+        clientSide(place, socket),
+        store.layer,
         Layer.provide(hostMemory(), Layer.succeedContext(registered))
       )
       const serve = Effect.gen(function* () {
@@ -142,11 +184,12 @@ export const agent = Command.make("agent", flags, (given) =>
           deadline,
           makeGroup: PairGroups.overTcp({ host: given.host, ...(token === undefined ? {} : { token }) })
         }).pipe(Effect.provideService(TensorImporter, importer))
+        const reached = socket === undefined ? { queue: place.commandPath, state: place.statePath } : { socket }
         // One line, so that whoever starts an agent reads until its end.
         yield* given.json
-          ? print(JSON.stringify({ ok: true, rank: place.rank, queue: place.commandPath, state: place.statePath }))
-          : printText(`Agent ${place.rank} serves ${place.commandPath}. Stop it with Ctrl-C or SIGTERM.`)
-        return yield* made.serve
+          ? print(JSON.stringify({ ok: true, rank: place.rank, ...reached, store: store.address }))
+          : printText(`Agent ${place.rank} serves ${socket ?? place.commandPath}. Stop it with Ctrl-C or SIGTERM.`)
+        return yield* client === undefined ? made.serve : Effect.raceFirst(made.serve, untilGone(client))
       })
       return yield* Effect.provide(Effect.scoped(serve), services)
     }).pipe(Effect.scoped)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /** `tensorferry agent`: serves until it is told to stop, then leaves nothing behind; wrong usage, and two agents of one rank. */
-import { spawnSync } from "node:child_process"
+import { spawn, spawnSync } from "node:child_process"
 import { existsSync, readdirSync } from "node:fs"
 import { afterAll, assert, describe, it } from "@effect/vitest"
 import { endAll, eventually, run, scratch, start } from "../support/command.ts"
@@ -21,6 +21,29 @@ it("addresses that are none", async () => {
   ]) {
     const ended = await runHere(["agent", "--rank", "0", ...args])
     assert.strictEqual(ended.code, 2, ended.stderr)
+  }
+})
+
+it("serves a socket without LMDB, says where the store is, and ends with its client", async () => {
+  using folder = scratch()
+  const client = spawn("sleep", ["600"])
+  try {
+    const path = `${folder.path}/agent.sock`
+    const where = ["--rank", `${rank + 1}`, "--serve", "--store", "127.0.0.1:0", "--json"]
+    const agent = start(["agent", ...where, "--socket", path, "--client", `${client.pid}`])
+    await eventually("the socket", 60_000, () => (existsSync(path) ? true : undefined))
+    const second = await run(["agent", ...where, "--socket", path])
+    assert.strictEqual(second.code, 1)
+    assert.match(second.stdout, /Another agent serves/)
+    client.kill("SIGKILL")
+    const ended = await agent.ended
+    assert.strictEqual(ended.code, 0, ended.stderr)
+    const said = JSON.parse(ended.stdout.split("\n")[0]!) as { readonly socket: string; readonly store: string }
+    assert.strictEqual(said.socket, path)
+    assert.match(said.store, /^127\.0\.0\.1:[1-9]\d+$/)
+    assert.deepStrictEqual(readdirSync(folder.path), [])
+  } finally {
+    client.kill("SIGKILL")
   }
 })
 
