@@ -20,6 +20,8 @@
  *  12 spin      nanoseconds in which the stream is busy, for tests of overlap
  *  13 call      words of a call to another addon follow, counted first
  *  14 quantize  words of a block scaling follow, counted first (see QuantizeTable.encodeQuantize)
+ *  15 changes  address of 8 bytes of the host for the result, 0 where nobody reads it; words of a search for changes or their writing follow, counted
+ *              first (see ChangeTable.ts)
  */
 import { TableWriter } from "@tensorferry/native/MoveTable"
 
@@ -92,5 +94,9 @@ export class StepTable {
   quantize(stream: StreamNumber, conversion: BigUint64Array): void {
     this.#put(14, stream, conversion.length)
     this.#writer.putWords(conversion)
+  }
+  changes(stream: StreamNumber, result: number, work: BigUint64Array): void {
+    this.#put(15, stream, result, work.length)
+    this.#writer.putWords(work)
   }
 }

@@ -26,10 +26,10 @@ export interface EngineErrors {
 }
 
 /** Runs `then` with what was checked, or fails with why it was refused. */
-export const checkedWork = <A>(
+export const checkedWork = <A, B>(
   checked: () => Checked<A>,
-  then: (value: A) => Effect.Effect<void, TensorError>
-): Effect.Effect<void, TensorError> => Effect.suspend(() => Effect.flatMap(Effect.fromResult(checked()), then))
+  then: (value: A) => Effect.Effect<B, TensorError>
+): Effect.Effect<B, TensorError> => Effect.suspend(() => Effect.flatMap(Effect.fromResult(checked()), then))
 
 /** `allocate` of an engine of one device; `allocateBytes` finds the memory. */
 export const makeAllocate =

@@ -120,7 +120,8 @@ const extentOf = ({ storage, byteOffset, shape, strides, dtype }: Tensor): reado
   return [start, start + BigInt((last * bitsOf(dtype)) / 8)]
 }
 
-const meet = (a: Tensor, b: Tensor): boolean => {
+/** True where the spans of two tensors, from their first to their last byte, have a byte in common. */
+export const meet = (a: Tensor, b: Tensor): boolean => {
   if (a.device.family !== b.device.family || a.device.index !== b.device.index) return false
   const [[start, end], [otherStart, otherEnd]] = [extentOf(a), extentOf(b)]
   return start < otherEnd && otherStart < end

@@ -72,6 +72,41 @@ Result<Reduction> compileReduce(const uint64_t* words, size_t count);
  */
 Result<Reduction> compileQuantize(const uint64_t* words, size_t count);
 
+/** One launch of `tensorferry_changes`. */
+struct ChangeLaunch {
+  ChangeStep step;
+  uint32_t tiles;
+  uint64_t firstTile;
+  uint32_t usefulBlocks;
+};
+
+/** A search for changes, or their writing. */
+struct ChangeWork {
+  /** The record, and the result in the last two words: 8 bytes that the launches leave there. */
+  std::vector<uint64_t> table;
+  /** Words of the table, also once it has served. */
+  size_t words = 0;
+  /** Bytes of the device beside it, at a multiple of 256; what they hold does not matter. */
+  uint64_t scratchBytes = 0;
+  /** Bytes from the beginning of those to the counts of tiles, what teams count in, and the bits. */
+  uint64_t countsAt = 0, cursorsAt = 0, bitsAt = 0;
+  uint32_t allTiles = 0;
+  std::vector<ChangeLaunch> launches;
+};
+
+/** Tiles that one segment of a search has at most: 2^28 elements, for 33 MiB beside the table. */
+inline constexpr uint64_t searchTiles = 65'536;
+
+/**
+ * Work for `tensorferry_changes`, from words as ChangeTable.ts makes them. `segmentTiles` is a multiple of `groupTiles`.
+ */
+Result<ChangeWork> compileChanges(const uint64_t* words, size_t count, uint64_t segmentTiles = searchTiles);
+
+/** Where the result of changes lies whose table was uploaded. */
+inline uint64_t changeResult(const ChangeWork& work, uint64_t table) noexcept { return table + 8 * (work.words - 2); }
+ChangeParameter changeParameter(const ChangeWork& work, const ChangeLaunch& launch, uint64_t table,
+                                uint64_t scratch) noexcept;
+
 /** Parameters for tables that were uploaded to `address`. */
 inline MoveParameter moveParameter(const Batch& batch, uint64_t address) noexcept {
   return {address, batch.unitsAt, batch.unitCount};

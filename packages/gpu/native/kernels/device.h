@@ -164,6 +164,31 @@ TENSORFERRY_DEVICE uint32_t ofThreadBefore(uint32_t own, uint32_t before, uint32
 }
 
 /**
+ * Of `many` neighbouring threads that each want `own` places in a row: the first of this one's. The number of all is stored at
+ * `total`. All threads of a team ask together.
+ */
+template <uint32_t many>
+TENSORFERRY_DEVICE uint32_t placesAmong(uint32_t own, uint32_t thread, uint64_t total) {
+  uint32_t upTo = own;
+  TENSORFERRY_UNROLL
+  for (uint32_t distance = 1; distance < many; distance *= 2) {
+#ifdef __HIP__
+    const uint32_t before = __shfl_up(upTo, distance, many);
+#else
+    const uint32_t before = __shfl_up_sync(0xffffffffu, upTo, distance, many);
+#endif
+    upTo += thread >= distance ? before : 0;
+  }
+  if (thread + 1 == many) store(total, upTo);
+  return upTo - own;
+}
+TENSORFERRY_DEVICE uint32_t bitsSet(uint32_t bits) { return static_cast<uint32_t>(__popc(bits)); }
+/** Not for 0. */
+TENSORFERRY_DEVICE uint32_t lowestBit(uint32_t bits) {
+  return static_cast<uint32_t>(__ffs(static_cast<int>(bits)) - 1);
+}
+
+/**
  * The largest of the numbers that all threads of a block have, for each of them. All of them ask together; `turn` is 0 and 1
  * by turns, so that nobody writes what a slower thread still reads.
  */
@@ -230,6 +255,16 @@ uint32_t largestAmong(uint32_t own, const NumberOf& numberOf) {
   }
   return own;
 }
+
+/** Threads come one after the other here, the first of a team first: what they counted so far lies at `total`. */
+template <uint32_t many>
+uint32_t placesAmong(uint32_t own, uint32_t thread, uint64_t total) {
+  const uint32_t before = thread == 0 ? 0 : load<uint32_t>(total);
+  store(total, before + own);
+  return before;
+}
+inline uint32_t bitsSet(uint32_t bits) { return static_cast<uint32_t>(__builtin_popcount(bits)); }
+inline uint32_t lowestBit(uint32_t bits) { return static_cast<uint32_t>(__builtin_ctz(bits)); }
 
 #endif
 

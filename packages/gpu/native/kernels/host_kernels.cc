@@ -32,6 +32,7 @@ constexpr SimulatedKernel kernels[] = {
     {"tensorferry_tiles", sizeof(FormParameter), &runBlocks<FormParameter, runTiles, formThreads>},
     {"tensorferry_groups", sizeof(FormParameter), &runBlocks<FormParameter, runGroups, formThreads>},
     {"tensorferry_compare", sizeof(CompareParameter), &runBlocks<CompareParameter, runCompare>},
+    {"tensorferry_changes", sizeof(ChangeParameter), &runBlocks<ChangeParameter, runChanges>},
     {"tensorferry_spin", sizeof(SpinParameter), &runThreads<SpinParameter, runSpin>},
 };
 

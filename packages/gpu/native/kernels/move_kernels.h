@@ -2,13 +2,14 @@
 /*
  * The kernels. One source: NVRTC and hipRTC compile it at run time, nvcc in tests, plain C++ for the simulated driver.
  *
- * Invariants: a kernel takes one struct by value, and threads exchange nothing that they could not find out alone
- * (`largestAmong`, `largestOfThreads`), so that running one thread after the other is a legal execution. Any number
+ * Invariants: a kernel takes one struct by value, and threads exchange nothing that they could not find out alone,
+ * or from those before them in a team (`largestAmong`, `largestOfThreads`, `placesAmong`), so that running one thread after the other is a legal execution. Any number
  * of blocks gives the same result. Blocks have `blockThreads` threads.
  */
 #pragma once
 
 #include "cast_kernels.h"
+#include "change_kernel.h"
 #include "compare_kernel.h"
 #include "copy_kernels.h"
 #include "device.h"
@@ -84,6 +85,7 @@ TENSORFERRY_KERNEL(tensorferry_forms, FormParameter, runForms, blockThreads)
 TENSORFERRY_KERNEL(tensorferry_tiles, FormParameter, runTiles, formThreads)
 TENSORFERRY_KERNEL(tensorferry_groups, FormParameter, runGroups, formThreads)
 TENSORFERRY_KERNEL(tensorferry_compare, CompareParameter, runCompare, blockThreads)
+TENSORFERRY_KERNEL(tensorferry_changes, ChangeParameter, runChanges, blockThreads)
 TENSORFERRY_KERNEL(tensorferry_spin, SpinParameter, runSpin, blockThreads)
 
 #endif

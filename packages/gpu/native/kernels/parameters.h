@@ -265,6 +265,67 @@ struct FormParameter {
   FormRecord record;
 };
 
+/** What one launch of `tensorferry_changes` does. Those of a search, or of a writing, come one after the other. */
+enum class ChangeStep : uint32_t {
+  /** Sets the bits of elements that differ, and counts those of each tile. An index is a tile. */
+  Compare,
+  /** Makes counts of tiles what comes before each in its group. An index is a group. */
+  Scan,
+  /** Writes positions and values. An index is a tile. */
+  Collect,
+  /** Looks for positions that cannot be written. An index is a change. */
+  Check,
+  /** Writes elements, where none was found. An index is a change. */
+  Write,
+};
+
+/** Elements whose bits of difference have a byte, those of a tile, and tiles of a group. */
+inline constexpr uint32_t octet = 8, tileElements = 4096, groupTiles = 1024;
+
+/** Result of a writing before it, and after it where all positions are right; else the place of a wrong one. */
+inline constexpr uint64_t allAscend = ~0ull;
+
+/**
+ * Changes of one tensor; followed by `dimensionCount` ChangeAxes, the innermost first. `base` is the destination where
+ * changes are written.
+ */
+struct ChangeRecord {
+  uint64_t base, current, positions, values;
+  uint64_t elements;
+  /** Changes that there is room for, or that are written. */
+  uint64_t room;
+  uint8_t size, dimensionCount;
+  /** Bytes that may be accessed at once. */
+  uint8_t baseWidth, currentWidth, positionsWidth, valuesWidth;
+  /** Elements of both sides follow one another, and eight of them are read at once. */
+  uint8_t isWide;
+  uint8_t unused;
+};
+
+struct ChangeAxis {
+  uint64_t length;
+  /** Bytes between neighbours. */
+  int64_t baseStep, currentStep;
+};
+
+static_assert(sizeof(ChangeRecord) == 56 && sizeof(ChangeAxis) == 24, "shared layouts");
+
+/** Parameter of `tensorferry_changes`. Any number of blocks will do. */
+struct ChangeParameter {
+  /** Addresses of the record, and of the result: 8 bytes. */
+  uint64_t record, result;
+  /** Numbers of changes, 4 bytes each: of all groups; of these tiles; and as many again for teams to count in. */
+  uint64_t totals, counts, cursors;
+  /** A byte for each octet of these tiles. A multiple of 16. */
+  uint64_t bits;
+  /** A multiple of `groupTiles`. */
+  uint64_t firstTile;
+  /** Tiles of this launch and of the whole tensor. */
+  uint32_t tiles, allTiles;
+  ChangeStep step;
+  uint32_t unused;
+};
+
 /** Parameter of `tensorferry_spin`: launch one block of one thread. */
 struct SpinParameter {
   uint64_t nanoseconds;

@@ -106,6 +106,16 @@ Result<std::shared_ptr<Program>> Program::create(const std::shared_ptr<Device>& 
     if (!quantization.ok()) return quantization.status();
     program->place(program->quantizations, std::move(quantization.value()));
   }
+  for (const WordRange& range : program->list.changes) {
+    auto changes = compileChanges(steps.words + range.first, range.count);
+    if (!changes.ok()) return changes.status();
+    program->place(program->changes, std::move(changes.value()));
+  }
+  // Behind all tables, so that none is uploaded over it.
+  for (const auto& placed : program->changes) {
+    program->scratch.push_back(program->tableBytes_);
+    program->tableBytes_ += placed.compiled.scratchBytes;
+  }
   device->adopt(program);
   return program;
 }
@@ -124,6 +134,7 @@ Status Program::upload(Waker& waker, const CancelToken& token) {
   std::for_each(batches.begin(), batches.end(), list);
   std::for_each(reductions.begin(), reductions.end(), list);
   std::for_each(quantizations.begin(), quantizations.end(), list);
+  std::for_each(changes.begin(), changes.end(), list);
   Status status = uploadWords(*device, block.value().address, tables, offsets, waker, token);
   if (!status.ok()) {
     device->tables.put(block.value());
@@ -134,6 +145,7 @@ Status Program::upload(Waker& waker, const CancelToken& token) {
   for (auto& batch : batches) batch.compiled.table = {};
   for (auto& reduction : reductions) reduction.compiled.table = {};
   for (auto& quantization : quantizations) quantization.compiled.table = {};
+  for (auto& change : changes) change.compiled.table = {};
   return {};
 }
 

@@ -62,6 +62,9 @@ class Program final : public Resource {
   const StepList list;
   std::vector<PlacedTable<Batch>> batches;
   std::vector<PlacedTable<Reduction>> reductions, quantizations;
+  std::vector<PlacedTable<ChangeWork>> changes;
+  /** Where the scratch memory of each of them lies. */
+  std::vector<uint64_t> scratch;
 
  protected:
   void giveBack() noexcept override;

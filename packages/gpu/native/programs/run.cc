@@ -110,6 +110,8 @@ class Run {
         return device_.kernels.quantize(quantizeParameter(quantization.compiled, table),
                                         quantization.compiled.usefulBlocks, stream);
       }
+      case StepKind::Changes:
+        return issueChanges(step, stream);
       case StepKind::Record:
         return callRuntime(api_, api_.recordEvent, device_.events.at(step.number), stream);
       case StepKind::Wait:
@@ -134,6 +136,21 @@ class Run {
       }
     }
     return {};
+  }
+
+  /** All launches, and the result to the host. */
+  Status issueChanges(const Step& step, StreamHandle stream) {
+    const auto& [work, offset] = program_.changes[step.number];
+    const uint64_t table = program_.addressOf(offset), scratch = program_.addressOf(program_.scratch[step.number]);
+    for (const ChangeLaunch& launch : work.launches) {
+      Status status =
+          device_.kernels.changes(changeParameter(work, launch, table, scratch), launch.usefulBlocks, stream);
+      if (!status.ok()) return status;
+    }
+    if (step.address == 0) return {};
+    return callRuntime(api_, api_.copy, reinterpret_cast<void*>(step.address),
+                       reinterpret_cast<const void*>(changeResult(work, table)), sizeof(uint64_t), inferredDirection,
+                       stream);
   }
 
   Status beginGroup() {

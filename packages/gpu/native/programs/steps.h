@@ -31,6 +31,7 @@ enum class StepKind : uint8_t {
   Spin,
   Call,
   Quantize,
+  Changes,
 };
 
 struct Step {
@@ -40,21 +41,21 @@ struct Step {
   bool isEnd = false;
   /** Table of moves, reduction, event, peer, span or call. */
   uint32_t number = 0;
-  /** Destination of a copy, or the memory of a send or receive. */
+  /** Destination of a copy, the memory of a send or receive, or of the result of changes. */
   uint64_t address = 0;
   uint64_t source = 0;
   /** Bytes, or nanoseconds of a spin. */
   uint64_t amount = 0;
 };
 
-/** Where the own table of a reduction or block scaling lies in the table of steps. */
+/** Where the own table of a reduction, block scaling or changes lies in the table of steps. */
 struct WordRange {
   size_t first, count;
 };
 
 struct StepList {
   std::vector<Step> steps;
-  std::vector<WordRange> reductions, quantizations;
+  std::vector<WordRange> reductions, quantizations, changes;
   /** Words of calls, and where each call's own lie among them. */
   std::vector<uint64_t> callWords;
   std::vector<WordRange> calls;

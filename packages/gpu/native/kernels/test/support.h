@@ -132,5 +132,6 @@ void testCasts();
 void testReductions();
 void testBlockScaling();
 void testComparisons();
+void testChanges();
 
 }  // namespace tensorferry::gpu::test
