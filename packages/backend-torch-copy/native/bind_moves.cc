@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Pools, copies, reductions and block scaling for JavaScript. JS thread only; the work itself runs on pool threads.
+ * Pools, copies, reductions, block scaling and changes for JavaScript. JS thread only; the work itself runs on pool threads.
  */
 #include <vector>
 
 #include "bindings.h"
+#include "changes.h"
 #include "moves.h"
 #include "quantize.h"
 #include "reduce.h"
@@ -49,7 +50,8 @@ void bindMoves(Functions& functions) {
   functions.add<startMoves>("startMoves", "(pool, table, refuseOverlap, callback)")
       .add<runMoves>("runMoves", "(table)")
       .add<startTable<makeReduceJob>>("startReduce", "(pool, table, callback)")
-      .add<startTable<makeQuantizeJob>>("startQuantize", "(pool, table, callback)");
+      .add<startTable<makeQuantizeJob>>("startQuantize", "(pool, table, callback)")
+      .add<startTable<makeChangeJob>>("startChanges", "(pool, table, callback)");
 }
 
 }  // namespace tensorferry

@@ -11,6 +11,7 @@
 #include <tensorferry/casts.h>
 #include <tensorferry/elements.h>
 
+#include "change_kernels.h"
 #include "quantize_kernels.h"
 #include "rule_kernels.h"
 #include "stream.h"
@@ -228,7 +229,8 @@ constexpr Kernels makeTable(std::index_sequence<dtype...>) {
                &quantizeFloats,
                &quantizeBFloat16s,
                &dequantizeFloats,
-               makeRuleKernels()};
+               makeRuleKernels(),
+               {&findChanges<1>, &findChanges<2>, &findChanges<4>, &findChanges<8>}};
   (fillConverters<dtype>(made, std::make_index_sequence<castableCount>{}), ...);
   fillConverterPast<DType::Float32, DType::BFloat16>(made);
   fillConverterPast<DType::Float32, DType::Float16>(made);

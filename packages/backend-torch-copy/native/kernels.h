@@ -79,6 +79,11 @@ struct Kernels {
   void (*quantizeBFloat16s)(uint8_t* data, uint8_t* scales, const uint8_t* source, size_t blocks, ScaleRule rule);
   void (*dequantizeFloats)(float* values, const uint8_t* data, const uint8_t* scales, size_t blocks);
   RuleKernels rules;
+  /**
+   * Writes the indices of dense elements of 1, 2, 4 or 8 bytes that differ, in order, and gives their number. There is room for
+   * all of them.
+   */
+  size_t (*findChanges[4])(uint32_t* at, const uint8_t* a, const uint8_t* b, size_t count);
 };
 
 /** The best table for this processor. */
