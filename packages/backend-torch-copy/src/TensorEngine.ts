@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * `TensorEngine` for host memory: strided and casting copies, reductions, block scaling and fills on threads of its own.
+ * `TensorEngine` for host memory: strided and casting copies, reductions, block scaling, changes and fills on threads of its own.
  *
  * Invariants: everything is checked before any byte moves; memory stays in place while native work uses it, also when
  * the caller is interrupted or frees it meanwhile. Every tensor it allocates can be shared with other processes.
@@ -20,6 +20,8 @@ import {
 import { cpu } from "@tensorferry/core/tensor/Device"
 import { type QuantizedTensor, quantizedForms } from "@tensorferry/core/tensor/QuantizedTensor"
 import type { Move, Tensor } from "@tensorferry/core/tensor/Tensor"
+import { makeChangeCheck, positionsRefusal } from "@tensorferry/native/ChangeChecks"
+import { encodeApply, encodeDiff } from "@tensorferry/native/ChangeTable"
 import {
   checkedWork,
   type EngineErrors,
@@ -55,6 +57,7 @@ export const capabilities: TensorEngineCapabilities = {
   cast: true,
   reduce: true,
   quantize: quantizedForms,
+  changes: true,
   hostVisible: true
 }
 
@@ -86,14 +89,14 @@ export const make = Effect.fnUntraced(function* (
   const pool = yield* Effect.mapError(acquirePool(addon, options.threads ?? defaultThreads), unavailableBecause)
   const checks = makeChecks(addon)
   const batches = makeBatchCache()
-  const running = new Set<NativeJob<undefined>>()
+  const running = new Set<NativeJob<unknown>>()
 
   /** Runs native work over memory that stays pinned until it has stopped. */
-  const work = (op: string, pins: Iterable<PinCount>, start: Start<undefined>): Effect.Effect<void, TensorError> =>
+  const work = <A>(op: string, pins: Iterable<PinCount>, start: Start<A>): Effect.Effect<A, TensorError> =>
     Effect.uninterruptibleMask((restore) =>
       Effect.suspend(() => {
         const unpin = pinAll(pins)
-        const started = startJob<undefined>(addon, start, () => {
+        const started = startJob<A>(addon, start, () => {
           unpin()
           if (Result.isSuccess(started)) running.delete(started.success)
         })
@@ -146,6 +149,12 @@ export const make = Effect.fnUntraced(function* (
       }
     )
 
+  const changeChecks = makeChangeCheck(refusal, checks)
+
+  /** Runs the table of a search for changes, or of their writing. */
+  const changes = (op: string, table: BigUint64Array, tensors: ReadonlyArray<Tensor>) =>
+    work<number>(op, pinsOf(tensors), (done) => addon.startChanges(pool, table, done))
+
   return {
     name: backendName,
     deviceFamilies: ["cpu"],
@@ -191,6 +200,25 @@ export const make = Effect.fnUntraced(function* (
     dequantize: (source, destination, origin) =>
       conversion("dequantize", destination, source, origin === undefined ? {} : { origin }),
     largest,
+    diff: (base, current, into) =>
+      checkedWork(
+        () => changeChecks.diff(base, current, into),
+        () =>
+          current.shape.includes(0)
+            ? Effect.succeed(0)
+            : changes("diff", encodeDiff(base, current, into), [base, current, into.positions, into.values])
+      ),
+    apply: (destination, list) =>
+      checkedWork(
+        () => changeChecks.apply(destination, list),
+        () =>
+          list.positions.shape[0] === 0
+            ? Effect.void
+            : Effect.flatMap(
+                changes("apply", encodeApply(destination, list), [destination, list.positions, list.values]),
+                (wrong) => (wrong < 0 ? Effect.void : Effect.fail(positionsRefusal(refusal, destination, wrong)))
+              )
+      ),
     fence: Effect.sync((): Fence => {
       const submitted = [...running]
       return {

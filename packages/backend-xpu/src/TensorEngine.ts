@@ -31,7 +31,13 @@ import type { XpuOptions } from "./options.ts"
 import { openXpu, type Xpu } from "./Xpu.ts"
 
 /** What the engine of XPU memory promises; the conformance kit holds it to each flag. */
-export const capabilities: TensorEngineCapabilities = { cast: true, reduce: false, quantize: [], hostVisible: false }
+export const capabilities: TensorEngineCapabilities = {
+  cast: true,
+  reduce: false,
+  quantize: [],
+  changes: false,
+  hostVisible: false
+}
 
 const errors: EngineErrors = { refusal, failureOf: tensorFailure }
 
@@ -75,6 +81,8 @@ export const make = (xpu: Xpu): TensorEngineShape => {
     quantize: () => unsupported("quantize", "block-scaled types"),
     dequantize: () => unsupported("dequantize", "block-scaled types"),
     largest: () => unsupported("largest", "largest magnitudes"),
+    diff: () => unsupported("diff", "search for changes"),
+    apply: () => unsupported("apply", "changes"),
     fence
   }
 }

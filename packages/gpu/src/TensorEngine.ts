@@ -18,6 +18,8 @@ import {
 } from "@tensorferry/core/service/TensorEngine"
 import type { QuantizedTensor } from "@tensorferry/core/tensor/QuantizedTensor"
 import type { Move, Tensor } from "@tensorferry/core/tensor/Tensor"
+import { makeChangeCheck, positionsRefusal } from "@tensorferry/native/ChangeChecks"
+import { encodeApply, encodeDiff } from "@tensorferry/native/ChangeTable"
 import {
   checkedWork,
   type EngineErrors,
@@ -83,6 +85,9 @@ const kernelSteps = (add: (steps: StepTable) => void, moves: ReadonlyArray<BigUi
   add(steps)
   return { steps: steps.table, moves }
 }
+
+/** What the addon gives for a writing whose positions are all right; else the place of a wrong one. */
+const allAscend = 2n ** 64n - 1n
 
 const errors: EngineErrors = { refusal, failureOf: tensorFailure }
 
@@ -196,6 +201,23 @@ export const make = Effect.fnUntraced(function* (
       }
     )
 
+  const changeChecks = makeChangeCheck(refusal, checks)
+
+  /** Runs a search for changes, or their writing, and gives its result. */
+  const changes = (
+    op: string,
+    table: BigUint64Array,
+    tensors: ReadonlyArray<Tensor>
+  ): Effect.Effect<bigint, TensorError> =>
+    Effect.suspend(() => {
+      // A buffer of its own does not move while the device writes to it.
+      const result = new BigUint64Array(new ArrayBuffer(8))
+      const place = addon.addressOf(new Uint8Array(result.buffer))
+      if (place.code !== "Ok") return Effect.fail(tensorFailure(op, place))
+      const steps = kernelSteps((made) => made.changes(kernels, Number(place.value), table))
+      return Effect.map(runSteps(op, steps, checks.pinsOf(tensors)), () => result[0]!)
+    })
+
   const engine: GpuEngine = {
     [device]: { gpu, memory },
     name: `${packageName} on ${gpu.facts.name}`,
@@ -242,6 +264,29 @@ export const make = Effect.fnUntraced(function* (
     dequantize: (source, destination, origin) =>
       conversion("dequantize", destination, source, origin === undefined ? {} : { origin }),
     largest,
+    diff: (base, current, into) =>
+      checkedWork(
+        () => changeChecks.diff(base, current, into),
+        () =>
+          current.shape.includes(0)
+            ? Effect.succeed(0)
+            : Effect.map(
+                changes("diff", encodeDiff(base, current, into), [base, current, into.positions, into.values]),
+                Number
+              )
+      ),
+    apply: (destination, list) =>
+      checkedWork(
+        () => changeChecks.apply(destination, list),
+        () =>
+          list.positions.shape[0] === 0
+            ? Effect.void
+            : Effect.flatMap(
+                changes("apply", encodeApply(destination, list), [destination, list.positions, list.values]),
+                (wrong) =>
+                  wrong === allAscend ? Effect.void : Effect.fail(positionsRefusal(refusal, destination, Number(wrong)))
+              )
+      ),
     fence
   }
   return engine

@@ -8,5 +8,6 @@ export const tensorEngineCapabilities: TensorEngineCapabilities = {
   cast: true,
   reduce: true,
   quantize: quantizedForms,
+  changes: true,
   hostVisible: false
 }

@@ -34,6 +34,7 @@ import { copyRefusalCases } from "./conformance/copyRefusalCases.ts"
 import { copyRepeatCases, driverRepeatCases } from "./conformance/copyRepeatCases.ts"
 import { driverDescriptorCases, engineDescriptorCases, StatedCapabilities } from "./conformance/descriptorCases.ts"
 import { engineCastCases } from "./conformance/engineCastCases.ts"
+import { engineChangeCases } from "./conformance/engineChangeCases.ts"
 import { engineFormCases } from "./conformance/engineFormCases.ts"
 import { engineMoveCases } from "./conformance/engineMoveCases.ts"
 import { engineQuantizeCases } from "./conformance/engineQuantizeCases.ts"
@@ -49,7 +50,7 @@ export {
 } from "./conformance/Case.ts"
 export { StatedCapabilities } from "./conformance/descriptorCases.ts"
 
-/** All cases of a `TensorEngine`: moves, refusals, casts, reductions and block scaling. */
+/** All cases of a `TensorEngine`: moves, refusals, casts, reductions, block scaling and changes. */
 export const tensorEngineCases: ReadonlyArray<TensorEngineCase> = [
   ...engineMoveCases,
   ...engineRefusalCases,
@@ -57,6 +58,7 @@ export const tensorEngineCases: ReadonlyArray<TensorEngineCase> = [
   ...engineReduceCases,
   ...engineQuantizeCases,
   ...engineFormCases,
+  ...engineChangeCases,
   ...engineDescriptorCases
 ]
 

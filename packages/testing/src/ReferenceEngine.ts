@@ -16,25 +16,22 @@ import {
   type TensorError,
   tensorError
 } from "@tensorferry/core/service/TensorEngine"
+import { type Changes, firstChanges } from "@tensorferry/core/tensor/Changes"
 import { type Device, equalDevices, formatDevice } from "@tensorferry/core/tensor/Device"
 import { type BlockSize, type QuantizedTensor, quantizedForms } from "@tensorferry/core/tensor/QuantizedTensor"
 import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
-import {
-  byteMove,
-  isContiguous,
-  type Move,
-  type Tensor,
-  tensorByteLength,
-  tensorFault,
-  tensorView
-} from "@tensorferry/core/tensor/Tensor"
+import { byteMove, type Move, type Tensor, tensorFault, tensorView } from "@tensorferry/core/tensor/Tensor"
 import type { SourceType } from "@tensorferry/model/quantize/numbers"
+import { applyFault, diffFault, positionsRefusal } from "@tensorferry/native/ChangeChecks"
+import { refusalOf } from "@tensorferry/native/MoveChecks"
 import { largestFault, type QuantizedFault, quantizedFault } from "@tensorferry/native/QuantizeChecks"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
+import { bytesOf, denseOf, storeAt, storeDense } from "./denseBytes.ts"
 import { denseTail, findOverlap, isSameView, walk } from "./tensorWalk.ts"
 import { elementCodec } from "./values/casts.ts"
+import { findChanges, firstWrongPosition } from "./values/changes.ts"
 import { largestValues, quantizeValues, readValues } from "./values/quantizing.ts"
 import { reduction } from "./values/reductions.ts"
 
@@ -133,8 +130,6 @@ const checkBatch = (op: string, family: string, moves: ReadonlyArray<Move>): Che
     : Result.fail(invalid(op, `The regions of the batch overlap at byte ${overlap} of a storage.`))
 }
 
-const bytesOf = (tensor: Tensor): Uint8Array => tensor.storage.bytes!
-
 const viewOf = (tensor: Tensor): DataView => {
   const bytes = bytesOf(tensor)
   return new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength)
@@ -221,35 +216,6 @@ const checkConversion = (
     : Result.fail(invalid(op, `What is written overlaps at byte ${overlap} of a storage.`))
 }
 
-/** The elements of a tensor of whole bytes, dense in logical order. */
-const denseOf = (tensor: Tensor): Uint8Array => {
-  const size = bitsOf(tensor.dtype) / 8
-  const bytes = bytesOf(tensor)
-  if (isContiguous(tensor)) return bytes.slice(tensor.byteOffset, tensor.byteOffset + tensorByteLength(tensor))
-  const dense = new Uint8Array(elementCount(tensor.shape) * size)
-  let at = 0
-  walk(tensor.shape, [tensor.strides], ([from]) => {
-    const start = tensor.byteOffset + from! * size
-    dense.set(bytes.subarray(start, start + size), at)
-    at += size
-  })
-  return dense
-}
-
-const storeDense = (tensor: Tensor, dense: Uint8Array): void => {
-  const size = bitsOf(tensor.dtype) / 8
-  const bytes = bytesOf(tensor)
-  if (isContiguous(tensor)) {
-    bytes.set(dense, tensor.byteOffset)
-    return
-  }
-  let at = 0
-  walk(tensor.shape, [tensor.strides], ([to]) => {
-    bytes.set(dense.subarray(at, at + size), tensor.byteOffset + to! * size)
-    at += size
-  })
-}
-
 /** Numbers of a tensor, exact in float32. */
 const floatsOf = (tensor: Tensor): Float32Array => {
   const size = bitsOf(tensor.dtype) / 8
@@ -333,6 +299,32 @@ const largest = (
   })
 }
 
+const diff = (family: string, base: Tensor, current: Tensor, into: Changes): Checked<number> => {
+  const fault = diffFault(base, current, into)
+  return Result.map(checkConversion("diff", family, fault, [into.positions, into.values], [base, current]), () => {
+    const size = bitsOf(current.dtype) / 8
+    const found = findChanges(denseOf(base), denseOf(current), size)
+    const count = found.positions.length
+    const room = firstChanges(into, count)
+    const taken = room.positions.shape[0]!
+    storeDense(room.positions, new Uint8Array(found.positions.slice(0, taken).buffer))
+    storeDense(room.values, found.values.slice(0, taken * size))
+    return count
+  })
+}
+
+const apply = (family: string, destination: Tensor, changes: Changes): Checked<void> => {
+  const { positions, values } = changes
+  const fault = applyFault(destination, changes)
+  return Result.flatMap(checkConversion("apply", family, fault, [destination], [positions, values]), () => {
+    const at = new Uint32Array(denseOf(positions).buffer)
+    const wrong = firstWrongPosition(at, elementCount(destination.shape))
+    if (wrong >= 0) return Result.fail(positionsRefusal(refusalOf(engineName), destination, wrong))
+    storeAt(destination, at, denseOf(values))
+    return Result.succeed(undefined)
+  })
+}
+
 const fill = (family: string, tensor: Tensor, byte: number): Checked<void> => {
   if (!Number.isInteger(byte) || byte < 0 || byte > 255) return Result.fail(invalid("fill", `${byte} is not a byte.`))
   return Result.map(checkMove("fill", family, { dst: tensor, src: tensor }), (move) => {
@@ -378,7 +370,7 @@ export const make = (options: ReferenceEngineOptions = {}): TensorEngineShape =>
   return {
     name: engineName,
     deviceFamilies: [family],
-    capabilities: { cast: true, reduce: true, quantize: quantizedForms, hostVisible: true },
+    capabilities: { cast: true, reduce: true, quantize: quantizedForms, changes: true, hostVisible: true },
     allocate: (dtype, shape, device = firstDevice) =>
       Effect.gen(function* () {
         if (device.family !== family)
@@ -416,6 +408,8 @@ export const make = (options: ReferenceEngineOptions = {}): TensorEngineShape =>
       Effect.suspend(() => Effect.fromResult(dequantize(family, source, destination, origin))),
     largest: (source, maxima, block, origin) =>
       Effect.suspend(() => Effect.fromResult(largest(family, source, maxima, block, origin))),
+    diff: (base, current, into) => Effect.suspend(() => Effect.fromResult(diff(family, base, current, into))),
+    apply: (destination, changes) => Effect.suspend(() => Effect.fromResult(apply(family, destination, changes))),
     fence: Effect.succeed({ await: Effect.void })
   }
 }

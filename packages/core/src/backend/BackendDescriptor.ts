@@ -106,6 +106,7 @@ const Capabilities = Schema.Struct({
       cast: Schema.Boolean,
       reduce: Schema.Boolean,
       quantize: Schema.Array(Schema.String),
+      changes: Schema.Boolean,
       hostVisible: Schema.Boolean
     })
   ),

@@ -14,6 +14,8 @@
  *   so the same operands give the same bits on every device.
  * - `quantize`, `dequantize` and `largest` give the bits of the reference engine too, which are those of the named rule. An
  *   element for which the rule's reference has no code gets code 0 under a scale that says NaN.
+ * - `diff` compares bits, so that a NaN equals itself and 0 differs from -0, and gives the same bytes on every device.
+ *   `apply` after it makes the base what the other tensor was, bit by bit.
  * - An Effect ends when the work is done and visible to the host. Work submitted before a failure may have happened;
  *   destinations of a failed batch hold unspecified bytes.
  * - Freed storage, regions outside their storage, destinations whose elements share memory (see `sharesElements`), unequal
@@ -26,6 +28,7 @@ import type * as EffectScope from "effect/Scope"
 import type { DType } from "../base/DType.ts"
 import { ReasonError, type ReasonInput, reason, reasonOf } from "../base/Reason.ts"
 import type { Shape } from "../base/Region.ts"
+import type { Changes } from "../tensor/Changes.ts"
 import type { Device } from "../tensor/Device.ts"
 import type { BlockSize, QuantizedForm, QuantizedTensor } from "../tensor/QuantizedTensor.ts"
 import type { Storage } from "../tensor/Storage.ts"
@@ -71,6 +74,8 @@ export interface TensorEngineCapabilities {
   readonly reduce: boolean
   /** Forms that it quantizes to by every rule, and reads. */
   readonly quantize: ReadonlyArray<QuantizedForm>
+  /** Finds and writes changed elements: `diff` and `apply`. */
+  readonly changes: boolean
   /** `Storage.bytes` of allocated tensors is present. */
   readonly hostVisible: boolean
 }
@@ -137,6 +142,17 @@ export interface TensorEngineShape {
     destination: Tensor,
     origin?: KnownScales["origin"]
   ) => Effect.Effect<void, TensorError>
+  /**
+   * Finds the elements of `current` whose bits differ from those of `base`, a tensor of equal shape and type, and gives
+   * their number. Positions and values of the first of them are written to `into`, as many as it has room for; the rest of
+   * `into` keeps its bytes. At most `changeLimit` elements are compared, of whole bytes each.
+   */
+  readonly diff: (base: Tensor, current: Tensor, into: Changes) => Effect.Effect<number, TensorError>
+  /**
+   * Writes changed elements and no others. Positions that do not ascend, or lie outside of the tensor, are refused before
+   * anything is written.
+   */
+  readonly apply: (destination: Tensor, changes: Changes) => Effect.Effect<void, TensorError>
   /** Everything submitted so far. */
   readonly fence: Effect.Effect<Fence, TensorError>
 }

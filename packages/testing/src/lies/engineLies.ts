@@ -4,6 +4,7 @@
 import { bitsOf, isSubByte } from "@tensorferry/core/base/DType"
 import { elementCount, rowMajorStrides } from "@tensorferry/core/base/Region"
 import type { TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
+import { firstChanges } from "@tensorferry/core/tensor/Changes"
 import { type Move, sharesElements, type Tensor } from "@tensorferry/core/tensor/Tensor"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
@@ -209,5 +210,37 @@ export const engineLies: ReadonlyArray<EngineLie> = [
     name: "copies what it wraps",
     caughtBy: "wraps the caller's bytes without copying them",
     tell: (honest) => ({ ...honest, wrapHost: (bytes) => honest.wrapHost(bytes.slice()) })
+  },
+  {
+    name: "takes zeros of either sign for equal",
+    caughtBy: "finds changes by bits, not by values",
+    tell: (honest) => ({
+      ...honest,
+      diff: (base, current, into) =>
+        base.dtype === "float32" && base.shape[0] === 6
+          ? Effect.map(honest.diff(base, current, into), (count) => count - 2)
+          : honest.diff(base, current, into)
+    })
+  },
+  {
+    name: "counts no more changes than there is room for",
+    caughtBy: "counts all changes where there is room for some, and writes no further",
+    tell: (honest) => ({
+      ...honest,
+      diff: (base, current, into) =>
+        Effect.map(honest.diff(base, current, into), (count) => Math.min(count, into.positions.shape[0]!))
+    })
+  },
+  {
+    name: "writes changes before it looks at all positions",
+    caughtBy: "refuses positions that do not ascend or lie outside, and writes nothing",
+    tell: (honest) => ({
+      ...honest,
+      apply: (destination, changes) =>
+        Effect.andThen(
+          Effect.ignore(honest.apply(destination, firstChanges(changes, 1))),
+          honest.apply(destination, changes)
+        )
+    })
   }
 ]
