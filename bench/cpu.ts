@@ -75,7 +75,7 @@ interface CpuCase {
   readonly begin?: (
     engine: TensorEngineShape,
     moves: ReadonlyArray<Move>
-  ) => Effect.Effect<Effect.Effect<void, unknown>, unknown, Scope.Scope>
+  ) => Effect.Effect<Effect.Effect<unknown, unknown>, unknown, Scope.Scope>
 }
 
 /** A form of the only move's source, with scales of its own. A global scale is given, as PyTorch's side has it. */
@@ -107,6 +107,22 @@ const formCase = (name: string, target: number, recipe: QuantizationRecipe): Cpu
   begin: quantizeBy(recipe)
 })
 
+/** Every hundredth element of the source, at places without a pattern, differs from the destination. */
+const findChanges: NonNullable<CpuCase["begin"]> = (engine, [move]) =>
+  Effect.gen(function* () {
+    const { dst: base, src: current } = move!
+    yield* engine.copy([{ dst: base, src: current }])
+    const count = current.shape[0]!
+    const bytes = current.storage.bytes!
+    for (let at = 0; at < count; at += 100) bytes[2 * (at + ((Math.imul(at, 40_503) >>> 4) % 100))]! ^= 1
+    const room = Math.ceil(count / 50)
+    const into = {
+      positions: yield* filled(engine, "uint32", [room], 0),
+      values: yield* filled(engine, "bfloat16", [room], 0)
+    }
+    return engine.diff(base, current, into)
+  })
+
 const cases: ReadonlyArray<CpuCase> = [
   { name: "contiguous", target: 0.95, moves: (engine) => one(engine, "uint8", "uint8", same, [2 ** 28]) },
   {
@@ -135,6 +151,12 @@ const cases: ReadonlyArray<CpuCase> = [
   formCase("bf16->nvfp4", 8, quantizationRecipe("nvfp4", "modelopt")),
   formCase("bf16->mxfp4", 8, quantizationRecipe("mxfp4", "modelopt")),
   {
+    name: "find changes, 1%",
+    target: 5,
+    moves: (engine) => one(engine, "bfloat16", "bfloat16", same, [2 ** 27]),
+    begin: findChanges
+  },
+  {
     name: "transpose",
     target: 1.5,
     moves: (engine) => one(engine, "bfloat16", "bfloat16", (source) => transposeTensor(source, 0, 1), square)
@@ -154,7 +176,7 @@ interface Measured {
   readonly written: number
 }
 
-const timed = <E, R>(effect: Effect.Effect<void, E, R>) =>
+const timed = <E, R>(effect: Effect.Effect<unknown, E, R>) =>
   Effect.suspend(() => {
     const begun = performance.now()
     return Effect.map(effect, () => (performance.now() - begun) / 1000)

@@ -2,8 +2,8 @@
 /**
  * Proves and measures this package on the GPUs of a machine: `node main.js [--out FOLDER] [--only STAGE,...] [--simulator FILE]`.
  *
- * Stages: host (host kernels of this processor), facts, engine, replay, ways (of queueing replay copies), quantize (recordings), rates (of it), conformance,
- * golden, reshard, names (between names of systems), repeats, bus, weights (a model through the bus), sanitizer. The first six and weights need one device. Each writes what it found to `results.json` in the folder as soon as it has ended; tables come last.
+ * Stages: host (host kernels of this processor), facts, engine, replay, ways (of queueing replay copies), quantize (recordings), rates (of it), changes, conformance,
+ * golden, reshard, names (between names of systems), repeats, bus, weights (a model through the bus), sanitizer. The first seven, changes and weights need one device. Each writes what it found to `results.json` in the folder as soon as it has ended; tables come last.
  */
 import { spawnSync } from "node:child_process"
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs"
@@ -23,6 +23,7 @@ import { type CaseResult, combineOutcomes, runTensorEngineCases } from "@tensorf
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import { agentMain, busProblem, checkBus, measureBusWeights } from "./bus.ts"
+import { measureChanges } from "./changes.ts"
 import { type JobResult, runJob } from "./jobs.ts"
 import { namedCases } from "./namedCases.ts"
 import { driftPer100 } from "./numbers.ts"
@@ -218,6 +219,7 @@ const stages: { readonly [name: string]: () => Promise<void> } = {
     }
   },
   rates: () => Effect.runPromise(measureQuantize(engineDescriptor, options, shrink, note)),
+  changes: () => Effect.runPromise(measureChanges(engineDescriptor, options, shrink, note)),
   conformance: async () => {
     for (const backend of backends) {
       for (const size of conformanceSizes(backend)) {

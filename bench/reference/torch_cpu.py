@@ -54,6 +54,17 @@ def fp8_blocks():
     return run
 
 
+def changes():
+    """Every hundredth of 2^27 elements differs."""
+    base = filled((2**27,), torch.bfloat16)
+    current = base.clone()
+    at = torch.arange(0, 2**27, 100)
+    at += at * 40503 // 16 % 100
+    bits = current.view(torch.int16)
+    bits[at[at < 2**27]] ^= 1
+    return lambda: (base != current).nonzero()
+
+
 BOUNDS = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])
 
 
@@ -106,6 +117,7 @@ CASES = {
     "bf16->fp8 in blocks": fp8_blocks,
     "bf16->nvfp4": nvfp4,
     "bf16->mxfp4": mxfp4,
+    "find changes, 1%": changes,
     "transpose": lambda: one(filled((8192, 8192), torch.bfloat16).t(), torch.zeros((8192, 8192), dtype=torch.bfloat16)),
 }
 
