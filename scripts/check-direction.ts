@@ -58,6 +58,7 @@ const packages: Readonly<Record<string, Room>> = {
       quantized: 4,
       outputs: 4,
       names: 5,
+      delta: 6,
       proof: 5
     }
   },

@@ -29,6 +29,10 @@ export const ModelReason = Schema.Union([
   reason("InvalidShapes"),
   /** A saved plan is not one. */
   reason("InvalidPlan"),
+  /** A delta is not one, is damaged, or does not give what it states. */
+  reason("InvalidDelta"),
+  /** A delta was made from another version than the one it is to be applied to. */
+  reason("WrongBase"),
   /** A package that this subcommand needs is not installed. */
   reason("MissingPackage")
 ])

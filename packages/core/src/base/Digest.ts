@@ -3,7 +3,9 @@
  * Digests of values that several processes must agree on: SHA-256 over a canonical JSON text (object keys sorted,
  * `undefined` left out), so that equal values give equal digests whatever the order in which they were built.
  */
-import { createHash } from "node:crypto"
+import { createHash, type Hash } from "node:crypto"
+import type { DType } from "./DType.ts"
+import type { Shape } from "./Region.ts"
 
 /** Lower-case hexadecimal SHA-256. */
 export type Digest = string
@@ -44,3 +46,7 @@ export const digestOfText = (text: string): Digest => createHash("sha256").updat
 
 /** The digest of a value in canonical form: equal for equal values, whatever the order of their keys. */
 export const digestOf = (value: unknown): Digest => digestOfText(canonical(value))
+
+/** The hash of a tensor's elements, begun with what they are: SHA-256 over `dtype[shape]`, then the dense bytes in order. */
+export const tensorHash = (dtype: DType, shape: Shape): Hash =>
+  createHash("sha256").update(`${dtype}[${shape.join(",")}]`)

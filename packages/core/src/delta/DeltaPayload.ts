@@ -22,7 +22,7 @@
  */
 import * as zlib from "node:zlib"
 import * as Result from "effect/Result"
-import { decodePositions, encodePositions, positionCodeBytes } from "./PositionCode.ts"
+import { blockElements, blockHeadBytes, decodePositions, encodePositions, positionCodeBytes } from "./PositionCode.ts"
 
 /** The version that is written; others are refused. */
 export const payloadVersion = 1
@@ -160,6 +160,44 @@ export const encodeDelta = (delta: TensorDelta, options: DeltaOptions = {}): Enc
 
 const fail = (detail: string): Result.Result<never, DeltaFault> => Result.fail({ _tag: "DeltaFault", detail })
 
+/** What a payload says before its body. */
+export interface PayloadHead {
+  readonly form: DeltaForm
+  readonly compression: DeltaCompression
+  /** Elements that changed. */
+  readonly changed: number
+  /** Bytes of the body before its compression. */
+  readonly bodyBytes: number
+}
+
+/** Reads the first `payloadHeadBytes` of a payload, and holds them against the tensor that it is for. */
+export const decodeHead = (
+  bytes: Uint8Array,
+  { elements, elementBytes }: DeltaShape
+): Result.Result<PayloadHead, DeltaFault> => {
+  if (bytes.length < payloadHeadBytes) return fail(`${bytes.length} bytes are too few for a payload.`)
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength)
+  const [version, formNumber, compressionNumber, size] = bytes
+  if (version !== payloadVersion) return fail(`Version ${version} is unknown; ${payloadVersion} is read.`)
+  const form = forms[formNumber! - 1]
+  const compression = compressions[compressionNumber!]
+  if (form === undefined || compression === undefined || view.getUint32(4, true) !== 0) {
+    return fail("Its form or compression is unknown.")
+  }
+  const numberAt = (at: number): number => Number(view.getBigUint64(at, true))
+  const [ofElements, changed, bodyBytes] = [numberAt(8), numberAt(16), numberAt(24)]
+  if (ofElements !== elements || size !== elementBytes) {
+    return fail(`It is for ${ofElements} elements of ${size} bytes, not ${elements} of ${elementBytes}.`)
+  }
+  const fullBytes = elements * elementBytes
+  // A change takes its bytes and at most two more; a block has a head.
+  const listed = changed * (elementBytes + 2) + blockHeadBytes * Math.ceil(elements / blockElements)
+  const fits = form === "positions" ? bodyBytes <= listed : bodyBytes === fullBytes
+  return changed <= elements && fits
+    ? Result.succeed({ form, compression, changed, bodyBytes })
+    : fail(`${changed} changes and a body of ${bodyBytes} bytes do not fit ${elements} elements.`)
+}
+
 /** The body before its compression, which has exactly so many bytes. */
 const bodyOf = (
   bytes: Uint8Array,
@@ -180,43 +218,20 @@ const bodyOf = (
 }
 
 /** Reads the payload of a tensor with this many elements. */
-export const decodeDelta = (
-  bytes: Uint8Array,
-  { elements, elementBytes }: DeltaShape
-): Result.Result<DecodedDelta, DeltaFault> => {
-  if (bytes.length < payloadHeadBytes) return fail(`${bytes.length} bytes are too few for a payload.`)
-  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength)
-  const [version, formNumber, compressionNumber, size] = bytes
-  if (version !== payloadVersion) return fail(`Version ${version} is unknown; ${payloadVersion} is read.`)
-  const form = forms[formNumber! - 1]
-  const compression = compressions[compressionNumber!]
-  if (form === undefined || compression === undefined || view.getUint32(4, true) !== 0) {
-    return fail("Its form or compression is unknown.")
-  }
-  const [ofElements, count, length] = [8, 16, 24].map((at) => Number(view.getBigUint64(at, true))) as [
-    number,
-    number,
-    number
-  ]
-  if (ofElements !== elements || size !== elementBytes) {
-    return fail(`It is for ${ofElements} elements of ${size} bytes, not ${elements} of ${elementBytes}.`)
-  }
-  const fullBytes = elements * elementBytes
-  // A change takes its bytes and at most two more; a block has a head.
-  const most = form === "positions" ? count * (elementBytes + 2) + 4 * Math.ceil(elements / 65_536) : fullBytes
-  if (count > elements || length > most || (form !== "positions" && length !== fullBytes)) {
-    return fail(`${count} changes and a body of ${length} bytes do not fit ${elements} elements.`)
-  }
-  const body = bodyOf(bytes, compression, length)
+export const decodeDelta = (bytes: Uint8Array, shape: DeltaShape): Result.Result<DecodedDelta, DeltaFault> => {
+  const head = decodeHead(bytes, shape)
+  if (Result.isFailure(head)) return Result.fail(head.failure)
+  const { bodyBytes, changed, compression, form } = head.success
+  const body = bodyOf(bytes, compression, bodyBytes)
   if (Result.isFailure(body)) return Result.fail(body.failure)
   if (form === "full") return Result.succeed({ form, result: body.success })
   if (form === "xor") return Result.succeed({ form, bits: body.success })
-  const read = decodePositions(body.success, elements, count)
+  const read = decodePositions(body.success, shape.elements, changed)
   if (Result.isFailure(read)) return fail(read.failure)
   const values = body.success.subarray(read.success.byteLength)
-  return values.length === count * elementBytes
+  return values.length === changed * shape.elementBytes
     ? Result.succeed({ form, positions: read.success.positions, values })
-    : fail(`${count} changes have ${count * elementBytes} bytes, not ${values.length}.`)
+    : fail(`${changed} changes have ${changed * shape.elementBytes} bytes, not ${values.length}.`)
 }
 
 /** Turns the bytes of the base, dense, into those of the result. */

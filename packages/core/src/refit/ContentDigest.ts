@@ -3,11 +3,11 @@
  * What tensors hold, as a digest: equal for equal elements, wherever and however they lie. Bytes of devices come to the host
  * in pieces of bounded size.
  */
-import { createHash, type Hash } from "node:crypto"
+import type { Hash } from "node:crypto"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
-import { type Digest, digestOf } from "../base/Digest.ts"
+import { type Digest, digestOf, tensorHash } from "../base/Digest.ts"
 import { bitsOf, byteLengthOf } from "../base/DType.ts"
 import { elementCount } from "../base/Region.ts"
 import { TensorEngine, type TensorError } from "../service/TensorEngine.ts"
@@ -38,7 +38,7 @@ const hashDense = (hash: Hash, tensor: Tensor): Effect.Effect<void, TensorError,
 /** Digest of a tensor's type, shape and elements in order. */
 export const tensorDigest = (tensor: Tensor): Effect.Effect<Digest, TensorError, TensorEngine> =>
   Effect.gen(function* () {
-    const hash = createHash("sha256").update(`${tensor.dtype}[${tensor.shape.join(",")}]`)
+    const hash = tensorHash(tensor.dtype, tensor.shape)
     if (isContiguous(tensor) || bitsOf(tensor.dtype) % 8 !== 0) yield* hashDense(hash, tensor)
     else {
       const engine = yield* TensorEngine
