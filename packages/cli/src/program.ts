@@ -60,6 +60,11 @@ const subcommandsFor = (given: ReadonlyArray<string>) => {
       async () => (await import("./commands/verify.ts")).verify
     ),
     subcommand(
+      "delta",
+      "Write what changed between two versions of a model as a file, apply such files in their order, or show them",
+      async () => (await import("./commands/delta.ts")).delta
+    ),
+    subcommand(
       "replay",
       "Feed replay batches from a collector process to a learner's device",
       async () => (await import("./commands/replay.ts")).replay

@@ -6,6 +6,7 @@ import { agent } from "./agent.ts"
 import { backends } from "./backends.ts"
 import { bench } from "./bench.ts"
 import { convert } from "./convert.ts"
+import { delta } from "./delta.ts"
 import { describe } from "./describe.ts"
 import { doctor } from "./doctor.ts"
 import { plan } from "./plan.ts"
@@ -22,6 +23,7 @@ export const subcommands = [
   describe,
   report,
   verify,
+  delta,
   replay,
   bench,
   backends,
