@@ -38,9 +38,17 @@ describe.skipIf(!isInstalled("nvcc"))("machine code of the kernels", () => {
         const kept = ["--keep", "--keep-dir", folder, "-o", join(folder, "kernels.fatbin")]
         const said = run("nvcc", "-fatbin", ...targets, ...options, ...kept, file)
         for (const architecture of ["sm_80", "sm_90"]) {
-          for (const kernel of ["move", "reduce", "quantize", "forms", "tiles", "groups", "compare", "changes", "spin"].map(
-            (name) => `tensorferry_${name}`
-          )) {
+          for (const kernel of [
+            "move",
+            "reduce",
+            "quantize",
+            "forms",
+            "tiles",
+            "groups",
+            "compare",
+            "changes",
+            "spin"
+          ].map((name) => `tensorferry_${name}`)) {
             const from = said.indexOf(`Compiling entry function '${kernel}' for '${architecture}'`)
             assert.isAtLeast(from, 0, `${kernel} for ${architecture}\n${said}`)
             const properties = said
