@@ -86,6 +86,7 @@ const addon = (name: string): void => {
   }
 }
 addon("backend-torch-copy")
+addon("backend-tcp")
 addon("gpu")
 addon("backend-nvshmem")
 addon("bus")

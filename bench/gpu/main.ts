@@ -44,13 +44,15 @@ const flag = (name: string): string | undefined => {
 const out = flag("out") ?? "."
 const only = flag("only")?.split(",")
 const simulator = flag("simulator")
-/** Names of backends; `nvshmem:put` and `nvshmem:direct` choose its path, `nvshmem:symmetric` is direct into symmetric memory. */
+/** Names of backends; `staged-tcp` moves devices' memory over the network and `tcp` that of the host; `nvshmem:put` and `nvshmem:direct` choose its path, `nvshmem:symmetric` is direct into symmetric memory. */
 const backends = flag("backends")?.split(",") ?? ["cuda-ipc", "nccl", "cuda"]
 const devices = Number(flag("devices") ?? 2)
 /** For rehearsals: divides long dimensions of the weights. */
 const shrink = Number(flag("shrink") ?? 1)
 /** Timed updates of each case. */
 const rounds = Number(flag("rounds") ?? 5)
+/** Updates before them. */
+const warmUps = Number(flag("warm-ups") ?? 30)
 /** Updates one after the other; drift is judged over the second half. */
 const repeatCount = Number(flag("repeats") ?? 600)
 
@@ -244,7 +246,7 @@ const stages: { readonly [name: string]: () => Promise<void> } = {
   reshard: async () => {
     const cases = flag("cases")?.split(",").map(Number) ?? Array.from({ length: deviceCaseCount }, (_, at) => at)
     for (const backend of backends) {
-      const work = { kind: "reshard", cases, warmUps: 30, rounds } as const
+      const work = { kind: "reshard", cases, warmUps, rounds } as const
       const job = await runJob(program, { size: 2, ...chosen(backend), shrink, work }, 300)
       const told = job.lines.map((lines) => lines.flatMap((line) => (line.event === "reshard" ? [line.times] : [])))
       report[`reshard ${backend}`] = told
@@ -271,7 +273,7 @@ const stages: { readonly [name: string]: () => Promise<void> } = {
   names: async () => {
     const cases = flag("cases")?.split(",").map(Number) ?? namedCases.map((_, at) => at)
     for (const backend of backends) {
-      const work = { kind: "names", cases, warmUps: 30, rounds } as const
+      const work = { kind: "names", cases, warmUps, rounds } as const
       const job = await runJob(program, { size: 2, ...chosen(backend), shrink, work }, 300)
       const told = job.lines.map((lines) => lines.flatMap((line) => (line.event === "reshard" ? [line.times] : [])))
       report[`names ${backend}`] = told

@@ -7,10 +7,14 @@ import { readdirSync, readFileSync } from "node:fs"
 import { gunzipSync } from "node:zlib"
 import { descriptors } from "@tensorferry/backend-cuda"
 import { descriptors as nvshmem, nvshmemOf } from "@tensorferry/backend-nvshmem"
+import { descriptor as tcp } from "@tensorferry/backend-tcp"
+import { descriptor as torchCopy } from "@tensorferry/backend-torch-copy"
+import type { BackendDescriptor } from "@tensorferry/core/backend/BackendDescriptor"
 import { byteLengthOf, type DType } from "@tensorferry/core/base/DType"
 import { median } from "@tensorferry/core/base/Numbers"
 import { elementCount, type Shape } from "@tensorferry/core/base/Region"
 import { copyServiceLayer } from "@tensorferry/core/copy/CopyServiceLayer"
+import { stagedDriverLayer } from "@tensorferry/core/copy/StagedDriver"
 import * as ProcessGroupTcp from "@tensorferry/core/group/ProcessGroupTcp"
 import type { ReshardPlan } from "@tensorferry/core/ir/ReshardPlan"
 import { parametersOf, type Roster } from "@tensorferry/core/layout/Roster"
@@ -44,7 +48,21 @@ import type { RankLine, RankSpec, Work } from "./work.ts"
 
 const print = (line: RankLine) => Effect.sync(() => void process.stdout.write(`${JSON.stringify(line)}\n`))
 
+/** Host memory by the network alone, and memory of a device through it: neither uses what both ranks could reach. */
+const overNetwork: Readonly<Record<string, Pick<Required<BackendDescriptor>, "copyDriver" | "tensorEngine">>> = {
+  tcp: { copyDriver: () => tcp.copyDriver!({}), tensorEngine: () => torchCopy.tensorEngine!({}) },
+  "staged-tcp": {
+    copyDriver: () =>
+      Layer.catchTag(stagedDriverLayer(tcp.copyDriver!({}), torchCopy.tensorEngine!({})), "CopyDriverError", (error) =>
+        Layer.effect(CopyDriver, Effect.die(error))
+      ),
+    tensorEngine: (options) => descriptors[0]!.tensorEngine!(options)
+  }
+}
+
 const descriptorOf = (name: string) => {
+  const network = overNetwork[name]
+  if (network !== undefined) return Effect.succeed(network)
   const descriptor = [...descriptors, ...nvshmem].find((one) => one.name === name)
   if (descriptor?.copyDriver === undefined || descriptor.tensorEngine === undefined) {
     return Effect.die(`There is no backend ${name} with a driver and an engine.`)
