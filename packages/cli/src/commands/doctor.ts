@@ -65,22 +65,24 @@ const backendTable = ({ backends }: Findings): string =>
   )
 
 /** One remedy per line, with everything that it helps. */
-const remedies = ({ machine, sharing, devices, backends }: Findings): ReadonlyArray<string> => {
+const remedies = ({ machine, sharing, network, companions, devices, backends }: Findings): ReadonlyArray<string> => {
   const helped = new Map<string, Array<string>>()
   const add = (name: string, remedy: string | undefined): void => {
     if (remedy !== undefined) helped.set(remedy, [...(helped.get(remedy) ?? []), name])
   }
-  for (const { name, remedy } of [...machine, ...sharing, ...devices]) add(name, remedy)
+  for (const { name, remedy } of [...machine, ...sharing, ...network, ...companions, ...devices]) add(name, remedy)
   for (const { name, probe } of backends) if (probe._tag === "Unavailable") add(name, probe.remedy)
   return [...helped].map(([remedy, names]) => `- ${names.join(", ")}: ${remedy}`)
 }
 
 const describe = (findings: Findings): string => {
-  const { machine, sharing, devices, libraries, automatic } = findings
+  const { machine, sharing, network, companions, devices, libraries, automatic } = findings
   const found = remedies(findings)
   return [
     factTable("machine", machine),
     factTable("between processes", sharing),
+    network.length === 0 ? "network: the kernel states no interface" : factTable("network", network),
+    factTable("bus and Python", companions),
     devices.length === 0 ? "devices: no driver reports a GPU" : factTable("device", devices),
     ...(libraries.length === 0
       ? []
@@ -97,10 +99,12 @@ const describe = (findings: Findings): string => {
 const byName = (facts: ReadonlyArray<Fact>) =>
   Object.fromEntries(facts.map(({ name, ...rest }) => [name, { ...rest, ok: rest.remedy === undefined }]))
 
-const asJson = ({ machine, sharing, devices, libraries, backends, automatic }: Findings) => ({
+const asJson = ({ machine, sharing, network, companions, devices, libraries, backends, automatic }: Findings) => ({
   ok: true,
   machine: byName(machine),
   sharing: byName(sharing),
+  network: byName(network),
+  companions: byName(companions),
   devices: devices.map(({ summary, remedy, data }) => ({ ...data, summary, ok: remedy === undefined, remedy })),
   libraries,
   automatic: Result.isSuccess(automatic) ? automatic.success.descriptor.name : null,

@@ -2,9 +2,11 @@
 /** Everything that `doctor` finds out about this machine, backends aside. */
 import * as os from "node:os"
 import * as Effect from "effect/Effect"
+import { companionFacts } from "./companions.ts"
 import { deviceFacts, findDevices } from "./devices.ts"
 import type { Fact } from "./Fact.ts"
 import { memoryFacts } from "./memoryLimits.ts"
+import { networkFacts } from "./network.ts"
 import { limitFacts } from "./processLimits.ts"
 import { inspectProcessAccess } from "./processProbe.ts"
 import type { SystemFiles } from "./SystemFiles.ts"
@@ -14,6 +16,8 @@ import { topologyFacts } from "./topology.ts"
 export interface MachineFindings {
   readonly machine: ReadonlyArray<Fact>
   readonly sharing: ReadonlyArray<Fact>
+  readonly network: ReadonlyArray<Fact>
+  readonly companions: ReadonlyArray<Fact>
   readonly devices: ReadonlyArray<Fact>
 }
 
@@ -38,6 +42,8 @@ export const inspectMachine = (files: SystemFiles): Effect.Effect<MachineFinding
         )
       ],
       sharing: [...(yield* inspectProcessAccess), ...sharingFacts(files)],
+      network: networkFacts(files),
+      companions: companionFacts(files),
       devices: deviceFacts(found)
     }
   })

@@ -7,10 +7,12 @@ import { mkdirSync, symlinkSync, writeFileSync } from "node:fs"
 import { dirname, join } from "node:path"
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
+import { companionFacts } from "../../src/machine/companions.ts"
 import { addressOfLocation, deviceFacts, findDevices, parseNvidiaVersion } from "../../src/machine/devices.ts"
 import type { Fact } from "../../src/machine/Fact.ts"
 import { findLibraries, libraryVersion, searchedFolders } from "../../src/machine/libraries.ts"
 import { groupLimit, memoryFacts, memoryGroup } from "../../src/machine/memoryLimits.ts"
+import { networkFacts } from "../../src/machine/network.ts"
 import { limitFacts, parseLimits } from "../../src/machine/processLimits.ts"
 import { inspectProcessAccess, processProbeFacts } from "../../src/machine/processProbe.ts"
 import { countList, type SystemFiles, systemFiles } from "../../src/machine/SystemFiles.ts"
@@ -343,5 +345,68 @@ describe("libraries", () => {
     )
     assert.deepStrictEqual(searchedFolders(found), ["/lib64", "/usr/lib"])
     assert.isUndefined(libraryVersion("/lib/libm.so"))
+  })
+})
+
+describe("the network", () => {
+  it("has its interfaces with state, speed and packets, and a remedy where none is up", () => {
+    using machine = rootWith({
+      "sys/class/net/lo/operstate": "unknown",
+      "sys/class/net/lo/mtu": "65536",
+      "sys/class/net/eth0/operstate": "up",
+      "sys/class/net/eth0/mtu": "9000",
+      "sys/class/net/eth0/speed": "100000",
+      "sys/class/net/eth1/operstate": "down",
+      "sys/class/net/eth1/mtu": "1500",
+      "sys/class/net/eth1/speed": "-1",
+      "sys/class/net/bonding_masters": ""
+    })
+    const facts = networkFacts(machine.files)
+    assert.deepStrictEqual(
+      facts.map(({ name, summary }) => [name, summary]),
+      [
+        ["eth0", "up, 100 Gbit/s, packets of 9000 bytes"],
+        ["eth1", "down, speed not stated, packets of 1500 bytes"],
+        ["lo", "this machine alone, packets of 65536 bytes"]
+      ]
+    )
+    assert.deepStrictEqual(named(facts, "eth0").data, { state: "up", mtu: 9000, bitsPerSecond: 1e11 })
+    for (const { remedy } of facts) assert.isUndefined(remedy)
+    using alone = rootWith({ "sys/class/net/lo/operstate": "unknown", "sys/class/net/eth1/operstate": "down" })
+    assert.include(named(networkFacts(alone.files), "eth1").remedy, "ip link set eth1 up")
+    assert.isUndefined(named(networkFacts(alone.files), "lo").remedy)
+    using none = rootWith({})
+    assert.deepStrictEqual(networkFacts(none.files), [])
+  })
+})
+
+describe("what other processes bring", () => {
+  it("is found by files: the bus's library and store, Python and its torch", () => {
+    using machine = rootWith({
+      "usr/lib/x86_64-linux-gnu/liblmdb.so.0": "",
+      "dev/shm/.keep": "",
+      "opt/env/bin/python3": "",
+      "opt/env/lib/python3.11/site-packages/torch-2.13.0+cpu.dist-info/METADATA": "",
+      "opt/env/lib/python3.11/site-packages/torchvision-0.28.0.dist-info/METADATA": "",
+      "usr/bin/etcd": ""
+    })
+    const facts = companionFacts(machine.files, ["/opt/env/bin", "/usr/bin"])
+    assert.include(named(facts, "LMDB").summary, "liblmdb.so.0")
+    assert.isUndefined(named(facts, "semaphores").remedy)
+    assert.strictEqual(named(facts, "etcd").data.found, "/usr/bin/etcd")
+    assert.deepStrictEqual(named(facts, "Python").data, {
+      found: "/opt/env/bin/python3",
+      torch: "2.13.0+cpu",
+      tensorferry: null
+    })
+  })
+
+  it("is named with what its lack costs", () => {
+    using none = rootWith({})
+    const facts = companionFacts(none.files, [])
+    assert.include(named(facts, "LMDB").remedy, "liblmdb0")
+    assert.include(named(facts, "semaphores").remedy, "/dev/shm")
+    assert.include(named(facts, "etcd").summary, "--serve")
+    assert.include(named(facts, "Python").summary, "not found")
   })
 })
