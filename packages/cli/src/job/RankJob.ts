@@ -94,6 +94,8 @@ const runJob = Effect.fnUntraced(function* (spec: AnyJobSpec, backendReason: str
   for (const held of [...source, ...destination]) yield* clearPadding(held)
   if (part.clear !== undefined) yield* part.clear(destination)
   const [from, into] = yield* part.dicts(source, destination)
+  // Ranks load for as long as their disks take; who is done first waits here, and not within the copy.
+  yield* timedPhase(seconds, "wait", group.barrier("loaded"))
   yield* progress("copy", 0, 1)
   const moved = yield* timedPhase(
     seconds,

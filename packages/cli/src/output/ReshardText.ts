@@ -62,17 +62,30 @@ export const describeReshard = (
   notes: ReadonlyArray<ConversionNote>
 ): string => {
   const [first] = reports
-  const phases = ["load", "copy", "verify", "write"].flatMap((phase) => {
+  const row = (name: string, slowest: number, bytes: number | undefined): ReadonlyArray<string> => [
+    name,
+    formatSeconds(slowest),
+    ...(bytes === undefined || bytes === 0 ? ["", ""] : [formatBytes(bytes), formatRate(bytes, slowest)])
+  ]
+  /** Bytes of a phase that does nothing but move them; a copy also agrees and prepares. */
+  const bytesOf: Readonly<Record<string, number | undefined>> = {
+    load: sum(reports, (report) => report.sourceBytes),
+    verify: sum(reports, (report) => report.destinationBytes),
+    write: sum(reports, (report) => report.destinationBytes),
+    local: sum(reports, (report) => report.copy.localBytes),
+    transfer: sum(reports, (report) => report.copy.remoteBytesReceived)
+  }
+  const phases = ["load", "wait", "copy", "verify", "write"].flatMap((phase) => {
     const slowest = most(reports, (report) => report.seconds[phase] ?? 0)
-    if (slowest === 0) return []
-    const bytes =
-      phase === "load"
-        ? sum(reports, (report) => report.sourceBytes)
-        : sum(reports, (report) => report.destinationBytes)
-    return [[phase, formatSeconds(slowest), formatBytes(bytes), formatRate(bytes, slowest)]]
+    return slowest === 0 ? [] : [row(phase === "wait" ? "wait for others" : phase, slowest, bytesOf[phase])]
   })
   const steps = (["handshake", "prepare", "pack", "local", "transfer", "unpack", "writeback", "outcome"] as const).map(
-    (step) => [`  ${step}`, formatSeconds(most(reports, (report) => report.copy.phases[step])), "", ""]
+    (step) =>
+      row(
+        `  ${step}`,
+        most(reports, (report) => report.copy.phases[step]),
+        bytesOf[step]
+      )
   )
   const at = phases.findIndex(([phase]) => phase === "copy") + 1
   phases.splice(at, 0, ...steps)

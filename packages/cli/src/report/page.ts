@@ -74,7 +74,7 @@ const pairTable = ({ traffic }: RunRecord): DataTable => ({
   ])
 })
 
-const steps = ["plan", "load", "copy", "verify", "write"] as const
+const steps = ["plan", "load", "wait", "copy", "verify", "write"] as const
 const copySteps = ["handshake", "prepare", "pack", "local", "transfer", "unpack", "writeback", "outcome"] as const
 
 /** Seconds of every rank, also for those who do not see the timeline. */

@@ -30,6 +30,7 @@ const sumOf = (widths: ReadonlyArray<number>): number =>
 
 /** Lines of a cell: broken at spaces, and where a word is longer. */
 const linesOf = (cell: string, width: number): ReadonlyArray<string> => {
+  if (cell.length <= width) return [cell]
   const lines: Array<string> = []
   let current = ""
   for (const word of cell.split(" ")) {
@@ -149,5 +150,8 @@ export const formatSeconds = (seconds: number): string =>
         : `${(seconds * 1e6).toFixed(1)} µs`
 
 /** Bytes per second of a step that moved something in a measurable time. */
-export const formatRate = (bytes: number, seconds: number): string =>
-  bytes === 0 || seconds < 1e-4 ? "" : `${(bytes / seconds / 1e9).toFixed(2)} GB/s`
+export const formatRate = (bytes: number, seconds: number): string => {
+  if (bytes === 0 || seconds < 1e-4) return ""
+  const rate = bytes / seconds
+  return rate < 1e8 ? `${(rate / 1e6).toFixed(1)} MB/s` : `${(rate / 1e9).toFixed(2)} GB/s`
+}

@@ -54,6 +54,7 @@ describe("the trace of a real reshard", () => {
         "job",
         "job.plan",
         "job.load",
+        "job.wait",
         "job.copy",
         "executeReshardPlan",
         "CopyService.run",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 import { assert, describe, it } from "@effect/vitest"
 import * as fc from "fast-check"
-import { counted, formatSeconds, table } from "../../src/text/Table.ts"
+import { counted, formatRate, formatSeconds, table } from "../../src/text/Table.ts"
 import { plainLine } from "../../src/text/terminal.ts"
 
 describe("a table", () => {
@@ -39,6 +39,10 @@ describe("a table", () => {
     assert.lengthOf(lines, 4)
     assert.match(lines[2]!, /^a\\nb\\u001b\[2K +1$/)
     assert.isBelow(lines[3]!.length, 1100)
+  })
+
+  it("keeps what is set in", () => {
+    assert.strictEqual(table(["step"], [["copy"], ["  pack"]]), "step\n──────\ncopy\n  pack")
   })
 
   it("goes on in further lines of a column where the terminal is narrower", () => {
@@ -90,6 +94,13 @@ it("counts in the singular and the plural", () => {
   assert.deepStrictEqual(
     [counted(0, "rank"), counted(1, "rank"), counted(2, "rank"), counted(2, "batch", "batches")],
     ["0 ranks", "1 rank", "2 ranks", "2 batches"]
+  )
+})
+
+it("rates are of no unit in which they would vanish", () => {
+  assert.deepStrictEqual(
+    [formatRate(419e3, 0.2387), formatRate(8e9, 1), formatRate(0, 1)],
+    ["1.8 MB/s", "8.00 GB/s", ""]
   )
 })
 
