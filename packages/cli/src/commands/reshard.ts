@@ -16,10 +16,11 @@ import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
 import * as Logger from "effect/Logger"
 import * as Option from "effect/Option"
+import * as References from "effect/References"
 import * as Schema from "effect/Schema"
 import { agreeOnJob } from "../job/agreeOnJob.ts"
 import { backendRegistry } from "../job/backends.ts"
-import { runProcesses } from "../job/Coordinator.ts"
+import { type RankListener, runProcesses } from "../job/Coordinator.ts"
 import { chooseDeadline, leastSeconds, mostSeconds } from "../job/deadline.ts"
 import type { AnyJobSpec, JobSpec, MeshJobSpec, RankReport } from "../job/JobSpec.ts"
 import { exchangeReports } from "../job/joinedReports.ts"
@@ -30,7 +31,7 @@ import { printAround, reportFailure, withFailures } from "../output/CliFailure.t
 import { makeProgressBar, type ProgressMode, progressFlag } from "../output/ProgressBar.ts"
 import { conversionOf, describeReshard, reshardFacts } from "../output/ReshardText.ts"
 import { checkTarget, type RunFiles, writeRunFiles } from "../report/runFiles.ts"
-import { printText } from "../text/terminal.ts"
+import { plainLine, printError, printText } from "../text/terminal.ts"
 import { type ConversionFlags, chooseConversion, conversionConfig, convertModel } from "./conversionFlags.ts"
 import { chooseMeshes, type MeshFlags, meshConfig, statedFlags, usage } from "./meshFlags.ts"
 import { chooseOutput, type OutputFlags, outputConfig } from "./outputFlags.ts"
@@ -77,6 +78,8 @@ interface Output {
   readonly files: RunFiles
   readonly isJson: boolean
   readonly progress: ProgressMode
+  /** Nobody is told for whom ranks wait. */
+  readonly isQuiet: boolean
   /** By the clock of `performance`. */
   readonly begun: number
   /** What a conversion does to the tensors. */
@@ -95,7 +98,14 @@ const runHere = Effect.fnUntraced(function* (spec: AnyJobSpec, size: number, out
     ],
     mode: isJson && output.progress === "auto" ? "none" : output.progress
   })
-  const outcomes = yield* Effect.ensuring(Effect.scoped(runProcesses(spec, size, bar.update)), bar.clear)
+  const listener: RankListener = {
+    progress: bar.update,
+    log: (rank, text) =>
+      output.isQuiet
+        ? Effect.void
+        : Effect.andThen(bar.clear, printError(`${rank === undefined ? "" : `rank ${rank}: `}${plainLine(text)}`))
+  }
+  const outcomes = yield* Effect.ensuring(Effect.scoped(runProcesses(spec, size, listener)), bar.clear)
   const failures = outcomes.flatMap((outcome) => (outcome._tag === "Failed" ? [outcome] : []))
   if (failures.length > 0) {
     const sorted = [...failures].sort((a, b) => byWeight(a.failure.reason) - byWeight(b.failure.reason))
@@ -265,6 +275,10 @@ export const reshard = Command.make(
       Flag.optional
     ),
     progress: progressFlag,
+    quiet: Flag.Boolean("quiet").pipe(
+      Flag.withDescription("Do not say for whom ranks wait when that takes longer than three seconds"),
+      Flag.withDefault(false)
+    ),
     json
   },
   (flags) =>
@@ -292,7 +306,14 @@ export const reshard = Command.make(
             })
           )
           const registry = backendRegistry(flags.backendPackages, packagesFrom)
-          const output: Output = { files, isJson: flags.json, progress: flags.progress, begun, notes }
+          const output: Output = {
+            files,
+            isJson: flags.json,
+            progress: flags.progress,
+            isQuiet: flags.quiet,
+            begun,
+            notes
+          }
           const run = Effect.gen(function* () {
             yield* chooseCopyBackend(flags.backend, "cpu")
             const environment = yield* readEnvironment
@@ -301,7 +322,12 @@ export const reshard = Command.make(
               yield* runHere(spec, size, output)
             }
             // Standard output is for the result.
-            else yield* Effect.provideService(runJoined(spec, output), Logger.LogToStderr, true)
+            else {
+              yield* runJoined(spec, output).pipe(
+                Effect.provideService(Logger.LogToStderr, true),
+                Effect.provideService(References.MinimumLogLevel, flags.quiet ? "Warn" : "Info")
+              )
+            }
           })
           yield* Effect.provide(run, registry)
         })

@@ -85,11 +85,18 @@ const hung = (rank: Rank, what: string): RankOutcome =>
 
 const formatSeconds = (millis: number): string => `${millis / 1000} s`
 
+/** Who hears of ranks while they work. */
+export interface RankListener {
+  readonly progress: (progress: RankProgress) => Effect.Effect<void>
+  /** What a rank logs; undefined is who started them. */
+  readonly log: (rank: Rank | undefined, text: string) => Effect.Effect<void>
+}
+
 /** Runs the job on `size` new processes of this machine; each rank's outcome, by rank. `file` is the ranks' program. */
 export const runProcesses = Effect.fn("runProcesses")(function* (
   spec: AnyJobSpec,
   size: number,
-  onProgress: (progress: RankProgress) => Effect.Effect<void>,
+  listener: RankListener,
   file: string = workerFile
 ): Effect.fn.Return<ReadonlyArray<RankOutcome>, never, Scope.Scope> {
   const { out, deadlineMillis } = spec
@@ -132,6 +139,7 @@ export const runProcesses = Effect.fn("runProcesses")(function* (
       now = counted
     })
   )
+  let nextReminder = 3000
   /** What is not waited for longer, and what happens then. None while the ranks watch each other. */
   let limit: { readonly at: number; readonly expire: () => void } | undefined
   const giveUpAfter = (millis: number, expire: () => void): void => {
@@ -157,6 +165,15 @@ export const runProcesses = Effect.fn("runProcesses")(function* (
     const patience = limit === undefined ? Duration.infinity : Duration.millis(limit.at > now ? tickMillis : 0)
     const event = yield* Effect.timeoutOption(Queue.take(events), patience)
     if (Option.isNone(event)) {
+      if (starting.size > 0 && now >= nextReminder) {
+        nextReminder = 3 * now
+        const some = [...starting].slice(0, 8).join(", ")
+        const more = starting.size > 8 ? ` and ${starting.size - 8} more` : ""
+        yield* listener.log(
+          undefined,
+          `waited ${formatSeconds(Math.round(now / 1000) * 1000)} for rank ${some}${more} to start`
+        )
+      }
       const expired = limit
       if (expired === undefined || expired.at > now) continue
       limit = undefined
@@ -180,7 +197,8 @@ export const runProcesses = Effect.fn("runProcesses")(function* (
         for (const other of ranks.slice(1)) send(other, message.port)
       }
       if (message._tag === "Joined") joined.add(rank)
-      if (message._tag === "Progress") yield* onProgress({ rank, ...message })
+      if (message._tag === "Progress") yield* listener.progress({ rank, ...message })
+      if (message._tag === "Log") yield* listener.log(rank, message.text)
       if (message._tag === "Finished") outcomes.set(rank, { _tag: "Finished", rank, report: message.report })
       if (message._tag === "Failed") outcomes.set(rank, { _tag: "Failed", rank, failure: message.failure })
       // The others have the same to say within the deadline, or do not run any more. Without a rank that never met them

@@ -119,6 +119,8 @@ export const FromRank = Schema.TaggedUnion({
   Listening: { port: Schema.Int },
   /** The ranks have met. */
   Joined: {},
+  /** What the rank logs, for people. */
+  Log: { text: Schema.String },
   Progress: { phase: Phase, done: Schema.Finite, total: Schema.Finite },
   Finished: { report: RankReport },
   Failed: { failure: RankFailure }

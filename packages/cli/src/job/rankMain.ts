@@ -11,6 +11,7 @@ import * as Cause from "effect/Cause"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import * as Logger from "effect/Logger"
 import * as Schema from "effect/Schema"
 import { FromRank, ToRank, toFailure } from "./JobSpec.ts"
 import { parentGone, sendToParent } from "./parentChannel.ts"
@@ -51,9 +52,15 @@ const job = Effect.gen(function* () {
   return yield* Effect.provideService(rankJob(spec, makeProgress()), ProcessGroup, group)
 })
 
+/** What is logged goes to whoever started the rank, whose terminal it is. */
+const forwarded = Logger.make(({ message }) => {
+  const text = (Array.isArray(message) ? message : [message]).map(String).join(" ")
+  Effect.runFork(tell({ _tag: "Log", text }))
+})
+
 const main = Effect.gen(function* () {
   yield* tell({ _tag: "Started" })
-  const exit = yield* Effect.exit(Effect.scoped(job))
+  const exit = yield* Effect.exit(Effect.provide(Effect.scoped(job), Logger.layer([forwarded])))
   if (Exit.isSuccess(exit)) {
     yield* tell({ _tag: "Finished", report: exit.value })
     return

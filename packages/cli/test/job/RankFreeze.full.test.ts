@@ -105,4 +105,18 @@ describe("a rank that is frozen", () => {
       await assertNothingRuns(command)
     }
   })
+
+  it("for some seconds: the command says for whom it waits, unless it is to be quiet", async () => {
+    for (const quiet of [false, true]) {
+      const command = start(["reshard", mnist, "--to", "tp=3", "--rules", mnistRules, ...(quiet ? ["--quiet"] : [])])
+      const pid = await rankProcess(command, 1)
+      signal(pid, "SIGSTOP")
+      await pause(4500)
+      signal(pid, "SIGCONT")
+      const ended = await command.ended
+      assert.strictEqual(ended.code, 0, ended.stderr)
+      if (quiet) assert.strictEqual(ended.stderr, "")
+      else assert.match(ended.stderr, /waited \d+ s for (rank 1 to start|rank 1 to join)/)
+    }
+  })
 })

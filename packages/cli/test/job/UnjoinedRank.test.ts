@@ -26,10 +26,12 @@ const spec: JobSpec = {
 
 const fileOf = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
 
+const silent = { progress: () => Effect.void, log: () => Effect.void }
+
 describe("a rank that fails before the ranks have met", () => {
   it.live("ends the job long before the deadline", () =>
     Effect.gen(function* () {
-      const run = runProcesses(spec, 3, () => Effect.void, fileOf("../fixtures/unjoined-rank.ts"))
+      const run = runProcesses(spec, 3, silent, fileOf("../fixtures/unjoined-rank.ts"))
       const outcomes = yield* Effect.timeout(Effect.scoped(run), "40 seconds")
       assert.deepStrictEqual(
         outcomes.map(({ _tag }) => _tag),

@@ -56,6 +56,21 @@ describe("collective hub", () => {
     assert.isTrue(hub.arrive(arrival(0, "next"), 60).every(({ result }) => Result.isSuccess(result)))
   })
 
+  it("reminds of a wait after three seconds, and then at growing intervals, with who waits for whom", () => {
+    const hub = hubOf(60_000)
+    hub.arrive(arrival(0, "barrier loaded"), 0)
+    hub.arrive(arrival(2, "barrier loaded"), 1000)
+    const said: Array<readonly [at: number, text: string]> = []
+    for (let at = 0; at <= 60_000; at += 500) for (const text of hub.remind(at)) said.push([at, text])
+    assert.deepStrictEqual(said, [
+      [3000, "ranks 0, 2 waited 3 s in barrier loaded for rank 1; without a sign of progress this fails in 58 s."],
+      [9000, "ranks 0, 2 waited 9 s in barrier loaded for rank 1; without a sign of progress this fails in 52 s."],
+      [27_000, "ranks 0, 2 waited 27 s in barrier loaded for rank 1; without a sign of progress this fails in 34 s."]
+    ])
+    hub.arrive(arrival(1, "barrier loaded"), 60_500)
+    assert.deepStrictEqual(hub.remind(200_000), [])
+  })
+
   it("names the missing rank after the deadline, fails that rank too when it arrives, and stays in step", () => {
     const hub = hubOf(100)
     hub.arrive(arrival(0), 0)

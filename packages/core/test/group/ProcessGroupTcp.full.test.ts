@@ -6,6 +6,7 @@ import { createHash } from "node:crypto"
 import { connect } from "node:net"
 import { afterEach, assert, describe, it, vi } from "@effect/vitest"
 import * as Effect from "effect/Effect"
+import * as Logger from "effect/Logger"
 import * as Result from "effect/Result"
 import { challenge, encodeArrive, frameType, hello, proof } from "../../src/group/internal/frames.ts"
 import { freshNonce, proofOf, protocolName, protocolVersion } from "../../src/group/internal/handshake.ts"
@@ -431,5 +432,36 @@ describe("TCP options", () => {
         assert.include(reason.detail, `${option} is`)
       }
     }
+  })
+})
+
+describe("a wait that takes long", () => {
+  it("is told with those who are missing: first to join, then in a collective", async () => {
+    const said: Array<string> = []
+    const logger = Logger.make(({ message }) => void said.push(String(message)))
+    const port = Promise.withResolvers<number>()
+    const told = (words: string) =>
+      Effect.repeat(Effect.sleep("50 millis"), { until: () => said.some((text) => text.includes(words)) })
+    const common = { size: 2, host: "127.0.0.1", deadline: "30 seconds" } as const
+    const first = Effect.gen(function* () {
+      const onListening = (bound: number) => Effect.sync(() => port.resolve(bound))
+      const group = yield* makeTcp({ ...common, rank: 0, port: 0, onListening })
+      yield* group.barrier("loaded")
+    })
+    const second = Effect.gen(function* () {
+      const bound = yield* Effect.promise(() => port.promise)
+      yield* told("for rank 1 to join")
+      const group = yield* makeTcp({ ...common, rank: 1, port: bound })
+      yield* told("in barrier")
+      yield* group.barrier("loaded")
+    })
+    const both = Effect.all([Effect.scoped(first), Effect.scoped(second)], { concurrency: 2 })
+    await Effect.runPromise(Effect.provide(both, Logger.layer([logger])))
+    assert.match(said[0]!, /^Rank 0 has waited 3 s for rank 1 to join\.$/)
+    assert.match(
+      said[1]!,
+      /^rank 0 waited 3 s in barrier "loaded" for rank 1; without a sign of progress this fails in \d+ s\.$/
+    )
+    assert.lengthOf(said, 2)
   })
 })

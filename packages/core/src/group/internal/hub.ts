@@ -20,6 +20,7 @@ import {
   type Departure,
   deadlineExceeded,
   type Failure,
+  formatRanks,
   payloadRefused,
   peerGone
 } from "./errors.ts"
@@ -64,6 +65,8 @@ export interface CollectiveHub {
   readonly leave: (rank: Rank, departure: Departure) => ReadonlyArray<Delivery>
   /** Fails what has waited too long. */
   readonly expire: (now: number) => ReadonlyArray<Delivery>
+  /** What people should hear of waits that take long: each after three seconds, then at growing intervals. */
+  readonly remind: (now: number) => ReadonlyArray<string>
   /** When `expire` has something to do at the earliest; infinity while nothing waits. */
   readonly nextExpiry: () => number
   /** Ranks with a call that has not ended. */
@@ -91,9 +94,14 @@ interface Collective {
   readonly arrivals: Map<Rank, Arrival>
   /** Of the first arrival, and of all others while nothing failed. */
   readonly label: string
+  readonly firstArrival: number
   lastArrival: number
+  /** When its wait is worth words again. */
+  nextReminder: number
   failure: Failure | undefined
 }
+
+const firstReminderMillis = 3000
 
 const isRefusal = (payload: Uint8Array | Refusal): payload is Refusal => "refusal" in payload
 
@@ -233,7 +241,9 @@ export const makeHub = (options: HubOptions): CollectiveHub => {
       members: count.members,
       arrivals: new Map(),
       label: arrival.label,
+      firstArrival: now,
       lastArrival: now,
+      nextReminder: now + firstReminderMillis,
       failure: undefined
     }
     collectives.set(key, collective)
@@ -266,6 +276,20 @@ export const makeHub = (options: HubOptions): CollectiveHub => {
     return expired.flatMap(({ key, collective, failure }) => fail(key, collective, failure))
   }
 
+  const remind = (now: number): ReadonlyArray<string> => {
+    const texts: Array<string> = []
+    for (const collective of collectives.values()) {
+      if (!isPending(collective) || now < collective.nextReminder) continue
+      const waited = now - collective.firstArrival
+      collective.nextReminder = now + 2 * waited
+      const left = Math.max(0, Math.ceil((expiryOf(collective) - now) / 1000))
+      texts.push(
+        `${formatRanks([...collective.arrivals.keys()])} waited ${Math.round(waited / 1000)} s in ${collective.label} for ${formatRanks(missingOf(collective))}; without a sign of progress this fails in ${left} s.`
+      )
+    }
+    return texts
+  }
+
   const nextExpiry = (): number => {
     let earliest = Number.POSITIVE_INFINITY
     for (const collective of collectives.values()) {
@@ -282,5 +306,5 @@ export const makeHub = (options: HubOptions): CollectiveHub => {
     return ranks
   }
 
-  return { arrive, progress, leave, expire, nextExpiry, waiting }
+  return { arrive, progress, leave, expire, remind, nextExpiry, waiting }
 }

@@ -201,7 +201,13 @@ export const serve = Effect.fnUntraced(function* (
   )
   yield* Effect.flatMap(listen(server, settings), onListening)
 
+  const missing = () =>
+    Array.from({ length: size - 1 }, (_, at) => at + 1).filter((rank) => !members.connections.has(rank))
+
   let ticks = 0
+  let nextReminder = 3000
+  const context = yield* Effect.context<never>()
+  const tell = (text: string): void => void Effect.runForkWith(context)(Effect.logInfo(text))
   const bytesSeen = new Map<Rank, number>()
   yield* Effect.forkScoped(
     ticking(tickMillis, (time) => {
@@ -213,13 +219,16 @@ export const serve = Effect.fnUntraced(function* (
         bytesSeen.set(rank, bytes)
       }
       dispatch(hub.expire(now))
+      for (const text of hub.remind(now)) tell(text)
+      if (now >= nextReminder && !Deferred.isDoneUnsafe(formed)) {
+        nextReminder = 3 * now
+        tell(`Rank 0 has waited ${Math.round(now / 1000)} s for ${formatRanks(missing())} to join.`)
+      }
       if (++ticks % 5 === 0) members.beat(hub.waiting())
     })
   )
 
   if (size === 1) complete()
-  const missing = () =>
-    Array.from({ length: size - 1 }, (_, at) => at + 1).filter((rank) => !members.connections.has(rank))
   yield* Deferred.await(formed).pipe(
     (joined) =>
       orAfterRunningTime(joined, {
