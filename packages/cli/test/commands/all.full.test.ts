@@ -236,7 +236,7 @@ describe("verify", () => {
 
 describe("reshard", () => {
   it("prints one document for machines", async () => {
-    const ended = await run(["reshard", mnist, "--to", "tp=2", "--rules", mnistRules, "--json"])
+    const ended = await run(["reshard", mnist, "--to", "tp=2", "--rules", mnistRules, "--quiet", "--json"])
     assert.strictEqual(ended.code, 0, ended.stdout)
     const result = json<{ ok: boolean; ranks: number; verified: boolean; out: null; bytes: Record<string, number> }>(
       ended

@@ -35,6 +35,7 @@ const args = (out: string, deadline: number) =>
     out,
     "--deadline",
     `${deadline}`,
+    "--quiet",
     "--json"
   ] as const
 

@@ -25,7 +25,20 @@ afterEach(endAll)
 
 const size = 3
 const args = (out: string) =>
-  ["reshard", mnist, "--to", "tp=3", "--rules", mnistRules, "--out", out, "--deadline", "20", "--json"] as const
+  [
+    "reshard",
+    mnist,
+    "--to",
+    "tp=3",
+    "--rules",
+    mnistRules,
+    "--out",
+    out,
+    "--deadline",
+    "20",
+    "--quiet",
+    "--json"
+  ] as const
 
 const rounds = isSoak ? 100 : 3
 
