@@ -17,7 +17,7 @@ import * as CommandQueueMemory from "../src/queue/CommandQueueMemory.ts"
 import { AgentState } from "../src/state/AgentState.ts"
 import * as AgentStateMemory from "../src/state/AgentStateMemory.ts"
 import { KeyValueMap } from "../src/store/KeyValueMap.ts"
-import { KeyValueStore } from "../src/store/KeyValueStore.ts"
+import { KeyValueStore, type KeyValueStoreShape } from "../src/store/KeyValueStore.ts"
 import { viewOf } from "../src/store/KeyValueStoreMemory.ts"
 
 export const transport: Agents.AgentOptions["transport"] = copyServiceLayer(CopyDriver.layer()).pipe(
@@ -25,7 +25,11 @@ export const transport: Agents.AgentOptions["transport"] = copyServiceLayer(Copy
 )
 
 export const makeCluster = Effect.fnUntraced(function* (
-  options: Partial<Agents.AgentOptions> & { readonly importer?: TensorImporterShape } = {}
+  options: Partial<Agents.AgentOptions> & {
+    readonly importer?: TensorImporterShape
+    /** What agents see of the store. */
+    readonly seen?: (store: KeyValueStoreShape) => KeyValueStoreShape
+  } = {}
 ) {
   const map = new KeyValueMap()
   const memory = Context.get(yield* Layer.build(HostMemoryLayers.layer), HostMemory)
@@ -40,13 +44,13 @@ export const makeCluster = Effect.fnUntraced(function* (
     Scope.Scope
   > =>
     Effect.gen(function* () {
-      const store = yield* viewOf(map)
+      const store = (options.seen ?? ((view) => view))(yield* viewOf(map))
       const context = base.pipe(
         Context.add(KeyValueStore, store),
         Context.add(CommandQueue, yield* CommandQueueMemory.make()),
         Context.add(AgentState, AgentStateMemory.make())
       )
-      const { importer, ...agentOptions } = options
+      const { importer, seen: _, ...agentOptions } = options
       const making = Agents.make({ rank, transport, deadline: Duration.seconds(5), ...agentOptions, ...own })
       const agent = yield* Effect.provideContext(
         importer === undefined ? making : Effect.provideService(making, TensorImporter, importer),

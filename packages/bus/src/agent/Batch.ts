@@ -11,6 +11,7 @@ import { isContiguous, type Tensor } from "@tensorferry/core/tensor/Tensor"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
+import * as Semaphore from "effect/Semaphore"
 import { type BusError, busError } from "../BusError.ts"
 import type { RegisterModel, RegisterTensors } from "../command/Command.ts"
 import { seenOwner } from "../liveness.ts"
@@ -31,6 +32,8 @@ export interface Batch {
   readonly pair: Pair
   readonly moves: BatchMoves
   readonly services: Effect.Effect<TransferServices, BusError>
+  /** Whoever reads or writes the signal takes it, so that nobody reads past what is being written. */
+  readonly signal: Semaphore.Semaphore
   /** Whether the tensors move by the services of the pair, which outlive the batch. */
   readonly isOfHost: boolean
   readonly scope: Scope.Closeable
@@ -236,6 +239,7 @@ const build = Effect.fnUntraced(function* (
     pair,
     moves,
     services: batchServices(id, pair, settings.deviceTransports[device.family], scope),
+    signal: Semaphore.makeUnsafe(1),
     isOfHost: settings.deviceTransports[device.family] === undefined,
     scope
   } satisfies Batch as Batch

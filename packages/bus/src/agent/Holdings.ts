@@ -11,6 +11,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
+import * as Semaphore from "effect/Semaphore"
 import { type BusError, busError } from "../BusError.ts"
 import { isAlive, type Owner } from "../liveness.ts"
 import { type AgentStateShape, pairName, semaphoresOf, signalName, versionName } from "../state/AgentState.ts"
@@ -64,7 +65,7 @@ export const makeHoldings = ({ rank, store }: PairSettings, state: AgentStateSha
       batches.delete(batch.id)
       batch.claim.why = why
       yield* Scope.close(batch.scope, Exit.void)
-      yield* Effect.ignore(store.remove(signalKey(batch)))
+      yield* Effect.ignore(Semaphore.withPermits(batch.signal, 1)(store.remove(signalKey(batch))))
       const read = [signalName(batch.id), versionName(batch.id)]
       yield* Effect.ignore(state.put(read.map((name) => [name, undefined] as const)))
     })

@@ -11,11 +11,13 @@
  */
 
 import { Natural } from "@tensorferry/core/base/Numbers"
+import { remembered } from "@tensorferry/core/base/remembered"
 import { exchangePayloads, jsonPayloads, type Payloads } from "@tensorferry/core/group/Exchange"
 import { executeReshardPlan } from "@tensorferry/core/reshard/executeReshardPlan"
 import { CopyService, copyError } from "@tensorferry/core/service/CopyService"
 import type { ProcessGroupError } from "@tensorferry/core/service/ProcessGroup"
 import * as Context from "effect/Context"
+import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
@@ -112,6 +114,15 @@ const sameIntent = (own: Intent): Payloads<Intent, number | undefined, OtherInte
   }
 }
 
+/** What a rank says of a transfer, and how it reads what others say. */
+const intentOf = ({ id, deal }: Batch, direction: Direction, version: number | null) => {
+  const own: Intent = { batch: id, deal: deal.id, direction, ...(version === null ? {} : { version }) }
+  return { own, payloads: sameIntent(own) }
+}
+
+/** The intents of a batch without a version, by direction, and their bytes. */
+const intentsOf = remembered((batch: Batch) => ([0, 1] as const).map((direction) => intentOf(batch, direction, null)))
+
 /** What all ranks are about to do, this rank's collective after its collective; who differs is named on all of them. */
 const agreeOnIntent = (
   batch: Batch,
@@ -119,10 +130,10 @@ const agreeOnIntent = (
   version: number | null,
   { store }: PairSettings
 ): Effect.Effect<number | undefined, BusError | ProcessGroupError> => {
-  const { pair, id, deal } = batch
-  const own: Intent = { batch: id, deal: deal.id, direction, ...(version === null ? {} : { version }) }
+  const { pair, id } = batch
+  const { own, payloads } = version === null ? intentsOf(batch)[direction]! : intentOf(batch, direction, version)
   const described = (of: Intent) => `batch ${of.batch} to ${pair.members.sides[of.direction === 0 ? 1 : 0].name}`
-  const once = exchangePayloads(pair.group, "transfer", sameIntent(own), own)
+  const once = exchangePayloads(pair.group, "transfer", payloads, own)
 
   const judge = Effect.fnUntraced(function* (others: OtherIntents) {
     const marks = yield* Effect.mapError(store.list(markPrefix(pair)), (error) => storeFailed(op, error))
@@ -208,20 +219,22 @@ export const transferBatch = Effect.fnUntraced(function* (
   const { plan, tensors, options, movesNothing } = way
   const leads = pair.rank === (pair.side === 0 ? 0 : pair.members.sides[0].agents.length)
   const signal = (value: string) =>
-    Effect.mapError(settings.store.put(signalKey(batch), value), (error) => storeFailed(op, error))
+    Semaphore.withPermits(
+      batch.signal,
+      1
+    )(Effect.mapError(settings.store.put(signalKey(batch), value), (error) => storeFailed(op, error)))
+  /** Nobody but who asks for it waits until it is known that the batch was received: its bytes are here. */
+  const signalEnd =
+    isSource || !leads ? Effect.void : Effect.forkIn(Effect.ignore(signal("0"), { log: true }), batch.scope)
   let stage: "waits" | "moves" | "given up" = "waits"
-  // The signal stands before any rank can be through. That is after the agreement where nothing follows it, else when
-  // the transfer itself begins. It does not wait for its turn: the receivers may wait for the signal.
-  const announcing = yield* Effect.forkIn(Effect.exit(isSource && leads ? signal("1") : Effect.void), pair.transfers, {
-    startImmediately: true
-  })
-  const announced = Effect.flatMap(Fiber.join(announcing), (exit) => exit)
+  const announcing = Deferred.makeUnsafe<void, BusError>()
+  const announced = Deferred.await(announcing)
   const move = Effect.gen(function* () {
     if (stage === "given up") return
     if (movesNothing) yield* announced
     const version = yield* agreeOnIntent(batch, direction, stated, settings)
     if (movesNothing) {
-      if (!isSource && leads) yield* signal("0")
+      yield* signalEnd
       return version
     }
     if (stage !== "waits") {
@@ -232,12 +245,20 @@ export const transferBatch = Effect.fnUntraced(function* (
     yield* announced
     const update = executeReshardPlan(plan, isSource ? tensors : undefined, isSource ? undefined : tensors, options)
     yield* Effect.provideContext(update, yield* batch.services)
-    if (!isSource && leads) yield* signal("0")
+    yield* signalEnd
     return version
   }).pipe(Effect.catch((error) => Effect.flatMap(explain(batch, error as BusError | Failure, settings), Effect.fail)))
   const moving = yield* Effect.forkIn(Effect.exit(Semaphore.withPermits(pair.turn, 1)(move)), pair.transfers, {
     startImmediately: true
   })
+  // The signal stands before any rank can be through. That is after the agreement where nothing follows it, else when
+  // the transfer itself begins. It does not wait for its turn: the receivers may wait for the signal.
+  const announce = Effect.exit(isSource && leads ? signal("1") : Effect.void)
+  yield* Effect.forkIn(
+    Effect.flatMap(announce, (exit) => Deferred.done(announcing, exit)),
+    pair.transfers,
+    { startImmediately: true }
+  )
   const moved = Effect.flatMap(Fiber.await(moving), (exit): Effect.Effect<number | undefined, BusError> => {
     if (Exit.isSuccess(exit)) return exit.value
     const loss = lossAmong(fates)

@@ -4,6 +4,7 @@ import { HostMemory } from "@tensorferry/core/service/HostMemory"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import type * as Scope from "effect/Scope"
+import * as Semaphore from "effect/Semaphore"
 import { type BusError, busError } from "../BusError.ts"
 import type {
   CleanupBatch,
@@ -80,7 +81,8 @@ export const makeCommands = Effect.fnUntraced(function* (
         remedy: 'Ask for "transfer_signal".'
       })
     }
-    const signal = yield* Effect.mapError(store.get(signalKey(batch)), (error) => storeFailed("QueryStatus", error))
+    const read = Semaphore.withPermits(batch.signal, 1)(store.get(signalKey(batch)))
+    const signal = yield* Effect.mapError(read, (error) => storeFailed("QueryStatus", error))
     yield* Effect.mapError(state.put([[signalName(batchId), encodeValue(signal === "1")]]), (error) =>
       stateFailed("QueryStatus", error)
     )

@@ -11,6 +11,7 @@ import { HostMemory } from "@tensorferry/core/service/HostMemory"
 import { monotonicMillis } from "@tensorferry/core/service/RunningTime"
 import type { Tensor } from "@tensorferry/core/tensor/Tensor"
 import * as Context from "effect/Context"
+import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -23,6 +24,7 @@ import { TensorBusClient, type TensorBusClientShape } from "../../src/client/Ten
 import { InitPair, RegisterTensors } from "../../src/command/Command.ts"
 import { decodeReply, replyKey } from "../../src/command/Reply.ts"
 import * as AgentStateMemory from "../../src/state/AgentStateMemory.ts"
+import type { KeyValueStoreShape } from "../../src/store/KeyValueStore.ts"
 import { makeCluster } from "../cluster.ts"
 import { isSoak } from "../support.ts"
 import { faultOf, fill, makeTensor, ranksOf, type SideLayout, sourceValues, targetValues } from "../tensors.ts"
@@ -388,6 +390,37 @@ describe("life", () => {
           readdirSync("/dev/shm").filter((name) => name.startsWith(`sem.tf_${process.pid}_`)),
           []
         )
+      })
+    )
+  )
+
+  it.live("nobody waits for the store to know that a batch was received, but who asks", () =>
+    Effect.scoped(
+      Effect.gen(function* () {
+        const gate = Deferred.makeUnsafe<void>()
+        const { a, b, tensor, map } = yield* onePair({
+          seen: (store: KeyValueStoreShape): KeyValueStoreShape => ({
+            ...store,
+            put: (key, value, options) =>
+              Effect.andThen(
+                key.startsWith("signal/") && value === "0" ? Deferred.await(gate) : Effect.void,
+                store.put(key, value, options)
+              )
+          })
+        })
+        const [x, y] = [yield* tensor(), yield* tensor()]
+        fill(x, [1, 2, 3, 4])
+        yield* all([register(a.client, "b", x), register(b.client, "b", y)])
+        yield* all([a.client.transfer("b", "send"), b.client.transfer("b", "recv")])
+        assert.isUndefined(faultOf(y, [1, 2, 3, 4]))
+        const asked = yield* Effect.forkChild(b.client.transferSignal("b"), { startImmediately: true })
+        assert.isTrue(yield* a.client.transferSignal("b"), "the store does not know yet")
+        assert.isUndefined(asked.pollUnsafe())
+        yield* Deferred.succeed(gate, undefined)
+        assert.isFalse(yield* Fiber.join(asked))
+        assert.isFalse(yield* a.client.transferSignal("b"))
+        yield* all([a.client.cleanupBatch("b"), b.client.cleanupBatch("b")])
+        assert.deepStrictEqual([...map.list("signal/").keys()], [])
       })
     )
   )
