@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * How the worker waits for a device: by asking, at first without pause, then with pauses that grow to 20 microseconds. Where
- * there are cores enough it asks without pause for longer: a thread that sleeps is late by as much as a short kernel takes.
+ * there are cores enough it asks without pause for 100 ms: a thread that sleeps is late by as much as a short kernel takes.
  *
  * Invariant: whoever cancels wakes a waiter at once; nobody waits inside the driver, where nothing could wake it.
  */
@@ -50,7 +50,7 @@ class Backoff {
   void pause() {
     const auto waited = std::chrono::steady_clock::now() - begin_;
     if (waited < std::chrono::microseconds(50)) return;
-    if (hasSpareCores() && waited < std::chrono::milliseconds(2)) return std::this_thread::yield();
+    if (hasSpareCores() && waited < std::chrono::milliseconds(100)) return std::this_thread::yield();
     waker_.waitFor(pause_, token_);
     pause_ = std::min(2 * pause_, std::chrono::microseconds(20));
   }

@@ -10,10 +10,12 @@
  * Invariant: a command that waits ends as soon as its batch or pair does; a move that began ends with the group alone.
  */
 
+import { availableParallelism } from "node:os"
 import { Natural } from "@tensorferry/core/base/Numbers"
 import { remembered } from "@tensorferry/core/base/remembered"
 import { exchangePayloads, jsonPayloads, type Payloads } from "@tensorferry/core/group/Exchange"
 import { executeReshardPlan } from "@tensorferry/core/reshard/executeReshardPlan"
+import { busyPoll, defaultBusyPollMillis } from "@tensorferry/core/service/BusyPolling"
 import { CopyService, copyError } from "@tensorferry/core/service/CopyService"
 import type { ProcessGroupError } from "@tensorferry/core/service/ProcessGroup"
 import * as Context from "effect/Context"
@@ -199,10 +201,11 @@ const explain = (batch: Batch, error: BusError | Failure, { store }: PairSetting
     return loss === undefined ? failed : lossError(op, loss)
   })
 
-/** Moves the batch; collective over the pair's agents. Answers the version that some rank states. */
-export const transferBatch = Effect.fnUntraced(function* (
+type Stated = Pick<Transfer, "transferType" | "version">
+
+const transfer = Effect.fnUntraced(function* (
   batch: Batch,
-  { transferType: type, version: stated }: Pick<Transfer, "transferType" | "version">,
+  { transferType: type, version: stated }: Stated,
   settings: PairSettings
 ) {
   const { pair, moves, claim } = batch
@@ -275,3 +278,17 @@ export const transferBatch = Effect.fnUntraced(function* (
     return Effect.void
   })
 })
+
+/**
+ * Moves the batch; collective over the pair's agents. Answers the version that some rank states. Its steps are short and wait
+ * for each other, so the thread stays awake between them, as in a run of the copy service.
+ */
+export const transferBatch = (
+  batch: Batch,
+  stated: Stated,
+  settings: PairSettings
+): Effect.Effect<number | undefined, BusError> =>
+  Effect.suspend(() => {
+    const stopPolling = busyPoll(defaultBusyPollMillis(availableParallelism(), batch.pair.group.size))
+    return Effect.ensuring(transfer(batch, stated, settings), Effect.sync(stopPolling))
+  })
