@@ -34,7 +34,7 @@ namespace tensorferry::gpu {
 struct DeviceOptions {
   /** Folder for compiled kernels; empty: none. */
   std::string kernelCache;
-  /** Blocks of a kernel; 0: as many as the device runs at once. */
+  /** Blocks of a kernel; 0: as many as do best. */
   uint32_t blocks = 0;
 };
 

@@ -16,10 +16,7 @@ namespace {
 /** Blocks of a launch in one dimension. */
 constexpr uint32_t mostBlocks = 0x7fffffff;
 
-/**
- * How often a processor is given new blocks of groups. Blocks that come one after the other keep more of the memory busy than
- * resident ones that go round, but each begins with work that is no group's.
- */
+/** How often a processor is given new blocks of groups, each of which begins with work that is no group's. */
 constexpr uint32_t groupRounds = 6;
 
 /** Kilohertz of AMD's wall clock: the attribute's number and what it nearly always is. */
@@ -50,7 +47,9 @@ Status Kernels::load(const Libraries& libraries, int ordinal, const std::string&
   Status status = callRuntime(api, api.getAttribute, &processors, attributeNumbers(api.vendor).processors, ordinal);
   if (!status.ok()) return status;
   const auto count = static_cast<uint32_t>(std::max(1, processors));
-  moveBlocks_ = blocks > 0 ? blocks : residentBlocks(move_, count);
+  // Blocks that come one after the other keep more of the memory busy than resident ones that go round. Between devices the
+  // link decides, and both are alike.
+  moveBlocks_ = blocks > 0 ? blocks : mostBlocks;
   reduceBlocks_ = blocks > 0 ? blocks : residentBlocks(reduce_, count);
   // The limit is for what moves bytes beside other work: conversions compute, and want all processors.
   groupBlocks_ = groupRounds * residentBlocks(groups_, count, formThreads);

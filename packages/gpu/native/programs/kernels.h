@@ -18,7 +18,7 @@ class Kernels {
  public:
   /**
    * Loads the kernels, compiling them where the cache folder (if any) has none. The device is current. `blocks` limits what
-   * moves and reduces; 0 means as many as the device runs at once.
+   * moves and reduces; 0 means as many as do best.
    */
   Status load(const Libraries& libraries, int ordinal, const std::string& cacheFolder, uint32_t blocks);
   void clear() noexcept { module_.reset(); }
