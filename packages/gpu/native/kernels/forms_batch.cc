@@ -243,7 +243,7 @@ Result<Reduction> compileForms(const QuantizeTable& table) {
   const FormRecord given = form.head;
   const std::vector<FormDimension> stated = form.dimensions;
   if (asksForAll) searchFor(behind, 1, true);
-  if (isNvfp4) form.addOne(FormStep::Prepare, 1);
+  if (isNvfp4 && !(groups && table.keepsGlobal)) form.addOne(FormStep::Prepare, 1);
   form.head = given;
   form.dimensions = stated;
   if (asksForBlocks) searchFor(behind + 4, blockWords, false);
