@@ -180,7 +180,8 @@ void Endpoint::confirmed(const LanePointer& lane, Flow& flow, const Frame& frame
 
 void Endpoint::answered(const LanePointer& lane, const Frame& frame, Lock& lock) {
   const auto peer = lane->peer;
-  if (frame.length != 0 || frame.kind == FrameKind::chunk || frame.kind > FrameKind::withdrawn)
+  const bool isAnswer = frame.kind == FrameKind::ready || frame.kind == FrameKind::have || frame.kind == FrameKind::withdrawn;
+  if (!isAnswer || frame.length != 0)
     return brokeProtocol(lane, "with an answer of no known kind");
   const auto found = std::find_if(peer->sends.begin(), peer->sends.end(),
                                   [&](const auto& each) { return each->program == frame.program; });
