@@ -180,9 +180,9 @@ void Endpoint::confirmed(const LanePointer& lane, Flow& flow, const Frame& frame
 
 void Endpoint::answered(const LanePointer& lane, const Frame& frame, Lock& lock) {
   const auto peer = lane->peer;
-  const bool isAnswer = frame.kind == FrameKind::ready || frame.kind == FrameKind::have || frame.kind == FrameKind::withdrawn;
-  if (!isAnswer || frame.length != 0)
-    return brokeProtocol(lane, "with an answer of no known kind");
+  const bool isAnswer =
+      frame.kind == FrameKind::ready || frame.kind == FrameKind::have || frame.kind == FrameKind::withdrawn;
+  if (!isAnswer || frame.length != 0) return brokeProtocol(lane, "with an answer of no known kind");
   const auto found = std::find_if(peer->sends.begin(), peer->sends.end(),
                                   [&](const auto& each) { return each->program == frame.program; });
   // The program may have been closed while the answer was on its way.

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+/** The other tests again, with an addon that finds misuse of memory and races between threads. */
+import { describeSanitized } from "@tensorferry/simulators/sanitized"
+import { packageFolder } from "../src/Addon.ts"
+
+describeSanitized({
+  packageFolder,
+  prebuild: "@TENSORFERRY/BACKEND_TCP_PREBUILD",
+  files: ["CopyDriver", "Receiving", "Sending"],
+  sanitizers: ["address", "thread"]
+})
