@@ -8,6 +8,8 @@
  */
 #include <linux/tcp.h>
 
+#include <cmath>
+
 #include "endpoint.h"
 
 namespace tensorferry::tcp {
@@ -20,8 +22,9 @@ constexpr milliseconds shortTick{50}, longTick{1000};
 constexpr milliseconds handshakeTime{10'000};
 /** A receiver says again what it waits for. */
 constexpr milliseconds announcementTime{1000};
-/** How long a number of lanes is tried. */
-constexpr milliseconds trialTime{250};
+/** How long the rate of a number of lanes is taken, how often until it is believed, and the rest after a trial in vain. */
+constexpr milliseconds trialTime{250}, restTime{10'000};
+constexpr int settlingWindows = 2;
 /** More lanes are kept where they bring this much more. */
 constexpr double worthwhile = 1.1;
 
@@ -115,31 +118,39 @@ void Endpoint::tickPeer(const std::shared_ptr<Peer>& peer, Time now, Lock& lock)
 }
 
 void Endpoint::chooseLanes(Peer& peer, Time now) {
+  LaneTrial& trial = peer.trial;
   if (peer.pushing.empty()) {
-    peer.rateSince = {};
+    trial.since = {};
     return;
   }
-  if (peer.rateSince == Time{}) {
-    peer.rateSince = now;
-    peer.bytesAtTrial = peer.bytesSent;
+  const auto begin = [&] {
+    trial.since = now;
+    trial.bytes = peer.bytesSent;
+  };
+  if (trial.since == Time{}) {
+    trial.rate = 0;
+    return begin();
+  }
+  if (now - trial.since < trialTime || peer.outgoing.size() < peer.wanted) return;
+  const double seconds = std::chrono::duration<double>(now - trial.since).count();
+  const double before = std::exchange(trial.rate, static_cast<double>(peer.bytesSent - trial.bytes) / seconds);
+  begin();
+  const auto tryMore = [&] {
+    trial.baseRate = trial.rate;
+    trial.baseLanes = peer.wanted;
+    peer.wanted = std::min(settings_.lanes, peer.wanted * 2);
+    trial.windows = peer.wanted > trial.baseLanes ? settlingWindows : 0;
+  };
+  if (trial.windows == 0) {
+    // Only once the rate is steady do more lanes show what they bring.
+    const bool isSteady = std::abs(trial.rate - before) < (worthwhile - 1) * before;
+    if (isSteady && now >= trial.next) tryMore();
     return;
   }
-  if (now - peer.rateSince < trialTime || peer.outgoing.size() < peer.wanted) return;
-  const double seconds = std::chrono::duration<double>(now - peer.rateSince).count();
-  const double rate = static_cast<double>(peer.bytesSent - peer.bytesAtTrial) / seconds;
-  peer.rateSince = now;
-  peer.bytesAtTrial = peer.bytesSent;
-  if (rate > peer.bestRate * worthwhile) {
-    peer.bestRate = rate;
-    peer.lanesAtBest = peer.wanted;
-    peer.wanted = std::min(settings_.lanes, peer.wanted * 2);
-  } else if (peer.wanted != peer.lanesAtBest) {
-    peer.wanted = peer.lanesAtBest;
-  } else if (rate < peer.bestRate / 2) {
-    // What was best is no more; look again from here.
-    peer.bestRate = rate;
-    peer.wanted = std::min(settings_.lanes, peer.wanted * 2);
-  }
+  if (--trial.windows > 0) return;
+  if (trial.rate > trial.baseRate * worthwhile) return tryMore();
+  peer.wanted = trial.baseLanes;
+  trial.next = now + restTime;
 }
 
 }  // namespace tensorferry::tcp

@@ -96,6 +96,20 @@ struct Path {
   bool isRefused = false, isTried = false;
 };
 
+/** How the number of lanes to a peer is chosen: more are kept where they bring more. */
+struct LaneTrial {
+  /** When the present window began, and how much had been sent then. */
+  Time since{};
+  uint64_t bytes = 0;
+  /** Bytes per second in the last window. */
+  double rate = 0;
+  /** What is compared with, and windows until then; 0 while nothing is tried. */
+  double baseRate = 0;
+  size_t baseLanes = 0;
+  int windows = 0;
+  Time next{};
+};
+
 struct ConnectJob final : EventJob {
   std::shared_ptr<Peer> peer;
   std::weak_ptr<Endpoint> endpoint;
@@ -128,11 +142,8 @@ struct Peer {
   int refusedRounds = 0;
   std::chrono::milliseconds backoff{0};
 
-  /** What the number of lanes is chosen by. */
-  uint64_t bytesSent = 0, bytesAtTrial = 0;
-  double bestRate = 0;
-  Time rateSince{};
-  size_t lanesAtBest = 0;
+  uint64_t bytesSent = 0;
+  LaneTrial trial;
 };
 
 }  // namespace tensorferry::tcp
