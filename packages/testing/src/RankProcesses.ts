@@ -21,7 +21,18 @@ export interface RankPlace {
   readonly size: number
   /** Where the first rank listens; 0 for itself. */
   readonly port: number
+  /** The address of the first rank; loopback where it is not given. Any other needs a token. */
+  readonly host?: string
+  readonly token?: string
 }
+
+/** Starts the process of a rank, where it is not to run beside the test. */
+export type LaunchRank = (
+  rank: number,
+  command: string,
+  values: ReadonlyArray<string>,
+  options: { readonly stdio: ["ignore", "pipe", "pipe"] }
+) => ChildProcess
 
 /** What one rank printed, and how its process ended. */
 export interface EndedRank<Line> {
@@ -46,18 +57,20 @@ export const killRankProcesses = (): void => {
   running.clear()
 }
 
-const startRank = <Line extends { readonly event: string }>(script: URL, input: RankPlace) => {
-  const args = [fileURLToPath(script), JSON.stringify(input)]
-  const child = spawn(process.execPath, args, { stdio: ["ignore", "pipe", "pipe"] })
+const launchHere: LaunchRank = (_, command, values, options) => spawn(command, values, options)
+
+const startRank = <Line extends { readonly event: string }>(script: URL, input: RankPlace, launch: LaunchRank) => {
+  const values = [fileURLToPath(script), JSON.stringify(input)]
+  const child = launch(input.rank, process.execPath, values, { stdio: ["ignore", "pipe", "pipe"] })
   running.add(child)
   const lines: Array<Line> = []
   let stderr = ""
-  child.stderr.on("data", (chunk) => {
+  child.stderr!.on("data", (chunk) => {
     stderr += String(chunk)
   })
   const port = Promise.withResolvers<number>()
   const ended = Promise.withResolvers<EndedRank<Line>>()
-  createInterface({ input: child.stdout }).on("line", (text) => {
+  createInterface({ input: child.stdout! }).on("line", (text) => {
     if (!text.startsWith("{")) return
     const line: Line | PortLine = JSON.parse(text)
     if (line.event === "port") port.resolve((line as PortLine).port)
@@ -75,12 +88,13 @@ const startRank = <Line extends { readonly event: string }>(script: URL, input: 
 export const runRankProcesses = async <Line extends { readonly event: string }>(
   script: URL,
   size: number,
-  shared: object = {}
+  shared: object = {},
+  launch: LaunchRank = launchHere
 ): Promise<ReadonlyArray<EndedRank<Line>>> => {
-  const first = startRank<Line>(script, { ...shared, rank: 0, size, port: 0 })
+  const first = startRank<Line>(script, { ...shared, rank: 0, size, port: 0 }, launch)
   const port = await first.port
   const others = Array.from({ length: size - 1 }, (_, at) =>
-    startRank<Line>(script, { ...shared, rank: at + 1, size, port })
+    startRank<Line>(script, { ...shared, rank: at + 1, size, port }, launch)
   )
   return Promise.all([first, ...others].map(({ ended }) => ended))
 }
@@ -92,14 +106,15 @@ export const rankPlace = <Shared = object>(): RankPlace & Shared => JSON.parse(p
 export const printLine = (line: object): Effect.Effect<void> =>
   Effect.sync(() => void process.stdout.write(`${JSON.stringify(line)}\n`))
 
-/** In a rank's process: joins the job's group on loopback. */
-export const joinRanks = ({ rank, size, port }: RankPlace, deadline: Duration.Input) =>
+/** In a rank's process: joins the job's group. */
+export const joinRanks = ({ rank, size, port, host = "127.0.0.1", token }: RankPlace, deadline: Duration.Input) =>
   ProcessGroupTcp.make({
     rank,
     size,
-    host: "127.0.0.1",
+    host,
     port,
     deadline,
+    ...(token === undefined ? {} : { token }),
     onListening: (listening) => printLine({ event: "port", port: listening })
   })
 
@@ -134,8 +149,13 @@ export interface ConformanceJob {
 }
 
 /** Runs a script that calls `runConformanceProcess` as all ranks of a job. */
-export const runConformanceJob = async (script: URL, size: number, shared: object = {}): Promise<ConformanceJob> => {
-  const ranks = await runRankProcesses<ConformanceLine>(script, size, shared)
+export const runConformanceJob = async (
+  script: URL,
+  size: number,
+  shared: object = {},
+  launch: LaunchRank = launchHere
+): Promise<ConformanceJob> => {
+  const ranks = await runRankProcesses<ConformanceLine>(script, size, shared, launch)
   return {
     outcomesOf: (name) =>
       ranks.map(({ lines, end }, rank) => {

@@ -26,7 +26,7 @@ import {
 } from "./Conformance.ts"
 import type { ReplaySubject } from "./conformance/ReplaySubject.ts"
 import { fuzz } from "./fuzz.ts"
-import { type ConformanceJob, killRankProcesses, runConformanceJob } from "./RankProcesses.ts"
+import { type ConformanceJob, killRankProcesses, type LaunchRank, runConformanceJob } from "./RankProcesses.ts"
 import { replayConformanceCases, runReplayCase } from "./ReplayConformance.ts"
 import { isSoak } from "./testLevel.ts"
 
@@ -36,6 +36,8 @@ export interface DescribeOptions {
   readonly quirks?: Quirks
   /** What the backend's descriptor states; without it, the cases that hold it against the service are skipped. */
   readonly stated?: Stated
+  /** Of `describeProcesses`: starts ranks elsewhere than beside the test. */
+  readonly launch?: LaunchRank
   /** Milliseconds per test; 90 seconds by default, which the deadline of a case does not reach. */
   readonly timeout?: number
 }
@@ -117,7 +119,7 @@ export const describeProcesses = (name: string, script: URL, shared: object, opt
   const jobs = new Map<number, Promise<ConformanceJob>>()
   const run = (oneCase: CopyCase | CopyDriverCase) =>
     Effect.promise(async () => {
-      const job = jobs.get(oneCase.size) ?? runConformanceJob(script, oneCase.size, shared)
+      const job = jobs.get(oneCase.size) ?? runConformanceJob(script, oneCase.size, shared, options.launch)
       jobs.set(oneCase.size, job)
       return combineOutcomes(oneCase.name, (await job).outcomesOf(oneCase.name))
     })
