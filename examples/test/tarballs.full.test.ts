@@ -31,6 +31,7 @@ const addons: { readonly [name: string]: string } = {
   "@tensorferry/backend-torch-copy": "torch_copy",
   "@tensorferry/gpu": "gpu",
   "@tensorferry/backend-nvshmem": "nvshmem",
+  "@tensorferry/backend-tcp": "tcp",
   "@tensorferry/backend-xpu": "xpu",
   "@tensorferry/bus": "bus"
 }

@@ -2,6 +2,7 @@
 /** The backends that the command knows: those shipped with it and those of packages that the user names. */
 import { descriptors as cuda } from "@tensorferry/backend-cuda/descriptor"
 import { descriptors as nvshmem } from "@tensorferry/backend-nvshmem/descriptor"
+import { descriptors as tcp } from "@tensorferry/backend-tcp"
 import { descriptors as torchCopy } from "@tensorferry/backend-torch-copy"
 import { descriptors as xpu } from "@tensorferry/backend-xpu"
 import type { BackendDescriptor, BackendError } from "@tensorferry/core/backend/BackendDescriptor"
@@ -14,7 +15,8 @@ export const shippedPackages: ReadonlyArray<readonly [name: string, descriptors:
   ["@tensorferry/backend-torch-copy", torchCopy],
   ["@tensorferry/backend-cuda", cuda],
   ["@tensorferry/backend-nvshmem", nvshmem],
-  ["@tensorferry/backend-xpu", xpu]
+  ["@tensorferry/backend-xpu", xpu],
+  ["@tensorferry/backend-tcp", tcp]
 ]
 
 export const shippedDescriptors = shippedPackages.flatMap(([, descriptors]) => descriptors)
