@@ -13,6 +13,8 @@ import { assertSameModel, mnist, mnistRules } from "../support/models.ts"
 
 const main = fileURLToPath(new URL("../../src/main.ts", import.meta.url))
 
+const makeLlama = fileURLToPath(new URL("../../../../examples/llama-small/make.ts", import.meta.url))
+
 const ip = (...args: ReadonlyArray<string>): string => {
   const { status, stderr } = spawnSync("ip", args, { encoding: "utf8" })
   return status === 0 ? "" : `ip ${args.join(" ")}: ${stderr}`
@@ -104,6 +106,28 @@ describe.skipIf(!isRoot)("two hosts", () => {
       assert.notInclude(end.stdout + end.stderr, "a secret")
     }
     await assertSameModel(out, mnist)
+  })
+
+  it("move a model's bytes by tcp, bit by bit", async () => {
+    using folder = scratch()
+    const llama = join(folder.path, "llama")
+    const made = spawnSync(process.execPath, [makeLlama, llama], { encoding: "utf8" })
+    assert.strictEqual(made.status, 0, made.stderr)
+    for (const [name, model, rules] of [
+      ["mnist", mnist, ["--rules", mnistRules]],
+      ["llama", llama, []]
+    ] as const) {
+      const out = join(folder.path, `${name}-out`)
+      const args = ["reshard", model, "--from", "tp=2", "--to", "tp=1,dp=2", ...rules, "--backend", "tcp", "--json"]
+      const ranks = ([0, 1] as const).map((rank) => rankOn(rank, [...args, "--out", out], "a secret"))
+      for (const { ended } of ranks) {
+        const end = await ended
+        assert.strictEqual(end.code, 0, end.stdout + end.stderr)
+      }
+      const first = await ranks[0]!.ended
+      assert.include(first.stdout, `over ${addresses[0]}`)
+      await assertSameModel(out, model)
+    }
   })
 
   it("without a token do not: rank 0 says so at once", async () => {
