@@ -27,7 +27,9 @@ Answer openPeerMemory(const Call& call, Whole<2147483647> pid, Whole<2147483647>
     Napi::Object object = Napi::Object::New(call.env);
     object.Set("memory", wrap(call.env, memory));
     object.Set("address", bigint(call.env, memory->bytes()));
-    const auto buffer = sharedBuffer(call.env, memory->bytes(), byteLength, memory);
+    // An array buffer over nothing counts as detached.
+    const auto buffer =
+        byteLength == 0 ? Napi::ArrayBuffer() : sharedBuffer(call.env, memory->bytes(), byteLength, memory);
     if (!buffer.IsEmpty()) object.Set("buffer", buffer);
     return object;
   });
