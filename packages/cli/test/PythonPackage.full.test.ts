@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+/**
+ * The Python package with real torch: its tests, and the example in which two ranks of FSDP2 feed a model of transformers,
+ * whose logits are compared bit by bit after each step.
+ */
+import { spawnSync } from "node:child_process"
+import { assert, describe, it } from "@effect/vitest"
+import { agentEnvironment, exampleFolder, pytestOf, pythonWith } from "./support/python.ts"
+
+const pythonTests = pythonWith("pytest", "torch")
+const noTests =
+  pythonTests === undefined ? " (skipped: no Python with pytest and torch; TENSORFERRY_PYTHON names one)" : ""
+
+it.skipIf(pythonTests === undefined)(`passes its tests with torch${noTests}`, { timeout: 900_000 }, () => {
+  const ended = pytestOf(pythonTests!, "tests")
+  assert.strictEqual(ended.status, 0, ended.output)
+  assert.match(ended.output, /\d+ passed/)
+})
+
+const python = pythonWith("torch", "transformers")
+const noModels =
+  python === undefined ? " (skipped: no Python with torch and transformers; TENSORFERRY_PYTHON names one)" : ""
+
+describe.skipIf(python === undefined)(`pytorch-fsdp${noModels}`, () => {
+  it.each(["llama", "qwen3_moe", "gpt_oss"])(
+    "%s: the engine's logits are the trainer's after each step",
+    { timeout: 400_000 },
+    (family) => {
+      const ended = spawnSync(python!, [exampleFolder("run.py"), family, "5"], {
+        env: agentEnvironment(),
+        encoding: "utf8"
+      })
+      assert.strictEqual(ended.status, 0, `${ended.stdout}${ended.stderr}`)
+      assert.include(ended.stdout, `${family}: 5 versions, from 2 shards to one model`)
+    }
+  )
+})
