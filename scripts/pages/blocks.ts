@@ -4,6 +4,7 @@
  * page.
  *
  *   ```ts file=spool/index.ts   is written there, in the page's folder; TypeScript is checked by the compiler
+ *   ```python file=trainer.py   is run by the tests of the Python package
  *   ```ts prelude=replay        a fragment: checked by the compiler where the prelude of that name says `// block`
  *   ```sh run                   runs in bash; `exit=1` where it must end so; with `full` only in full runs
  *   ```sh parse                 cannot run here (a device, a launcher, minutes): its commands and flags must exist
@@ -63,7 +64,8 @@ const allowed: Readonly<Record<string, ReadonlyArray<RegExp>>> = {
   sh: [/^run( full)?( exit=\d+)?$/, /^parse$/],
   ts: [/^file=\S+$/, /^prelude=\S+$/],
   json: [/^file=\S+$/],
-  yaml: [/^file=\S+$/]
+  yaml: [/^file=\S+$/],
+  python: [/^file=\S+$/]
 }
 
 /** What is wrong with the marks of a block. */

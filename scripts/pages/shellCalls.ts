@@ -131,6 +131,9 @@ const judges: Readonly<
     file === "bench/gpu/main.ts"
       ? gpuFlagFault(args)
       : missing("file", file, isFile(file) || (file !== undefined && isOfPage(file))),
+  python: ([file], isOfPage) => missing("file", file, isFile(file) || (file !== undefined && isOfPage(file))),
+  pip: ([install, what]) =>
+    install === "install" ? missing("package", what, isFile(`${what}/pyproject.toml`)) : "is to install",
   vitest: ([run, ...args], isOfPage) => (run === "run" ? vitestFault(args, isOfPage) : "is to be called with run"),
   bash: ([file, ...args]) => (file === "gpu-bundle/run.sh" ? gpuFlagFault(args) : missing("file", file, isFile(file))),
   cat: () => undefined,
