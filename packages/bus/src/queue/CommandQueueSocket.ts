@@ -114,6 +114,9 @@ const listenAt = (server: Server, path: string): Effect.Effect<void, CommandQueu
 const descriptorOf = (socket: Socket): number =>
   (socket as unknown as { readonly _handle?: { readonly fd?: number } | null })._handle?.fd ?? -1
 
+/** What names of completions begin with here. No semaphore's does. */
+const ownName = "socket "
+
 /** What waits for a command to end. */
 interface Waiting {
   readonly tell: (reply: Reply) => void
@@ -175,7 +178,7 @@ const makeConnection = (
       return send(agentFrame.reply, { id, reply: { ...reply, fields: { op: "decode", detail, remedy: what } } })
     }
     yield* places.take(1)
-    const name = randomUUID()
+    const name = `${ownName}${randomUUID()}`
     own.add(name)
     waiting.set(name, {
       tell: (reply) => {
@@ -218,15 +221,16 @@ const makeConnection = (
 const stateFor = (inner: AgentStateShape, waiting: Map<string, Waiting>): AgentStateShape => ({
   ...inner,
   complete: (name, entries) => {
+    if (!name.startsWith(ownName)) return inner.complete(name, entries)
     const client = waiting.get(name)
-    if (client === undefined) return inner.complete(name, entries)
     const key = replyKey(name)
     const bytes = entries.find(([entry]) => entry === key)?.[1]
     const reply = bytes === undefined ? undefined : decodeReply(bytes)
     return Effect.andThen(
       inner.put(entries.filter(([entry]) => entry !== key)),
       Effect.sync(() => {
-        if (reply !== undefined) client.tell(reply)
+        // A client that has left waits for nothing.
+        if (reply !== undefined) client?.tell(reply)
       })
     )
   }
