@@ -147,6 +147,10 @@ def test_what_is_no_tensor_is_refused_by_name(sides: tuple[Ferry, Ferry]) -> Non
 def test_a_second_agent_at_the_same_place_is_refused(sides: tuple[Ferry, Ferry]) -> None:
     with pytest.raises(errors.AgentUnavailable, match="Another agent serves"):
         tensorferry.connect("job", side="train")
+    # The one that is there was left alone.
+    register(sides, weight=(floats(1), floats(0)))
+    with tensorferry.connect("job", side="train", agent=sides[0]._connection.path) as third:
+        assert third.status().agent_pid == sides[0].status().agent_pid
 
 
 def test_a_command_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

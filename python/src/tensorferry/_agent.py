@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import json
 import logging
 import os
@@ -20,7 +21,8 @@ _log = logging.getLogger("tensorferry.agent")
 # How long an agent waits for others before it says who is missing. Calls go on until their own timeout.
 ROUND_SECONDS = 10.0
 _START_SECONDS = 60.0
-_STOP_SECONDS = 10.0
+# An agent whose store is gone would look for it for longer than anybody wants to wait.
+_STOP_SECONDS = 3.0
 
 
 def agent_command() -> list[str]:
@@ -61,6 +63,8 @@ class Agent:
             *(["--serve"] if serves else []),
             *arguments,
         ]
+        # Until it serves there, the socket is another agent's.
+        self._socket: str | None = None
         self._said: collections.deque[str] = collections.deque(maxlen=20)
         try:
             self._process = subprocess.Popen(
@@ -81,6 +85,7 @@ class Agent:
         self._logger = threading.Thread(target=self._listen, args=(self._process.stderr,), daemon=True)
         self._logger.start()
         self.facts = self._await_start(command)
+        self._socket = socket
         self._drain = threading.Thread(target=self._listen, args=(self._process.stdout,), daemon=True)
         self._drain.start()
         _log.debug("agent %d is process %d at %s", rank, self._process.pid, socket)
@@ -134,3 +139,6 @@ class Agent:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(self._socket)

@@ -376,7 +376,8 @@ class Ferry:
         """Gives up what is registered, and ends the agent where this object started it. Other ranks learn of it."""
         batches, self._batches = self._batches, {}
         try:
-            if self._connection.is_open:
+            # An agent of this process's own gives up by itself what it has, and says why.
+            if self._agent is None and self._connection.is_open:
                 for name in batches:
                     self._connection.command("CleanupBatch", timeout=ROUND_SECONDS, batch_id=name)
                 for pair in self._pairs:
