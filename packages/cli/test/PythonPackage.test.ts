@@ -22,3 +22,21 @@ it.skipIf(python === undefined)(`needs nothing but Python${reason}`, () => {
   })
   assert.strictEqual(ended.stdout, "ok\n", ended.stderr)
 })
+
+const tools = pythonWith("mypy", "ruff")
+const noTools = tools === undefined ? " (skipped: no Python with mypy and ruff; TENSORFERRY_PYTHON names one)" : ""
+
+it.skipIf(tools === undefined)(`is typed, linted and formatted${noTools}`, { timeout: 120_000 }, () => {
+  for (const args of [
+    ["mypy", "--no-incremental"],
+    ["ruff", "check"],
+    ["ruff", "format", "--check"]
+  ]) {
+    const ended = spawnSync(tools!, ["-m", ...args], {
+      cwd: pythonFolder,
+      encoding: "utf8",
+      env: { ...process.env, MYPYPATH: "src" }
+    })
+    assert.strictEqual(ended.status, 0, `${ended.stdout}${ended.stderr}`)
+  }
+})
