@@ -171,6 +171,48 @@ def test_a_killed_trainer_leaves_nothing_and_its_engine_knows(start: Start, fold
     assert left == set()
 
 
+def test_rules_of_a_side_rename_and_join(sides: Sides, tmp_path: pathlib.Path) -> None:  # noqa: F811
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(3)
+    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 8}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": False}
+    source = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, **heads))
+    source.save_pretrained(tmp_path)
+    layer = "{model...}.layers.{layer}"
+    rules = [
+        {"name": f"{layer}.attention.out", "from": f"{layer}.self_attn.o_proj.weight"},
+        {"name": f"{layer}.mlp.in", "from": {"concat": [f"{layer}.mlp.{kind}_proj.weight" for kind in ("gate", "up")]}},
+    ]
+    wanted = {}
+    for name, tensor in source.state_dict().items():
+        if name.endswith("o_proj.weight"):
+            wanted[name.replace("self_attn.o_proj.weight", "attention.out")] = tensor
+        elif name.endswith("gate_proj.weight"):
+            up = source.state_dict()[name.replace("gate", "up")]
+            wanted[name.replace("mlp.gate_proj.weight", "mlp.in")] = torch.cat([tensor, up])
+        elif not name.endswith("up_proj.weight"):
+            wanted[name] = tensor
+    target = {name: torch.zeros_like(tensor) for name, tensor in wanted.items()}
+    train, engine = sides
+    told = both(
+        lambda: train.register(source, convention="hf", model=tmp_path),
+        lambda: engine.register(
+            target, convention="hf", model=tmp_path, mapping={"rules": rules, "others": "keep"}, placement={}
+        ),
+    )
+    assert told == [None, None]
+    assert both(lambda: train.push(1), lambda: engine.pull()) == [None, 1]
+    assert [name for name, tensor in wanted.items() if not torch.equal(tensor, target[name])] == []
+    # A rule of a tensor that the model lacks is named by both sides.
+    wrong = {"rules": [{"name": "x", "from": "model.nothing"}], "others": "keep"}
+    told = both(
+        lambda: train.register(source, convention="hf", model=tmp_path),
+        lambda: engine.register(target, convention="hf", model=tmp_path, mapping=wrong),
+    )
+    for error in told:
+        assert isinstance(error, errors.BatchMismatch)
+
+
 def test_megatron_by_names_to_transformers(start: Start, tmp_path: pathlib.Path) -> None:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(11)

@@ -20,6 +20,7 @@ class Names:
 
     model: str
     names: str
+    rules: str | None
     placement: str | None
     preset: str | None
 
@@ -45,7 +46,7 @@ class Batch:
         """The command that registers it, and its fields."""
         if self.names is not None:
             tensors = [(name, shared.payload) for name, shared in self.shared.items()]
-            stated = {**vars(self.names), "rules": None, "pair_name": self.pair}
+            stated = {**vars(self.names), "pair_name": self.pair}
             return "RegisterModel", {**stated, "tensors": tensors, "bucket_size": None}
         payloads = []
         for name, shared in self.shared.items():

@@ -7,6 +7,7 @@ Every rank of both sides does the same, each for itself: nothing here is a colle
 from __future__ import annotations
 
 import array
+import json
 import logging
 import os
 import time
@@ -41,6 +42,10 @@ _LONGEST_VERSION = 2**53 - 1
 def _path(model: str | os.PathLike[str]) -> str:
     path = os.fspath(model)
     return os.path.abspath(path) if os.path.exists(path) else path
+
+
+def _json(value: Mapping[str, Any] | None) -> str | None:
+    return None if value is None else json.dumps(value)
 
 
 def _check_version(version: int) -> None:
@@ -119,7 +124,8 @@ class Ferry:
         convention: str | None = None,
         model: str | os.PathLike[str] | None = None,
         mesh: Mapping[str, int] | None = None,
-        placement: str | None = None,
+        mapping: Mapping[str, Any] | None = None,
+        placement: Mapping[str, Any] | None = None,
         preset: str | None = None,
         timeout: float | None = None,
     ) -> None:
@@ -140,7 +146,10 @@ class Ferry:
         :param model: with a convention, a folder with the model's ``config.json`` and a checkpoint under its own names, of
             which names and shapes are read.
         :param mesh: lengths of the mesh of this side by name, outermost first, where tensors do not bring it.
-        :param placement: with a convention, where this side puts layers, experts and vocabulary, as JSON.
+        :param mapping: with a convention, rules of this side's own in place of the convention's, as
+            ``{"rules": [{"name": ..., "from": ...}], "others": "keep"}``.
+        :param placement: with a convention, where this side puts layers, experts and vocabulary, as
+            ``{"vocabulary": {"multipleOf": 128, "of": "share"}}``.
         :param preset: with a convention, the family of a model without a ``config.json``.
         :param timeout: seconds to wait for other ranks.
         :raises BatchMismatch: both sides registered different tensors; the message names tensor and rank.
@@ -157,7 +166,8 @@ class Ferry:
             own = side_mesh(found, self.world, mesh)
             batch = make_batch(self._sharer, name, pair, own, {each: lay(each, found[each], own) for each in found})
         else:
-            stated = Names(_path(model), named_side(convention, found, self.world), placement, preset)
+            side = named_side(convention, found, self.world)
+            stated = Names(_path(model), side, _json(mapping), _json(placement), preset)
             held = {each: getattr(t, "to_local", lambda t=t: t)() for each, t in without_aliases(found).items()}
             laid = {each: Laid(local, (REPLICATE,)) for each, local in held.items()}
             batch = make_batch(self._sharer, name, pair, Mesh((self.world,)), laid, stated)

@@ -334,6 +334,26 @@ describe("connections", () => {
     })
   )
 
+  live("more commands than may be under way wait in the socket, and all are answered", (folder) =>
+    Effect.gen(function* () {
+      const [path] = yield* agentsIn(folder, 1)
+      const { say, hear } = yield* clientAt(path!)
+      const count = 500
+      for (let id = 1; id <= count; id++) {
+        const command = encodeCommand(new CleanupBatch({ batchId: `none-${id}` }))
+        yield* say(agentFrame.command, encodeValue({ id: 1_000 + id, command }))
+      }
+      const heard = new Set<unknown>()
+      while (heard.size < count) {
+        const told = yield* hear
+        assert.isTrue(told !== "closed" && told.type === agentFrame.reply)
+        const { id, reply } = (told as { readonly body: Map }).body
+        assert.include((reply as Map).message as string, `none-${(id as number) - 1_000}`)
+        heard.add(id)
+      }
+    })
+  )
+
   live("a connection that ends takes its batches with it", (folder) =>
     Effect.gen(function* () {
       const paths = yield* agentsIn(folder, 2)
