@@ -139,9 +139,15 @@ def test_dtensors_of_a_mesh_in_both_directions(start: Start) -> None:
             assert rank.end() == ""
 
 
-def test_a_killed_trainer_leaves_nothing_and_its_engine_knows(start: Start, folder: pathlib.Path) -> None:
+@pytest.mark.parametrize("serves", ["engine", "trainer"])
+def test_a_killed_trainer_leaves_nothing_and_its_engine_knows(start: Start, folder: pathlib.Path, serves: str) -> None:
+    """Whoever served the store: where it was the trainer, the next one takes its place."""
     shared = set(os.listdir("/dev/shm"))
     trainer = start("doomed.py")
+    end = time.monotonic() + 60
+    while serves == "trainer" and not (folder / "job" / "store").exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
     with tensorferry.connect("job", side="engine", timeout=60) as engine:
         weight = torch.zeros(6)
         engine.register({"weight": weight})
