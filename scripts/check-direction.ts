@@ -24,7 +24,6 @@ const packages: Readonly<Record<string, Room>> = {
       base: 0,
       tensor: 1,
       layout: 2,
-      delta: 2,
       ir: 3,
       planner: 4,
       service: 5,

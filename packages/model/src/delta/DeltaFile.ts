@@ -2,7 +2,7 @@
 /**
  * A delta as a safetensors file: what turns one version of a model into the next, and the digests of both.
  *
- * Each tensor that changed is a `U8` tensor of its own name, whose bytes are the payload (core's `delta/DeltaPayload`). The
+ * Each tensor that changed is a `U8` tensor of its own name, whose bytes are the payload (DeltaPayload.ts). The
  * metadata of the file says `tensorferry.delta` for `format`, `1` for `version`, digests of all tensors before and after for
  * `base` and `result`, and for `tensors` a JSON list of every tensor of the model: name, type as the format spells it, shape,
  * digest before, and, where it changed, digest after. The digest of a tensor is SHA-256 over `dtype[shape]` and its dense bytes; that
@@ -14,6 +14,13 @@
 import { type Digest, digestOf } from "@tensorferry/core/base/Digest"
 import { bitsOf, type DType, fromSafetensorsName, isSubByte, safetensorsNameOf } from "@tensorferry/core/base/DType"
 import { elementCount, isRepresentable, Shape } from "@tensorferry/core/base/Region"
+import * as Effect from "effect/Effect"
+import * as Result from "effect/Result"
+import * as Schema from "effect/Schema"
+import type * as Scope from "effect/Scope"
+import type { CheckpointError } from "../checkpoint/CheckpointError.ts"
+import { openSafetensors } from "../checkpoint/Safetensors.ts"
+import { type ModelError, modelError } from "../ModelError.ts"
 import {
   type DecodedDelta,
   type DeltaFault,
@@ -22,14 +29,7 @@ import {
   decodeHead,
   type PayloadHead,
   payloadHeadBytes
-} from "@tensorferry/core/delta/DeltaPayload"
-import * as Effect from "effect/Effect"
-import * as Result from "effect/Result"
-import * as Schema from "effect/Schema"
-import type * as Scope from "effect/Scope"
-import type { CheckpointError } from "../checkpoint/CheckpointError.ts"
-import { openSafetensors } from "../checkpoint/Safetensors.ts"
-import { type ModelError, modelError } from "../ModelError.ts"
+} from "./DeltaPayload.ts"
 
 /** What the file's metadata says it is. */
 export const deltaFormat = "tensorferry.delta"

@@ -7,13 +7,13 @@
  */
 import { tensorHash } from "@tensorferry/core/base/Digest"
 import { equalShapes, formatShape, fullRegion } from "@tensorferry/core/base/Region"
-import { applyDelta } from "@tensorferry/core/delta/DeltaPayload"
 import * as Effect from "effect/Effect"
 import type { CheckpointError } from "../checkpoint/CheckpointError.ts"
 import type { ModelTensor } from "../layout/ModelLayout.ts"
 import type { Model } from "../Model.ts"
 import { type ModelError, modelError } from "../ModelError.ts"
 import { type DeltaFile, deltaShapeOf } from "./DeltaFile.ts"
+import { applyDelta } from "./DeltaPayload.ts"
 
 /** A base and the deltas that lead from it to a later version. */
 export interface DeltaChain {

@@ -10,8 +10,6 @@ import { type FileHandle, open, unlink } from "node:fs/promises"
 import { tensorHash } from "@tensorferry/core/base/Digest"
 import { isSubByte } from "@tensorferry/core/base/DType"
 import { equalShapes, formatShape, fullRegion } from "@tensorferry/core/base/Region"
-import { type DeltaCompression, type DeltaForm, encodeDelta } from "@tensorferry/core/delta/DeltaPayload"
-import { breakEvenShare } from "@tensorferry/core/delta/DeltaSize"
 import { TensorEngine, type TensorEngineShape, type TensorError } from "@tensorferry/core/service/TensorEngine"
 import { type Tensor, tensorBytes, tensorView } from "@tensorferry/core/tensor/Tensor"
 import * as Effect from "effect/Effect"
@@ -26,6 +24,8 @@ import type { Model } from "../Model.ts"
 import { type ModelError, modelError } from "../ModelError.ts"
 import { checkFilesUnchanged } from "../SameFiles.ts"
 import { type DeltaTensor, deltaMetadata, deltaShapeOf } from "./DeltaFile.ts"
+import { type DeltaCompression, type DeltaForm, encodeDelta } from "./DeltaPayload.ts"
+import { breakEvenShare } from "./DeltaSize.ts"
 
 /** How deltas are made. */
 export interface MakeDeltaOptions {
