@@ -23,11 +23,14 @@ import { type AnyPlan, arrivals, opsOf } from "../planner/MeshOps.ts"
 import { type ExecuteOptions, executeReshardPlan, type ReshardReport } from "../reshard/executeReshardPlan.ts"
 import type { ReshardError } from "../reshard/ReshardError.ts"
 import type { CopyError, CopyService } from "../service/CopyService.ts"
+import type { ProcessGroup } from "../service/ProcessGroup.ts"
 import { TensorEngine } from "../service/TensorEngine.ts"
 import type { Tensor } from "../tensor/Tensor.ts"
 import { type TensorDict, tensorDict } from "../tensor/TensorDict.ts"
 import { tensorDigest } from "./ContentDigest.ts"
+import type { DeltaFailure, DeltaReport, DeltaStep, DeltaUpdates } from "./DeltaUpdates.ts"
 import { judgeCommit, paused } from "./RefitCommit.ts"
+import { RefitDeltas } from "./RefitDeltas.ts"
 import { causedBy, type RefitError, refitError } from "./RefitError.ts"
 import { type Reading, RefitReaders, type Used } from "./RefitReaders.ts"
 import { allocateWire, type RefitSpec, specFault } from "./RefitSpec.ts"
@@ -92,6 +95,15 @@ export interface RefitSession {
     source?: TensorDict,
     options?: ExecuteOptions
   ) => Effect.Effect<ReshardReport, RefitError | ReshardError | CopyError, CopyService | TensorEngine>
+  /**
+   * The same by what changed since the last update of this kind that was committed; collective. Only in a patch, whose base
+   * is what changes are written into; where that is not what came by these updates, this rank is sent everything.
+   */
+  readonly receiveChanges: (
+    updates: DeltaUpdates,
+    step: Pick<DeltaStep, "version">,
+    source?: TensorDict
+  ) => Effect.Effect<DeltaReport, RefitError | DeltaFailure, CopyService | ProcessGroup | TensorEngine>
   /** `expected` is the identity that the sender states. */
   readonly commit: (options?: {
     readonly id?: string
@@ -136,6 +148,7 @@ export const makeRefitSession = Effect.fnUntraced(function* (
   const lock = yield* Semaphore.make(1)
   const serialized = <A, E, R>(effect: Effect.Effect<A, E, R>) => Semaphore.withPermits(lock, 1)(effect)
 
+  const deltas = new RefitDeltas()
   let state = initialState
   let update: RefitUpdate | undefined
   let digests = new Map<string, Digest>()
@@ -163,6 +176,7 @@ export const makeRefitSession = Effect.fnUntraced(function* (
   /** Forgets what an update brought. Wire memory that it wrote no longer shows the version in use. */
   const forget = (): void => {
     for (const name of update?.names ?? []) stale.add(name)
+    deltas.forget()
     update = undefined
   }
   /** The update is gone. `broken` says why the weights in use cannot be used, where that is so. */
@@ -207,22 +221,37 @@ export const makeRefitSession = Effect.fnUntraced(function* (
       })
     )
 
+  /** Takes note of what a plan brings, before anything moves: what meets what was added before would come twice. */
+  const admitPlan = Effect.fnUntraced(function* (plan: AnyPlan) {
+    yield* apply({ _tag: "Add", id: undefined })
+    const unknown = opsOf(plan).destinationTensors.find((tensor) => !wire.has(tensor.name))
+    if (unknown !== undefined) return yield* undeclared(unknown.name)
+    for (const { paramName, mySlice } of arrivals(plan)) {
+      const duplicate = update!.checkNew(paramName, mySlice)
+      if (duplicate !== undefined) return yield* duplicate
+    }
+    for (const { paramName, mySlice } of arrivals(plan)) update!.cover(paramName, mySlice)
+  })
+
   const receive: RefitSession["receive"] = (plan, source, executeOptions) =>
     serialized(
       Effect.gen(function* () {
-        yield* apply({ _tag: "Add", id: undefined })
-        const unknown = opsOf(plan).destinationTensors.find((tensor) => !wire.has(tensor.name))
-        if (unknown !== undefined) return yield* undeclared(unknown.name)
-        // Before anything moves: what meets what was added before would come twice.
-        for (const { paramName, mySlice } of arrivals(plan)) {
-          const duplicate = update!.checkNew(paramName, mySlice)
-          if (duplicate !== undefined) return yield* duplicate
-        }
-        for (const { paramName, mySlice } of arrivals(plan)) update!.cover(paramName, mySlice)
+        yield* admitPlan(plan)
         return yield* onFailure(
           executeReshardPlan(plan, source, tensorDict(wire), { together: true, ...executeOptions }),
           fail
         )
+      })
+    )
+
+  const receiveChanges: RefitSession["receiveChanges"] = (updates, { version }, source) =>
+    serialized(
+      Effect.gen(function* () {
+        yield* admitPlan(updates.plan)
+        const step = { version, ...(deltas.isBase(updates, state.open!) ? {} : { holds: null }) }
+        const report = yield* onFailure(updates.update(step, source, tensorDict(wire)), fail)
+        deltas.arrived(updates)
+        return report
       })
     )
 
@@ -268,6 +297,7 @@ export const makeRefitSession = Effect.fnUntraced(function* (
         )
         const { version, warnings } = verdict
         if (verdict._tag === "Same") {
+          deltas.committed(version)
           repeats = verdict.repeats
           update = undefined
           become({ ...state, open: undefined })
@@ -276,6 +306,7 @@ export const makeRefitSession = Effect.fnUntraced(function* (
         }
         const unpaused = Effect.sync(() => fail())
         yield* paused(spec, publish(verdict.written, version, found), unpaused)
+        deltas.committed(version)
         repeats = verdict.repeats
         return {
           version,
@@ -295,6 +326,7 @@ export const makeRefitSession = Effect.fnUntraced(function* (
     begin,
     add,
     receive,
+    receiveChanges,
     commit,
     abort: (id) =>
       serialized(
