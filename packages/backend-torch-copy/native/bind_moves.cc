@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Pools, copies, reductions, block scaling and changes for JavaScript. JS thread only; the work itself runs on pool threads.
+ * Pools, copies, reductions, block scaling, products and changes for JavaScript. JS thread only; the work itself runs on pool threads.
  */
 #include <vector>
 
 #include "bindings.h"
 #include "changes.h"
 #include "moves.h"
+#include "products.h"
 #include "quantize.h"
 #include "reduce.h"
 
@@ -51,6 +52,7 @@ void bindMoves(Functions& functions) {
       .add<runMoves>("runMoves", "(table)")
       .add<startTable<makeReduceJob>>("startReduce", "(pool, table, callback)")
       .add<startTable<makeQuantizeJob>>("startQuantize", "(pool, table, callback)")
+      .add<startTable<makeProductJob>>("startProduct", "(pool, table, callback)")
       .add<startTable<makeChangeJob>>("startChanges", "(pool, table, callback)");
 }
 

@@ -213,6 +213,19 @@ void divide(void* accumulator, uint64_t divisor, size_t count) {
   for (size_t i = 0; i < count; i++) a[i] = a[i] / by;
 }
 
+/** A product of two float32 numbers is exact in float64, so that fused sums have the same bits. */
+void addProduct(float* __restrict values, const float* __restrict a, size_t stride, const float* __restrict b,
+                size_t rank, float scale, size_t count) {
+  alignas(64) double sums[blockElements];
+  std::memset(sums, 0, count * sizeof(double));
+  for (size_t r = 0; r < rank; r++) {
+    const double factor = b[r];
+    const float* __restrict row = a + r * stride;
+    for (size_t i = 0; i < count; i++) sums[i] += factor * static_cast<double>(row[i]);
+  }
+  for (size_t i = 0; i < count; i++) values[i] += static_cast<float>(sums[i]) * scale;
+}
+
 template <size_t... dtype>
 constexpr Kernels makeTable(std::index_sequence<dtype...>) {
   constexpr auto D = [](size_t code) { return static_cast<DType>(code); };
@@ -230,7 +243,8 @@ constexpr Kernels makeTable(std::index_sequence<dtype...>) {
                &quantizeBFloat16s,
                &dequantizeFloats,
                makeRuleKernels(),
-               {&findChanges<1>, &findChanges<2>, &findChanges<4>, &findChanges<8>}};
+               {&findChanges<1>, &findChanges<2>, &findChanges<4>, &findChanges<8>},
+               &addProduct};
   (fillConverters<dtype>(made, std::make_index_sequence<castableCount>{}), ...);
   fillConverterPast<DType::Float32, DType::BFloat16>(made);
   fillConverterPast<DType::Float32, DType::Float16>(made);

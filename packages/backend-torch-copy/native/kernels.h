@@ -84,6 +84,12 @@ struct Kernels {
    * all of them.
    */
   size_t (*findChanges[4])(uint32_t* at, const uint8_t* a, const uint8_t* b, size_t count);
+  /**
+   * Adds `scale * b @ a` to at most `blockElements` values of a row: `b` has `rank` numbers, `a` as many rows, `stride` numbers
+   * apart. Sums in float64, in the order of the ranks.
+   */
+  void (*addProduct)(float* values, const float* a, size_t stride, const float* b, size_t rank, float scale,
+                     size_t count);
 };
 
 /** The best table for this processor. */

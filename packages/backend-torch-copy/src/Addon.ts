@@ -59,6 +59,11 @@ export interface Addon extends AddonIdentity, JobControl, PoolControl, DoorbellC
     table: BigUint64Array,
     done: Done<undefined>
   ) => NativeAnswer<NativeJobHandle>
+  readonly startProduct: (
+    pool: NativePool,
+    table: BigUint64Array,
+    done: Done<undefined>
+  ) => NativeAnswer<NativeJobHandle>
   /** Gives the number of changes found, or the place of a position that cannot be taken: -1 where all were written. */
   readonly startChanges: (pool: NativePool, table: BigUint64Array, done: Done<number>) => NativeAnswer<NativeJobHandle>
   readonly startCreateMemory: (

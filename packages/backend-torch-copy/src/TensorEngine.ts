@@ -33,6 +33,8 @@ import { makeReduceCheck } from "@tensorferry/native/MoveChecks"
 import { addressOf, encodeFill, encodeReduce } from "@tensorferry/native/MoveTable"
 import type { NativeFailure } from "@tensorferry/native/NativeAddon"
 import { acquirePool, type NativeJob, type Start, startJob } from "@tensorferry/native/NativeJob"
+import { makeProductCheck } from "@tensorferry/native/ProductChecks"
+import { encodeProduct } from "@tensorferry/native/ProductTable"
 import { makeQuantizeCheck } from "@tensorferry/native/QuantizeChecks"
 import { encodeLargest, encodeQuantize } from "@tensorferry/native/QuantizeTable"
 import * as Effect from "effect/Effect"
@@ -58,6 +60,7 @@ export const capabilities: TensorEngineCapabilities = {
   reduce: true,
   quantize: quantizedForms,
   changes: true,
+  products: true,
   hostVisible: true
 }
 
@@ -149,6 +152,8 @@ export const make = Effect.fnUntraced(function* (
       }
     )
 
+  const checkProduct = makeProductCheck(refusal, checks)
+
   const changeChecks = makeChangeCheck(refusal, checks)
 
   /** Runs the table of a search for changes, or of their writing. */
@@ -200,6 +205,14 @@ export const make = Effect.fnUntraced(function* (
     dequantize: (source, destination, origin) =>
       conversion("dequantize", destination, source, origin === undefined ? {} : { origin }),
     largest,
+    addProduct: (destination, base, product) =>
+      checkedWork(
+        () => checkProduct(destination, base, product),
+        () =>
+          work("addProduct", pinsOf([destination, base, product.a, product.b]), (done) =>
+            addon.startProduct(pool, encodeProduct(destination, base, product), done)
+          )
+      ),
     diff: (base, current, into) =>
       checkedWork(
         () => changeChecks.diff(base, current, into),

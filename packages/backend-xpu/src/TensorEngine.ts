@@ -36,6 +36,7 @@ export const capabilities: TensorEngineCapabilities = {
   reduce: false,
   quantize: [],
   changes: false,
+  products: false,
   hostVisible: false
 }
 
@@ -83,6 +84,7 @@ export const make = (xpu: Xpu): TensorEngineShape => {
     largest: () => unsupported("largest", "largest magnitudes"),
     diff: () => unsupported("diff", "search for changes"),
     apply: () => unsupported("apply", "changes"),
+    addProduct: () => unsupported("addProduct", "products"),
     fence
   }
 }

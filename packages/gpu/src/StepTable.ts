@@ -22,6 +22,7 @@
  *  14 quantize  words of a block scaling follow, counted first (see QuantizeTable.encodeQuantize)
  *  15 changes  address of 8 bytes of the host for the result, 0 where nobody reads it; words of a search for changes or their writing follow, counted
  *              first (see ChangeTable.ts)
+ *  16 product  words of the addition of a product follow, counted first (see ProductTable.ts)
  */
 import { TableWriter } from "@tensorferry/native/MoveTable"
 
@@ -98,5 +99,9 @@ export class StepTable {
   changes(stream: StreamNumber, result: number, work: BigUint64Array): void {
     this.#put(15, stream, result, work.length)
     this.#writer.putWords(work)
+  }
+  product(stream: StreamNumber, addition: BigUint64Array): void {
+    this.#put(16, stream, addition.length)
+    this.#writer.putWords(addition)
   }
 }

@@ -31,6 +31,8 @@ import {
 import { makeReduceCheck } from "@tensorferry/native/MoveChecks"
 import { addressOf, encodeFill, encodeReduce } from "@tensorferry/native/MoveTable"
 import type { NativeFailure } from "@tensorferry/native/NativeAddon"
+import { makeProductCheck } from "@tensorferry/native/ProductChecks"
+import { encodeProduct } from "@tensorferry/native/ProductTable"
 import { makeQuantizeCheck } from "@tensorferry/native/QuantizeChecks"
 import { encodeLargest, encodeQuantize } from "@tensorferry/native/QuantizeTable"
 import * as Effect from "effect/Effect"
@@ -201,6 +203,8 @@ export const make = Effect.fnUntraced(function* (
       }
     )
 
+  const checkProduct = makeProductCheck(refusal, checks)
+
   const changeChecks = makeChangeCheck(refusal, checks)
 
   /** Runs a search for changes, or their writing, and gives its result. */
@@ -264,6 +268,19 @@ export const make = Effect.fnUntraced(function* (
     dequantize: (source, destination, origin) =>
       conversion("dequantize", destination, source, origin === undefined ? {} : { origin }),
     largest,
+    addProduct: (destination, base, product) =>
+      checkedWork(
+        () => checkProduct(destination, base, product),
+        () => {
+          const words = encodeProduct(destination, base, product)
+          const tensors = [destination, base, product.a, product.b]
+          return runSteps(
+            "addProduct",
+            kernelSteps((table) => table.product(kernels, words)),
+            checks.pinsOf(tensors)
+          )
+        }
+      ),
     diff: (base, current, into) =>
       checkedWork(
         () => changeChecks.diff(base, current, into),

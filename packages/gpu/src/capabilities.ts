@@ -9,5 +9,6 @@ export const tensorEngineCapabilities: TensorEngineCapabilities = {
   reduce: true,
   quantize: quantizedForms,
   changes: true,
+  products: true,
   hostVisible: false
 }

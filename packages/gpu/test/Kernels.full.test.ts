@@ -47,6 +47,7 @@ describe.skipIf(!isInstalled("nvcc"))("machine code of the kernels", () => {
             "groups",
             "compare",
             "changes",
+            "products",
             "spin"
           ].map((name) => `tensorferry_${name}`)) {
             const from = said.indexOf(`Compiling entry function '${kernel}' for '${architecture}'`)

@@ -37,6 +37,7 @@ import { engineCastCases } from "./conformance/engineCastCases.ts"
 import { engineChangeCases } from "./conformance/engineChangeCases.ts"
 import { engineFormCases } from "./conformance/engineFormCases.ts"
 import { engineMoveCases } from "./conformance/engineMoveCases.ts"
+import { engineProductCases } from "./conformance/engineProductCases.ts"
 import { engineQuantizeCases } from "./conformance/engineQuantizeCases.ts"
 import { engineReduceCases } from "./conformance/engineReduceCases.ts"
 import { engineRefusalCases } from "./conformance/engineRefusalCases.ts"
@@ -50,7 +51,7 @@ export {
 } from "./conformance/Case.ts"
 export { StatedCapabilities } from "./conformance/descriptorCases.ts"
 
-/** All cases of a `TensorEngine`: moves, refusals, casts, reductions, block scaling and changes. */
+/** All cases of a `TensorEngine`: moves, refusals, casts, reductions, block scaling, changes and products. */
 export const tensorEngineCases: ReadonlyArray<TensorEngineCase> = [
   ...engineMoveCases,
   ...engineRefusalCases,
@@ -59,6 +60,7 @@ export const tensorEngineCases: ReadonlyArray<TensorEngineCase> = [
   ...engineQuantizeCases,
   ...engineFormCases,
   ...engineChangeCases,
+  ...engineProductCases,
   ...engineDescriptorCases
 ]
 

@@ -10,6 +10,7 @@ import { bitsOf, byteLengthOf, isCastable } from "@tensorferry/core/base/DType"
 import { elementCount, equalShapes, formatShape, isRepresentable } from "@tensorferry/core/base/Region"
 import {
   type KnownScales,
+  type LowRankProduct,
   type ReduceOp,
   TensorEngine,
   type TensorEngineShape,
@@ -24,6 +25,7 @@ import { byteMove, type Move, type Tensor, tensorFault, tensorView } from "@tens
 import type { SourceType } from "@tensorferry/model/quantize/numbers"
 import { applyFault, diffFault, positionsRefusal } from "@tensorferry/native/ChangeChecks"
 import { refusalOf } from "@tensorferry/native/MoveChecks"
+import { productFault } from "@tensorferry/native/ProductChecks"
 import { largestFault, type QuantizedFault, quantizedFault } from "@tensorferry/native/QuantizeChecks"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
@@ -32,6 +34,7 @@ import { bytesOf, denseOf, storeAt, storeDense } from "./denseBytes.ts"
 import { denseTail, findOverlap, isSameView, walk } from "./tensorWalk.ts"
 import { elementCodec } from "./values/casts.ts"
 import { findChanges, firstWrongPosition } from "./values/changes.ts"
+import { sumWithProduct } from "./values/products.ts"
 import { largestValues, quantizeValues, readValues } from "./values/quantizing.ts"
 import { reduction } from "./values/reductions.ts"
 
@@ -299,6 +302,17 @@ const largest = (
   })
 }
 
+const addProduct = (family: string, destination: Tensor, base: Tensor, product: LowRankProduct): Checked<void> => {
+  const fault = productFault(destination, base, product)
+  const { a, b, scale } = product
+  const read = isSameView(destination, base) ? [a, b] : [base, a, b]
+  return Result.map(checkConversion("addProduct", family, fault, [destination], read), () => {
+    const [rows, columns] = destination.shape as [number, number]
+    const factors = { b: floatsOf(b), a: floatsOf(a), rank: a.shape[0]!, scale }
+    storeFloats(destination, sumWithProduct(floatsOf(base), rows, columns, factors))
+  })
+}
+
 const diff = (family: string, base: Tensor, current: Tensor, into: Changes): Checked<number> => {
   const fault = diffFault(base, current, into)
   return Result.map(checkConversion("diff", family, fault, [into.positions, into.values], [base, current]), () => {
@@ -370,7 +384,14 @@ export const make = (options: ReferenceEngineOptions = {}): TensorEngineShape =>
   return {
     name: engineName,
     deviceFamilies: [family],
-    capabilities: { cast: true, reduce: true, quantize: quantizedForms, changes: true, hostVisible: true },
+    capabilities: {
+      cast: true,
+      reduce: true,
+      quantize: quantizedForms,
+      changes: true,
+      products: true,
+      hostVisible: true
+    },
     allocate: (dtype, shape, device = firstDevice) =>
       Effect.gen(function* () {
         if (device.family !== family)
@@ -408,6 +429,8 @@ export const make = (options: ReferenceEngineOptions = {}): TensorEngineShape =>
       Effect.suspend(() => Effect.fromResult(dequantize(family, source, destination, origin))),
     largest: (source, maxima, block, origin) =>
       Effect.suspend(() => Effect.fromResult(largest(family, source, maxima, block, origin))),
+    addProduct: (destination, base, product) =>
+      Effect.suspend(() => Effect.fromResult(addProduct(family, destination, base, product))),
     diff: (base, current, into) => Effect.suspend(() => Effect.fromResult(diff(family, base, current, into))),
     apply: (destination, changes) => Effect.suspend(() => Effect.fromResult(apply(family, destination, changes))),
     fence: Effect.succeed({ await: Effect.void })

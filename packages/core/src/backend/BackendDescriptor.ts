@@ -107,6 +107,7 @@ const Capabilities = Schema.Struct({
       reduce: Schema.Boolean,
       quantize: Schema.Array(Schema.String),
       changes: Schema.Boolean,
+      products: Schema.Boolean,
       hostVisible: Schema.Boolean
     })
   ),

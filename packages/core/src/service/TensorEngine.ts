@@ -76,6 +76,8 @@ export interface TensorEngineCapabilities {
   readonly quantize: ReadonlyArray<QuantizedForm>
   /** Finds and writes changed elements: `diff` and `apply`. */
   readonly changes: boolean
+  /** Adds products of narrow matrices: `addProduct`. */
+  readonly products: boolean
   /** `Storage.bytes` of allocated tensors is present. */
   readonly hostVisible: boolean
 }
@@ -91,6 +93,14 @@ export interface KnownScales {
   readonly maxima?: Tensor
   /** In forms with a global scale: the stored one is read, not written, where its rule can. */
   readonly keepsGlobal?: boolean
+}
+
+/** `scale * b @ a`, of matrices [rows, rank] and [rank, columns]: what an adapter adds to a weight. */
+export interface LowRankProduct {
+  readonly b: Tensor
+  readonly a: Tensor
+  /** Taken as float32. */
+  readonly scale: number
 }
 
 /** What an engine does. */
@@ -153,6 +163,12 @@ export interface TensorEngineShape {
    * anything is written.
    */
   readonly apply: (destination: Tensor, changes: Changes) => Effect.Effect<void, TensorError>
+  /**
+   * Writes `base + scale * b @ a` to the destination, which may be the base itself. All are matrices of bfloat16, float16 or
+   * float32; destination and base are of one type, and so are the factors. Sums run over ranks in their order in float64 and
+   * round once to float32; then the scale, the sum with the base and the destination's type each round.
+   */
+  readonly addProduct: (destination: Tensor, base: Tensor, product: LowRankProduct) => Effect.Effect<void, TensorError>
   /** Everything submitted so far. */
   readonly fence: Effect.Effect<Fence, TensorError>
 }

@@ -66,7 +66,7 @@ const backend = (
   apiVersion: backendApiVersion,
   deviceFamilies,
   capabilities: {
-    tensorEngine: { cast: true, reduce: true, quantize: [], changes: false, hostVisible: true },
+    tensorEngine: { cast: true, reduce: true, quantize: [], changes: false, products: false, hostVisible: true },
     copyDriver: {
       gather: true,
       requiresProcessGroupBarrier: false,

@@ -22,7 +22,7 @@ const right = {
   apiVersion: 1,
   deviceFamilies: ["cpu"],
   capabilities: {
-    tensorEngine: { cast: true, reduce: true, quantize: [], changes: false, hostVisible: true },
+    tensorEngine: { cast: true, reduce: true, quantize: [], changes: false, products: false, hostVisible: true },
     copyDriver: {
       gather: false,
       requiresProcessGroupBarrier: false,

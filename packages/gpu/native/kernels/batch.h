@@ -102,6 +102,16 @@ inline constexpr uint64_t searchTiles = 65'536;
  */
 Result<ChangeWork> compileChanges(const uint64_t* words, size_t count, uint64_t segmentTiles = searchTiles);
 
+/** The addition of a product. */
+struct ProductWork {
+  /** A record for `tensorferry_products`. */
+  std::vector<uint64_t> table;
+  uint32_t usefulBlocks = 0;
+};
+
+/** Work for `tensorferry_products`, from words as ProductTable.ts makes them. */
+Result<ProductWork> compileProduct(const uint64_t* words, size_t count);
+
 /** Where the result of changes lies whose table was uploaded. */
 inline uint64_t changeResult(const ChangeWork& work, uint64_t table) noexcept { return table + 8 * (work.words - 2); }
 ChangeParameter changeParameter(const ChangeWork& work, const ChangeLaunch& launch, uint64_t table,

@@ -5,8 +5,8 @@
  * Options that keep the bits: NVRTC `--std=c++17 --fmad=false` (and never `--use_fast_math`, `--ftz=true`,
  * `--prec-div=false`); hipRTC `-std=c++17 -ffp-contract=off` (and never `-ffast-math` or
  * `-fgpu-flush-denormals-to-zero`). Kernels: tensorferry_move, tensorferry_reduce, tensorferry_quantize,
- * tensorferry_forms, tensorferry_tiles, tensorferry_groups, tensorferry_compare, tensorferry_changes, tensorferry_spin
- * (not mangled).
+ * tensorferry_forms, tensorferry_tiles, tensorferry_groups, tensorferry_compare, tensorferry_changes,
+ * tensorferry_products, tensorferry_spin (not mangled).
  */
 #pragma once
 

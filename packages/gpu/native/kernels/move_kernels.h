@@ -15,6 +15,7 @@
 #include "device.h"
 #include "forms_kernel.h"
 #include "parameters.h"
+#include "product_kernel.h"
 #include "quantize_kernel.h"
 #include "reduce_kernel.h"
 #include "turn_kernels.h"
@@ -86,6 +87,7 @@ TENSORFERRY_KERNEL(tensorferry_tiles, FormParameter, runTiles, formThreads)
 TENSORFERRY_KERNEL(tensorferry_groups, FormParameter, runGroups, formThreads)
 TENSORFERRY_KERNEL(tensorferry_compare, CompareParameter, runCompare, blockThreads)
 TENSORFERRY_KERNEL(tensorferry_changes, ChangeParameter, runChanges, blockThreads)
+TENSORFERRY_KERNEL(tensorferry_products, ProductParameter, runProducts, blockThreads)
 TENSORFERRY_KERNEL(tensorferry_spin, SpinParameter, runSpin, blockThreads)
 
 #endif

@@ -326,6 +326,31 @@ struct ChangeParameter {
   uint32_t unused;
 };
 
+/** Rows of a product that a thread has, of four columns each. */
+inline constexpr uint32_t productRows = 2;
+
+/** The addition of a product. Steps are bytes between rows and between columns. */
+struct ProductRecord {
+  uint64_t destination, base, b, a;
+  int64_t destinationSteps[2], baseSteps[2], bSteps[2], aSteps[2];
+  /** Groups of `productRows` rows and four columns. */
+  uint64_t tiles;
+  uint32_t rows, columns, rank;
+  float scale;
+  uint8_t type, factorType;
+  /** Bytes that may be accessed at once. */
+  uint8_t destinationWidth, baseWidth, bWidth, aWidth;
+  uint8_t unused[2];
+};
+
+static_assert(sizeof(ProductRecord) == 128, "shared layouts");
+
+/** Parameter of `tensorferry_products`. Any number of blocks will do. */
+struct ProductParameter {
+  /** Address of the record. */
+  uint64_t record;
+};
+
 /** Parameter of `tensorferry_spin`: launch one block of one thread. */
 struct SpinParameter {
   uint64_t nanoseconds;

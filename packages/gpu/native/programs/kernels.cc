@@ -66,9 +66,10 @@ Status Kernels::loadImage(const std::string& image) {
   if (!status.ok()) return status;
   Module module(*api_, handle);
   const std::pair<FunctionHandle*, const char*> functions[] = {
-      {&move_, "tensorferry_move"},       {&reduce_, "tensorferry_reduce"},   {&quantize_, "tensorferry_quantize"},
-      {&forms_, "tensorferry_forms"},     {&tiles_, "tensorferry_tiles"},     {&groups_, "tensorferry_groups"},
-      {&compare_, "tensorferry_compare"}, {&changes_, "tensorferry_changes"}, {&spin_, "tensorferry_spin"}};
+      {&move_, "tensorferry_move"},         {&reduce_, "tensorferry_reduce"},   {&quantize_, "tensorferry_quantize"},
+      {&forms_, "tensorferry_forms"},       {&tiles_, "tensorferry_tiles"},     {&groups_, "tensorferry_groups"},
+      {&compare_, "tensorferry_compare"},   {&changes_, "tensorferry_changes"}, {&products_, "tensorferry_products"},
+      {&spin_, "tensorferry_spin"}};
   for (const auto& [function, name] : functions) {
     status = callDriver(*api_, api_->getFunction, function, handle, name);
     if (!status.ok()) return status;
@@ -120,6 +121,10 @@ Status Kernels::forms(const FormLaunch& launch, uint64_t table, StreamHandle str
 
 Status Kernels::changes(const ChangeParameter& parameter, uint32_t usefulBlocks, StreamHandle stream) const {
   return launchKernel(changes_, std::clamp(usefulBlocks, 1u, mostBlocks), blockThreads, parameter, stream);
+}
+
+Status Kernels::products(const ProductParameter& parameter, uint32_t usefulBlocks, StreamHandle stream) const {
+  return launchKernel(products_, std::clamp(usefulBlocks, 1u, mostBlocks), blockThreads, parameter, stream);
 }
 
 Status Kernels::compare(const CompareParameter& parameter, StreamHandle stream) const {

@@ -111,6 +111,11 @@ Result<std::shared_ptr<Program>> Program::create(const std::shared_ptr<Device>& 
     if (!changes.ok()) return changes.status();
     program->place(program->changes, std::move(changes.value()));
   }
+  for (const WordRange& range : program->list.products) {
+    auto product = compileProduct(steps.words + range.first, range.count);
+    if (!product.ok()) return product.status();
+    program->place(program->products, std::move(product.value()));
+  }
   // Behind all tables, so that none is uploaded over it.
   for (const auto& placed : program->changes) {
     program->scratch.push_back(program->tableBytes_);
@@ -135,6 +140,7 @@ Status Program::upload(Waker& waker, const CancelToken& token) {
   std::for_each(reductions.begin(), reductions.end(), list);
   std::for_each(quantizations.begin(), quantizations.end(), list);
   std::for_each(changes.begin(), changes.end(), list);
+  std::for_each(products.begin(), products.end(), list);
   Status status = uploadWords(*device, block.value().address, tables, offsets, waker, token);
   if (!status.ok()) {
     device->tables.put(block.value());
@@ -146,6 +152,7 @@ Status Program::upload(Waker& waker, const CancelToken& token) {
   for (auto& reduction : reductions) reduction.compiled.table = {};
   for (auto& quantization : quantizations) quantization.compiled.table = {};
   for (auto& change : changes) change.compiled.table = {};
+  for (auto& product : products) product.compiled.table = {};
   return {};
 }
 

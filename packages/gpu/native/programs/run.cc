@@ -110,6 +110,11 @@ class Run {
         return device_.kernels.quantize(quantizeParameter(quantization.compiled, table),
                                         quantization.compiled.usefulBlocks, stream);
       }
+      case StepKind::Product: {
+        const auto& product = program_.products[step.number];
+        if (product.compiled.usefulBlocks == 0) return {};
+        return device_.kernels.products({program_.addressOf(product.offset)}, product.compiled.usefulBlocks, stream);
+      }
       case StepKind::Changes:
         return issueChanges(step, stream);
       case StepKind::Record:

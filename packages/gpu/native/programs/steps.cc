@@ -12,7 +12,7 @@ namespace tensorferry::gpu {
 namespace {
 
 /** Words that follow the first, by kind. */
-constexpr std::array<size_t, 16> wordsOf = {0, 3, 1, 1, 1, 1, 0, 3, 3, 0, 2, 1, 1, 1, 1, 2};
+constexpr std::array<size_t, 17> wordsOf = {0, 3, 1, 1, 1, 1, 0, 3, 3, 0, 2, 1, 1, 1, 1, 2, 1};
 
 constexpr uint64_t exact = (uint64_t{1} << 53) - 1;
 /** A minute. Longer spins would only hang a device. */
@@ -93,6 +93,12 @@ class Parser {
         step.number = static_cast<uint32_t>(list_.changes.size());
         list_.changes.push_back({at, values[1]});
         at += values[1];
+        break;
+      case StepKind::Product:
+        if (values[0] > count_ - at) return "The table ends inside a product.";
+        step.number = static_cast<uint32_t>(list_.products.size());
+        list_.products.push_back({at, values[0]});
+        at += values[0];
         break;
       case StepKind::Record:
         if (values[0] >= eventLimit) return "Events have numbers below 65536.";

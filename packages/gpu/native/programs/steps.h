@@ -32,6 +32,7 @@ enum class StepKind : uint8_t {
   Call,
   Quantize,
   Changes,
+  Product,
 };
 
 struct Step {
@@ -55,7 +56,7 @@ struct WordRange {
 
 struct StepList {
   std::vector<Step> steps;
-  std::vector<WordRange> reductions, quantizations, changes;
+  std::vector<WordRange> reductions, quantizations, changes, products;
   /** Words of calls, and where each call's own lie among them. */
   std::vector<uint64_t> callWords;
   std::vector<WordRange> calls;

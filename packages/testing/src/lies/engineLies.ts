@@ -242,5 +242,36 @@ export const engineLies: ReadonlyArray<EngineLie> = [
           honest.apply(destination, changes)
         )
     })
+  },
+  {
+    name: "adds to what it added before",
+    caughtBy: "adds products to a base that stays as it is",
+    tell: (honest) => ({
+      ...honest,
+      addProduct: (destination, base, product) =>
+        Effect.andThen(
+          honest.addProduct(destination, base, product),
+          honest.addProduct(destination, destination, product)
+        )
+    })
+  },
+  {
+    name: "rounds sums of products to float32 at every rank",
+    caughtBy: "sums products in float64 in the order of the ranks",
+    tell: (honest) => ({
+      ...honest,
+      addProduct: (destination, base, { a, b, scale }) => {
+        const one = (rank: number) => ({
+          a: { ...a, shape: [1, a.shape[1]!], byteOffset: a.byteOffset + rank * a.strides[0]! * (bitsOf(a.dtype) / 8) },
+          b: { ...b, shape: [b.shape[0]!, 1], byteOffset: b.byteOffset + rank * b.strides[1]! * (bitsOf(b.dtype) / 8) },
+          scale
+        })
+        return Effect.forEach(
+          Array.from({ length: a.shape[0]! }, (_, rank) => rank),
+          (rank) => honest.addProduct(destination, rank === 0 ? base : destination, one(rank)),
+          { discard: true }
+        )
+      }
+    })
   }
 ]
