@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * Changed elements on a device: found and collected out of two tensors of 512 MiB, and written into one. Milliseconds of the
+ * Adapters and changed elements on a device: products added to a weight of 512 MiB; changes found and collected out of two tensors of 512 MiB, and written into one. Milliseconds of the
  * device between two events around the kernels, and of the whole Effect, which a host's wait adds to.
  *
  * What was found is held against the list that was made on the host, and what was written against the other tensor.
@@ -14,6 +14,7 @@ import { makeProgram } from "@tensorferry/gpu/GpuProgram"
 import { StepTable } from "@tensorferry/gpu/StepTable"
 import { deviceOf } from "@tensorferry/gpu/TensorEngine"
 import { encodeApply, encodeDiff } from "@tensorferry/native/ChangeTable"
+import { encodeProduct } from "@tensorferry/native/ProductTable"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type { Figure } from "./replay.ts"
@@ -52,12 +53,17 @@ const upload = (engine: TensorEngineShape, tensor: Tensor, bytes: Uint8Array) =>
   )
 
 /** Milliseconds of the device for work whose result nobody reads. */
-const deviceTime = (engine: TensorEngineShape, table: BigUint64Array) =>
+const deviceTime = (engine: TensorEngineShape, table: BigUint64Array) => {
+  const steps = new StepTable()
+  steps.spanBegins(0, 0)
+  steps.changes(0, 0, table)
+  steps.spanEnds(0, 0)
+  return spanTimes(engine, steps)
+}
+
+/** Milliseconds of the only span. */
+const spanTimes = (engine: TensorEngineShape, steps: StepTable) =>
   Effect.gen(function* () {
-    const steps = new StepTable()
-    steps.spanBegins(0, 0)
-    steps.changes(0, 0, table)
-    steps.spanEnds(0, 0)
     const program = Result.getOrThrow(makeProgram(deviceOf(engine)!.gpu, { steps: steps.table, moves: [] }))
     const times: Array<number> = []
     for (let round = -warmUps; round < rounds; round++) {
@@ -93,7 +99,36 @@ const figureOf = (
   detail: `median of ${rounds} on the device, fastest ${Math.min(...device).toFixed(3)}; whole Effect ${median(whole).toFixed(3)} ms`
 })
 
-/** Figures of searches and writings, each told as soon as it is known. `shrink` divides lengths, for rehearsals. */
+/** Adapters of these ranks, added to a weight of 512 MiB; milliseconds. */
+const ranks = [8, 64]
+const columns = 16_384
+
+const measureProducts = (engine: TensorEngineShape, shrink: number, tell: (figure: Figure) => void) =>
+  Effect.gen(function* () {
+    const rows = Math.max(1, Math.floor(elements / columns / shrink))
+    const [base, destination] = [
+      yield* engine.allocate("bfloat16", [rows, columns]),
+      yield* engine.allocate("bfloat16", [rows, columns])
+    ]
+    yield* engine.fill(base, 0x3c)
+    for (const rank of ranks) {
+      const product = {
+        b: yield* engine.allocate("bfloat16", [rows, rank]),
+        a: yield* engine.allocate("bfloat16", [rank, columns]),
+        scale: 0.5
+      }
+      yield* Effect.forEach([product.a, product.b], (factor) => engine.fill(factor, 0x3c))
+      const steps = new StepTable()
+      steps.spanBegins(0, 0)
+      steps.product(0, encodeProduct(destination, base, product))
+      steps.spanEnds(0, 0)
+      const name = `add an adapter of rank ${rank} into ${((rows * columns) / 2 ** 19).toFixed(0)} MiB`
+      const work = engine.addProduct(destination, base, product)
+      tell(figureOf(name, 0.36, yield* spanTimes(engine, steps), yield* wholeTime(work)))
+    }
+  }).pipe(Effect.scoped)
+
+/** Figures of searches, writings and adapters, each told as soon as it is known. `shrink` divides lengths, for rehearsals. */
 export const measureChanges = (
   descriptor: BackendDescriptor,
   options: BackendOptions,
@@ -105,6 +140,7 @@ export const measureChanges = (
     const count = Math.floor(elements / shrink)
     const host = new Uint16Array(count).map((_, at) => Math.imul(at, 40_503) >>> 8)
     const allocate = () => engine.allocate("bfloat16", [count])
+    yield* measureProducts(engine, shrink, tell)
     const [base, current] = [yield* allocate(), yield* allocate()]
     for (const { share, find, write } of shares) {
       yield* upload(engine, base, new Uint8Array(host.buffer))
