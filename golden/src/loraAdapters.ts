@@ -89,7 +89,8 @@ const floats = (data: string): Float32Array => {
   return new Float32Array(bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.byteLength))
 }
 
-const valuesOf = (tensors: ReadonlyArray<RecordedTensor>): ReadonlyMap<string, Float32Array> =>
+/** Values of recorded tensors, by name. */
+export const valuesOf = (tensors: ReadonlyArray<RecordedTensor>): ReadonlyMap<string, Float32Array> =>
   new Map(tensors.map(({ name, data }) => [name, floats(data)]))
 
 const head = "lm_head.weight"
@@ -258,6 +259,10 @@ const read = (
   options: AdapterOptions = {}
 ): Result.Result<Adapter, MappingError> =>
   Result.flatMap(adapterConfig(config), (stated) => readAdapter(stated, tensors, base, options))
+
+/** A recorded adapter as it is read for its base. */
+export const readRecorded = (recorded: RecordedAdapter): Result.Result<Adapter, MappingError> =>
+  read(recorded.adapter_config, recorded.adapter_tensors, baseOf(recorded))
 
 /** One recorded adapter; returns what differs first. */
 export const checkAdapter = (recorded: RecordedAdapter): string | undefined => {
