@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "bindings.h"
-#include "changes.h"
 #include "moves.h"
-#include "products.h"
+#include "patches/changes.h"
+#include "patches/products.h"
 #include "quantize.h"
 #include "reduce.h"
 

@@ -11,7 +11,7 @@
 #include <tensorferry/casts.h>
 #include <tensorferry/elements.h>
 
-#include "change_kernels.h"
+#include "patches/change_kernels.h"
 #include "quantize_kernels.h"
 #include "rule_kernels.h"
 #include "stream.h"

@@ -9,12 +9,14 @@ import type { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
+import { engineLies as ownLies } from "./lies/engineLies.ts"
 import type { DriverLie, EngineLie } from "./lies/Lie.ts"
 import { messageLies } from "./lies/messageLies.ts"
 import { programLies } from "./lies/programLies.ts"
+import { updateLies } from "./lies/updateLies.ts"
 
 export { type DescriptorLie, descriptorLies } from "./lies/descriptorLies.ts"
-export { engineLies } from "./lies/engineLies.ts"
+
 export type { DriverLie, EngineLie, Lie } from "./lies/Lie.ts"
 export { type PairwiseLie, pairwiseLies } from "./lies/pairwiseLies.ts"
 
@@ -37,3 +39,6 @@ export const lyingEngine = <E>(lie: EngineLie, engine: Layer.Layer<TensorEngine,
     TensorEngine,
     Effect.map(TensorEngine, (honest) => lie.tell(honest))
   ).pipe(Layer.provide(engine))
+
+/** Lies of an engine over host memory. */
+export const engineLies: ReadonlyArray<EngineLie> = [...ownLies, ...updateLies]

@@ -19,7 +19,7 @@ import type * as Scope from "effect/Scope"
 import * as Semaphore from "effect/Semaphore"
 import type { Digest } from "../base/Digest.ts"
 import type { Region } from "../base/Region.ts"
-import { type AnyPlan, arrivals, opsOf } from "../planner/MeshOps.ts"
+import type { AnyPlan } from "../planner/MeshOps.ts"
 import { type ExecuteOptions, executeReshardPlan, type ReshardReport } from "../reshard/executeReshardPlan.ts"
 import type { ReshardError } from "../reshard/ReshardError.ts"
 import type { CopyError, CopyService } from "../service/CopyService.ts"
@@ -128,12 +128,22 @@ export interface SessionOptions {
   readonly readerDeadline?: Duration.Input
 }
 
-const undeclared = (paramName: string): RefitError =>
-  refitError("UnknownTensor", {
-    paramName,
-    detail: "The plan fills a tensor that the session does not have.",
-    remedy: "Declare it."
-  })
+/** What every commit that changes something does to the places of weights and caches. */
+const publication = ({ caches = [], publish = "copy" }: RefitSpec) => ({
+  published: publish,
+  addressesChanged: publish === "exchange",
+  caches: caches.map(({ name }) => name)
+})
+
+/** The version that can be used, or why none can. */
+const usable = (state: RefitState): Result.Result<RefitVersion, RefitError> => {
+  const allowed = step(state, { _tag: "Use" })
+  if (Result.isSuccess(allowed) && state.weights._tag === "Ready") return Result.succeed(state.weights.version)
+  const { tag, detail, remedy } = Result.isFailure(allowed)
+    ? allowed.failure
+    : { tag: "NotReady" as const, detail: "There are no weights to use.", remedy: "Commit an update." }
+  return Result.fail(refitError(tag, { detail, remedy }))
+}
 
 /** A session over weights whose contents are not known yet. Its memory lives in the scope. */
 export const makeRefitSession = Effect.fnUntraced(function* (
@@ -221,16 +231,10 @@ export const makeRefitSession = Effect.fnUntraced(function* (
       })
     )
 
-  /** Takes note of what a plan brings, before anything moves: what meets what was added before would come twice. */
   const admitPlan = Effect.fnUntraced(function* (plan: AnyPlan) {
     yield* apply({ _tag: "Add", id: undefined })
-    const unknown = opsOf(plan).destinationTensors.find((tensor) => !wire.has(tensor.name))
-    if (unknown !== undefined) return yield* undeclared(unknown.name)
-    for (const { paramName, mySlice } of arrivals(plan)) {
-      const duplicate = update!.checkNew(paramName, mySlice)
-      if (duplicate !== undefined) return yield* duplicate
-    }
-    for (const { paramName, mySlice } of arrivals(plan)) update!.cover(paramName, mySlice)
+    const refusal = update!.admitPlan(plan)
+    if (refusal !== undefined) return yield* refusal
   })
 
   const receive: RefitSession["receive"] = (plan, source, executeOptions) =>
@@ -308,16 +312,7 @@ export const makeRefitSession = Effect.fnUntraced(function* (
         yield* paused(spec, publish(verdict.written, version, found), unpaused)
         deltas.committed(version)
         repeats = verdict.repeats
-        return {
-          version,
-          previous: verdict.previous,
-          changed: true,
-          published: spec.publish ?? "copy",
-          addressesChanged: spec.publish === "exchange",
-          tensors: touched,
-          caches: (spec.caches ?? []).map(({ name }) => name),
-          warnings
-        }
+        return { version, previous: verdict.previous, changed: true, ...publication(spec), tensors: touched, warnings }
       })
     )
 
@@ -337,15 +332,9 @@ export const makeRefitSession = Effect.fnUntraced(function* (
       ),
     use: <A, E, R>(program: (reading: Reading) => Effect.Effect<A, E, R>) =>
       Effect.suspend((): Effect.Effect<Used<A>, E | RefitError, R> => {
-        const allowed = step(state, { _tag: "Use" })
-        const { weights: used } = state
-        if (Result.isFailure(allowed) || used._tag !== "Ready") {
-          const { tag, detail, remedy } = Result.isFailure(allowed)
-            ? allowed.failure
-            : { tag: "NotReady" as const, detail: "There are no weights to use.", remedy: "Commit an update." }
-          return Effect.fail(refitError(tag, { detail, remedy }))
-        }
-        return readers.read(place, { version: used.version, weights: weights.at(place) }, program)
+        const version = usable(state)
+        if (Result.isFailure(version)) return Effect.fail(version.failure)
+        return readers.read(place, { version: version.success, weights: weights.at(place) }, program)
       }),
     sleep: ({ drop }) => change({ _tag: "Sleep", drop }),
     wake: change({ _tag: "Wake" }),

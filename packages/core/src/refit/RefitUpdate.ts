@@ -6,6 +6,7 @@
 import * as Result from "effect/Result"
 import type { Digest } from "../base/Digest.ts"
 import { equalShapes, formatShape, type Region, regionShape } from "../base/Region.ts"
+import { type AnyPlan, arrivals, opsOf } from "../planner/MeshOps.ts"
 import { sliceTensor, type Tensor } from "../tensor/Tensor.ts"
 import { describeMeeting, incomplete, RefitCoverage } from "./RefitCoverage.ts"
 import { type RefitError, refitError } from "./RefitError.ts"
@@ -114,6 +115,24 @@ export class RefitUpdate {
     return duplicate === undefined
       ? Result.succeed({ _tag: "Copy", region: part, into: view.success })
       : Result.fail(duplicate)
+  }
+
+  /** Takes note of all that a plan brings, or says why it cannot come: before anything moves. */
+  admitPlan(plan: AnyPlan): RefitError | undefined {
+    const unknown = opsOf(plan).destinationTensors.find((tensor) => !this.#wire.has(tensor.name))
+    if (unknown !== undefined) {
+      return refitError("UnknownTensor", {
+        paramName: unknown.name,
+        detail: "The plan fills a tensor that the session does not have.",
+        remedy: "Declare it."
+      })
+    }
+    for (const { paramName, mySlice } of arrivals(plan)) {
+      const duplicate = this.checkNew(paramName, mySlice)
+      if (duplicate !== undefined) return duplicate
+    }
+    for (const { paramName, mySlice } of arrivals(plan)) this.cover(paramName, mySlice)
+    return undefined
   }
 
   /** Refusals of a commit that more data may still answer. `found` has the digests of everything as it would be then. */

@@ -9,13 +9,13 @@
 #pragma once
 
 #include "cast_kernels.h"
-#include "change_kernel.h"
 #include "compare_kernel.h"
 #include "copy_kernels.h"
 #include "device.h"
 #include "forms_kernel.h"
 #include "parameters.h"
-#include "product_kernel.h"
+#include "patches/change_kernel.h"
+#include "patches/product_kernel.h"
 #include "quantize_kernel.h"
 #include "reduce_kernel.h"
 #include "turn_kernels.h"

@@ -12,7 +12,7 @@
 
 #include <tensorferry/tables/product_table.h>
 
-#include "kernels.h"
+#include "../kernels.h"
 
 namespace tensorferry {
 namespace {

@@ -7,11 +7,11 @@
  */
 #pragma once
 
-#include "device.h"
-#include "elements_of_four.h"
-#include "locate.h"
-#include "parameters.h"
-#include "quantize_kernel.h"
+#include "../device.h"
+#include "../elements_of_four.h"
+#include "../locate.h"
+#include "../parameters.h"
+#include "../quantize_kernel.h"
 
 namespace tensorferry::gpu {
 namespace {

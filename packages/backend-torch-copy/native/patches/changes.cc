@@ -14,7 +14,7 @@
 
 #include <tensorferry/tables/change_table.h>
 
-#include "kernels.h"
+#include "../kernels.h"
 
 namespace tensorferry {
 namespace {

@@ -10,10 +10,10 @@
  */
 #pragma once
 
-#include "device.h"
-#include "elements_of_four.h"
-#include "locate.h"
-#include "parameters.h"
+#include "../device.h"
+#include "../elements_of_four.h"
+#include "../locate.h"
+#include "../parameters.h"
 
 namespace tensorferry::gpu {
 namespace {

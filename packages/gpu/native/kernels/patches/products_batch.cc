@@ -7,8 +7,8 @@
 
 #include <tensorferry/tables/product_table.h>
 
-#include "batch.h"
-#include "grid.h"
+#include "../batch.h"
+#include "../grid.h"
 
 namespace tensorferry::gpu {
 

@@ -8,8 +8,8 @@
 
 #include <tensorferry/tables/change_table.h>
 
-#include "batch.h"
-#include "grid.h"
+#include "../batch.h"
+#include "../grid.h"
 
 namespace tensorferry::gpu {
 namespace {
