@@ -66,9 +66,9 @@ Status Kernels::loadImage(const std::string& image) {
   if (!status.ok()) return status;
   Module module(*api_, handle);
   const std::pair<FunctionHandle*, const char*> functions[] = {
-      {&move_, "tensorferry_move"},         {&reduce_, "tensorferry_reduce"},   {&quantize_, "tensorferry_quantize"},
-      {&forms_, "tensorferry_forms"},       {&tiles_, "tensorferry_tiles"},     {&groups_, "tensorferry_groups"},
-      {&compare_, "tensorferry_compare"},   {&changes_, "tensorferry_changes"}, {&products_, "tensorferry_products"},
+      {&move_, "tensorferry_move"},       {&reduce_, "tensorferry_reduce"},   {&quantize_, "tensorferry_quantize"},
+      {&forms_, "tensorferry_forms"},     {&tiles_, "tensorferry_tiles"},     {&groups_, "tensorferry_groups"},
+      {&compare_, "tensorferry_compare"}, {&changes_, "tensorferry_changes"}, {&products_, "tensorferry_products"},
       {&spin_, "tensorferry_spin"}};
   for (const auto& [function, name] : functions) {
     status = callDriver(*api_, api_->getFunction, function, handle, name);
