@@ -39,7 +39,7 @@ import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
 import type * as EffectScope from "effect/Scope"
-import { loadAddon, type NativePin, packageName } from "./Addon.ts"
+import { loadAddon, packageName } from "./Addon.ts"
 import { makeBatchPrograms, makeScalingLists } from "./BatchPrograms.ts"
 import { tensorEngineCapabilities } from "./capabilities.ts"
 import { type CheckedBatch, type HostRange, makeChecks } from "./checks.ts"
@@ -48,6 +48,7 @@ import { refusal, tensorFailure } from "./failures.ts"
 import { type Gpu, openGpu } from "./Gpu.ts"
 import { makeProgram, type ProgramSteps, runOnce } from "./GpuProgram.ts"
 import type { GpuOptions } from "./options.ts"
+import { makePins } from "./pins.ts"
 import { StepTable } from "./StepTable.ts"
 
 /** The device that an engine works on, and its memory. */
@@ -110,21 +111,7 @@ export const make = Effect.fnUntraced(function* (
   const batches = makeBatchPrograms()
   yield* Effect.addFinalizer(() => Effect.andThen(Effect.sync(batches.closeAll), memory.shutdown.wait))
 
-  const pinAll = (ranges: ReadonlyArray<HostRange>): Result.Result<() => void, NativeFailure> => {
-    const pins: Array<NativePin> = []
-    const unpin = () => {
-      for (const pin of pins) addon.unpinHost(pin)
-    }
-    for (const { address, byteLength } of ranges) {
-      const pinned = addon.pinHost(gpu.native, BigInt(address), byteLength)
-      if (pinned.code !== "Ok") {
-        unpin()
-        return Result.fail(pinned)
-      }
-      pins.push(pinned.value)
-    }
-    return Result.succeed(unpin)
-  }
+  const { pinAll, pinHost } = makePins(gpu, checks)
 
   /** Runs steps once over host memory that stays pinned until they have ended. */
   const runSteps = (
@@ -229,19 +216,7 @@ export const make = Effect.fnUntraced(function* (
     capabilities: tensorEngineCapabilities,
     allocate: makeAllocate(errors, gpu.device, memory.allocate),
     wrapHost: makeWrapHost(errors, addon),
-    pinHost: (tensor) =>
-      Effect.asVoid(
-        Effect.acquireRelease(
-          Effect.suspend(() => {
-            const fault = checks.memoryFault("pinHost", tensor)
-            if (fault !== undefined) return Effect.fail(fault)
-            return Effect.fromResult(
-              Result.mapError(pinAll(checks.pinsOf([tensor])), (failure) => tensorFailure("pinHost", failure))
-            )
-          }),
-          (unpin) => Effect.sync(unpin)
-        )
-      ),
+    pinHost,
     copy,
     reduce: (dst, sources, op) =>
       checkedWork(

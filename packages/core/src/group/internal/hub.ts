@@ -105,6 +105,15 @@ const firstReminderMillis = 3000
 
 const isRefusal = (payload: Uint8Array | Refusal): payload is Refusal => "refusal" in payload
 
+/** Who waits in a collective, how long already, for whom, and how long that may last. Milliseconds. */
+const reminderOf = (
+  { arrivals, label }: Collective,
+  missing: ReadonlyArray<Rank>,
+  waited: number,
+  left: number
+): string =>
+  `${formatRanks([...arrivals.keys()])} waited ${Math.round(waited / 1000)} s in ${label} for ${formatRanks(missing)}; without a sign of progress this fails in ${Math.max(0, Math.ceil(left / 1000))} s.`
+
 export const makeHub = (options: HubOptions): CollectiveHub => {
   const maxTotalBytes = options.maxTotalBytes ?? Number.POSITIVE_INFINITY
   const counts = new Map<string, Count>()
@@ -282,10 +291,7 @@ export const makeHub = (options: HubOptions): CollectiveHub => {
       if (!isPending(collective) || now < collective.nextReminder) continue
       const waited = now - collective.firstArrival
       collective.nextReminder = now + 2 * waited
-      const left = Math.max(0, Math.ceil((expiryOf(collective) - now) / 1000))
-      texts.push(
-        `${formatRanks([...collective.arrivals.keys()])} waited ${Math.round(waited / 1000)} s in ${collective.label} for ${formatRanks(missingOf(collective))}; without a sign of progress this fails in ${left} s.`
-      )
+      texts.push(reminderOf(collective, missingOf(collective), waited, expiryOf(collective) - now))
     }
     return texts
   }

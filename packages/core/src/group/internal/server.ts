@@ -67,6 +67,16 @@ const stop = (server: Server): Effect.Effect<void> =>
     server.close(() => resume(Effect.void))
   })
 
+/** Whom rank 0 waits for to join: after three seconds, then at growing intervals. */
+const makeJoinReminder = () => {
+  let next = 3000
+  return (now: number, missing: () => ReadonlyArray<Rank>): ReadonlyArray<string> => {
+    if (now < next) return []
+    next = 3 * now
+    return [`Rank 0 has waited ${Math.round(now / 1000)} s for ${formatRanks(missing())} to join.`]
+  }
+}
+
 export const serve = Effect.fnUntraced(function* (
   settings: TcpSettings,
   onListening: (port: number) => Effect.Effect<void>
@@ -204,8 +214,8 @@ export const serve = Effect.fnUntraced(function* (
   const missing = () =>
     Array.from({ length: size - 1 }, (_, at) => at + 1).filter((rank) => !members.connections.has(rank))
 
+  const remind = makeJoinReminder()
   let ticks = 0
-  let nextReminder = 3000
   const context = yield* Effect.context<never>()
   const tell = (text: string): void => void Effect.runForkWith(context)(Effect.logInfo(text))
   const bytesSeen = new Map<Rank, number>()
@@ -220,10 +230,7 @@ export const serve = Effect.fnUntraced(function* (
       }
       dispatch(hub.expire(now))
       for (const text of hub.remind(now)) tell(text)
-      if (now >= nextReminder && !Deferred.isDoneUnsafe(formed)) {
-        nextReminder = 3 * now
-        tell(`Rank 0 has waited ${Math.round(now / 1000)} s for ${formatRanks(missing())} to join.`)
-      }
+      if (!Deferred.isDoneUnsafe(formed)) for (const text of remind(now, missing)) tell(text)
       if (++ticks % 5 === 0) members.beat(hub.waiting())
     })
   )
