@@ -14,7 +14,6 @@ import { byteLengthOf, type DType } from "@tensorferry/core/base/DType"
 import { median } from "@tensorferry/core/base/Numbers"
 import { elementCount, type Shape } from "@tensorferry/core/base/Region"
 import { copyServiceLayer } from "@tensorferry/core/copy/CopyServiceLayer"
-import { stagedDriverLayer } from "@tensorferry/core/copy/StagedDriver"
 import * as ProcessGroupTcp from "@tensorferry/core/group/ProcessGroupTcp"
 import type { ReshardPlan } from "@tensorferry/core/ir/ReshardPlan"
 import { parametersOf, type Roster } from "@tensorferry/core/layout/Roster"
@@ -52,10 +51,7 @@ const print = (line: RankLine) => Effect.sync(() => void process.stdout.write(`$
 const overNetwork: Readonly<Record<string, Pick<Required<BackendDescriptor>, "copyDriver" | "tensorEngine">>> = {
   tcp: { copyDriver: () => tcp.copyDriver!({}), tensorEngine: () => torchCopy.tensorEngine!({}) },
   "staged-tcp": {
-    copyDriver: () =>
-      Layer.catchTag(stagedDriverLayer(tcp.copyDriver!({}), torchCopy.tensorEngine!({})), "CopyDriverError", (error) =>
-        Layer.effect(CopyDriver, Effect.die(error))
-      ),
+    copyDriver: () => tcp.stagedDriver!({}, torchCopy.tensorEngine!({}), {}),
     tensorEngine: (options) => descriptors[0]!.tensorEngine!(options)
   }
 }

@@ -5,8 +5,7 @@
 
 import { descriptor as host } from "@tensorferry/backend-torch-copy"
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
-import { stagedDriverLayer } from "@tensorferry/core/copy/StagedDriver"
-import type { CopyDriver, CopyDriverError } from "@tensorferry/core/service/CopyDriver"
+import type { CopyDriver } from "@tensorferry/core/service/CopyDriver"
 import type { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
 import type { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import * as CudaEngine from "@tensorferry/gpu/TensorEngine"
@@ -43,8 +42,7 @@ export const clusterOf =
   })
 
 /** Devices whose memory passes through host buffers; little of it, so that one transfer goes around the ring several times. */
-export const stagedCluster = (): Omit<VirtualClusterOptions<BackendError | CopyDriverError>, "size"> => ({
+export const stagedCluster = (): Omit<VirtualClusterOptions<BackendError>, "size"> => ({
   engine: engines(),
-  driver: () =>
-    stagedDriverLayer(host.copyDriver!({}), host.tensorEngine!({}), { messageBytes: 4096, stagingBytes: 2 ** 16 })
+  driver: () => host.stagedDriver!({}, host.tensorEngine!({}), { messageBytes: 4096, stagingBytes: 2 ** 16 })
 })

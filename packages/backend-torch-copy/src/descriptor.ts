@@ -5,6 +5,7 @@
 import type { BackendDescriptor, ProbeResult } from "@tensorferry/core/backend/BackendDescriptor"
 import { lazyLayer } from "@tensorferry/core/backend/LazyLayer"
 import { optionsLayer } from "@tensorferry/core/backend/OptionsLayer"
+import { stagedDriverLayer } from "@tensorferry/native/staged/StagedDriver"
 import * as Effect from "effect/Effect"
 import { backendName, loadAddon, packageFolder } from "./Addon.ts"
 import * as CopyDriver from "./CopyDriver.ts"
@@ -59,6 +60,8 @@ export const descriptor: BackendDescriptor = {
     withOptions(options, ({ threads }) => TensorEngine.layer(threads === undefined ? {} : { threads })),
   hostMemory: (options) => withOptions(options, () => HostMemory.layer),
   copyDriver: (options) => withOptions(options, CopyDriver.layer),
+  stagedDriver: (options, hostEngine, staging) =>
+    withOptions(options, (decoded) => stagedDriverLayer(CopyDriver.layer(decoded), hostEngine, staging)),
   replayTransfer: (device, ringDepth, options, familyEngine) =>
     withOptions(options, (decoded) => ReplayDevice.layer(device, ringDepth, decoded, familyEngine)),
   replayTesting: (device, options, familyEngine) =>

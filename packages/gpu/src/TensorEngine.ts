@@ -30,7 +30,6 @@ import {
 } from "@tensorferry/native/EngineParts"
 import { makeReduceCheck } from "@tensorferry/native/MoveChecks"
 import { addressOf, encodeFill, encodeReduce } from "@tensorferry/native/MoveTable"
-import type { NativeFailure } from "@tensorferry/native/NativeAddon"
 import { makeProductCheck } from "@tensorferry/native/ProductChecks"
 import { encodeProduct } from "@tensorferry/native/ProductTable"
 import { makeQuantizeCheck } from "@tensorferry/native/QuantizeChecks"

@@ -65,6 +65,14 @@ export type ProbeResult = typeof ProbeResult.Type
 /** A decoded options value; each backend knows its own shape. */
 export type BackendOptions = { readonly [name: string]: unknown }
 
+/** How much host memory staging takes, and in which pieces. Equal on all ranks. */
+export interface StagingOptions {
+  /** Regions travel in messages of at most this many bytes; 2 MiB by default. */
+  readonly messageBytes?: number
+  /** Host memory of one rank. 192 MiB by default; more where a message for each peer needs it. */
+  readonly stagingBytes?: number
+}
+
 /** What a backend package exports: name, capabilities, options, a probe, and a layer for each service that it offers. */
 export interface BackendDescriptor {
   readonly name: string
@@ -85,6 +93,15 @@ export interface BackendDescriptor {
   readonly tensorEngine?: (options: BackendOptions) => Layer.Layer<TensorEngine, BackendError>
   readonly hostMemory?: (options: BackendOptions) => Layer.Layer<HostMemory, BackendError>
   readonly copyDriver?: (options: BackendOptions) => Layer.Layer<CopyDriver, BackendError, ProcessGroup | TensorEngine>
+  /**
+   * The driver for memory of the context's engine that it does not reach by itself: by way of memory of `hostEngine`, as
+   * `stagedDriverLayer` of @tensorferry/native makes it.
+   */
+  readonly stagedDriver?: (
+    options: BackendOptions,
+    hostEngine: Layer.Layer<TensorEngine, BackendError>,
+    staging: StagingOptions
+  ) => Layer.Layer<CopyDriver, BackendError, ProcessGroup | TensorEngine>
   /** `familyEngine` is the engine of the device's family, for backends that serve families of others. */
   readonly replayTransfer?: (
     device: Device,
@@ -143,6 +160,7 @@ const DescriptorShape = Schema.Struct({
   tensorEngine: Service,
   hostMemory: Service,
   copyDriver: Service,
+  stagedDriver: Service,
   replayTransfer: Service,
   replayTesting: Service
 })

@@ -10,7 +10,6 @@ import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import { type CopyServiceOptions, copyServiceLayer } from "../copy/CopyServiceLayer.ts"
-import { stagedDriverLayer } from "../copy/StagedDriver.ts"
 import {
   isRingDepth,
   maxRingDepth,
@@ -18,7 +17,6 @@ import {
   ReplayTransferDeadline,
   ReplayTransferTiming
 } from "../replay/ReplayTransferLayer.ts"
-import { CopyDriver } from "../service/CopyDriver.ts"
 import type { CopyService } from "../service/CopyService.ts"
 import type { HostMemory } from "../service/HostMemory.ts"
 import type { ProcessGroup } from "../service/ProcessGroup.ts"
@@ -153,7 +151,7 @@ const deviceEngine = Effect.fnUntraced(function* (
 
 /**
  * `CopyService` of the chosen backend, together with the engine for its memory. Where the backend moves memory of the host
- * alone, that of another family passes through a ring of host buffers (see `StagedDriver`).
+ * alone, that of another family passes through a ring of host buffers (`stagedDriver` of its descriptor).
  */
 export const copyService = (
   choice: CopyServiceChoice
@@ -175,14 +173,18 @@ export const copyService = (
       const own = boundedLayer(descriptor.name, "tensorEngine", engineOf(registry, descriptor, options))
       const driver = boundedLayer(descriptor.name, "copyDriver", descriptor.copyDriver!(options))
       if (reaches(descriptor, family)) return copyServiceLayer(driver, choice).pipe(Layer.provideMerge(own))
+      if (descriptor.stagedDriver === undefined) {
+        return yield* backendError("NotOffered", {
+          backend: descriptor.name,
+          detail: `Its driver does not move memory of device family ${family}, nor stages it.`,
+          remedy: `Choose a backend for ${family}, or one of the host that stages, as torch-copy.`
+        })
+      }
       const device = yield* deviceEngine(registry, descriptor, family, choice.engineOptions)
-      const staged = stagedDriverLayer(driver, own, stagingBytes === undefined ? {} : { stagingBytes })
-      return copyServiceLayer(
-        Layer.catchTag(staged, "CopyDriverError", (error) =>
-          Layer.effect(CopyDriver, Effect.fail(backendError("NotOffered", error.reason)))
-        ),
-        choice
-      ).pipe(Layer.provideMerge(device))
+      const staged = descriptor.stagedDriver(options, own, stagingBytes === undefined ? {} : { stagingBytes })
+      return copyServiceLayer(boundedLayer(descriptor.name, "copyDriver", staged), choice).pipe(
+        Layer.provideMerge(device)
+      )
     })
   )
 

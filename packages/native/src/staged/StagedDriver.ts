@@ -7,40 +7,27 @@
  * Invariants: both ends of a pair cut what passes between them alike, as the service cut it into messages alike. A slot is
  * filled again only when its bytes have left, and received into only when it was emptied, which both ends state to each other.
  */
-import * as Context from "effect/Context"
-import * as Effect from "effect/Effect"
-import * as Layer from "effect/Layer"
-import * as Schema from "effect/Schema"
-import * as Scope from "effect/Scope"
-import { exchange } from "../group/Exchange.ts"
+
+import { type BackendError, backendError, type StagingOptions } from "@tensorferry/core/backend/BackendDescriptor"
+import { exchange } from "@tensorferry/core/group/Exchange"
 import {
   CopyDriver,
   type CopyDriverError,
   type CopyDriverShape,
   type PeerPath,
   type Program
-} from "../service/CopyDriver.ts"
-import { ProcessGroup } from "../service/ProcessGroup.ts"
-import { TensorEngine, type TensorEngineShape } from "../service/TensorEngine.ts"
-import type { Tensor } from "../tensor/Tensor.ts"
-import {
-  cutStreams,
-  ringBytes,
-  type StagedRound,
-  slotCount,
-  stagedRounds,
-  streamsOf
-} from "./internal/staged/rounds.ts"
-import { stagingErrors, transferRounds } from "./internal/staged/transfer.ts"
-import { makeTurns } from "./internal/staged/turns.ts"
-
-/** How much host memory staging takes, and in which pieces. Equal on all ranks. */
-export interface StagingOptions {
-  /** Regions travel in messages of at most this many bytes; 2 MiB by default. */
-  readonly messageBytes?: number
-  /** Host memory of one rank. 192 MiB by default; more where a message for each peer needs it. */
-  readonly stagingBytes?: number
-}
+} from "@tensorferry/core/service/CopyDriver"
+import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
+import { TensorEngine, type TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
+import type { Tensor } from "@tensorferry/core/tensor/Tensor"
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Schema from "effect/Schema"
+import * as Scope from "effect/Scope"
+import { cutStreams, ringBytes, type StagedRound, slotCount, stagedRounds, streamsOf } from "./rounds.ts"
+import { stagingErrors, transferRounds } from "./transfer.ts"
+import { makeTurns } from "./turns.ts"
 
 const defaultMessageBytes = 2 * 1024 * 1024
 const defaultStagingBytes = 192 * 1024 * 1024
@@ -52,11 +39,11 @@ interface Prepared {
 
 const Count = Schema.Int
 
-const make = <E>(
-  hostLayer: Layer.Layer<CopyDriver, E, ProcessGroup>,
+const make = (
+  hostLayer: Layer.Layer<CopyDriver, BackendError, ProcessGroup>,
   hostEngine: TensorEngineShape,
   options: StagingOptions
-): Effect.Effect<CopyDriverShape, E | CopyDriverError, ProcessGroup | TensorEngine | Scope.Scope> =>
+): Effect.Effect<CopyDriverShape, BackendError, ProcessGroup | TensorEngine | Scope.Scope> =>
   Effect.gen(function* () {
     const group = yield* ProcessGroup
     const engine = yield* TensorEngine
@@ -65,7 +52,11 @@ const make = <E>(
     const { rank } = group
     const errors = stagingErrors(host.name, rank)
     if (host.capabilities.pairwise !== true) {
-      return yield* errors.fail("Unsupported", "Its starts need all ranks at once.", "Stage through a pairwise driver.")
+      return yield* backendError("NotOffered", {
+        backend: host.name,
+        detail: "Its starts need all ranks at once, so nothing can be staged through it.",
+        remedy: "Stage through a pairwise driver."
+      })
     }
     const turnsOf = yield* makeTurns(yield* group.lane("staging"))
     const messageBytes = options.messageBytes ?? defaultMessageBytes
@@ -145,11 +136,11 @@ const make = <E>(
   })
 
 /** `CopyDriver` for memory of the engine in its context, over a driver of the host and an engine for its memory. */
-export const stagedDriverLayer = <E>(
-  hostDriver: Layer.Layer<CopyDriver, E, ProcessGroup | TensorEngine>,
-  hostEngine: Layer.Layer<TensorEngine, E>,
+export const stagedDriverLayer = (
+  hostDriver: Layer.Layer<CopyDriver, BackendError, ProcessGroup | TensorEngine>,
+  hostEngine: Layer.Layer<TensorEngine, BackendError>,
   options: StagingOptions = {}
-): Layer.Layer<CopyDriver, E | CopyDriverError, ProcessGroup | TensorEngine> =>
+): Layer.Layer<CopyDriver, BackendError, ProcessGroup | TensorEngine> =>
   Layer.effect(
     CopyDriver,
     Effect.gen(function* () {

@@ -11,11 +11,12 @@
  * Each rank counts its own starts. What is stated goes to a start of the receiver, which its Hello made known, so nothing of
  * an earlier start is taken for a later one. A peer that says Hello again has nothing more to say to the start before.
  */
+
+import type { Rank } from "@tensorferry/core/base/Ids"
+import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
-import type { Rank } from "../../../base/Ids.ts"
-import type { ProcessGroupShape } from "../../../service/ProcessGroup.ts"
 
 /** What a rank states of a round. */
 export type TurnKind = "Ready" | "Done"

@@ -5,10 +5,10 @@
  * All messages from one rank to another are one stream; a round has the next piece of every stream, packed into one buffer.
  * Invariant: both ends of a stream cut it alike, because they see the same parts and the same limit.
  */
-import { rowMajorStrides } from "../../../base/Region.ts"
-import type { Message } from "../../../ir/Message.ts"
-import { packParts, partAlignment } from "../../../planner/Bucketing.ts"
-import { type Move, type Tensor, tensorByteLength } from "../../../tensor/Tensor.ts"
+import { rowMajorStrides } from "@tensorferry/core/base/Region"
+import type { Message } from "@tensorferry/core/ir/Message"
+import { packParts, partAlignment } from "@tensorferry/core/planner/Bucketing"
+import { type Move, type Tensor, tensorByteLength } from "@tensorferry/core/tensor/Tensor"
 
 /** Buffers of a stream: one on the wire, one that is filled, one that is emptied. */
 export const slotCount = 3

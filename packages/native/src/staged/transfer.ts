@@ -10,12 +10,9 @@
  *
  * Invariant: it ends only when no stage touches memory any more, also where it failed or was cancelled.
  */
-import * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
-import * as Fiber from "effect/Fiber"
-import type * as Scope from "effect/Scope"
-import type { Rank } from "../../../base/Ids.ts"
-import type { UnreadableAnswer } from "../../../group/Exchange.ts"
+
+import type { Rank } from "@tensorferry/core/base/Ids"
+import type { UnreadableAnswer } from "@tensorferry/core/group/Exchange"
 import {
   type CopyDriverError,
   type CopyDriverReason,
@@ -23,10 +20,14 @@ import {
   copyDriverError,
   type InFlight,
   type Program
-} from "../../../service/CopyDriver.ts"
-import type { ProcessGroupError } from "../../../service/ProcessGroup.ts"
-import type { TensorEngineShape, TensorError } from "../../../service/TensorEngine.ts"
-import type { Move } from "../../../tensor/Tensor.ts"
+} from "@tensorferry/core/service/CopyDriver"
+import type { ProcessGroupError } from "@tensorferry/core/service/ProcessGroup"
+import type { TensorEngineShape, TensorError } from "@tensorferry/core/service/TensorEngine"
+import type { Move } from "@tensorferry/core/tensor/Tensor"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
+import type * as Scope from "effect/Scope"
 import { type StagedRound, slotCount } from "./rounds.ts"
 import type { Turns } from "./turns.ts"
 
