@@ -27,7 +27,7 @@ import { attach, type Connection } from "./connection.ts"
 import { type Departure, formatMillis, formatRanks, rendezvousFailed } from "./errors.ts"
 import { decodePost, failureText, frameType, makeArriveReader, resultOverhead } from "./frames.ts"
 import type { Endpoint } from "./group.ts"
-import { makeHub } from "./hub.ts"
+import { type CollectiveHub, makeHub } from "./hub.ts"
 import { makeInbox } from "./inbox.ts"
 import { makeMembers } from "./members.ts"
 import { makeRefusals, plainText } from "./refusals.ts"
@@ -67,15 +67,20 @@ const stop = (server: Server): Effect.Effect<void> =>
     server.close(() => resume(Effect.void))
   })
 
-/** Whom rank 0 waits for to join: after three seconds, then at growing intervals. */
-const makeJoinReminder = () => {
-  let next = 3000
-  return (now: number, missing: () => ReadonlyArray<Rank>): ReadonlyArray<string> => {
-    if (now < next) return []
-    next = 3 * now
-    return [`Rank 0 has waited ${Math.round(now / 1000)} s for ${formatRanks(missing())} to join.`]
-  }
-}
+/** Logs who waits for whom: ranks that are `missing` from the group, and waits in collectives. */
+const makeReminder = (hub: CollectiveHub, missing: () => ReadonlyArray<Rank>): Effect.Effect<(now: number) => void> =>
+  Effect.map(Effect.context<never>(), (context) => {
+    let next = 3000
+    return (now) => {
+      const texts = [...hub.remind(now)]
+      const absent = now < next ? [] : missing()
+      if (absent.length > 0) {
+        next = 3 * now
+        texts.push(`Rank 0 has waited ${Math.round(now / 1000)} s for ${formatRanks(absent)} to join.`)
+      }
+      for (const text of texts) Effect.runForkWith(context)(Effect.logInfo(text))
+    }
+  })
 
 export const serve = Effect.fnUntraced(function* (
   settings: TcpSettings,
@@ -214,10 +219,8 @@ export const serve = Effect.fnUntraced(function* (
   const missing = () =>
     Array.from({ length: size - 1 }, (_, at) => at + 1).filter((rank) => !members.connections.has(rank))
 
-  const remind = makeJoinReminder()
+  const remind = yield* makeReminder(hub, () => (Deferred.isDoneUnsafe(formed) ? [] : missing()))
   let ticks = 0
-  const context = yield* Effect.context<never>()
-  const tell = (text: string): void => void Effect.runForkWith(context)(Effect.logInfo(text))
   const bytesSeen = new Map<Rank, number>()
   yield* Effect.forkScoped(
     ticking(tickMillis, (time) => {
@@ -229,8 +232,7 @@ export const serve = Effect.fnUntraced(function* (
         bytesSeen.set(rank, bytes)
       }
       dispatch(hub.expire(now))
-      for (const text of hub.remind(now)) tell(text)
-      if (!Deferred.isDoneUnsafe(formed)) for (const text of remind(now, missing)) tell(text)
+      remind(now)
       if (++ticks % 5 === 0) members.beat(hub.waiting())
     })
   )
