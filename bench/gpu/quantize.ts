@@ -36,8 +36,9 @@ import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import type { Figure } from "./replay.ts"
 
-const rounds = 15
-const warmUps = 3
+const rounds = 31
+/** As many as compile the JavaScript around the work, which takes the device a quarter of a millisecond. */
+const warmUps = 100
 
 const timed = <E, R>(effect: Effect.Effect<void, E, R>) =>
   Effect.suspend(() => {
