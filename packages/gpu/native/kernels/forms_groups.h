@@ -217,18 +217,22 @@ TENSORFERRY_DEVICE void convertGroup(const Vector (&held)[groupVectors], const F
 
 /** Where a group of a tensor without gaps lies. */
 template <DType type>
-TENSORFERRY_DEVICE GroupPlace flatGroupAt(const FormRecord& head, uint32_t index) {
+TENSORFERRY_DEVICE GroupPlace flatGroupAt(const FormRecord& head, uint32_t sharers, uint32_t index) {
   const uint32_t there = index < head.count ? index : 0;
-  const uint32_t sharing = head.cellsOfBlock == 8 ? 3 : head.cellsOfBlock / 2, block = there >> sharing;
+  const uint32_t sharing = sharers == 8 ? 3 : sharers / 2, block = there >> sharing;
   const uint32_t codeBytes = isPacked(formOf(static_cast<QuantizeRule>(head.rule))) ? groupColumns / 2 : groupColumns;
   return {head.plain + static_cast<uint64_t>(there) * (vectorsOfGroup<type> * sizeof(Vector)),
           head.codes + static_cast<uint64_t>(there) * codeBytes, head.scales + offsetOf(block, head.scalesStep),
           index < head.count, there == block << sharing};
 }
 
-/** Groups of a tensor without gaps. A thread asks for its next group before it looks at the one that it has. */
+/**
+ * Groups of a tensor without gaps. A thread asks for its next group before it looks at the one that it has. Compiled for 1
+ * of `sharers` too.
+ */
 template <DType type>
-TENSORFERRY_DEVICE void runFlatGroups(const FormRecord& head, const Place& place, const GlobalScaling& global) {
+TENSORFERRY_DEVICE void runFlatGroups(const FormRecord& head, uint32_t sharers, const Place& place,
+                                      const GlobalScaling& global) {
   const uint32_t lane = place.thread % teamThreads, step = place.blocks * formThreads;
   const auto load = [&](Vector(&held)[groupVectors], uint64_t index) {
     loadGroup<type>(held, head.plain + index * (vectorsOfGroup<type> * sizeof(Vector)), index < head.count);
@@ -249,7 +253,7 @@ TENSORFERRY_DEVICE void runFlatGroups(const FormRecord& head, const Place& place
       load(held, at);
     }
     const auto index = static_cast<uint32_t>(at);
-    convertGroup<type>(held, head, flatGroupAt<type>(head, index), head.cellsOfBlock, index, global);
+    convertGroup<type>(held, head, flatGroupAt<type>(head, sharers, index), sharers, index, global);
     if (next - lane >= head.count) return;
     at = next;
     if constexpr (looksAhead) {
@@ -270,7 +274,8 @@ template <DType type>
 TENSORFERRY_DEVICE void runGroupsOf(const FormParameter& parameter, const Place& place) {
   const FormRecord& head = parameter.record;
   const GlobalScaling global = globalOfGroups(parameter.table, head);
-  if (head.isFlat != 0) return runFlatGroups<type>(head, place, global);
+  if (head.isFlat != 0 && head.cellsOfBlock == 1) return runFlatGroups<type>(head, 1, place, global);
+  if (head.isFlat != 0) return runFlatGroups<type>(head, head.cellsOfBlock, place, global);
   const uint32_t lane = place.thread % teamThreads;
   TENSORFERRY_KEEP_LOOP
   for (uint64_t at = static_cast<uint64_t>(place.block) * formThreads + place.thread; at - lane < head.count;

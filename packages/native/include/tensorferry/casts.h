@@ -108,9 +108,18 @@ inline TENSORFERRY_SHARED uint32_t encodeFloat8E4M3(float value) {
 #endif
 }
 inline TENSORFERRY_SHARED float decodeFloat8E4M3(uint32_t code) {
+#ifdef TENSORFERRY_CONVERTS_FLOAT8
+  float value;
+  asm("{\n\t.reg .b32 both;\n\t.reg .b16 low, high;\n\t"
+      "cvt.rn.f16x2.e4m3x2 both, %1;\n\tmov.b32 {low, high}, both;\n\tcvt.f32.f16 %0, low;\n\t}"
+      : "=f"(value)
+      : "h"(static_cast<unsigned short>(code)));
+  return quiet(value);
+#else
   const uint32_t magnitude = code & 0x7fu, sign = (code << 24) & 0x80000000u;
   const float finite = floatOf(magnitude << 20) * floatOf(247u << 23);
   return floatOf(magnitude == 0x7fu ? 0x7fc00000u : bitsOf(finite) | sign);
+#endif
 }
 
 /** Rounds at one and a half; a subnormal input of exactly 2^-127 is not raised. */
