@@ -55,16 +55,20 @@ class Address {
                                      : reinterpret_cast<const sockaddr_in6*>(&storage_)->sin6_port);
   }
 
+  /** Without the port. */
+  std::string host() const {
+    char text[INET6_ADDRSTRLEN] = "an unknown address";
+    if (family() == AF_INET)
+      ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(&storage_)->sin_addr, text, sizeof text);
+    if (family() == AF_INET6)
+      ::inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(&storage_)->sin6_addr, text, sizeof text);
+    return text;
+  }
+
   /** As in errors: `10.0.0.1:4000`, `[fd00::1]:4000`. */
   std::string text() const {
-    char host[INET6_ADDRSTRLEN] = "?";
-    if (family() == AF_INET) {
-      ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(&storage_)->sin_addr, host, sizeof host);
-      return std::string(host) + ":" + std::to_string(port());
-    }
-    if (family() != AF_INET6) return "an unknown address";
-    ::inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(&storage_)->sin6_addr, host, sizeof host);
-    return std::string("[").append(host).append("]:") + std::to_string(port());
+    std::string text = family() == AF_INET6 ? std::string("[").append(host()).append("]") : host();
+    return text.append(":").append(std::to_string(port()));
   }
 
  private:

@@ -22,6 +22,8 @@ constexpr milliseconds shortTick{50}, longTick{1000};
 constexpr milliseconds handshakeTime{10'000};
 /** A receiver says again what it waits for. */
 constexpr milliseconds announcementTime{1000};
+/** What a lane's receiver may have without a confirmation, if its process gets on: each chunk is confirmed at once. */
+constexpr uint64_t systemBytes = 2 * chunkBytes;
 /** How long the rate of a number of lanes is taken, how often until it is believed, and the rest after a trial in vain. */
 constexpr milliseconds trialTime{250}, restTime{10'000};
 constexpr int settlingWindows = 2;
@@ -88,8 +90,11 @@ void Endpoint::tickLane(const LanePointer& lane, Time now) {
   if (isSending) {
     const uint64_t confirmed = confirmedBytes(lane->socket.get());
     if (confirmed != lane->bytesConfirmed) {
+      Peer& peer = *lane->peer;
+      peer.unconfirmed += confirmed - lane->bytesConfirmed;
       lane->bytesConfirmed = confirmed;
-      lane->lastMoved = lane->peer->lastProgress = now;
+      lane->lastMoved = now;
+      if (peer.unconfirmed < peer.outgoing.size() * systemBytes) peer.lastProgress = now;
     }
   }
   if (!isSending && !isReceiving) lane->lastMoved = now;

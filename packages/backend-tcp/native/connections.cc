@@ -115,7 +115,7 @@ void Endpoint::connected(const LanePointer& lane) {
     return breakLane(lane, std::string("connect: ") + std::strerror(error),
                      error == ECONNREFUSED ? Code::PeerGone : Code::SystemFailure);
   }
-  lane->label = Address::of(lane->socket.get(), false).text() + " to " + lane->peer->paths[lane->path].to.text();
+  lane->label = Address::of(lane->socket.get(), false).host() + " to " + lane->peer->paths[lane->path].to.host();
   lane->state = LaneState::awaitsChallenge;
   lane->need = sizeof(wire::Challenge);
   awaitRoom(*lane, false);
@@ -159,7 +159,7 @@ void Endpoint::greeted(const LanePointer& lane, Lock& lock) {
   if (judgement.verdict != wire::Verdict::admitted) return breakLane(lane, "not admitted");
   std::erase(strangers_, lane);
   lane->peer = peer;
-  lane->label = Address::of(lane->socket.get(), true).text() + " to " + Address::of(lane->socket.get(), false).text();
+  lane->label = Address::of(lane->socket.get(), false).host() + " to " + Address::of(lane->socket.get(), true).host();
   opened(lane, lock);
 }
 
@@ -191,7 +191,10 @@ void Endpoint::opened(const LanePointer& lane, Lock& lock) {
   const Time now = Clock::now();
   lane->state = LaneState::open;
   lane->need = sizeof(Frame);
-  lane->since = lane->lastMoved = peer->lastProgress = now;
+  lane->since = lane->lastMoved = now;
+  // Once: a peer that only ever greets does not get on.
+  if (!peer->hasReopened) peer->lastProgress = now;
+  peer->hasReopened = true;
   if (!lane->isOutgoing) {
     peer->incoming.push_back(lane);
     return announceAll(peer, lane, lock);
@@ -245,8 +248,8 @@ void Endpoint::failPeer(const std::shared_ptr<Peer>& peer, const Status& status)
     job->fail(status);
     job->done();
   }
-  const auto flows = [&](const std::vector<std::shared_ptr<Flow>>& some) {
-    for (const auto& flow : std::vector(some))
+  const auto flows = [&](const Flows& some) {
+    for (const auto& [program, flow] : Flows(some))
       if (flow->run != nullptr) fail(*flow->run->transfer, status);
   };
   flows(peer->sends);

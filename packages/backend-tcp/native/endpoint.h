@@ -14,7 +14,6 @@
 #include <map>
 #include <mutex>
 #include <thread>
-#include <unordered_map>
 
 #include "lane.h"
 #include "poller.h"

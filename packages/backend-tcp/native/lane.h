@@ -15,6 +15,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "address.h"
@@ -117,6 +118,8 @@ struct ConnectJob final : EventJob {
   void cancel() noexcept override;
 };
 
+using Flows = std::unordered_map<uint32_t, std::shared_ptr<Flow>>;
+
 struct Peer {
   static constexpr napi_type_tag typeTag{0x21d79a30bb5c4f6e, 0x97be31c7f05d4a12};
   static constexpr const char* kind = "peer";
@@ -133,17 +136,28 @@ struct Peer {
   size_t running = 0;
   /** Lanes that are kept open while there is much to send. */
   size_t wanted = 1;
-  std::vector<std::shared_ptr<Flow>> sends, receives;
+  /** By program. */
+  Flows sends, receives;
   /** Runs whose chunks may be sent, oldest first. */
   std::vector<std::shared_ptr<Run>> pushing;
   std::vector<std::shared_ptr<ConnectJob>> connecting;
 
   Time lastProgress{}, nextDial{}, nextAnnouncement{};
+  /** Bytes that its system has taken since it last confirmed a chunk, and whether a lane was opened since. */
+  uint64_t unconfirmed = 0;
+  bool hasReopened = false;
   int refusedRounds = 0;
   std::chrono::milliseconds backoff{0};
 
   uint64_t bytesSent = 0;
   LaneTrial trial;
+
+  /** The process itself has got on, and not only its system. */
+  void hasConfirmed(Time now) noexcept {
+    lastProgress = now;
+    unconfirmed = 0;
+    hasReopened = false;
+  }
 };
 
 }  // namespace tensorferry::tcp

@@ -46,7 +46,6 @@ bool Endpoint::drainHeader(const LanePointer& lane, Lock& lock) {
     handshake(lane, lock);
     return true;
   }
-  lane->peer->lastProgress = lane->lastMoved;
   Frame frame;
   std::memcpy(&frame, lane->input.data(), sizeof frame);
   if (lane->isOutgoing) answered(lane, frame, lock);
@@ -63,9 +62,7 @@ void Endpoint::brokeProtocol(const LanePointer& lane, const char* how) {
 void Endpoint::beginChunk(const LanePointer& lane, const Frame& frame) {
   if (frame.kind != FrameKind::chunk || frame.length == 0 || frame.length > chunkBytes)
     return brokeProtocol(lane, "with what is no chunk");
-  const auto& receives = lane->peer->receives;
-  const auto found =
-      std::find_if(receives.begin(), receives.end(), [&](const auto& each) { return each->program == frame.program; });
+  const auto found = lane->peer->receives.find(frame.program);
   ChunkWork& work = lane->work;
   work.run.reset();
   work.frame = frame;
@@ -74,8 +71,8 @@ void Endpoint::beginChunk(const LanePointer& lane, const Frame& frame) {
   work.batch.clear();
   work.answer = FrameKind::withdrawn;
   work.isActive = true;
-  if (found == receives.end()) return;
-  const Flow& flow = **found;
+  if (found == lane->peer->receives.end()) return;
+  const Flow& flow = *found->second;
   if (frame.chunk >= flow.chunks() || frame.length != flow.lengthOf(frame.chunk)) {
     work.isActive = false;
     return brokeProtocol(lane, "with a chunk that does not exist");
@@ -110,21 +107,24 @@ bool Endpoint::drainChunk(const LanePointer& lane, Lock& lock) {
   if (run != nullptr) touch(*run);
   const uint64_t left = work.left;
   lock.unlock();
-  ssize_t got;
-  int error;
+  ssize_t got = -1;
+  int error = ENOMEM;
   if (run == nullptr) {
     thread_local std::array<uint8_t, 64 * 1024> nowhere;
     got = ::recv(lane->socket.get(), nowhere.data(), std::min<uint64_t>(left, nowhere.size()), MSG_DONTWAIT);
     error = errno;
   } else {
-    if (work.batch.isEmpty()) {
-      work.batch.clear();
-      work.unbatched -= work.batch.scatter(work.cursor, work.unbatched);
-    }
-    got = ::readv(lane->socket.get(), work.batch.pieces(), work.batch.count());
-    error = errno;
-    if (got > 0) work.batch.moved(static_cast<uint64_t>(got));
-    if (got > 0 && work.batch.isEmpty()) work.batch.land();
+    caught("readv", [&]() -> Status {
+      if (work.batch.isEmpty()) {
+        work.batch.clear();
+        work.unbatched -= work.batch.scatter(work.cursor, work.unbatched);
+      }
+      got = ::readv(lane->socket.get(), work.batch.pieces(), work.batch.count());
+      error = errno;
+      if (got > 0) work.batch.moved(static_cast<uint64_t>(got));
+      if (got > 0 && work.batch.isEmpty()) work.batch.land();
+      return {};
+    });
   }
   lock.lock();
   if (run != nullptr) release(run);
@@ -138,7 +138,8 @@ bool Endpoint::drainChunk(const LanePointer& lane, Lock& lock) {
     return false;
   }
   work.left -= static_cast<uint64_t>(got);
-  lane->lastMoved = lane->peer->lastProgress = Clock::now();
+  lane->lastMoved = Clock::now();
+  lane->peer->hasConfirmed(lane->lastMoved);
   if (run != nullptr) run->transfer->movedBytes.add(static_cast<uint64_t>(got));
   if (work.left == 0) endChunk(lane, lock);
   return true;
@@ -169,7 +170,7 @@ void Endpoint::announce(const Flow& flow, const LanePointer& lane, Lock& lock) {
 
 /** Says again what this rank waits for: what was said before may be lost. */
 void Endpoint::announceAll(const std::shared_ptr<Peer>& peer, const LanePointer& lane, Lock& lock) {
-  for (const auto& flow : std::vector(peer->receives))
+  for (const auto& [program, flow] : Flows(peer->receives))
     if (flow->run != nullptr) announce(*flow, lane, lock);
 }
 

@@ -26,9 +26,8 @@ Result<std::shared_ptr<Flow>> Endpoint::addFlow(const std::shared_ptr<Peer>& pee
   Lock lock(mutex_);
   if (!isOpen_ || peer->isClosed) return failure(Code::InvalidHandle, "addFlow", "The endpoint was closed.");
   auto& flows = isSending ? peer->sends : peer->receives;
-  for (const auto& each : flows)
-    if (each->program == program) return failure(Code::AlreadyExists, "addFlow", "The program has such a flow.");
-  flows.push_back(flow);
+  if (!flows.emplace(program, flow).second)
+    return failure(Code::AlreadyExists, "addFlow", "The program has such a flow.");
   return flow;
 }
 
@@ -37,7 +36,8 @@ void Endpoint::closeFlow(const std::shared_ptr<Flow>& flow) {
   flow->isClosed = true;
   if (flow->run != nullptr)
     fail(*flow->run->transfer, failure(Code::InvalidHandle, "close", "The program was closed, or its memory freed."));
-  std::erase(flow->isSending ? flow->peer->sends : flow->peer->receives, flow);
+  auto& flows = flow->isSending ? flow->peer->sends : flow->peer->receives;
+  if (const auto found = flows.find(flow->program); found != flows.end() && found->second == flow) flows.erase(found);
   released_.wait(lock, [&] { return flow->touching == 0; });
 }
 

@@ -78,17 +78,22 @@ bool Endpoint::pumpChunk(const LanePointer& lane, Lock& lock) {
   const auto run = work.run;
   touch(*run);
   lock.unlock();
-  if (work.batch.isEmpty()) {
-    work.batch.clear();
-    if (work.unbatched == work.frame.length) work.batch.head(&work.frame, sizeof work.frame);
-    work.unbatched -= work.batch.gather(work.cursor, work.unbatched);
-  }
-  msghdr message{};
-  message.msg_iov = const_cast<iovec*>(work.batch.pieces());
-  message.msg_iovlen = static_cast<size_t>(work.batch.count());
-  const ssize_t written = ::sendmsg(lane->socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-  const int error = errno;
-  if (written > 0) work.batch.moved(static_cast<uint64_t>(written));
+  ssize_t written = -1;
+  int error = ENOMEM;
+  caught("sendmsg", [&]() -> Status {
+    if (work.batch.isEmpty()) {
+      work.batch.clear();
+      if (work.unbatched == work.frame.length) work.batch.head(&work.frame, sizeof work.frame);
+      work.unbatched -= work.batch.gather(work.cursor, work.unbatched);
+    }
+    msghdr message{};
+    message.msg_iov = const_cast<iovec*>(work.batch.pieces());
+    message.msg_iovlen = static_cast<size_t>(work.batch.count());
+    written = ::sendmsg(lane->socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    error = errno;
+    if (written > 0) work.batch.moved(static_cast<uint64_t>(written));
+    return {};
+  });
   lock.lock();
   release(run);
   if (lane->state == LaneState::closed) return false;
@@ -102,7 +107,7 @@ bool Endpoint::pumpChunk(const LanePointer& lane, Lock& lock) {
   work.left -= count;
   run->transfer->movedBytes.add(count - ofFrame);
   const auto& peer = lane->peer;
-  lane->lastMoved = peer->lastProgress = Clock::now();
+  lane->lastMoved = Clock::now();
   peer->bytesSent += count;
   if (work.left == 0) {
     work.isActive = false;
@@ -173,6 +178,7 @@ void Endpoint::confirmed(const LanePointer& lane, Flow& flow, const Frame& frame
                                   [&](const auto& each) { return each.run == run && each.chunk == frame.chunk; });
   if (run == nullptr || run->number != frame.run || found == sent.end()) return;
   sent.erase(found);
+  flow.peer->hasConfirmed(Clock::now());
   run->ledger.finish(frame.chunk);
   if (run->ledger.isComplete()) endRun(run, {});
   pump(lane, lock);
@@ -183,11 +189,10 @@ void Endpoint::answered(const LanePointer& lane, const Frame& frame, Lock& lock)
   const bool isAnswer =
       frame.kind == FrameKind::ready || frame.kind == FrameKind::have || frame.kind == FrameKind::withdrawn;
   if (!isAnswer || frame.length != 0) return brokeProtocol(lane, "with an answer of no known kind");
-  const auto found = std::find_if(peer->sends.begin(), peer->sends.end(),
-                                  [&](const auto& each) { return each->program == frame.program; });
+  const auto found = peer->sends.find(frame.program);
   // The program may have been closed while the answer was on its way.
   if (found == peer->sends.end()) return;
-  const auto flow = *found;
+  const auto flow = found->second;
   if (frame.kind == FrameKind::have) return confirmed(lane, *flow, frame, lock);
   const auto run = flow->run;
   if (frame.kind == FrameKind::withdrawn) {

@@ -57,7 +57,7 @@ export interface Addon extends AddonIdentity, JobControl {
     peer: NativePeer,
     done: Done<undefined>
   ) => NativeAnswer<NativeJobHandle>
-  /** Both ends of each lane that is open. */
+  /** The addresses of this end and the other of each lane that is open. */
   readonly describePeer: (endpoint: NativeEndpoint, peer: NativePeer) => NativeAnswer<ReadonlyArray<string>>
   readonly addFlow: (
     endpoint: NativeEndpoint,

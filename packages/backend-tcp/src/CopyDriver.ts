@@ -24,7 +24,6 @@ import { describeFailure } from "@tensorferry/native/describeFailure"
 import { makeDriverAgreement } from "@tensorferry/native/driver/DriverAgreement"
 import { type Checked, type DriverErrors, driverErrors } from "@tensorferry/native/driver/DriverErrors"
 import { checkMessages } from "@tensorferry/native/driver/MessageChecks"
-import { onePath } from "@tensorferry/native/driver/PeerPaths"
 import { makeProgramEntries } from "@tensorferry/native/driver/ProgramEntries"
 import { nothingToMove } from "@tensorferry/native/driver/Transfers"
 import { type NativeFailure, resultOf } from "@tensorferry/native/NativeAddon"
@@ -185,8 +184,8 @@ export const make = Effect.fnUntraced(function* (
         })
       )
       yield* agreement.settle("connected", met)
-      const where = network.published.addresses.map(({ host }) => host).join(", ")
-      const program: Program = { messages, paths: onePath(messages, "tcp", `over ${where}`) }
+      const paths = peers.map((peer) => ({ peer, path: "tcp", reason: network.describe(peer) }))
+      const program: Program = { messages, paths }
       yield* entries.add(program, { flows })
       yield* watchMemory(messages, () => {
         for (const flow of flows) addon.closeFlow(network.endpoint, flow)

@@ -28,6 +28,8 @@ export interface Network {
   readonly meet: (rank: number, published: PublishedEndpoint) => Result.Result<NativePeer, NativeFailure>
   /** Waits for a lane to the peer. */
   readonly connect: (peer: NativePeer) => Effect.Effect<void, NativeFailure>
+  /** The addresses of both ends of its lanes, in words. */
+  readonly describe: (rank: number) => string
 }
 
 const bytesOf = (digits: string): Uint8Array => Buffer.from(digits, "hex")
@@ -106,6 +108,12 @@ export const makeNetwork = Effect.fnUntraced(function* (
           return peer
         }
       )
+    },
+    describe: (rank) => {
+      const known = peers.get(rank)
+      const lanes = known === undefined ? undefined : addon.describePeer(endpoint, known.peer)
+      const ways = lanes?.code === "Ok" ? [...new Set(lanes.value)].sort() : []
+      return ways.length === 0 ? "no lane yet" : `over ${ways.join(", ")}`
     },
     connect: (peer) =>
       runJob<undefined>(

@@ -125,7 +125,7 @@ describe.skipIf(!isRoot)("two hosts", () => {
         assert.strictEqual(end.code, 0, end.stdout + end.stderr)
       }
       const first = await ranks[0]!.ended
-      assert.include(first.stdout, `over ${addresses[0]}`)
+      assert.include(first.stdout, `over ${addresses.join(" to ")}`)
       await assertSameModel(out, model)
     }
   })
