@@ -31,12 +31,14 @@ const longest = [
   "cli/test/Pages.full.test.ts",
   "examples/test/tarballs.full.test.ts",
   "simulators/test/gpuSimulator.full.test.ts",
+  "backend-tcp/test/Sanitizers.full.test.ts",
   "backend-xpu/test/Sanitizers.full.test.ts",
   "bus/test/Sanitizers.full.test.ts",
   "model/test/Fuzz.full.test.ts",
   "backend-nvshmem/test/Sanitizers.full.test.ts",
   "golden/test/nativeRules.full.test.ts",
   "core/test/group/ProcessGroupTcp.full.test.ts",
+  "backend-tcp/test/Hosts.full.test.ts",
   "bus/test/Kills.full.test.ts",
   "gpu/test/Kernels.full.test.ts"
 ]

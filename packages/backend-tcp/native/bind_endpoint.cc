@@ -59,7 +59,7 @@ Answer addPeer(const Call& call, Open<Endpoint> endpoint, Whole<0xffffffff> rank
   for (size_t i = 0; i < from.size(); i++) {
     const auto source = Address::parse(from[i], 0);
     if (!source && !from[i].empty()) return notAnAddress(from[i]);
-    paths.push_back({source, targets.value()[i], {}, false, false});
+    paths.push_back({source, targets.value()[i], {}, false, false, {}});
   }
   return wrap(call.env, endpoint->addPeer(static_cast<uint32_t>(rank.value), id.value, key.value, std::move(paths)));
 }

@@ -18,6 +18,8 @@ namespace {
 
 /** Ways that are tried at once. */
 constexpr size_t mostAttempts = 16;
+/** How long a way is left alone that could not be used while others can. */
+constexpr std::chrono::seconds healingTime{5};
 /** Rounds of refusals after which a peer is gone: one could meet a listener that is about to open again. */
 constexpr int mostRefusals = 3;
 constexpr size_t mostIncoming = 128;
@@ -54,6 +56,7 @@ void Endpoint::dial(const std::shared_ptr<Peer>& peer, size_t number) {
   lane->state = LaneState::connecting;
   path.isTried = true;
   path.isRefused = false;
+  path.tried = Clock::now();
   const auto fault = [&](const char* call) { path.fault = std::string(call) + ": " + std::strerror(errno); };
   lane->socket = Descriptor(::socket(path.to.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   const int socket = lane->socket.get();
@@ -91,6 +94,11 @@ void Endpoint::dialIfNeeded(const std::shared_ptr<Peer>& peer) {
       continue;
     }
     dial(peer, next);
+  }
+  // A way that could not be used may have healed.
+  for (size_t i = 0; i < peer->paths.size() && peer->outgoing.size() < settings_.lanes; i++) {
+    const Path& path = peer->paths[i];
+    if (!path.fault.empty() && now - path.tried > healingTime) dial(peer, i);
   }
 }
 

@@ -95,6 +95,7 @@ struct Path {
   /** Why it could not be used last time; empty where it could. */
   std::string fault;
   bool isRefused = false, isTried = false;
+  Time tried{};
 };
 
 /** How the number of lanes to a peer is chosen: more are kept where they bring more. */

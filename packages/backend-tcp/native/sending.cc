@@ -18,6 +18,22 @@ constexpr int mostWrites = 8;
 /** Chunks of a lane that may be on their way. */
 constexpr size_t mostUnconfirmed = 32;
 
+/** False where there are more lanes than pay. Every way to the peer keeps its share of those that do. */
+bool isWanted(const Peer& peer, const Lane& lane) noexcept {
+  if (peer.outgoing.size() <= peer.wanted) return true;
+  size_t ways = 0, before = 0;
+  bool isBefore = true;
+  for (size_t i = 0; i < peer.outgoing.size(); i++) {
+    const Lane& each = *peer.outgoing[i];
+    if (&each == &lane) isBefore = false;
+    if (isBefore && each.path == lane.path) before++;
+    const auto isSame = [&](const auto& other) { return other->path == each.path; };
+    const auto here = peer.outgoing.begin() + static_cast<ptrdiff_t>(i);
+    if (std::none_of(peer.outgoing.begin(), here, isSame)) ways++;
+  }
+  return before < (peer.wanted + ways - 1) / ways;
+}
+
 }  // namespace
 
 void Endpoint::pump(const LanePointer& lane, Lock& lock) {
@@ -119,9 +135,7 @@ bool Endpoint::pumpChunk(const LanePointer& lane, Lock& lock) {
 bool Endpoint::takeChunk(Lane& lane) {
   Peer& peer = *lane.peer;
   if (peer.pushing.empty() || lane.unconfirmed.size() >= mostUnconfirmed) return false;
-  const auto end = peer.outgoing.begin() + static_cast<ptrdiff_t>(std::min(peer.outgoing.size(), peer.wanted));
-  if (std::find_if(peer.outgoing.begin(), end, [&](const auto& each) { return each.get() == &lane; }) == end)
-    return false;
+  if (!isWanted(peer, lane)) return false;
   for (const auto& run : peer.pushing) {
     const auto chunk = run->ledger.takeNext();
     if (!chunk) continue;
@@ -162,10 +176,9 @@ void Endpoint::stopPushing(Run& run) {
 void Endpoint::wakeSenders(Peer& peer) {
   size_t open = 0;
   for (const auto& run : peer.pushing) open += run->ledger.open();
-  const size_t most = std::min(peer.wanted, peer.outgoing.size());
-  for (size_t i = 0; i < most && open > 0; i++) {
-    const auto& lane = peer.outgoing[i];
-    if (lane->work.isActive || lane->unconfirmed.size() >= mostUnconfirmed) continue;
+  for (const auto& lane : peer.outgoing) {
+    if (open == 0) return;
+    if (lane->work.isActive || lane->unconfirmed.size() >= mostUnconfirmed || !isWanted(peer, *lane)) continue;
     wake(lane);
     open--;
   }

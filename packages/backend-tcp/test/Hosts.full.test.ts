@@ -50,20 +50,30 @@ const arrives = (
   })
 
 describe.skipIf(reason !== undefined)(`between hosts${reason === undefined ? "" : ` (skipped: ${reason})`}`, () => {
-  live("lanes spread over two links, and go on over one when the other is cut", { count: 2, links: 3 }, (hosts) =>
-    Effect.gen(function* () {
-      const ranks = yield* startRanks(hosts, () => ({ token, interfaces: ["eth0", "eth1"] }), 20_000)
-      const byteLength = 64 * mebibyte
-      assert.deepStrictEqual(outcomes(yield* prepareOneWay(ranks, byteLength)), ["Ok", "Ok"])
-      for (const link of [0, 1]) hosts[0]!.limit(400e6, link)
-      const before = [0, 1].map((link) => sentBy(hosts[0]!, link))
-      yield* arrives(ranks, 1, byteLength)
-      for (const link of [0, 1]) assert.isAbove(sentBy(hosts[0]!, link) - before[link]!, byteLength / 4, `link ${link}`)
-      yield* arrives(ranks, 2, byteLength, async () => {
-        await pause(200)
-        hosts[1]!.cut(0)
+  live(
+    "lanes spread over two links, go on over one when the other is cut, and come back when it heals",
+    { count: 2, links: 3 },
+    (hosts) =>
+      Effect.gen(function* () {
+        const ranks = yield* startRanks(hosts, () => ({ token, interfaces: ["eth0", "eth1"] }), 20_000)
+        const byteLength = 64 * mebibyte
+        assert.deepStrictEqual(outcomes(yield* prepareOneWay(ranks, byteLength)), ["Ok", "Ok"])
+        for (const link of [0, 1]) hosts[0]!.limit(400e6, link)
+        const before = [0, 1].map((link) => sentBy(hosts[0]!, link))
+        yield* arrives(ranks, 1, byteLength)
+        for (const link of [0, 1])
+          assert.isAbove(sentBy(hosts[0]!, link) - before[link]!, byteLength / 4, `link ${link}`)
+        yield* arrives(ranks, 2, byteLength, async () => {
+          await pause(200)
+          hosts[1]!.cut(0)
+        })
+        hosts[1]!.heal(0)
+        yield* Effect.promise(() => pause(5500))
+        yield* arrives(ranks, 3, byteLength)
+        const healed = sentBy(hosts[0]!, 0)
+        yield* arrives(ranks, 4, byteLength)
+        assert.isAbove(sentBy(hosts[0]!, 0) - healed, byteLength / 8)
       })
-    })
   )
 
   live("a link of 200 Mbit/s is filled", { count: 2, links: 2 }, (hosts) =>
