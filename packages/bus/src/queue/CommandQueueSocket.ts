@@ -71,7 +71,7 @@ const checkFolder = (path: string): Effect.Effect<void, CommandQueueError> =>
     return isOurs && isClosed ? Effect.void : Effect.fail(refuse("Untrusted", path, `Other users can write ${folder}.`))
   })
 
-/** Whether an agent answers at this path. */
+/** Whether an agent answers at this path. One that is too busy to answer is there all the same. */
 const isServed = (path: string): Effect.Effect<boolean> =>
   Effect.callback((resume) => {
     const probe = connect({ path })
@@ -80,7 +80,7 @@ const isServed = (path: string): Effect.Effect<boolean> =>
       resume(Effect.succeed(served))
     }
     probe.once("connect", () => tell(true))
-    probe.once("error", () => tell(false))
+    probe.once("error", ({ code }: NodeJS.ErrnoException) => tell(code !== "ECONNREFUSED" && code !== "ENOENT"))
     return Effect.sync(() => probe.destroy())
   })
 
@@ -237,7 +237,9 @@ const stateFor = (inner: AgentStateShape, waiting: Map<string, Waiting>): AgentS
 })
 
 const admit = (addon: Addon, socket: Socket): { readonly why?: string } => {
-  const peer = addon.peerOf(Math.max(0, descriptorOf(socket)))
+  const descriptor = descriptorOf(socket)
+  if (descriptor < 0) return { why: "It ended before it could be told whose it is." }
+  const peer = addon.peerOf(descriptor)
   if (peer.code !== "Ok") return { why: peer.detail }
   return peer.value.isOwnUser ? {} : { why: `Process ${peer.value.pid} is another user's.` }
 }
