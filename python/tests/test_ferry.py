@@ -73,6 +73,27 @@ def test_versions_arrive_one_after_the_other(sides: tuple[Ferry, Ferry]) -> None
     assert train.status().byte_lengths == {"weights": 28}
 
 
+def test_progress_tells_of_waits_and_ends() -> None:
+    heard: list[tensorferry.Progress] = []
+    with (
+        tensorferry.connect("job", side="train", timeout=60, progress=heard.append) as train,
+        tensorferry.connect("job", side="engine", timeout=60) as engine,
+    ):
+        register((train, engine), weight=(floats(1, 2), floats(0, 0)))
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            pushed = pool.submit(train.push, 0)
+            end = time.monotonic() + 60
+            # The agent says after a round of its own who is missing.
+            while not any(each.phase == "waiting" for each in heard):
+                assert time.monotonic() < end
+                time.sleep(0.1)
+            engine.pull()
+            pushed.result(60)
+    waits = [each for each in heard if each.phase == "waiting"]
+    assert waits[0].call == "push weights" and "agent 1000000" in waits[0].message
+    assert heard[-1].call == "push weights" and heard[-1].phase == "done" and heard[-1].byte_length == 8
+
+
 def test_verify_finds_one_bit(sides: tuple[Ferry, Ferry]) -> None:
     train, engine = sides
     source, target = floats(1, 2, 3), floats(0, 0, 0)
@@ -124,6 +145,8 @@ def test_whoever_waits_in_vain_is_told_for_whom() -> None:
             train.register({"a": floats(1)})
         assert raised.value.retryable
         assert time.monotonic() - begin < 30
+        # The agents of this job: none came, so nothing but waiting was heard of.
+        assert all(each.phase == "waiting" and each.call == "meet engine" for each in heard)
         with pytest.raises(errors.NotRegistered):
             train.push(0)
 
