@@ -22,7 +22,7 @@ import { batchDevice, batchServices, type TransferServices } from "./BatchServic
 import { lossError, makeFate } from "./Fate.ts"
 import type { Claim, Deal, Pair } from "./Held.ts"
 import { type OpenTensor, openTensor } from "./openTensor.ts"
-import { checkName, type PairSettings } from "./Pair.ts"
+import { checkName, type PairSettings, waitOf } from "./Pair.ts"
 
 export interface Batch {
   readonly id: string
@@ -191,6 +191,7 @@ const build = Effect.fnUntraced(function* (
   const names = command.tensors.map(([pair]) => (command._tag === "RegisterModel" ? command.pairName : pair))
   const pair = yield* Effect.fromResult(sharedPair(id, pairs, names))
   const bucketBytes = yield* Effect.fromResult(bucketBytesOf(command))
+  const wait = yield* Effect.fromResult(waitOf(command._tag, command, settings.deadline))
   const claim = yield* makeClaim(
     id,
     pair,
@@ -218,7 +219,7 @@ const build = Effect.fnUntraced(function* (
     ...(model === undefined ? {} : { model: { side: model.side, placement: model.placement, digest: model.digest } }),
     bucketBytes
   }
-  const statements = yield* meetOnBatch(claim, statement, settings)
+  const statements = yield* meetOnBatch(claim, statement, settings, wait)
   /** What all ranks find alike needs no telling. */
   const shared = <A>(found: Result.Result<A, BusError>) => {
     if (Result.isFailure(found)) claim.isMarked = true

@@ -9,6 +9,7 @@
  *   afterwards; so either nobody goes on by that deal, or the rank marks it as given up.
  */
 import { randomUUID } from "node:crypto"
+import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
@@ -56,8 +57,8 @@ const freshOffers = (prefix: string, size: number, last: Deal | undefined, entri
 
 /** Every rank's statement, by rank of the group. The claim then has its deal. */
 export const meetOnBatch = Effect.fnUntraced(
-  function* (claim: Claim, own: BatchStatement, settings: PairSettings) {
-    const { store, deadline } = settings
+  function* (claim: Claim, own: BatchStatement, settings: PairSettings, wait: Duration.Duration) {
+    const { store } = settings
     const { batch: id, pair } = claim
     const { agents, digest } = pair.members
     const prefix = `batch/${digest}/${encodeURIComponent(id)}/`
@@ -122,7 +123,7 @@ export const meetOnBatch = Effect.fnUntraced(
           claim.deal = made
           return yield* statementsBy(made, entries)
         }),
-      deadline,
+      wait,
       (entries) => {
         const offers = offersIn(prefix, entries)
         const last = readDeal(entries.get(dealKey))

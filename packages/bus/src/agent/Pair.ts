@@ -65,6 +65,25 @@ export interface PairSettings {
 }
 
 const op = "InitPair"
+const mostSeconds = 1_000_000
+
+/** How long a command may wait for other ranks: as it says, else as the agent does. */
+export const waitOf = (
+  commandOp: string,
+  { timeout }: { readonly timeout: number | null },
+  deadline: Duration.Duration
+): Result.Result<Duration.Duration, BusError> => {
+  if (timeout === null) return Result.succeed(deadline)
+  return timeout > 0 && timeout <= mostSeconds
+    ? Result.succeed(Duration.seconds(timeout))
+    : Result.fail(
+        busError("InvalidCommand", {
+          op: commandOp,
+          detail: `A command cannot wait for ${timeout} seconds.`,
+          remedy: `State more than 0 and at most ${mostSeconds}, or nothing.`
+        })
+      )
+}
 const mostRanks = 2 ** 20
 /** Names are part of keys, which are limited. */
 const longestPairName = 200
@@ -151,7 +170,8 @@ const build = Effect.fnUntraced(function* (
   scope: Scope.Closeable
 ) {
   const { pairName } = command
-  const { store, rank, deadline } = settings
+  const { store, rank } = settings
+  const wait = yield* Effect.fromResult(waitOf(op, command, settings.deadline))
   const prefix = memberPrefix(pairName)
   const key = `${prefix}${rank}`
   let refused: string | undefined
@@ -173,7 +193,7 @@ const build = Effect.fnUntraced(function* (
       left,
       (entries) => describeMissing(pairName, registration, entries)
     )
-  const until = (yield* monotonicMillis) + Duration.toMillis(deadline)
+  const until = (yield* monotonicMillis) + Duration.toMillis(wait)
   // A member may have registered for a pair of before, and do it again only now: then the ranks meet again.
   const pair = Effect.gen(function* () {
     for (;;) {
@@ -193,7 +213,7 @@ const build = Effect.fnUntraced(function* (
         Duration.infinity,
         () => ""
       )
-      const formed = yield* formOrElse(pairName, members, { ...settings, deadline: left }, changed, scope)
+      const formed = yield* formOrElse(pairName, members, settings, left, changed, scope)
       if (formed === undefined) continue
       const pair: Pair = {
         name: pairName,
@@ -223,12 +243,14 @@ const formOrElse = Effect.fnUntraced(function* (
   pair: string,
   members: PairMembers,
   { rank, store, deadline, makeGroup, transport }: PairSettings,
+  connectDeadline: Duration.Duration,
   changed: Effect.Effect<unknown, KeyValueError>,
   within: Scope.Scope
 ) {
   const scope = yield* Scope.fork(within)
   const form = Effect.gen(function* () {
-    const group = yield* makeGroup({ pair, members, rank: members.agents.indexOf(rank), store, deadline })
+    const own = members.agents.indexOf(rank)
+    const group = yield* makeGroup({ pair, members, rank: own, store, deadline, connectDeadline })
     const services = yield* Layer.build(Layer.provide(transport, Layer.succeed(ProcessGroup, group)))
     return { group, services }
   })

@@ -24,7 +24,10 @@ export interface PairGroupRequest {
   /** This agent's place among the members. */
   readonly rank: number
   readonly store: KeyValueStoreShape
+  /** Of what the group does once it is there. */
   readonly deadline: Duration.Duration
+  /** How long its members may take to meet. */
+  readonly connectDeadline: Duration.Duration
 }
 
 /** Makes the process group of a pair of agents. It lives as long as the scope. */
@@ -42,7 +45,7 @@ export interface TcpGroupOptions {
 /** Over TCP: the pair's first agent listens on a port that the others find in the store. */
 export const overTcp =
   (options: TcpGroupOptions = {}): MakePairGroup =>
-  ({ pair, members, rank, store, deadline }) =>
+  ({ pair, members, rank, store, deadline, connectDeadline }) =>
     Effect.gen(function* () {
       const key = `${groupPrefix(pair)}${members.digest}`
       const size = members.agents.length
@@ -50,7 +53,7 @@ export const overTcp =
         rank,
         size,
         deadline,
-        connectDeadline: deadline,
+        connectDeadline,
         ...(options.token === undefined ? {} : { token: options.token })
       }
       if (rank === 0) {
@@ -77,7 +80,7 @@ export const overTcp =
         store,
         key,
         (entries) => Effect.succeed(entries.get(key)),
-        deadline,
+        connectDeadline,
         () => `Pair ${pair}: agent ${members.agents[0]}, the first of it, did not open the group`
       )
       const { host, port } = JSON.parse(text) as { readonly host: string; readonly port: number }

@@ -45,7 +45,9 @@ export class InitPair extends BaseCommand.extend<InitPair>("@tensorferry/bus/com
   /** One dimension of all ranks where absent. */
   meshShapePayload: orNull(Schema.Uint8Array),
   /** Replicated where absent. */
-  placementsPayload: orNull(Schema.Uint8Array)
+  placementsPayload: orNull(Schema.Uint8Array),
+  /** Seconds to wait for other ranks, in place of the agent's deadline. Clients in other languages need not know it. */
+  timeout: orNull(Schema.Number)
 }) {}
 
 /** The tensors of a batch, each as a payload that `decodeTensorPayload` reads. */
@@ -55,7 +57,9 @@ export class RegisterTensors extends BaseCommand.extend<RegisterTensors>("@tenso
   /** Name of the pair and the tensor's payload. */
   tensors: Schema.Array(Schema.Tuple([Schema.String, Schema.Uint8Array])),
   /** Most bytes of a bucket. */
-  bucketSize: orNull(WireInt)
+  bucketSize: orNull(WireInt),
+  /** Seconds to wait for other ranks, in place of the agent's deadline. Clients in other languages need not know it. */
+  timeout: orNull(Schema.Number)
 }) {}
 
 /** All tensors of a model that this rank holds, by the names of a system. */
@@ -76,7 +80,9 @@ export class RegisterModel extends BaseCommand.extend<RegisterModel>("@tensorfer
   /** Name and payload of each. */
   tensors: Schema.Array(Schema.Tuple([Schema.String, Schema.Uint8Array])),
   /** Most bytes that wait on their way. */
-  bucketSize: orNull(WireInt)
+  bucketSize: orNull(WireInt),
+  /** Seconds to wait for other ranks, in place of the agent's deadline. Clients in other languages need not know it. */
+  timeout: orNull(Schema.Number)
 }) {}
 
 /** What this side does in a transfer; the other side of the pair states the other word. */

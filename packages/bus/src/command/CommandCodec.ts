@@ -40,6 +40,9 @@ const field = (wire: string, type: FieldType, isOptional = false, isOwn = false)
 })
 const optional = (wire: string, type: FieldType): Field => field(wire, type, true)
 
+/** How long a command that needs other ranks may wait for them. */
+const waiting = field("timeout", "float", true, true)
+
 const shared = [optional("timestamp", "float"), optional("semaphore_name", "str")]
 
 interface CommandForm {
@@ -67,7 +70,8 @@ const forms: ReadonlyMap<string, CommandForm> = new Map([
       field("expected_world_size", "int"),
       field("remote_name", "str"),
       optional("mesh_shape_payload", "bytes"),
-      optional("placements_payload", "bytes")
+      optional("placements_payload", "bytes"),
+      waiting
     )
   ],
   [
@@ -76,7 +80,8 @@ const forms: ReadonlyMap<string, CommandForm> = new Map([
       (fields) => new RegisterTensors(fields, checked),
       field("batch_id", "str"),
       field("tensors", "tensors"),
-      optional("bucket_size", "int")
+      optional("bucket_size", "int"),
+      waiting
     )
   ],
   [
@@ -91,7 +96,8 @@ const forms: ReadonlyMap<string, CommandForm> = new Map([
       optional("placement", "str"),
       optional("preset", "str"),
       field("tensors", "tensors"),
-      optional("bucket_size", "int")
+      optional("bucket_size", "int"),
+      waiting
     )
   ],
   [
