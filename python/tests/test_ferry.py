@@ -139,13 +139,13 @@ def test_tensors_that_only_one_side_has_are_named(sides: tuple[Ferry, Ferry]) ->
 
 def test_whoever_waits_in_vain_is_told_for_whom() -> None:
     heard: list[tensorferry.Progress] = []
-    with tensorferry.connect("job", side="train", timeout=1, progress=heard.append) as train:
+    with tensorferry.connect("job", side="train", timeout=6, progress=heard.append) as train:
         begin = time.monotonic()
         with pytest.raises(errors.RemoteMissing, match="0 of an unknown number of agents of side engine came") as raised:
             train.register({"a": floats(1)})
         assert raised.value.retryable
         assert time.monotonic() - begin < 30
-        # The agents of this job: none came, so nothing but waiting was heard of.
+        assert heard
         assert all(each.phase == "waiting" and each.call == "meet engine" for each in heard)
         with pytest.raises(errors.NotRegistered):
             train.push(0)

@@ -161,9 +161,15 @@ class Connection:
         *,
         timeout: float,
         waiting: Callable[[float], None] | None = None,
+        wait: float | None = None,
         **fields: Any,
     ) -> None:
-        """Ends when the agent is done with the command; raises what it failed with."""
+        """Ends when the agent is done with the command; raises what it failed with.
+
+        ``wait`` is how long the agent may wait for other ranks, ``timeout`` how long this process waits for the agent.
+        """
+        if wait is not None:
+            fields["timeout"] = float(wait)
         command = pack({"type": kind, **fields, "timestamp": time.time(), "semaphore_name": None})
         reply = self._ask(_COMMAND, {"command": command}, timeout, waiting).get("reply")
         if not isinstance(reply, dict):

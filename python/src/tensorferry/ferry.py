@@ -228,9 +228,14 @@ class Ferry:
             _log.info("%s: waiting for %.0f s. %s", call, seconds, message)
             self._tell(Progress(call, "waiting", seconds, message=message))
 
+        if kind != "Transfer":
+            # All ranks must be there at once to meet, so each waits in one go.
+            left = max(1.0, end - begin)
+            self._connection.command(kind, timeout=left + ROUND_SECONDS, waiting=lambda _: waiting(), wait=left, **fields)
+            return
         while True:
             try:
-                self._connection.command(kind, timeout=self.timeout + ROUND_SECONDS, waiting=lambda _: None, **fields)
+                self._connection.command(kind, timeout=self.timeout + ROUND_SECONDS, **fields)
                 return
             except RemoteMissing as error:
                 if time.monotonic() >= end:
