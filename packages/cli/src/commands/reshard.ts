@@ -156,6 +156,7 @@ type Flags = LayoutFlags &
     readonly tensor: Option.Option<string>
     readonly out: Option.Option<string>
     readonly prove: "sample" | "all"
+    readonly deltaFrom: Option.Option<string>
   }
 
 /** More processes than this are surely a mistyped rank. */
@@ -190,18 +191,27 @@ const chooseJob = Effect.fnUntraced(function* (flags: Flags, common: Common) {
       yield* checkTied(model, structure, names.to)
       yield* noteUnrecorded(structure, [names.from, names.to])
     }
+    if (
+      Option.isSome(flags.deltaFrom) &&
+      (names !== undefined || conversion !== undefined || opened.stored !== undefined)
+    )
+      return yield* usage(
+        "What changed is told between the checkpoint's own names and types only.",
+        "Leave --delta-from out, or the conversion."
+      )
     const out = Option.isNone(flags.out) ? null : yield* chooseOutput(flags.out.value, flags)
     const { stored } = opened
     const spec: AnyJobSpec = {
       ...common,
       ...(stored === undefined ? {} : { stored }),
       ...converted,
+      ...(Option.isNone(flags.deltaFrom) ? {} : { deltaFrom: resolveModel(flags.deltaFrom.value) }),
       prove: flags.prove,
       out
     }
     return { spec, size: jobSize(choice), notes }
   }
-  const others = statedFlags({ ...layoutConfig, out: null, transform: null, dtype: null }, flags)
+  const others = statedFlags({ ...layoutConfig, out: null, transform: null, dtype: null, deltaFrom: null }, flags)
   if (others.length > 0) {
     return yield* usage(
       `${others.join(", ")} ${others.length === 1 ? "does" : "do"} nothing between meshes.`,
@@ -242,6 +252,12 @@ export const reshard = Command.make(
       Flag.optional
     ),
     ...outputConfig,
+    deltaFrom: Flag.String("delta-from").pipe(
+      Flag.withDescription(
+        "The version before, in any form that CHECKPOINT has: ranks hold it already, and only what changed since travels"
+      ),
+      Flag.optional
+    ),
     verify: Flag.Boolean("verify").pipe(
       Flag.withDescription("Compare every destination shard with the checkpoint (on by default; --no-verify skips it)"),
       Flag.withDefault(true)
@@ -342,6 +358,10 @@ export const reshard = Command.make(
     {
       command: "tensorferry reshard llama/ --preset llama --from tp=1 --to tp=2 --out shards/",
       description: "Write shards"
+    },
+    {
+      command: "tensorferry reshard step-101/ --to tp=4 --delta-from step-100/ --out shards/",
+      description: "Send what changed since a version that ranks hold"
     },
     { command: "tensorferry reshard shards/ --to tp=1 --out whole/", description: "And back to one file" },
     {

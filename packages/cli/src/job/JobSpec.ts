@@ -49,6 +49,8 @@ export const JobSpec = Schema.Struct({
   conversion: Schema.optionalKey(Conversion),
   /** How both sides name and join tensors, where one of them is not as the checkpoint. */
   names: Schema.optionalKey(NamedChoice),
+  /** The version before, which ranks hold: only what changed since travels. */
+  deltaFrom: Schema.optionalKey(Schema.String),
   /** How many elements are traced by what the tensors mean; a sample by default. */
   prove: Schema.optionalKey(Schema.Literals(["sample", "all"])),
   /** Final folder, and the one that is written first; null to keep the result in memory. */

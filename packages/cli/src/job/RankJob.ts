@@ -31,6 +31,7 @@ import { makeOutput } from "@tensorferry/model/ShardWriter"
 import { denseModel } from "@tensorferry/model/values/denseModel"
 import * as Effect from "effect/Effect"
 import { type AnyJobSpec, isMeshJob, type RankReport } from "./JobSpec.ts"
+import { loadBefore } from "./loadBefore.ts"
 import { prepareMeshJob } from "./MeshJob.ts"
 import { prepareModelJob } from "./ModelJob.ts"
 import { prepareNamedJob } from "./NamedJob.ts"
@@ -88,23 +89,29 @@ const runJob = Effect.fnUntraced(function* (spec: AnyJobSpec, backendReason: str
   yield* makeOutput(group, spec.out, part.destination)
   const { plan, transform, proof, write } = part
   const source = yield* allocateTensors(part.source)
-  yield* timedPhase(seconds, "load", loadTensors(part.input ?? model, group, source, progress))
   const destination = yield* allocateTensors(part.destination)
   for (const { tensor } of destination) yield* engine.fill(tensor, poison)
+  const load = timedPhase(seconds, "load", loadTensors(part.input ?? model, group, source, progress))
+  const deltaFrom = isMeshJob(spec) ? undefined : spec.deltaFrom
+  const changes =
+    deltaFrom === undefined ? undefined : yield* loadBefore(deltaFrom, part, [source, destination], progress)
+  yield* load
   for (const held of [...source, ...destination]) yield* clearPadding(held)
   if (part.clear !== undefined) yield* part.clear(destination)
   const [from, into] = yield* part.dicts(source, destination)
   // Ranks load for as long as their disks take; who is done first waits here, and not within the copy.
   yield* timedPhase(seconds, "wait", group.barrier("loaded"))
   yield* progress("copy", 0, 1)
-  const moved = yield* timedPhase(
-    seconds,
-    "copy",
-    executeReshardPlan(plan, from, into, {
-      ...(transform === undefined ? {} : { transform }),
-      onProgress: (done, total) => progress("copy", done, Math.max(1, total))
-    })
-  )
+  const moved = yield* changes === undefined
+    ? timedPhase(
+        seconds,
+        "copy",
+        executeReshardPlan(plan, from, into, {
+          ...(transform === undefined ? {} : { transform }),
+          onProgress: (done, total) => progress("copy", done, Math.max(1, total))
+        })
+      )
+    : timedPhase(seconds, "copy", changes.move)
   const digests = spec.verify
     ? yield* timedPhase(seconds, "verify", verifyTensors(proof, group, destination, progress))
     : new Map<string, string>()

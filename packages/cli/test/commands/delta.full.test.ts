@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-/** `tensorferry delta apply --in-place` that is killed: the file is the old version or the new one, and can be used. */
-import { copyFileSync, readFileSync, rmSync } from "node:fs"
+/**
+ * `tensorferry delta apply --in-place` that is killed: the file is the old version or the new one, and can be used. And ranks
+ * that move what changed since a version that they hold.
+ */
+import { copyFileSync, readFileSync, rmSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
 import { afterEach, assert, describe, it } from "@effect/vitest"
 import { writeSafetensors } from "@tensorferry/model/checkpoint/SafetensorsWriter"
 import { makeRandom } from "@tensorferry/testing/mutate"
 import * as Effect from "effect/Effect"
-import { endAll, eventually, run, scratch, signal, start, temporaryNames } from "../support/command.ts"
+import { endAll, eventually, failuresOf, run, scratch, signal, start, temporaryNames } from "../support/command.ts"
+import { assertSameModel, mnist, mnistRules } from "../support/models.ts"
 
 afterEach(endAll)
 
@@ -76,4 +80,49 @@ describe("delta apply --in-place", () => {
     assert.isAbove(midway, 3)
     assert.strictEqual(kept + replaced, 12)
   }, 280_000)
+})
+
+describe("reshard --delta-from", () => {
+  /** The digits' model with a bit of every 200th element turned over. */
+  const later = (file: string): string => {
+    const bytes = readFileSync(mnist)
+    for (let at = 8 + Number(bytes.readBigUInt64LE(0)); at < bytes.length; at += 800) bytes[at]! ^= 1
+    writeFileSync(file, bytes)
+    return file
+  }
+  const layout = ["--from", "tp=2", "--to", "tp=3", "--ranks", "disjoint", "--rules", mnistRules, "--json"]
+
+  it("sends what changed, and proves and writes the version after", async () => {
+    using folder = scratch()
+    const after = later(join(folder.path, "after.safetensors"))
+    const [out, before] = [join(folder.path, "out"), join(folder.path, "before")]
+    // Ranks may hold the version before in any layout.
+    const made = await run(["reshard", mnist, "--to", "tp=4", "--rules", mnistRules, "--out", before, "--json"])
+    assert.strictEqual(made.code, 0, made.stdout)
+    const sentBy = async (...more: ReadonlyArray<string>): Promise<number> => {
+      const ended = await run(["reshard", after, ...layout, ...more])
+      assert.strictEqual(ended.code, 0, ended.stdout + ended.stderr)
+      const { reports, verified } = JSON.parse(ended.stdout)
+      assert.isTrue(verified)
+      return reports.reduce(
+        (sum: number, { copy }: { copy: { remoteBytesSent: number } }) => sum + copy.remoteBytesSent,
+        0
+      )
+    }
+    const whole = await sentBy()
+    const changes = await sentBy("--delta-from", before, "--out", out)
+    assert.isBelow(changes, 0.02 * whole)
+    assert.isAbove(changes, 0)
+    await assertSameModel(out, after)
+  }, 120_000)
+
+  it("is refused beside conversions, and for a version with other tensors", async () => {
+    using folder = scratch()
+    const other = join(folder.path, "other.safetensors")
+    await writeVersion(other, 0)
+    const refusal = async (...more: ReadonlyArray<string>) =>
+      failuresOf(await run(["reshard", mnist, ...layout, ...more]))[0]!
+    assert.strictEqual((await refusal("--delta-from", mnist, "--dtype", "bfloat16")).reason, "InvalidUsage")
+    assert.strictEqual((await refusal("--delta-from", other)).reason, "Different")
+  }, 120_000)
 })

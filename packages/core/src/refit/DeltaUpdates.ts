@@ -72,6 +72,11 @@ export interface DeltaUpdates {
   readonly plan: AnyPlan
   /** The version that this rank's destination holds, as far as is known. */
   readonly holds: () => string | undefined
+  /**
+   * States without moving anything that the source given, and this rank's destination, hold a version: as where both were
+   * loaded from it. Each rank states it for itself.
+   */
+  readonly assume: (version: string, source?: TensorDict) => Effect.Effect<void, ReshardError>
   readonly update: (
     step: DeltaStep,
     source?: TensorDict,
@@ -282,6 +287,15 @@ export const makeDeltaUpdates = Effect.fn("makeDeltaUpdates")(function* (
   return {
     plan,
     holds: () => holds,
+    assume: (version, source) =>
+      Effect.scoped(
+        Effect.gen(function* () {
+          const regions = yield* scanner.scan(sendOps, source, () => false)
+          yield* scanner.advance(regions.values())
+          holds = version
+          base = version
+        })
+      ),
     update: (step, source, destination) => Effect.scoped(body(step, source, destination))
   }
 })
