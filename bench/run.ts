@@ -20,6 +20,7 @@ const suites: Readonly<Record<string, () => Promise<ReadonlyArray<BenchResult>>>
   store: async () => (await import("./store.ts")).store(),
   memory: async () => (await import("./memory.ts")).memory(),
   imports: async () => (await import("./imports.ts")).imports(),
+  delta: async () => (await import("./delta.ts")).delta(),
   replay: async () => (await import("./replay.ts")).replay()
 }
 
