@@ -133,5 +133,6 @@ void testReductions();
 void testBlockScaling();
 void testComparisons();
 void testChanges();
+void testProducts();
 
 }  // namespace tensorferry::gpu::test
