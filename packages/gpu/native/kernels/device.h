@@ -119,6 +119,8 @@ TENSORFERRY_DEVICE uint32_t lowHalves(uint32_t a, uint32_t b) { return __byte_pe
 
 /** One rounding. Where it is called the compiler must not choose. */
 TENSORFERRY_DEVICE float multiplyAdd(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+/** The product is exact, so that it does not matter whether the sum is fused. */
+TENSORFERRY_DEVICE double addProductOf(double sum, double a, double b) { return __fma_rn(a, b, sum); }
 /** Not for NaN. */
 TENSORFERRY_DEVICE float greater(float a, float b) { return fmaxf(a, b); }
 
@@ -243,6 +245,8 @@ inline uint32_t highBytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
 }
 inline uint32_t lowHalves(uint32_t a, uint32_t b) { return (a & 0xffffu) | b << 16; }
 inline float multiplyAdd(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+/** Of numbers of float32. */
+inline double addProductOf(double sum, double a, double b) { return sum + a * b; }
 inline float greater(float a, float b) { return a > b ? a : b; }
 inline void lower(uint64_t address, uint64_t value) {
   if (value < load<uint64_t>(address)) store<uint64_t>(address, value);

@@ -82,7 +82,7 @@ TENSORFERRY_DEVICE void addTile(const ProductRecord& head, uint32_t row, uint32_
           across, head.b + offsetOf(least(row + i, head.rows - 1), head.bSteps[0]) + offsetOf(r, head.bSteps[1]),
           head.bWidth);
       TENSORFERRY_UNROLL
-      for (uint32_t k = 0; k < four; k++) sums[i][k] += static_cast<double>(across) * static_cast<double>(along[k]);
+      for (uint32_t k = 0; k < four; k++) sums[i][k] = addProductOf(sums[i][k], across, along[k]);
     }
   }
   TENSORFERRY_UNROLL

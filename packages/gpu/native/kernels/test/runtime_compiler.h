@@ -22,6 +22,7 @@ double __longlong_as_double(long long);
 float fabsf(float);
 float fmaxf(float, float);
 float __fmaf_rn(float, float, float);
+double __fma_rn(double, double, double);
 void __syncthreads();
 double fabs(double);
 unsigned __shfl_xor_sync(unsigned, unsigned, int);
