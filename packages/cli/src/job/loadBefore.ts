@@ -3,8 +3,9 @@
  * What ranks of a job hold before it, where only what changed since an earlier version is to travel: both sides are loaded from
  * that version, and sources keep copies of it.
  */
-import { makeDeltaUpdates } from "@tensorferry/core/refit/DeltaUpdates"
+
 import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
+import { makeDeltaUpdates } from "@tensorferry/model/delta/makeDeltaUpdates"
 import { clearPadding, type HeldTensor, loadTensors, type ReportProgress } from "@tensorferry/model/HeldTensors"
 import type { Model } from "@tensorferry/model/Model"
 import { modelError } from "@tensorferry/model/ModelError"

@@ -177,7 +177,7 @@ export const copyService = (
         return yield* backendError("NotOffered", {
           backend: descriptor.name,
           detail: `Its driver does not move memory of device family ${family}, nor stages it.`,
-          remedy: `Choose a backend for ${family}, or one of the host that stages, as torch-copy.`
+          remedy: `Choose a backend for ${family}, or one of the host that stages.`
         })
       }
       const device = yield* deviceEngine(registry, descriptor, family, choice.engineOptions)

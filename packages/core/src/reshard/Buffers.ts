@@ -23,6 +23,7 @@ export const engineFailed = (rank: Rank, op: string, error: TensorError): Reshar
 /** What memory is wanted for. */
 export type Wanted = Pick<Tensor, "dtype" | "shape" | "device">
 
+/** Memory of all waves of one update, and its bytes. */
 export interface Buffers {
   /** By wave, in the order of the request. */
   readonly waves: ReadonlyArray<ReadonlyArray<Tensor>>

@@ -97,7 +97,9 @@ export interface KnownScales {
 
 /** `scale * b @ a`, of matrices [rows, rank] and [rank, columns]: what an adapter adds to a weight. */
 export interface LowRankProduct {
+  /** [rows, rank] */
   readonly b: Tensor
+  /** [rank, columns] */
   readonly a: Tensor
   /** Taken as float32. */
   readonly scale: number

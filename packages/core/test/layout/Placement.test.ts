@@ -2,6 +2,7 @@
 import { assert, describe, it } from "@effect/vitest"
 import { meshPair } from "@tensorferry/testing/planning/meshArbitraries"
 import { heldByRank } from "@tensorferry/testing/planning/meshOracle"
+import { parse } from "@tensorferry/testing/planning/meshSides"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
@@ -20,7 +21,6 @@ import {
 } from "../../src/layout/Placement.ts"
 import { localShard } from "../../src/layout/ShardIntervals.ts"
 import { ReduceOp } from "../../src/service/TensorEngine.ts"
-import { parse } from "../reshard/meshSupport.ts"
 
 const refused = (
   result: Result.Result<unknown, MeshError>,

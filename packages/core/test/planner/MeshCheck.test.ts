@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Mesh plans whose parts disagree about dimensions are refused with a fault; none ends the check itself. */
 import { assert, describe, it } from "@effect/vitest"
+import { specsOf } from "@tensorferry/testing/planning/meshSides"
 import * as Result from "effect/Result"
 import type { Shape } from "../../src/base/Region.ts"
 import type { MeshPlan } from "../../src/ir/MeshPlan.ts"
 import { coverageFault } from "../../src/planner/Coverage.ts"
 import { indexLowering, lowerRank } from "../../src/planner/Lowering.ts"
 import { checkMeshPlan } from "../../src/planner/MeshCheck.ts"
-import { specsOf } from "../reshard/meshSupport.ts"
 
 const plan: MeshPlan = lowerRank(
   Result.getOrThrow(

@@ -9,6 +9,7 @@ import { between } from "@tensorferry/testing/planning/arbitraries"
 import { type MeshPair, meshPair } from "@tensorferry/testing/planning/meshArbitraries"
 import { isReducible, meshBalanceLaw, meshPlansOf, meshTransferLaw } from "@tensorferry/testing/planning/meshLaws"
 import { arrayOf, heldElements, runMeshPlans, valuesOf } from "@tensorferry/testing/planning/meshOracle"
+import { parse, specsOf, type TensorInput } from "@tensorferry/testing/planning/meshSides"
 import { isSoak } from "@tensorferry/testing/testLevel"
 import type { ElementValue } from "@tensorferry/testing/values/casts"
 import * as Arbitrary from "effect/Arbitrary"
@@ -32,7 +33,6 @@ import { checkMeshPlan, checkMeshPlans } from "../../src/planner/MeshCheck.ts"
 import { planMesh } from "../../src/planner/MeshPlanner.ts"
 import type { PlanErrorKind } from "../../src/planner/PlanError.ts"
 import { indexRosters, planRank } from "../../src/planner/RosterPlanner.ts"
-import { parse, specsOf, type TensorInput } from "../reshard/meshSupport.ts"
 
 const times = (usual: number) => (isSoak ? usual * 20 : usual)
 const timeout = isSoak ? 900_000 : 60_000

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 import { assert, describe, it } from "@effect/vitest"
+import { parse } from "@tensorferry/testing/planning/meshSides"
 import * as Result from "effect/Result"
 import type { SourceChoice } from "../../src/ir/M2MMap.ts"
 import { m2mDigest } from "../../src/ir/M2MMap.ts"
@@ -8,7 +9,6 @@ import type { MeshErrorKind } from "../../src/layout/MeshError.ts"
 import { rangeBoxes } from "../../src/planner/CellBoxes.ts"
 import { indexMap } from "../../src/planner/MeshIndex.ts"
 import { type MeshMapOptions, planMesh, routesOf } from "../../src/planner/MeshPlanner.ts"
-import { parse } from "../reshard/meshSupport.ts"
 
 const plan = (from: string, to: string, options: MeshMapOptions = {}) => planMesh(parse(from), parse(to), options)
 const mapOf = (from: string, to: string, sourceChoice: SourceChoice = "balanced") =>

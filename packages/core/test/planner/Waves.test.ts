@@ -3,6 +3,7 @@
 import { assert, describe, it } from "@effect/vitest"
 import { meshPair } from "@tensorferry/testing/planning/meshArbitraries"
 import { isReducible } from "@tensorferry/testing/planning/meshLaws"
+import { compact, pairSpecs, plansOf, specsOf } from "@tensorferry/testing/planning/meshSides"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
 import { formatRegion } from "../../src/base/Region.ts"
@@ -10,7 +11,6 @@ import type { ReshardPlan } from "../../src/ir/ReshardPlan.ts"
 import { meshOps } from "../../src/planner/MeshOps.ts"
 import { checkPlans } from "../../src/planner/PlanCheck.ts"
 import { isContribution, type Leg, legBytes, wavesOf } from "../../src/planner/Waves.ts"
-import { compact, pairSpecs, plansOf, specsOf } from "../reshard/meshSupport.ts"
 
 const nameOf = ({ op, part, within }: Leg): string =>
   `${op.taskId} ${part} ${within === undefined ? "" : formatRegion(within)} ${op.wireDtype}`

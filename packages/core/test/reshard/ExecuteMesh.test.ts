@@ -12,6 +12,22 @@ import { loopbackLayer, makeLoopbackNetwork, strictLayer } from "@tensorferry/te
 import { meshPair } from "@tensorferry/testing/planning/meshArbitraries"
 import { isReducible } from "@tensorferry/testing/planning/meshLaws"
 import { arrayOf, type MeshOutcome, poisonByte } from "@tensorferry/testing/planning/meshOracle"
+import {
+  compact,
+  dictOf,
+  judge,
+  outcomeOf,
+  pairSpecs,
+  pairText,
+  plansOf,
+  runRounds,
+  setBytes,
+  shardValues,
+  sidesOf,
+  specsOf,
+  type ValuesOf,
+  worldOf
+} from "@tensorferry/testing/planning/meshSides"
 import { isSoak } from "@tensorferry/testing/testLevel"
 import { runCluster } from "@tensorferry/testing/VirtualCluster"
 import * as Arbitrary from "effect/Arbitrary"
@@ -33,22 +49,6 @@ import { TensorEngine } from "../../src/service/TensorEngine.ts"
 import { type Tensor, tensorView } from "../../src/tensor/Tensor.ts"
 import { tensorDict } from "../../src/tensor/TensorDict.ts"
 import { cast } from "../../src/transform/Cast.ts"
-import {
-  compact,
-  dictOf,
-  judge,
-  outcomeOf,
-  pairSpecs,
-  pairText,
-  plansOf,
-  runRounds,
-  setBytes,
-  shardValues,
-  sidesOf,
-  specsOf,
-  type ValuesOf,
-  worldOf
-} from "./meshSupport.ts"
 
 const times = (usual: number) => (isSoak ? usual * 5 : usual)
 const timeout = isSoak ? 900_000 : 60_000

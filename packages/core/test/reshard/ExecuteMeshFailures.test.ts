@@ -8,6 +8,17 @@ import { assert, describe, it } from "@effect/vitest"
 import { delayedLayer, makeDelays } from "@tensorferry/testing/DelayedEngine"
 import { loopbackLayer, makeLoopbackNetwork } from "@tensorferry/testing/Loopback"
 import { poisonByte } from "@tensorferry/testing/planning/meshOracle"
+import {
+  dictOf,
+  judge,
+  outcomeOf,
+  plansOf,
+  type Shards,
+  setBytes,
+  shardValues,
+  sidesOf,
+  specsOf
+} from "@tensorferry/testing/planning/meshSides"
 import * as ReferenceEngine from "@tensorferry/testing/ReferenceEngine"
 import { isSoak } from "@tensorferry/testing/testLevel"
 import { type RankServices, runCluster, runRanks } from "@tensorferry/testing/VirtualCluster"
@@ -24,17 +35,6 @@ import { type ExecuteOptions, executeReshardPlan, type ReshardReport } from "../
 import type { UpdateFailure } from "../../src/reshard/PlanRuns.ts"
 import { TensorEngine, type TensorEngineShape, tensorError } from "../../src/service/TensorEngine.ts"
 import type { Tensor } from "../../src/tensor/Tensor.ts"
-import {
-  dictOf,
-  judge,
-  outcomeOf,
-  plansOf,
-  type Shards,
-  setBytes,
-  shardValues,
-  sidesOf,
-  specsOf
-} from "./meshSupport.ts"
 
 /** Contributions, reductions, casts at both ends and several waves, on ranks that are in both meshes or in one. */
 const specs = [

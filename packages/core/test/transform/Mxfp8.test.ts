@@ -6,6 +6,7 @@
 import { assert, describe, it } from "@effect/vitest"
 import type { ModelTensor } from "@tensorferry/model/layout/ModelLayout"
 import { quantizeBufferBytes } from "@tensorferry/model/quantize/bufferBytes"
+import { plansOf as meshPlansOf, specsOf } from "@tensorferry/testing/planning/meshSides"
 import { make } from "@tensorferry/testing/ReferenceEngine"
 import { runCluster, runRanks } from "@tensorferry/testing/VirtualCluster"
 import * as Effect from "effect/Effect"
@@ -36,7 +37,6 @@ import { type Mxfp8Options, mxfp8 } from "../../src/transform/Quantize.ts"
 import type { ReshardTransform } from "../../src/transform/ReshardTransform.ts"
 import { scaleMatrixOf, swizzledLength, swizzledOffset } from "../../src/transform/ScaleLayouts.ts"
 import { plansOf, rosterOf } from "../reshard/executeSupport.ts"
-import { plansOf as meshPlansOf, specsOf } from "../reshard/meshSupport.ts"
 
 const tensors: ReadonlyArray<ModelTensor> = [
   { name: "a.up.weight", dtype: "bfloat16", shape: [12, 96] },

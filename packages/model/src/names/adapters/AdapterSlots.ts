@@ -29,6 +29,7 @@ export interface HeldAdapter {
   readonly tensors: AdapterTensors
 }
 
+/** Adapters by name over one set of weights: held beside them, or merged into them and taken out again. */
 export interface AdapterSlots {
   /** Adapters that are held, in the order in which they came. */
   readonly names: () => ReadonlyArray<string>

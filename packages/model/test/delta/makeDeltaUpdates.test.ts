@@ -4,19 +4,15 @@
  * who lost what they build upon is sent everything.
  */
 import { assert, describe, it } from "@effect/vitest"
+import { bitsOf } from "@tensorferry/core/base/DType"
+import { elementCount } from "@tensorferry/core/base/Region"
+import type { MeshPlan } from "@tensorferry/core/ir/MeshPlan"
+import type { DeltaReport } from "@tensorferry/core/refit/DeltaUpdates"
+import { makeRefitSession } from "@tensorferry/core/refit/RefitSession"
+import { executeReshardPlan } from "@tensorferry/core/reshard/executeReshardPlan"
+import { type Tensor, tensorBytes } from "@tensorferry/core/tensor/Tensor"
 import { makeRandom } from "@tensorferry/testing/mutate"
 import { meshPair } from "@tensorferry/testing/planning/meshArbitraries"
-import { runCluster, runRanks } from "@tensorferry/testing/VirtualCluster"
-import * as Arbitrary from "effect/Arbitrary"
-import * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
-import { bitsOf } from "../../src/base/DType.ts"
-import { elementCount } from "../../src/base/Region.ts"
-import type { MeshPlan } from "../../src/ir/MeshPlan.ts"
-import { type DeltaOptions, type DeltaReport, makeDeltaUpdates } from "../../src/refit/DeltaUpdates.ts"
-import { makeRefitSession } from "../../src/refit/RefitSession.ts"
-import { executeReshardPlan } from "../../src/reshard/executeReshardPlan.ts"
-import { type Tensor, tensorBytes } from "../../src/tensor/Tensor.ts"
 import {
   compact,
   dictOf,
@@ -27,7 +23,12 @@ import {
   setBytes,
   sidesOf,
   specsOf
-} from "../reshard/meshSupport.ts"
+} from "@tensorferry/testing/planning/meshSides"
+import { runCluster, runRanks } from "@tensorferry/testing/VirtualCluster"
+import * as Arbitrary from "effect/Arbitrary"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import { type DeltaOptions, makeDeltaUpdates } from "../../src/delta/makeDeltaUpdates.ts"
 
 const unlimited: DeltaOptions = { baselineBytes: 2 ** 30 }
 

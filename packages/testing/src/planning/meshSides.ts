@@ -1,36 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * Shared by tests of mesh execution: plans of pairs of layouts, every rank's memory with real bytes, and the oracle's
+ * For tests of mesh execution: plans of pairs of layouts, every rank's memory with real bytes, and the oracle's
  * verdict on them.
  */
 
-import type { MeshPair } from "@tensorferry/testing/planning/meshArbitraries"
-import {
-  arrayOf,
-  type MeshArray,
-  type MeshOutcome,
-  poisonByte,
-  runMeshPlans
-} from "@tensorferry/testing/planning/meshOracle"
-import type { ElementValue } from "@tensorferry/testing/values/casts"
+import { bitsOf, type DType } from "@tensorferry/core/base/DType"
+import type { Rank } from "@tensorferry/core/base/Ids"
+import { elementCount, type Shape } from "@tensorferry/core/base/Region"
+import type { SourceChoice } from "@tensorferry/core/ir/M2MMap"
+import type { MeshPlan } from "@tensorferry/core/ir/MeshPlan"
+import { formatMeshLayout, parseMeshLayout } from "@tensorferry/core/layout/MeshText"
+import type { MeshLayout } from "@tensorferry/core/layout/Placement"
+import { indexLowering, lowerRank, type MeshTensorSpec } from "@tensorferry/core/planner/Lowering"
+import { planMesh } from "@tensorferry/core/planner/MeshPlanner"
+import { type ExecuteOptions, executeReshardPlan } from "@tensorferry/core/reshard/executeReshardPlan"
+import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
+import { type Tensor, tensorBytes } from "@tensorferry/core/tensor/Tensor"
+import { tensorDict } from "@tensorferry/core/tensor/TensorDict"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
-import { bitsOf, type DType } from "../../src/base/DType.ts"
-import type { Rank } from "../../src/base/Ids.ts"
-import { elementCount, type Shape } from "../../src/base/Region.ts"
-import type { SourceChoice } from "../../src/ir/M2MMap.ts"
-import type { MeshPlan } from "../../src/ir/MeshPlan.ts"
-import { formatMeshLayout, parseMeshLayout } from "../../src/layout/MeshText.ts"
-import type { MeshLayout } from "../../src/layout/Placement.ts"
-import { indexLowering, lowerRank, type MeshTensorSpec } from "../../src/planner/Lowering.ts"
-import { planMesh } from "../../src/planner/MeshPlanner.ts"
-import { type ExecuteOptions, executeReshardPlan } from "../../src/reshard/executeReshardPlan.ts"
-import { TensorEngine } from "../../src/service/TensorEngine.ts"
-import { type Tensor, tensorBytes } from "../../src/tensor/Tensor.ts"
-import { tensorDict } from "../../src/tensor/TensorDict.ts"
+import type { ElementValue } from "../values/casts.ts"
+import type { MeshPair } from "./meshArbitraries.ts"
+import { arrayOf, type MeshArray, type MeshOutcome, poisonByte, runMeshPlans } from "./meshOracle.ts"
 
+/** The layout that a text states; throws where it states none. */
 export const parse = (text: string): MeshLayout => Result.getOrThrow(parseMeshLayout(text))
 
+/** Shape and element types of a tensor; float32 on both sides by default. */
 export interface TensorInput {
   readonly shape: Shape
   readonly from?: DType
@@ -54,6 +50,7 @@ export const specsOf = (
   }))
 }
 
+/** The one tensor of a random pair of layouts. */
 export const pairSpecs = (pair: MeshPair, sourceChoice: SourceChoice): ReadonlyArray<MeshTensorSpec> => {
   const { source, target, shape, sourceDtype, targetDtype } = pair
   const map = Result.getOrThrow(planMesh(source, target, { sourceChoice, tensorRank: shape.length }))
@@ -70,9 +67,11 @@ export const compact = (pair: MeshPair): MeshPair => {
   return { ...pair, source: renumber(pair.source), target: renumber(pair.target) }
 }
 
+/** Ranks that the tensors' meshes name, as a size of a group. */
 export const worldOf = ({ source, target }: MeshPair): number =>
   1 + Math.max(...source.mesh.ranks, ...target.mesh.ranks)
 
+/** A random pair of layouts in a line. */
 export const pairText = ({ source, target, shape, sourceDtype, targetDtype }: MeshPair): string =>
   `${formatMeshLayout(source)} to ${formatMeshLayout(target)}, ${sourceDtype} to ${targetDtype} [${shape}]`
 
@@ -108,8 +107,10 @@ export const sidesOf = Effect.fnUntraced(function* (plan: MeshPlan) {
   return { sources: yield* side("source"), targets: yield* side("target") }
 })
 
+/** A rank's part of each tensor; null where it has none. */
 export type Shards = ReadonlyArray<Tensor | null>
 
+/** Shards under the names of their tensors; undefined where there are none. */
 export const dictOf = (plan: MeshPlan, shards: Shards) =>
   tensorDict(
     plan.tensors.flatMap(({ name }, at) => {
@@ -118,6 +119,7 @@ export const dictOf = (plan: MeshPlan, shards: Shards) =>
     })
   )
 
+/** Writes the bytes of each shard that is there. */
 export const setBytes = (shards: Shards, bytesOf: (at: number) => Uint8Array | number): void => {
   for (const [at, shard] of shards.entries()) {
     if (shard === null) continue
@@ -142,6 +144,7 @@ export const judge = (outcome: MeshOutcome, rank: Rank, targets: Shards): string
   return undefined
 }
 
+/** The value of an element, by tensor and index in the whole. */
 export type ValuesOf = (plan: MeshPlan, at: number, round: number) => MeshArray
 
 /** What all ranks must hold after a round. */

@@ -6,19 +6,20 @@
  * Invariant: a copy is advanced only to what was sent and taken. A tensor for which the budget has no room has no copy, and
  * its regions are always sent whole.
  */
+
+import { bitsOf, isSubByte } from "@tensorferry/core/base/DType"
+import { elementCount, formatRegion } from "@tensorferry/core/base/Region"
+import type { ReshardPlan } from "@tensorferry/core/ir/ReshardPlan"
+import type { TransferOp } from "@tensorferry/core/ir/TransferOp"
+import { engineFailed } from "@tensorferry/core/reshard/Buffers"
+import { plainView } from "@tensorferry/core/reshard/PlanTensors"
+import { type ReshardError, reshardError } from "@tensorferry/core/reshard/ReshardError"
+import { TensorEngine, type TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
+import { type Changes, changeLimit, firstChanges } from "@tensorferry/core/tensor/Changes"
+import { type Tensor, tensorByteLength } from "@tensorferry/core/tensor/Tensor"
+import { resolveTensor, type TensorDict } from "@tensorferry/core/tensor/TensorDict"
 import * as Effect from "effect/Effect"
 import * as Scope from "effect/Scope"
-import { bitsOf, isSubByte } from "../base/DType.ts"
-import { elementCount, formatRegion } from "../base/Region.ts"
-import type { ReshardPlan } from "../ir/ReshardPlan.ts"
-import type { TransferOp } from "../ir/TransferOp.ts"
-import { engineFailed } from "../reshard/Buffers.ts"
-import { plainView } from "../reshard/PlanTensors.ts"
-import { type ReshardError, reshardError } from "../reshard/ReshardError.ts"
-import { TensorEngine, type TensorEngineShape } from "../service/TensorEngine.ts"
-import { type Changes, changeLimit, firstChanges } from "../tensor/Changes.ts"
-import { type Tensor, tensorByteLength } from "../tensor/Tensor.ts"
-import { resolveTensor, type TensorDict } from "../tensor/TensorDict.ts"
 
 /** A region of a source tensor, as it travels, beside what was sent of it last. */
 export interface ScannedRegion {

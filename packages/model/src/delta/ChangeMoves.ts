@@ -3,22 +3,23 @@
  * The moves of an update of changes: what is queued at the copy service for each region, whole or by its changes, and what
  * completes it when it has arrived. Casts at either end are of lists where only changes travel.
  */
+
+import type { Digest } from "@tensorferry/core/base/Digest"
+import type { DType } from "@tensorferry/core/base/DType"
+import type { Rank } from "@tensorferry/core/base/Ids"
+import { elementCount } from "@tensorferry/core/base/Region"
+import type { ReshardPlan } from "@tensorferry/core/ir/ReshardPlan"
+import type { TransferOp } from "@tensorferry/core/ir/TransferOp"
+import { tensorDigest } from "@tensorferry/core/refit/ContentDigest"
+import { engineFailed } from "@tensorferry/core/reshard/Buffers"
+import { type ReshardError, reshardError } from "@tensorferry/core/reshard/ReshardError"
+import type { CopyOp } from "@tensorferry/core/service/CopyService"
+import { TensorEngine, type TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
+import type { Changes } from "@tensorferry/core/tensor/Changes"
+import type { Tensor } from "@tensorferry/core/tensor/Tensor"
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
-import type { Digest } from "../base/Digest.ts"
-import type { DType } from "../base/DType.ts"
-import type { Rank } from "../base/Ids.ts"
-import { elementCount } from "../base/Region.ts"
-import type { ReshardPlan } from "../ir/ReshardPlan.ts"
-import type { TransferOp } from "../ir/TransferOp.ts"
-import { engineFailed } from "../reshard/Buffers.ts"
-import { type ReshardError, reshardError } from "../reshard/ReshardError.ts"
-import type { CopyOp } from "../service/CopyService.ts"
-import { TensorEngine, type TensorEngineShape } from "../service/TensorEngine.ts"
-import type { Changes } from "../tensor/Changes.ts"
-import type { Tensor } from "../tensor/Tensor.ts"
 import type { ScannedRegion } from "./ChangeScan.ts"
-import { tensorDigest } from "./ContentDigest.ts"
 
 /** In the place of a number of changes: the region is sent whole. */
 export const wholeRegion = Number.MAX_SAFE_INTEGER
