@@ -27,7 +27,7 @@ export const PublishedEndpoint = Schema.Struct({
       host: Host,
       port: Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 65_535 }))
     })
-  ).check(Schema.isMaxLength(256))
+  ).check(Schema.isMinLength(1), Schema.isMaxLength(256))
 })
 export type PublishedEndpoint = typeof PublishedEndpoint.Type
 
