@@ -16,6 +16,8 @@ void tune(int socket, std::chrono::milliseconds deadline) noexcept;
 
 namespace {
 
+/** Lanes to begin with: on a short cable, more bring nothing and cost caches. */
+constexpr size_t firstLanes = 2;
 /** Ways that are tried at once. */
 constexpr size_t mostAttempts = 16;
 /** How long a way is left alone that could not be used while others can. */
@@ -273,7 +275,7 @@ std::shared_ptr<Peer> Endpoint::addPeer(uint32_t rank, const wire::EndpointId& i
   peer->id = id;
   peer->key = key;
   if (peer->paths.empty()) peer->paths = std::move(paths);
-  peer->wanted = std::min<size_t>(settings_.lanes, std::max<size_t>(4, peer->paths.size()));
+  peer->wanted = std::min<size_t>(settings_.lanes, std::max(firstLanes, peer->paths.size()));
   return peer;
 }
 

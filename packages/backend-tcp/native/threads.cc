@@ -33,7 +33,7 @@ void tune(int socket, std::chrono::milliseconds deadline) noexcept {
   set(socket, IPPROTO_TCP, TCP_KEEPCNT, 2);
   set(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(std::min<int64_t>(deadline.count(), 1 << 30)));
   // Bytes that have not left stay out of the queue of a slow connection, so that a faster one can take them.
-  set(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, static_cast<int>(chunkBytes / 2));
+  set(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, static_cast<int>(chunkBytes));
 }
 
 Result<Endpoint::Listener> Endpoint::listen(const Address& address, Address& listening) {
