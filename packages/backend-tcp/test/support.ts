@@ -253,8 +253,8 @@ export const startFlows = (
 
 /** Ends when the native side has moved so many bytes. */
 export const untilMoved = (job: NativeJob<unknown>, byteLength: number): Effect.Effect<void> =>
-  Effect.promise(async () => {
-    while (job.movedBytes() < byteLength) await new Promise((resolve) => setImmediate(resolve))
+  Effect.promise(async (signal) => {
+    while (!signal.aborted && job.movedBytes() < byteLength) await new Promise((resolve) => setImmediate(resolve))
   })
 
 /** Sockets that this process has open. */

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /** A run keeps its thread awake while it lasts, no longer than it was asked to, and leaves nothing behind. */
-import { assert, describe, it } from "@effect/vitest"
+import { assert, describe, it, vi } from "@effect/vitest"
 import { runCluster } from "@tensorferry/testing/VirtualCluster"
 import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
@@ -17,7 +17,12 @@ const turns = Effect.callback<void>((resume) => {
   turn(3)
 })
 
-const isPolling = Effect.map(turns, () => process.getActiveResourcesInfo().includes("Immediate"))
+/** Whether a look is planned in these turns. Other files of the process have turns of their own. */
+const isPolling = Effect.acquireUseRelease(
+  Effect.sync(() => vi.spyOn(globalThis, "setImmediate")),
+  (planned) => Effect.map(turns, () => planned.mock.calls.some(([callback]) => callback.name === "look")),
+  (planned) => Effect.sync(() => planned.mockRestore())
+)
 
 /** Whether rank 0 polls while it waits for rank 1, and afterwards. */
 const pollsDuring = (busyPoll: Duration.Duration) =>
