@@ -18,12 +18,19 @@ export const defaultBusyPollMillis = (cores: number, processes: number): number 
 const lookAgain = (limitMillis: number, isOver: () => boolean, ended: () => void): (() => void) => {
   const until = performance.now() + limitMillis
   let next: NodeJS.Immediate | undefined
+  let isStopped = false
   const look = (): void => {
-    if (isOver() || !(performance.now() < until)) ended()
+    const isDone = isOver() || !(performance.now() < until)
+    // What looks may have ended the polling itself.
+    if (isStopped) return
+    if (isDone) ended()
     else next = setImmediate(look)
   }
   look()
-  return () => clearImmediate(next)
+  return () => {
+    isStopped = true
+    clearImmediate(next)
+  }
 }
 
 /**

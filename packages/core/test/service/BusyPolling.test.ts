@@ -94,6 +94,20 @@ describe("busy polling", () => {
     })
   )
 
+  it.live("ends where a look ends it", () =>
+    Effect.gen(function* () {
+      let looks = 0
+      const stop = busyPoll(30_000, () => {
+        looks += 1
+        if (looks === 2) stop()
+      })
+      while (looks < 2) yield* turns
+      yield* turns
+      assert.strictEqual(looks, 2)
+      assert.isFalse(yield* isPolling)
+    })
+  )
+
   it("takes no core that a rank needs", () => {
     assert.strictEqual(defaultBusyPollMillis(2, 1), 0)
     assert.strictEqual(defaultBusyPollMillis(31, 8), 0)
