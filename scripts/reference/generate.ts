@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
  * Writes the reference of the published packages from docstrings, as Markdown pages: a folder per package, in it one per
- * module that `exports` names, with the header of a file where its subject has no words of its own. Pages of types that are
+ * module that `exports` names, with the header of a file behind the words of its subject. Pages of types that are
  * made from a schema show the schema, whose fields have the words.
  *
  * Usage: node generate.ts [FOLDER]
@@ -103,11 +103,14 @@ app.converter.on(Converter.EVENT_RESOLVE_END, (context) => {
   const names = publicNames(context.project)
   for (const reflection of names) {
     const file = fileOf(reflection)
-    if (file === undefined || isDocumented(reflection)) continue
+    if (file === undefined) continue
     const isSubject =
       reflection.kindOf(scopes) || reflection.name.toLowerCase() === path.basename(file, ".ts").toLowerCase()
     const header = isSubject ? headerOf(file) : undefined
-    if (header !== undefined) reflection.comment = new Comment([{ kind: "text", text: header }])
+    if (header === undefined) continue
+    if (!isDocumented(reflection)) reflection.comment = new Comment([{ kind: "text", text: header }])
+    // A name has words of its own for editors; behind them stands the contract, which is that of its file.
+    else if (!reflection.kindOf(scopes)) reflection.comment?.summary.push({ kind: "text", text: `\n\n${header}` })
   }
   for (const reflection of names) {
     const schema = schemaOf(context, reflection)
