@@ -10,9 +10,9 @@ import { createHash } from "node:crypto"
 import { bitsOf, type DType, dtypes } from "@tensorferry/core/base/DType"
 import type { Message } from "@tensorferry/core/ir/Message"
 import { byteMove, type Tensor } from "@tensorferry/core/tensor/Tensor"
-import { inOrder } from "@tensorferry/native/driver/MessageChecks"
-import { addressOf, TableWriter } from "@tensorferry/native/MoveTable"
 import * as Result from "effect/Result"
+import { addressOf, TableWriter } from "../MoveTable.ts"
+import { inOrder } from "./MessageChecks.ts"
 
 const dtypeNumbers: ReadonlyMap<DType, number> = new Map(dtypes.map((dtype, index) => [dtype, index]))
 

@@ -4,13 +4,13 @@
  * large model they have megabytes, and nobody needs them to move bytes.
  */
 import type { Message } from "@tensorferry/core/ir/Message"
-import type { Checked, DriverErrors } from "@tensorferry/native/driver/DriverErrors"
-import { flowsOf } from "@tensorferry/native/driver/Flows"
-import { decodeText, encodeText } from "@tensorferry/native/driver/Outcome"
-import { decodePeerLists, encodePeerList } from "@tensorferry/native/driver/PeerList"
-import { listByPeer } from "@tensorferry/native/driver/PeerListing"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
+import type { Checked, DriverErrors } from "./DriverErrors.ts"
+import { flowsOf } from "./Flows.ts"
+import { decodeText, encodeText } from "./Outcome.ts"
+import { decodePeerLists, encodePeerList } from "./PeerList.ts"
+import { listByPeer } from "./PeerListing.ts"
 
 /** What this rank has, by peer. */
 export const encodeLists = (messages: ReadonlyArray<Message>): Uint8Array => {

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+/**
+ * A `CopyDriver` over a wire: how ranks agree on what they exchange, meet, and start, whatever carries the bytes.
+ *
+ * Invariants: the collectives of a preparation are reached by every rank whatever fails before them, and a failure on one
+ * rank is the failure of all. Memory that is freed is not touched any more when the freeing returns. What a peer says is
+ * decoded here before anything uses it.
+ */
+import { Natural, Natural32 } from "@tensorferry/core/base/Numbers"
+import { readEnvironment } from "@tensorferry/core/group/ProcessGroupEnvironment"
+import type { Message } from "@tensorferry/core/ir/Message"
+import type {
+  CopyDriverCapabilities,
+  CopyDriverError,
+  CopyDriverShape,
+  InFlight,
+  PeerPath,
+  Program
+} from "@tensorferry/core/service/CopyDriver"
+import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
+import type { Storage } from "@tensorferry/core/tensor/Storage"
+import type { Tensor } from "@tensorferry/core/tensor/Tensor"
+import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
+import * as Redacted from "effect/Redacted"
+import * as Result from "effect/Result"
+import * as Schema from "effect/Schema"
+import type * as Scope from "effect/Scope"
+import { describeFailure } from "../describeFailure.ts"
+import type { Done, NativeAnswer, NativeFailure } from "../NativeAddon.ts"
+import { type JobControl, type NativeJobHandle, startJob } from "../NativeJob.ts"
+import { type DecodeOutcome, makeDriverAgreement } from "./DriverAgreement.ts"
+import { type Checked, type DriverErrors, driverErrors } from "./DriverErrors.ts"
+import { encodeLists, findDisagreement } from "./disagreement.ts"
+import { checkMessages } from "./MessageChecks.ts"
+import { decodeOutcome } from "./Outcome.ts"
+import { makeProgramEntries } from "./ProgramEntries.ts"
+import { messagesWith, streamDigest, streamTable } from "./streamTable.ts"
+import { nothingToMove } from "./Transfers.ts"
+
+/** What a driver over a wire promises; the conformance kit holds it to each flag. */
+export const wireCapabilities: CopyDriverCapabilities = {
+  gather: true,
+  requiresProcessGroupBarrier: false,
+  requiresTaskId: false,
+  deviceFamilies: ["cpu"],
+  maxMessageBytes: Number.MAX_SAFE_INTEGER,
+  pairwise: true
+}
+
+/** What goes one way between this rank and a peer, as the wire is told of it. */
+export interface WireFlow {
+  /** How the sender names what it sends with the program. */
+  readonly program: number
+  readonly isSending: boolean
+  /** Of all its parts: equal at both ends. */
+  readonly digest: string
+  /** As `streamTable` makes it. */
+  readonly table: BigUint64Array
+  readonly tensors: ReadonlyArray<Tensor>
+}
+
+/** One rank at its wire. `Published` is how it can be reached, `Peer` and `Flow` are the addon's. */
+export interface Wire<Published, Peer, Flow> {
+  readonly published: Published
+  readonly schema: Schema.Codec<Published, unknown>
+  /** The peer as it published itself; the same one as long as it publishes the same. */
+  readonly meet: (rank: number, published: Published) => Result.Result<Peer, NativeFailure>
+  /** Waits until the peer can be reached. A rank that only receives calls it where `connectsToReceive`. */
+  readonly connect: (peer: Peer) => Effect.Effect<void, NativeFailure>
+  readonly connectsToReceive: boolean
+  /** The path to a peer that was met, for reports. */
+  readonly describe: (rank: number) => Omit<PeerPath, "peer">
+  readonly addFlow: (peer: Peer, flow: WireFlow) => Result.Result<Flow, NativeFailure>
+  /** A run under way fails. When this returns, memory of the flow is not touched any more. */
+  readonly closeFlow: (flow: Flow) => void
+  readonly start: (flows: ReadonlyArray<Flow>, done: Done<undefined>) => NativeAnswer<NativeJobHandle>
+}
+
+const sameToken = "Set TENSORFERRY_TOKEN to the same secret on every rank."
+const notUsable = "The program belongs to another driver, was closed, or its memory was freed."
+
+/** What differs from the general remedies. */
+const remedies = {
+  InvalidProgram: "Prepare the messages again, equal on both ends, with storage that stays open.",
+  TransportFailed: "Look up the native code, and check the network between the hosts."
+}
+
+const failureOf = (errors: DriverErrors, failure: NativeFailure): CopyDriverError => {
+  const facts = { peer: failure.item < 0 ? undefined : failure.item, nativeCode: failure.nativeCode }
+  if (failure.code === "PeerGone" || failure.code === "DeadlineExceeded") {
+    return errors.fail("PeerGone", failure.detail, facts)
+  }
+  if (failure.code === "InvalidHandle") return errors.fail("InvalidProgram", failure.detail, facts)
+  const remedy = failure.code === "PermissionDenied" ? { remedy: sameToken } : {}
+  return errors.fail("TransportFailed", describeFailure(failure), { ...facts, ...remedy })
+}
+
+/** What one rank exchanges with another: the digest of what it sends to it and gets from it, empty where that is nothing. */
+const Exchanged = Schema.Struct({
+  peer: Natural,
+  sends: Schema.String.check(Schema.isMaxLength(64)),
+  receives: Schema.String.check(Schema.isMaxLength(64))
+})
+type Exchanged = typeof Exchanged.Type
+
+/** What a rank publishes before a transfer. */
+interface Publication<Published> {
+  readonly endpoint: Published
+  /** How this rank names what it sends with the program. Ranks that were interrupted have counted further than others. */
+  readonly program: number
+  readonly exchanges: ReadonlyArray<Exchanged>
+}
+
+const publicationOf = <Published>(endpoint: Schema.Codec<Published, unknown>): DecodeOutcome<Publication<Published>> =>
+  decodeOutcome(Schema.Struct({ endpoint, program: Natural32, exchanges: Schema.Array(Exchanged) }))
+
+const exchangesOf = (messages: ReadonlyArray<Message>): ReadonlyArray<Exchanged> =>
+  [...new Set(messages.map(({ peer }) => peer))].map((peer) => {
+    const digest = (direction: Message["direction"]) => {
+      const some = messagesWith(messages, peer, direction)
+      return some.length === 0 ? "" : streamDigest(some)
+    }
+    return { peer, sends: digest("send"), receives: digest("recv") }
+  })
+
+/** True where two ranks mean different things by what goes from one to the other; all ranks see it alike. */
+const disagrees = (publications: ReadonlyArray<Publication<unknown>>): boolean => {
+  const exchanged = publications.map(({ exchanges }) => new Map(exchanges.map((each) => [each.peer, each])))
+  return exchanged.some((own, rank) =>
+    [...own.values()].some(({ peer, sends, receives }) => {
+      const theirs = exchanged[peer]?.get(rank)
+      return sends !== (theirs?.receives ?? "") || receives !== (theirs?.sends ?? "")
+    })
+  )
+}
+
+/** Ends the use of memory before it goes away. */
+const watchMemory = (messages: ReadonlyArray<Message>, stop: () => void): Effect.Effect<void, never, Scope.Scope> =>
+  Effect.asVoid(
+    Effect.acquireRelease(
+      Effect.sync(() => {
+        const storages = new Set<Storage>(messages.flatMap(({ parts }) => parts.map(({ tensor }) => tensor.storage)))
+        return [...storages].map((storage) => storage.onRevoke(stop))
+      }),
+      (unregister) =>
+        Effect.sync(() => {
+          for (const undo of unregister) undo()
+        })
+    )
+  )
+
+/** The driver of one rank of a group over its wire. */
+export const makeWireDriver = <Published, Peer, Flow>(
+  backend: string,
+  jobs: JobControl,
+  group: ProcessGroupShape,
+  wire: Wire<Published, Peer, Flow>
+): CopyDriverShape => {
+  const { rank, size } = group
+  const errors = driverErrors(backend, rank, remedies)
+  const agreement = makeDriverAgreement(group, errors)
+  const decodePublication = publicationOf(wire.schema)
+  const entries = makeProgramEntries<{ readonly flows: ReadonlyArray<Flow> }>(() =>
+    errors.fail("InvalidProgram", notUsable)
+  )
+  /** Counts preparations: names what this rank sends. */
+  let prepared = 0
+
+  const publication = (messages: ReadonlyArray<Message>, program: number): Checked<Publication<Published>> =>
+    Result.map(
+      checkMessages(messages, {
+        errors,
+        worldSize: size,
+        partFault: ({ device }) => (device.family === "cpu" ? undefined : "A part does not lie in host memory."),
+        remedy: "Keep the storage open until the transfer is done, on the host, and name ranks of the group."
+      }),
+      () => ({ endpoint: wire.published, program, exchanges: exchangesOf(messages) })
+    )
+
+  const native = <A>(result: Result.Result<A, NativeFailure>): Checked<A> =>
+    Result.mapError(result, (failure) => failureOf(errors, failure))
+
+  /** The flows with one peer, and a way to it; they end with the scope. */
+  const meet = Effect.fnUntraced(function* (
+    messages: ReadonlyArray<Message>,
+    own: number,
+    rankOfPeer: number,
+    published: Publication<Published>,
+    flows: Array<Flow>
+  ): Effect.fn.Return<void, CopyDriverError> {
+    const peer = yield* Effect.fromResult(native(wire.meet(rankOfPeer, published.endpoint)))
+    let connects = false
+    for (const direction of ["send", "recv"] as const) {
+      const some = messagesWith(messages, rankOfPeer, direction)
+      const tensors = some.flatMap(({ parts }) => parts.map(({ tensor }) => tensor))
+      const table = streamTable(tensors)
+      if (Result.isFailure(table)) {
+        return yield* errors.fail("InvalidProgram", `${table.failure}.`, {
+          peer: rankOfPeer,
+          op: "prepare",
+          scope: "op"
+        })
+      }
+      if (table.success.length === 0) continue
+      const isSending = direction === "send"
+      const program = isSending ? own : published.program
+      const flow = { program, isSending, digest: streamDigest(some), table: table.success, tensors }
+      flows.push(yield* Effect.fromResult(native(wire.addFlow(peer, flow))))
+      connects ||= isSending || wire.connectsToReceive
+    }
+    if (connects) yield* Effect.mapError(wire.connect(peer), (failure) => failureOf(errors, failure))
+  })
+
+  const prepare: CopyDriverShape["prepare"] = (messages) =>
+    Effect.gen(function* () {
+      const number = prepared++
+      const published = yield* agreement.agree("publish", publication(messages, number), decodePublication)
+      if (disagrees(published)) {
+        const payloads = yield* agreement.gather("lists", encodeLists(messages))
+        yield* agreement.settle("compare", findDisagreement(errors, messages, payloads))
+        return yield* errors.fail("InvalidProgram", "Ranks describe what they exchange in different ways.", {
+          op: "prepare"
+        })
+      }
+      const flows = yield* Effect.acquireRelease(
+        Effect.sync((): Array<Flow> => []),
+        (held) =>
+          Effect.sync(() => {
+            for (const flow of held) wire.closeFlow(flow)
+          })
+      )
+      const peers = [...new Set(messages.map(({ peer }) => peer))]
+      const met = yield* Effect.result(
+        Effect.forEach(peers, (peer) => meet(messages, number, peer, published[peer]!, flows), {
+          concurrency: "unbounded",
+          discard: true
+        })
+      )
+      yield* agreement.settle("connected", met)
+      const program: Program = { messages, paths: peers.map((peer) => ({ peer, ...wire.describe(peer) })) }
+      yield* entries.add(program, { flows })
+      yield* watchMemory(messages, () => {
+        for (const flow of flows) wire.closeFlow(flow)
+      })
+      return program
+    })
+
+  const begin = (flows: ReadonlyArray<Flow>): Effect.Effect<InFlight, CopyDriverError> =>
+    Effect.suspend(() => {
+      if (flows.length === 0) return Effect.succeed(nothingToMove)
+      const started = startJob<undefined>(
+        jobs,
+        (done) => wire.start(flows, done),
+        () => {}
+      )
+      if (Result.isFailure(started)) return Effect.fail(failureOf(errors, started.failure))
+      const job = started.success
+      return Effect.succeed({
+        isComplete: Effect.sync(job.isComplete),
+        await: Effect.mapError(job.await, (failure) => failureOf(errors, failure)),
+        cancel: job.cancel,
+        movedBytes: Effect.sync(job.movedBytes)
+      })
+    })
+
+  return {
+    name: backend,
+    rank,
+    worldSize: size,
+    capabilities: wireCapabilities,
+    prepare,
+    start: (program) =>
+      entries.start(program, ({ isUsable, flows }) =>
+        isUsable ? begin(flows) : Effect.fail(errors.fail("InvalidProgram", notUsable))
+      )
+  }
+}
+
+/** The token of the options, else that of the environment. */
+export const tokenOf = (options: { readonly token?: string }): Effect.Effect<string | undefined> =>
+  options.token !== undefined
+    ? Effect.succeed(options.token)
+    : Effect.map(Effect.option(readEnvironment), (read) =>
+        Option.isSome(read) && read.value.token !== undefined ? Redacted.value(read.value.token) : undefined
+      )
