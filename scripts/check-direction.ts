@@ -67,6 +67,7 @@ const packages: Readonly<Record<string, Room>> = {
   "backend-cuda": { rank: 3, folders: { planning: 0 } },
   "backend-nvshmem": { rank: 3, folders: { planning: 0 } },
   "backend-tcp": { rank: 3 },
+  "backend-ucx": { rank: 3 },
   "backend-xpu": { rank: 3 },
   bus: {
     rank: 3,

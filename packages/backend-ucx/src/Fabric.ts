@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+/**
+ * This rank as UCX knows it, the peers that it has met, and the memory that UCX was told of.
+ *
+ * Invariants: memory is registered once for as long as its storage lives, and no longer. A rank that builds its driver again is
+ * another peer; what was under way with the old one has failed.
+ */
+import { randomBytes } from "node:crypto"
+import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
+import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
+import type { Storage } from "@tensorferry/core/tensor/Storage"
+import type { Wire } from "@tensorferry/native/driver/WireDriver"
+import { type NativeCode, type NativeFailure, resultOf } from "@tensorferry/native/NativeAddon"
+import { runJob } from "@tensorferry/native/NativeJob"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Result from "effect/Result"
+import type * as Scope from "effect/Scope"
+import { type Addon, backendName, type NativeFlow, type NativePeer, type NativeRegion, ways } from "./Addon.ts"
+import { openLibrary, unavailable } from "./library.ts"
+import type { UcxOptions } from "./options.ts"
+import { PublishedEndpoint, proofOf, provesToken, ticketOf } from "./Publication.ts"
+
+/** What the addon cuts a stream into, and the size of a slot of its memory. */
+const chunkBytes = 2 ** 18
+
+/** Configuration of UCX where neither an option nor the environment says otherwise. */
+export const configurationOf = (
+  options: UcxOptions,
+  hasToken: boolean,
+  environment: NodeJS.ProcessEnv = process.env
+): ReadonlyArray<readonly [name: string, value: string]> => {
+  const defaults: ReadonlyArray<readonly [name: string, value: string]> = [
+    // Strangers can talk to a port of UCX, which asks for no token.
+    ...(hasToken ? [] : [["NET_DEVICES", "lo"] as const]),
+    // A chunk is one message that is copied once, and can be refused: a rendezvous would wait for memory of both ends.
+    ["RNDV_THRESH", "inf"],
+    ["?TCP_RX_SEG_SIZE", String(chunkBytes + 2 ** 14)]
+  ]
+  return [
+    ...defaults.filter(([name]) => environment[`UCX_${name.replace("?", "")}`] === undefined),
+    ...(options.transports === undefined ? [] : [["TLS", options.transports] as const]),
+    ...(options.devices === undefined ? [] : [["NET_DEVICES", options.devices] as const])
+  ]
+}
+
+/** The transports among what UCX prints of a link, each once. */
+export const transportsOf = (lanes: string): ReadonlyArray<string> => [
+  ...new Set([...lanes.matchAll(/lane\[\d+\]:\s*\d+:([^\s]+)/g)].map(([, transport]) => transport!))
+]
+
+const failed = (rank: number, code: NativeCode, detail: string): NativeFailure => ({
+  code,
+  op: "meet",
+  detail: `Rank ${rank} ${detail}.`,
+  nativeCode: 0,
+  item: rank
+})
+
+/** Opens UCX until the scope ends. Fails with Unavailable where there is none, or none of its transports works. */
+export const makeFabric = Effect.fnUntraced(function* (
+  addon: Addon,
+  group: ProcessGroupShape,
+  token: string | undefined,
+  options: UcxOptions
+): Effect.fn.Return<Wire<PublishedEndpoint, NativePeer, NativeFlow>, BackendError, Scope.Scope> {
+  const { library, interface: version } = yield* openLibrary(addon, options)
+  const configuration = configurationOf(options, token !== undefined)
+  const deadline = Math.max(1, Math.ceil(Duration.toMillis(group.deadline)))
+  const slots = Math.floor((options.stagingBytes ?? 2 ** 25) / (2 * chunkBytes))
+  const { endpoint, address } = yield* Effect.acquireRelease(
+    Effect.suspend(() => {
+      const made = addon.createEndpoint(
+        library,
+        group.rank,
+        deadline,
+        slots,
+        group.size,
+        ways.indexOf(options.transfer ?? "auto"),
+        configuration.map(([name]) => name),
+        configuration.map(([, value]) => value)
+      )
+      if (made.code === "Ok") return Effect.succeed(made.value)
+      const remedy = "Choose other transports or devices; `ucx_info -d` lists them. Pinned memory needs `ulimit -l`."
+      return Effect.fail(unavailable(made.op, `${made.detail}.`, remedy, made.nativeCode))
+    }),
+    (opened) => Effect.sync(() => void addon.closeEndpoint(opened.endpoint))
+  )
+  const id = randomBytes(16).toString("hex")
+  const secret = randomBytes(32).toString("hex")
+  const published: PublishedEndpoint = {
+    id,
+    secret,
+    proof: proofOf(token, secret),
+    version,
+    address: Buffer.from(address).toString("base64")
+  }
+  const peers = new Map<number, { readonly id: string; readonly peer: NativePeer }>()
+
+  /** By generation of the storage. */
+  const regions = new Map<number, { readonly region: NativeRegion; readonly keep: () => void }>()
+  yield* Effect.addFinalizer(() =>
+    Effect.sync(() => {
+      for (const { keep } of regions.values()) keep()
+    })
+  )
+  const regionOf = (storage: Storage): ReadonlyArray<NativeRegion> => {
+    // Of less, no chunk lies in it whole.
+    if (storage.byteLength < chunkBytes) return []
+    const known = regions.get(storage.generation)
+    if (known !== undefined) return [known.region]
+    const made = addon.registerMemory(endpoint, storage.address, storage.byteLength)
+    if (made.code !== "Ok") return []
+    const region = made.value
+    const keep = storage.onRevoke(() => {
+      regions.delete(storage.generation)
+      addon.unregisterMemory(endpoint, region)
+    })
+    regions.set(storage.generation, { region, keep })
+    return [region]
+  }
+
+  const refusalOf = (rank: number, theirs: PublishedEndpoint): NativeFailure | undefined => {
+    if (!provesToken(token, theirs)) return failed(rank, "PermissionDenied", "has another token")
+    return theirs.version === version
+      ? undefined
+      : failed(rank, "Unsupported", `has UCX ${theirs.version}, which does not read addresses of UCX ${version} here`)
+  }
+
+  return {
+    published,
+    schema: PublishedEndpoint,
+    meet: (rank, theirs) => {
+      const known = peers.get(rank)
+      if (known?.id === theirs.id) return Result.succeed(known.peer)
+      const refusal = refusalOf(rank, theirs)
+      if (refusal !== undefined) return Result.fail(refusal)
+      if (known !== undefined) addon.closePeer(endpoint, known.peer)
+      const tickets = [ticketOf(token, published, theirs), ticketOf(token, theirs, published)] as const
+      const added = addon.addPeer(endpoint, rank, Buffer.from(theirs.address, "base64"), ...tickets)
+      return Result.map(resultOf(added), (peer) => {
+        peers.set(rank, { id: theirs.id, peer })
+        return peer
+      })
+    },
+    connect: (peer) =>
+      runJob<undefined>(
+        addon,
+        (done) => addon.connectPeer(endpoint, peer, done),
+        () => {}
+      ),
+    connectsToReceive: true,
+    describe: (rank) => {
+      const known = peers.get(rank)
+      const answer = known === undefined ? undefined : addon.describePeer(endpoint, known.peer)
+      const { lanes, isPutting } = answer?.code === "Ok" ? answer.value : { lanes: "", isPutting: false }
+      const over = transportsOf(lanes).join(", ") || "no transport yet"
+      return { path: isPutting ? `${backendName}-put` : `${backendName}-message`, reason: `over ${over}` }
+    },
+    addFlow: (peer, { program, isSending, digest, table, tensors }) =>
+      resultOf(
+        addon.addFlow(endpoint, peer, program, isSending, BigInt(`0x${digest.slice(0, 16)}`), table, [
+          ...new Set(tensors.flatMap(({ storage }) => regionOf(storage)))
+        ])
+      ),
+    closeFlow: (flow) => {
+      addon.closeFlow(endpoint, flow)
+    },
+    start: (flows, done) => addon.startTransfer(endpoint, flows, done)
+  }
+})

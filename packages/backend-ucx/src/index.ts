@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+/**
+ * The backend over UCX: tensors by remote writes or messages.
+ */
+export * as CopyDriver from "./CopyDriver.ts"
+export { descriptor, descriptors } from "./descriptor.ts"
+export { UcxOptions } from "./options.ts"
