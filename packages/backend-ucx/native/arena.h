@@ -39,8 +39,11 @@ class Arena {
   Arena() = default;
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
-  ~Arena() {
+  ~Arena() { close(); }
+
+  void close() noexcept {
     if (base_ != nullptr) ::munmap(base_, length_);
+    base_ = nullptr;
   }
 
   /** So many slots for each purpose. False where the system gives no memory. */

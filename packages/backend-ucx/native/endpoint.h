@@ -103,14 +103,17 @@ class Endpoint final : public ThreadOwner, public std::enable_shared_from_this<E
   bool step();
   void sleep();
   void tick();
+  void progressUntil(Time end);
   void takeLeave();
   void endAll();
 
   // peers.cc
   static void epFailed(void* argument, abi::Ep* ep, abi::Status status);
   void reach(const std::shared_ptr<Peer>& peer);
-  void closeLink(const std::shared_ptr<Peer>& peer, bool isForced);
+  void closeLink(const std::shared_ptr<Peer>& peer);
+  void bidFarewell(const std::shared_ptr<Peer>& peer);
   void linkClosed(const std::shared_ptr<Peer>& peer);
+  Status gone(const Peer& peer, abi::Status status) const;
   void lost(const std::shared_ptr<Peer>& peer, abi::Status status);
   void failPeer(const std::shared_ptr<Peer>& peer, const Status& status);
   void say(const std::shared_ptr<Peer>& peer, FrameKind kind, const Flow* flow = nullptr, uint64_t run = 0,
@@ -197,7 +200,7 @@ class Endpoint final : public ThreadOwner, public std::enable_shared_from_this<E
 };
 
 struct Endpoint::Operation {
-  enum class Kind { control, chunk, put, flush, receive, close };
+  enum class Kind { control, chunk, put, flush, receive, farewell, close };
   Kind kind = Kind::control;
   Endpoint* endpoint = nullptr;
   std::shared_ptr<Peer> peer;

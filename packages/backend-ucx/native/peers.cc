@@ -38,9 +38,10 @@ void Endpoint::reach(const std::shared_ptr<Peer>& peer) {
   if (status != abi::ok) {
     peer->ep = nullptr;
     peer->output.clear();
-    const bool isFar = status == abi::unreachable;
+    // A port that nobody listens at any more is as far away to UCX as a network that it does not reach.
+    if (peer->generation > 0) return failPeer(peer, gone(*peer, status));
     return failPeer(
-        peer, peerFailure(*peer, isFar ? Code::Unsupported : Code::SystemFailure,
+        peer, peerFailure(*peer, status == abi::unreachable ? Code::Unsupported : Code::SystemFailure,
                           "cannot be reached by a transport of UCX that both ranks have: " + textOf(status), status));
   }
   peer->link = Link::open;
@@ -57,14 +58,17 @@ void Endpoint::epFailed(void* argument, abi::Ep* ep, abi::Status status) {
     if (peer->ep == ep && peer->link == Link::open) self.failures_.push_back({peer, peer->generation, status});
 }
 
+tensorferry::Status Endpoint::gone(const Peer& peer, abi::Status status) const {
+  return peerFailure(peer, Code::PeerGone, "has ended or cannot be reached any more: " + textOf(status), status);
+}
+
 void Endpoint::lost(const std::shared_ptr<Peer>& peer, abi::Status status) {
   if (peer->link != Link::open) return;
-  failPeer(peer,
-           peerFailure(*peer, Code::PeerGone, "has ended or cannot be reached any more: " + textOf(status), status));
+  failPeer(peer, gone(*peer, status));
 }
 
 void Endpoint::failPeer(const std::shared_ptr<Peer>& peer, const Status& status) {
-  if (peer->link == Link::open) closeLink(peer, true);
+  if (peer->link == Link::open) closeLink(peer);
   for (const auto& flows : {peer->sends, peer->receives})
     for (const auto& flow : flows)
       if (flow->run != nullptr) fail(*flow->run->transfer, status);
@@ -74,7 +78,8 @@ void Endpoint::failPeer(const std::shared_ptr<Peer>& peer, const Status& status)
   }
 }
 
-void Endpoint::closeLink(const std::shared_ptr<Peer>& peer, bool isForced) {
+/** At once: what is under way over the link ends, by failing where it must. */
+void Endpoint::closeLink(const std::shared_ptr<Peer>& peer) {
   if (peer->link != Link::open) return;
   peer->link = Link::closing;
   peer->output.clear();
@@ -82,12 +87,18 @@ void Endpoint::closeLink(const std::shared_ptr<Peer>& peer, bool isForced) {
   operation->kind = Operation::Kind::close;
   operation->peer = peer;
   issue(std::move(operation), [&](abi::RequestParam& param) {
-    if (isForced) {
-      param.mask |= abi::requestFlags;
-      param.flags = abi::closeForce;
-    }
+    param.mask |= abi::requestFlags;
+    param.flags = abi::closeForce;
     return api_.closeEp(peer->ep, &param);
   });
+}
+
+/** Closes the link when what was said over it has arrived. */
+void Endpoint::bidFarewell(const std::shared_ptr<Peer>& peer) {
+  auto operation = std::make_unique<Operation>();
+  operation->kind = Operation::Kind::farewell;
+  operation->peer = peer;
+  issue(std::move(operation), [&](abi::RequestParam& param) { return api_.flushEp(peer->ep, &param); });
 }
 
 void Endpoint::linkClosed(const std::shared_ptr<Peer>& peer) {

@@ -40,6 +40,7 @@ void Endpoint::finish(Operation* finished, abi::Status status) {
   const auto run = operation->run;
   using Kind = Operation::Kind;
   if (operation->kind == Kind::close) return linkClosed(peer);
+  if (operation->kind == Kind::farewell) return closeLink(peer);
   if (operation->kind == Kind::receive) {
     if (run == nullptr) {
       if (status == abi::ok) handle(operation->frame, operation->body);

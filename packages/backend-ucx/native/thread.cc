@@ -69,6 +69,9 @@ void Endpoint::close() noexcept {
   }
   ::eventfd_write(bell_.get(), 1);
   thread_.join();
+  // JavaScript may hold the object for long.
+  bell_.reset();
+  arena_.close();
 }
 
 bool Endpoint::post(Work work) {
@@ -246,6 +249,16 @@ void Endpoint::tick() {
   for (const auto& [rank, peer] : peers) tickPeer(peer, now);
 }
 
+/** Lets UCX work until nothing is under way, but no longer. */
+void Endpoint::progressUntil(Time end) {
+  while (!operations_.empty() && Clock::now() < end) {
+    if (step()) continue;
+    if (api_.arm(worker_) != abi::ok) continue;
+    pollfd waited{workerEvents_, POLLIN, 0};
+    ::poll(&waited, 1, static_cast<int>(shortTick.count()));
+  }
+}
+
 /** Ends what is under way and tells the peers, as far as they listen. */
 void Endpoint::takeLeave() {
   const auto ended = failure(Code::Cancelled, "close", "The driver was closed.");
@@ -259,15 +272,13 @@ void Endpoint::takeLeave() {
     }
     peer->isClosed = true;
     // Who holds memory is not waited for.
-    closeLink(peer, peer->lingering > 0);
+    if (peer->lingering > 0) closeLink(peer);
+    else if (peer->link == Link::open) bidFarewell(peer);
   }
-  const Time begun = Clock::now();
-  while (!operations_.empty() && Clock::now() - begun < farewellTime) {
-    if (step()) continue;
-    if (api_.arm(worker_) != abi::ok) continue;
-    pollfd waited{workerEvents_, POLLIN, 0};
-    ::poll(&waited, 1, static_cast<int>(shortTick.count()));
-  }
+  // A link that UCX closes in good order cannot be given up: so what was said is waited for, then the link is closed at once.
+  progressUntil(Clock::now() + farewellTime);
+  for (const auto& peer : std::vector(linked_)) closeLink(peer);
+  progressUntil(Clock::now() + farewellTime);
   for (const auto& offer : offers_) api_.releaseMessage(worker_, offer.descriptor);
   for (const auto& peer : linked_)
     for (const auto& flow : peer->sends) dropLayout(*flow);
