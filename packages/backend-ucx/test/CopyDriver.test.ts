@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+/** What the kit does not ask: tokens, versions, tickets, memory that is registered, and what is said of it all. */
+import { assert, describe, it } from "@effect/vitest"
+import { TensorEngine as HostEngine } from "@tensorferry/backend-torch-copy"
+import { makeInProcessGroups } from "@tensorferry/core/group/ProcessGroupInProcess"
+import type { Message } from "@tensorferry/core/ir/Message"
+import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
+import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
+import { type Tensor, tensorByteLength, tensorView } from "@tensorferry/core/tensor/Tensor"
+import { runJob } from "@tensorferry/native/NativeJob"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Result from "effect/Result"
+import { loadAddon } from "../src/Addon.ts"
+import { make } from "../src/CopyDriver.ts"
+import { configurationOf, makeFabric, transportsOf } from "../src/Fabric.ts"
+import { openLibrary } from "../src/library.ts"
+import type { UcxOptions } from "../src/options.ts"
+import { ticketOf } from "../src/Publication.ts"
+import { noUcx } from "./support.ts"
+
+const message = (direction: Message["direction"], peer: number, tensor: Tensor): Message => ({
+  direction,
+  peer,
+  index: 0,
+  byteLength: tensorByteLength(tensor),
+  parts: [{ taskId: 7, part: 0, tensor }]
+})
+
+const driverOf = (group: ProcessGroupShape, token: string | undefined, options: UcxOptions = {}) =>
+  Effect.flatMap(loadAddon, (addon) => make(addon, group, token, options))
+
+/** Bytes of a pattern go from rank 0 to rank 1 by strided rows; what arrived, and by which path. */
+const exchange = Effect.fnUntraced(function* (options: UcxOptions, rows: number, rowBytes: number, pitch: number) {
+  const engine = yield* TensorEngine
+  const groups = yield* makeInProcessGroups(2)
+  return yield* Effect.forEach(
+    groups,
+    (group, rank) =>
+      Effect.gen(function* () {
+        const { storage } = yield* engine.allocate("uint8", [rows, pitch])
+        const bytes = storage.bytes!
+        for (let at = 0; at < bytes.length; at++) bytes[at] = rank === 0 ? (at * 7 + (at >> 9)) & 0xff : 0xee
+        const tensor = Result.getOrThrow(tensorView(storage, "uint8", [rows, rowBytes], { strides: [pitch, 1] }))
+        const driver = yield* driverOf(group, undefined, options)
+        const program = yield* driver.prepare([message(rank === 0 ? "send" : "recv", 1 - rank, tensor)])
+        for (let round = 0; round < 3; round++) yield* Effect.flatMap(driver.start(program), (moving) => moving.await)
+        return { bytes, paths: program.paths }
+      }),
+    { concurrency: "unbounded" }
+  )
+})
+
+describe("configuration of UCX", () => {
+  it("keeps to loopback without a token, and leaves what the environment says", () => {
+    const of = (...values: Parameters<typeof configurationOf>) => Object.fromEntries(configurationOf(...values))
+    assert.strictEqual(of({}, false, {}).NET_DEVICES, "lo")
+    assert.isUndefined(of({}, true, {}).NET_DEVICES)
+    assert.isUndefined(of({}, false, { UCX_NET_DEVICES: "eth0" }).NET_DEVICES)
+    assert.strictEqual(of({ devices: "mlx5_0:1" }, false, {}).NET_DEVICES, "mlx5_0:1")
+    assert.isUndefined(of({}, true, { UCX_RNDV_THRESH: "auto" }).RNDV_THRESH)
+  })
+
+  it("transports are read from what UCX prints of a link", () => {
+    const printed = "#  lane[0]:  1:tcp/lo.0 md[1] -> md[1]/tcp rma_bw#0 am\n#  lane[1]:  3:rc_mlx5/mlx5_0:1.0 md[4]\n"
+    assert.deepStrictEqual(transportsOf(printed), ["tcp/lo.0", "rc_mlx5/mlx5_0:1.0"])
+  })
+})
+
+describe.skipIf(noUcx !== undefined)(noUcx ?? "the driver ucx", () => {
+  for (const transfer of ["messages", "put"] as const) {
+    for (const [name, ...shape] of [
+      ["one dense piece and a rest", 1, 3_000_001, 3_000_001],
+      ["rows that are gathered and scattered", 20_000, 100, 128],
+      ["long rows, some of whose chunks are dense", 5, 700_000, 800_000]
+    ] as const) {
+      it.live(`moves ${name} by ${transfer}, and touches nothing between`, () =>
+        Effect.gen(function* () {
+          const [rows, rowBytes, pitch] = shape
+          const [sent, received] = yield* exchange({ transfer }, rows, rowBytes, pitch)
+          for (let at = 0; at < received!.bytes.length; at++) {
+            const expected = at % pitch < rowBytes ? sent!.bytes[at]! : 0xee
+            if (received!.bytes[at] !== expected) assert.fail(`byte ${at} is ${received!.bytes[at]}, not ${expected}`)
+          }
+          const [path] = received!.paths
+          assert.strictEqual(path!.path, transfer === "put" ? "ucx-put" : "ucx-message")
+          assert.match(path!.reason, /^over tcp\/lo/)
+        }).pipe(Effect.provide(HostEngine.layer()), Effect.scoped)
+      )
+    }
+  }
+
+  it.live("a rank with another token is named by its peers, with what to do", () =>
+    Effect.gen(function* () {
+      const engine = yield* TensorEngine
+      const groups = yield* makeInProcessGroups(2)
+      const failures = yield* Effect.forEach(
+        groups,
+        (group, rank) =>
+          Effect.gen(function* () {
+            const tensor = yield* engine.allocate("uint8", [100])
+            const driver = yield* driverOf(group, rank === 0 ? "one" : "another", { devices: "lo" })
+            return yield* Effect.flip(driver.prepare([message(rank === 0 ? "send" : "recv", 1 - rank, tensor)]))
+          }),
+        { concurrency: "unbounded" }
+      )
+      for (const { reason } of failures) {
+        assert.match(reason.detail, /Rank [01] has another token/)
+        assert.include(reason.remedy, "TENSORFERRY_TOKEN")
+      }
+    }).pipe(Effect.provide(HostEngine.layer()), Effect.scoped)
+  )
+
+  it.live("a rank with another version of UCX is refused with both versions", () =>
+    Effect.gen(function* () {
+      const addon = yield* loadAddon
+      const [group] = yield* makeInProcessGroups(2)
+      const wire = yield* makeFabric(addon, group!, undefined, {})
+      const met = wire.meet(1, { ...wire.published, version: "1.99" })
+      assert.isTrue(Result.isFailure(met))
+      const { code, detail, item } = Result.getOrThrow(Result.flip(met))
+      assert.deepStrictEqual([code, item], ["Unsupported", 1])
+      assert.match(detail, /Rank 1 has UCX 1\.99, which does not read addresses of UCX 1\.\d+ here/)
+    }).pipe(Effect.scoped)
+  )
+
+  it.live("messages without the ticket are dropped, and the peer that is waited for is named at the deadline", () =>
+    Effect.gen(function* () {
+      const addon = yield* loadAddon
+      const { library } = yield* openLibrary(addon, {})
+      const endpoints = yield* Effect.forEach([0, 1], (rank) =>
+        Effect.acquireRelease(
+          Effect.sync(() => {
+            const made = addon.createEndpoint(library, rank, 400, 4, 2, 0, ["NET_DEVICES"], ["lo"])
+            assert.strictEqual(made.code, "Ok")
+            return (made as Extract<typeof made, { readonly code: "Ok" }>).value
+          }),
+          ({ endpoint }) => Effect.sync(() => void addon.closeEndpoint(endpoint))
+        )
+      )
+      const [first, second] = endpoints
+      const [ours, theirs, guessed] = [1, 2, 3].map((byte) => new Uint8Array(16).fill(byte)) as [
+        Uint8Array,
+        Uint8Array,
+        Uint8Array
+      ]
+      // Rank 1 expects another ticket than the one that rank 0 has.
+      addon.addPeer(second!.endpoint, 0, first!.address, theirs, guessed)
+      const added = addon.addPeer(first!.endpoint, 1, second!.address, ours, theirs)
+      assert.strictEqual(added.code, "Ok")
+      const peer = (added as Extract<typeof added, { readonly code: "Ok" }>).value
+      const connect = runJob<undefined>(
+        addon,
+        (done) => addon.connectPeer(first!.endpoint, peer, done),
+        () => {}
+      )
+      const [passed, failure] = yield* Effect.timed(Effect.flip(connect))
+      assert.deepStrictEqual([failure.code, failure.item], ["DeadlineExceeded", 1])
+      assert.include(failure.detail, "Rank 1 has not answered for 0.4 s")
+      assert.isAbove(Duration.toMillis(passed), 350)
+    }).pipe(Effect.scoped)
+  )
+
+  it("tickets differ by sender, receiver and token", () => {
+    const [a, b] = [{ id: "01".repeat(16) }, { id: "02".repeat(16) }]
+    const [to, other] = [{ secret: "0a".repeat(32) }, { secret: "0b".repeat(32) }]
+    const all = [
+      ticketOf("t", a, to),
+      ticketOf("t", b, to),
+      ticketOf("t", a, other),
+      ticketOf("u", a, to),
+      ticketOf(undefined, a, to)
+    ]
+    assert.strictEqual(new Set(all.map((each) => Buffer.from(each).toString("hex"))).size, all.length)
+  })
+})
