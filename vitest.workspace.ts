@@ -33,6 +33,8 @@ const longest = [
   "simulators/test/gpuSimulator.full.test.ts",
   "backend-tcp/test/Sanitizers.full.test.ts",
   "backend-xpu/test/Sanitizers.full.test.ts",
+  "backend-ucx/test/Hosts.full.test.ts",
+  "backend-ucx/test/Sanitizers.full.test.ts",
   "bus/test/Sanitizers.full.test.ts",
   "model/test/Fuzz.full.test.ts",
   "backend-nvshmem/test/Sanitizers.full.test.ts",

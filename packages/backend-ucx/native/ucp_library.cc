@@ -12,12 +12,12 @@ namespace tensorferry::ucx {
 namespace {
 
 /**
- * What UCX does to a whole process unless told otherwise when it loads: it takes over signals of crashes, patches mmap and
- * malloc, starts a thread for a file system, and writes its log to the standard output.
+ * What UCX does to a whole process unless told otherwise when it loads: it takes over signals of crashes and SIGHUP, patches
+ * mmap and malloc, starts a thread for a file system, and writes its log to the standard output.
  */
-constexpr std::pair<const char*, const char*> manners[] = {{"UCX_ERROR_SIGNALS", ""},  {"UCX_HANDLE_ERRORS", "none"},
-                                                           {"UCX_MEM_EVENTS", "n"},    {"UCX_VFS_ENABLE", "n"},
-                                                           {"UCX_LOG_LEVEL", "fatal"}, {"UCX_MEM_LOG_LEVEL", "fatal"}};
+constexpr std::pair<const char*, const char*> manners[] = {
+    {"UCX_ERROR_SIGNALS", ""}, {"UCX_HANDLE_ERRORS", "none"}, {"UCX_DEBUG_SIGNO", "0"},      {"UCX_MEM_EVENTS", "n"},
+    {"UCX_VFS_ENABLE", "n"},   {"UCX_LOG_LEVEL", "fatal"},    {"UCX_MEM_LOG_LEVEL", "fatal"}};
 
 /** Sets what the user has not, while a library loads. */
 class Manners {
