@@ -2,10 +2,13 @@
 /** What ranks say of themselves: what is taken, what is refused, and when two of them disagree. */
 import { assert, describe, it } from "@effect/vitest"
 import { encodeOutcome } from "@tensorferry/native/driver/Outcome"
+import { disagrees, type Exchanged, type Publication, publicationOf } from "@tensorferry/native/driver/Publication"
 import * as Result from "effect/Result"
-import { decodePublication, disagrees, type Exchanged, type Publication } from "../src/Publication.ts"
+import { PublishedEndpoint } from "../src/Publication.ts"
 
-const publication = (...exchanges: ReadonlyArray<Exchanged>): Publication => ({
+const decodePublication = publicationOf(PublishedEndpoint)
+
+const publication = (...exchanges: ReadonlyArray<Exchanged>): Publication<PublishedEndpoint> => ({
   endpoint: { id: "ab".repeat(16), secret: "cd".repeat(32), addresses: [{ host: "10.0.0.1", port: 4000 }] },
   program: 3,
   exchanges

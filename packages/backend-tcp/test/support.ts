@@ -9,12 +9,12 @@ import { connect, createServer, type Socket } from "node:net"
 import { TensorEngine } from "@tensorferry/backend-torch-copy"
 import { TensorEngine as Engine } from "@tensorferry/core/service/TensorEngine"
 import type { Tensor } from "@tensorferry/core/tensor/Tensor"
+import { streamTable } from "@tensorferry/native/driver/streamTable"
 import { type NativeAnswer, resultOf } from "@tensorferry/native/NativeAddon"
 import { type NativeJob, startJob } from "@tensorferry/native/NativeJob"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import { type Addon, loadAddon, type NativeEndpoint, type NativeFlow, type NativePeer } from "../src/Addon.ts"
-import { streamTable } from "../src/streamTable.ts"
 
 export const chunkBytes = 2 ** 20
 

@@ -6,7 +6,6 @@
  * rank is the failure of all. Memory that is freed is not touched any more when the freeing returns. What a peer says is
  * decoded here before anything uses it.
  */
-import { Natural, Natural32 } from "@tensorferry/core/base/Numbers"
 import { readEnvironment } from "@tensorferry/core/group/ProcessGroupEnvironment"
 import type { Message } from "@tensorferry/core/ir/Message"
 import type {
@@ -24,17 +23,17 @@ import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Redacted from "effect/Redacted"
 import * as Result from "effect/Result"
-import * as Schema from "effect/Schema"
+import type * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 import { describeFailure } from "../describeFailure.ts"
 import type { Done, NativeAnswer, NativeFailure } from "../NativeAddon.ts"
 import { type JobControl, type NativeJobHandle, startJob } from "../NativeJob.ts"
-import { type DecodeOutcome, makeDriverAgreement } from "./DriverAgreement.ts"
+import { makeDriverAgreement } from "./DriverAgreement.ts"
 import { type Checked, type DriverErrors, driverErrors } from "./DriverErrors.ts"
 import { encodeLists, findDisagreement } from "./disagreement.ts"
 import { checkMessages } from "./MessageChecks.ts"
-import { decodeOutcome } from "./Outcome.ts"
 import { makeProgramEntries } from "./ProgramEntries.ts"
+import { disagrees, exchangesOf, type Publication, publicationOf } from "./Publication.ts"
 import { messagesWith, streamDigest, streamTable } from "./streamTable.ts"
 import { nothingToMove } from "./Transfers.ts"
 
@@ -94,45 +93,6 @@ const failureOf = (errors: DriverErrors, failure: NativeFailure): CopyDriverErro
   if (failure.code === "InvalidHandle") return errors.fail("InvalidProgram", failure.detail, facts)
   const remedy = failure.code === "PermissionDenied" ? { remedy: sameToken } : {}
   return errors.fail("TransportFailed", describeFailure(failure), { ...facts, ...remedy })
-}
-
-/** What one rank exchanges with another: the digest of what it sends to it and gets from it, empty where that is nothing. */
-const Exchanged = Schema.Struct({
-  peer: Natural,
-  sends: Schema.String.check(Schema.isMaxLength(64)),
-  receives: Schema.String.check(Schema.isMaxLength(64))
-})
-type Exchanged = typeof Exchanged.Type
-
-/** What a rank publishes before a transfer. */
-interface Publication<Published> {
-  readonly endpoint: Published
-  /** How this rank names what it sends with the program. Ranks that were interrupted have counted further than others. */
-  readonly program: number
-  readonly exchanges: ReadonlyArray<Exchanged>
-}
-
-const publicationOf = <Published>(endpoint: Schema.Codec<Published, unknown>): DecodeOutcome<Publication<Published>> =>
-  decodeOutcome(Schema.Struct({ endpoint, program: Natural32, exchanges: Schema.Array(Exchanged) }))
-
-const exchangesOf = (messages: ReadonlyArray<Message>): ReadonlyArray<Exchanged> =>
-  [...new Set(messages.map(({ peer }) => peer))].map((peer) => {
-    const digest = (direction: Message["direction"]) => {
-      const some = messagesWith(messages, peer, direction)
-      return some.length === 0 ? "" : streamDigest(some)
-    }
-    return { peer, sends: digest("send"), receives: digest("recv") }
-  })
-
-/** True where two ranks mean different things by what goes from one to the other; all ranks see it alike. */
-const disagrees = (publications: ReadonlyArray<Publication<unknown>>): boolean => {
-  const exchanged = publications.map(({ exchanges }) => new Map(exchanges.map((each) => [each.peer, each])))
-  return exchanged.some((own, rank) =>
-    [...own.values()].some(({ peer, sends, receives }) => {
-      const theirs = exchanged[peer]?.get(rank)
-      return sends !== (theirs?.receives ?? "") || receives !== (theirs?.sends ?? "")
-    })
-  )
 }
 
 /** Ends the use of memory before it goes away. */
