@@ -15,6 +15,7 @@ const suites: Readonly<Record<string, () => Promise<ReadonlyArray<BenchResult>>>
   collectives: async () => (await import("./collectives.ts")).collectives(),
   "two-process": async () => (await import("./two-process.ts")).twoProcess(),
   tcp: async () => (await import("./tcp.ts")).tcp(),
+  ucx: async () => (await import("./ucx.ts")).ucx(),
   repeat: async () => (await import("./repeat.ts")).repeat(),
   bus: async () => (await import("./bus.ts")).bus(),
   store: async () => (await import("./store.ts")).store(),

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * One rank of the bench of tcp: rank 0 sends, rank 1 receives, the same program again and again. Takes its place as JSON;
+ * One rank of the benches of tcp and ucx: rank 0 sends, rank 1 receives, the same program again and again. Takes its place as JSON;
  * then one line per request, answered by one line. Times are of the machine's clock, which both ranks read.
  */
 import { createInterface } from "node:readline"
 import { CopyDriver as TcpDriver } from "@tensorferry/backend-tcp"
 import { TensorEngine as HostEngine } from "@tensorferry/backend-torch-copy"
+import { CopyDriver as UcxDriver } from "@tensorferry/backend-ucx"
 import { rowMajorStrides } from "@tensorferry/core/base/Region"
 import * as ProcessGroupTcp from "@tensorferry/core/group/ProcessGroupTcp"
 import type { Message } from "@tensorferry/core/ir/Message"
@@ -19,6 +20,7 @@ import * as Result from "effect/Result"
 
 /** Where a rank of the bench finds the others, and what of the driver's options is set. */
 export interface TcpRankInput {
+  readonly driver: "tcp" | "ucx"
   readonly rank: number
   readonly host: string
   readonly port: number
@@ -40,12 +42,12 @@ export type TcpRankRequest =
   | { readonly pingPong: number }
 
 const input = JSON.parse(process.argv[2]!) as TcpRankInput
-const { rank, host, port, options } = input
+const { driver: chosen, rank, host, port, options } = input
 
 const print = (line: object) => Effect.sync(() => void process.stdout.write(`${JSON.stringify(line)}\n`))
 const seconds = () => Number(process.hrtime.bigint()) / 1e9
 
-const services = TcpDriver.layer(options).pipe(
+const services = (chosen === "tcp" ? TcpDriver : UcxDriver).layer(options).pipe(
   Layer.provideMerge(HostEngine.layer()),
   Layer.provideMerge(
     ProcessGroupTcp.layer({

@@ -4,6 +4,7 @@
  * of 4 KiB, against iperf3 with 8 streams, and messages of 4 KiB back and forth against sockets that do nothing else, all
  * taking turns. Over a cable of 1 Gbit/s with a round trip of 20 ms, without and with loss, against the cable.
  */
+import { spawn } from "node:child_process"
 import { once } from "node:events"
 import { createInterface } from "node:readline"
 import { fileURLToPath } from "node:url"
@@ -39,11 +40,13 @@ if not server: print((time.monotonic() - begun) / rounds * 1e6)
 interface Rank {
   readonly next: () => Promise<Answer>
   readonly ask: (request: TcpRankRequest) => Promise<Answer>
+  readonly end: () => Promise<unknown>
 }
 
-const startRank = (host: Host, input: TcpRankInput): Rank => {
+const startRank = (host: Host | undefined, input: TcpRankInput): Rank => {
   const values = [rankScript, JSON.stringify(input)]
-  const child = host.start(process.execPath, values, { stdio: ["pipe", "pipe", "inherit"] })
+  const settings = { stdio: ["pipe", "pipe", "inherit"] as ["pipe", "pipe", "inherit"] }
+  const child = host?.start(process.execPath, values, settings) ?? spawn(process.execPath, values, settings)
   const lines = createInterface({ input: child.stdout! })[Symbol.asyncIterator]()
   const next = async (): Promise<Answer> => {
     const line = await lines.next()
@@ -55,28 +58,42 @@ const startRank = (host: Host, input: TcpRankInput): Rank => {
     ask: (request) => {
       child.stdin!.write(`${JSON.stringify(request)}\n`)
       return next()
+    },
+    end: () => {
+      const ended = once(child, "close")
+      child.stdin!.end()
+      return ended
     }
   }
 }
 
-/** Both ranks, joined; each question goes to both. */
-const startRanks = async (hosts: readonly [Host, Host], addresses: readonly [string, string]) => {
-  const inputOf = (rank: number, port: number): TcpRankInput => ({
-    rank,
-    host: addresses[0],
-    port,
-    options: { addresses: [addresses[rank]!], token: "bench" }
-  })
+/** A question to both ranks. */
+export type Ask = (request: TcpRankRequest) => Promise<ReadonlyArray<Answer>>
+
+/** Both ranks, joined, on hosts or beside each other; `end` lets them end. */
+export const startRanksOf = async (
+  hosts: readonly [Host | undefined, Host | undefined],
+  shape: Pick<TcpRankInput, "driver" | "host">,
+  optionsOf: (rank: number) => object
+): Promise<{ readonly ask: Ask; readonly end: () => Promise<unknown> }> => {
+  const inputOf = (rank: number, port: number): TcpRankInput => ({ ...shape, rank, port, options: optionsOf(rank) })
   const first = startRank(hosts[0], inputOf(0, 0))
   const { port } = await first.next()
   const second = startRank(hosts[1], inputOf(1, Number(port)))
   await Promise.all([first.next(), second.next()])
-  return (request: TcpRankRequest) => Promise.all([first.ask(request), second.ask(request)])
+  return {
+    ask: (request) => Promise.all([first.ask(request), second.ask(request)]),
+    end: () => Promise.all([first.end(), second.end()])
+  }
 }
-type Ask = Awaited<ReturnType<typeof startRanks>>
 
-/** Bytes per second, and processor seconds of both ranks per GiB. */
-const move = async (ask: Ask, byteLength: number) => {
+const startRanks = async (hosts: readonly [Host, Host], addresses: readonly [string, string]): Promise<Ask> => {
+  const optionsOf = (rank: number) => ({ addresses: [addresses[rank]!], token: "bench" })
+  return (await startRanksOf(hosts, { driver: "tcp", host: addresses[0] }, optionsOf)).ask
+}
+
+/** Bytes per second of one run, and processor seconds of both ranks per GiB. */
+export const move = async (ask: Ask, byteLength: number) => {
   const answers = await ask({ run: true })
   const of = (name: string) => answers.map((answer) => Number(answer[name]))
   const seconds = Math.max(...of("ended")) - Math.min(...of("begun"))

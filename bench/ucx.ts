@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+/**
+ * The backend ucx against ucx_perftest, which moves one buffer of a chunk's length again and again, by messages with tags and
+ * by writes with remote keys: over the same transports, with peer error mode at both, between two network namespaces and on one
+ * host, taking turns. Ours moves 1 GiB that no cache holds, in one piece and in regions of 4 KiB.
+ */
+import { spawn, spawnSync } from "node:child_process"
+import { once } from "node:events"
+import { median } from "@tensorferry/core/base/Numbers"
+import { type Host, makeHosts, noHosts } from "@tensorferry/simulators/hosts"
+import * as Effect from "effect/Effect"
+import type { BenchResult } from "./measure.ts"
+import { move, startRanksOf } from "./tcp.ts"
+
+const rounds = 3
+const gibibyte = 2 ** 30
+const chunkBytes = 2 ** 18
+const mostMillis = 15_000
+
+/** Two places for processes: hosts, or this machine. */
+interface Places {
+  readonly name: string
+  readonly hosts: readonly [Host | undefined, Host | undefined]
+  readonly address: string
+  readonly device: string
+}
+
+const tests = { messages: "tag_bw", put: "ucp_put_bw" } as const
+
+/** Bytes per second; 0 where it does not come to its end. */
+const perftest = async ({ hosts, address, device }: Places, test: string): Promise<number> => {
+  const env = { ...process.env, UCX_TLS: "tcp", UCX_NET_DEVICES: device }
+  const start = (host: Host | undefined, values: ReadonlyArray<string>) => {
+    const settings = { env, stdio: ["ignore", "pipe", "ignore"] as ["ignore", "pipe", "ignore"], timeout: mostMillis }
+    // It says that it waits at the end of a line, and would keep that back from a pipe.
+    const byLine = ["--output=L", "ucx_perftest", ...values]
+    return host?.start("stdbuf", byLine, settings) ?? spawn("stdbuf", byLine, settings)
+  }
+  const server = start(hosts[0], ["-t", test, "-e"])
+  const ended = once(server, "close")
+  await once(server.stdout!, "data")
+  server.stdout!.resume()
+  const counts = ["-s", String(chunkBytes), "-n", String(gibibyte / chunkBytes), "-w", "16"]
+  const client = start(hosts[1], [address, "-t", test, "-e", "-f", "-v", ...counts])
+  let text = ""
+  client.stdout!.on("data", (chunk) => {
+    text += String(chunk)
+  })
+  await once(client, "close")
+  server.kill()
+  await ended
+  const fields = text.trim().split("\n").at(-1)!.split(",")
+  return fields.length < 6 ? 0 : Number(fields[5]) * 2 ** 20
+}
+
+const shapes = [
+  { name: "1 GiB in one piece", rows: 1, rowBytes: gibibyte, pitch: gibibyte },
+  { name: "262,144 regions of 4 KiB", rows: 262_144, rowBytes: 4096, pitch: 4224 }
+]
+
+const between = async (places: Places): Promise<ReadonlyArray<BenchResult>> => {
+  const results: Array<BenchResult> = []
+  for (const [transfer, test] of Object.entries(tests)) {
+    const options = { transports: "tcp", devices: places.device, token: "bench", transfer }
+    const ranks = await startRanksOf(places.hosts, { driver: "ucx", host: places.address }, () => options)
+    for (const { name, ...shape } of shapes) {
+      await ranks.ask({ prepare: shape })
+      await move(ranks.ask, gibibyte)
+      const [ours, theirs] = [[], []] as [Array<number>, Array<number>]
+      const processor: Array<number> = []
+      for (let round = 0; round < rounds; round++) {
+        const moved = await move(ranks.ask, gibibyte)
+        ours.push(moved.rate)
+        processor.push(moved.processor)
+        theirs.push(await perftest(places, test))
+      }
+      const reference = median(theirs) / 1e9
+      results.push({
+        case: `${places.name}, ${name} by ${transfer}, against ${test}; processor seconds per GiB ${median(processor).toFixed(2)}`,
+        unit: "GB/s",
+        ours: median(ours) / 1e9,
+        reference,
+        target: 0.9 * reference,
+        lowerIsBetter: false
+      })
+    }
+    await ranks.end()
+  }
+  return results
+}
+
+export const ucx = async (): Promise<ReadonlyArray<BenchResult>> => {
+  if (spawnSync("ucx_perftest", ["-h"]).error !== undefined) {
+    throw new Error("The bench of ucx cannot run: ucx_perftest is missing (Debian package ucx-utils).")
+  }
+  const here = await between({
+    name: "one host",
+    hosts: [undefined, undefined],
+    address: "127.0.0.1",
+    device: "lo"
+  })
+  const reason = noHosts()
+  if (reason !== undefined) throw new Error(`The bench of ucx cannot run: ${reason}.`)
+  const apart = await Effect.runPromise(
+    Effect.scoped(
+      Effect.flatMap(makeHosts({ count: 2, isDirect: true }), ([a, b]) =>
+        Effect.promise(() =>
+          between({ name: "virtual cable", hosts: [a!, b!], address: a!.addresses[0]!, device: "eth0" })
+        )
+      )
+    )
+  )
+  return [...here, ...apart]
+}
