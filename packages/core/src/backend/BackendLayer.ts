@@ -124,6 +124,10 @@ export interface CopyServiceChoice extends CopyServiceOptions {
   readonly engineOptions?: unknown
 }
 
+/** The engine of a device family, made only when a backend asks for it. */
+const familyEngine = (registry: BackendRegistryShape, family: string): Layer.Layer<TensorEngine, BackendError> =>
+  Layer.unwrap(Effect.map(registry.forFamily(family, "tensorEngine"), (descriptor) => descriptor.tensorEngine!({})))
+
 /** Whether a backend's driver moves memory of a family by itself. */
 const reaches = ({ capabilities }: BackendDescriptor, family: string): boolean =>
   capabilities.copyDriver?.deviceFamilies.some((one) => one === family || one === "*") === true
@@ -170,9 +174,13 @@ export const copyService = (
       const { descriptor } = yield* chooseCopyBackend(name, family)
       const options = yield* decodeOptions(descriptor, choice.options ?? {})
       const registry = yield* BackendRegistry
-      const own = boundedLayer(descriptor.name, "tensorEngine", engineOf(registry, descriptor, options))
-      const driver = boundedLayer(descriptor.name, "copyDriver", descriptor.copyDriver!(options))
-      if (reaches(descriptor, family)) return copyServiceLayer(driver, choice).pipe(Layer.provideMerge(own))
+      if (reaches(descriptor, family)) {
+        const engine = descriptor.tensorEngine?.(options) ?? familyEngine(registry, family)
+        const driver = boundedLayer(descriptor.name, "copyDriver", descriptor.copyDriver!(options))
+        return copyServiceLayer(driver, choice).pipe(
+          Layer.provideMerge(boundedLayer(descriptor.name, "tensorEngine", engine))
+        )
+      }
       if (descriptor.stagedDriver === undefined) {
         return yield* backendError("NotOffered", {
           backend: descriptor.name,
@@ -181,7 +189,8 @@ export const copyService = (
         })
       }
       const device = yield* deviceEngine(registry, descriptor, family, choice.engineOptions)
-      const staged = descriptor.stagedDriver(options, own, stagingBytes === undefined ? {} : { stagingBytes })
+      const host = boundedLayer(descriptor.name, "tensorEngine", engineOf(registry, descriptor, options))
+      const staged = descriptor.stagedDriver(options, host, stagingBytes === undefined ? {} : { stagingBytes })
       return copyServiceLayer(boundedLayer(descriptor.name, "copyDriver", staged), choice).pipe(
         Layer.provideMerge(device)
       )
@@ -238,10 +247,6 @@ const invalidChoice = (detail: string): BackendError =>
     detail,
     remedy: `Write a device as family or family:index, a ring depth of 1 to ${maxRingDepth}, a deadline above 0.`
   })
-
-/** The engine of a device family, made only when a backend asks for it. */
-const familyEngine = (registry: BackendRegistryShape, family: string): Layer.Layer<TensorEngine, BackendError> =>
-  Layer.unwrap(Effect.map(registry.forFamily(family, "tensorEngine"), (descriptor) => descriptor.tensorEngine!({})))
 
 /** The replay backend of the device's family. Settings and refusals are the same for all families. */
 export const replayTransfer = (

@@ -190,6 +190,18 @@ describe("copyService", () => {
     })
   )
 
+  it.effect("has the engine of the family asked for where the driver brings none", () =>
+    Effect.gen(function* () {
+      const { tensorEngine: _, ...rest } = backend("wire", ["*"])
+      const wire = { ...rest, capabilities: { copyDriver: rest.capabilities.copyDriver! } }
+      const descriptors = [wire, backend("alpha", ["alpha"]), backend("cpu", ["cpu"])]
+      for (const family of ["alpha", "cpu"]) {
+        const chosen = built({ backend: "wire", deviceFamily: family }, descriptors)
+        assert.strictEqual((yield* chosen).family, family)
+      }
+    })
+  )
+
   it.effect("refuses options that the backend does not know, with their path", () =>
     Effect.gen(function* () {
       const descriptors = [backend("alpha", ["alpha"])]
