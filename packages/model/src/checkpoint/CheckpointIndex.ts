@@ -101,13 +101,18 @@ export const parseIndex = (
   const weightMap = isJsonObject(parsed.success.value) ? parsed.success.value.get("weight_map") : undefined
   if (!isJsonObject(weightMap)) return invalid("The index has no object weight_map.")
   const files = new Map<string, string>()
+  // Many tensors lie in one file: each target is looked at once.
+  const sound = new Set<string>()
   for (const [name, target] of weightMap) {
     if (typeof target !== "string") return invalid("The file name is not a string.", name)
-    if (!isPlainName(target)) {
-      const detail = `The index names ${JSON.stringify(target)}, which is not a plain file name.`
-      return Result.fail(fail("UnsafePath", file, detail, name))
+    if (!sound.has(target)) {
+      if (!isPlainName(target)) {
+        const detail = `The index names ${JSON.stringify(target)}, which is not a plain file name.`
+        return Result.fail(fail("UnsafePath", file, detail, name))
+      }
+      if (!target.endsWith(suffix)) return invalid(`The file ${target} is not a ${suffix.slice(1)} file.`, name)
+      sound.add(target)
     }
-    if (!target.endsWith(suffix)) return invalid(`The file ${target} is not a ${suffix.slice(1)} file.`, name)
     files.set(name, target)
   }
   return Result.succeed(files)
