@@ -2,7 +2,7 @@
 /** Agents and their clients within one process: queues and states in memory, groups over TCP, real shared memory. */
 import { CopyDriver, TensorEngine as Engine, HostMemory as HostMemoryLayers } from "@tensorferry/backend-torch-copy"
 import { copyServiceLayer } from "@tensorferry/core/copy/CopyServiceLayer"
-import { HostMemory } from "@tensorferry/core/service/HostMemory"
+import { HostMemory, type HostMemoryShape } from "@tensorferry/core/service/HostMemory"
 import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -29,11 +29,13 @@ export const makeCluster = Effect.fnUntraced(function* (
     readonly importer?: TensorImporterShape
     /** What agents see of the store. */
     readonly seen?: (store: KeyValueStoreShape) => KeyValueStoreShape
+    /** What agents and clients use of the memory. */
+    readonly throughMemory?: (memory: HostMemoryShape) => HostMemoryShape
   } = {}
 ) {
   const map = new KeyValueMap()
   const memory = Context.get(yield* Layer.build(HostMemoryLayers.layer), HostMemory)
-  const base = Context.make(HostMemory, memory)
+  const base = Context.make(HostMemory, (options.throughMemory ?? ((own) => own))(memory))
   /** An agent with its client; more than one at a time may have a rank, as after a restart. */
   const start = (
     rank: number,
@@ -50,7 +52,7 @@ export const makeCluster = Effect.fnUntraced(function* (
         Context.add(CommandQueue, yield* CommandQueueMemory.make()),
         Context.add(AgentState, AgentStateMemory.make())
       )
-      const { importer, seen: _, ...agentOptions } = options
+      const { importer, seen: _, throughMemory: __, ...agentOptions } = options
       const making = Agents.make({ rank, transport, deadline: Duration.seconds(5), ...agentOptions, ...own })
       const agent = yield* Effect.provideContext(
         importer === undefined ? making : Effect.provideService(making, TensorImporter, importer),

@@ -14,7 +14,6 @@ import * as Scope from "effect/Scope"
 import * as Semaphore from "effect/Semaphore"
 import { type BusError, busError } from "../BusError.ts"
 import type { RegisterModel, RegisterTensors } from "../command/Command.ts"
-import { seenOwner } from "../liveness.ts"
 import { meetOnBatch } from "./BatchMeeting.ts"
 import { type BatchMoves, meshMoves } from "./BatchMove.ts"
 import { type BatchStatement, planOrder } from "./BatchPlan.ts"
@@ -200,7 +199,7 @@ const build = Effect.fnUntraced(function* (
   const opened = yield* openAll(command)
   const named = command._tag === "RegisterModel" ? yield* modelBatches : undefined
   const model = command._tag === "RegisterModel" ? yield* named!.openStatedModel(command) : undefined
-  const owners = opened.flatMap(({ owner }) => seenOwner(owner) ?? [])
+  const owners = opened.flatMap(({ owner }) => owner ?? [])
   claim.owners = [...new Map(owners.map((owner) => [owner.pid, owner])).values()]
   yield* checkTensorNames(id, names, opened)
   const order = planOrder(names)

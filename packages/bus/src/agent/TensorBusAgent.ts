@@ -30,6 +30,7 @@ import * as Schema from "effect/Schema"
 import * as Scope from "effect/Scope"
 import { type BusError, busError } from "../BusError.ts"
 import type { Message } from "../command/Command.ts"
+import { processSpace } from "../liveness.ts"
 import { CommandQueue, type CommandQueueError } from "../queue/CommandQueue.ts"
 import { AgentState, type AgentStateError, agentBeatCodec, beatName, heartbeatName } from "../state/AgentState.ts"
 import { KeyValueStore } from "../store/KeyValueStore.ts"
@@ -152,7 +153,12 @@ export const make = Effect.fnUntraced(function* (options: AgentOptions) {
         : Effect.andThen(Effect.logWarning(`${message._tag} failed: ${error.message}`), told)
     }).pipe(Effect.exit, Effect.asVoid)
 
-  const self = { pid: process.pid, processStart: processStart("self") ?? "" }
+  const space = processSpace()
+  const self = {
+    pid: process.pid,
+    processStart: processStart("self") ?? "",
+    ...(space === undefined ? {} : { space })
+  }
   const beat = Effect.gen(function* () {
     const wall = yield* Clock.currentTimeMillis
     const millis = yield* monotonicMillis
@@ -163,6 +169,8 @@ export const make = Effect.fnUntraced(function* (options: AgentOptions) {
     ])
     yield* completions.expire(millis)
   })
+  // A client that comes before the first command is taken must not meet what the agent before this one said of itself.
+  yield* Effect.ignore(beat)
   yield* Effect.addFinalizer(() =>
     Effect.suspend(() => Effect.forEach([...pairs.values()], (pair) => dropPair(pair, "it stops"), { discard: true }))
   )

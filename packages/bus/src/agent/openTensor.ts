@@ -27,8 +27,8 @@ import { TensorImporter } from "./TensorImporter.ts"
 
 export interface OpenTensor {
   readonly tensor: Tensor
-  /** Whose memory it is. */
-  readonly owner: Owner
+  /** Whose memory it is, where the end of that process can be noticed. */
+  readonly owner: Owner | undefined
   /** What its client calls it; PyTorch's own payloads have no names. */
   readonly name: string | null
   /** How it lies on the mesh of its side, where that is not what its pair says. */
@@ -163,7 +163,8 @@ export const openTensor = Effect.fnUntraced(function* (
     })
   }
   const { payload, name, placements } = decoded.success
-  const stated = { owner: ownerOf(payload), name, placements }
+  // Seen before the memory is opened: a client may end while it is, and would count as one that cannot be seen.
+  const stated = { owner: seenOwner(ownerOf(payload)), name, placements }
   if (payload._tag === "SharedTensor") return { tensor: yield* openShared(payload), ...stated }
   const addon = yield* Effect.mapError(loadAddon, (error) =>
     busError("ServiceFailed", { op, detail: error.reason.detail, remedy: error.reason.remedy })

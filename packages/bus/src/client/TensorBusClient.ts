@@ -37,7 +37,7 @@ import {
   type TransferType
 } from "../command/Command.ts"
 import { decodeReply, replyKey } from "../command/Reply.ts"
-import { isAlive } from "../liveness.ts"
+import { isAlive, processSpace } from "../liveness.ts"
 import { encodeMeshShape, encodePlacements } from "../payload/LayoutPayload.ts"
 import { encodeSharedTensor } from "../payload/TensorCodec.ts"
 import { CommandQueue } from "../queue/CommandQueue.ts"
@@ -148,9 +148,11 @@ const freshMillis = 250
 
 const decodeBeat = Schema.decodeResult(agentBeatCodec)
 
-/** The agent as it was when it got a command, and whether its process could be seen to live. */
+/** The agent as it was before it got a command. */
 interface Asked {
   beat: AgentBeat | undefined
+  /** Whether its process can be seen from here as long as it lives. */
+  isVisible: boolean
   wasAlive: boolean
 }
 
@@ -215,17 +217,29 @@ export const make = Effect.fnUntraced(function* (options: ClientOptions = {}) {
     return (yield* Clock.currentTimeMillis) - Number(new TextDecoder().decode(bytes)) * 1000
   })
 
+  /** Agents of one queue are seen from here alike: once one was, all are. */
+  const space = processSpace()
+  let wasSeen = false
+  const lookAt = (beat: AgentBeat | undefined): Asked => {
+    const wasAlive = beat !== undefined && isAlive(beat)
+    wasSeen ||= wasAlive
+    return { beat, isVisible: wasSeen || (space !== undefined && beat?.space === space), wasAlive }
+  }
+
   /** Fails where the agent that got the command has ended, is another by now, or has not been heard of for too long. */
   const checkAgent = Effect.fnUntraced(function* (op: string, asked: Asked) {
     const beat = yield* lastBeat(op)
     const named = beat === undefined ? "The agent" : `Agent ${beat.rank}, process ${beat.pid},`
     if (beat !== undefined) {
       const isSame = beat.pid === asked.beat?.pid && beat.processStart === asked.beat.processStart
-      if (!isSame && asked.wasAlive) {
-        return yield* gone(op, `${named} took the place of process ${asked.beat?.pid}, which had got the command.`)
+      if (!isSame) {
+        if (asked.wasAlive) {
+          return yield* gone(op, `${named} took the place of process ${asked.beat?.pid}, which had got the command.`)
+        }
+        // What came after the end of an agent waits for the next one.
+        Object.assign(asked, lookAt(beat))
       }
-      if (isSame && asked.wasAlive && !isAlive(beat)) return yield* gone(op, `${named} has exited.`)
-      if (!isSame) Object.assign(asked, { beat, wasAlive: isAlive(beat) })
+      if (asked.isVisible && !isAlive(beat)) return yield* gone(op, `${named} has exited.`)
     }
     const age = beat === undefined ? yield* wallAge(op) : (yield* monotonicMillis) - beat.millis
     if (!(age <= ageMillis)) {
@@ -233,16 +247,13 @@ export const make = Effect.fnUntraced(function* (options: ClientOptions = {}) {
     }
   })
 
-  /** The agent that a command is given to. One that was seen alive once is known to be visible from here. */
-  let seen: AgentBeat | undefined
+  /** The agent that a command will be given to. */
   const askedAgent = Effect.fnUntraced(function* (op: string): Effect.fn.Return<Asked, BusError> {
     const now = yield* monotonicMillis
     if (last !== undefined && now - last.at < freshMillis) return { ...last.asked }
-    const beat = yield* lastBeat(op)
-    if (beat !== undefined && isAlive(beat)) seen = beat
-    const wasAlive = beat !== undefined && beat.pid === seen?.pid && beat.processStart === seen.processStart
-    last = { asked: { beat, wasAlive }, at: now }
-    return { beat, wasAlive }
+    const asked = lookAt(yield* lastBeat(op))
+    last = { asked, at: now }
+    return { ...asked }
   })
   yield* Effect.ignore(askedAgent("connect"))
 
@@ -254,8 +265,9 @@ export const make = Effect.fnUntraced(function* (options: ClientOptions = {}) {
         const completion = yield* Effect.mapError(state.expect(name), failed(op))
         const start = yield* monotonicMillis
         const command = withSemaphore(message, name, (yield* Clock.currentTimeMillis) / 1000)
-        const enqueued = Effect.mapError(queue.enqueue([command], deadlineMillis), failed(op))
-        const [asked] = yield* Effect.all([askedAgent(op), enqueued], { concurrency: 2 })
+        // In this order: a command that is put after the end of an agent is not lost with it.
+        const asked = yield* askedAgent(op)
+        yield* Effect.mapError(queue.enqueue([command], deadlineMillis), failed(op))
         let completed: { readonly reply: Uint8Array | undefined } | undefined
         while (completed === undefined) {
           const left = deadlineMillis - ((yield* monotonicMillis) - start)

@@ -71,6 +71,8 @@ export const AgentBeat = Schema.Struct({
   pid: Schema.Int,
   /** Distinguishes the process from a later one of this number. */
   processStart: Schema.String,
+  /** Which processes it sees and is seen by: those of an equal `processSpace`. */
+  space: Schema.optionalKey(Schema.String),
   millis: Schema.Finite
 })
 export type AgentBeat = typeof AgentBeat.Type

@@ -3,7 +3,9 @@
  * What one side learns when the other gives something up: who it was, at once, and that work goes on after the next
  * registration.
  */
+import { spawn } from "node:child_process"
 import { assert, describe, it } from "@effect/vitest"
+import { processStart as startOf } from "@tensorferry/core/group/processStart"
 import { replicate, shard } from "@tensorferry/core/layout/Placement"
 import * as Clock from "effect/Clock"
 import * as Duration from "effect/Duration"
@@ -14,6 +16,7 @@ import * as Scope from "effect/Scope"
 import type { BusError } from "../../src/BusError.ts"
 import { Transfer } from "../../src/command/Command.ts"
 import { makeCluster } from "../cluster.ts"
+import { kill } from "../processes.ts"
 import { faultOf, fill, makeTensor } from "../tensors.ts"
 import { all, register, sideOf, twoAgents } from "./twoAgents.ts"
 
@@ -32,7 +35,47 @@ const failsSoon = <A>(call: Effect.Effect<A, BusError>, tag: string, says: RegEx
 
 const forked = <A, E, R>(effect: Effect.Effect<A, E, R>) => Effect.forkChild(effect, { startImmediately: true })
 
+/** A process that waits to be killed, and what it is called for ever. */
+const idle = Effect.gen(function* () {
+  const child = spawn(process.execPath, ["-e", "process.stdin.resume()"], { stdio: ["pipe", "ignore", "ignore"] })
+  yield* Effect.addFinalizer(() => kill(child, "SIGKILL"))
+  return { child, pid: child.pid!, processStart: startOf(child.pid!)! }
+})
+
 describe("a batch that one side drops", () => {
+  it.live("is dropped where its client ends while the agent opens its memory, and the next client takes the name", () =>
+    Effect.scoped(
+      Effect.gen(function* () {
+        const { child, pid, processStart } = yield* idle
+        const own = { pid: process.pid, processStart: startOf("self")! }
+        let isFirst = true
+        const { a, b, tensor } = yield* twoAgents({
+          ...patient,
+          // The first tensor that is registered is of the other process, which ends before the tensor is open.
+          throughMemory: (memory) => ({
+            ...memory,
+            share: (storage) =>
+              Effect.map(memory.share(storage), (handle) => {
+                if (!isFirst) return handle
+                isFirst = false
+                return { ...handle, pid, processStart }
+              }),
+            openShared: (handle) =>
+              handle.pid === pid
+                ? Effect.andThen(kill(child, "SIGKILL"), memory.openShared({ ...handle, ...own }))
+                : memory.openShared(handle)
+          })
+        })
+        const [x, y] = [yield* tensor(), yield* tensor()]
+        yield* failsSoon(register(b.client, "w", y), "BatchGone", new RegExp(`process ${pid}, has exited`))
+        yield* all([register(a.client, "w", x), register(b.client, "w", y)])
+        fill(x, [1, 2, 3, 4])
+        yield* all([a.client.transfer("w", "send"), b.client.transfer("w", "recv")])
+        assert.isUndefined(faultOf(y, [1, 2, 3, 4]))
+      })
+    )
+  )
+
   it.live("fails the transfer that waits on the other side, and both sides go on with the next registration", () =>
     Effect.scoped(
       Effect.gen(function* () {
