@@ -7,6 +7,7 @@ import { connect, createServer, type Socket } from "node:net"
 import { createInterface } from "node:readline"
 import * as ProcessGroupTcp from "@tensorferry/core/group/ProcessGroupTcp"
 import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
+import { runPrinting } from "@tensorferry/testing/RankProcesses"
 import * as Effect from "effect/Effect"
 
 interface Part {
@@ -85,7 +86,7 @@ if (kind === "echo") {
   })
 } else {
   const onListening = (taken: number) => Effect.sync(() => print({ port: taken }))
-  await Effect.runPromise(
+  await runPrinting(
     Effect.gen(function* () {
       const group = yield* ProcessGroupTcp.make({ rank, size, host: "127.0.0.1", port, onListening })
       print({ joined: rank })

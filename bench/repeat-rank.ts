@@ -9,6 +9,7 @@ import { copyServiceLayer } from "@tensorferry/core/copy/CopyServiceLayer"
 import * as ProcessGroupTcp from "@tensorferry/core/group/ProcessGroupTcp"
 import { CopyService } from "@tensorferry/core/service/CopyService"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
+import { runPrinting } from "@tensorferry/testing/RankProcesses"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 
@@ -61,4 +62,4 @@ const program = Effect.gen(function* () {
   }
 })
 
-await Effect.runPromise(Effect.scoped(Effect.provide(program, services)))
+await runPrinting(Effect.scoped(Effect.provide(program, services)))

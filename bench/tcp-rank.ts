@@ -14,6 +14,7 @@ import { CopyDriver, type Program } from "@tensorferry/core/service/CopyDriver"
 import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import { tensorByteLength, tensorView } from "@tensorferry/core/tensor/Tensor"
+import { runPrinting } from "@tensorferry/testing/RankProcesses"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
@@ -132,4 +133,4 @@ const program = Effect.gen(function* () {
   }
 })
 
-await Effect.runPromise(Effect.scoped(Effect.provide(program, services)))
+await runPrinting(Effect.scoped(Effect.provide(program, services)))

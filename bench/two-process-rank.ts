@@ -13,6 +13,7 @@ import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import type { Tensor } from "@tensorferry/core/tensor/Tensor"
 import { makeTrace } from "@tensorferry/core/trace/TraceFile"
+import { runPrinting } from "@tensorferry/testing/RankProcesses"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 
@@ -71,4 +72,4 @@ const program = Effect.gen(function* () {
   }
 })
 
-await Effect.runPromise(Effect.scoped(Effect.provide(program, services)))
+await runPrinting(Effect.scoped(Effect.provide(program, services)))

@@ -8,6 +8,7 @@ import * as NodeServices from "@effect/platform-node/NodeServices"
 import * as CliError from "effect/cli/CliError"
 import * as Command from "effect/cli/Command"
 import * as Effect from "effect/Effect"
+import * as Logger from "effect/Logger"
 import { presenterFor, withoutVainHelp } from "./usage.ts"
 
 /** Completions and the wizard know every flag; otherwise a subcommand that is not named is only a line of the help. */
@@ -108,6 +109,8 @@ export const makeProgram = async (given: ReadonlyArray<string>) => {
         process.exitCode = error._tag === "ShowHelp" && error.errors.length === 0 ? 0 : 2
       })
     ),
-    Effect.provide([NodeServices.layer, presenterFor(given)])
+    Effect.provide([NodeServices.layer, presenterFor(given)]),
+    // Standard output is for results.
+    Effect.provideService(Logger.LogToStderr, true)
   )
 }

@@ -12,6 +12,7 @@ import { fileURLToPath } from "node:url"
 import * as ProcessGroupTcp from "@tensorferry/core/group/ProcessGroupTcp"
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Logger from "effect/Logger"
 import type { RankOutcome } from "./Conformance.ts"
 import { type RankRun, runConformanceRank } from "./ConformanceRank.ts"
 
@@ -106,6 +107,10 @@ export const rankPlace = <Shared = object>(): RankPlace & Shared => JSON.parse(p
 export const printLine = (line: object): Effect.Effect<void> =>
   Effect.sync(() => void process.stdout.write(`${JSON.stringify(line)}\n`))
 
+/** In a rank's process: runs to the end what prints lines for the test. What is logged beside goes to standard error. */
+export const runPrinting = <A, E>(program: Effect.Effect<A, E>): Promise<A> =>
+  Effect.runPromise(Effect.provideService(program, Logger.LogToStderr, true))
+
 /** In a rank's process: joins the job's group. */
 export const joinRanks = ({ rank, size, port, host = "127.0.0.1", token }: RankPlace, deadline: Duration.Input) =>
   ProcessGroupTcp.make({
@@ -127,7 +132,7 @@ export const runConformanceProcess = <E>(
   services: Pick<RankRun<E>, "engine" | "driver" | "stated">,
   faults: () => ReadonlyArray<string> = () => []
 ): Promise<void> =>
-  Effect.runPromise(
+  runPrinting(
     Effect.scoped(
       Effect.gen(function* () {
         yield* runConformanceRank({

@@ -14,7 +14,6 @@ import * as ConfigProvider from "effect/ConfigProvider"
 import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
-import * as Logger from "effect/Logger"
 import * as Option from "effect/Option"
 import * as References from "effect/References"
 import * as Schema from "effect/Schema"
@@ -336,12 +335,11 @@ export const reshard = Command.make(
             if (environment.launcher === "none") {
               yield* checkProcesses(size, flags.processes)
               yield* runHere(spec, size, output)
-            }
-            // Standard output is for the result.
-            else {
-              yield* runJoined(spec, output).pipe(
-                Effect.provideService(Logger.LogToStderr, true),
-                Effect.provideService(References.MinimumLogLevel, flags.quiet ? "Warn" : "Info")
+            } else {
+              yield* Effect.provideService(
+                runJoined(spec, output),
+                References.MinimumLogLevel,
+                flags.quiet ? "Warn" : "Info"
               )
             }
           })
