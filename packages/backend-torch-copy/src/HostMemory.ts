@@ -16,7 +16,7 @@ import {
   hostMemoryError
 } from "@tensorferry/core/service/HostMemory"
 import { cpu } from "@tensorferry/core/tensor/Device"
-import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
+import { makeStorage, type Storage, type StorageFile } from "@tensorferry/core/tensor/Storage"
 import { type FreeList, makeFreeList } from "@tensorferry/native/FreeList"
 import type { NativeFailure } from "@tensorferry/native/NativeAddon"
 import { acquirePool, runJob } from "@tensorferry/native/NativeJob"
@@ -236,6 +236,13 @@ export const make = Effect.fnUntraced(function* (
       )
       if (opened.code !== "Ok") return Effect.fail(failureOf("open", opened))
       const { memory, address, buffer } = opened.value
+      const file: StorageFile = {
+        pid: handle.pid,
+        processStart: handle.processStart,
+        descriptor: handle.descriptor,
+        inode: BigInt(handle.inode),
+        byteOffset
+      }
       const region = new HostRegion(address + BigInt(byteOffset), undefined, shared, () => {
         addon.closeMemory(memory, buffer)
       })
@@ -246,6 +253,8 @@ export const make = Effect.fnUntraced(function* (
           byteLength,
           bytes: new Uint8Array(buffer!, byteOffset, byteLength),
           sharing: region,
+          // What is written to a private mapping is not in the file.
+          ...(shared ? { file } : {}),
           release: () => region.free()
         })
       )

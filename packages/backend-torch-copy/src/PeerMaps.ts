@@ -27,9 +27,9 @@ export const makePeerMaps = (addon: Addon) => {
   }
 
   return {
-    /** The mapping of the peer's file, with one user more; reaches so many bytes behind the file's offset. */
+    /** The mapping of a file of the process, with one user more; reaches so many bytes behind the file's offset. */
     acquire: (
-      peer: PublishedProcess,
+      peer: Pick<PublishedProcess, "pid" | "processStart">,
       { descriptor, inode, byteOffset }: PublishedFile,
       byteLength: number
     ): Result.Result<PeerMap, NativeFailure> => {

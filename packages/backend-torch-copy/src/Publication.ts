@@ -20,8 +20,10 @@ import { ByteReader, ByteWriter } from "./Bytes.ts"
 
 const Digits = Schema.String.check(Schema.isPattern(/^\d{1,20}$/))
 
-/** Where a storage lies in a memory file of its owner. */
+/** Where a storage lies in a memory file. */
 export interface PublishedFile {
+  /** The process that has the file open, where it is not the one that publishes. */
+  readonly owner?: { readonly pid: number; readonly processStart: string }
   readonly descriptor: number
   readonly inode: number
   readonly byteOffset: number
@@ -131,8 +133,10 @@ export const encodePeerList = ({ memories, messages }: PeerList): Uint8Array => 
   for (const { address, byteLength, file } of memories) {
     writer.put(address)
     writer.put(byteLength)
-    writer.put(file === undefined ? 0 : 1)
-    if (file !== undefined) writer.putAll([file.descriptor, file.inode, file.byteOffset])
+    writer.put(file === undefined ? 0 : file.owner === undefined ? 1 : 2)
+    if (file === undefined) continue
+    if (file.owner !== undefined) writer.putAll([file.owner.pid, Number(file.owner.processStart)])
+    writer.putAll([file.descriptor, file.inode, file.byteOffset])
   }
   writer.put(messages.length)
   for (const { index, parts } of messages) {
@@ -169,10 +173,14 @@ const takePart = (reader: ByteReader): PublishedPart => {
   return { taskId, part, dtype: dtype ?? "uint8", shape, strides, memory, byteOffset }
 }
 
+/** Of memory: none, a file of who publishes, or one of another process. */
+const fileKinds = [0, 1, 2]
+
 const takeMemory = (reader: ByteReader): PublishedMemory => {
-  const [address, byteLength, hasFile] = [reader.take(), reader.take(), reader.take()]
-  const file =
-    hasFile === 1 ? { descriptor: reader.take(), inode: reader.take(), byteOffset: reader.take() } : undefined
+  const [address, byteLength, kind] = [reader.take(), reader.take(), fileKinds.indexOf(reader.take())]
+  if (kind <= 0) return { address, byteLength, file: undefined }
+  const owner = kind === 2 ? { owner: { pid: reader.take(), processStart: String(reader.take()) } } : {}
+  const file = { ...owner, descriptor: reader.take(), inode: reader.take(), byteOffset: reader.take() }
   return { address, byteLength, file }
 }
 

@@ -74,7 +74,7 @@ export const makeMemoryPaths = (
     if (forbid.has("shared-map")) return Result.fail("the options forbid it")
     if (!isNear) return Result.fail(elsewhere)
     if (file === undefined) return Result.fail("the memory was not allocated to be shared")
-    return Result.mapError(maps.acquire(peer, file, byteLength), (failure) => failure.detail)
+    return Result.mapError(maps.acquire(file.owner ?? peer, file, byteLength), (failure) => failure.detail)
   }
 
   return {
@@ -85,7 +85,10 @@ export const makeMemoryPaths = (
         const address = mapped.success.memory.address + BigInt(published.file.byteOffset)
         return Result.succeed({
           path: "shared-map",
-          reason: "the peer's memory file is mapped",
+          reason:
+            published.file.owner === undefined
+              ? "the peer's memory file is mapped"
+              : "the memory file behind the peer's memory is mapped",
           storage: foreignStorage(address, published.byteLength),
           pid: 0,
           map: mapped.success

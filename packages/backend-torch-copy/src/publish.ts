@@ -15,11 +15,12 @@ import type { NativeIdentity } from "./Addon.ts"
 import { HostRegion } from "./HostRegion.ts"
 import type { PeerList, PublishedFile, PublishedMemory, PublishedProcess } from "./Publication.ts"
 
-const fileOf = (storage: Storage): PublishedFile | undefined => {
-  const origin = storage.sharing instanceof HostRegion ? storage.sharing.origin : undefined
-  const inode = Number(origin?.inode)
-  if (origin === undefined || !Number.isSafeInteger(inode)) return undefined
-  return { descriptor: origin.descriptor, inode, byteOffset: origin.byteOffset }
+const fileOf = ({ sharing, file }: Storage): PublishedFile | undefined => {
+  const place = (sharing instanceof HostRegion ? sharing.origin : undefined) ?? file
+  const inode = Number(place?.inode)
+  if (place === undefined || !Number.isSafeInteger(inode)) return undefined
+  const owner = place === file ? { owner: { pid: file.pid, processStart: file.processStart } } : {}
+  return { descriptor: place.descriptor, inode, byteOffset: place.byteOffset, ...owner }
 }
 
 /** Fails with InvalidProgram, naming the task, for memory that was freed or is not on the host. */

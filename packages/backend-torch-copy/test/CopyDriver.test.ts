@@ -253,6 +253,8 @@ describe("a peer that lies", () => {
 
   const lies: ReadonlyArray<readonly [string, (truth: Truth) => Uint8Array, string]> = [
     ["nothing", encode, "succeeded"],
+    ["a file of a process that has none", change({ file: { owner: { pid: 1, processStart: "1" } } }), "succeeded"],
+    ["a file of no process", change({ file: { owner: { pid: 2 ** 31, processStart: "1" } } }), "succeeded"],
     ["three bytes", () => Uint8Array.of(1, 2, 3), "InvalidProgram"],
     ["no bytes", () => new Uint8Array(0), "InvalidProgram"],
     ["cut off", (truth) => encode(truth).slice(0, -1), "InvalidProgram"],
@@ -381,6 +383,20 @@ describe("between processes", () => {
       })
     )
   }
+
+  it.live("maps what the sender only opened, as an agent does the memory of its client", () =>
+    Effect.gen(function* () {
+      const { addon, engine, group, answers } = yield* job(2, { isOpened: true })
+      const driver = yield* CopyDriver.make(addon, group)
+      const mine = yield* exchange(driver, engine, group, { rounds: 2 })
+      const [theirs] = yield* answers
+      assert.deepStrictEqual([mine.wrong, theirs?.wrong], [0, 0])
+      assert.deepStrictEqual(
+        mine.paths.map(({ path }) => path),
+        ["shared-map"]
+      )
+    })
+  )
 
   it.live("fails with the same error in all processes where no path is left", () =>
     Effect.gen(function* () {

@@ -8,6 +8,19 @@
  */
 import type { Device } from "./Device.ts"
 
+/** Where memory lies in a memory file of a process: whoever sees that process can map it too. */
+export interface StorageFile {
+  readonly pid: number
+  /** Clock ticks from boot to the start of the process, so that a later one of this number is not taken for it. */
+  readonly processStart: string
+  /** Number of the open file in that process. */
+  readonly descriptor: number
+  /** Of the file, so that a descriptor that was used again is noticed. */
+  readonly inode: bigint
+  /** Of the storage's first byte. */
+  readonly byteOffset: number
+}
+
 /** Owned memory: an address range on a device, until it is freed. */
 export interface Storage {
   readonly device: Device
@@ -20,6 +33,8 @@ export interface Storage {
   readonly bytes?: Uint8Array
   /** What a host-memory backend needs to hand this memory to other processes. Opaque to core. */
   readonly sharing?: unknown
+  /** For memory of another process that is mapped here: the file that it is. */
+  readonly file?: StorageFile
   readonly isFreed: () => boolean
   /** Registers what must be undone before the memory goes away; returns how to unregister it. */
   readonly onRevoke: (revoke: () => void) => () => void
@@ -36,6 +51,7 @@ export interface StorageInput {
   readonly byteLength: number
   readonly bytes?: Uint8Array
   readonly sharing?: unknown
+  readonly file?: StorageFile
   /** Gives the memory back. Runs once, after all revocations. */
   readonly release: () => void
 }
@@ -51,6 +67,7 @@ export const makeStorage = (input: StorageInput): Storage => {
     generation: ++lastGeneration,
     ...(input.bytes === undefined ? {} : { bytes: input.bytes }),
     ...(input.sharing === undefined ? {} : { sharing: input.sharing }),
+    ...(input.file === undefined ? {} : { file: input.file }),
     isFreed: () => freed,
     onRevoke: (revoke) => {
       revocations.add(revoke)
