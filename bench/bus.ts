@@ -24,6 +24,7 @@ import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
+import { busTransfer } from "./busTransfer.ts"
 import type { BenchResult } from "./measure.ts"
 
 const count = 20_000
@@ -154,7 +155,8 @@ export const bus = async (): Promise<ReadonlyArray<BenchResult>> => {
         unit: "ms",
         ours: oneNumber,
         lowerIsBetter: true
-      }
+      },
+      ...(await busTransfer(folder))
     ]
   } finally {
     rmSync(folder, { recursive: true, force: true })
