@@ -70,6 +70,8 @@ Result<std::vector<Address>> Endpoint::open(const std::vector<Address>& addresse
   // Signals belong to the process's main thread.
   sigset_t all, before;
   sigfillset(&all);
+  // A fault in memory that was cut short is the thread's own, and has a handler.
+  sigdelset(&all, SIGBUS);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   const Status started = caught("thread", [&]() -> Status {
     for (size_t i = 0; i < threads_.size(); i++) threads_[i]->thread = std::thread([this, i] { serve(i); });

@@ -56,9 +56,20 @@ Status closeMemory(const Call& call, std::shared_ptr<Memory> memory, std::option
 Answer openMemoryOf(const Call& call, Int pid, Big start, Int descriptor, Big inode, Whole<> byteEnd, bool expose,
                     bool shared) {
   const MapAccess access = shared ? MapAccess::shared : expose ? MapAccess::copyOnWrite : MapAccess::readOnly;
+  // Scripts look at no bytes of a file that may become shorter.
+  const Sealing sealing = access == MapAccess::readOnly ? Sealing::none : Sealing::required;
   auto memory =
-      openMemory({static_cast<int32_t>(pid), start, static_cast<int32_t>(descriptor), inode, byteEnd}, access);
+      openMemory({static_cast<int32_t>(pid), start, static_cast<int32_t>(descriptor), inode, byteEnd}, access, sealing);
   return answerOf(std::move(memory), [&](const auto& opened) { return describe(call.env, opened, expose); });
+}
+
+Answer isMemoryCut(const Call& call, std::shared_ptr<Memory> memory) {
+  return Napi::Boolean::New(call.env, memory->mapping.isCut()).As<Napi::Value>();
+}
+
+/** How many mappings of other processes' files were found too short so far. */
+Answer memoryCuts(const Call& call) {
+  return Napi::Number::New(call.env, static_cast<double>(truncationCuts())).As<Napi::Value>();
 }
 
 /** Sixteen random bytes at a fixed address: who reads them there has found this very process. */
@@ -99,6 +110,8 @@ void bindMemory(Functions& functions) {
   functions.add<startCreateMemory>("startCreateMemory", "(pool, byteLength, callback)")
       .add<closeMemory>("closeMemory", "(memory, buffer or undefined)")
       .add<openMemoryOf>("openMemory", "(pid, processStart, descriptor, inode, byteEnd, expose, shared)")
+      .add<isMemoryCut>("isMemoryCut", "(memory)")
+      .add<memoryCuts>("memoryCuts", "()")
       .add<identity>("identity", "()")
       .add<processStartOf>("processStart", "(pid)")
       .add<addressOf>("addressOf", "(Uint8Array)")

@@ -116,7 +116,7 @@ Result<std::shared_ptr<Memory>> createMemory(uint64_t byteLength) {
   return memory;
 }
 
-Result<std::shared_ptr<Memory>> openMemory(const MemoryLocation& location, MapAccess access) {
+Result<std::shared_ptr<Memory>> openMemory(const MemoryLocation& location, MapAccess access, Sealing sealing) {
   if (Status owner = checkOwner(location); !owner.ok()) return owner;
   const std::string path = "/proc/" + std::to_string(location.pid) + "/fd/" + std::to_string(location.descriptor);
   // The link is read before anything is opened: opening a device or a pipe can have effects of its own.
@@ -125,7 +125,11 @@ Result<std::shared_ptr<Memory>> openMemory(const MemoryLocation& location, MapAc
     if (errno == ENOENT) return checkOwner(location).ok() ? invalid(location, "is not open.") : ownerGone(location);
     return systemFailure("readlink", "Memory of process " + std::to_string(location.pid) + " cannot be opened");
   }
-  if (!std::string_view(target).starts_with("/memfd:")) return invalid(location, "is not a memory file.");
+  const bool isMemoryFile = std::string_view(target).starts_with("/memfd:");
+  // What is left of shared memory whose name was removed, as PyTorch does with its own.
+  const bool isNameless =
+      std::string_view(target).starts_with("/dev/shm/") && std::string_view(target).ends_with(" (deleted)");
+  if (!isMemoryFile && !(isNameless && sealing == Sealing::none)) return invalid(location, "is not a memory file.");
   const int mode = access == MapAccess::shared ? O_RDWR : O_RDONLY;
   Descriptor file(::open(path.c_str(), mode | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!file.isOpen())
@@ -140,7 +144,8 @@ Result<std::shared_ptr<Memory>> openMemory(const MemoryLocation& location, MapAc
     return failure(Code::PermissionDenied, "open", "The memory belongs to user " + std::to_string(facts.st_uid) + ".",
                    EPERM);
   const int seals = fcntl(file.get(), F_GET_SEALS);
-  if (seals < 0 || (seals & requiredSeals) != requiredSeals) return invalid(location, "is not sealed.");
+  const bool isSealed = seals >= 0 && (seals & requiredSeals) == requiredSeals;
+  if (!isSealed && sealing == Sealing::required) return invalid(location, "is not sealed.");
   const auto size = static_cast<uint64_t>(facts.st_size);
   if (size == 0 || location.byteEnd > size)
     return invalid(location, "has " + std::to_string(size) + " bytes, not " + std::to_string(location.byteEnd) + ".");
@@ -149,6 +154,7 @@ Result<std::shared_ptr<Memory>> openMemory(const MemoryLocation& location, MapAc
   const int flags = access == MapAccess::copyOnWrite ? MAP_PRIVATE | MAP_NORESERVE : MAP_SHARED;
   auto mapping = Mapping::map(file.get(), size, protection, flags);
   if (!mapping.ok()) return mapping.status();
+  if (!isSealed) mapping.value().guard();
   auto memory = std::make_shared<Memory>();
   memory->mapping = std::move(mapping.value());
   memory->inode = facts.st_ino;

@@ -3,7 +3,7 @@
  * Memory that other processes of the host can map: sealed memory files without a name.
  *
  * Any thread. Invariants: a file is fully allocated before anyone maps it and sealed against shrinking, so that no access
- * to a mapping can fail later; what `openMemory` maps has been proven to be such a file of this user.
+ * to a mapping can fail later; what `openMemory` maps has been proven to be such a file of this user, or is guarded.
  */
 #pragma once
 
@@ -15,7 +15,7 @@
 #include <string>
 
 #include <tensorferry/descriptor.h>
-#include <tensorferry/mapping.h>
+#include <tensorferry/memory/mapping.h>
 #include <tensorferry/napi_setup.h>
 #include <tensorferry/status.h>
 
@@ -51,8 +51,15 @@ enum class MapAccess {
   shared,
 };
 
+/** Whether a file must be one that can never become shorter. */
+enum class Sealing {
+  required,
+  /** Any file in memory that has no name: where it is not sealed, its mapping is guarded. */
+  none,
+};
+
 /** Maps another process's file. */
-Result<std::shared_ptr<Memory>> openMemory(const MemoryLocation& location, MapAccess access);
+Result<std::shared_ptr<Memory>> openMemory(const MemoryLocation& location, MapAccess access, Sealing sealing);
 
 /** When the process started, in clock ticks since boot. */
 Result<uint64_t> processStart(int32_t pid);

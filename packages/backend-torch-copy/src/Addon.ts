@@ -72,7 +72,10 @@ export interface Addon extends AddonIdentity, JobControl, PoolControl, DoorbellC
     done: Done<NativeMemory>
   ) => NativeAnswer<NativeJobHandle>
   readonly closeMemory: (memory: NativeMemoryHandle, buffer: ArrayBuffer | undefined) => NativeAnswer<undefined>
-  /** Exposed bytes can be written: for all who map the memory where `shared`, else for this process alone. */
+  /**
+   * Exposed bytes can be written: for all who map the memory where `shared`, else for this process alone. What is not
+   * exposed may be a file that its owner can make shorter: see `memoryCuts`.
+   */
   readonly openMemory: (
     pid: number,
     processStart: bigint,
@@ -82,6 +85,10 @@ export interface Addon extends AddonIdentity, JobControl, PoolControl, DoorbellC
     expose: boolean,
     shared: boolean
   ) => NativeAnswer<NativeMemory>
+  /** Whether the memory's file was found to be shorter than its mapping; what is missing reads as zeros. */
+  readonly isMemoryCut: (memory: NativeMemoryHandle) => NativeAnswer<boolean>
+  /** How often that happened to any memory. */
+  readonly memoryCuts: () => NativeAnswer<number>
   readonly identity: () => NativeAnswer<NativeIdentity>
   readonly processStart: (pid: number) => NativeAnswer<bigint>
   readonly addressOf: (bytes: Uint8Array) => NativeAnswer<bigint>

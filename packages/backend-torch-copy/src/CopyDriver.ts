@@ -26,7 +26,7 @@ import { mergePaths } from "@tensorferry/native/driver/PeerPaths"
 import { makeProgramEntries, type ProgramEntry } from "@tensorferry/native/driver/ProgramEntries"
 import { forkTransfer, nothingToMove } from "@tensorferry/native/driver/Transfers"
 import { encodeMoves } from "@tensorferry/native/MoveTable"
-import type { NativeFailure } from "@tensorferry/native/NativeAddon"
+import type { NativeAnswer, NativeFailure } from "@tensorferry/native/NativeAddon"
 import { acquirePool, startJob } from "@tensorferry/native/NativeJob"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
@@ -97,6 +97,30 @@ const shortBytesOf = ({ moves, readFrom }: CompiledMoves): number | undefined =>
 }
 
 const notUsable = "The program belongs to another driver, was closed, or its memory was freed."
+
+const cutRemedy = "Keep the file as it is until the transfer is done, and prepare the messages again."
+
+/**
+ * Fails where memory was taken away while it was in use: a peer's that is mapped, of which the missing part reads as zeros, or
+ * what was written to.
+ */
+const checkCuts = (
+  addon: Addon,
+  errors: DriverErrors,
+  { maps, faults }: CompiledMoves
+): Effect.Effect<void, CopyDriverError> =>
+  Effect.suspend(() => {
+    for (const { peer, fault } of faults) {
+      const detail = fault()
+      if (detail !== undefined) return Effect.fail(errors.fail("TransportFailed", detail, { peer, remedy: cutRemedy }))
+    }
+    const isTrue = (answer: NativeAnswer<boolean | number>) => answer.code === "Ok" && Boolean(answer.value)
+    if (!isTrue(addon.memoryCuts())) return Effect.void
+    const cut = maps.find(({ map }) => isTrue(addon.isMemoryCut(map.memory.memory)))
+    if (cut === undefined) return Effect.void
+    const detail = "The file of the peer's memory was made shorter while it was in use."
+    return Effect.fail(errors.fail("TransportFailed", detail, { peer: cut.peer, remedy: cutRemedy }))
+  })
 
 /** Maps of peers' memory that are given back with the scope. */
 const holdMaps = (maps: PeerMaps): Effect.Effect<Array<PeerMap>, never, Scope.Scope> =>
@@ -237,7 +261,7 @@ export const make = Effect.fnUntraced(function* (
     if (shortBytes !== undefined) {
       const ran = addon.runMoves(entry.table)
       if (ran.code !== "Ok") return Effect.fail(failureOf(errors, entry.moves, ran))
-      return Effect.map(fetchAll(entry), (fetching) => ({
+      return Effect.map(Effect.andThen(checkCuts(addon, errors, entry.moves), fetchAll(entry)), (fetching) => ({
         ...fetching,
         movedBytes: Effect.map(fetching.movedBytes, (fetched) => shortBytes + fetched)
       }))
@@ -250,7 +274,10 @@ export const make = Effect.fnUntraced(function* (
     }
     const job = started.success
     return Effect.map(fetchAll(entry), (fetching): InFlight => {
-      const direct = Effect.mapError(job.await, (failure) => failureOf(errors, entry.moves, failure))
+      const direct = Effect.andThen(
+        Effect.mapError(job.await, (failure) => failureOf(errors, entry.moves, failure)),
+        checkCuts(addon, errors, entry.moves)
+      )
       return {
         isComplete: Effect.suspend(() => (job.isComplete() ? fetching.isComplete : Effect.succeed(false))),
         await: Effect.asVoid(Effect.all([direct, fetching.await], { concurrency: 2 })),

@@ -31,7 +31,9 @@ export interface CompiledMoves {
   /** Rank that each move fetches from. */
   readonly peers: ReadonlyArray<number>
   readonly paths: ReadonlyArray<PeerPath>
-  readonly maps: ReadonlyArray<PeerMap>
+  readonly maps: ReadonlyArray<{ readonly peer: number; readonly map: PeerMap }>
+  /** Of what is written to: see `Storage.fault`. */
+  readonly faults: ReadonlyArray<{ readonly peer: number; readonly fault: () => string | undefined }>
   /** Processes read without a map, by rank. */
   readonly readFrom: ReadonlyMap<number, PublishedProcess>
   /** Where the parts of peers go that must send them, in the order in which they come. */
@@ -50,7 +52,8 @@ export const compile = (
 ): Checked<CompiledMoves> => {
   const moves: Array<TableMove> = []
   const peers: Array<number> = []
-  const maps: Array<PeerMap> = []
+  const maps: Array<CompiledMoves["maps"][number]> = []
+  const faults = new Map<number, CompiledMoves["faults"][number]>()
   const readFrom = new Map<number, PublishedProcess>()
   const taken = new Map<number, Map<string, string>>()
   const found = new Map<string, MemoryPath>()
@@ -80,7 +83,7 @@ export const compile = (
     const { map, path, reason } = opened.success
     if (map === undefined) readFrom.set(peer, sender.process)
     else {
-      maps.push(map)
+      maps.push({ peer, map })
       keep(map)
     }
     const paths = taken.get(peer) ?? new Map<string, string>()
@@ -94,6 +97,8 @@ export const compile = (
     const disagreement = partDisagreement(mine, theirs)
     if (disagreement !== undefined) return disagree(peer, disagreement, taskId)
     if (tensor.shape.includes(0)) return Result.succeed(undefined)
+    const { fault, generation } = tensor.storage
+    if (fault !== undefined) faults.set(generation, { peer, fault })
     sentBy.get(peer)!.push(tensor)
     const memory = openMemory(peer, sender, theirs.memory)
     if (Result.isFailure(memory)) {
@@ -137,6 +142,7 @@ export const compile = (
     peers: peers.filter(isDirect),
     paths,
     maps,
+    faults: [...faults.values()],
     readFrom: new Map([...readFrom].filter(([peer]) => isDirect(peer))),
     sentBy
   })

@@ -75,7 +75,7 @@ describe("native functions", () => {
       for (const [name, call] of functions) {
         for (const values of [[], ...wrong]) {
           // These take no arguments.
-          if (name === "identity" || name === "createDoorbell") continue
+          if (["identity", "createDoorbell", "memoryCuts"].includes(name)) continue
           const answer = (call as (...values: ReadonlyArray<unknown>) => NativeAnswer<unknown>)(...values)
           // What takes nothing but a doorbell calls everything else no doorbell.
           const code = name === "ringDoorbell" ? "InvalidHandle" : "InvalidArgument"

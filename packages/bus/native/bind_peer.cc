@@ -44,12 +44,17 @@ Status closePeerMemory(const Call& call, std::shared_ptr<PeerMemory> memory, Nap
   return {};
 }
 
+Answer isPeerMemoryCut(const Call& call, std::shared_ptr<PeerMemory> memory) {
+  return Napi::Boolean::New(call.env, memory->isCut()).As<Napi::Value>();
+}
+
 }  // namespace
 
 void bindPeer(Functions& functions) {
   functions.add<peerOf>("peerOf", "(descriptor of a Unix socket)")
       .add<openPeerMemory>("openPeerMemory", "(pid, descriptor, inode, byteLength)")
-      .add<closePeerMemory>("closePeerMemory", "(memory, its buffer)");
+      .add<closePeerMemory>("closePeerMemory", "(memory, its buffer)")
+      .add<isPeerMemoryCut>("isPeerMemoryCut", "(memory)");
 }
 
 }  // namespace tensorferry

@@ -41,11 +41,16 @@ Status removeCounts(const Call&, std::string name) {
   return {};
 }
 
+Answer isTorchMemoryCut(const Call& call, std::shared_ptr<TorchMemory> memory) {
+  return Napi::Boolean::New(call.env, memory->isCut()).As<Napi::Value>();
+}
+
 }  // namespace
 
 void bindTorch(Functions& functions) {
   functions.add<openTorchMemory>("openTorchMemory", "(name, byteLength)")
       .add<closeTorchMemory>("closeTorchMemory", "(memory, its buffer)")
+      .add<isTorchMemoryCut>("isTorchMemoryCut", "(memory)")
       .add<returnCount>("returnCudaCount", "(name, index)")
       .add<removeCounts>("removeCudaCounts", "(name)");
 }

@@ -62,6 +62,7 @@ Result<std::shared_ptr<PeerMemory>> PeerMemory::open(int32_t pid, int32_t descri
   if (byteLength == 0) return std::make_shared<PeerMemory>(Mapping());
   auto mapping = Mapping::map(file.get(), byteLength, PROT_READ | PROT_WRITE, MAP_SHARED);
   if (!mapping.ok()) return mapping.status();
+  mapping.value().guard();
   return std::make_shared<PeerMemory>(std::move(mapping.value()));
 }
 

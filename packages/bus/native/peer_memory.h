@@ -11,7 +11,7 @@
 #include <memory>
 #include <string>
 
-#include <tensorferry/mapping.h>
+#include <tensorferry/memory/mapping.h>
 #include <tensorferry/napi_setup.h>
 #include <tensorferry/status.h>
 
@@ -39,6 +39,8 @@ class PeerMemory {
 
   /** First byte; null once closed. */
   void* bytes() const noexcept { return mapping_.address(); }
+  /** Whether the process made its file shorter than what is mapped. */
+  bool isCut() const noexcept { return mapping_.isCut(); }
   void close() noexcept { mapping_.reset(); }
 
  private:

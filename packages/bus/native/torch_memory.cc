@@ -45,6 +45,7 @@ Result<std::shared_ptr<TorchMemory>> TorchMemory::open(const std::string& name, 
   auto mapping =
       Mapping::map(file.value().descriptor.get(), headerBytes + byteLength, PROT_READ | PROT_WRITE, MAP_SHARED);
   if (!mapping.ok()) return mapping.status();
+  mapping.value().guard();
   const std::atomic_ref<int32_t> count(*static_cast<int32_t*>(mapping.value().address()));
   if (count.load() < 1) return failure(Code::PeerGone, "shm_open", "Shared memory " + name + " has no owner any more.");
   return std::make_shared<TorchMemory>(name, std::move(mapping.value()));
@@ -75,6 +76,7 @@ Status returnCudaCount(const std::string& name, uint64_t index) {
   auto mapping =
       Mapping::map(file.value().descriptor.get(), file.value().byteLength, PROT_READ | PROT_WRITE, MAP_SHARED);
   if (!mapping.ok()) return mapping.status();
+  mapping.value().guard();
   auto* counts = reinterpret_cast<int64_t*>(static_cast<char*>(mapping.value().address()) + headerBytes);
   std::atomic_ref<int64_t> count(counts[index]);
   // Below zero it would count for whatever gets this place next.

@@ -10,7 +10,7 @@
 #include <memory>
 #include <string>
 
-#include <tensorferry/mapping.h>
+#include <tensorferry/memory/mapping.h>
 #include <tensorferry/napi_setup.h>
 #include <tensorferry/status.h>
 
@@ -27,6 +27,8 @@ class TorchMemory {
 
   /** First byte of the storage; null once closed. */
   void* payload() const noexcept;
+  /** Whether the file was made shorter than what is mapped. */
+  bool isCut() const noexcept { return mapping_.isCut(); }
   /** Gives back the count of the payload, if that has not happened. */
   void giveBackCount() noexcept;
   /** Gives back the count and unmaps the memory. */

@@ -145,6 +145,9 @@ export interface Addon extends AddonIdentity, JobControl, PoolControl {
     byteLength: number
   ) => NativeAnswer<{ readonly memory: NativePeerMemory; readonly address: bigint; readonly buffer?: ArrayBuffer }>
   readonly closePeerMemory: (memory: NativePeerMemory, buffer: ArrayBuffer) => NativeAnswer<undefined>
+  /** Whether the memory's file was found to be shorter than its mapping; what is missing reads as zeros. */
+  readonly isPeerMemoryCut: (memory: NativePeerMemory) => NativeAnswer<boolean>
+  readonly isTorchMemoryCut: (memory: NativeTorchMemory) => NativeAnswer<boolean>
 }
 
 const loader = addonLoader<Addon>(packageName, import.meta.url, 6)

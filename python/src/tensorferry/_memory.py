@@ -9,6 +9,7 @@ of torch, as an array of numpy, is copied at each push and pull instead, since i
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import io
 import math
 import mmap
@@ -88,8 +89,10 @@ class Staged:
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
-        self.descriptor = os.memfd_create("tensorferry", os.MFD_CLOEXEC)
+        self.descriptor = os.memfd_create("tensorferry", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.descriptor, max(1, data.nbytes))
+        # Agents map only what can never become shorter.
+        fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         self._map = mmap.mmap(self.descriptor, max(1, data.nbytes))
 
     def copy_in(self) -> None:

@@ -30,6 +30,8 @@ export interface Batch {
   /** Whose group carries the batch. */
   readonly pair: Pair
   readonly moves: BatchMoves
+  /** The tensor, by name or place, whose file its client made shorter; undefined where all are whole. */
+  readonly damaged: () => string | undefined
   readonly services: Effect.Effect<TransferServices, BusError>
   /** Whoever reads or writes the signal takes it, so that nobody reads past what is being written. */
   readonly signal: Semaphore.Semaphore
@@ -238,6 +240,10 @@ const build = Effect.fnUntraced(function* (
     deal: claim.deal!,
     pair,
     moves,
+    damaged: () => {
+      const at = opened.findIndex(({ tensor }) => tensor.storage.fault?.() !== undefined)
+      return at < 0 ? undefined : (opened[at]!.name ?? `tensor ${at}`)
+    },
     services: batchServices(id, pair, settings.deviceTransports[device.family], scope),
     signal: Semaphore.makeUnsafe(1),
     isOfHost: settings.deviceTransports[device.family] === undefined,

@@ -87,6 +87,13 @@ export const goneBy = ({ batch, pair }: Claim, agent: number, why: string) =>
     detail: `Batch ${batch}, pair ${pair.name}: agent ${agent} dropped it: ${why}.`
   }) as const
 
+/** Ends the claim for everyone who counts on it. The mark stands first, so that nobody takes the end for a disagreement. */
+export const giveUp = Effect.fnUntraced(function* (claim: Claim, rank: number, why: string, store: KeyValueStoreShape) {
+  claim.why = why
+  yield* markClaim(claim, store)
+  claim.fate.end(goneBy(claim, rank, why))
+})
+
 /** Whether some agent gave up this deal, by the marks in the entries. */
 export const isGone = (pair: Pair, deal: string, marks: Entries): boolean =>
   [...marks.keys()].some((key) => key.startsWith(`${markPrefix(pair)}${deal}/`))

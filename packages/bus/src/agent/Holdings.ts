@@ -17,7 +17,7 @@ import { isAlive, type Owner } from "../liveness.ts"
 import { type AgentStateShape, pairName, semaphoresOf, signalName, versionName } from "../state/AgentState.ts"
 import { unlink } from "../state/NamedSemaphore.ts"
 import { type Batch, signalKey } from "./Batch.ts"
-import { fatesOf, goneBy, markClaim, markPair } from "./Claim.ts"
+import { fatesOf, giveUp, markPair } from "./Claim.ts"
 import { lossAmong } from "./Fate.ts"
 import { type Claim, memberPrefix, type Pair } from "./Held.ts"
 import { type PairSettings, storeFailed } from "./Pair.ts"
@@ -136,17 +136,15 @@ export const makeHoldings = ({ rank, store }: PairSettings, state: AgentStateSha
     inTurn: (batch: Batch, work: Effect.Effect<void>) => Effect.Effect<void>
   ) {
     claim.isDropping = true
-    claim.why = `its client, process ${pid}, has exited`
-    yield* Effect.logWarning(`Batch ${claim.batch} of pair ${claim.pair.name} is dropped: ${claim.why}.`)
-    // The mark stands before anything here gives up, so that nobody takes what is given up for a disagreement.
-    yield* markClaim(claim, store)
-    claim.fate.end(goneBy(claim, rank, claim.why))
+    const why = `its client, process ${pid}, has exited`
+    yield* Effect.logWarning(`Batch ${claim.batch} of pair ${claim.pair.name} is dropped: ${why}.`)
+    yield* giveUp(claim, rank, why, store)
     yield* removeSemaphoresOf(pid)
     const batch = batches.get(claim.batch)
     if (batch?.claim !== claim) return
     yield* inTurn(
       batch,
-      Effect.suspend(() => (batches.get(batch.id) === batch ? dropBatch(batch, claim.why) : Effect.void))
+      Effect.suspend(() => (batches.get(batch.id) === batch ? dropBatch(batch, why) : Effect.void))
     )
   })
 

@@ -30,7 +30,7 @@ import { type BusError, busError } from "../BusError.ts"
 import type { Transfer } from "../command/Command.ts"
 import { type Batch, signalKey } from "./Batch.ts"
 import type { Direction } from "./BatchPlan.ts"
-import { fatesOf, goneBy, isGone, markPrefix } from "./Claim.ts"
+import { fatesOf, giveUp, goneBy, isGone, markPrefix } from "./Claim.ts"
 import { lossAmong, lossError } from "./Fate.ts"
 import { type PairSettings, storeFailed } from "./Pair.ts"
 
@@ -201,6 +201,17 @@ const explain = (batch: Batch, error: BusError | Failure, { store }: PairSetting
     return loss === undefined ? failed : lossError(op, loss)
   })
 
+/** Ends a batch of whose memory a part is no more: what would travel, or has arrived, is not the tensor. */
+const failWhereDamaged = Effect.fnUntraced(function* (
+  { claim, damaged }: Batch,
+  { rank, store }: PairSettings
+): Effect.fn.Return<void, BusError> {
+  const tensor = damaged()
+  if (tensor === undefined) return
+  yield* giveUp(claim, rank, `its client made the memory of ${tensor} shorter`, store)
+  return yield* lossError(op, claim.fate.loss()!)
+})
+
 type Stated = Pick<Transfer, "transferType" | "version">
 
 const transfer = Effect.fnUntraced(function* (
@@ -213,6 +224,7 @@ const transfer = Effect.fnUntraced(function* (
   const direction: Direction = isSource ? pair.side : pair.side === 0 ? 1 : 0
   const way = moves[direction]
   const fates = fatesOf(claim)
+  yield* failWhereDamaged(batch, settings)
   const lost = lossAmong(fates)
   if (lost !== undefined) return yield* lossError(op, lost)
   if ("refused" in way) {
@@ -248,6 +260,7 @@ const transfer = Effect.fnUntraced(function* (
     yield* announced
     const update = executeReshardPlan(plan, isSource ? tensors : undefined, isSource ? undefined : tensors, options)
     yield* Effect.provideContext(update, yield* batch.services)
+    yield* failWhereDamaged(batch, settings)
     yield* signalEnd
     return version
   }).pipe(Effect.catch((error) => Effect.flatMap(explain(batch, error as BusError | Failure, settings), Effect.fail)))

@@ -7,6 +7,7 @@ import { HostMemory } from "@tensorferry/core/service/HostMemory"
 import { cpu } from "@tensorferry/core/tensor/Device"
 import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
 import { type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
+import type { NativeAnswer } from "@tensorferry/native/NativeAddon"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Result from "effect/Result"
@@ -60,6 +61,12 @@ const openShared = (payload: SharedTensor): Effect.Effect<Tensor, BusError, Host
     return yield* viewOf(storage, payload, payload.byteOffset)
   })
 
+/** For `Storage.fault`: whether a client made a file shorter than its mapping, which reads as zeros there. */
+const faultBy = (ask: () => NativeAnswer<boolean>) => (): string | undefined => {
+  const answer = ask()
+  return answer.code === "Ok" && answer.value ? "The client made the file of the memory shorter." : undefined
+}
+
 const mapPeer = (addon: Addon, payload: PeerTensor): Effect.Effect<Storage, BusError> =>
   Effect.suspend(() => {
     const { pid, processStart, descriptor, inode, byteLength } = payload
@@ -76,13 +83,18 @@ const mapPeer = (addon: Addon, payload: PeerTensor): Effect.Effect<Storage, BusE
       release()
       return Effect.fail(gone())
     }
-    return Effect.succeed(makeStorage({ device: cpu, address, byteLength, bytes: new Uint8Array(buffer), release }))
+    // An agent that receives maps it as well, where the client sealed it.
+    const file = { pid, processStart, descriptor, inode: BigInt(inode), byteOffset: 0 }
+    const fault = faultBy(() => addon.isPeerMemoryCut(memory))
+    const bytes = new Uint8Array(buffer)
+    return Effect.succeed(makeStorage({ device: cpu, address, byteLength, bytes, file, fault, release }))
   })
 
-const openPeer = (addon: Addon, payload: PeerTensor): Effect.Effect<Tensor, BusError, Scope.Scope> =>
+/** The view of memory that is mapped for as long as the scope lasts. */
+const openMapped = (mapping: Effect.Effect<Storage, BusError>, payload: TensorPayload, byteOffset: number) =>
   Effect.gen(function* () {
-    const storage = yield* Effect.acquireRelease(mapPeer(addon, payload), (mapped) => Effect.sync(mapped.free))
-    return yield* viewOf(storage, payload, payload.byteOffset)
+    const storage = yield* Effect.acquireRelease(mapping, (mapped) => Effect.sync(mapped.free))
+    return yield* viewOf(storage, payload, byteOffset)
   })
 
 const mapTorch = (addon: Addon, { sharedName, storageBytes }: TorchHostTensor): Effect.Effect<Storage, BusError> =>
@@ -90,23 +102,17 @@ const mapTorch = (addon: Addon, { sharedName, storageBytes }: TorchHostTensor): 
     const opened = addon.openTorchMemory(sharedName, storageBytes)
     if (opened.code !== "Ok") return Effect.fail(unavailable(opened.detail))
     const { memory, address, buffer = new ArrayBuffer(0) } = opened.value
-    return Effect.succeed(
-      makeStorage({
-        device: cpu,
-        address,
-        byteLength: storageBytes,
-        bytes: new Uint8Array(buffer),
-        release: () => {
-          addon.closeTorchMemory(memory, buffer)
-        }
-      })
-    )
-  })
-
-const openTorchHost = (addon: Addon, payload: TorchHostTensor): Effect.Effect<Tensor, BusError, Scope.Scope> =>
-  Effect.gen(function* () {
-    const storage = yield* Effect.acquireRelease(mapTorch(addon, payload), (mapped) => Effect.sync(mapped.free))
-    return yield* viewOf(storage, payload, byteOffsetOf(payload))
+    const storage = makeStorage({
+      device: cpu,
+      address,
+      byteLength: storageBytes,
+      bytes: new Uint8Array(buffer),
+      fault: faultBy(() => addon.isTorchMemoryCut(memory)),
+      release: () => {
+        addon.closeTorchMemory(memory, buffer)
+      }
+    })
+    return Effect.succeed(storage)
   })
 
 const torchOwner = (name: string): Owner => ({ pid: Number(name.split("_")[1]), processStart: undefined })
@@ -171,9 +177,9 @@ export const openTensor = Effect.fnUntraced(function* (
   )
   switch (payload._tag) {
     case "PeerTensor":
-      return { tensor: yield* openPeer(addon, payload), ...stated }
+      return { tensor: yield* openMapped(mapPeer(addon, payload), payload, payload.byteOffset), ...stated }
     case "TorchHostTensor":
-      return { tensor: yield* openTorchHost(addon, payload), ...stated }
+      return { tensor: yield* openMapped(mapTorch(addon, payload), payload, byteOffsetOf(payload)), ...stated }
     case "TorchCudaTensor":
       return { tensor: yield* openTorchCuda(addon, payload), ...stated }
   }

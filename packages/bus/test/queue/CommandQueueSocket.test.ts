@@ -8,6 +8,7 @@ import {
   chmodSync,
   closeSync,
   fstatSync,
+  ftruncateSync,
   openSync,
   readFileSync,
   rmSync,
@@ -140,6 +141,8 @@ const openMemory = (bytes: Uint8Array) =>
     }),
     ({ descriptor }) => Effect.sync(() => closeSync(descriptor))
   )
+
+type OpenMemory = Effect.Success<ReturnType<typeof openMemory>>
 
 const floats = (length: number, first = 0) =>
   new Uint8Array(Float32Array.from({ length }, (_, at) => first + at).buffer)
@@ -455,4 +458,41 @@ describe("the socket", () => {
       })
     )
   )
+})
+
+describe("memory that its client makes shorter", () => {
+  const length = 2 ** 18
+
+  for (const [side, tags, says] of [
+    ["send", ["TransferFailed", "BatchGone"], /shorter/],
+    ["recv", ["BatchGone"], /made the memory of w shorter/]
+  ] as const)
+    live(`on the side that is to ${side} fails the transfer, and work goes on with other memory`, (folder) =>
+      Effect.gen(function* () {
+        const paths = yield* agentsIn(folder, 2)
+        const clients = yield* all(paths.map(clientAt))
+        yield* all([clients[0]!.call(pairOf("a", "b")), clients[1]!.call(pairOf("b", "a"))])
+        const [from, into] = [yield* openMemory(floats(length)), yield* openMemory(floats(length, 7))]
+        const meet = (left: OpenMemory, right: OpenMemory) =>
+          all([
+            clients[0]!.call(register([named("w", peerTensor(left, [length]))])),
+            clients[1]!.call(register([named("w", peerTensor(right, [length]))]))
+          ])
+        const update = all([clients[0]!.call(move("send")), clients[1]!.call(move("recv"))])
+        yield* meet(from, into)
+        for (const reply of yield* update) assert.strictEqual(reply.type, "Ok")
+        assert.deepStrictEqual(new Uint8Array(into.content()), floats(length))
+        ftruncateSync((side === "send" ? from : into).descriptor, 8192)
+        for (const reply of yield* update) {
+          if (reply.type !== "Error") return assert.fail("The transfer went well.")
+          assert.include([...tags, "TransferFailed"], String(reply.tag), String(reply.message))
+          if (reply.tag === tags[0]) assert.match(String(reply.message), says)
+        }
+        yield* all(clients.map((client) => Effect.exit(client.call(new CleanupBatch({ batchId: "b" })))))
+        const [fresh, target] = [yield* openMemory(floats(length, 3)), yield* openMemory(floats(length, 7))]
+        for (const reply of yield* meet(fresh, target)) assert.strictEqual(reply.type, "Ok", JSON.stringify(reply))
+        for (const reply of yield* update) assert.strictEqual(reply.type, "Ok", JSON.stringify(reply))
+        assert.deepStrictEqual(new Uint8Array(target.content()), floats(length, 3))
+      })
+    )
 })

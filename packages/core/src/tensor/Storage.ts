@@ -35,6 +35,8 @@ export interface Storage {
   readonly sharing?: unknown
   /** For memory of another process that is mapped here: the file that it is. */
   readonly file?: StorageFile
+  /** For memory that another process can take away: what has become of it, undefined while it is whole. */
+  readonly fault?: () => string | undefined
   readonly isFreed: () => boolean
   /** Registers what must be undone before the memory goes away; returns how to unregister it. */
   readonly onRevoke: (revoke: () => void) => () => void
@@ -52,6 +54,7 @@ export interface StorageInput {
   readonly bytes?: Uint8Array
   readonly sharing?: unknown
   readonly file?: StorageFile
+  readonly fault?: () => string | undefined
   /** Gives the memory back. Runs once, after all revocations. */
   readonly release: () => void
 }
@@ -68,6 +71,7 @@ export const makeStorage = (input: StorageInput): Storage => {
     ...(input.bytes === undefined ? {} : { bytes: input.bytes }),
     ...(input.sharing === undefined ? {} : { sharing: input.sharing }),
     ...(input.file === undefined ? {} : { file: input.file }),
+    ...(input.fault === undefined ? {} : { fault: input.fault }),
     isFreed: () => freed,
     onRevoke: (revoke) => {
       revocations.add(revoke)

@@ -48,6 +48,8 @@ class ThreadPool {
     // Signals belong to the process's main thread: a handler on a pool thread would run in the middle of a copy.
     sigset_t all, before;
     sigfillset(&all);
+    // A fault in memory that was cut short is the thread's own, and has a handler.
+    sigdelset(&all, SIGBUS);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     try {
       for (unsigned i = 0; i < std::max(1u, threads); i++) threads_.emplace_back([this] { work(); });

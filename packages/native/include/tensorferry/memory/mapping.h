@@ -2,7 +2,7 @@
 /*
  * A range of memory mapped from a file, with one owner. Any thread, one at a time.
  *
- * Invariant: unmapped exactly once. The caller sees to it that the file cannot shrink below the mapping.
+ * Invariant: unmapped exactly once. The caller sees to it that the file cannot shrink below the mapping, or has it guarded.
  */
 #pragma once
 
@@ -11,7 +11,8 @@
 #include <cstddef>
 #include <utility>
 
-#include "status.h"
+#include "../status.h"
+#include "truncation_guard.h"
 
 namespace tensorferry {
 
@@ -19,12 +20,15 @@ class Mapping {
  public:
   Mapping() = default;
   Mapping(Mapping&& other) noexcept
-      : address_(std::exchange(other.address_, nullptr)), length_(std::exchange(other.length_, 0)) {}
+      : address_(std::exchange(other.address_, nullptr)),
+        length_(std::exchange(other.length_, 0)),
+        guard_(std::move(other.guard_)) {}
   Mapping& operator=(Mapping&& other) noexcept {
     if (this != &other) {
       reset();
       address_ = std::exchange(other.address_, nullptr);
       length_ = std::exchange(other.length_, 0);
+      guard_ = std::move(other.guard_);
     }
     return *this;
   }
@@ -40,15 +44,21 @@ class Mapping {
     return mapping;
   }
 
+  /** From here on the file may become shorter: that is met with zeros, and remembered. */
+  void guard() { guard_ = TruncationGuard(address_, length_); }
+  bool isCut() const noexcept { return guard_.isCut(); }
+
   void* address() const noexcept { return address_; }
   size_t length() const noexcept { return length_; }
   void reset() noexcept {
+    guard_.reset();
     if (address_ != nullptr) ::munmap(std::exchange(address_, nullptr), std::exchange(length_, 0));
   }
 
  private:
   void* address_ = nullptr;
   size_t length_ = 0;
+  TruncationGuard guard_;
 };
 
 }  // namespace tensorferry
