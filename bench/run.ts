@@ -22,7 +22,8 @@ const suites: Readonly<Record<string, () => Promise<ReadonlyArray<BenchResult>>>
   memory: async () => (await import("./memory.ts")).memory(),
   imports: async () => (await import("./imports.ts")).imports(),
   delta: async () => (await import("./delta.ts")).delta(),
-  replay: async () => (await import("./replay.ts")).replay()
+  replay: async () => (await import("./replay.ts")).replay(),
+  push: async () => (await import("./push.ts")).push()
 }
 
 const args = process.argv.slice(2)

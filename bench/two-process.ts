@@ -34,8 +34,8 @@ const warmUps = 3
 
 const rankScript = fileURLToPath(new URL("two-process-rank.ts", import.meta.url))
 
-/** Both ranks, joined. */
-const startRanks = async (): Promise<ReadonlyArray<Child>> => {
+/** Both ranks, joined: see two-process-rank.ts. */
+export const startRanks = async (): Promise<ReadonlyArray<Child>> => {
   const start = (rank: number, port: unknown) =>
     startChild(process.execPath, [rankScript, JSON.stringify({ rank, port })])
   const first = start(0, 0)
