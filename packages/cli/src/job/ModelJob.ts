@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /** All tensors of a checkpoint between parallel layouts: what one rank holds, and the plan that moves it. */
 
-import type { ReshardPlan } from "@tensorferry/core/ir/ReshardPlan"
+import type { EstimateOptions } from "@tensorferry/core/planner/Estimate"
 import { mxfp8Recipe, type QuantizedTensor } from "@tensorferry/core/tensor/QuantizedTensor"
 import { sliceTensor, type Tensor } from "@tensorferry/core/tensor/Tensor"
 import { tensorDict } from "@tensorferry/core/tensor/TensorDict"
@@ -16,7 +16,7 @@ import { type JobLayouts, jobLayouts } from "@tensorferry/model/layouts"
 import type { Model } from "@tensorferry/model/Model"
 import { type ConfigChanges, companionsOf } from "@tensorferry/model/outputs/companions"
 import { proveLayout } from "@tensorferry/model/proof/proveLayout"
-import { quantizeBufferBytes } from "@tensorferry/model/quantize/bufferBytes"
+import { quantizeBufferBytes, quantizedDestinationBytes } from "@tensorferry/model/quantize/bufferBytes"
 import { writeShards } from "@tensorferry/model/ShardWriter"
 import { findWeights } from "@tensorferry/model/values/ValueForm"
 import * as Effect from "effect/Effect"
@@ -77,13 +77,14 @@ const quantizedNames = (conversion: Conversion | undefined, layouts: JobLayouts,
   return names
 }
 
-const transformEstimate = (
-  conversion: Conversion | undefined,
-  quantized: ReadonlySet<string>
-): { readonly transformBytes?: (plan: ReshardPlan) => number } => {
+const transformEstimate = (conversion: Conversion | undefined, quantized: ReadonlySet<string>): EstimateOptions => {
   if (conversion?.transform == null) return {}
   const { rule, side } = conversion.transform
-  return { transformBytes: quantizeBufferBytes({ side, recipe: mxfp8Recipe(rule), parameters: [...quantized] }) }
+  const [recipe, parameters] = [mxfp8Recipe(rule), [...quantized]]
+  return {
+    transformBytes: quantizeBufferBytes({ side, recipe, parameters }),
+    destinationBytes: quantizedDestinationBytes(recipe, parameters)
+  }
 }
 
 /** What the transform of a conversion allocates, for estimates of plans that nobody runs yet. */

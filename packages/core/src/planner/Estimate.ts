@@ -84,6 +84,8 @@ const tensorBytesOf = (tensors: ReadonlyArray<PlanTensor>): number =>
 export interface EstimateOptions {
   /** Bytes that a rank's transform allocates for its plan, such as `quantizeBufferBytes` of `@tensorferry/model` computes. */
   readonly transformBytes?: (plan: ReshardPlan) => number
+  /** Bytes of a rank's destinations, where a transform stores them in another form than the plan's. */
+  readonly destinationBytes?: (plan: ReshardPlan) => number
 }
 
 /** Adds up the plans of all ranks, of either planner. */
@@ -120,7 +122,7 @@ export const estimatePlans = (
   traffic.sort((a, b) => a.from - b.from || a.to - b.to)
   const ranks = plans.map((plan): RankEstimate => {
     const sourceBytes = tensorBytesOf(plan.sourceTensors)
-    const destinationBytes = tensorBytesOf(plan.destinationTensors)
+    const destinationBytes = options.destinationBytes?.(plan) ?? tensorBytesOf(plan.destinationTensors)
     const { results, parts } = reductionsOf(plan)
     const bufferBytes = results + bufferBytesOf(plan, wavesOf(plan, plan.waveBytes ?? defaultWaveBytes))
     const transformBytes = options.transformBytes?.(plan) ?? 0

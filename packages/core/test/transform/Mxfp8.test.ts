@@ -5,7 +5,7 @@
  */
 import { assert, describe, it } from "@effect/vitest"
 import type { ModelTensor } from "@tensorferry/model/layout/ModelLayout"
-import { quantizeBufferBytes } from "@tensorferry/model/quantize/bufferBytes"
+import { quantizeBufferBytes, quantizedDestinationBytes } from "@tensorferry/model/quantize/bufferBytes"
 import { plansOf as meshPlansOf, specsOf } from "@tensorferry/testing/planning/meshSides"
 import { make } from "@tensorferry/testing/ReferenceEngine"
 import { runCluster, runRanks } from "@tensorferry/testing/VirtualCluster"
@@ -592,6 +592,13 @@ describe("gathering", () => {
       assert.deepStrictEqual(bytes({ side: "sender" }, "rowMajor"), [elements + elements / 32, 0])
       assert.deepStrictEqual(bytes({ side: "sender" }, "swizzled"), [elements + elements / 32, elements / 32])
       assert.deepStrictEqual(bytes({ parameters: ["*up*"] }, "rowMajor"), [0, 2 * 12 * 96])
+      // What is stored in the recipe's form takes its codes and scales, not the plan's type.
+      const destinationBytes = quantizedDestinationBytes(mxfp8Recipe("rceil"), ["*"])
+      const { ranks } = estimatePlans(plans, hostLinkSpeeds, { destinationBytes })
+      assert.deepStrictEqual(
+        ranks.map((rank) => rank.destinationBytes),
+        [0, elements + elements / 32]
+      )
     })
   )
 })

@@ -31,6 +31,15 @@ const scaleBytes = (recipe: QuantizationRecipe, shape: Shape): number =>
 const quantizedBytes = (recipe: QuantizationRecipe, shape: Shape): number =>
   Math.ceil(elementCount(shape) / codesPerByte(recipe)) + scaleBytes(recipe, shape)
 
+/** Bytes of a rank's destinations where those of these names, patterns with `*`, are stored by the recipe. */
+export const quantizedDestinationBytes =
+  (recipe: QuantizationRecipe, parameters: ReadonlyArray<string>) =>
+  ({ destinationTensors }: ReshardPlan): number =>
+    destinationTensors.reduce((bytes, { name, dtype, shape }) => {
+      const isQuantized = parameters.some((pattern) => globMatches(pattern, name))
+      return bytes + (isQuantized ? quantizedBytes(recipe, shape) : byteLengthOf(dtype, elementCount(shape)))
+    }, 0)
+
 /** Sources are taken as not quantized, and maxima as not given. */
 export const quantizeBufferBytes =
   (options: QuantizeOptions = {}, holdings: QuantizeHoldings = {}) =>
