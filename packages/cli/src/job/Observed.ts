@@ -36,7 +36,9 @@ export const ObservedMemory = Schema.Struct({
   /** What the plan says that tensors and buffers need on top. */
   estimate: Schema.Int,
   /** Most that was resident at once. */
-  peak: Schema.Int
+  peak: Schema.Int,
+  /** Memory of other ranks that was mapped at the end and counts as resident here too: it exists once. */
+  mapped: Schema.optionalKey(Schema.Int)
 })
 export type ObservedMemory = typeof ObservedMemory.Type
 
@@ -53,9 +55,27 @@ const spanLimit = 100_000
 /** Names the boot whose monotonic clock this process reads; processes of one host share it. */
 export const clockName = (): string => systemFiles().read("/proc/sys/kernel/random/boot_id") ?? os.hostname()
 
-export const observed = (memory: Omit<ObservedMemory, "peak">, tensors: ReadonlyArray<ObservedTensor>): Observed => ({
+/** Resident bytes of memory files that are mapped only to be read: those of other processes. From /proc/PID/smaps. */
+export const mappedBytes = (smaps: string): number => {
+  let [bytes, isForeign] = [0, false]
+  for (const line of smaps.split("\n")) {
+    const mapping = /^[0-9a-f]+-[0-9a-f]+ (\S{4}) .*?(\/memfd:|\/dev\/shm\/|$)/.exec(line)
+    if (mapping !== null) isForeign = mapping[1] === "r--s" && mapping[2] !== ""
+    else if (isForeign && line.startsWith("Rss:")) bytes += 1024 * Number.parseInt(line.slice(4), 10)
+  }
+  return bytes
+}
+
+export const observed = (
+  memory: Pick<ObservedMemory, "before" | "estimate">,
+  tensors: ReadonlyArray<ObservedTensor>
+): Observed => ({
   hostName: os.hostname(),
-  memory: { ...memory, peak: process.resourceUsage().maxRSS * 1024 },
+  memory: {
+    ...memory,
+    peak: process.resourceUsage().maxRSS * 1024,
+    mapped: mappedBytes(systemFiles().read("/proc/self/smaps") ?? "")
+  },
   tensors
 })
 

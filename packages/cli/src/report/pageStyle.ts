@@ -60,7 +60,8 @@ thead th { position: sticky; top: 0; background: var(--surface); z-index: 1; }
 .memoryCell { width: 42%; } .memory { position: relative; height: 14px; background: color-mix(in oklab, var(--line) 45%, var(--surface)); border-radius: 4px; overflow: hidden; }
 .memory i { position: absolute; inset-block: 0; } .memory .before { left: 0; width: calc(var(--before) * 100%); }
 .memory .estimate { left: calc(var(--before) * 100%); width: max(2px, calc(var(--estimate) * 100%)); } .memory .peak { left: calc(var(--peak) * 100% - 3px); width: 3px; }
-.before { background: var(--frame); } .estimate { background: var(--accent); } .peak { background: var(--verify); }
+.memory .mapped { left: calc((var(--peak) - var(--mapped)) * 100%); width: calc(var(--mapped) * 100%); }
+.before { background: var(--frame); } .mapped { background: repeating-linear-gradient(135deg, var(--wire) 0 3px, transparent 3px 6px); } .estimate { background: var(--accent); } .peak { background: var(--verify); }
 .data .tools { display: flex; gap: 12px; align-items: center; margin: 8px 0; flex-wrap: wrap; }
 input { font: inherit; font-size: 14px; color: var(--text); background: var(--ground); border: 1px solid var(--line); border-radius: 8px; padding: 4px 10px; min-width: min(320px, 100%); }
 .data .view { max-height: 460px; overflow: auto; border: 1px solid var(--line); border-radius: 8px; }
