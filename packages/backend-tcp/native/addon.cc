@@ -1,31 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Entry point of the addon. Owns nothing but the order of initialisation; all state is per JavaScript environment.
+ * Entry point of the addon. Owns nothing but its version; all state is per JavaScript environment.
  */
 #include <tensorferry/addon.h>
 
 #include "bindings.h"
 
-namespace tensorferry::tcp {
-namespace {
-
 /** Raised whenever a function exported here changes its meaning; TypeScript refuses another number. */
-constexpr int abiVersion = 1;
-
-Napi::Object initialise(Napi::Env env, Napi::Object exports) {
-  if (beginAddon(env, exports, "tensorferry-tcp", abiVersion) == nullptr) return exports;
-  Functions functions(env, exports);
-  bindEndpoint(functions);
-  bindFlows(functions);
-  bindJobControls<std::shared_ptr<Job>>(functions);
-  return exports;
-}
-
-}  // namespace
-}  // namespace tensorferry::tcp
+static constexpr int abiVersion = 1;
 
 Napi::Object Init(Napi::Env env, Napi::Object exports) {
-  return tensorferry::initialised(env, exports, tensorferry::tcp::initialise);
+  using namespace tensorferry::tcp;
+  return tensorferry::exported<bindEndpoint, bindFlows>(env, exports, "tensorferry-tcp", abiVersion);
 }
 
 NODE_API_MODULE(tcp, Init)

@@ -2,6 +2,8 @@
 /*
  * Endpoints and peers for JavaScript. JS thread only; connections are made by the endpoint's threads.
  */
+#include <tensorferry/wire/bindings.h>
+
 #include "bindings.h"
 #include "endpoint.h"
 
@@ -64,20 +66,6 @@ Answer addPeer(const Call& call, Open<Endpoint> endpoint, Whole<0xffffffff> rank
   return wrap(call.env, endpoint->addPeer(static_cast<uint32_t>(rank.value), id.value, key.value, std::move(paths)));
 }
 
-Status closePeer(const Call&, Held<Endpoint> endpoint, Held<Peer> peer) {
-  endpoint->closePeer(peer);
-  return {};
-}
-
-Answer connectPeer(const Call& call, Open<Endpoint> endpoint, Held<Peer> peer, Napi::Function callback) {
-  auto job = std::make_shared<ConnectJob>();
-  job->peer = peer;
-  job->endpoint = std::shared_ptr<Endpoint>(endpoint);
-  const Napi::Value handle = Jobs::of(call.env)->begin(std::shared_ptr<Endpoint>(endpoint), job, callback);
-  endpoint->connect(job);
-  return handle;
-}
-
 Answer describePeer(const Call& call, Held<Endpoint> endpoint, Held<Peer> peer) {
   return Napi::Value(toJs(call.env, endpoint->describe(peer)));
 }
@@ -85,11 +73,9 @@ Answer describePeer(const Call& call, Held<Endpoint> endpoint, Held<Peer> peer) 
 }  // namespace
 
 void bindEndpoint(Functions& functions) {
+  wire::bindPeers<Endpoint, Peer, ConnectJob>(functions);
   functions.add<createEndpoint>("createEndpoint", "(rank, id, key, threads, lanes, deadlineMillis, addresses, port)")
-      .add<close<Held<Endpoint>>>("closeEndpoint", "(endpoint)")
       .add<addPeer>("addPeer", "(endpoint, rank, id, key, own addresses or empty texts, addresses, ports)")
-      .add<closePeer>("closePeer", "(endpoint, peer)")
-      .add<connectPeer>("connectPeer", "(endpoint, peer, callback)")
       .add<describePeer>("describePeer", "(endpoint, peer)");
 }
 

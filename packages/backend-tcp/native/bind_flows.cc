@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Flows and transfers for JavaScript. JS thread only; bytes move on the endpoint's threads.
+ * Flows for JavaScript. JS thread only.
  */
+#include <tensorferry/wire/bindings.h>
+
 #include "bindings.h"
 #include "endpoint.h"
 
@@ -16,30 +18,11 @@ Answer addFlow(const Call& call, Open<Endpoint> endpoint, Held<Peer> peer, Whole
   return answerOf(std::move(flow), [&](const auto& made) { return wrap(call.env, made); });
 }
 
-Status closeFlow(const Call&, Held<Endpoint> endpoint, Held<Flow> flow) {
-  endpoint->closeFlow(flow);
-  return {};
-}
-
-Answer startTransfer(const Call& call, Open<Endpoint> endpoint, std::vector<Held<Flow>> flows,
-                     Napi::Function callback) {
-  if (flows.empty()) return call.refusal();
-  auto transfer = std::make_shared<Transfer>(endpoint);
-  const Napi::Value handle = Jobs::of(call.env)->begin(std::shared_ptr<Endpoint>(endpoint), transfer, callback);
-  const Status status = endpoint->start(transfer, {flows.begin(), flows.end()});
-  if (!status.ok()) {
-    transfer->fail(status);
-    transfer->done();
-  }
-  return handle;
-}
-
 }  // namespace
 
 void bindFlows(Functions& functions) {
-  functions.add<addFlow>("addFlow", "(endpoint, peer, program, isSending, table)")
-      .add<closeFlow>("closeFlow", "(endpoint, flow)")
-      .add<startTransfer>("startTransfer", "(endpoint, flows, callback)");
+  wire::bindTransfers<Endpoint, Flow, Transfer>(functions);
+  functions.add<addFlow>("addFlow", "(endpoint, peer, program, isSending, table)");
 }
 
 }  // namespace tensorferry::tcp

@@ -216,7 +216,6 @@ void Endpoint::opened(const LanePointer& lane, Lock& lock) {
   peer->backoff = {};
   peer->nextDial = now;
   for (const auto& job : std::exchange(peer->connecting, {})) {
-    job->isDone = true;
     job->done();
   }
   dialIfNeeded(peer);
@@ -254,7 +253,6 @@ void Endpoint::breakLane(const LanePointer& lane, const std::string& why, Code c
 void Endpoint::failPeer(const std::shared_ptr<Peer>& peer, const Status& status) {
   peer->refusedRounds = 0;
   for (const auto& job : std::exchange(peer->connecting, {})) {
-    job->isDone = true;
     job->fail(status);
     job->done();
   }
@@ -292,7 +290,6 @@ void Endpoint::connect(const std::shared_ptr<ConnectJob>& job) {
   Lock lock(mutex_);
   const auto& peer = job->peer;
   if (!isOpen_ || peer->isClosed || !peer->outgoing.empty()) {
-    job->isDone = true;
     if (!isOpen_ || peer->isClosed) job->fail(failure(Code::InvalidHandle, "connect", "The endpoint was closed."));
     return job->done();
   }
@@ -303,17 +300,11 @@ void Endpoint::connect(const std::shared_ptr<ConnectJob>& job) {
   wakeClock();
 }
 
-void Endpoint::cancel(ConnectJob& job) noexcept {
+void Endpoint::cancel(const std::shared_ptr<ConnectJob>& job) noexcept {
   Lock lock(mutex_);
-  if (job.isDone) return;
-  job.isDone = true;
-  std::erase_if(job.peer->connecting, [&](const auto& each) { return each.get() == &job; });
-  job.fail(failure(Code::Cancelled, "connect", "The connection was cancelled."));
-  job.done();
-}
-
-void ConnectJob::cancel() noexcept {
-  if (const auto owner = endpoint.lock()) owner->cancel(*this);
+  if (std::erase(job->peer->connecting, job) == 0) return;
+  job->fail(failure(Code::Cancelled, "connect", "The connection was cancelled."));
+  job->done();
 }
 
 std::vector<std::string> Endpoint::describe(const std::shared_ptr<Peer>& peer) {

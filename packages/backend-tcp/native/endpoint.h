@@ -59,9 +59,9 @@ class Endpoint final : public ThreadOwner, public std::enable_shared_from_this<E
   /** Ends when nobody touches memory of the flow any more; a run under way fails. */
   void closeFlow(const std::shared_ptr<Flow>& flow);
   /** Begins a run of each flow. All fail together. */
-  Status start(const std::shared_ptr<Transfer>& transfer, const std::vector<std::shared_ptr<Flow>>& flows);
-  void cancel(Transfer& transfer) noexcept;
-  void cancel(ConnectJob& job) noexcept;
+  void start(const std::shared_ptr<Transfer>& transfer, const std::vector<std::shared_ptr<Flow>>& flows);
+  void cancel(const std::shared_ptr<Transfer>& transfer) noexcept;
+  void cancel(const std::shared_ptr<ConnectJob>& job) noexcept;
 
   /** The ways that lanes to or from the peer take at present. */
   std::vector<std::string> describe(const std::shared_ptr<Peer>& peer);
@@ -125,6 +125,7 @@ class Endpoint final : public ThreadOwner, public std::enable_shared_from_this<E
   void brokeProtocol(const LanePointer& lane, const char* how);
 
   // runs.cc: runs from their start to their end.
+  Status refusalOf(const std::vector<std::shared_ptr<Flow>>& flows) const;
   void begin(const std::shared_ptr<Run>& run, Lock& lock);
   void endRun(const std::shared_ptr<Run>& run, const Status& status);
   void settle(const std::shared_ptr<Run>& run);

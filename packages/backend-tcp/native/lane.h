@@ -112,13 +112,6 @@ struct LaneTrial {
   Time next{};
 };
 
-struct ConnectJob final : EventJob {
-  std::shared_ptr<Peer> peer;
-  std::weak_ptr<Endpoint> endpoint;
-  bool isDone = false;
-  void cancel() noexcept override;
-};
-
 using Flows = std::unordered_map<uint32_t, std::shared_ptr<Flow>>;
 
 struct Peer {

@@ -41,12 +41,20 @@ void Endpoint::closeFlow(const std::shared_ptr<Flow>& flow) {
   released_.wait(lock, [&] { return flow->touching == 0; });
 }
 
-Status Endpoint::start(const std::shared_ptr<Transfer>& transfer, const std::vector<std::shared_ptr<Flow>>& flows) {
-  Lock lock(mutex_);
+Status Endpoint::refusalOf(const std::vector<std::shared_ptr<Flow>>& flows) const {
   for (const auto& flow : flows) {
     if (!isOpen_ || flow->isClosed || flow->peer->isClosed)
       return failure(Code::InvalidHandle, "start", "The program was closed, or its peer has a new driver.");
     if (flow->run != nullptr) return failure(Code::InvalidArgument, "start", "The program is under way.");
+  }
+  return {};
+}
+
+void Endpoint::start(const std::shared_ptr<Transfer>& transfer, const std::vector<std::shared_ptr<Flow>>& flows) {
+  Lock lock(mutex_);
+  if (const Status refusal = refusalOf(flows); !refusal.ok()) {
+    transfer->fail(refusal);
+    return transfer->done();
   }
   for (const auto& flow : flows) {
     auto run = std::make_shared<Run>();
@@ -61,7 +69,6 @@ Status Endpoint::start(const std::shared_ptr<Transfer>& transfer, const std::vec
   for (const auto& run : std::vector(transfer->runs))
     if (!run->hasEnded) begin(run, lock);
   wakeClock();
-  return {};
 }
 
 void Endpoint::begin(const std::shared_ptr<Run>& run, Lock& lock) {
@@ -138,14 +145,9 @@ void Endpoint::fail(Transfer& transfer, const Status& status) {
   }
 }
 
-void Endpoint::cancel(Transfer& transfer) noexcept {
+void Endpoint::cancel(const std::shared_ptr<Transfer>& transfer) noexcept {
   Lock lock(mutex_);
-  fail(transfer, failure(Code::Cancelled, "start", "The transfer was cancelled."));
-}
-
-void Transfer::cancel() noexcept {
-  Job::cancel();
-  if (const auto endpoint = endpoint_.lock()) endpoint->cancel(*this);
+  fail(*transfer, failure(Code::Cancelled, "start", "The transfer was cancelled."));
 }
 
 }  // namespace tensorferry::tcp

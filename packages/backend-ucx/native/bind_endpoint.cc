@@ -2,6 +2,8 @@
 /*
  * The library, endpoints and peers for JavaScript. JS thread only; UCX works on the endpoint's thread.
  */
+#include <tensorferry/wire/bindings.h>
+
 #include "bindings.h"
 #include "endpoint.h"
 
@@ -66,20 +68,6 @@ Answer addPeer(const Call& call, Open<Endpoint> endpoint, Whole<0xffffffff> rank
   return wrap(call.env, std::move(peer));
 }
 
-Status closePeer(const Call&, Held<Endpoint> endpoint, Held<Peer> peer) {
-  endpoint->closePeer(peer);
-  return {};
-}
-
-Answer connectPeer(const Call& call, Open<Endpoint> endpoint, Held<Peer> peer, Napi::Function callback) {
-  auto job = std::make_shared<ConnectJob>();
-  job->peer = peer;
-  job->endpoint = std::shared_ptr<Endpoint>(endpoint);
-  const Napi::Value handle = Jobs::of(call.env)->begin(std::shared_ptr<Endpoint>(endpoint), job, callback);
-  endpoint->connect(job);
-  return handle;
-}
-
 Answer describePeer(const Call& call, Held<Endpoint> endpoint, Held<Peer> peer) {
   const auto [lanes, isPutting] = endpoint->describe(peer);
   Napi::Object object = Napi::Object::New(call.env);
@@ -100,13 +88,11 @@ Status unregisterMemory(const Call&, Held<Endpoint> endpoint, Held<Region> regio
 }  // namespace
 
 void bindEndpoint(Functions& functions) {
+  wire::bindPeers<Endpoint, Peer, ConnectJob>(functions);
   functions.add<open>("openLibrary", "(names)")
       .add<createEndpoint>("createEndpoint",
                            "(library, rank, deadlineMillis, slots, peers, way: 0 to 2, names, values)")
-      .add<close<Held<Endpoint>>>("closeEndpoint", "(endpoint)")
       .add<addPeer>("addPeer", "(endpoint, rank, address, own ticket, ticket of the peer)")
-      .add<closePeer>("closePeer", "(endpoint, peer)")
-      .add<connectPeer>("connectPeer", "(endpoint, peer, callback)")
       .add<describePeer>("describePeer", "(endpoint, peer)")
       .add<registerMemory>("registerMemory", "(endpoint, address, length)")
       .add<unregisterMemory>("unregisterMemory", "(endpoint, region)");

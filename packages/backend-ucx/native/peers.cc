@@ -143,11 +143,6 @@ void Endpoint::cancel(const std::shared_ptr<ConnectJob>& job) noexcept {
   });
 }
 
-void ConnectJob::cancel() noexcept {
-  Job::cancel();
-  if (const auto owner = endpoint.lock()) owner->cancel(shared_from_this());
-}
-
 void Endpoint::say(const std::shared_ptr<Peer>& peer, FrameKind kind, const Flow* flow, uint64_t run, uint64_t chunk,
                    std::string body) {
   if (peer->isClosed) return;

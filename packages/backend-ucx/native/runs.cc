@@ -114,9 +114,4 @@ void Endpoint::cancel(const std::shared_ptr<Transfer>& transfer) noexcept {
   post([this, transfer] { fail(*transfer, failure(Code::Cancelled, "start", "The transfer was cancelled.")); });
 }
 
-void Transfer::cancel() noexcept {
-  Job::cancel();
-  if (const auto endpoint = endpoint_.lock()) endpoint->cancel(shared_from_this());
-}
-
 }  // namespace tensorferry::ucx

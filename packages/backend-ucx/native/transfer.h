@@ -8,11 +8,8 @@
  */
 #pragma once
 
-#include <tensorferry/napi_jobs.h>
-#include <tensorferry/wire/byte_stream.h>
-#include <tensorferry/wire/chunk_ledger.h>
+#include <tensorferry/wire/transfers.h>
 
-#include <algorithm>
 #include <chrono>
 #include <deque>
 #include <memory>
@@ -44,33 +41,17 @@ struct Region {
   }
 };
 
-class Transfer final : public EventJob, public std::enable_shared_from_this<Transfer> {
- public:
-  explicit Transfer(const std::shared_ptr<Endpoint>& endpoint) : endpoint_(endpoint) {}
-  void cancel() noexcept override;
+using Transfer = wire::TransferOf<Endpoint, Run>;
+using ConnectJob = wire::ConnectJobOf<Endpoint, Peer>;
 
-  /** Runs that have not ended, or that somebody still touches. */
-  size_t unsettled = 0;
-  std::vector<std::shared_ptr<Run>> runs;
-
- private:
-  std::weak_ptr<Endpoint> endpoint_;
-};
-
-struct Run {
-  std::shared_ptr<Transfer> transfer;
-  std::shared_ptr<Flow> flow;
-  /** The receiver's number of this run; 0 at a sender that waits for a receiver. */
-  uint64_t number = 0;
-  /** Of a receiver. */
-  wire::ChunkLedger ledger;
+/** The ledger is a receiver's. */
+struct Run : wire::RunOf<Transfer, Flow> {
   /** Of a sender: the next chunk to leave, and the bytes that were written at the peer. */
   size_t next = 0;
   uint64_t written = 0;
   /** Of a receiver: the peer may write to its memory. */
   bool isExposed = false;
-  int touching = 0;
-  bool hasEnded = false, isSettled = false, isLingering = false;
+  bool isLingering = false;
 };
 
 /** Where the peer takes chunks; what it said of one program. */
@@ -84,46 +65,24 @@ struct Layout {
   std::vector<Place> places;
 };
 
-struct Flow {
+struct Flow : wire::FlowOf<Peer, Run, chunkBytes> {
   static constexpr napi_type_tag typeTag{0x3a84d1be705f4c92, 0x9be2607f5c13d8a4};
-  static constexpr const char* kind = "flow";
 
   // Constant.
-  uint32_t program = 0;
-  bool isSending = false;
   uint64_t digest = 0;
-  wire::ByteStream stream;
-  std::shared_ptr<Peer> peer;
   std::vector<std::shared_ptr<Region>> regions;
 
-  bool isClosed = false;
-  int touching = 0;
-  /** The run that has begun and not ended. */
-  std::shared_ptr<Run> run;
-  /** Of a receiver: the last run that began, and the last that was received whole. */
-  uint64_t begun = 0, completed = 0;
   /** Of a receiver: whether the peer was told where it may write. */
   bool isLaidOut = false;
-  /** Of a sender: the last run that the receiver was ready for, and the last that it withdrew or this rank took up. */
-  uint64_t ready = 0, used = 0;
+  /** Of a sender: what the receiver said. */
   bool isLayoutWanted = false;
   std::unique_ptr<Layout> layout;
 
-  size_t chunks() const noexcept { return (stream.byteLength() + chunkBytes - 1) / chunkBytes; }
-  uint64_t lengthOf(size_t chunk) const noexcept {
-    return std::min(chunkBytes, stream.byteLength() - chunk * chunkBytes);
-  }
   const Region* regionOf(const void* at, uint64_t bytes) const noexcept {
     for (const auto& region : regions)
       if (region->holds(at, bytes)) return region.get();
     return nullptr;
   }
-};
-
-struct ConnectJob final : EventJob, std::enable_shared_from_this<ConnectJob> {
-  std::shared_ptr<Peer> peer;
-  std::weak_ptr<Endpoint> endpoint;
-  void cancel() noexcept override;
 };
 
 enum class Link {

@@ -64,6 +64,18 @@ Napi::Object initialised(Napi::Env env, Napi::Object exports, Initialise initial
   return exports;
 }
 
+/** What an addon exports whose functions share nothing: these bindings, in their order, and the controls of jobs. */
+template <auto... bind>
+Napi::Object exported(Napi::Env env, Napi::Object exports, const char* name, int version) noexcept {
+  return initialised(env, exports, [=](Napi::Env of, Napi::Object made) {
+    if (beginAddon(of, made, name, version) == nullptr) return made;
+    Functions functions(of, made);
+    (bind(functions), ...);
+    bindJobControls<std::shared_ptr<Job>>(functions);
+    return made;
+  });
+}
+
 inline Answer createPool(const Call& call, Whole<256, 1> threads) {
   return wrap(call.env, Jobs::of(call.env)->makePool(static_cast<unsigned>(threads)));
 }
