@@ -2,23 +2,11 @@
 /**
  * The native addon as TypeScript sees it, and how it is found. Nothing is loaded before the first use.
  */
-import {
-  type AddonIdentity,
-  addonLoader,
-  type Done,
-  type NativeAnswer,
-  type NativeHandle
-} from "@tensorferry/native/NativeAddon"
-import type { JobControl, NativeJobHandle } from "@tensorferry/native/NativeJob"
+import type { NativeEndpoint, NativeFlow, NativePeer, WireAddon } from "@tensorferry/native/driver/WireAddon"
+import { addonLoader, type NativeAnswer } from "@tensorferry/native/NativeAddon"
 
 /** Name of this backend in errors and reports. */
 export const backendName = "tcp"
-
-/** One rank on the network, until `closeEndpoint`. */
-export type NativeEndpoint = NativeHandle<"endpoint">
-export type NativePeer = NativeHandle<"peer">
-/** All that a program sends to a peer, or gets from it. */
-export type NativeFlow = NativeHandle<"flow">
 
 export interface OpenedEndpoint {
   readonly endpoint: NativeEndpoint
@@ -26,7 +14,7 @@ export interface OpenedEndpoint {
   readonly ports: ReadonlyArray<number>
 }
 
-export interface Addon extends AddonIdentity, JobControl {
+export interface Addon extends WireAddon {
   /** `id` has 16 bytes, `key` 32. A port of 0 takes a free one at each address. */
   readonly createEndpoint: (
     rank: number,
@@ -38,8 +26,6 @@ export interface Addon extends AddonIdentity, JobControl {
     addresses: ReadonlyArray<string>,
     port: number
   ) => NativeAnswer<OpenedEndpoint>
-  /** Ends its threads; what is under way fails with Cancelled. */
-  readonly closeEndpoint: (endpoint: NativeEndpoint) => NativeAnswer<undefined>
   /** Ways to the peer: from an address of this host, or from any where the text is empty, to one of the peer's. */
   readonly addPeer: (
     endpoint: NativeEndpoint,
@@ -50,13 +36,6 @@ export interface Addon extends AddonIdentity, JobControl {
     addresses: ReadonlyArray<string>,
     ports: ReadonlyArray<number>
   ) => NativeAnswer<NativePeer>
-  readonly closePeer: (endpoint: NativeEndpoint, peer: NativePeer) => NativeAnswer<undefined>
-  /** Ends when there is a lane to the peer. The item of a failure is the peer's rank, in `startTransfer` too. */
-  readonly connectPeer: (
-    endpoint: NativeEndpoint,
-    peer: NativePeer,
-    done: Done<undefined>
-  ) => NativeAnswer<NativeJobHandle>
   /** The addresses of this end and the other of each lane that is open. */
   readonly describePeer: (endpoint: NativeEndpoint, peer: NativePeer) => NativeAnswer<ReadonlyArray<string>>
   readonly addFlow: (
@@ -66,13 +45,6 @@ export interface Addon extends AddonIdentity, JobControl {
     isSending: boolean,
     table: BigUint64Array
   ) => NativeAnswer<NativeFlow>
-  /** A run under way fails. When this returns, memory of the flow is not touched any more. */
-  readonly closeFlow: (endpoint: NativeEndpoint, flow: NativeFlow) => NativeAnswer<undefined>
-  readonly startTransfer: (
-    endpoint: NativeEndpoint,
-    flows: ReadonlyArray<NativeFlow>,
-    done: Done<undefined>
-  ) => NativeAnswer<NativeJobHandle>
 }
 
 const loader = addonLoader<Addon>(backendName, import.meta.url, 1)

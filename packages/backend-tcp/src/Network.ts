@@ -9,28 +9,17 @@ import { createHmac, randomBytes } from "node:crypto"
 import { availableParallelism } from "node:os"
 import { type BackendError, backendError } from "@tensorferry/core/backend/BackendDescriptor"
 import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
-import { type NativeFailure, resultOf } from "@tensorferry/native/NativeAddon"
-import { runJob } from "@tensorferry/native/NativeJob"
+import { endpointCalls, type NativeFlow, type NativePeer } from "@tensorferry/native/driver/WireAddon"
+import type { Wire } from "@tensorferry/native/driver/WireDriver"
+import { resultOf } from "@tensorferry/native/NativeAddon"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
-import { type Addon, backendName, type NativeEndpoint, type NativePeer } from "./Addon.ts"
+import { type Addon, backendName } from "./Addon.ts"
 import { chooseAddresses, waysTo } from "./addresses.ts"
 import type { TcpOptions } from "./options.ts"
-import type { PublishedEndpoint } from "./Publication.ts"
-
-/** The endpoint of one rank. */
-export interface Network {
-  readonly endpoint: NativeEndpoint
-  readonly published: PublishedEndpoint
-  /** The peer as it published itself. */
-  readonly meet: (rank: number, published: PublishedEndpoint) => Result.Result<NativePeer, NativeFailure>
-  /** Waits for a lane to the peer. */
-  readonly connect: (peer: NativePeer) => Effect.Effect<void, NativeFailure>
-  /** The addresses of both ends of its lanes, in words. */
-  readonly describe: (rank: number) => string
-}
+import { PublishedEndpoint } from "./Publication.ts"
 
 const bytesOf = (digits: string): Uint8Array => Buffer.from(digits, "hex")
 
@@ -58,7 +47,7 @@ export const makeNetwork = Effect.fnUntraced(function* (
   group: ProcessGroupShape,
   token: string | undefined,
   options: TcpOptions
-): Effect.fn.Return<Network, BackendError, Scope.Scope> {
+): Effect.fn.Return<Wire<PublishedEndpoint, NativePeer, NativeFlow>, BackendError, Scope.Scope> {
   const chosen = chooseAddresses({ ...options, hasToken: token !== undefined })
   if (Result.isFailure(chosen)) {
     return yield* unavailable(
@@ -84,7 +73,8 @@ export const makeNetwork = Effect.fnUntraced(function* (
   const peers = new Map<number, { readonly id: string; readonly peer: NativePeer }>()
 
   return {
-    endpoint,
+    ...endpointCalls(addon, endpoint),
+    schema: PublishedEndpoint,
     published: { id, secret, addresses: hosts.map((host, at) => ({ host, port: ports[at]! })) },
     meet: (rank, published) => {
       const known = peers.get(rank)
@@ -109,17 +99,14 @@ export const makeNetwork = Effect.fnUntraced(function* (
         }
       )
     },
+    // Receivers are dialed.
+    connectsToReceive: false,
     describe: (rank) => {
       const known = peers.get(rank)
       const lanes = known === undefined ? undefined : addon.describePeer(endpoint, known.peer)
       const ways = lanes?.code === "Ok" ? [...new Set(lanes.value)].sort() : []
-      return ways.length === 0 ? "no lane yet" : `over ${ways.join(", ")}`
+      return { path: backendName, reason: ways.length === 0 ? "no lane yet" : `over ${ways.join(", ")}` }
     },
-    connect: (peer) =>
-      runJob<undefined>(
-        addon,
-        (done) => addon.connectPeer(endpoint, peer, done),
-        () => {}
-      )
+    addFlow: (peer, { program, isSending, table }) => resultOf(addon.addFlow(endpoint, peer, program, isSending, table))
   }
 })

@@ -10,11 +10,12 @@ import { TensorEngine } from "@tensorferry/backend-torch-copy"
 import { TensorEngine as Engine } from "@tensorferry/core/service/TensorEngine"
 import type { Tensor } from "@tensorferry/core/tensor/Tensor"
 import { streamTable } from "@tensorferry/native/driver/streamTable"
+import type { NativeEndpoint, NativeFlow, NativePeer } from "@tensorferry/native/driver/WireAddon"
 import { type NativeAnswer, resultOf } from "@tensorferry/native/NativeAddon"
 import { type NativeJob, startJob } from "@tensorferry/native/NativeJob"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
-import { type Addon, loadAddon, type NativeEndpoint, type NativeFlow, type NativePeer } from "../src/Addon.ts"
+import { type Addon, loadAddon } from "../src/Addon.ts"
 
 export const chunkBytes = 2 ** 20
 

@@ -2,25 +2,14 @@
 /**
  * The native addon as TypeScript sees it, and how it is found. Nothing is loaded before the first use.
  */
-import {
-  type AddonIdentity,
-  addonLoader,
-  type Done,
-  type NativeAnswer,
-  type NativeHandle
-} from "@tensorferry/native/NativeAddon"
-import type { JobControl, NativeJobHandle } from "@tensorferry/native/NativeJob"
+import type { NativeEndpoint, NativeFlow, NativePeer, WireAddon } from "@tensorferry/native/driver/WireAddon"
+import { addonLoader, type NativeAnswer, type NativeHandle } from "@tensorferry/native/NativeAddon"
 
 /** Name of this backend in errors and reports. */
 export const backendName = "ucx"
 
 /** The UCX that the process has opened. */
 export type NativeLibrary = NativeHandle<"library">
-/** One rank as UCX knows it, until `closeEndpoint`. */
-export type NativeEndpoint = NativeHandle<"endpoint">
-export type NativePeer = NativeHandle<"peer">
-/** All that a program sends to a peer, or gets from it. */
-export type NativeFlow = NativeHandle<"flow">
 /** Memory that UCX was told of. */
 export type NativeRegion = NativeHandle<"region">
 
@@ -53,7 +42,7 @@ export interface PeerLanes {
 /** How chunks travel, by number. */
 export const ways = ["auto", "put", "messages"] as const
 
-export interface Addon extends AddonIdentity, JobControl {
+export interface Addon extends WireAddon {
   /** Opens the first of these that serves, once per process. */
   readonly openLibrary: (names: ReadonlyArray<string>) => NativeAnswer<LibraryAnswer>
   /**
@@ -70,8 +59,6 @@ export interface Addon extends AddonIdentity, JobControl {
     names: ReadonlyArray<string>,
     values: ReadonlyArray<string>
   ) => NativeAnswer<OpenedEndpoint>
-  /** Ends its thread; what is under way fails with Cancelled. */
-  readonly closeEndpoint: (endpoint: NativeEndpoint) => NativeAnswer<undefined>
   /** Tickets have 16 bytes. */
   readonly addPeer: (
     endpoint: NativeEndpoint,
@@ -80,13 +67,6 @@ export interface Addon extends AddonIdentity, JobControl {
     ours: Uint8Array,
     theirs: Uint8Array
   ) => NativeAnswer<NativePeer>
-  readonly closePeer: (endpoint: NativeEndpoint, peer: NativePeer) => NativeAnswer<undefined>
-  /** Ends when the peer has answered. The item of a failure is the peer's rank, in `startTransfer` too. */
-  readonly connectPeer: (
-    endpoint: NativeEndpoint,
-    peer: NativePeer,
-    done: Done<undefined>
-  ) => NativeAnswer<NativeJobHandle>
   readonly describePeer: (endpoint: NativeEndpoint, peer: NativePeer) => NativeAnswer<PeerLanes>
   /** Memory that UCX refuses is used all the same, by way of memory that it took. */
   readonly registerMemory: (endpoint: NativeEndpoint, address: bigint, byteLength: number) => NativeAnswer<NativeRegion>
@@ -100,13 +80,6 @@ export interface Addon extends AddonIdentity, JobControl {
     table: BigUint64Array,
     regions: ReadonlyArray<NativeRegion>
   ) => NativeAnswer<NativeFlow>
-  /** A run under way fails. When this returns, memory of the flow is not touched any more. */
-  readonly closeFlow: (endpoint: NativeEndpoint, flow: NativeFlow) => NativeAnswer<undefined>
-  readonly startTransfer: (
-    endpoint: NativeEndpoint,
-    flows: ReadonlyArray<NativeFlow>,
-    done: Done<undefined>
-  ) => NativeAnswer<NativeJobHandle>
 }
 
 const loader = addonLoader<Addon>(backendName, import.meta.url, 1)

@@ -6,11 +6,11 @@
  * done when the receiver has confirmed all of them.
  */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
-import { CopyDriver, type CopyDriverShape } from "@tensorferry/core/service/CopyDriver"
-import { ProcessGroup, type ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
-import { makeWireDriver, tokenOf, wireCapabilities } from "@tensorferry/native/driver/WireDriver"
+import type { CopyDriver, CopyDriverShape } from "@tensorferry/core/service/CopyDriver"
+import type { ProcessGroup, ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
+import { makeWireDriver, wireCapabilities, wireDriverLayer } from "@tensorferry/native/driver/WireDriver"
 import * as Effect from "effect/Effect"
-import * as Layer from "effect/Layer"
+import type * as Layer from "effect/Layer"
 import type * as Scope from "effect/Scope"
 import { type Addon, backendName, loadAddon } from "./Addon.ts"
 import { makeFabric } from "./Fabric.ts"
@@ -30,9 +30,4 @@ export const make = (
 
 /** Fails with "Unavailable" where the addon or UCX cannot be loaded, or no transport works. */
 export const layer = (options: UcxOptions = {}): Layer.Layer<CopyDriver, BackendError, ProcessGroup> =>
-  Layer.effect(
-    CopyDriver,
-    Effect.gen(function* () {
-      return yield* make(yield* loadAddon, yield* ProcessGroup, yield* tokenOf(options), options)
-    })
-  )
+  wireDriverLayer(backendName, loadAddon, options, (addon, group, token) => makeFabric(addon, group, token, options))

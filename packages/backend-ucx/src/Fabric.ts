@@ -9,14 +9,14 @@ import { randomBytes } from "node:crypto"
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
 import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
 import type { Storage } from "@tensorferry/core/tensor/Storage"
+import { endpointCalls, type NativeFlow, type NativePeer } from "@tensorferry/native/driver/WireAddon"
 import type { Wire } from "@tensorferry/native/driver/WireDriver"
 import { type NativeCode, type NativeFailure, resultOf } from "@tensorferry/native/NativeAddon"
-import { runJob } from "@tensorferry/native/NativeJob"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
-import { type Addon, backendName, type NativeFlow, type NativePeer, type NativeRegion, ways } from "./Addon.ts"
+import { type Addon, backendName, type NativeRegion, ways } from "./Addon.ts"
 import { openLibrary, unavailable } from "./library.ts"
 import type { UcxOptions } from "./options.ts"
 import { PublishedEndpoint, proofOf, provesToken, ticketOf } from "./Publication.ts"
@@ -128,6 +128,7 @@ export const makeFabric = Effect.fnUntraced(function* (
   }
 
   return {
+    ...endpointCalls(addon, endpoint),
     published,
     schema: PublishedEndpoint,
     meet: (rank, theirs) => {
@@ -143,12 +144,6 @@ export const makeFabric = Effect.fnUntraced(function* (
         return peer
       })
     },
-    connect: (peer) =>
-      runJob<undefined>(
-        addon,
-        (done) => addon.connectPeer(endpoint, peer, done),
-        () => {}
-      ),
     connectsToReceive: true,
     describe: (rank) => {
       const known = peers.get(rank)
@@ -162,10 +157,6 @@ export const makeFabric = Effect.fnUntraced(function* (
         addon.addFlow(endpoint, peer, program, isSending, BigInt(`0x${digest.slice(0, 16)}`), table, [
           ...new Set(tensors.flatMap(({ storage }) => regionOf(storage)))
         ])
-      ),
-    closeFlow: (flow) => {
-      addon.closeFlow(endpoint, flow)
-    },
-    start: (flows, done) => addon.startTransfer(endpoint, flows, done)
+      )
   }
 })

@@ -6,20 +6,23 @@
  * rank is the failure of all. Memory that is freed is not touched any more when the freeing returns. What a peer says is
  * decoded here before anything uses it.
  */
+import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
 import { readEnvironment } from "@tensorferry/core/group/ProcessGroupEnvironment"
 import type { Message } from "@tensorferry/core/ir/Message"
-import type {
-  CopyDriverCapabilities,
-  CopyDriverError,
-  CopyDriverShape,
-  InFlight,
-  PeerPath,
-  Program
+import {
+  CopyDriver,
+  type CopyDriverCapabilities,
+  type CopyDriverError,
+  type CopyDriverShape,
+  type InFlight,
+  type PeerPath,
+  type Program
 } from "@tensorferry/core/service/CopyDriver"
-import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
+import { ProcessGroup, type ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
 import type { Storage } from "@tensorferry/core/tensor/Storage"
 import type { Tensor } from "@tensorferry/core/tensor/Tensor"
 import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import * as Redacted from "effect/Redacted"
 import * as Result from "effect/Result"
@@ -244,3 +247,26 @@ export const tokenOf = (options: { readonly token?: string }): Effect.Effect<str
     : Effect.map(Effect.option(readEnvironment), (read) =>
         Option.isSome(read) && read.value.token !== undefined ? Redacted.value(read.value.token) : undefined
       )
+
+/**
+ * The layer of a driver over a wire. `open` opens the wire until the scope ends, with the token of the options or of the
+ * environment. Nobody is met before the first preparation.
+ */
+export const wireDriverLayer = <A extends JobControl, Published, Peer, Flow>(
+  backend: string,
+  loadAddon: Effect.Effect<A, BackendError>,
+  options: { readonly token?: string },
+  open: (
+    addon: A,
+    group: ProcessGroupShape,
+    token: string | undefined
+  ) => Effect.Effect<Wire<Published, Peer, Flow>, BackendError, Scope.Scope>
+): Layer.Layer<CopyDriver, BackendError, ProcessGroup> =>
+  Layer.effect(
+    CopyDriver,
+    Effect.gen(function* () {
+      const addon = yield* loadAddon
+      const group = yield* ProcessGroup
+      return makeWireDriver(backend, addon, group, yield* open(addon, group, yield* tokenOf(options)))
+    })
+  )
