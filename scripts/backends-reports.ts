@@ -48,6 +48,7 @@ const subjects: { readonly [backend: string]: Subject } = {
   nccl: cuda,
   nvshmem: { ...cuda, environment: shmem, options: { ...small, slotBytes: 2 ** 14, slots: 2 } },
   tcp: { note: "Real: processes of one host, by loopback." },
+  ucx: { note: "Real: processes of one host, by TCP over loopback." },
   xpu: { note: "On a processor: OpenCL by PoCL, not on an Intel GPU.", options: { driver: "opencl" } }
 }
 

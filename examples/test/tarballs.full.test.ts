@@ -32,6 +32,7 @@ const addons: { readonly [name: string]: string } = {
   "@tensorferry/gpu": "gpu",
   "@tensorferry/backend-nvshmem": "nvshmem",
   "@tensorferry/backend-tcp": "tcp",
+  "@tensorferry/backend-ucx": "ucx",
   "@tensorferry/backend-xpu": "xpu",
   "@tensorferry/bus": "bus"
 }

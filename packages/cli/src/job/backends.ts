@@ -4,6 +4,7 @@ import { descriptors as cuda } from "@tensorferry/backend-cuda/descriptor"
 import { descriptors as nvshmem } from "@tensorferry/backend-nvshmem/descriptor"
 import { descriptors as tcp } from "@tensorferry/backend-tcp"
 import { descriptors as torchCopy } from "@tensorferry/backend-torch-copy"
+import { descriptors as ucx } from "@tensorferry/backend-ucx"
 import { descriptors as xpu } from "@tensorferry/backend-xpu"
 import type { BackendDescriptor, BackendError } from "@tensorferry/core/backend/BackendDescriptor"
 import { loaderLayer } from "@tensorferry/core/backend/BackendLoader"
@@ -16,7 +17,8 @@ export const shippedPackages: ReadonlyArray<readonly [name: string, descriptors:
   ["@tensorferry/backend-cuda", cuda],
   ["@tensorferry/backend-nvshmem", nvshmem],
   ["@tensorferry/backend-xpu", xpu],
-  ["@tensorferry/backend-tcp", tcp]
+  ["@tensorferry/backend-tcp", tcp],
+  ["@tensorferry/backend-ucx", ucx]
 ]
 
 export const shippedDescriptors = shippedPackages.flatMap(([, descriptors]) => descriptors)
