@@ -10,8 +10,8 @@ import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
 import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
 import type { Storage } from "@tensorferry/core/tensor/Storage"
 import { endpointCalls, type NativeFlow, type NativePeer } from "@tensorferry/native/driver/WireAddon"
-import type { Wire } from "@tensorferry/native/driver/WireDriver"
-import { type NativeCode, type NativeFailure, resultOf } from "@tensorferry/native/NativeAddon"
+import { peerFailure, type Wire } from "@tensorferry/native/driver/WireDriver"
+import { type NativeFailure, resultOf } from "@tensorferry/native/NativeAddon"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
@@ -48,14 +48,6 @@ export const configurationOf = (
 export const transportsOf = (lanes: string): ReadonlyArray<string> => [
   ...new Set([...lanes.matchAll(/lane\[\d+\]:\s*\d+:([^\s]+)/g)].map(([, transport]) => transport!))
 ]
-
-const failed = (rank: number, code: NativeCode, detail: string): NativeFailure => ({
-  code,
-  op: "meet",
-  detail: `Rank ${rank} ${detail}.`,
-  nativeCode: 0,
-  item: rank
-})
 
 /** Opens UCX until the scope ends. Fails with Unavailable where there is none, or none of its transports works. */
 export const makeFabric = Effect.fnUntraced(function* (
@@ -121,10 +113,14 @@ export const makeFabric = Effect.fnUntraced(function* (
   }
 
   const refusalOf = (rank: number, theirs: PublishedEndpoint): NativeFailure | undefined => {
-    if (!provesToken(token, theirs)) return failed(rank, "PermissionDenied", "has another token")
+    if (!provesToken(token, theirs)) return peerFailure(rank, "PermissionDenied", "has another token")
     return theirs.version === version
       ? undefined
-      : failed(rank, "Unsupported", `has UCX ${theirs.version}, which does not read addresses of UCX ${version} here`)
+      : peerFailure(
+          rank,
+          "Unsupported",
+          `has UCX ${theirs.version}, which does not read addresses of UCX ${version} here`
+        )
   }
 
   return {

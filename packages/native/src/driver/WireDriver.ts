@@ -26,10 +26,10 @@ import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import * as Redacted from "effect/Redacted"
 import * as Result from "effect/Result"
-import type * as Schema from "effect/Schema"
+import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 import { describeFailure } from "../describeFailure.ts"
-import type { Done, NativeAnswer, NativeFailure } from "../NativeAddon.ts"
+import type { Done, NativeAnswer, NativeCode, NativeFailure } from "../NativeAddon.ts"
 import { type JobControl, type NativeJobHandle, startJob } from "../NativeJob.ts"
 import { makeDriverAgreement } from "./DriverAgreement.ts"
 import { type Checked, type DriverErrors, driverErrors } from "./DriverErrors.ts"
@@ -113,7 +113,16 @@ const watchMemory = (messages: ReadonlyArray<Message>, stop: () => void): Effect
     )
   )
 
-/** The driver of one rank of a group over its wire. */
+/** What fails with one peer before anything of the system was asked. */
+export const peerFailure = (peer: number, code: NativeCode, detail: string): NativeFailure => ({
+  code,
+  op: "meet",
+  detail: `Rank ${peer} ${detail}.`,
+  nativeCode: 0,
+  item: peer
+})
+
+/** The driver of one rank of a group over its wire. Ranks without the wire take part by `makeAbsentDriver`. */
 export const makeWireDriver = <Published, Peer, Flow>(
   backend: string,
   jobs: JobControl,
@@ -123,14 +132,14 @@ export const makeWireDriver = <Published, Peer, Flow>(
   const { rank, size } = group
   const errors = driverErrors(backend, rank, remedies)
   const agreement = makeDriverAgreement(group, errors)
-  const decodePublication = publicationOf(wire.schema)
+  const decodePublication = publicationOf(Schema.NullOr(wire.schema))
   const entries = makeProgramEntries<{ readonly flows: ReadonlyArray<Flow> }>(() =>
     errors.fail("InvalidProgram", notUsable)
   )
   /** Counts preparations: names what this rank sends. */
   let prepared = 0
 
-  const publication = (messages: ReadonlyArray<Message>, program: number): Checked<Publication<Published>> =>
+  const publication = (messages: ReadonlyArray<Message>, program: number): Checked<Publication<Published | null>> =>
     Result.map(
       checkMessages(messages, {
         errors,
@@ -149,10 +158,17 @@ export const makeWireDriver = <Published, Peer, Flow>(
     messages: ReadonlyArray<Message>,
     own: number,
     rankOfPeer: number,
-    published: Publication<Published>,
+    published: Publication<Published | null>,
     flows: Array<Flow>
   ): Effect.fn.Return<void, CopyDriverError> {
-    const peer = yield* Effect.fromResult(native(wire.meet(rankOfPeer, published.endpoint)))
+    const { endpoint } = published
+    const peer = yield* Effect.fromResult(
+      native(
+        endpoint === null
+          ? Result.fail(peerFailure(rankOfPeer, "Unsupported", `has no ${backend}`))
+          : wire.meet(rankOfPeer, endpoint)
+      )
+    )
     let connects = false
     for (const direction of ["send", "recv"] as const) {
       const some = messagesWith(messages, rankOfPeer, direction)
@@ -238,6 +254,26 @@ export const makeWireDriver = <Published, Peer, Flow>(
         isUsable ? begin(flows) : Effect.fail(errors.fail("InvalidProgram", notUsable))
       )
   }
+}
+
+const absent = (peer: number): Result.Result<never, NativeFailure> =>
+  Result.fail(peerFailure(peer, "Unsupported", "is asked for a wire that this rank lacks"))
+
+/** The part in a wire's collectives of a rank that has no such wire, and so exchanges nothing over it. */
+export const makeAbsentDriver = (backend: string, group: ProcessGroupShape): CopyDriverShape => {
+  const nothing = { code: "Ok", value: undefined } as const
+  const jobs: JobControl = { cancelJob: () => nothing, movedBytes: () => ({ code: "Ok", value: 0 }) }
+  return makeWireDriver<unknown, never, never>(backend, jobs, group, {
+    published: null,
+    schema: Schema.Unknown,
+    meet: absent,
+    connect: () => Effect.void,
+    connectsToReceive: false,
+    describe: () => ({ path: backend, reason: "no such wire here" }),
+    addFlow: (peer) => absent(peer),
+    closeFlow: () => {},
+    start: () => peerFailure(group.rank, "Unsupported", "has no such wire")
+  })
 }
 
 /** The token of the options, else that of the environment. */
