@@ -73,6 +73,26 @@ export interface StagingOptions {
   readonly stagingBytes?: number
 }
 
+/** A wire as "auto" offers it to the backend that joins it to its own driver. */
+export interface JoinableWire {
+  /** The backend's name. */
+  readonly name: string
+  /** Of those that both ends have, the lowest is taken. */
+  readonly order: number
+  /**
+   * The driver for the family's memory, from options that a user wrote. It meets nobody before its first preparation, and is
+   * made by `makeWireDriver` of @tensorferry/native.
+   */
+  readonly driver: (options: unknown) => Layer.Layer<CopyDriver, BackendError, ProcessGroup | TensorEngine>
+}
+
+/** A driver that takes wires for peers which it does not reach by itself. */
+export interface JoinedBackend {
+  /** Of the backend itself, among the options of all. */
+  readonly options: BackendOptions
+  readonly driver: Layer.Layer<CopyDriver, BackendError, ProcessGroup | TensorEngine>
+}
+
 /** What a backend package exports: name, capabilities, options, a probe, and a layer for each service that it offers. */
 export interface BackendDescriptor {
   readonly name: string
@@ -102,6 +122,13 @@ export interface BackendDescriptor {
     hostEngine: Layer.Layer<TensorEngine, BackendError>,
     staging: StagingOptions
   ) => Layer.Layer<CopyDriver, BackendError, ProcessGroup | TensorEngine>
+  /** Of a wire between hosts: "auto" may take it for some peers of a rank. Among several, the lowest goes first. */
+  readonly wireOrder?: number
+  /**
+   * What "auto" builds where it chooses this backend: one driver out of its own and wires, a path for each peer, as
+   * `joinWires` of @tensorferry/native makes it. Options that a user wrote are decoded there.
+   */
+  readonly join?: (options: unknown, wires: ReadonlyArray<JoinableWire>) => Effect.Effect<JoinedBackend, BackendError>
   /** `familyEngine` is the engine of the device's family, for backends that serve families of others. */
   readonly replayTransfer?: (
     device: Device,
@@ -161,6 +188,8 @@ const DescriptorShape = Schema.Struct({
   hostMemory: Service,
   copyDriver: Service,
   stagedDriver: Service,
+  wireOrder: Schema.optionalKey(Schema.Finite),
+  join: Service,
   replayTransfer: Service,
   replayTesting: Service
 })

@@ -28,6 +28,7 @@ import {
   type BackendError,
   type BackendOptions,
   backendError,
+  type JoinableWire,
   type OrConfig
 } from "./BackendDescriptor.ts"
 import { BackendRegistry, type BackendRegistryShape } from "./BackendRegistry.ts"
@@ -118,7 +119,7 @@ export interface CopyServiceChoice extends CopyServiceOptions {
   readonly backend: OrConfig<string>
   /** Family of the memory to move; "cpu" by default. */
   readonly deviceFamily?: string
-  /** The backend's own options. */
+  /** The backend's own options; with "auto", those of joined backends (`joinOptions` of @tensorferry/native). */
   readonly options?: unknown
   /** Options of the backend whose engine owns the memory, where the chosen one moves memory of the host alone. */
   readonly engineOptions?: unknown
@@ -131,6 +132,27 @@ const familyEngine = (registry: BackendRegistryShape, family: string): Layer.Lay
 /** Whether a backend's driver moves memory of a family by itself. */
 const reaches = ({ capabilities }: BackendDescriptor, family: string): boolean =>
   capabilities.copyDriver?.deviceFamilies.some((one) => one === family || one === "*") === true
+
+/** The registered wires between hosts, in the order in which "auto" takes them. */
+export const wiresOf = (registry: BackendRegistryShape): ReadonlyArray<BackendDescriptor & { wireOrder: number }> =>
+  registry.descriptors
+    .filter((one): one is BackendDescriptor & { wireOrder: number } => one.wireOrder !== undefined)
+    .sort((a, b) => a.wireOrder - b.wireOrder || (a.name < b.name ? -1 : 1))
+
+/** The registered wires that move memory of this family by themselves. */
+const joinableWires = (registry: BackendRegistryShape, family: string): ReadonlyArray<JoinableWire> =>
+  wiresOf(registry)
+    .filter((descriptor) => reaches(descriptor, family))
+    .map((descriptor) => ({
+      name: descriptor.name,
+      order: descriptor.wireOrder,
+      driver: (options) =>
+        Layer.unwrap(
+          Effect.map(decodeOptions(descriptor, options), (decoded) =>
+            boundedLayer(descriptor.name, "copyDriver", descriptor.copyDriver!(decoded))
+          )
+        )
+    }))
 
 /** The engine of a device whose memory a driver of the host is to move: that of the first backend which claims the family. */
 const deviceEngine = Effect.fnUntraced(function* (
@@ -154,7 +176,8 @@ const deviceEngine = Effect.fnUntraced(function* (
 })
 
 /**
- * `CopyService` of the chosen backend, together with the engine for its memory. Where the backend moves memory of the host
+ * `CopyService` of the chosen backend, together with the engine for its memory. With "auto" a backend that joins others takes
+ * for each peer the first path that both ends have. Where the backend moves memory of the host
  * alone, that of another family passes through a ring of host buffers (`stagedDriver` of its descriptor).
  */
 export const copyService = (
@@ -172,11 +195,15 @@ export const copyService = (
         })
       }
       const { descriptor } = yield* chooseCopyBackend(name, family)
-      const options = yield* decodeOptions(descriptor, choice.options ?? {})
       const registry = yield* BackendRegistry
+      const joined =
+        name === "auto" && descriptor.join !== undefined && reaches(descriptor, family)
+          ? yield* descriptor.join(choice.options ?? {}, joinableWires(registry, family))
+          : undefined
+      const options = joined?.options ?? (yield* decodeOptions(descriptor, choice.options ?? {}))
       if (reaches(descriptor, family)) {
         const engine = descriptor.tensorEngine?.(options) ?? familyEngine(registry, family)
-        const driver = boundedLayer(descriptor.name, "copyDriver", descriptor.copyDriver!(options))
+        const driver = boundedLayer(descriptor.name, "copyDriver", joined?.driver ?? descriptor.copyDriver!(options))
         return copyServiceLayer(driver, choice).pipe(
           Layer.provideMerge(boundedLayer(descriptor.name, "tensorEngine", engine))
         )

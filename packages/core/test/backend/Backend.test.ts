@@ -20,6 +20,7 @@ import {
   type BackendDescriptor,
   type BackendReason,
   backendApiVersion,
+  backendError,
   type ProbeResult,
   validateDescriptor
 } from "../../src/backend/BackendDescriptor.ts"
@@ -41,6 +42,7 @@ import {
   replayTransferLayer
 } from "../../src/replay/ReplayTransferLayer.ts"
 import { CopyService } from "../../src/service/CopyService.ts"
+import { ProcessGroup } from "../../src/service/ProcessGroup.ts"
 import { ReplayTransferBackend } from "../../src/service/ReplayTransferBackend.ts"
 import { TensorEngine } from "../../src/service/TensorEngine.ts"
 import { type Device, formatDevice } from "../../src/tensor/Device.ts"
@@ -223,6 +225,39 @@ describe("copyService", () => {
       ]
       const message = yield* refused("Unavailable", built({ backend: "absent", deviceFamily: "alpha" }, descriptors))
       for (const part of ["There is no device.", "/opt/one", "/opt/two", "Put one in."]) assert.include(message, part)
+    })
+  )
+
+  it.effect("a backend that joins others gets the wires of a family in their order, and the options as they are", () =>
+    Effect.gen(function* () {
+      const seen: Array<unknown> = []
+      const wire = (name: string, wireOrder: number, changes: Partial<BackendDescriptor> = {}) =>
+        backend(name, [], { wireOrder, ...changes })
+      const joins = backend("joins", ["alpha"], {
+        join: (options, wires) => {
+          seen.push(options, ...wires.map(({ name, order }) => [name, order]))
+          return Effect.fail(backendError("Unavailable", { detail: "Enough was seen.", remedy: "Stop." }))
+        }
+      })
+      const elsewhere = wire("elsewhere", 1)
+      const other = { ...elsewhere.capabilities.copyDriver!, deviceFamilies: ["beta"] }
+      const registry = registryLayer([
+        joins,
+        wire("slow", 20),
+        wire("fast", 10),
+        { ...elsewhere, capabilities: { ...elsewhere.capabilities, copyDriver: other } }
+      ])
+      const [group] = yield* ProcessGroupInProcess.makeInProcessGroups(1)
+      const built = (name: string, options: unknown) =>
+        Layer.build(copyService({ backend: name, deviceFamily: "alpha", options })).pipe(
+          Effect.provide(Layer.merge(registry, Layer.succeed(ProcessGroup, group!))),
+          Effect.scoped
+        )
+      assert.include(yield* refused("Unavailable", built("auto", { any: "thing" })), "Enough was seen.")
+      assert.deepStrictEqual(seen, [{ any: "thing" }, ["fast", 10], ["slow", 20]])
+      // Who is named does not join.
+      yield* built("joins", { threads: 2 })
+      assert.lengthOf(seen, 3)
     })
   )
 
