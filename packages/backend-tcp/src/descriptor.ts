@@ -36,6 +36,7 @@ export const descriptor: BackendDescriptor = {
   capabilities: { copyDriver: CopyDriver.capabilities },
   options: TcpOptions,
   probe,
+  wireOrder: 20,
   copyDriver: (options) => withOptions(options, CopyDriver.layer),
   stagedDriver: (options, hostEngine, staging) =>
     withOptions(options, (decoded) => stagedDriverLayer(CopyDriver.layer(decoded), hostEngine, staging))

@@ -5,6 +5,7 @@
 import type { BackendDescriptor, ProbeResult } from "@tensorferry/core/backend/BackendDescriptor"
 import { lazyLayer } from "@tensorferry/core/backend/LazyLayer"
 import { optionsLayer } from "@tensorferry/core/backend/OptionsLayer"
+import { joinWires } from "@tensorferry/native/joined/JoinedDriver"
 import { stagedDriverLayer } from "@tensorferry/native/staged/StagedDriver"
 import * as Effect from "effect/Effect"
 import { backendName, loadAddon, packageFolder } from "./Addon.ts"
@@ -62,6 +63,7 @@ export const descriptor: BackendDescriptor = {
   copyDriver: (options) => withOptions(options, CopyDriver.layer),
   stagedDriver: (options, hostEngine, staging) =>
     withOptions(options, (decoded) => stagedDriverLayer(CopyDriver.layer(decoded), hostEngine, staging)),
+  join: (options, wires) => joinWires(descriptor, options, wires),
   replayTransfer: (device, ringDepth, options, familyEngine) =>
     withOptions(options, (decoded) => ReplayDevice.layer(device, ringDepth, decoded, familyEngine)),
   replayTesting: (device, options, familyEngine) =>

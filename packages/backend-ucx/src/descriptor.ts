@@ -58,6 +58,7 @@ export const descriptor: BackendDescriptor = {
   capabilities: { copyDriver: CopyDriver.capabilities },
   options: UcxOptions,
   probe,
+  wireOrder: 10,
   copyDriver: (options) => withOptions(options, CopyDriver.layer)
 }
 
