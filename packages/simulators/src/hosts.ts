@@ -9,6 +9,7 @@
 import assert from "node:assert/strict"
 import { type ChildProcess, type SpawnOptions, spawn, spawnSync } from "node:child_process"
 import { once } from "node:events"
+import { readFileSync } from "node:fs"
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
 import { slowWire } from "./libraries.ts"
@@ -21,6 +22,8 @@ export interface HostsInput {
   /** Two hosts are joined directly, without a switch between them. */
   readonly isDirect?: boolean
   readonly mtu?: number
+  /** Processes of a host see none of another, as if it had a kernel of its own. */
+  readonly hasOwnProcesses?: boolean
 }
 
 /** One host. */
@@ -106,13 +109,28 @@ let made = 0
 
 /** Hosts until the scope ends. Fails, as a defect, where `noHosts` says why. */
 export const makeHosts = (input: HostsInput): Effect.Effect<ReadonlyArray<Host>, never, Scope.Scope> =>
-  Effect.map(
-    Effect.acquireRelease(
-      Effect.sync(() => build(input)),
-      ({ close }) => Effect.promise(close)
-    ),
-    ({ hosts }) => hosts
+  Effect.acquireRelease(
+    Effect.sync(() => build(input)),
+    ({ close }) => Effect.promise(close)
+  ).pipe(
+    Effect.tap(({ separate }) => (input.hasOwnProcesses === true ? Effect.promise(separate) : Effect.void)),
+    Effect.map(({ hosts }) => hosts)
   )
+
+/** The first process of a host that has its own: others begin beside it, and end with it. */
+interface Keeper {
+  readonly child: ChildProcess
+  readonly pid: string
+}
+
+const startKeeper = async (name: string): Promise<Keeper> => {
+  const separate = "unshare --pid --fork --kill-child --mount-proc".split(" ")
+  // Says that it is there, and stays until its input ends.
+  const stay = ["sh", "-c", "echo; exec cat"]
+  const child = spawn("ip", ["netns", "exec", name, ...separate, ...stay], { stdio: ["pipe", "pipe", "inherit"] })
+  await once(child.stdout!, "data")
+  return { child, pid: readFileSync(`/proc/${child.pid}/task/${child.pid}/children`, "utf8").trim() }
+}
 
 const build = ({ count, links = 1, isDirect = false, mtu = 1500 }: HostsInput) => {
   const prefix = `tf${process.pid}-${made++}`
@@ -120,6 +138,7 @@ const build = ({ count, links = 1, isDirect = false, mtu = 1500 }: HostsInput) =
   const names = Array.from({ length: count }, (_, host) => nameOf(host))
   const hub = `${prefix}-hub`
   const children = new Set<ChildProcess>()
+  const keepers: Array<Keeper> = []
   const all = isDirect ? names : [...names, hub]
   for (const name of all) {
     ip(`netns add ${name}`)
@@ -155,7 +174,11 @@ const build = ({ count, links = 1, isDirect = false, mtu = 1500 }: HostsInput) =
       addresses: Array.from({ length: links }, (_, link) => addressOf(host, link)),
       addresses6: Array.from({ length: links }, (_, link) => address6Of(host, link)),
       start: (command, values, options = {}) => {
-        const child = spawn("ip", ["netns", "exec", name, command, ...values], options)
+        const keeper = keepers[host]
+        const child =
+          keeper === undefined
+            ? spawn("ip", ["netns", "exec", name, command, ...values], options)
+            : spawn("nsenter", ["-t", keeper.pid, "-m", "-n", "-p", command, ...values], options)
         for (const set of [own, children]) set.add(child)
         child.once("close", () => children.delete(child))
         return child
@@ -176,6 +199,7 @@ const build = ({ count, links = 1, isDirect = false, mtu = 1500 }: HostsInput) =
       remove: () => {
         for (let link = 0; link < links; link++) ip(`-n ${hub} link del port${host}-${link}`)
         for (const child of own) child.kill("SIGKILL")
+        keepers[host]?.child.kill("SIGKILL")
       }
     }
   }
@@ -186,5 +210,13 @@ const build = ({ count, links = 1, isDirect = false, mtu = 1500 }: HostsInput) =
     await Promise.all(ends)
     for (const name of all) spawnSync("ip", ["netns", "del", name])
   }
-  return { hosts: names.map((_, host) => hostOf(host)), close }
+  const separate = async (): Promise<void> => {
+    for (const name of names) {
+      const keeper = await startKeeper(name)
+      children.add(keeper.child)
+      keeper.child.once("close", () => children.delete(keeper.child))
+      keepers.push(keeper)
+    }
+  }
+  return { hosts: names.map((_, host) => hostOf(host)), separate, close }
 }
