@@ -73,7 +73,7 @@ const fieldsOf = (given: Node, prefix: string): ReadonlyArray<DescribedOption> =
 }
 
 /** In the order of the schema; nothing where the schema names no options. */
-export const describeOptions = ({ options }: BackendDescriptor): ReadonlyArray<DescribedOption> => {
+export const describeOptions = ({ options }: Pick<BackendDescriptor, "options">): ReadonlyArray<DescribedOption> => {
   const document = Result.try(() => Schema.toJsonSchemaDocument(Schema.toType(options)))
   if (Result.isFailure(document)) return []
   const { schema, definitions } = document.success as unknown as { readonly schema: Node; readonly definitions: Node }

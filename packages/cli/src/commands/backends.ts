@@ -2,13 +2,15 @@
 /** `tensorferry backends`: which backends there are, which work here, what the others need, and whether one keeps its contract. */
 import * as path from "node:path"
 import { pathToFileURL } from "node:url"
-import type { BackendDescriptor } from "@tensorferry/core/backend/BackendDescriptor"
+import type { BackendDescriptor, BackendError } from "@tensorferry/core/backend/BackendDescriptor"
 import { BackendRegistry } from "@tensorferry/core/backend/BackendRegistry"
 import { probeBackend } from "@tensorferry/core/backend/Probe"
+import { JoinOptions } from "@tensorferry/native/joined/JoinOptions"
 import * as Argument from "effect/cli/Argument"
 import * as Command from "effect/cli/Command"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
+import { autoPaths, autoPathsText } from "../backends/autoPaths.ts"
 import { describeOptions, optionsText } from "../backends/describeOptions.ts"
 import { backendRegistry } from "../job/backends.ts"
 import { withFailures } from "../output/CliFailure.ts"
@@ -97,11 +99,23 @@ const listCommand = Command.make("list", { backendPackages, json }, list).pipe(
 const probeCommand = Command.make(
   "probe",
   {
-    name: Argument.String("NAME").pipe(Argument.withDescription("One backend; all by default"), Argument.optional),
+    name: Argument.String("NAME").pipe(
+      Argument.withDescription("One backend, or auto for its paths; all backends by default"),
+      Argument.optional
+    ),
     backendPackages,
     json
   },
   (flags) => {
+    if (Option.isSome(flags.name) && flags.name.value === "auto") {
+      return withBackends(flags, autoPaths, (paths) =>
+        printEither(
+          flags.json,
+          () => ({ ok: true, paths }),
+          () => autoPathsText(paths)
+        )
+      )
+    }
     const chosen = Option.match(flags.name, {
       onNone: () => probeAll,
       onSome: (name) =>
@@ -131,26 +145,30 @@ const probeCommand = Command.make(
   )
 )
 
+/** Whose options a name stands for: "auto" has some of its own. */
+const optionsOwner = (
+  name: string
+): Effect.Effect<Pick<BackendDescriptor, "name" | "options">, BackendError, BackendRegistry> =>
+  name === "auto"
+    ? Effect.succeed({ name, options: JoinOptions })
+    : Effect.flatMap(BackendRegistry, (registry) => registry.byName(name))
+
 const optionsCommand = Command.make(
   "options",
   {
-    name: Argument.String("NAME").pipe(Argument.withDescription("The backend, such as torch-copy")),
+    name: Argument.String("NAME").pipe(Argument.withDescription("The backend, such as torch-copy, or auto")),
     backendPackages,
     json
   },
   (flags) =>
-    withBackends(
-      flags,
-      Effect.flatMap(BackendRegistry, (registry) => registry.byName(flags.name)),
-      (descriptor) => {
-        const options = describeOptions(descriptor)
-        return printEither(
-          flags.json,
-          () => ({ ok: true, backend: descriptor.name, options }),
-          () => optionsText(descriptor.name, options)
-        )
-      }
-    )
+    withBackends(flags, optionsOwner(flags.name), (descriptor) => {
+      const options = describeOptions(descriptor)
+      return printEither(
+        flags.json,
+        () => ({ ok: true, backend: descriptor.name, options }),
+        () => optionsText(descriptor.name, options)
+      )
+    })
 ).pipe(Command.withDescription("Show the options that a backend takes: name, values, default and what each does"))
 
 export const backends = Command.make("backends", { backendPackages, json }, list).pipe(
@@ -165,6 +183,10 @@ export const backends = Command.make("backends", { backendPackages, json }, list
   Command.withExamples([
     { command: "tensorferry backends", description: "The same as backends list" },
     { command: "tensorferry backends probe cuda", description: "What the backend cuda looked for, and where" },
+    {
+      command: "tensorferry backends probe auto",
+      description: "Which paths auto can take, within a host and between hosts"
+    },
     { command: "tensorferry backends options torch-copy", description: "What --options accepts" },
     { command: "tensorferry backends conformance torch-copy", description: "Whether a backend keeps the contracts" }
   ])

@@ -6,6 +6,7 @@ import { chooseCopyBackend } from "@tensorferry/core/backend/BackendLayer"
 import * as Command from "effect/cli/Command"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
+import { type AutoPath, autoPaths } from "../backends/autoPaths.ts"
 import { backendRegistry } from "../job/backends.ts"
 import type { Fact } from "../machine/Fact.ts"
 import { inspectMachine } from "../machine/inspectMachine.ts"
@@ -29,7 +30,8 @@ const inspect = Effect.gen(function* () {
     backends.map(({ name, probe }) => ({ name, tried: probe._tag === "Unavailable" ? probe.tried : [] }))
   )
   const automatic = yield* Effect.result(chooseCopyBackend("auto", "cpu"))
-  return { ...machine, backends, libraries, automatic }
+  const paths = yield* Effect.orElseSucceed(autoPaths, (): ReadonlyArray<AutoPath> => [])
+  return { ...machine, backends, libraries, automatic, paths }
 })
 
 type Findings = Effect.Success<typeof inspect>
@@ -65,18 +67,39 @@ const backendTable = ({ backends }: Findings): string =>
   )
 
 /** One remedy per line, with everything that it helps. */
-const remedies = ({ machine, sharing, network, companions, devices, backends }: Findings): ReadonlyArray<string> => {
+const remedies = ({
+  machine,
+  sharing,
+  network,
+  companions,
+  devices,
+  backends,
+  paths
+}: Findings): ReadonlyArray<string> => {
   const helped = new Map<string, Array<string>>()
   const add = (name: string, remedy: string | undefined): void => {
     if (remedy !== undefined) helped.set(remedy, [...(helped.get(remedy) ?? []), name])
   }
   for (const { name, remedy } of [...machine, ...sharing, ...network, ...companions, ...devices]) add(name, remedy)
   for (const { name, probe } of backends) if (probe._tag === "Unavailable") add(name, probe.remedy)
+  const isKnown = (backend: string) =>
+    backends.some(({ name, probe }) => name === backend && probe._tag === "Unavailable")
+  for (const { backend, remedy } of paths) if (!isKnown(backend)) add(`auto by ${backend}`, remedy)
   return [...helped].map(([remedy, names]) => `- ${names.join(", ")}: ${remedy}`)
 }
 
+/** How hosts are joined, where they are. */
+const betweenHosts = (paths: ReadonlyArray<AutoPath>): string => {
+  const wires = paths.filter(({ between }) => between === "hosts")
+  const names = wires.flatMap(({ backend, ok }) => (ok ? [backend] : []))
+  if (wires.length === 0) return ""
+  return names.length === 0
+    ? `, and nothing between hosts (${wires.map(({ backend }) => backend).join(", ")}: see the remedies)`
+    : `, and between hosts the first of ${names.join(", ")} that both have`
+}
+
 const describe = (findings: Findings): string => {
-  const { machine, sharing, network, companions, devices, libraries, automatic } = findings
+  const { machine, sharing, network, companions, devices, libraries, automatic, paths } = findings
   const found = remedies(findings)
   return [
     factTable("machine", machine),
@@ -89,7 +112,7 @@ const describe = (findings: Findings): string => {
       : [`${libraryTable(libraries)}\nsearched: ${searchedFolders(libraries).join(", ")}`]),
     `${backendTable(findings)}\n${
       Result.isSuccess(automatic)
-        ? `--backend auto uses ${automatic.success.descriptor.name} (${automatic.success.reason})`
+        ? `--backend auto uses ${automatic.success.descriptor.name} (${automatic.success.reason})${betweenHosts(paths)}`
         : `--backend auto fails: ${automatic.failure.message}`
     }`,
     ...(found.length === 0 ? [] : [`remedies\n${found.join("\n")}`])
@@ -99,7 +122,17 @@ const describe = (findings: Findings): string => {
 const byName = (facts: ReadonlyArray<Fact>) =>
   Object.fromEntries(facts.map(({ name, ...rest }) => [name, { ...rest, ok: rest.remedy === undefined }]))
 
-const asJson = ({ machine, sharing, network, companions, devices, libraries, backends, automatic }: Findings) => ({
+const asJson = ({
+  machine,
+  sharing,
+  network,
+  companions,
+  devices,
+  libraries,
+  backends,
+  automatic,
+  paths
+}: Findings) => ({
   ok: true,
   machine: byName(machine),
   sharing: byName(sharing),
@@ -108,6 +141,7 @@ const asJson = ({ machine, sharing, network, companions, devices, libraries, bac
   devices: devices.map(({ summary, remedy, data }) => ({ ...data, summary, ok: remedy === undefined, remedy })),
   libraries,
   automatic: Result.isSuccess(automatic) ? automatic.success.descriptor.name : null,
+  paths,
   backends
 })
 

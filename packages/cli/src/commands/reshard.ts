@@ -17,6 +17,7 @@ import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as References from "effect/References"
 import * as Schema from "effect/Schema"
+import { backendOptions, readBackendOptions } from "../backends/optionsFlag.ts"
 import { agreeOnJob } from "../job/agreeOnJob.ts"
 import { backendRegistry } from "../job/backends.ts"
 import { type RankListener, runProcesses } from "../job/Coordinator.ts"
@@ -242,6 +243,7 @@ export const reshard = Command.make(
     ),
     ...meshConfig,
     backend,
+    options: backendOptions,
     backendPackages,
     ...conversionConfig,
     out: Flag.String("out").pipe(
@@ -313,6 +315,7 @@ export const reshard = Command.make(
               checkpoint: resolveModel(parseTarget(flags.checkpoint).target),
               input: inputOptions(flags),
               backend: flags.backend,
+              ...(Option.isNone(flags.options) ? {} : { options: yield* readBackendOptions(flags.options) }),
               backendPackages: flags.backendPackages,
               packagesFrom,
               verify: flags.verify,

@@ -26,6 +26,8 @@ const common = {
   /** Under which names the files have the model, where these are not its own. */
   stored: Schema.optionalKey(StoredNames),
   backend: Schema.String,
+  /** Options of the backend, where they were stated. */
+  options: Schema.optionalKey(Schema.Json),
   backendPackages: Schema.Array(Schema.String),
   /** Where backend packages are looked up: a file URL of the caller. */
   packagesFrom: Schema.String,

@@ -15,13 +15,14 @@ import type { AnyJobSpec } from "./JobSpec.ts"
 
 /** Runs `body` on the backend of the job; it gets the reason why that backend was chosen. */
 export const withJobServices = <A, E, R>(
-  spec: Pick<AnyJobSpec, "backend" | "backendPackages" | "packagesFrom" | "deadlineMillis">,
+  spec: Pick<AnyJobSpec, "backend" | "options" | "backendPackages" | "packagesFrom" | "deadlineMillis">,
   body: (backendReason: string) => Effect.Effect<A, E, R | CopyService | TensorEngine | Scope.Scope>
 ) =>
   Effect.gen(function* () {
-    const { descriptor, reason } = yield* chooseCopyBackend(spec.backend, "cpu")
+    const { reason } = yield* chooseCopyBackend(spec.backend, "cpu")
     const services = copyService({
-      backend: descriptor.name,
+      backend: spec.backend,
+      ...(spec.options === undefined ? {} : { options: spec.options }),
       deadline: Duration.millis(spec.deadlineMillis)
     })
     return yield* Effect.provide(Effect.scoped(body(reason)), services)

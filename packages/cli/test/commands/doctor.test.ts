@@ -26,8 +26,40 @@ interface DoctorJson {
     readonly tried: ReadonlyArray<string>
   }>
   readonly automatic: string | null
+  readonly paths: ReadonlyArray<{
+    readonly between: string
+    readonly backend: string
+    readonly ok: boolean
+    readonly remedy?: string
+  }>
   readonly backends: ReadonlyArray<{ readonly name: string; readonly probe: { readonly _tag: string } }>
 }
+
+describe("the paths of auto", () => {
+  const noUcx = { TENSORFERRY_UCX_LIBRARY: "/nowhere/libucp.so.0" }
+
+  it("are those within the host and between hosts, with what is missing", async () => {
+    const env = { ...noUcx, TENSORFERRY_TOKEN: "a secret" }
+    const [asJson, text, doctor] = await Promise.all([
+      run(["backends", "probe", "auto", "--json"], { env }),
+      run(["backends", "probe", "auto"], { env }),
+      run(["doctor"], { env })
+    ])
+    const { paths } = JSON.parse(asJson.stdout) as Pick<DoctorJson, "paths">
+    assert.deepStrictEqual(
+      paths.map(({ backend, ok }) => [backend, ok]),
+      [
+        ["torch-copy", true],
+        ["ucx", false],
+        ["tcp", true]
+      ]
+    )
+    assert.include(paths[1]!.remedy, "libucx0")
+    assert.match(text.stdout, /hosts +tcp +available/)
+    assert.match(doctor.stdout, /between hosts the first of tcp that both have/)
+    for (const { stdout } of [asJson, text, doctor]) assert.notInclude(stdout, "a secret")
+  })
+})
 
 describe("doctor", () => {
   it("for machines: facts by name with data, libraries, and what auto would choose", async () => {
@@ -57,6 +89,18 @@ describe("doctor", () => {
     assert.strictEqual(cuda?.version, "535.129.03")
     assert.include(cuda!.backends, "cuda-ipc")
     assert.strictEqual(found.automatic, "torch-copy")
+    // Without a token no wire leaves the host.
+    const [within, ...between] = found.paths
+    assert.deepInclude(within, { between: "ranks of one host", backend: "torch-copy", ok: true })
+    assert.deepStrictEqual(
+      between.map(({ backend }) => backend),
+      ["ucx", "tcp"]
+    )
+    for (const path of between) {
+      assert.isFalse(path.ok)
+      assert.isNotEmpty(path.remedy)
+    }
+    assert.include(between[1]!.remedy, "TENSORFERRY_TOKEN")
   })
 
   it("for people: short lines, one remedy for all that share it", async () => {
@@ -65,7 +109,7 @@ describe("doctor", () => {
     for (const part of ["machine", "memory limit", "between processes", "shared map", "device", "libcuda.so.1"]) {
       assert.include(ended.stdout, part)
     }
-    assert.match(ended.stdout, /--backend auto uses torch-copy/)
+    assert.match(ended.stdout, /--backend auto uses torch-copy .*, and nothing between hosts/)
     const remedies = ended.stdout.split("\nremedies\n")[1]!.trim().split("\n")
     for (const remedy of remedies) assert.match(remedy, /^- [^:]+: .+\.$/)
     assert.strictEqual(new Set(remedies).size, remedies.length)

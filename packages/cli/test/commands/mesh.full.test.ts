@@ -280,7 +280,7 @@ describe("reshard", () => {
       moved("cube", "2x2@3,1,0,2:S1,SS(1,2)", "3:S0", "--bucket-bytes", "16", "--json")
     ])) as [Ended, Ended]
     assert.strictEqual(text.code, 0, text.stdout + text.stderr)
-    assert.match(text.stdout, /2x2:S0,R → 3@2:S1, 5 ranks, tensor odd, backend torch-copy/)
+    assert.match(text.stdout, /2x2:S0,R → 3@2:S1, 5 ranks, tensor odd, backend auto \(serves device family cpu\)/)
     assert.match(text.stdout, /verified: 3 shards, 70 B, bit-identical/)
     interface Moved {
       readonly ok: boolean
