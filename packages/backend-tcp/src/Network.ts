@@ -9,6 +9,7 @@ import { createHmac, randomBytes } from "node:crypto"
 import { availableParallelism } from "node:os"
 import { type BackendError, backendError } from "@tensorferry/core/backend/BackendDescriptor"
 import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
+import { namedInterfaces } from "@tensorferry/native/driver/interfaces"
 import { endpointCalls, type NativeFlow, type NativePeer } from "@tensorferry/native/driver/WireAddon"
 import type { Wire } from "@tensorferry/native/driver/WireDriver"
 import { resultOf } from "@tensorferry/native/NativeAddon"
@@ -48,7 +49,9 @@ export const makeNetwork = Effect.fnUntraced(function* (
   token: string | undefined,
   options: TcpOptions
 ): Effect.fn.Return<Wire<PublishedEndpoint, NativePeer, NativeFlow>, BackendError, Scope.Scope> {
-  const chosen = chooseAddresses({ ...options, hasToken: token !== undefined })
+  const hasToken = token !== undefined
+  const named = hasToken && options.addresses === undefined ? (options.interfaces ?? namedInterfaces()) : undefined
+  const chosen = chooseAddresses({ ...(named === undefined ? {} : { interfaces: named }), ...options, hasToken })
   if (Result.isFailure(chosen)) {
     return yield* unavailable(
       chosen.failure,

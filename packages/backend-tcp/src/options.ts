@@ -19,7 +19,8 @@ const Fields = Schema.Struct({
   ),
   interfaces: Schema.optionalKey(
     Schema.NonEmptyArray(Schema.NonEmptyString).annotate({
-      description: "Network interfaces to use, by name. All but loopback where there is a token, else loopback."
+      description:
+        "Network interfaces to use, by name. TENSORFERRY_INTERFACES where it is not given, else all; without a token loopback."
     })
   ),
   addresses: Schema.optionalKey(

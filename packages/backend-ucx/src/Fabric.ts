@@ -9,6 +9,7 @@ import { randomBytes } from "node:crypto"
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
 import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
 import type { Storage } from "@tensorferry/core/tensor/Storage"
+import { namedInterfaces } from "@tensorferry/native/driver/interfaces"
 import { endpointCalls, type NativeFlow, type NativePeer } from "@tensorferry/native/driver/WireAddon"
 import { peerFailure, type Wire } from "@tensorferry/native/driver/WireDriver"
 import { type NativeFailure, resultOf } from "@tensorferry/native/NativeAddon"
@@ -17,6 +18,7 @@ import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
 import { type Addon, backendName, type NativeRegion, ways } from "./Addon.ts"
+import { devicesOf } from "./devices.ts"
 import { openLibrary, unavailable } from "./library.ts"
 import type { UcxOptions } from "./options.ts"
 import { PublishedEndpoint, proofOf, provesToken, ticketOf } from "./Publication.ts"
@@ -24,15 +26,28 @@ import { PublishedEndpoint, proofOf, provesToken, ticketOf } from "./Publication
 /** What the addon cuts a stream into, and the size of a slot of its memory. */
 const chunkBytes = 2 ** 18
 
-/** Configuration of UCX where neither an option nor the environment says otherwise. */
-export const configurationOf = (
+/** Which devices UCX may use, as UCX_NET_DEVICES takes them; undefined where that is left to it. */
+export const netDevices = (
   options: UcxOptions,
   hasToken: boolean,
   environment: NodeJS.ProcessEnv = process.env
+): Result.Result<string | undefined, string> => {
+  if (options.devices !== undefined) return Result.succeed(options.devices)
+  if (options.interfaces !== undefined) return devicesOf(options.interfaces)
+  if (environment.UCX_NET_DEVICES !== undefined) return Result.succeed(undefined)
+  // Strangers can talk to a port of UCX, which asks for no token.
+  if (!hasToken) return Result.succeed("lo")
+  const named = namedInterfaces(environment)
+  return named === undefined ? Result.succeed(undefined) : devicesOf(named)
+}
+
+/** Configuration of UCX: options, and what neither they nor the environment say otherwise. */
+export const configurationOf = (
+  options: UcxOptions,
+  devices: string | undefined,
+  environment: NodeJS.ProcessEnv = process.env
 ): ReadonlyArray<readonly [name: string, value: string]> => {
   const defaults: ReadonlyArray<readonly [name: string, value: string]> = [
-    // Strangers can talk to a port of UCX, which asks for no token.
-    ...(hasToken ? [] : [["NET_DEVICES", "lo"] as const]),
     // A chunk is one message that is copied once, and can be refused: a rendezvous would wait for memory of both ends.
     ["RNDV_THRESH", "inf"],
     ["?TCP_RX_SEG_SIZE", String(chunkBytes + 2 ** 14)]
@@ -40,7 +55,7 @@ export const configurationOf = (
   return [
     ...defaults.filter(([name]) => environment[`UCX_${name.replace("?", "")}`] === undefined),
     ...(options.transports === undefined ? [] : [["TLS", options.transports] as const]),
-    ...(options.devices === undefined ? [] : [["NET_DEVICES", options.devices] as const])
+    ...(devices === undefined ? [] : [["NET_DEVICES", devices] as const])
   ]
 }
 
@@ -57,7 +72,11 @@ export const makeFabric = Effect.fnUntraced(function* (
   options: UcxOptions
 ): Effect.fn.Return<Wire<PublishedEndpoint, NativePeer, NativeFlow>, BackendError, Scope.Scope> {
   const { library, interface: version } = yield* openLibrary(addon, options)
-  const configuration = configurationOf(options, token !== undefined)
+  const devices = netDevices(options, token !== undefined)
+  if (Result.isFailure(devices)) {
+    return yield* unavailable("choose devices", `${devices.failure}.`, "Name interfaces of this host.")
+  }
+  const configuration = configurationOf(options, devices.success)
   const deadline = Math.max(1, Math.ceil(Duration.toMillis(group.deadline)))
   const slots = Math.floor((options.stagingBytes ?? 2 ** 25) / (2 * chunkBytes))
   const { endpoint, address } = yield* Effect.acquireRelease(

@@ -19,13 +19,13 @@ const apiVersion = 1
 const withOptions = optionsLayer(
   UcxOptions,
   backendName,
-  "The options are library, transports, devices, transfer (auto, put or messages), stagingBytes and token.",
+  "The options are library, transports, devices, interfaces (a list), transfer (auto, put or messages), stagingBytes and token.",
   apiVersion
 )
 
 /** Transports that UCX has here, whether or not there is a token. */
 const transportsHere = (addon: Addon, { library }: OpenedLibrary): string => {
-  const configuration = configurationOf({}, true)
+  const configuration = configurationOf({}, undefined)
   const names = configuration.map(([name]) => name)
   const values = configuration.map(([, value]) => value)
   const opened = addon.createEndpoint(library, 0, 1000, 1, 1, 0, names, values)

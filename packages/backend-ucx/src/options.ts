@@ -18,6 +18,12 @@ const Fields = Schema.Struct({
       description: "Network devices that UCX may use, as in UCX_NET_DEVICES. Loopback where there is no token."
     })
   ),
+  interfaces: Schema.optionalKey(
+    Schema.NonEmptyArray(Schema.NonEmptyString).annotate({
+      description:
+        "Network interfaces whose devices UCX may use, by name. TENSORFERRY_INTERFACES where it is not given."
+    })
+  ),
   transfer: Schema.optionalKey(
     Schema.Literals(ways).annotate({
       description: "Whether dense parts are written by remote keys or sent. Written where hardware does so.",

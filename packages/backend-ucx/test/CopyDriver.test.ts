@@ -13,7 +13,7 @@ import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import { loadAddon } from "../src/Addon.ts"
 import { make } from "../src/CopyDriver.ts"
-import { configurationOf, makeFabric, transportsOf } from "../src/Fabric.ts"
+import { configurationOf, makeFabric, netDevices, transportsOf } from "../src/Fabric.ts"
 import { openLibrary } from "../src/library.ts"
 import type { UcxOptions } from "../src/options.ts"
 import { ticketOf } from "../src/Publication.ts"
@@ -53,12 +53,23 @@ const exchange = Effect.fnUntraced(function* (options: UcxOptions, rows: number,
 
 describe("configuration of UCX", () => {
   it("keeps to loopback without a token, and leaves what the environment says", () => {
+    const devices = (...values: Parameters<typeof netDevices>) => Result.getOrThrow(netDevices(...values))
+    assert.strictEqual(devices({}, false, {}), "lo")
+    assert.strictEqual(devices({}, false, { TENSORFERRY_INTERFACES: "eth0" }), "lo")
+    assert.isUndefined(devices({}, true, {}))
+    assert.isUndefined(devices({}, false, { UCX_NET_DEVICES: "eth0" }))
+    assert.strictEqual(devices({ devices: "mlx5_0:1" }, false, {}), "mlx5_0:1")
     const of = (...values: Parameters<typeof configurationOf>) => Object.fromEntries(configurationOf(...values))
-    assert.strictEqual(of({}, false, {}).NET_DEVICES, "lo")
-    assert.isUndefined(of({}, true, {}).NET_DEVICES)
-    assert.isUndefined(of({}, false, { UCX_NET_DEVICES: "eth0" }).NET_DEVICES)
-    assert.strictEqual(of({ devices: "mlx5_0:1" }, false, {}).NET_DEVICES, "mlx5_0:1")
-    assert.isUndefined(of({}, true, { UCX_RNDV_THRESH: "auto" }).RNDV_THRESH)
+    assert.strictEqual(of({}, "lo", {}).NET_DEVICES, "lo")
+    assert.isUndefined(of({}, undefined, { UCX_RNDV_THRESH: "auto" }).RNDV_THRESH)
+  })
+
+  it("takes interfaces by name, from options before the environment, and refuses those that are not there", () => {
+    const named = { TENSORFERRY_INTERFACES: " lo , lo," }
+    assert.strictEqual(Result.getOrThrow(netDevices({}, true, named)), "lo")
+    assert.isUndefined(Result.getOrThrow(netDevices({}, true, { ...named, UCX_NET_DEVICES: "all" })))
+    const refused = netDevices({ interfaces: ["none0"] }, true, named)
+    assert.match(Result.getOrThrow(Result.flip(refused)), /^There is no interface none0; this host has .*\blo\b/)
   })
 
   it("transports are read from what UCX prints of a link", () => {
