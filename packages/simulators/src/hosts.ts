@@ -8,8 +8,11 @@
  */
 import assert from "node:assert/strict"
 import { type ChildProcess, type SpawnOptions, spawn, spawnSync } from "node:child_process"
+import { randomUUID } from "node:crypto"
 import { once } from "node:events"
-import { readFileSync } from "node:fs"
+import { readFileSync, rmSync, writeFileSync } from "node:fs"
+import { tmpdir } from "node:os"
+import { join } from "node:path"
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
 import { slowWire } from "./libraries.ts"
@@ -22,7 +25,7 @@ export interface HostsInput {
   /** Two hosts are joined directly, without a switch between them. */
   readonly isDirect?: boolean
   readonly mtu?: number
-  /** Processes of a host see none of another, as if it had a kernel of its own. */
+  /** Each host seems to have a kernel of its own: its processes see none of another, and the name of its boot is another. */
   readonly hasOwnProcesses?: boolean
 }
 
@@ -125,11 +128,40 @@ interface Keeper {
 
 const startKeeper = async (name: string): Promise<Keeper> => {
   const separate = "unshare --pid --fork --kill-child --mount-proc".split(" ")
+  const boot = join(tmpdir(), `${name}-boot`)
+  writeFileSync(boot, `${randomUUID()}\n`)
   // Says that it is there, and stays until its input ends.
-  const stay = ["sh", "-c", "echo; exec cat"]
+  const stay = ["sh", "-c", `mount --bind ${boot} /proc/sys/kernel/random/boot_id && echo && exec cat`]
   const child = spawn("ip", ["netns", "exec", name, ...separate, ...stay], { stdio: ["pipe", "pipe", "inherit"] })
-  await once(child.stdout!, "data")
-  return { child, pid: readFileSync(`/proc/${child.pid}/task/${child.pid}/children`, "utf8").trim() }
+  const ended = once(child, "close").then(() => assert.fail(`host ${name} has no processes of its own`))
+  await Promise.race([once(child.stdout!, "data"), ended])
+  // The mount keeps it.
+  rmSync(boot)
+  return { child, pid: onlyChildOf(child.pid!)! }
+}
+
+const onlyChildOf = (pid: number): string | undefined => {
+  try {
+    return readFileSync(`/proc/${pid}/task/${pid}/children`, "utf8").trim() || undefined
+  } catch {
+    return undefined
+  }
+}
+
+/** Starts a command beside the first process of a host. It is a child of the process that Node knows, and gets its signals. */
+const startBeside = (
+  keeper: Keeper,
+  command: string,
+  values: ReadonlyArray<string>,
+  options: SpawnOptions
+): ChildProcess => {
+  const child = spawn("nsenter", ["-t", keeper.pid, "-m", "-n", "-p", command, ...values], options)
+  const kill = child.kill.bind(child)
+  child.kill = (signal) => {
+    const inner = child.pid === undefined ? undefined : onlyChildOf(child.pid)
+    return inner === undefined ? kill(signal) : process.kill(Number(inner), signal ?? "SIGTERM")
+  }
+  return child
 }
 
 const build = ({ count, links = 1, isDirect = false, mtu = 1500 }: HostsInput) => {
@@ -178,7 +210,7 @@ const build = ({ count, links = 1, isDirect = false, mtu = 1500 }: HostsInput) =
         const child =
           keeper === undefined
             ? spawn("ip", ["netns", "exec", name, command, ...values], options)
-            : spawn("nsenter", ["-t", keeper.pid, "-m", "-n", "-p", command, ...values], options)
+            : startBeside(keeper, command, values, options)
         for (const set of [own, children]) set.add(child)
         child.once("close", () => children.delete(child))
         return child

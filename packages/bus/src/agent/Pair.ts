@@ -52,6 +52,8 @@ export interface PairSettings {
   readonly rank: number
   /** The machine that the agent runs on. */
   readonly host: HostIdentity
+  /** Whether tensors reach agents of other hosts. */
+  readonly leavesHost: boolean
   /** Names this run of the agent; after a restart it is another. */
   readonly instance: string
   /** How long the agent waits for the other members. */
@@ -149,6 +151,7 @@ const registrationOf = Effect.fnUntraced(function* (
   return {
     version: 2,
     host: settings.host,
+    leavesHost: settings.leavesHost,
     instance: settings.instance,
     attempt: randomUUID(),
     rank: settings.rank,

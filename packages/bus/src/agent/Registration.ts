@@ -18,6 +18,8 @@ export const Registration = Schema.Struct({
   version: Schema.Literal(2),
   /** The machine that the agent runs on: equal ids are the same machine. */
   host: Schema.Struct({ id: Schema.String, name: Schema.String }),
+  /** The agent moves tensors to other hosts too, where the other agent does. */
+  leavesHost: Schema.optionalKey(Schema.Boolean),
   /** Names one run of one agent, so that a restarted one differs from the one before. */
   instance: Schema.String,
   /** Names this attempt to make the pair; no other attempt, of whatever pair or agent, has this name. */
@@ -69,7 +71,8 @@ export interface PairMembers {
 
 const remedies = {
   PairMismatch: "State the same names, sizes, meshes and placements on all ranks of a side.",
-  HostsDiffer: "Run all agents of a pair on one host; agents do not move tensors between hosts."
+  HostsDiffer:
+    "Run all agents of a pair on one host, or start all with TENSORFERRY_TOKEN and a backend that leaves its host, as auto does."
 }
 
 const mismatch = (pair: string, detail: string, peer?: number): BusError =>
@@ -158,7 +161,9 @@ export const membersOf = (
       )
     )
   }
-  const away = registrations.find(({ host }) => host.id !== own.host.id)
+  const away = registrations.find(
+    ({ host, leavesHost }) => host.id !== own.host.id && !(own.leavesHost === true && leavesHost === true)
+  )
   if (away !== undefined) {
     return Result.fail(
       busError("HostsDiffer", {

@@ -50,8 +50,10 @@ export interface AgentOptions {
   readonly transport: Transport
   /** How tensors on devices move, by family, as `cuda`; a `TensorImporter` opens them. */
   readonly deviceTransports?: DeviceTransports
-  /** The machine that this agent runs on, as the system says by default; agents of a pair run on one. */
+  /** The machine that this agent runs on, as the system says by default; agents of a pair run on one unless all leave theirs. */
   readonly host?: HostIdentity
+  /** Whether `transport` moves tensors to agents of other hosts; false by default. */
+  readonly leavesHost?: boolean
   /** How the agents of a pair find each other; over TCP on loopback by default. */
   readonly makeGroup?: MakePairGroup
   /** How long a command waits for other ranks; 60 seconds by default. */
@@ -112,6 +114,7 @@ export const make = Effect.fnUntraced(function* (options: AgentOptions) {
   const settings: PairSettings = {
     rank: options.rank,
     host: options.host ?? thisHost(),
+    leavesHost: options.leavesHost === true,
     instance: randomUUID(),
     deadline: Duration.fromInputUnsafe(options.deadline ?? "60 seconds"),
     store,

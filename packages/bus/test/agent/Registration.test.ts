@@ -68,6 +68,20 @@ describe("registrations", () => {
     assert.deepStrictEqual(Result.getOrThrow(membersOf("p", own, both))?.agents, [0, 1])
   })
 
+  it("agents of different hosts are a pair where all leave their host, and none where one does not", () => {
+    const own = { ...registration(0, "a", "mine"), leavesHost: true }
+    const away = { ...registration(1, "b", "theirs"), host: { id: "two", name: "beta" } }
+    const both = membersOf("p", own, entriesOf([0, own], [1, { ...away, leavesHost: true }]))
+    assert.deepStrictEqual(Result.getOrThrow(both)?.agents, [0, 1])
+    for (const leavesHost of [false, undefined]) {
+      const other = leavesHost === undefined ? away : { ...away, leavesHost }
+      const met = membersOf("p", own, entriesOf([0, own], [1, other]))
+      assert.isTrue(Result.isFailure(met) && met.failure.reason._tag === "HostsDiffer")
+      const seen = membersOf("p", other, entriesOf([0, own], [1, other]))
+      assert.isTrue(Result.isFailure(seen) && seen.failure.reason._tag === "HostsDiffer")
+    }
+  })
+
   it("agents of different hosts are refused by name, also where the other has refused already", () => {
     const own = registration(0, "a", "mine")
     const away = { ...registration(1, "b", "theirs"), host: { id: "two", name: "beta" } }

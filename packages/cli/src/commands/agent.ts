@@ -17,7 +17,8 @@ import {
   TensorImporter
 } from "@tensorferry/bus"
 import { serveStore } from "@tensorferry/bus/store/KeyValueServer"
-import { copyService, hostMemory } from "@tensorferry/core/backend/BackendLayer"
+import { chooseCopyBackend, copyService, hostMemory, wiresOf } from "@tensorferry/core/backend/BackendLayer"
+import { BackendRegistry } from "@tensorferry/core/backend/BackendRegistry"
 import { processStart } from "@tensorferry/core/group/processStart"
 import { modelError } from "@tensorferry/model/ModelError"
 import * as Config from "effect/Config"
@@ -30,6 +31,7 @@ import * as Option from "effect/Option"
 import * as Redacted from "effect/Redacted"
 import * as Schedule from "effect/Schedule"
 import * as Schema from "effect/Schema"
+import { backendOptions, readBackendOptions } from "../backends/optionsFlag.ts"
 import { backendRegistry } from "../job/backends.ts"
 import { chooseDeadline, leastSeconds, mostSeconds } from "../job/deadline.ts"
 import { withFailures } from "../output/CliFailure.ts"
@@ -75,6 +77,7 @@ const flags = {
       "Backend that moves the bytes; auto takes one for host tensors and, once GPU tensors are registered, one for those"
     )
   ),
+  options: backendOptions,
   device: Flag.Int("device").pipe(
     Flag.withSchema(Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 65_535 }))),
     Flag.withDescription("Number of the GPU that this agent's processes use; by default LOCAL_RANK and the like, or 0"),
@@ -94,6 +97,13 @@ const flags = {
   backendPackages,
   json
 }
+
+/** Whether a backend for host tensors reaches other hosts, given a token. */
+const leavesHost = Effect.fnUntraced(function* (name: string) {
+  const { descriptor } = yield* chooseCopyBackend(name, "cpu")
+  if (name !== "auto") return descriptor.wireOrder !== undefined
+  return descriptor.join !== undefined && wiresOf(yield* BackendRegistry).length > 0
+})
 
 const usage = (detail: string, remedy: string) => modelError("InvalidUsage", { detail, remedy })
 
@@ -158,8 +168,12 @@ export const agent = Command.make("agent", flags, (given) =>
         pathToFileURL(path.join(process.cwd(), "package.json")).href
       )
       const registered = yield* Layer.build(registry)
+      const options = yield* readBackendOptions(given.options)
       const hostBackend = (yield* Effect.provideContext(isForGpus(given.backend), registered)) ? "auto" : given.backend
-      const transport = Layer.provide(copyService({ backend: hostBackend, deadline }), Layer.succeedContext(registered))
+      const transport = Layer.provide(
+        copyService({ backend: hostBackend, deadline, options: hostBackend === given.backend ? options : {} }),
+        Layer.succeedContext(registered)
+      )
       const { deviceTransports, importer } = yield* Effect.provideContext(
         agentDevices({
           backend: hostBackend === given.backend ? "auto" : given.backend,
@@ -180,6 +194,7 @@ export const agent = Command.make("agent", flags, (given) =>
         const made = yield* TensorBusAgents.make({
           rank: place.rank,
           transport,
+          leavesHost: token !== undefined && (yield* Effect.provideContext(leavesHost(hostBackend), registered)),
           deviceTransports,
           deadline,
           makeGroup: PairGroups.overTcp({ host: given.host, ...(token === undefined ? {} : { token }) })

@@ -46,7 +46,7 @@ const cleanEnvironment = (): NodeJS.ProcessEnv =>
 let nextPort = 29_600
 
 /** Where ranks of one job meet; another one for each job. */
-export const meetingAt = (host: Host): NodeJS.ProcessEnv => ({
+const meetingAt = (host: Host): NodeJS.ProcessEnv => ({
   MASTER_ADDR: host.addresses[0]!,
   TENSORFERRY_PORT: `${nextPort++}`
 })
@@ -55,8 +55,12 @@ export const meetingAt = (host: Host): NodeJS.ProcessEnv => ({
 export const commandOn = (host: Host, command: string, values: ReadonlyArray<string>, env: NodeJS.ProcessEnv): OnHost =>
   collect(host.start(command, values, { stdio: piped, env: { ...cleanEnvironment(), ...env } }), 90_000)
 
+/** tensorferry on a host, for tests that talk to it. */
+export const startOn = (host: Host, args: ReadonlyArray<string>, env: NodeJS.ProcessEnv): ChildProcess =>
+  host.start(process.execPath, [main, ...args], { stdio: piped, env: { ...cleanEnvironment(), ...env } })
+
 /** tensorferry on a host. */
-export const tensorferryOn = (host: Host, args: ReadonlyArray<string>, env: NodeJS.ProcessEnv): OnHost =>
+const tensorferryOn = (host: Host, args: ReadonlyArray<string>, env: NodeJS.ProcessEnv): OnHost =>
   commandOn(host, process.execPath, [main, ...args], env)
 
 /** One rank on each host, of one job. */
