@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+/** Many updates by the same program over ucx leave nothing behind, by messages and by writes. */
+import { TensorEngine } from "@tensorferry/backend-torch-copy"
+import { describeUpdates } from "@tensorferry/simulators/updates"
+import * as Effect from "effect/Effect"
+import { describe, it } from "vitest"
+import { loadAddon } from "../src/Addon.ts"
+import * as CopyDriver from "../src/CopyDriver.ts"
+import { noUcx } from "./support.ts"
+
+if (noUcx !== undefined) describe.skip("updates", () => it(noUcx!, () => {}))
+else
+  for (const transfer of ["messages", "put"] as const)
+    describeUpdates(`updates by ${transfer}`, TensorEngine.layer({ threads: 1 }), (group) =>
+      Effect.flatMap(loadAddon, (addon) => CopyDriver.make(addon, group, undefined, { transfer }))
+    )
