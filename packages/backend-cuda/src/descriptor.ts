@@ -9,6 +9,7 @@ import { type Addon, loadAddon, packageFolder } from "@tensorferry/gpu/Addon"
 import { tensorEngineCapabilities } from "@tensorferry/gpu/capabilities"
 import { type Discovered, discover } from "@tensorferry/gpu/discover"
 import { libraryNames, libraryVariable, searchedPaths } from "@tensorferry/gpu/libraries"
+import { joinWires } from "@tensorferry/native/joined/JoinedDriver"
 import { orUnavailable } from "@tensorferry/native/NativeAddon"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
@@ -83,9 +84,21 @@ const descriptor = (kind: DriverKind): BackendDescriptor => ({
     )
 })
 
+/** Between hosts it takes collectives, where all ranks have their library, else wires. */
+const joinOver =
+  (owner: BackendDescriptor): NonNullable<BackendDescriptor["join"]> =>
+  (options, wires) =>
+    joinWires(
+      owner,
+      options,
+      wires,
+      Effect.map(probe("nccl"), ({ _tag }) => _tag === "Available")
+    )
+
 /** Replay needs one owner of the family, whatever copies between ranks. */
 const withReplay = (owner: BackendDescriptor): BackendDescriptor => ({
   ...owner,
+  join: joinOver(owner),
   capabilities: { ...owner.capabilities, replayTransfer: true },
   replayTransfer: (device, ringDepth, options) =>
     withOptions("cuda")(options, (decoded) =>

@@ -5,6 +5,7 @@
 import type { BackendDescriptor, ProbeResult } from "@tensorferry/core/backend/BackendDescriptor"
 import { optionsLayer } from "@tensorferry/core/backend/OptionsLayer"
 import { orUnavailable } from "@tensorferry/native/NativeAddon"
+import { stagedDriverLayer } from "@tensorferry/native/staged/StagedDriver"
 import * as Effect from "effect/Effect"
 import { type Addon, backendName, loadAddon, packageFolder } from "./Addon.ts"
 import * as CopyDriver from "./CopyDriver.ts"
@@ -59,7 +60,9 @@ export const descriptor: BackendDescriptor = {
   options: UcxOptions,
   probe,
   wireOrder: 10,
-  copyDriver: (options) => withOptions(options, CopyDriver.layer)
+  copyDriver: (options) => withOptions(options, CopyDriver.layer),
+  stagedDriver: (options, hostEngine, staging) =>
+    withOptions(options, (decoded) => stagedDriverLayer(CopyDriver.layer(decoded), hostEngine, staging))
 }
 
 /** All backends of this package, as a registry takes them. */

@@ -79,6 +79,8 @@ export interface JoinableWire {
   readonly name: string
   /** Of those that both ends have, the lowest is taken. */
   readonly order: number
+  /** The driver takes memory of the family by way of host buffers, as `stagedDriverLayer` of @tensorferry/native makes it. */
+  readonly isStaged?: boolean
   /**
    * The driver for the family's memory, from options that a user wrote. It meets nobody before its first preparation, and is
    * made by `makeWireDriver` of @tensorferry/native.

@@ -139,20 +139,26 @@ export const wiresOf = (registry: BackendRegistryShape): ReadonlyArray<BackendDe
     .filter((one): one is BackendDescriptor & { wireOrder: number } => one.wireOrder !== undefined)
     .sort((a, b) => a.wireOrder - b.wireOrder || (a.name < b.name ? -1 : 1))
 
-/** The registered wires that move memory of this family by themselves. */
-const joinableWires = (registry: BackendRegistryShape, family: string): ReadonlyArray<JoinableWire> =>
-  wiresOf(registry)
-    .filter((descriptor) => reaches(descriptor, family))
-    .map((descriptor) => ({
-      name: descriptor.name,
-      order: descriptor.wireOrder,
-      driver: (options) =>
+/** The registered wires for memory of this family, by themselves or by way of host buffers. */
+const joinableWires = (
+  registry: BackendRegistryShape,
+  family: string,
+  stagingBytes: number | undefined
+): ReadonlyArray<JoinableWire> =>
+  wiresOf(registry).flatMap((descriptor): ReadonlyArray<JoinableWire> => {
+    const { name, wireOrder: order, copyDriver, stagedDriver } = descriptor
+    const layerOf = (build: (options: BackendOptions) => ReturnType<NonNullable<typeof copyDriver>>) => ({
+      driver: (options: unknown) =>
         Layer.unwrap(
-          Effect.map(decodeOptions(descriptor, options), (decoded) =>
-            boundedLayer(descriptor.name, "copyDriver", descriptor.copyDriver!(decoded))
-          )
+          Effect.map(decodeOptions(descriptor, options), (decoded) => boundedLayer(name, "copyDriver", build(decoded)))
         )
-    }))
+    })
+    if (copyDriver !== undefined && reaches(descriptor, family)) return [{ name, order, ...layerOf(copyDriver) }]
+    if (stagedDriver === undefined) return []
+    const staging = stagingBytes === undefined ? {} : { stagingBytes }
+    const staged = layerOf((options) => stagedDriver(options, engineOf(registry, descriptor, options), staging))
+    return [{ name, order, isStaged: true, ...staged }]
+  })
 
 /** The engine of a device whose memory a driver of the host is to move: that of the first backend which claims the family. */
 const deviceEngine = Effect.fnUntraced(function* (
@@ -198,7 +204,7 @@ export const copyService = (
       const registry = yield* BackendRegistry
       const joined =
         name === "auto" && descriptor.join !== undefined && reaches(descriptor, family)
-          ? yield* descriptor.join(choice.options ?? {}, joinableWires(registry, family))
+          ? yield* descriptor.join(choice.options ?? {}, joinableWires(registry, family, stagingBytes))
           : undefined
       const options = joined?.options ?? (yield* decodeOptions(descriptor, choice.options ?? {}))
       if (reaches(descriptor, family)) {

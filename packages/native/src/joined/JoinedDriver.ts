@@ -33,7 +33,8 @@ import { processIdentity } from "../driver/ProcessIdentity.ts"
 import { makeProgramEntries } from "../driver/ProgramEntries.ts"
 import { nothingToMove } from "../driver/Transfers.ts"
 import { makeAbsentDriver, tokenOf } from "../driver/WireDriver.ts"
-import { type ChosenPath, choosePath, type RankStatement, type StatedWire, worldPaths } from "./choosePath.ts"
+import { makeAbsentStaged } from "../staged/StagedDriver.ts"
+import { type ChosenPath, choosePath, type RankStatement, type StatedWire, spansAll, worldPaths } from "./choosePath.ts"
 import { chooseJoin, type JoinChoice } from "./JoinOptions.ts"
 import { decodeStatement, longestWhy } from "./Statement.ts"
 
@@ -86,7 +87,8 @@ const make = Effect.fnUntraced(function* (
   direct: string,
   directLayer: Layer.Layer<CopyDriver, BackendError, ProcessGroup | TensorEngine>,
   wires: ReadonlyArray<JoinableWire>,
-  choice: JoinChoice
+  choice: JoinChoice,
+  spansHosts: boolean
 ): Effect.fn.Return<CopyDriverShape, BackendError, ProcessGroup | TensorEngine | Scope.Scope> {
   const group = yield* ProcessGroup
   const scope = yield* Effect.scope
@@ -108,6 +110,7 @@ const make = Effect.fnUntraced(function* (
       const stated: StatedWire = {
         name: wire.name,
         order: wire.order,
+        isStaged: wire.isStaged === true,
         hasToken: token !== undefined,
         state: isAllowed ? "closed" : "lacking",
         why: isAllowed ? "" : "excluded by options"
@@ -152,6 +155,7 @@ const make = Effect.fnUntraced(function* (
         host: boot,
         space,
         direct,
+        spansHosts,
         isDirectAllowed: choice.isAllowed(direct),
         wires: own.map(({ stated }) => stated)
       }
@@ -166,6 +170,18 @@ const make = Effect.fnUntraced(function* (
     }
   })
 
+  const standIns = new Map<string, CopyDriverShape>()
+  /** This rank's driver of a wire that two ranks take, or its stand-in. */
+  const driverNamed = Effect.fnUntraced(function* (name: string, statements: ReadonlyArray<RankStatement>) {
+    const known = own.find(({ wire }) => wire.name === name)?.driver ?? standIns.get(name)
+    if (known !== undefined) return known
+    const absent = makeAbsentDriver(name, group)
+    const isStaged = statements.some(({ wires: all }) => all.some((wire) => wire.name === name && wire.isStaged))
+    const made = isStaged ? yield* makeAbsentStaged(absent, group) : absent
+    standIns.set(name, made)
+    return made
+  })
+
   const unreachable = (messages: ReadonlyArray<Message>, paths: ReadonlyMap<number, ChosenPath>): Checked<void> => {
     for (const { peer } of messages) {
       const path = paths.get(peer)
@@ -178,20 +194,20 @@ const make = Effect.fnUntraced(function* (
 
   const prepare: CopyDriverShape["prepare"] = Effect.fnUntraced(function* (messages) {
     const { statements, names, hasGap } = yield* meet
+    const isSpanned = spansAll(statements)
     const paths = new Map<number, ChosenPath>()
     for (const { peer } of messages) {
       // What is no rank is for a driver to refuse.
       const other = statements[peer]
       if (!paths.has(peer) && other !== undefined && peer !== rank) {
-        paths.set(peer, choosePath(statements[rank]!, other))
+        paths.set(peer, choosePath(statements[rank]!, other, isSpanned))
       }
     }
     if (hasGap) yield* agreement.settle("gaps", unreachable(messages, paths))
     const drivers = names.length === 0 ? [direct] : names
     const members: Array<Member> = []
     for (const name of drivers) {
-      const driver =
-        name === direct ? host : (own.find(({ wire }) => wire.name === name)?.driver ?? makeAbsentDriver(name, group))
+      const driver = name === direct ? host : yield* driverNamed(name, statements)
       const some = messages.filter(({ peer }) => (paths.get(peer)?.name ?? drivers[0]) === name)
       members.push({ driver, program: yield* driver.prepare(some) })
     }
@@ -235,17 +251,21 @@ const make = Effect.fnUntraced(function* (
 
 /**
  * `join` of a backend's descriptor: its own driver for ranks that share a host, and for others the first of these wires that
- * both ends have. The backend's driver is pairwise, takes scattered regions and needs no task ids, as those of wires do.
+ * both ends have. The backend's driver is pairwise, takes scattered regions and needs no task ids, as those of wires do. Where
+ * `spansHosts` holds on every rank, it moves everything, between hosts too.
  */
 export const joinWires = (
   descriptor: BackendDescriptor,
   options: unknown,
-  wires: ReadonlyArray<JoinableWire>
+  wires: ReadonlyArray<JoinableWire>,
+  spansHosts: Effect.Effect<boolean> = Effect.succeed(false)
 ): Effect.Effect<JoinedBackend, BackendError> =>
   Effect.map(chooseJoin(descriptor, options, wires), (choice) => ({
     options: choice.own,
     driver: Layer.effect(
       CopyDriver,
-      Effect.suspend(() => make(descriptor.name, descriptor.copyDriver!(choice.own), wires, choice))
+      Effect.flatMap(spansHosts, (spans) =>
+        make(descriptor.name, descriptor.copyDriver!(choice.own), wires, choice, spans)
+      )
     )
   }))

@@ -18,11 +18,13 @@ const Statement = Schema.Struct({
   host: Word,
   space: Word,
   direct: Word,
+  spansHosts: Schema.Boolean,
   isDirectAllowed: Schema.Boolean,
   wires: Schema.Array(
     Schema.Struct({
       name: Word,
       order: Schema.Finite,
+      isStaged: Schema.Boolean,
       hasToken: Schema.Boolean,
       state: Schema.Literals(wireStates),
       why: Schema.String.check(Schema.isMaxLength(longestWhy))

@@ -17,6 +17,8 @@ export interface StatedWire {
   readonly name: string
   /** Among wires that both ends have, the lowest is taken. */
   readonly order: number
+  /** Memory of a device passes through host buffers on its way. */
+  readonly isStaged: boolean
   /** Without a token it stays on the host. */
   readonly hasToken: boolean
   readonly state: WireState
@@ -33,6 +35,8 @@ export interface RankStatement {
   readonly space: string
   /** The backend that moves bytes within a host. */
   readonly direct: string
+  /** It moves them between hosts too, where that of every rank does. */
+  readonly spansHosts: boolean
   /** False where options exclude it. */
   readonly isDirectAllowed: boolean
   readonly wires: ReadonlyArray<StatedWire>
@@ -75,12 +79,21 @@ const wireNames = (ends: Ends): ReadonlyArray<string> => {
   return [...orders].sort(([a, at], [b, bt]) => at - bt || (a < b ? -1 : 1)).map(([name]) => name)
 }
 
-/** The path of two ranks. */
-export const choosePath = (one: RankStatement, other: RankStatement): ChosenPath => {
+/** Whether the backend within hosts joins all ranks of the job, so that no wire is needed. */
+export const spansAll = (statements: ReadonlyArray<RankStatement>): boolean =>
+  statements.every(
+    ({ direct, spansHosts, isDirectAllowed }) => spansHosts && isDirectAllowed && direct === statements[0]!.direct
+  )
+
+/** The path of two ranks. `isSpanned` is `spansAll` of all ranks. */
+export const choosePath = (one: RankStatement, other: RankStatement, isSpanned = false): ChosenPath => {
   const ends: Ends = one.rank <= other.rank ? [one, other] : [other, one]
   const [first, second] = ends
   const isOneHost = first.host === second.host
   const canShare = isOneHost && first.direct === second.direct
+  if (isSpanned) {
+    return { name: first.direct, reason: isOneHost ? "one host" : `two hosts, and ${first.direct} joins all ranks` }
+  }
   const passed: Array<string> = []
   if (canShare) {
     const excluding = ends.filter(({ isDirectAllowed }) => !isDirectAllowed).map(({ rank }) => rank)
@@ -155,8 +168,9 @@ export const worldPaths = (statements: ReadonlyArray<RankStatement>, rank: numbe
   const own = JSON.stringify(statements[rank]!.wires)
   const [names, toOpen] = [new Set<string>(), new Set<string>()]
   let [isFinal, hasGap] = [true, false]
+  const isSpanned = spansAll(statements)
   for (const pair of meetingPairs(statements)) {
-    const { name } = choosePath(...pair)
+    const { name } = choosePath(...pair, isSpanned)
     if (name === undefined) hasGap = true
     else names.add(name)
     for (const { wires } of pair) {

@@ -17,7 +17,7 @@ import {
   type PeerPath,
   type Program
 } from "@tensorferry/core/service/CopyDriver"
-import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
+import { ProcessGroup, type ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
 import { TensorEngine, type TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
 import type { Tensor } from "@tensorferry/core/tensor/Tensor"
 import * as Context from "effect/Context"
@@ -25,6 +25,7 @@ import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Schema from "effect/Schema"
 import * as Scope from "effect/Scope"
+import { nothingToMove } from "../driver/Transfers.ts"
 import { cutStreams, ringBytes, type StagedRound, slotCount, stagedRounds, streamsOf } from "./rounds.ts"
 import { stagingErrors, transferRounds } from "./transfer.ts"
 import { makeTurns } from "./turns.ts"
@@ -38,6 +39,20 @@ interface Prepared {
 }
 
 const Count = Schema.Int
+
+const laneOf = (host: string): string => `staging ${host}`
+
+/** The largest number that a rank states: a collective. */
+const largest = (
+  group: ProcessGroupShape,
+  errors: ReturnType<typeof stagingErrors>,
+  label: string,
+  own: number
+): Effect.Effect<number, CopyDriverError> =>
+  Effect.mapBoth(exchange(group, label, Count, own), {
+    onSuccess: (all) => Math.max(...all),
+    onFailure: errors.ofGroup
+  })
 
 const make = (
   hostLayer: Layer.Layer<CopyDriver, BackendError, ProcessGroup>,
@@ -58,7 +73,10 @@ const make = (
         remedy: "Stage through a pairwise driver."
       })
     }
-    const turnsOf = yield* makeTurns(yield* group.lane("staging"))
+    // Opened when all ranks prepare something: whether a driver is built at all may differ between ranks.
+    const turnsOf = yield* Effect.cached(
+      Effect.provideService(Effect.flatMap(group.lane(laneOf(host.name)), makeTurns), Scope.Scope, scope)
+    )
     const messageBytes = options.messageBytes ?? defaultMessageBytes
     const stagingBytes = options.stagingBytes ?? defaultStagingBytes
     const isFetched = host.capabilities.requiresProcessGroupBarrier
@@ -77,22 +95,16 @@ const make = (
         Effect.mapError((error) => errors.ofEngine(error, "prepare"))
       )
 
-    /** The largest number that a rank states: a collective. */
-    const largest = (label: string, own: number): Effect.Effect<number, CopyDriverError> =>
-      Effect.mapBoth(exchange(group, label, Count, own), {
-        onSuccess: (all) => Math.max(...all),
-        onFailure: errors.ofGroup
-      })
-
     const prepared = new WeakMap<Program, Prepared>()
     const prepare: CopyDriverShape["prepare"] = Effect.fnUntraced(function* (messages) {
-      const streams = Math.max(1, yield* largest("staged streams", streamsOf(messages).length))
+      yield* turnsOf
+      const streams = Math.max(1, yield* largest(group, errors, "staged streams", streamsOf(messages).length))
       const even = Math.max(messageBytes, Math.floor(stagingBytes / (slotCount * streams)))
       const limit = Math.min(even, host.capabilities.maxMessageBytes)
       const cut = cutStreams(messages, limit)
       const needed = ringBytes(cut)
       const rounds = needed === 0 ? [] : stagedRounds(cut, yield* ringOf(needed))
-      const count = yield* largest("staged rounds", rounds.length)
+      const count = yield* largest(group, errors, "staged rounds", rounds.length)
       const wires: Array<Program> = []
       for (let at = 0; at < count; at++) wires.push(yield* host.prepare(rounds[at]?.messages ?? []))
       const program: Program = {
@@ -114,7 +126,7 @@ const make = (
       if (known === undefined) {
         return yield* errors.fail("InvalidProgram", "The program belongs to another driver.", "Prepare it here.")
       }
-      const turns = yield* turnsOf([...new Set(program.messages.map(({ peer }) => peer))])
+      const turns = yield* (yield* turnsOf)([...new Set(program.messages.map(({ peer }) => peer))])
       return yield* transferRounds({ engine, host, errors, isFetched }, known.rounds, turns, scope)
     })
 
@@ -133,6 +145,24 @@ const make = (
       prepare,
       start
     }
+  })
+
+/**
+ * The part in the collectives of a staged driver of a rank that has none, and so exchanges nothing by it; `host` takes the part
+ * in those of the driver below.
+ */
+export const makeAbsentStaged = (host: CopyDriverShape, group: ProcessGroupShape): Effect.Effect<CopyDriverShape> =>
+  Effect.gen(function* () {
+    const errors = stagingErrors(host.name, group.rank)
+    const lane = yield* Effect.cached(group.lane(laneOf(host.name)))
+    const prepare: CopyDriverShape["prepare"] = Effect.fnUntraced(function* (messages) {
+      yield* lane
+      yield* largest(group, errors, "staged streams", 0)
+      const count = yield* largest(group, errors, "staged rounds", 0)
+      for (let at = 0; at < count; at++) yield* host.prepare(messages)
+      return { messages, paths: [] }
+    })
+    return { ...host, prepare, start: () => Effect.succeed(nothingToMove) }
   })
 
 /** `CopyDriver` for memory of the engine in its context, over a driver of the host and an engine for its memory. */

@@ -2,14 +2,21 @@
 /** Paths of any ranks: the same seen from both ends, by what these two state alone, and settled by all ranks in few steps. */
 import { assert, describe, it } from "@effect/vitest"
 import { makeRandom, type Random } from "@tensorferry/testing/mutate"
-import { choosePath, type RankStatement, type StatedWire, worldPaths } from "../../src/joined/choosePath.ts"
+import { choosePath, type RankStatement, type StatedWire, spansAll, worldPaths } from "../../src/joined/choosePath.ts"
 
 const orders = { fast: 10, slow: 20, slower: 30 } as const
 const names = Object.keys(orders) as ReadonlyArray<keyof typeof orders>
 
 const wireOf = (random: Random, name: keyof typeof orders): StatedWire => {
   const state = random.pick(["closed", "closed", "open", "lacking"] as const)
-  return { name, order: orders[name], hasToken: !random.isOneIn(5), state, why: state === "lacking" ? "not here" : "" }
+  return {
+    name,
+    order: orders[name],
+    isStaged: false,
+    hasToken: !random.isOneIn(5),
+    state,
+    why: state === "lacking" ? "not here" : ""
+  }
 }
 
 const statementOf = (random: Random, rank: number): RankStatement => ({
@@ -17,6 +24,7 @@ const statementOf = (random: Random, rank: number): RankStatement => ({
   host: random.pick(["a", "b", "c"]),
   space: random.pick(["1", "1", "2"]),
   direct: random.isOneIn(12) ? "other" : "memory",
+  spansHosts: false,
   isDirectAllowed: !random.isOneIn(6),
   wires: names.filter(() => !random.isOneIn(5)).map((name) => wireOf(random, name))
 })
@@ -47,11 +55,18 @@ describe("choosePath", () => {
   })
 
   it("names the rank that lacks a wire, and why, once where both lack it alike", () => {
-    const lacking: StatedWire = { name: "fast", order: 10, hasToken: true, state: "lacking", why: "no library" }
+    const lacking: StatedWire = {
+      name: "fast",
+      order: 10,
+      isStaged: false,
+      hasToken: true,
+      state: "lacking",
+      why: "no library"
+    }
     const has: StatedWire = { ...lacking, state: "open", why: "" }
     const slow: StatedWire = { ...has, name: "slow", order: 20 }
     const at = (rank: number, host: string, ...wires: ReadonlyArray<StatedWire>): RankStatement => ({
-      ...{ rank, host, space: "1", direct: "memory", isDirectAllowed: true, wires }
+      ...{ rank, host, space: "1", direct: "memory", spansHosts: false, isDirectAllowed: true, wires }
     })
     assert.deepStrictEqual(choosePath(at(1, "b", lacking, slow), at(0, "a", has, slow)), {
       name: "slow",
@@ -117,13 +132,26 @@ describe("worldPaths", () => {
     }
   })
 
+  it("leaves all to the backend within hosts where that of every rank spans them", () => {
+    const at = (rank: number, spansHosts: boolean, isDirectAllowed = true): RankStatement => ({
+      ...{ rank, host: `${rank}`, space: "1", direct: "memory", spansHosts, isDirectAllowed },
+      wires: [{ name: "fast", order: 10, isStaged: true, hasToken: true, state: "closed", why: "" }]
+    })
+    const all = [at(0, true), at(1, true), at(2, true)]
+    assert.deepStrictEqual(worldPaths(all, 1), { toOpen: [], isFinal: true, names: ["memory"], hasGap: false })
+    assert.include(choosePath(all[0]!, all[2]!, spansAll(all)).reason, "memory joins all ranks")
+    for (const odd of [at(2, false), at(2, true, false)]) {
+      assert.deepStrictEqual(worldPaths([all[0]!, all[1]!, odd], 0).names, ["fast"])
+    }
+  })
+
   it("looks at ranks that state the same once, so thousands of them take no time", () => {
     const random = makeRandom(1)
     const wires = names.map((name): StatedWire => ({ ...wireOf(random, name), state: "open", hasToken: true }))
     const statements = Array.from(
       { length: 4096 },
       (_, rank): RankStatement => ({
-        ...{ rank, host: `${rank >> 3}`, space: "1", direct: "memory", isDirectAllowed: true, wires }
+        ...{ rank, host: `${rank >> 3}`, space: "1", direct: "memory", spansHosts: false, isDirectAllowed: true, wires }
       })
     )
     const begun = performance.now()
