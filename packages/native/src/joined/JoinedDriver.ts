@@ -36,7 +36,7 @@ import { makeAbsentDriver, tokenOf } from "../driver/WireDriver.ts"
 import { makeAbsentStaged } from "../staged/StagedDriver.ts"
 import { type ChosenPath, choosePath, type RankStatement, type StatedWire, spansAll, worldPaths } from "./choosePath.ts"
 import { chooseJoin, type JoinChoice } from "./JoinOptions.ts"
-import { decodeStatement, longestWhy } from "./Statement.ts"
+import { longestWhy, makeStatementReader, type SentStatement } from "./Statement.ts"
 
 /** Name of the joined driver in errors and reports. */
 export const joinedName = "auto"
@@ -150,8 +150,7 @@ const make = Effect.fnUntraced(function* (
     const { host: boot, space } = processIdentity()
     let opened: Checked<void> = Result.succeed(undefined)
     while (true) {
-      const statement: RankStatement = {
-        rank,
+      const statement: SentStatement = {
         host: boot,
         space,
         direct,
@@ -159,11 +158,12 @@ const make = Effect.fnUntraced(function* (
         isDirectAllowed: choice.isAllowed(direct),
         wires: own.map(({ stated }) => stated)
       }
-      const statements = yield* agreement.agree(
+      const sent = yield* agreement.agree(
         "paths",
         Result.map(opened, () => statement),
-        decodeStatement
+        makeStatementReader()
       )
+      const statements = sent.map((each, from): RankStatement => ({ rank: from, ...each }))
       const world = worldPaths(statements, rank)
       if (world.isFinal) return { statements, ...world }
       opened = yield* Effect.result(open(world.toOpen))
@@ -245,7 +245,13 @@ const make = Effect.fnUntraced(function* (
     capabilities: host.capabilities,
     prepare,
     ...(host.flags === undefined ? {} : { flags: host.flags }),
-    start: (program) => entries.start(program, ({ members }) => startAll(members))
+    // Most ranks have one driver in use, whose start is then all there is.
+    start: (program) =>
+      entries.start(program, ({ members: [first, ...more] }) =>
+        first !== undefined && more.length === 0
+          ? first.driver.start(first.program)
+          : startAll(first === undefined ? [] : [first, ...more])
+      )
   }
 })
 
