@@ -166,7 +166,8 @@ const make = Effect.fnUntraced(function* (
       const statements = sent.map((each, from): RankStatement => ({ rank: from, ...each }))
       const world = worldPaths(statements, rank)
       if (world.isFinal) return { statements, ...world }
-      opened = yield* Effect.result(open(world.toOpen))
+      // A library may take long to open on one host; the others wait as long as it does.
+      opened = yield* Effect.result(group.keepAlive(open(world.toOpen)))
     }
   })
 
