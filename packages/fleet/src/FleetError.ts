@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+/** Why a fleet cannot be planned, joined or brought to a version. Every reason names the thing and says what to do. */
+import { ReasonError, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
+import * as Schema from "effect/Schema"
+
+/** What kept a fleet from doing what was asked. */
+export const FleetReason = Schema.Union([
+  /** A topology that contradicts itself: a rank on two hosts, a host without links. */
+  reason("InvalidTopology"),
+  /** A rank that takes part and that no host of the topology has. */
+  reason("UnknownRank"),
+  /** Nobody holds what somebody wants. */
+  reason("NoSource")
+])
+export type FleetReason = typeof FleetReason.Type
+
+/** The error of this package, with the ranks that it is about. */
+export class FleetError extends ReasonError<FleetError>()("FleetError", FleetReason, {
+  /** Ranks that the failure is about; empty where it is about none. */
+  ranks: Schema.Array(Schema.Int)
+}) {}
+
+/** Makes the error of this reason; `ranks` are those that the failure is about. */
+export const fleetError = (tag: FleetReason["_tag"], ranks: ReadonlyArray<number>, input: ReasonInput): FleetError =>
+  new FleetError({ reason: reasonOf(tag, input), ranks: [...ranks] })
