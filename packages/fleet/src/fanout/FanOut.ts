@@ -12,7 +12,8 @@
  * A bundle is cut into stripes, so that links and replicas share the load even where there are few bundles. Each stripe
  * starts at as many holders as can serve within the time that no plan can beat, which cuts the hosts that want it into
  * equally long runs. A run is a chain where the data is long, and a tree of more children where latency counts.
- * The trees of one run begin at different hosts, so that each host passes on about as much as it gets.
+ * In each tree those hosts pass on most that have least to pass on in the trees before, so that each host sends about as much
+ * as it gets, and slow ones less.
  */
 import type { Rank } from "@tensorferry/core/base/Ids"
 import * as Result from "effect/Result"
@@ -109,6 +110,12 @@ class Balance {
     return best
   }
 
+  /** In the order in which they would be done with these bytes more; equal ones stay in the order given. */
+  byBusyness(hosts: ReadonlyArray<number>, bytes: number): ReadonlyArray<number> {
+    const done = (host: number): number => this.#seconds[host]! + bytes / this.topology.linkSpeed[host]!
+    return hosts.toSorted((a, b) => done(a) - done(b))
+  }
+
   /** The link of a host that is busy for the least time with these bytes more, counted from now on. */
   link(host: number, direction: "out" | "in", bytes: number): number {
     const { links } = this.topology.topology.hosts[host]!
@@ -135,25 +142,29 @@ interface TreeInput {
   readonly bytes: number
   readonly runs: number
   readonly children: number
-  /** Number of the tree among those over the same hosts, from 0, and how many there are. */
-  readonly turn: readonly [number: number, of: number]
+  /** Number of the tree. */
+  readonly number: number
 }
 
-/** Hosts of a run in the order of their places in its tree: fast ones first, and every turn another one among equals. */
-const inOrder = (hosts: ReadonlyArray<number>, [turn, turns]: TreeInput["turn"], topology: TopologyIndex) => {
-  const shift = partStart(hosts.length, turns, turn % turns)
-  const order = shift === 0 ? [...hosts] : [...hosts.slice(shift), ...hosts.slice(0, shift)]
-  const { linkSpeed } = topology
-  return order.every((host) => linkSpeed[host] === linkSpeed[order[0]!])
-    ? order
-    : order.sort((a, b) => linkSpeed[b]! - linkSpeed[a]!)
+/** Hosts of a run by zone, each list in the order of its places in the tree: who has least to send passes most on. */
+const inOrder = (
+  hosts: ReadonlyArray<number>,
+  bytes: number,
+  balance: Balance
+): ReadonlyArray<ReadonlyArray<number>> => {
+  const zones = new Map<string | undefined, Array<number>>()
+  for (const host of hosts) {
+    const { zone } = balance.topology.topology.hosts[host]!
+    const there = zones.get(zone)
+    if (there === undefined) zones.set(zone, [host])
+    else there.push(host)
+  }
+  return [...zones.values()].map((there) => (there.length === 1 ? there : balance.byBusyness(there, bytes)))
 }
 
 const makeTree = (input: TreeInput, balance: Balance): FanOutTree => {
-  const { bundle, offset, bytes, runs, children, turn } = input
-  const { topology } = balance
+  const { bundle, offset, bytes, runs, children, number: start } = input
   const edges: Array<FanOutEdge> = []
-  const start = turn[0]
   const spread = (host: number, head: Rank): void => {
     for (const to of bundle.wantersAt.get(host)!) {
       if (to === head) continue
@@ -175,20 +186,25 @@ const makeTree = (input: TreeInput, balance: Balance): FanOutTree => {
   const sources = Int32Array.from(bundle.holdersAt.keys())
   for (let run = 0; run < runs; run++) {
     const [first, end] = [run, run + 1].map((part) => partStart(bundle.remote.length, runs, part))
-    const hosts = inOrder(bundle.remote.slice(first, end), turn, topology)
     const source = balance.idlest(sources, start + run)
-    const heads: Array<Rank> = []
-    for (const [place, host] of hosts.entries()) {
-      const parent = place === 0 ? -1 : Math.floor((place - 1) / children)
-      const parentHost = parent < 0 ? source : hosts[parent]!
-      const from = parent < 0 ? leastOf(bundle.holdersAt.get(source)!, start, balance.sent.of) : heads[parent]!
-      const to = leastOf(bundle.wantersAt.get(host)!, start, balance.received.of)
-      heads.push(to)
-      balance.sent.add(from, bytes)
-      balance.received.add(to, bytes)
-      const fromLink = balance.link(parentHost, "out", bytes)
-      edges.push({ from, to, via: "network", fromLink, toLink: balance.link(host, "in", bytes) })
-      spread(host, to)
+    let above: readonly [host: number, rank: Rank] = [
+      source,
+      leastOf(bundle.holdersAt.get(source)!, start, balance.sent.of)
+    ]
+    for (const hosts of inOrder(bundle.remote.slice(first, end), bytes, balance)) {
+      const heads: Array<Rank> = []
+      for (const [place, host] of hosts.entries()) {
+        const parent = Math.floor((place - 1) / children)
+        const [there, from] = place === 0 ? above : ([hosts[parent]!, heads[parent]!] as const)
+        const to = leastOf(bundle.wantersAt.get(host)!, start, balance.received.of)
+        heads.push(to)
+        balance.sent.add(from, bytes)
+        balance.received.add(to, bytes)
+        const fromLink = balance.link(there, "out", bytes)
+        edges.push({ from, to, via: "network", fromLink, toLink: balance.link(host, "in", bytes) })
+        spread(host, to)
+      }
+      above = [hosts[0]!, heads[0]!]
     }
   }
   return { bundle: bundle.index, offset, bytes, edges }
@@ -205,21 +221,13 @@ export const planFanOut = (
     const shape = fanOutShape(bundles, topology, bound, options)
     const { chunkBytes, children, predictedSeconds } = shape
     const balance = new Balance(topology)
-    const turns = new Map<unknown, number>()
-    const families = new Map<unknown, number>()
-    for (const [at, { wantersAt }] of bundles.entries()) {
-      families.set(wantersAt, (families.get(wantersAt) ?? 0) + shape.stripes[at]!)
-    }
     const trees: Array<FanOutTree> = []
     for (const [at, bundle] of bundles.entries()) {
-      const stripes = shape.stripes[at]!
+      const [stripes, runs] = [shape.stripes[at]!, shape.runs[at]!]
       for (let stripe = 0; stripe < stripes; stripe++) {
-        const turn = turns.get(bundle.wantersAt) ?? 0
-        turns.set(bundle.wantersAt, turn + 1)
         const offset = partStart(bundle.bytes, stripes, stripe)
         const bytes = partStart(bundle.bytes, stripes, stripe + 1) - offset
-        const of = families.get(bundle.wantersAt)!
-        trees.push(makeTree({ bundle, offset, bytes, runs: shape.runs[at]!, children, turn: [turn, of] }, balance))
+        trees.push(makeTree({ bundle, offset, bytes, runs, children, number: trees.length }, balance))
       }
     }
     return { trees, chunkBytes, children, bound, predictedSeconds }

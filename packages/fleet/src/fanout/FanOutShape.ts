@@ -77,8 +77,8 @@ const runsOf = (bundles: ReadonlyArray<PlacedBundle>, topology: TopologyIndex, b
       }
       copies.set(holdersAt, possible)
     }
-    // Without the small addition a bound that is met exactly could be rounded down.
-    return clamp(Math.floor(possible + 1e-6), 1, remote.length)
+    // Two per cent more than fit are better than a run fewer.
+    return clamp(Math.floor(possible + 0.02), 1, remote.length)
   })
 }
 
