@@ -10,6 +10,7 @@ import type { BenchResult } from "./measure.ts"
 const suites: Readonly<Record<string, () => Promise<ReadonlyArray<BenchResult>>>> = {
   planning: async () => (await import("./planning.ts")).planning(),
   mesh: async () => (await import("./mesh.ts")).mesh(),
+  fleet: async () => (await import("./fleet.ts")).fleet(),
   schedule: async () => (await import("./schedule.ts")).schedule(),
   cpu: async () => (await import("./cpu.ts")).cpu(),
   collectives: async () => (await import("./collectives.ts")).collectives(),
