@@ -40,6 +40,14 @@ export class KeyValueMap {
     this.#tell(key)
   }
 
+  /** Puts it unless the key stands, and answers what stands. */
+  create(key: string, value: string): string {
+    const known = this.get(key)
+    if (known !== undefined) return known
+    this.put(key, value, undefined)
+    return value
+  }
+
   remove(key: string): void {
     if (this.#forget(key)) this.#tell(key)
   }

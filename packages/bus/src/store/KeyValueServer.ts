@@ -103,18 +103,28 @@ const serveConnection = (socket: FramedSocket, { map, mostBytes, frameBytes }: S
     watches.set(id, map.watch(prefix, changed))
     changed()
   }
-  const put = ({ id, key, value, isEphemeral }: FromClient & { readonly type: "put" }) => {
+  const faultOf = (key: string, value: string): string | undefined => {
     const fault = entryFault(key, value)
+    if (fault !== undefined) return fault
+    if (!fitsPage(key, value, frameBytes)) return "The entry is too long for a message."
+    return map.byteLength + entryBytes(key, value) > mostBytes ? "The store is full." : undefined
+  }
+  const put = ({ id, key, value, isEphemeral }: FromClient & { readonly type: "put" }) => {
+    const fault = faultOf(key, value)
     if (fault !== undefined) return refuse(id, fault)
-    if (!fitsPage(key, value, frameBytes)) return refuse(id, "The entry is too long for a message.")
-    if (map.byteLength + entryBytes(key, value) > mostBytes) return refuse(id, "The store is full.")
     map.put(key, value, isEphemeral ? owner : undefined)
     return answer({ type: "done", id, value: null })
+  }
+  const create = ({ id, key, value }: FromClient & { readonly type: "create" }) => {
+    const fault = map.get(key) === undefined ? faultOf(key, value) : undefined
+    return fault === undefined ? answer({ type: "done", id, value: map.create(key, value) }) : refuse(id, fault)
   }
   const receive = (message: FromClient) => {
     switch (message.type) {
       case "put":
         return put(message)
+      case "create":
+        return create(message)
       case "remove":
         map.remove(message.key)
         return answer({ type: "done", id: message.id, value: null })

@@ -51,6 +51,11 @@ export interface PutOptions {
 export interface KeyValueStoreShape {
   /** Adds or replaces an entry. Fails with TooLarge beyond the limits. */
   readonly put: (key: string, value: string, options?: PutOptions) => Effect.Effect<void, KeyValueError>
+  /**
+   * Adds an entry unless its key stands; answers what stands then. Of all who create one key, one adds it, and all get the
+   * same answer. Fails with TooLarge beyond the limits.
+   */
+  readonly create: (key: string, value: string) => Effect.Effect<string, KeyValueError>
   /** Undefined where there is no such key. */
   readonly get: (key: string) => Effect.Effect<string | undefined, KeyValueError>
   /** Does nothing where there is no such key. */

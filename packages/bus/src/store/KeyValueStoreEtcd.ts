@@ -36,6 +36,11 @@ export interface EtcdOptions {
 
 const Pair = Schema.Struct({ key: Schema.String, value: Schema.optionalKey(Schema.String) })
 const Range = Schema.Struct({ kvs: Schema.optionalKey(Schema.Array(Pair)) })
+/** Of a transaction that puts a key unless it stands, and then reads it. */
+const Created = Schema.Struct({
+  responses: Schema.Array(Schema.Struct({ response_range: Schema.optionalKey(Range) })),
+  succeeded: Schema.optionalKey(Schema.Boolean)
+})
 const Lease = Schema.Struct({ ID: Schema.String })
 const KeepAlive = Schema.Struct({
   result: Schema.optionalKey(Schema.Struct({ TTL: Schema.optionalKey(Schema.String) }))
@@ -202,6 +207,18 @@ export const make = Effect.fnUntraced(function* (options: EtcdOptions) {
         const id = yield* aliveLease
         yield* putUnder(id, key, value)
         own.set(key, value)
+      }),
+    create: (key, value) =>
+      Effect.gen(function* () {
+        yield* checkEntry(key, value)
+        const at = base64(root + key)
+        const { responses, succeeded = false } = yield* call(Created, "kv/txn", {
+          compare: [{ key: at, target: "CREATE", create_revision: "0", result: "EQUAL" }],
+          success: [{ request_put: { key: at, value: base64(value) } }],
+          failure: [{ request_range: { key: at } }]
+        })
+        if (succeeded) return value
+        return fromBase64(responses[0]?.response_range?.kvs?.[0]?.value ?? "")
       }),
     get: (key) =>
       Effect.map(call(Range, "kv/range", { key: base64(root + key) }), ({ kvs = [] }) =>

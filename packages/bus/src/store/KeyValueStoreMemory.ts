@@ -19,6 +19,11 @@ export const viewOf = (map: KeyValueMap) =>
         Effect.tap(checkEntry(key, value), () =>
           Effect.sync(() => map.put(key, value, options.isEphemeral === true ? owner : undefined))
         ),
+      create: (key, value) =>
+        Effect.andThen(
+          checkEntry(key, value),
+          Effect.sync(() => map.create(key, value))
+        ),
       get: (key) => Effect.sync(() => map.get(key)),
       remove: (key) => Effect.sync(() => map.remove(key)),
       list: (prefix) => Effect.sync(() => map.list(prefix)),

@@ -120,6 +120,14 @@ export const make = Effect.fnUntraced(function* (options: TcpStoreOptions) {
         if (isEphemeral) own.set(key, value)
         else own.delete(key)
       }),
+    create: (key, value) =>
+      Effect.gen(function* () {
+        yield* checkEntry(key, value)
+        // Asked twice, it answers what the first request put.
+        const answer = yield* request(() => ({ type: "create", id: nextId(), key, value }))
+        if (answer.type === "done" && answer.value !== null) return answer.value
+        return yield* refused("create", answer.type === "refused" ? answer : { detail: "The store gave no answer." })
+      }),
     get: (key) =>
       Effect.gen(function* () {
         const answer = yield* request(() => ({ type: "get", id: nextId(), key }))

@@ -17,6 +17,8 @@ export const FromClient = Schema.Union([
     value: Schema.String,
     isEphemeral: Schema.Boolean
   }),
+  /** Answers with what stands under the key then. */
+  Schema.Struct({ type: Schema.Literal("create"), id: Schema.Int, key: Schema.String, value: Schema.String }),
   Schema.Struct({ type: Schema.Literal("get"), id: Schema.Int, key: Schema.String }),
   Schema.Struct({ type: Schema.Literal("remove"), id: Schema.Int, key: Schema.String }),
   Schema.Struct({ type: Schema.Literal("list"), id: Schema.Int, prefix: Schema.String }),
@@ -52,7 +54,7 @@ export const guardOf = (options: {
   const frameBytes = options.maxFrameBytes ?? defaultFrameBytes
   return {
     protocol: "tensorferry-bus-store",
-    version: 3,
+    version: 4,
     token: options.token,
     claim: Claim,
     limits: { frameBytes, queuedBytes: 4 * frameBytes }

@@ -55,6 +55,24 @@ const behaviours = (views: Effect.Effect<MakeView, unknown, Scope.Scope>) => {
     )
   )
 
+  it.live("of many who create one key, one puts it, and all learn what stands", () =>
+    Effect.scoped(
+      Effect.gen(function* () {
+        const view = yield* views
+        const all = yield* Effect.forEach([0, 1, 2, 3], () => view)
+        const answers = yield* Effect.forEach(all, (store, at) => store.create("c/1", `by ${at}`), { concurrency: 4 })
+        assert.strictEqual(new Set(answers).size, 1)
+        assert.strictEqual(yield* all[0]!.get("c/1"), answers[0])
+        assert.strictEqual(yield* all[1]!.create("c/1", "later"), answers[0])
+        yield* all[2]!.remove("c/1")
+        assert.strictEqual(yield* all[3]!.create("c/1", ""), "")
+        assert.strictEqual(yield* all[0]!.create("c/1", "x"), "")
+        assert.strictEqual((yield* Effect.flip(all[0]!.create("c/2", "x".repeat(2 ** 20 + 1)))).reason._tag, "TooLarge")
+        yield* all[0]!.remove("c/1")
+      })
+    )
+  )
+
   it.live("watches see what comes and what goes with its process", () =>
     Effect.scoped(
       Effect.gen(function* () {
