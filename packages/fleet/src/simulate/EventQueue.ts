@@ -3,6 +3,7 @@
  * What happens when, in a simulation: a binary heap of events by time. Events of one time come in the order in which they
  * were added, so a simulation is the same every time.
  */
+/** Events by time, and by the order in which they were added where times are equal. */
 export class EventQueue<A> {
   readonly #times: Array<number> = []
   readonly #orders: Array<number> = []
