@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+/** What members and controllers do in situations that random lives seldom reach, step by step. */
+import { assert, describe, it } from "@effect/vitest"
+import {
+  type ControllerEvent,
+  type ControllerState,
+  controllerStep,
+  newController
+} from "../../src/version/ControllerState.ts"
+import {
+  applyEntry,
+  emptyFleet,
+  type FleetMember,
+  type FleetState,
+  type LogEntry,
+  readLog
+} from "../../src/version/FleetLog.ts"
+import type { FleetTimes } from "../../src/version/FleetTimes.ts"
+import { differingTensors, manifestOf } from "../../src/version/Manifest.ts"
+import {
+  canServe,
+  type MemberEvent,
+  type MemberReport,
+  memberStep,
+  newMember,
+  reportOf
+} from "../../src/version/MemberState.ts"
+
+const times: FleetTimes = { beat: 1, fence: 4, grace: 1, dead: 3, stage: 20, prepare: 5 }
+const source: FleetMember = { id: "s", rank: 0, role: "source" }
+const a: FleetMember = { id: "a", rank: 1, role: "replica" }
+const b: FleetMember = { id: "b", rank: 2, role: "replica" }
+const v1 = manifestOf(1, "one", { w: "1" })
+const v2 = manifestOf(2, "two", { w: "2" })
+
+const fleetOf = (...entries: ReadonlyArray<LogEntry>): FleetState =>
+  entries.reduce(applyEntry, { ...emptyFleet, members: [source, a, b], current: v1, nextSerial: 2 })
+const propose: LogEntry = { _tag: "Propose", manifest: v2, policy: { _tag: "All" }, by: "c" }
+
+const report = (member: FleetMember, more: Partial<MemberReport> = {}): MemberReport => ({
+  member,
+  beat: 1,
+  incarnation: "i",
+  live: v1,
+  staged: null,
+  paused: null,
+  failure: "",
+  knows: null,
+  ...more
+})
+
+/** Appends of a controller that sees these looks, with a beat of `step` seconds before each. */
+const appends = (looks: ReadonlyArray<Omit<ControllerEvent & { readonly _tag: "Read" }, "_tag">>, step = 1) => {
+  let state: ControllerState = newController("c", times)
+  return looks.map((look, at) => {
+    ;[state] = controllerStep(state, { _tag: "Beat", now: (at + 1) * step })
+    const [next, effects] = controllerStep(state, { _tag: "Read", ...look })
+    state = next
+    return effects.flatMap((effect) => (effect._tag === "Append" ? [effect.entry] : []))
+  })
+}
+
+describe("a controller", () => {
+  const known = { ...fleetOf(), generation: 3, position: 40 }
+  const empty = { incarnation: "i", entries: new Map<number, LogEntry>() }
+
+  it("begins an empty history at once where all members of it have said what they know, and from who knows most", () => {
+    const reports = [
+      report(source, { knows: { ...known, position: 39, current: null } }),
+      report(a, { knows: known }),
+      report(b)
+    ]
+    const [[first]] = appends([{ ...empty, reports }]) as [[LogEntry & { readonly _tag: "Genesis" }]]
+    assert.deepInclude(first.state, { generation: 4, current: v1, members: [source, a, b] })
+  })
+
+  it("waits for members that have not seen that the store is empty, and leaves them out when they can serve no longer", () => {
+    const reports = [report(source), report(a, { knows: known }), report(b, { incarnation: "before" })]
+    const found = appends(Array.from({ length: 7 }, () => ({ ...empty, reports })))
+    assert.deepStrictEqual(
+      found.map(({ length }) => length),
+      [0, 0, 0, 0, 0, 1, 1]
+    )
+    assert.deepInclude((found[5]![0] as LogEntry & { readonly _tag: "Genesis" }).state, {
+      members: [source, a],
+      current: v1
+    })
+  })
+
+  const log = (...entries: ReadonlyArray<LogEntry>) =>
+    new Map<number, LogEntry>([
+      [1, { _tag: "Genesis", state: fleetOf() }],
+      ...entries.map((entry, at) => [at + 2, entry] as const)
+    ])
+
+  it("lets nobody stop for a version before those who were removed have stopped", () => {
+    const reports = [report(source), report(a, { staged: v2 })]
+    const entries = log(propose, { _tag: "Remove", id: "b", reason: "" })
+    const found = appends(
+      Array.from({ length: 7 }, (_, beat) => ({
+        incarnation: "i",
+        entries,
+        reports: reports.map((each) => ({ ...each, beat }))
+      }))
+    )
+    assert.deepStrictEqual(
+      found.map(([entry]) => entry?._tag),
+      [undefined, undefined, undefined, undefined, undefined, "Prepare", "Prepare"]
+    )
+  })
+
+  it("counts two beats at most where it was stopped for long", () => {
+    const look = (beat: number) => ({
+      incarnation: "i",
+      entries: log(),
+      reports: [source, a, b].map((each) => report(each, { beat }))
+    })
+    // Two looks with the same beats, a hundred seconds apart.
+    assert.deepStrictEqual(appends([look(1), look(1)], 100).flat(), [])
+    const [removed] = appends([look(1), look(1), look(1)], 100).flat()
+    assert.deepInclude(removed, { _tag: "Remove", id: "s" })
+  })
+
+  it("names who did not stage, and why, and who did not stop", () => {
+    const late = [report(source), report(a, { staged: v2 }), report(b, { failure: "The disk is full." })]
+    const looks = (entries: ReadonlyMap<number, LogEntry>, reports: ReadonlyArray<MemberReport>, count: number) =>
+      appends(
+        Array.from({ length: count }, (_, beat) => ({
+          incarnation: "i",
+          entries,
+          reports: reports.map((each) => ({ ...each, beat }))
+        }))
+      ).at(-1)![0]
+    const unstaged = looks(log(propose), late, 22) as LogEntry & { readonly _tag: "Abort" }
+    assert.deepStrictEqual(unstaged.culprits, ["b"])
+    assert.include(unstaged.reason, "The disk is full.")
+    const unpaused = [report(source), report(a, { staged: v2, paused: v2 }), report(b, { staged: v2 })]
+    const prepared = log(propose, { _tag: "Prepare", serial: 2 })
+    assert.deepInclude(looks(prepared, unpaused, 7), { _tag: "Abort", culprits: ["b"] })
+    const gone = log(propose, { _tag: "Remove", id: "s", reason: "" })
+    assert.deepInclude(looks(gone, [report(a), report(b)], 1), {
+      _tag: "Abort",
+      reason: "No source is left that has the version."
+    })
+  })
+
+  it("goes on after the death of the source where a replica has the version", () => {
+    const entries = log(propose, { _tag: "Remove", id: "s", reason: "" })
+    assert.deepStrictEqual(
+      appends([{ incarnation: "i", entries, reports: [report(a, { staged: v2 }), report(b)] }]).flat(),
+      []
+    )
+  })
+
+  it("states a long history whole, and lets what came before go", () => {
+    const entries = log(...Array.from({ length: 70 }, (): LogEntry => ({ _tag: "Remove", id: "nobody", reason: "" })))
+    const reports = [source, a, b].map((each) => report(each))
+    const [snapshot] = appends([{ incarnation: "i", entries, reports }]).flat()
+    assert.strictEqual(snapshot!._tag, "Snapshot")
+    const whole = new Map([...entries, [72, snapshot!] as const])
+    assert.deepStrictEqual(readLog(undefined, new Map([[72, snapshot!]])), readLog(undefined, whole))
+    const [, effects] = controllerStep(newController("c", times), {
+      _tag: "Read",
+      incarnation: "i",
+      entries: whole,
+      reports
+    })
+    assert.deepStrictEqual(effects, [{ _tag: "Forget", before: 72 }])
+  })
+
+  it("finds its proposal taken, and proposes the next under another number", () => {
+    let state = newController("c", times)
+    const wish = { label: "two", content: v2.content, tensors: v2.tensors, policy: { _tag: "Each" } } as const
+    ;[state] = controllerStep(state, { _tag: "Publish", wish })
+    const reports = [source, a, b].map((each) => report(each))
+    const other: LogEntry = {
+      _tag: "Propose",
+      manifest: { ...v2, content: "other" },
+      policy: { _tag: "Each" },
+      by: "d"
+    }
+    const abort: LogEntry = { _tag: "Abort", serial: 2, culprits: ["a"], reason: "r" }
+    const [, effects] = controllerStep(state, { _tag: "Read", incarnation: "i", entries: log(other, abort), reports })
+    assert.deepInclude(effects[0], { _tag: "Append", position: 4 })
+    assert.strictEqual((effects[0] as { readonly entry: { readonly manifest: typeof v2 } }).entry.manifest.serial, 3)
+  })
+})
+
+describe("a member", () => {
+  const read = (askedAt: number, fleet: FleetState, incarnation = "i"): MemberEvent => ({
+    _tag: "Read",
+    now: askedAt,
+    askedAt,
+    incarnation,
+    entries: new Map([[fleet.position + 1, { _tag: "Snapshot", state: { ...fleet, position: fleet.position + 1 } }]])
+  })
+  const run = (events: ReadonlyArray<MemberEvent>) => {
+    let state = newMember(a, times, v1)
+    const effects = events.map((event) => {
+      const [next, done] = memberStep(state, event)
+      state = next
+      return done.map((effect) => effect._tag)
+    })
+    return { state, effects }
+  }
+
+  it("serves from the beginning of a look until the fence, also when the clock goes back", () => {
+    const { state } = run([read(10, fleetOf())])
+    assert.isTrue(canServe(state, 13.9))
+    assert.isFalse(canServe(state, 14))
+    assert.isFalse(canServe(run([read(10, fleetOf()), { _tag: "Beat", now: 3 }]).state, 14))
+    assert.isFalse(canServe(run([read(10, fleetOf({ _tag: "Remove", id: "a", reason: "" }))]).state, 10))
+  })
+
+  it("keeps serving an emptied store until the fence, and says what it knows", () => {
+    const { state } = run([
+      read(10, fleetOf()),
+      { _tag: "Read", now: 11, askedAt: 11, incarnation: "j", entries: new Map() }
+    ])
+    assert.isTrue(canServe(state, 13.9))
+    assert.isFalse(canServe(state, 14))
+    assert.deepStrictEqual(reportOf(state).knows?.current, v1)
+  })
+
+  it("goes through staging, stopping and the new version in this order", () => {
+    const prepared = fleetOf(propose, { _tag: "Prepare", serial: 2 })
+    const { effects, state } = run([
+      read(1, fleetOf(propose)),
+      { _tag: "Staged", now: 2, manifest: v2 },
+      read(3, prepared),
+      { _tag: "Paused", now: 4 },
+      read(5, applyEntry(prepared, { _tag: "Commit", serial: 2 })),
+      { _tag: "Flipped", now: 6, manifest: v2 }
+    ])
+    assert.deepStrictEqual(effects, [["Stage"], [], ["Pause"], [], ["Flip"], ["Resume"]])
+    assert.deepStrictEqual(state.live, v2)
+    assert.isTrue(canServe(state, 6))
+  })
+
+  it("keeps the old version where the update is given up after it stopped", () => {
+    const prepared = fleetOf(propose, { _tag: "Prepare", serial: 2 })
+    const aborted = applyEntry(prepared, { _tag: "Abort", serial: 2, culprits: ["b"], reason: "r" })
+    const { effects, state } = run([
+      read(1, fleetOf(propose)),
+      { _tag: "Staged", now: 2, manifest: v2 },
+      read(3, prepared),
+      { _tag: "Paused", now: 4 },
+      read(5, aborted)
+    ])
+    assert.deepStrictEqual(effects.at(-1), ["Drop", "Resume"])
+    assert.deepStrictEqual(state.live, v1)
+    assert.isTrue(canServe(state, 6))
+  })
+
+  it("gives up an update whose controller says nothing more, and names it", () => {
+    const { effects } = run([read(1, fleetOf(propose)), read(28, fleetOf(propose)), read(29, fleetOf(propose))])
+    assert.deepStrictEqual(effects[1], [])
+    assert.deepStrictEqual(effects[2], ["Append"])
+  })
+})
+
+describe("a manifest", () => {
+  it("has the content of its tensors, in any order, and names those that differ", () => {
+    assert.strictEqual(manifestOf(1, "", { x: "1", y: "2" }).content, manifestOf(9, "z", { y: "2", x: "1" }).content)
+    assert.deepStrictEqual(
+      differingTensors(manifestOf(1, "", { x: "1", y: "2" }), manifestOf(2, "", { x: "1", y: "3", z: "4" })),
+      ["y", "z"]
+    )
+  })
+})
