@@ -10,7 +10,19 @@ export const FleetReason = Schema.Union([
   /** A rank that takes part and that no host of the topology has. */
   reason("UnknownRank"),
   /** Nobody holds what somebody wants. */
-  reason("NoSource")
+  reason("NoSource"),
+  /** An update was given up; the old version stays. The members who kept it from being committed are named. */
+  reason("UpdateAborted"),
+  /** This member serves no version now: it has none, is not admitted, has lost the store, or is changing versions. */
+  reason("NotServing"),
+  /** What came from another member is not what the version says. */
+  reason("NotProven"),
+  /** Tensors that do not fit the version, or settings that cannot be. */
+  reason("InvalidOptions"),
+  /** Another member did not do its part in time, or is gone. */
+  reason("PeerFailed"),
+  /** Something did not happen in time. */
+  reason("DeadlineExceeded")
 ])
 export type FleetReason = typeof FleetReason.Type
 

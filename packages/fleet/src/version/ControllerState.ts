@@ -200,7 +200,10 @@ const onRead = (state: ControllerState, event: ControllerEvent & { readonly _tag
   // A member without a report has been silent since this controller began to look.
   for (const member of fleet?.members ?? []) {
     if (reports.has(member.id)) continue
-    const silent = isNew ? 0 : (state.reports.get(member.id)?.silent ?? 0)
+    const known = isNew ? undefined : state.reports.get(member.id)
+    // A report goes with its process, or with a connection that is soon there again.
+    const isLost = known !== undefined && known.report.beat >= 0
+    const silent = Math.max(known?.silent ?? 0, isLost ? state.times.dead / 2 : 0)
     const nothing = { incarnation: null, live: null, staged: null, paused: null, failure: "", knows: null }
     reports.set(member.id, { report: { member, beat: -1, ...nothing }, silent })
   }

@@ -6,7 +6,7 @@
  * | entry | counts where | what follows |
  * | --- | --- | --- |
  * | Genesis | nothing stands before it | the fleet as its members knew it, or a new one |
- * | Admit | no update is open; a replica states the current version | the member is one |
+ * | Admit | no update is open, its rank is free, and a replica states the current version | it is a member |
  * | Remove | it is a member | it is none; it stops serving, if it still can |
  * | Propose | no update is open, and the number was not used | the update is open |
  * | Prepare | the update is open under policy `all` | members stop serving, and say so |
@@ -49,7 +49,9 @@ export const OpenUpdate = Schema.Struct({
   policy: CommitPolicy,
   /** Id of the controller that proposed it. */
   by: Schema.String,
-  isPrepared: Schema.Boolean
+  isPrepared: Schema.Boolean,
+  /** Who was a member when it was proposed: plans are made for them, and repaired as they go. */
+  members: Schema.Array(FleetMember)
 })
 export type OpenUpdate = typeof OpenUpdate.Type
 
@@ -128,7 +130,8 @@ const effectOf = (state: FleetState, entry: LogEntry): Partial<FleetState> | und
     case "Snapshot":
       return entry.state
     case "Admit": {
-      const isKnown = members.some(({ id }) => id === entry.member.id)
+      const { id, rank } = entry.member
+      const isKnown = members.some((member) => member.id === id || member.rank === rank)
       if (open !== null || isKnown) return undefined
       if (entry.member.role === "replica" && !isSameVersion(entry.holds, current)) return undefined
       return { epoch, members: [...members, entry.member] }
@@ -139,7 +142,7 @@ const effectOf = (state: FleetState, entry: LogEntry): Partial<FleetState> | und
     case "Propose": {
       if (open !== null || entry.manifest.serial < state.nextSerial) return undefined
       const { manifest, policy, by } = entry
-      return { open: { manifest, policy, by, isPrepared: false }, nextSerial: manifest.serial + 1 }
+      return { open: { manifest, policy, by, isPrepared: false, members }, nextSerial: manifest.serial + 1 }
     }
     case "Prepare":
       if (open?.manifest.serial !== entry.serial || open.policy._tag !== "All") return undefined

@@ -69,6 +69,8 @@ export class World {
   readonly #onlyAll: boolean
   #store: { incarnation: string; log: Map<number, LogEntry>; reports: Map<string, MemberReport>; downUntil: number }
   #now = 0
+  /** After all faults, messages are in time. */
+  #isCalm = false
   #started = 0
   #published = 0
   #emptied = 0
@@ -114,7 +116,7 @@ export class World {
 
   /** Messages take up to half a beat, a few of them much longer. */
   #delay(): number {
-    return this.#random() < 0.03 ? this.#random() * 2 : this.#random() * times.beat * 0.5
+    return this.#random() < 0.03 && !this.#isCalm ? this.#random() * 2 : this.#random() * times.beat * 0.5
   }
 
   /** Asks the store, and hears the answer unless one of both messages is lost. */
@@ -308,6 +310,7 @@ export class World {
   }
 
   heal(): void {
+    this.#isCalm = true
     this.#store.downUntil = 0
     for (const process of [...this.members, ...this.controllers]) {
       process.apartUntil = 0
