@@ -20,6 +20,8 @@ export interface FanOutOptions {
   readonly children?: number
   /** Time that each chunk costs a rank besides its bytes, in seconds; 20 microseconds by default. */
   readonly secondsPerChunk?: number
+  /** Shorter stripes are not worth a tree of their own; 1 MiB by default. */
+  readonly leastStripeBytes?: number
 }
 
 /** The chosen numbers. */
@@ -37,8 +39,6 @@ export interface FanOutShape {
 }
 
 const mostStripes = 64
-/** Shorter stripes are not worth a tree of their own. */
-const leastStripeBytes = 2 ** 20
 /** Stripes that the busiest host gets over each of its links, where bundles are long enough. */
 const stripesPerLink = 8
 const [leastChunk, largestChunk] = [2 ** 16, 2 ** 26]
@@ -46,7 +46,12 @@ const childrenToTry = [1, 2, 3, 4, 8, 16]
 
 const clamp = (value: number, least: number, most: number): number => Math.min(Math.max(value, least), most)
 
-const stripesOf = (bundles: ReadonlyArray<PlacedBundle>, topology: TopologyIndex, bound: LowerBound) => {
+const stripesOf = (
+  bundles: ReadonlyArray<PlacedBundle>,
+  topology: TopologyIndex,
+  bound: LowerBound,
+  { leastStripeBytes = 2 ** 20 }: FanOutOptions
+) => {
   const links = topology.topology.hosts.reduce((most, host) => Math.max(most, host.links.length), 1)
   const target = Math.max(bound.largestIngressBytes / (stripesPerLink * links), 1)
   return bundles.map(({ bytes, remote }) =>
@@ -101,7 +106,7 @@ export const fanOutShape = (
   bound: LowerBound,
   options: FanOutOptions
 ): FanOutShape => {
-  const stripes = stripesOf(bundles, topology, bound)
+  const stripes = stripesOf(bundles, topology, bound, options)
   const runs = runsOf(bundles, topology, bound)
   const { hosts } = topology.topology
   const trees = new Float64Array(hosts.length)

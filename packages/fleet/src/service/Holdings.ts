@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+/** Which memory of a member has which version: the one in use, the one that arrives, and the one before. */
+import { digestOf } from "@tensorferry/core/base/Digest"
+import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
+import * as Effect from "effect/Effect"
+import type { Manifest } from "../version/Manifest.ts"
+import type { Giver } from "./Edges.ts"
+import { type Weights, weightBytes } from "./Pieces.ts"
+import { Staging } from "./Staging.ts"
+
+/** The memory of a member. */
+export interface HeldWeights {
+  readonly weights: Weights
+  readonly incoming?: Weights
+  readonly kept?: Weights
+}
+
+/** The weights of a member: which memory has which version. */
+export const makeHoldings = (options: HeldWeights) => {
+  const bytes = weightBytes(options.weights)
+  let [live, kept] = [undefined as string | undefined, undefined as string | undefined]
+  let staging: Staging | undefined
+  const moves = (to: Weights, from: Weights) => [...to].map(([name, dst]) => ({ dst, src: from.get(name)! }))
+  const copy = (to: Weights, from: Weights) => Effect.flatMap(TensorEngine, (engine) => engine.copy(moves(to, from)))
+  return {
+    bytes,
+    /** Content that a source holds. */
+    hold: (content: string) => {
+      live = content
+    },
+    begin: (manifest: Manifest): Staging => {
+      if (staging !== undefined && digestOf(staging.manifest) === digestOf(manifest)) return staging
+      staging?.drop()
+      staging = new Staging(manifest, options.incoming!)
+      return staging
+    },
+    drop: () => {
+      staging?.drop()
+      staging = undefined
+    },
+    /** Takes a version from memory of this process; false where none has it. */
+    recall: ({ content }: Manifest) =>
+      Effect.gen(function* () {
+        const from = content === live ? options.weights : content === kept ? options.kept : undefined
+        if (from === undefined) return false
+        yield* copy(options.incoming!, from)
+        return true
+      }),
+    flip: ({ content }: Manifest) =>
+      Effect.gen(function* () {
+        if (options.kept !== undefined && live !== undefined) {
+          kept = undefined
+          yield* copy(options.kept, options.weights)
+          kept = live
+        }
+        live = undefined
+        yield* copy(options.weights, options.incoming!)
+        live = content
+      }),
+    giverOf: (content: string): Giver | undefined => {
+      if (content === live) return { weights: options.weights, awaitChunk: () => Effect.succeed(undefined) }
+      if (staging?.manifest.content === content) return { weights: staging.weights, awaitChunk: staging.giver }
+      return undefined
+    }
+  }
+}
