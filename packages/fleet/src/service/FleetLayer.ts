@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+/**
+ * The shell around the states of a member and a controller: it carries out what they say, against the store, other members
+ * and this process's weights. It decides nothing.
+ */
+import { randomUUID } from "node:crypto"
+import { KeyValueStore } from "@tensorferry/bus/store/KeyValueStore"
+import { digestOf } from "@tensorferry/core/base/Digest"
+import { monotonicMillis } from "@tensorferry/core/service/RunningTime"
+import type { TensorEngine } from "@tensorferry/core/service/TensorEngine"
+import * as Cause from "effect/Cause"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
+import * as Layer from "effect/Layer"
+import * as Option from "effect/Option"
+import * as Queue from "effect/Queue"
+import * as Result from "effect/Result"
+import * as Schedule from "effect/Schedule"
+import * as Stream from "effect/Stream"
+import * as SubscriptionRef from "effect/SubscriptionRef"
+import { type FleetError, fleetError } from "../FleetError.ts"
+import type { Topology } from "../topology/Topology.ts"
+import { type ControllerEvent, controllerStep, newController } from "../version/ControllerState.ts"
+import type { FleetMember } from "../version/FleetLog.ts"
+import { defaultFleetTimes, type FleetTimes } from "../version/FleetTimes.ts"
+import type { Manifest } from "../version/Manifest.ts"
+import {
+  canServe,
+  type MemberEffect,
+  type MemberEvent,
+  memberStep,
+  newMember,
+  reportOf
+} from "../version/MemberState.ts"
+import { type EdgeOptions, give, requestsOf, type Transport } from "./Edges.ts"
+import { Fleet, type FleetShape, type FleetStatus } from "./Fleet.ts"
+import { makeFleetStore } from "./FleetStore.ts"
+import { makeHoldings } from "./Holdings.ts"
+import { checkAlike, checkWeights, digestWeights, type Weights } from "./Pieces.ts"
+import { stagePlan } from "./stagePlan.ts"
+
+/** A process's part in a fleet. */
+export interface FleetOptions {
+  /** Fleets of other names in one store have nothing to do with each other. */
+  readonly name: string
+  /** Its place in plans: no other member has it, and a successor takes over that of whom it replaces. */
+  readonly rank: number
+  /** A source brings new versions, a replica receives and serves them. */
+  readonly role: FleetMember["role"]
+  /** The weights in use; those that a source publishes. Contiguous. */
+  readonly weights: Weights
+  /** Where a replica receives the next version: the same names, types and shapes in other memory. */
+  readonly incoming?: Weights
+  /** The version before the one in use, for going back without receiving it again. */
+  readonly kept?: Weights
+  /** Whether this process also leads updates and removes the dead; sources do by default. One is enough, more are safe. */
+  readonly controls?: boolean
+  /** The same on all members; ranks that it lacks are taken to be alone on a host. */
+  readonly topology?: Topology
+  /** Equal on all members. */
+  readonly times?: FleetTimes
+  /** What moves tensors between two members, such as `copyService` of a backend. */
+  readonly transport: Transport
+  /** Where other members reach this process; 127.0.0.1 by default. */
+  readonly host?: string
+  /** Shared secret; needed for any other address. */
+  readonly token?: string
+  /** How long a transfer waits for the other end to show progress; 10 seconds by default. */
+  readonly edgeDeadline?: Duration.Input
+  /** Runs when no program of `use` is left, before weights change. */
+  readonly onPause?: Effect.Effect<void>
+  /** Runs before programs of `use` are let in again. */
+  readonly onResume?: Effect.Effect<void>
+}
+
+const seconds = Effect.map(monotonicMillis, (millis) => millis / 1000)
+
+const checkOptions = ({ weights, incoming, kept, role }: FleetOptions): Result.Result<undefined, FleetError> =>
+  Result.gen(function* () {
+    yield* checkWeights(weights, "used")
+    if (incoming === undefined && role === "replica") {
+      const remedy = "Give a replica memory in which it can receive a version beside the one in use."
+      return yield* Result.fail(fleetError("InvalidOptions", [], { detail: "There are no incoming tensors.", remedy }))
+    }
+    for (const other of [incoming, kept]) {
+      if (other === undefined) continue
+      yield* checkWeights(other, "incoming or kept")
+      yield* checkAlike(weights, other)
+    }
+    return undefined
+  })
+
+/** Takes part until the scope closes. Fails with InvalidOptions, or where the store cannot be reached at first. */
+export const make = Effect.fnUntraced(function* (options: FleetOptions) {
+  yield* Effect.fromResult(checkOptions(options))
+  const kv = yield* KeyValueStore
+  const context = yield* Effect.context<TensorEngine>()
+  const scope = yield* Effect.scope
+  const fork = <A, E>(effect: Effect.Effect<A, E, TensorEngine>) =>
+    Effect.forkIn(Effect.provideContext(effect, context), scope)
+  const times = options.times ?? defaultFleetTimes
+  const self: FleetMember = { id: `${options.rank}-${randomUUID()}`, rank: options.rank, role: options.role }
+  const store = makeFleetStore(kv, options.name)
+  const holdings = makeHoldings(options)
+  const edges: EdgeOptions = {
+    transport: options.transport,
+    deadline: Duration.fromInputUnsafe(options.edgeDeadline ?? "10 seconds"),
+    ...(options.host === undefined ? {} : { host: options.host }),
+    ...(options.token === undefined ? {} : { token: options.token })
+  }
+
+  let member = newMember(self, times)
+  let controller = newController(self.id, times)
+  const statusAt = (now: number): FleetStatus => ({
+    fleet: member.fleet,
+    member,
+    canServe: canServe(member, now)
+  })
+  const shown = yield* SubscriptionRef.make(statusAt(0))
+  const events = yield* Queue.unbounded<MemberEvent>()
+  const commands = yield* Queue.unbounded<ControllerEvent>()
+  /** One mark that a look is due is as good as many. */
+  const [lookDue, allDue] = [yield* Queue.sliding<void>(1), yield* Queue.sliding<void>(1)]
+  const tell = (event: (now: number) => MemberEvent) =>
+    Effect.flatMap(seconds, (now) => Queue.offer(events, event(now)))
+
+  let readers = 0
+  let whenUnread: (() => void) | undefined
+  const unread = Effect.callback<void>((resume) => {
+    if (readers === 0) resume(Effect.void)
+    else whenUnread = () => resume(Effect.void)
+  })
+
+  let stagingFiber: Fiber.Fiber<unknown, unknown> | undefined
+  const stage = (manifest: Manifest) =>
+    Effect.gen(function* () {
+      if (stagingFiber !== undefined) yield* Fiber.interrupt(stagingFiber)
+      const taken = Effect.gen(function* () {
+        if (yield* holdings.recall(manifest)) return
+        const replan = (avoided: ReadonlySet<string>) =>
+          stagePlan(member.fleet!, self, manifest, holdings.bytes, options.topology, avoided)
+        const plan = yield* Effect.fromResult(replan(new Set()))
+        const how = { store: kv, root: store.root, self: self.id, edges, replan }
+        yield* holdings.begin(manifest).run(plan, how)
+      })
+      stagingFiber = yield* fork(
+        Effect.matchCauseEffect(taken, {
+          onSuccess: () => tell((now) => ({ _tag: "Staged", now, manifest })),
+          onFailure: (cause) =>
+            Cause.hasInterruptsOnly(cause)
+              ? Effect.void
+              : tell((now) => ({ _tag: "StageFailed", now, manifest, reason: messageOf(cause) }))
+        })
+      )
+    })
+
+  const carryOut = (effect: MemberEffect): Effect.Effect<unknown, never, never> => {
+    switch (effect._tag) {
+      case "Report":
+        return Queue.offer(lookDue, undefined)
+      case "Append":
+        return Effect.ignore(store.append(effect.incarnation, effect.position, effect.entry))
+      case "Stage":
+        return stage(effect.manifest)
+      case "Drop":
+        return Effect.sync(() => holdings.drop())
+      case "Pause":
+        return fork(
+          Effect.andThen(
+            Effect.andThen(unread, options.onPause ?? Effect.void),
+            tell((now) => ({ _tag: "Paused", now }))
+          )
+        )
+      case "Flip":
+        return fork(
+          Effect.matchCauseEffect(holdings.flip(effect.manifest), {
+            onSuccess: () => tell((now) => ({ _tag: "Flipped", now, manifest: effect.manifest })),
+            onFailure: (cause) => tell((now) => ({ _tag: "FlipFailed", now, reason: messageOf(cause) }))
+          })
+        )
+      case "Resume":
+        return options.onResume ?? Effect.void
+    }
+  }
+
+  const memberLoop = Effect.gen(function* () {
+    const event = yield* Queue.take(events)
+    const before = reportOf(member)
+    const [next, effects] = memberStep(member, event)
+    member = next
+    for (const effect of effects) yield* carryOut(effect)
+    // What others wait for is stated at once, not at the next beat.
+    if (digestOf({ ...reportOf(member), beat: 0 }) !== digestOf({ ...before, beat: 0 }))
+      yield* Queue.offer(lookDue, undefined)
+    yield* SubscriptionRef.set(shown, statusAt(yield* seconds))
+  })
+
+  const lookLoop = Effect.gen(function* () {
+    yield* Queue.take(lookDue)
+    const askedAt = yield* seconds
+    yield* store.report(reportOf(member))
+    const { incarnation, entries } = yield* store.lookAtLog
+    yield* tell((now) => ({ _tag: "Read", now, askedAt, incarnation, entries }))
+  })
+
+  const controlLoop = Effect.gen(function* () {
+    const event = yield* Queue.take(commands)
+    const [next, effects] = controllerStep(controller, event)
+    controller = next
+    for (const effect of effects) {
+      if (effect._tag === "Look") yield* Queue.offer(allDue, undefined)
+      else if (effect._tag === "Append") {
+        yield* Effect.ignore(store.append(effect.incarnation, effect.position, effect.entry))
+        yield* Queue.offer(allDue, undefined)
+      } else {
+        const look = yield* store.lookAtAll
+        yield* store.forget(look, effect.before)
+      }
+    }
+  })
+  const controlLook = Effect.gen(function* () {
+    yield* Queue.take(allDue)
+    const look = yield* store.lookAtAll
+    yield* Queue.offer(commands, { _tag: "Read", ...look })
+  })
+
+  /** A store that is away is asked again; what depends on it expires by itself. */
+  const forever = <E, R>(effect: Effect.Effect<unknown, E, R>) =>
+    Effect.forkIn(Effect.forever(Effect.catch(effect, () => Effect.sleep(times.beat * 250))), scope)
+  const beats = (tick: Effect.Effect<unknown>) =>
+    Effect.forkIn(Effect.repeat(tick, Schedule.spaced(Duration.seconds(times.beat))), scope)
+  const watched = (prefix: string, changed: Effect.Effect<unknown>) =>
+    forever(Stream.runForEach(kv.watch(prefix), () => changed))
+
+  const served = new Set<string>()
+  const serveLoop = Stream.runForEach(kv.watch(`${store.root}ask/${self.id}/`), (entries) =>
+    Effect.forEach(
+      requestsOf(store.root, self.id, entries).filter(({ id }) => !served.has(id)),
+      ({ id, door, request }) => {
+        served.add(id)
+        return fork(Effect.ignore(give(kv, door, request, holdings.giverOf(request.content), edges), { log: "Debug" }))
+      },
+      { discard: true }
+    )
+  )
+
+  yield* store.lookAtLog
+  yield* forever(memberLoop)
+  yield* forever(lookLoop)
+  yield* forever(serveLoop)
+  yield* watched(`${store.root}log/`, Queue.offer(lookDue, undefined))
+  yield* beats(tell((now) => ({ _tag: "Beat", now })))
+  const controls = options.controls ?? options.role === "source"
+  if (controls) {
+    yield* forever(controlLoop)
+    yield* forever(controlLook)
+    yield* watched(`${store.root}member/`, Queue.offer(allDue, undefined))
+    yield* beats(Effect.flatMap(seconds, (now) => Queue.offer(commands, { _tag: "Beat", now })))
+  }
+  yield* Effect.addFinalizer(() => Effect.ignore(kv.remove(`${store.root}member/${self.id}`)))
+
+  const changes = SubscriptionRef.changes(shown)
+
+  const use: FleetShape["use"] = <A, E, R>(program: (version: Manifest) => Effect.Effect<A, E, R>) =>
+    Effect.flatMap(seconds, (now): Effect.Effect<A, E | FleetError, R> => {
+      if (!canServe(member, now)) return Effect.fail(notServing(statusAt(now), now))
+      readers += 1
+      const leave = Effect.sync(() => {
+        readers -= 1
+        if (readers > 0) return
+        whenUnread?.()
+        whenUnread = undefined
+      })
+      return Effect.ensuring(program(member.live!), leave)
+    })
+
+  const publish: FleetShape["publish"] = ({ label, policy = { _tag: "All" } }) =>
+    Effect.gen(function* () {
+      if (options.role !== "source" || !controls) return yield* notSource(self.rank)
+      const tensors = yield* digestWeights(options.weights).pipe(
+        Effect.provideContext(context),
+        Effect.mapError((error) => fleetError("NotProven", [self.rank], { detail: error.message, remedy: "" }))
+      )
+      const content = digestOf(tensors)
+      holdings.hold(content)
+      const since = member.fleet?.nextSerial ?? 1
+      yield* Queue.offer(commands, { _tag: "Publish", wish: { label, content, tensors, policy } })
+      yield* Queue.offer(allDue, undefined)
+      return yield* untilEnded(changes, content, since)
+    })
+
+  return Fleet.of({ status: Effect.map(seconds, statusAt), changes, publish, use })
+})
+
+const notSource = (rank: number): FleetError =>
+  fleetError("InvalidOptions", [rank], {
+    rank,
+    detail: "Only a source that controls can publish.",
+    remedy: "Publish from a source, and do not switch its controller off."
+  })
+
+/** Waits until an update of this content, from this number on, has ended. */
+const untilEnded = (
+  changes: Stream.Stream<FleetStatus>,
+  content: string,
+  since: number
+): Effect.Effect<Manifest, FleetError> =>
+  Effect.gen(function* () {
+    const ended = changes.pipe(
+      Stream.map(({ fleet }) =>
+        fleet?.history.find(({ manifest }) => manifest.serial >= since && manifest.content === content)
+      ),
+      Stream.filter((found) => found !== undefined)
+    )
+    const end = Option.getOrUndefined(yield* Stream.runHead(ended))
+    if (end?.outcome === "committed") return end.manifest
+    return yield* fleetError("UpdateAborted", [], {
+      detail: `Version ${end?.manifest.serial} was given up: ${end?.reason} Members: ${end?.culprits.join(", ")}.`,
+      remedy: "See what is wrong with these members; the old version stays in use, and the next can be published.",
+      isRetryable: true
+    })
+  })
+
+const messageOf = (cause: Cause.Cause<{ readonly message: string }>): string =>
+  Option.match(Cause.findErrorOption(cause), {
+    onNone: () => Cause.pretty(cause).slice(0, 500),
+    onSome: ({ message }) => message
+  })
+
+const notServing = ({ fleet, member }: FleetStatus, now: number): FleetError => {
+  const isMember = fleet?.members.some(({ id }) => id === member.self.id) ?? false
+  const why =
+    member.live === null
+      ? `It has no version${member.failure === "" ? " yet" : `: ${member.failure}`}.`
+      : member.pause !== "none"
+        ? `It is changing to version ${fleet?.open?.manifest.serial ?? fleet?.current?.serial}.`
+        : !isMember
+          ? "It is not admitted yet, or was removed."
+          : `It has not reached the store for ${(now - member.seenAt).toFixed(1)} s.`
+  return fleetError("NotServing", [member.self.rank], {
+    rank: member.self.rank,
+    detail: why,
+    remedy: "Send requests to another replica, and try this one again.",
+    isRetryable: true
+  })
+}
+
+/** A process's part in a fleet, over the store in the context. */
+export const layer = (options: FleetOptions) => Layer.effect(Fleet, make(options))

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+/**
+ * A fleet of real processes on one host, with poisoned memory: a source and four replicas over a served store. A relay is
+ * killed in the middle of an update, and a process takes its place.
+ */
+import { assert, describe, it } from "@effect/vitest"
+import { serveStore } from "@tensorferry/bus/store/KeyValueServer"
+import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
+import * as Result from "effect/Result"
+import { planFanOut } from "../../src/fanout/FanOut.ts"
+import { edgeCosts } from "../../src/service/stagePlan.ts"
+import { indexTopology } from "../../src/topology/Topology.ts"
+import { type MemberProcess, startMember } from "./processes.ts"
+import { hashOf, shapes, testTopology } from "./weights.ts"
+
+const ranks = 5
+const replicas = [1, 2, 3, 4]
+
+/** A replica from which others take this update. */
+const relay = (): number => {
+  const topology = Result.getOrThrow(indexTopology(testTopology(ranks)))
+  const bytes = Object.values(shapes).reduce((sum, length) => sum + length * 4, 0)
+  const { trees } = Result.getOrThrow(
+    planFanOut({ bundles: [{ key: "b", bytes, holders: [0], wanters: replicas }] }, topology, edgeCosts)
+  )
+  return trees.flatMap(({ edges }) => edges).find(({ from }) => from !== 0)!.from
+}
+
+const allUse = (members: ReadonlyArray<MemberProcess>, label: string, seed: number) =>
+  Effect.forEach(
+    members,
+    (member) =>
+      Effect.gen(function* () {
+        yield* member.serves(label)
+        assert.deepStrictEqual(yield* member.ask("use"), { event: "used", label, hash: hashOf(seed) })
+      }),
+    { concurrency: "unbounded", discard: true }
+  )
+
+describe("a fleet of processes", () => {
+  it.live(
+    "brings all replicas to one version, also when a relay is killed on the way and another process takes its place",
+    () =>
+      Effect.scoped(
+        Effect.gen(function* () {
+          const port = yield* serveStore()
+          const start = (rank: number) =>
+            startMember({ rank, ranks, port, role: rank === 0 ? "source" : "replica", controls: rank <= 1 })
+          const [source, ...others] = yield* Effect.forEach([0, ...replicas], start, { concurrency: "unbounded" })
+          yield* source!.until((line) => line.event === "status" && line.members.length === ranks)
+          assert.include(JSON.stringify(yield* others[0]!.ask("use")), "NotServing")
+
+          assert.deepInclude(yield* source!.ask("publish one 1"), { event: "published", label: "one", serial: 1 })
+          yield* allUse(others, "one", 1)
+
+          const victim = others.find(({ input }) => input.rank === relay())!
+          const left = others.filter((member) => member !== victim)
+          const published = yield* Effect.forkChild(source!.ask("publish two 2"), { startImmediately: true })
+          yield* victim.until((line) => line.event === "status" && line.staging === "two")
+          victim.kill()
+          const joiner = yield* startMember({ ...victim.input, controls: false })
+          assert.deepInclude(yield* Fiber.join(published), { event: "published", label: "two" })
+          yield* allUse(left, "two", 2)
+          yield* allUse([joiner], "two", 2)
+
+          assert.deepInclude(yield* source!.ask("publish three 3"), { event: "published", label: "three" })
+          yield* allUse([...left, joiner], "three", 3)
+          // Nobody served a version after a later one.
+          for (const member of [...left, joiner]) {
+            const served = member.statuses.flatMap(({ serving }) => (serving === null ? [] : [serving]))
+            const order = served.map((label) => ["one", "two", "three"].indexOf(label))
+            assert.deepStrictEqual(order, order.toSorted())
+          }
+        })
+      ),
+    { timeout: 180_000 }
+  )
+})
