@@ -234,16 +234,19 @@ export const make = Effect.fnUntraced(function* (options: FleetOptions) {
     forever(Stream.runForEach(kv.watch(prefix), () => changed))
 
   const served = new Set<string>()
-  const serveLoop = Stream.runForEach(kv.watch(`${store.root}ask/${self.id}/`), (entries) =>
-    Effect.forEach(
-      requestsOf(store.root, self.id, entries).filter(({ id }) => !served.has(id)),
+  const serveLoop = Stream.runForEach(kv.watch(`${store.root}ask/${self.id}/`), (entries) => {
+    const asked = requestsOf(store.root, self.id, entries)
+    const standing = new Set(asked.map(({ id }) => id))
+    for (const id of served) if (!standing.has(id)) served.delete(id)
+    return Effect.forEach(
+      asked.filter(({ id }) => !served.has(id)),
       ({ id, door, request }) => {
         served.add(id)
         return fork(Effect.ignore(give(kv, door, request, holdings.giverOf(request.content), edges), { log: "Debug" }))
       },
       { discard: true }
     )
-  )
+  })
 
   yield* store.lookAtLog
   yield* forever(memberLoop)
