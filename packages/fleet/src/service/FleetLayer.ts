@@ -4,7 +4,7 @@
  * and this process's weights. It decides nothing.
  */
 import { randomUUID } from "node:crypto"
-import { KeyValueStore } from "@tensorferry/bus/store/KeyValueStore"
+import { type KeyValueError, KeyValueStore, type KeyValueStoreShape } from "@tensorferry/bus/store/KeyValueStore"
 import { digestOf } from "@tensorferry/core/base/Digest"
 import { monotonicMillis } from "@tensorferry/core/service/RunningTime"
 import type { TensorEngine } from "@tensorferry/core/service/TensorEngine"
@@ -233,20 +233,9 @@ export const make = Effect.fnUntraced(function* (options: FleetOptions) {
   const watched = (prefix: string, changed: Effect.Effect<unknown>) =>
     forever(Stream.runForEach(kv.watch(prefix), () => changed))
 
-  const served = new Set<string>()
-  const serveLoop = Stream.runForEach(kv.watch(`${store.root}ask/${self.id}/`), (entries) => {
-    const asked = requestsOf(store.root, self.id, entries)
-    const standing = new Set(asked.map(({ id }) => id))
-    for (const id of served) if (!standing.has(id)) served.delete(id)
-    return Effect.forEach(
-      asked.filter(({ id }) => !served.has(id)),
-      ({ id, door, request }) => {
-        served.add(id)
-        return fork(Effect.ignore(give(kv, door, request, holdings.giverOf(request.content), edges), { log: "Debug" }))
-      },
-      { discard: true }
-    )
-  })
+  const serveLoop = eachRequest(kv, store.root, self.id, ({ door, request }) =>
+    fork(Effect.ignore(give(kv, door, request, holdings.giverOf(request.content), edges), { log: "Debug" }))
+  )
 
   yield* store.lookAtLog
   yield* forever(memberLoop)
@@ -295,6 +284,24 @@ export const make = Effect.fnUntraced(function* (options: FleetOptions) {
 
   return Fleet.of({ status: Effect.map(seconds, statusAt), changes, publish, use })
 })
+
+/** Each request for bytes of this member, once. */
+const eachRequest = (
+  kv: KeyValueStoreShape,
+  root: string,
+  member: string,
+  serve: (asked: ReturnType<typeof requestsOf>[number]) => Effect.Effect<unknown>
+): Effect.Effect<void, KeyValueError> => {
+  const served = new Set<string>()
+  return Stream.runForEach(kv.watch(`${root}ask/${member}/`), (entries) => {
+    const asked = requestsOf(root, member, entries)
+    const standing = new Set(asked.map(({ id }) => id))
+    for (const id of served) if (!standing.has(id)) served.delete(id)
+    const fresh = asked.filter(({ id }) => !served.has(id))
+    for (const { id } of fresh) served.add(id)
+    return Effect.forEach(fresh, serve, { discard: true })
+  })
+}
 
 const notSource = (rank: number): FleetError =>
   fleetError("InvalidOptions", [rank], {
