@@ -11,8 +11,8 @@ import * as Result from "effect/Result"
 import { planFanOut } from "../../src/fanout/FanOut.ts"
 import { edgeCosts } from "../../src/service/stagePlan.ts"
 import { indexTopology } from "../../src/topology/Topology.ts"
-import { type MemberProcess, startMember } from "./processes.ts"
-import { hashOf, shapes, testTopology } from "./weights.ts"
+import { allUse, startMember } from "./processes.ts"
+import { shapesOf, testTopology } from "./weights.ts"
 
 const ranks = 5
 const replicas = [1, 2, 3, 4]
@@ -20,23 +20,12 @@ const replicas = [1, 2, 3, 4]
 /** A replica from which others take this update. */
 const relay = (): number => {
   const topology = Result.getOrThrow(indexTopology(testTopology(ranks)))
-  const bytes = Object.values(shapes).reduce((sum, length) => sum + length * 4, 0)
+  const bytes = Object.values(shapesOf(false)).reduce((sum, length) => sum + length * 4, 0)
   const { trees } = Result.getOrThrow(
     planFanOut({ bundles: [{ key: "b", bytes, holders: [0], wanters: replicas }] }, topology, edgeCosts)
   )
   return trees.flatMap(({ edges }) => edges).find(({ from }) => from !== 0)!.from
 }
-
-const allUse = (members: ReadonlyArray<MemberProcess>, label: string, seed: number) =>
-  Effect.forEach(
-    members,
-    (member) =>
-      Effect.gen(function* () {
-        yield* member.serves(label)
-        assert.deepStrictEqual(yield* member.ask("use"), { event: "used", label, hash: hashOf(seed) })
-      }),
-    { concurrency: "unbounded", discard: true }
-  )
 
 describe("a fleet of processes", () => {
   it.live(
@@ -46,7 +35,14 @@ describe("a fleet of processes", () => {
         Effect.gen(function* () {
           const port = yield* serveStore()
           const start = (rank: number) =>
-            startMember({ rank, ranks, port, role: rank === 0 ? "source" : "replica", controls: rank <= 1 })
+            startMember({
+              rank,
+              ranks,
+              store: port,
+              isSmall: false,
+              role: rank === 0 ? "source" : "replica",
+              controls: rank <= 1
+            })
           const [source, ...others] = yield* Effect.forEach([0, ...replicas], start, { concurrency: "unbounded" })
           yield* source!.until((line) => line.event === "status" && line.members.length === ranks)
           assert.include(JSON.stringify(yield* others[0]!.ask("use")), "NotServing")

@@ -3,8 +3,9 @@
 import { type ChildProcess, spawn } from "node:child_process"
 import { createInterface } from "node:readline"
 import { fileURLToPath } from "node:url"
+import { assert } from "@effect/vitest"
 import * as Effect from "effect/Effect"
-import type { MemberInput, MemberLine } from "./weights.ts"
+import { hashOf, type MemberInput, type MemberLine } from "./weights.ts"
 
 const script = fileURLToPath(new URL("../fixtures/member.ts", import.meta.url))
 
@@ -95,3 +96,16 @@ export const startMember = (input: MemberInput) =>
     Effect.sync(() => new MemberProcess(input)),
     (member) => Effect.sync(() => member.kill())
   ).pipe(Effect.tap((member) => member.until(({ event }) => event === "ready")))
+
+/** All serve the version and hold its bytes. */
+export const allUse = (members: ReadonlyArray<MemberProcess>, label: string, seed: number) =>
+  Effect.forEach(
+    members,
+    (member) =>
+      Effect.gen(function* () {
+        yield* member.serves(label)
+        const hash = hashOf(seed, member.input.isSmall)
+        assert.deepStrictEqual(yield* member.ask("use"), { event: "used", label, hash })
+      }),
+    { concurrency: "unbounded", discard: true }
+  )

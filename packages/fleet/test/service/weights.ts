@@ -4,13 +4,11 @@ import { createHash } from "node:crypto"
 import { type Topology, uniformTopology } from "../../src/topology/Topology.ts"
 import type { FleetTimes } from "../../src/version/FleetTimes.ts"
 
-/** Elements of 4 bytes of each tensor; 24 MiB together, and no length that chunks divide. */
-export const shapes: Readonly<Record<string, number>> = {
-  embed: 3_000_001,
-  layer: 2_500_003,
-  norm: 777,
-  output: 790_001
-}
+/** Elements of 4 bytes of each tensor, and no length that chunks divide: 24 MiB together, or 150 kB. */
+export const shapesOf = (isSmall: boolean): Readonly<Record<string, number>> =>
+  isSmall
+    ? { embed: 20_001, layer: 10_003, norm: 777, output: 7001 }
+    : { embed: 3_000_001, layer: 2_500_003, norm: 777, output: 790_001 }
 
 /** For one busy host. */
 export const testTimes: FleetTimes = { beat: 0.1, fence: 1.5, grace: 0.5, dead: 1.5, stage: 60, prepare: 10 }
@@ -22,8 +20,7 @@ export const testTopology = (ranks: number): Topology =>
 /** Bytes of a version, different at every place. */
 export const fillWeights = (weights: ReadonlyMap<string, Uint8Array>, seed: number): void => {
   let state = (seed * 2_654_435_761 + 1) >>> 0
-  for (const name of Object.keys(shapes)) {
-    const bytes = weights.get(name)!
+  for (const bytes of weights.values()) {
     const words = new Uint32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 4)
     for (let at = 0; at < words.length; at++) {
       state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0
@@ -33,11 +30,11 @@ export const fillWeights = (weights: ReadonlyMap<string, Uint8Array>, seed: numb
 }
 
 /** The hash of a version, computed away from all processes. */
-export const hashOf = (seed: number): string => {
-  const weights = new Map(Object.entries(shapes).map(([name, length]) => [name, new Uint8Array(length * 4)]))
+export const hashOf = (seed: number, isSmall = false): string => {
+  const weights = new Map(Object.entries(shapesOf(isSmall)).map(([name, length]) => [name, new Uint8Array(length * 4)]))
   fillWeights(weights, seed)
   const found = createHash("sha256")
-  for (const name of Object.keys(shapes)) found.update(weights.get(name)!)
+  for (const bytes of weights.values()) found.update(bytes)
   return found.digest("hex")
 }
 
@@ -47,8 +44,9 @@ export interface MemberInput {
   readonly rank: number
   readonly ranks: number
   readonly controls: boolean
-  /** Of the store. */
-  readonly port: number
+  readonly isSmall: boolean
+  /** Of the served store; of etcd where it is a text. */
+  readonly store: number | string
 }
 
 /** What a process prints. */
