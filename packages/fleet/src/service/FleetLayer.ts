@@ -21,8 +21,8 @@ import * as Stream from "effect/Stream"
 import * as SubscriptionRef from "effect/SubscriptionRef"
 import { type FleetError, fleetError } from "../FleetError.ts"
 import type { Topology } from "../topology/Topology.ts"
-import { type ControllerEvent, controllerStep, newController } from "../version/ControllerState.ts"
-import type { FleetMember } from "../version/FleetLog.ts"
+import { type ControllerEvent, controllerStep, neededBy, newController } from "../version/ControllerState.ts"
+import type { CommitPolicy, FleetMember, FleetState } from "../version/FleetLog.ts"
 import { defaultFleetTimes, type FleetTimes } from "../version/FleetTimes.ts"
 import type { Manifest } from "../version/Manifest.ts"
 import {
@@ -279,7 +279,15 @@ export const make = Effect.fnUntraced(function* (options: FleetOptions) {
       const since = member.fleet?.nextSerial ?? 1
       yield* Queue.offer(commands, { _tag: "Publish", wish: { label, content, tensors, policy } })
       yield* Queue.offer(allDue, undefined)
-      return yield* untilEnded(changes, content, since)
+      const { stage, prepare, fence, grace } = times
+      return yield* untilEnded(changes, content, since).pipe(
+        Effect.timeoutOrElse({
+          // A proposal may have to wait for replicas or another update, and a commit for those who were removed.
+          duration: Duration.seconds(2 * (stage + prepare) + fence + grace),
+          orElse: () => Effect.fail(notProposed(member.fleet, policy))
+        }),
+        Effect.ensuring(Queue.offer(commands, { _tag: "Withdraw", content }))
+      )
     })
 
   return Fleet.of({ status: Effect.map(seconds, statusAt), changes, publish, use })
@@ -300,6 +308,21 @@ const eachRequest = (
     const fresh = asked.filter(({ id }) => !served.has(id))
     for (const { id } of fresh) served.add(id)
     return Effect.forEach(fresh, serve, { discard: true })
+  })
+}
+
+const notProposed = (fleet: FleetState | undefined, policy: CommitPolicy): FleetError => {
+  const replicas = fleet?.members.filter(({ role }) => role === "replica").length ?? 0
+  const why =
+    fleet === undefined
+      ? "The history could not be read"
+      : replicas < neededBy(policy)
+        ? `The fleet has ${replicas} replicas, of which the policy needs ${neededBy(policy)}`
+        : `The fleet is at entry ${fleet.position} with ${replicas} replicas`
+  return fleetError("DeadlineExceeded", [], {
+    detail: `${why}; the update has not ended.`,
+    remedy: "See whether the store can be reached and replicas run, and publish again.",
+    isRetryable: true
   })
 }
 

@@ -52,6 +52,8 @@ export type ControllerEvent =
       readonly reports: ReadonlyArray<MemberReport>
     }
   | { readonly _tag: "Publish"; readonly wish: Wish }
+  /** Nobody waits for a version of this content any more; it is not proposed where it was not yet. */
+  | { readonly _tag: "Withdraw"; readonly content: string }
 
 /** What a controller does. */
 export type ControllerEffect =
@@ -116,6 +118,10 @@ const removal = ({ fleet, reports, times }: ControllerState): LogEntry | undefin
   return undefined
 }
 
+/** Replicas that a policy needs at least. */
+export const neededBy = (policy: CommitPolicy): number =>
+  policy._tag === "All" ? 0 : policy._tag === "Each" ? 1 : policy.count
+
 /** How the open update goes on; undefined while there is nothing to do but wait. */
 const progress = (state: ControllerState): LogEntry | undefined => {
   const { fleet, reports, sinceRemoval, sincePhase, times } = state
@@ -148,7 +154,7 @@ const progress = (state: ControllerState): LogEntry | undefined => {
   const isServed = members.some(({ id, role }) => role === "source" || has(id))
   if (late.length > 0 && !isServed) return abort([open.by], "No source is left that has the version.")
   if (policy._tag !== "All") {
-    const needed = policy._tag === "Quorum" ? policy.count : 1
+    const needed = neededBy(policy)
     if (replicas.length - late.length >= needed) return { _tag: "Commit", serial }
     if (sincePhase < times.stage) return undefined
     return abort(late, `${replicas.length - late.length} of ${needed} have it after ${times.stage} s.${why(late)}`)
@@ -169,6 +175,8 @@ const proposal = ({ fleet, wishes, id, reports }: ControllerState): LogEntry | u
   const [wish] = wishes
   if (wish === undefined || fleet!.open !== null) return undefined
   const { label, content, tensors, base, policy } = wish
+  // Nobody is admitted while an update is open, so one that needs more replicas than there are waits before it is.
+  if (fleet!.members.filter(({ role }) => role === "replica").length < neededBy(policy)) return undefined
   // Who came too late to say what it knew may hold a version of a greater number.
   const serial = [...reports.values()].reduce(
     (most, { report }) => Math.max(most, (report.live?.serial ?? 0) + 1),
@@ -254,5 +262,7 @@ export const controllerStep = (state: ControllerState, event: ControllerEvent): 
       return onRead(state, event)
     case "Publish":
       return [{ ...state, wishes: [...state.wishes, event.wish] }, []]
+    case "Withdraw":
+      return [{ ...state, wishes: state.wishes.filter(({ content }) => content !== event.content) }, []]
   }
 }
