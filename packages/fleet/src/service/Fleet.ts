@@ -5,6 +5,7 @@
  * Contract
  * - A replica serves only through `use`, which refuses while there is no version that may be served: see `canServe`.
  * - What `use` reads stays as it is until its program ends. Under policy `all` a commit waits for programs that run.
+ * - A program that still runs when this member may serve no longer, because it is cut off from the store, is interrupted.
  * - `publish` ends when the update has ended everywhere: with its manifest, or with UpdateAborted that names the culprits.
  * - The weights that a source publishes must not change until `publish` ends.
  * - The scope of the service is its part: when it closes, the member leaves at once.
@@ -44,7 +45,7 @@ export interface FleetShape {
     /** `all` by default. */
     readonly policy?: CommitPolicy
   }) => Effect.Effect<Manifest, FleetError>
-  /** Runs a program with the version in use. Fails with NotServing. */
+  /** Runs a program with the version in use. Fails with NotServing, also in the middle of the program. */
   readonly use: <A, E, R>(program: (version: Manifest) => Effect.Effect<A, E, R>) => Effect.Effect<A, E | FleetError, R>
 }
 

@@ -6,7 +6,6 @@
 import { randomUUID } from "node:crypto"
 import { type KeyValueError, KeyValueStore, type KeyValueStoreShape } from "@tensorferry/bus/store/KeyValueStore"
 import { digestOf } from "@tensorferry/core/base/Digest"
-import { monotonicMillis } from "@tensorferry/core/service/RunningTime"
 import type { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import * as Cause from "effect/Cause"
 import * as Duration from "effect/Duration"
@@ -36,6 +35,7 @@ import {
 import { type EdgeOptions, give, requestsOf, type Transport } from "./Edges.ts"
 import { Fleet, type FleetShape, type FleetStatus } from "./Fleet.ts"
 import { makeFleetStore } from "./FleetStore.ts"
+import { makeGate, seconds } from "./Gate.ts"
 import { makeHoldings } from "./Holdings.ts"
 import { checkAlike, checkWeights, digestWeights, type Weights } from "./Pieces.ts"
 import { stagePlan } from "./stagePlan.ts"
@@ -73,8 +73,6 @@ export interface FleetOptions {
   /** Runs before programs of `use` are let in again. */
   readonly onResume?: Effect.Effect<void>
 }
-
-const seconds = Effect.map(monotonicMillis, (millis) => millis / 1000)
 
 const checkOptions = ({ weights, incoming, kept, role }: FleetOptions): Result.Result<undefined, FleetError> =>
   Result.gen(function* () {
@@ -125,12 +123,7 @@ export const make = Effect.fnUntraced(function* (options: FleetOptions) {
   const tell = (event: (now: number) => MemberEvent) =>
     Effect.flatMap(seconds, (now) => Queue.offer(events, event(now)))
 
-  let readers = 0
-  let whenUnread: (() => void) | undefined
-  const unread = Effect.callback<void>((resume) => {
-    if (readers === 0) resume(Effect.void)
-    else whenUnread = () => resume(Effect.void)
-  })
+  const gate = makeGate(() => member)
 
   let stagingFiber: Fiber.Fiber<unknown, unknown> | undefined
   const stage = (manifest: Manifest) =>
@@ -168,7 +161,7 @@ export const make = Effect.fnUntraced(function* (options: FleetOptions) {
       case "Pause":
         return fork(
           Effect.andThen(
-            Effect.andThen(unread, options.onPause ?? Effect.void),
+            Effect.andThen(gate.unread, options.onPause ?? Effect.void),
             tell((now) => ({ _tag: "Paused", now }))
           )
         )
@@ -254,19 +247,6 @@ export const make = Effect.fnUntraced(function* (options: FleetOptions) {
 
   const changes = SubscriptionRef.changes(shown)
 
-  const use: FleetShape["use"] = <A, E, R>(program: (version: Manifest) => Effect.Effect<A, E, R>) =>
-    Effect.flatMap(seconds, (now): Effect.Effect<A, E | FleetError, R> => {
-      if (!canServe(member, now)) return Effect.fail(notServing(statusAt(now), now))
-      readers += 1
-      const leave = Effect.sync(() => {
-        readers -= 1
-        if (readers > 0) return
-        whenUnread?.()
-        whenUnread = undefined
-      })
-      return Effect.ensuring(program(member.live!), leave)
-    })
-
   const publish: FleetShape["publish"] = ({ label, policy = { _tag: "All" } }) =>
     Effect.gen(function* () {
       if (options.role !== "source" || !controls) return yield* notSource(self.rank)
@@ -290,7 +270,7 @@ export const make = Effect.fnUntraced(function* (options: FleetOptions) {
       )
     })
 
-  return Fleet.of({ status: Effect.map(seconds, statusAt), changes, publish, use })
+  return Fleet.of({ status: Effect.map(seconds, statusAt), changes, publish, use: gate.use })
 })
 
 /** Each request for bytes of this member, once. */
@@ -360,24 +340,6 @@ const messageOf = (cause: Cause.Cause<{ readonly message: string }>): string =>
     onNone: () => Cause.pretty(cause).slice(0, 500),
     onSome: ({ message }) => message
   })
-
-const notServing = ({ fleet, member }: FleetStatus, now: number): FleetError => {
-  const isMember = fleet?.members.some(({ id }) => id === member.self.id) ?? false
-  const why =
-    member.live === null
-      ? `It has no version${member.failure === "" ? " yet" : `: ${member.failure}`}.`
-      : member.pause !== "none"
-        ? `It is changing to version ${fleet?.open?.manifest.serial ?? fleet?.current?.serial}.`
-        : !isMember
-          ? "It is not admitted yet, or was removed."
-          : `It has not reached the store for ${(now - member.seenAt).toFixed(1)} s.`
-  return fleetError("NotServing", [member.self.rank], {
-    rank: member.self.rank,
-    detail: why,
-    remedy: "Send requests to another replica, and try this one again.",
-    isRetryable: true
-  })
-}
 
 /** A process's part in a fleet, over the store in the context. */
 export const layer = (options: FleetOptions) => Layer.effect(Fleet, make(options))

@@ -8,6 +8,7 @@ import {
   TensorEngine as TensorEngineLayers
 } from "@tensorferry/backend-torch-copy"
 import { KeyValueStoreMemory } from "@tensorferry/bus"
+import { KeyValueStore, keyValueError } from "@tensorferry/bus/store/KeyValueStore"
 import { copyServiceLayer } from "@tensorferry/core/copy/CopyServiceLayer"
 import { HostMemory } from "@tensorferry/core/service/HostMemory"
 import { type Tensor, tensorBytes, tensorView } from "@tensorferry/core/tensor/Tensor"
@@ -164,6 +165,43 @@ describe("members of a fleet", () => {
         yield* source.fleet.publish({ label: "two" })
         yield* serving(fleet, "two")
         assert.deepStrictEqual(paused.slice(-2), ["pause", "resume"])
+        assert.deepStrictEqual(bytesOf(weights), new Set([2]))
+      })
+    )
+  )
+
+  it.live("stop a program that runs when they are cut off from the store, and serve again when they are back", () =>
+    run(
+      Effect.gen(function* () {
+        const store = yield* KeyValueStore
+        let isCut = false
+        const lost = keyValueError("Unreachable", { op: "list", detail: "The cable is out.", remedy: "" })
+        const cut = KeyValueStore.of({
+          ...store,
+          put: (...args) => (isCut ? Effect.fail(lost) : store.put(...args)),
+          list: (prefix) => (isCut ? Effect.fail(lost) : store.list(prefix))
+        })
+        const source = yield* member(0)
+        const { fleet, weights } = yield* Effect.provideService(member(1), KeyValueStore, cut)
+        const other = yield* member(2)
+        fill(source.weights, 1)
+        yield* source.fleet.publish({ label: "one" })
+        yield* serving(fleet, "one")
+        yield* serving(other.fleet, "one")
+        const entered = yield* Deferred.make<void>()
+        const using = yield* Effect.forkChild(
+          Effect.flip(fleet.use(() => Effect.andThen(Deferred.succeed(entered, undefined), Effect.never)))
+        )
+        yield* Deferred.await(entered)
+        isCut = true
+        const error = yield* Fiber.join(using)
+        assert.include(error.message, "has not reached the store")
+        fill(source.weights, 2)
+        yield* source.fleet.publish({ label: "two" })
+        assert.include((yield* Effect.flip(fleet.use(() => Effect.void))).message, "NotServing")
+        yield* serving(other.fleet, "two")
+        isCut = false
+        yield* serving(fleet, "two")
         assert.deepStrictEqual(bytesOf(weights), new Set([2]))
       })
     )
