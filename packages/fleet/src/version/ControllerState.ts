@@ -172,16 +172,19 @@ const progress = (state: ControllerState): LogEntry | undefined => {
 }
 
 const proposal = ({ fleet, wishes, id, reports }: ControllerState): LogEntry | undefined => {
+  const { current, members, nextSerial, open } = fleet!
+  if (open !== null) return undefined
+  // Who came too late to say what it knew may have used a version of a greater number, and never goes below it.
+  const highest = [...reports.values()].reduce((most, { report }) => Math.max(most, report.highest), 0)
+  const serial = Math.max(nextSerial, highest + 1)
   const [wish] = wishes
-  if (wish === undefined || fleet!.open !== null) return undefined
+  if (wish === undefined) {
+    if (current === null || highest <= current.serial) return undefined
+    return { _tag: "Propose", manifest: { ...current, serial }, policy: { _tag: "All" }, by: id }
+  }
   const { label, content, tensors, base, policy } = wish
   // Nobody is admitted while an update is open, so one that needs more replicas than there are waits before it is.
-  if (fleet!.members.filter(({ role }) => role === "replica").length < neededBy(policy)) return undefined
-  // Who came too late to say what it knew may hold a version of a greater number.
-  const serial = [...reports.values()].reduce(
-    (most, { report }) => Math.max(most, (report.live?.serial ?? 0) + 1),
-    fleet!.nextSerial
-  )
+  if (members.filter(({ role }) => role === "replica").length < neededBy(policy)) return undefined
   const manifest = { serial, label, content, tensors, ...(base === undefined ? {} : { base }) }
   return { _tag: "Propose", manifest, policy, by: id }
 }
@@ -212,7 +215,7 @@ const onRead = (state: ControllerState, event: ControllerEvent & { readonly _tag
     // A report goes with its process, or with a connection that is soon there again.
     const isLost = known !== undefined && known.report.beat >= 0
     const silent = Math.max(known?.silent ?? 0, isLost ? state.times.dead / 2 : 0)
-    const nothing = { incarnation: null, live: null, staged: null, paused: null, failure: "", knows: null }
+    const nothing = { incarnation: null, live: null, staged: null, paused: null, highest: 0, failure: "", knows: null }
     reports.set(member.id, { report: { member, beat: -1, ...nothing }, silent })
   }
   const isSamePhase =

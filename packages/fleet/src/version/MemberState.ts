@@ -38,6 +38,8 @@ export const MemberReport = Schema.Struct({
   staged: Schema.NullOr(VersionId),
   /** The version for which it has stopped serving. */
   paused: Schema.NullOr(VersionId),
+  /** The greatest number of a version that it has had in use. */
+  highest: Schema.Int,
   /** Why the last attempt to stage failed; empty where none has. */
   failure: Schema.String,
   /** The most it ever knew; only while the history is empty. */
@@ -57,6 +59,8 @@ export interface MemberState {
   /** The most it ever knew. */
   readonly known: FleetState | undefined
   readonly live: Manifest | null
+  /** The greatest number of a version that was in use; no smaller one comes into use again. */
+  readonly highest: number
   /** What is being taken into use. */
   readonly flipping: Manifest | null
   readonly staged: Manifest | null
@@ -125,6 +129,7 @@ export const newMember = (self: FleetMember, times: FleetTimes, live: Manifest |
   fleet: undefined,
   known: undefined,
   live,
+  highest: live?.serial ?? 0,
   flipping: null,
   staged: null,
   staging: null,
@@ -158,6 +163,7 @@ export const reportOf = (state: MemberState): MemberReport => ({
   live: idOf(state.live),
   staged: idOf(state.staged),
   paused: state.pause === "paused" ? idOf(state.fleet?.open?.manifest ?? null) : null,
+  highest: state.highest,
   failure: state.failure,
   knows: state.fleet === undefined ? (state.known ?? null) : null
 })
@@ -173,7 +179,7 @@ const missing = (state: MemberState): Manifest | null => {
   if (fleet === undefined || self.role !== "replica") return null
   const wanted = isMember(state) && fleet.open !== null ? fleet.open.manifest : fleet.current
   const has = [live, staged, flipping].some((manifest) => isSameVersion(manifest, wanted))
-  return has ? null : wanted
+  return has || (wanted !== null && wanted.serial < state.highest) ? null : wanted
 }
 
 /** How long a member waits for the update that it is in, and whom it accuses then. */
@@ -223,7 +229,11 @@ const settle = (given: MemberState): MemberStep => {
   }
   const mustPause =
     open?.isPrepared === true && isMember(state) && state.staged !== null && isSameVersion(state.staged, open.manifest)
-  const mustFlip = state.staged !== null && isSameVersion(state.staged, current) && state.flipping === null
+  const mustFlip =
+    state.staged !== null &&
+    isSameVersion(state.staged, current) &&
+    state.flipping === null &&
+    state.staged.serial >= state.highest
   if ((mustPause || mustFlip) && state.pause === "none") {
     state = { ...state, pause: "pausing" }
     effects.push({ _tag: "Pause" })
@@ -289,7 +299,12 @@ export const memberStep = (given: MemberState, event: MemberEvent): MemberStep =
       return state.pause === "pausing" ? settle({ ...state, pause: "paused" }) : [state, []]
     case "Flipped":
       if (!isSameVersion(state.flipping, event.manifest)) return [state, []]
-      return settle({ ...state, flipping: null, live: event.manifest })
+      return settle({
+        ...state,
+        flipping: null,
+        live: event.manifest,
+        highest: Math.max(state.highest, event.manifest.serial)
+      })
     case "FlipFailed":
       return settle({
         ...state,

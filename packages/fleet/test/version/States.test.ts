@@ -44,6 +44,7 @@ const report = (member: FleetMember, more: Partial<MemberReport> = {}): MemberRe
   live: v1,
   staged: null,
   paused: null,
+  highest: 1,
   failure: "",
   knows: null,
   ...more
@@ -168,6 +169,17 @@ describe("a controller", () => {
     assert.deepStrictEqual(effects, [{ _tag: "Forget", before: 72 }])
   })
 
+  it("gives what is in use a new number where somebody has used a greater one", () => {
+    const reports = [
+      report(source),
+      report(a),
+      report(b),
+      report({ id: "late", rank: 9, role: "replica" }, { highest: 7 })
+    ]
+    const [lifted] = appends([{ incarnation: "i", entries: log(), reports }]).flat()
+    assert.deepInclude(lifted, { _tag: "Propose", manifest: { ...v1, serial: 8 } })
+  })
+
   it("finds its proposal taken, and proposes the next under another number", () => {
     let state = newController("c", times)
     const wish = { label: "two", content: v2.content, tensors: v2.tensors, policy: { _tag: "Each" } } as const
@@ -250,6 +262,15 @@ describe("a member", () => {
     assert.deepStrictEqual(effects.at(-1), ["Drop", "Resume"])
     assert.deepStrictEqual(state.live, v1)
     assert.isTrue(canServe(state, 6))
+  })
+
+  it("takes no version of a smaller number than it has used", () => {
+    const { effects, state } = run([read(1, { ...fleetOf(), members: [source, b], current: { ...v2, serial: 1 } })])
+    assert.deepStrictEqual(effects, [["Stage"]])
+    const later = memberStep({ ...state, highest: 2, staging: null }, { _tag: "Beat", now: 2 })[1].map(
+      ({ _tag }) => _tag
+    )
+    assert.deepStrictEqual(later, ["Report"])
   })
 
   it("gives up an update whose controller says nothing more, and names it", () => {
