@@ -17,6 +17,8 @@ export interface DeltaStep {
   readonly version: string
   /** The version that this rank's destination holds; by default that of its last update. Null asks for all regions whole. */
   readonly holds?: string | null
+  /** Tensors of this rank's destination that hold it no more: all regions of these are sent whole. */
+  readonly lost?: ReadonlyArray<string>
 }
 
 /** What an update did on this rank. */
@@ -27,7 +29,7 @@ export interface DeltaReport {
   readonly listed: number
   readonly unchanged: number
   readonly changedElements: number
-  /** Regions that were sent whole again, because the destination held something else. */
+  /** Regions of any rank that were sent whole again, because the destination held something else, or a list was damaged. */
   readonly repaired: number
   /** Bytes of copies on this rank. */
   readonly baselineBytes: number

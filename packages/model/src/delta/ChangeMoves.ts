@@ -1,145 +1,188 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * The moves of an update of changes: what is queued at the copy service for each region, whole or by its changes, and what
- * completes it when it has arrived. Casts at either end are of lists where only changes travel.
+ * The moves of an update of changes: what is queued at the copy service for each part of a region, whole or by its changes,
+ * what is stated of it, and what completes it when it has arrived. Casts at either end are of lists where only changes travel.
+ *
+ * Invariant: a list that is not what its sender stated is not written.
  */
 
-import type { Digest } from "@tensorferry/core/base/Digest"
 import type { DType } from "@tensorferry/core/base/DType"
 import type { Rank } from "@tensorferry/core/base/Ids"
 import { elementCount } from "@tensorferry/core/base/Region"
-import type { ReshardPlan } from "@tensorferry/core/ir/ReshardPlan"
 import type { TransferOp } from "@tensorferry/core/ir/TransferOp"
-import { tensorDigest } from "@tensorferry/core/refit/ContentDigest"
 import { engineFailed } from "@tensorferry/core/reshard/Buffers"
 import { type ReshardError, reshardError } from "@tensorferry/core/reshard/ReshardError"
 import type { CopyOp } from "@tensorferry/core/service/CopyService"
-import { TensorEngine, type TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
+import type { TensorEngineShape, TensorError } from "@tensorferry/core/service/TensorEngine"
 import type { Changes } from "@tensorferry/core/tensor/Changes"
-import type { Tensor } from "@tensorferry/core/tensor/Tensor"
+import { isContiguous, type Tensor } from "@tensorferry/core/tensor/Tensor"
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
-import type { ScannedRegion } from "./ChangeScan.ts"
+import type { ArrivingPart } from "./Arrivals.ts"
+import type { ScannedPart } from "./ChangeScan.ts"
+import { checksumOf } from "./hostBytes.ts"
 
-/** In the place of a number of changes: the region is sent whole. */
-export const wholeRegion = Number.MAX_SAFE_INTEGER
+/** In the place of a number of changes: the part is sent whole. */
+export const wholePart = 2 ** 32 - 1
 
-/** What one rank moves in one run of the copy service. */
-export interface ChangeExchange {
-  readonly ops: Array<CopyOp>
-  /** What completes it: casts and writings. */
-  readonly finish: Array<Effect.Effect<void, ReshardError>>
+/** What a sender states of a part: task, part, number of changes, checksum of their list, checksum of the part afterwards. */
+export type ChangeRow = readonly [task: number, part: number, count: number, list: number, after: number]
+
+/** Numbers in a row. */
+export const rowWords = 5
+
+/** A part that arrives. */
+export interface Receipt {
+  readonly ops: ReadonlyArray<CopyOp>
+  /** Writes what arrived; false where it is not what was stated, and was not written. */
+  readonly write: Effect.Effect<boolean, ReshardError>
+}
+
+/** What is checked. */
+export interface ChangeChecks {
+  /** Every list has a checksum. */
+  readonly checksums: boolean
+  /** Every part has one, of what the destination holds afterwards. */
+  readonly verify: boolean
 }
 
 /** Moves of one rank. What they allocate lives in the scope. */
 export interface ChangeMoves {
-  /** Adds one end of a region that is sent whole. */
-  readonly whole: (into: ChangeExchange, op: TransferOp, view: Tensor) => Effect.Effect<void, ReshardError, Scope.Scope>
-  /** All that the rank sends and receives; `countOf` says how much comes of a region. */
-  readonly assemble: (
-    plan: ReshardPlan,
-    regions: ReadonlyMap<TransferOp, ScannedRegion>,
-    views: ReadonlyMap<TransferOp, Tensor>,
-    countOf: (op: TransferOp) => number
-  ) => Effect.Effect<ChangeExchange, ReshardError, Scope.Scope>
-  /** The digest of a region in the type that travels. */
-  readonly digest: (op: TransferOp, view: Tensor) => Effect.Effect<Digest, ReshardError>
+  /** A part as it leaves, and what is stated of it; nothing is stated of a part that simply comes whole. */
+  readonly send: (
+    op: TransferOp,
+    part: number,
+    scanned: ScannedPart,
+    wire: DType
+  ) => Effect.Effect<
+    { readonly ops: ReadonlyArray<CopyOp>; readonly row: ChangeRow | undefined },
+    ReshardError,
+    Scope.Scope
+  >
+  /** A part as it arrives. */
+  readonly receive: (
+    op: TransferOp,
+    part: number,
+    arriving: ArrivingPart,
+    row: ChangeRow | undefined
+  ) => Effect.Effect<Receipt, ReshardError, Scope.Scope>
 }
 
 /** Moves of a rank on an engine. */
-export const makeChangeMoves = (rank: Rank, engine: TensorEngineShape): ChangeMoves => {
-  const failed = (op: string) => (error: Parameters<typeof engineFailed>[2]) => engineFailed(rank, op, error)
+export const makeChangeMoves = (
+  rank: Rank,
+  engine: TensorEngineShape,
+  { checksums, verify }: ChangeChecks
+): ChangeMoves => {
+  const failed =
+    (op: string) =>
+    <A, R>(effect: Effect.Effect<A, TensorError, R>) =>
+      Effect.mapError(effect, (error) => engineFailed(rank, op, error))
 
-  /** One end of a region that is sent whole. */
-  const moveWhole = Effect.fnUntraced(function* (into: ChangeExchange, op: TransferOp, view: Tensor) {
-    const { paramName, peerRank, taskId } = op
-    const isCast = view.dtype !== op.wireDtype
-    const allocated = engine.allocate(op.wireDtype, view.shape, view.device)
-    const travels = isCast ? yield* Effect.mapError(allocated, failed("allocate")) : view
-    const copy = (dst: Tensor, src: Tensor) => Effect.mapError(engine.copy([{ dst, src }]), failed("cast"))
-    if (op.isSend) {
-      if (isCast) yield* copy(travels, view)
-      into.ops.push({ _tag: "SendOp", tensor: travels, destRank: peerRank, taskId, part: 0, paramName })
-    } else {
-      into.ops.push({ _tag: "RecvOp", tensor: travels, srcRank: peerRank, taskId, part: 0, paramName })
-      if (isCast) into.finish.push(copy(view, travels))
-    }
-  })
+  const allocate = (like: Tensor, dtype: DType, shape = like.shape) =>
+    failed("allocate")(engine.allocate(dtype, shape, like.device))
 
-  /** A list of elements in another type. */
-  const castList = Effect.fnUntraced(function* (values: Tensor, dtype: DType) {
-    if (values.dtype === dtype) return values
-    const made = yield* Effect.mapError(engine.allocate(dtype, values.shape, values.device), failed("allocate"))
-    yield* Effect.mapError(engine.copy([{ dst: made, src: values }]), failed("cast"))
+  /** A tensor in another type; itself where it has that type. */
+  const cast = Effect.fnUntraced(function* (tensor: Tensor, dtype: DType) {
+    if (tensor.dtype === dtype) return tensor
+    const made = yield* allocate(tensor, dtype)
+    yield* failed("cast")(engine.copy([{ dst: made, src: tensor }]))
     return made
   })
 
-  const sendChanges = Effect.fnUntraced(function* (into: ChangeExchange, op: TransferOp, changes: Changes) {
-    const { paramName, peerRank: destRank, taskId } = op
-    const values = yield* castList(changes.values, op.wireDtype)
-    for (const [part, tensor] of [changes.positions, values].entries()) {
-      into.ops.push({ _tag: "SendOp", tensor, destRank, taskId, part, paramName })
-    }
-  })
+  const checksum = (tensors: ReadonlyArray<Tensor>) => failed("checksum")(checksumOf(engine, tensors))
 
-  const receiveChanges = Effect.fnUntraced(function* (
-    into: ChangeExchange,
-    op: TransferOp,
-    view: Tensor,
-    count: number
-  ) {
-    const { paramName, peerRank: srcRank, taskId } = op
-    const list = (dtype: DType) => Effect.mapError(engine.allocate(dtype, [count], view.device), failed("allocate"))
-    const [positions, values] = [yield* list("uint32"), yield* list(op.wireDtype)]
-    for (const [part, tensor] of [positions, values].entries()) {
-      into.ops.push({ _tag: "RecvOp", tensor, srcRank, taskId, part, paramName })
-    }
-    into.finish.push(
-      Effect.scoped(
-        Effect.flatMap(castList(values, view.dtype), (own) =>
-          Effect.mapError(engine.apply(view, { positions, values: own }), failed("apply"))
-        )
-      )
-    )
-  })
-
-  /** The digest of a region in the type that travels. */
-  const regionDigest = Effect.fnUntraced(function* (op: TransferOp, view: Tensor) {
-    const dense = yield* Effect.mapError(engine.allocate(op.wireDtype, view.shape, view.device), failed("allocate"))
-    yield* Effect.mapError(engine.copy([{ dst: dense, src: view }]), failed("cast"))
-    return yield* Effect.mapError(Effect.provideService(tensorDigest(dense), TensorEngine, engine), failed("digest"))
+  /** The checksum of a part in the type that travels. */
+  const afterOf = Effect.fnUntraced(function* (view: Tensor, wire: DType) {
+    if (view.dtype === wire && isContiguous(view)) return yield* checksum([view])
+    const dense = yield* allocate(view, wire)
+    yield* failed("cast")(engine.copy([{ dst: dense, src: view }]))
+    return yield* checksum([dense])
   }, Effect.scoped)
 
-  const tooMany = ({ paramName, peerRank, taskId }: TransferOp, count: number) =>
-    reshardError("TensorMismatch", {
-      rank,
-      paramName,
-      taskId,
-      detail: `Rank ${peerRank} states ${count} changes, more than there are elements.`,
-      remedy: "Plan again on all ranks."
-    })
-
-  /** All that this rank sends and receives; `countOf` says how much comes of a region. */
-  const assemble = Effect.fnUntraced(function* (
-    { recvOps, sendOps }: ReshardPlan,
-    regions: ReadonlyMap<TransferOp, ScannedRegion>,
-    views: ReadonlyMap<TransferOp, Tensor>,
-    countOf: (op: TransferOp) => number
-  ) {
-    const exchange: ChangeExchange = { ops: [], finish: [] }
-    for (const op of sendOps) {
-      const { changes, view } = regions.get(op)!
-      if (changes === undefined) yield* moveWhole(exchange, op, view)
-      else if (changes.positions.shape[0]! > 0) yield* sendChanges(exchange, op, changes)
-    }
-    for (const op of recvOps) {
-      const [view, count] = [views.get(op)!, countOf(op)]
-      if (count === wholeRegion) yield* moveWhole(exchange, op, view)
-      else if (count > elementCount(view.shape)) return yield* tooMany(op, count)
-      else if (count > 0) yield* receiveChanges(exchange, op, view, count)
-    }
-    return exchange
+  const sendOp = ({ paramName, peerRank: destRank, taskId }: TransferOp, part: number, tensor: Tensor): CopyOp => ({
+    _tag: "SendOp",
+    tensor,
+    destRank,
+    taskId,
+    part,
+    paramName
+  })
+  const recvOp = ({ paramName, peerRank: srcRank, taskId }: TransferOp, part: number, tensor: Tensor): CopyOp => ({
+    _tag: "RecvOp",
+    tensor,
+    srcRank,
+    taskId,
+    part,
+    paramName
   })
 
-  return { whole: moveWhole, assemble, digest: regionDigest }
+  const send: ChangeMoves["send"] = Effect.fnUntraced(function* (op, part, { sent, view }, wire) {
+    const after = verify ? yield* afterOf(view, wire) : 0
+    if (sent === undefined) {
+      const row = verify ? ([op.taskId, part, wholePart, 0, after] as const) : undefined
+      return { ops: [sendOp(op, 2 * part, yield* cast(view, wire))], row }
+    }
+    const count = sent.positions.shape[0]!
+    if (count === 0) return { ops: [], row: [op.taskId, part, 0, 0, after] }
+    const values = yield* cast(sent.values, wire)
+    const list = checksums ? yield* checksum([sent.positions, values]) : 0
+    const ops = [sendOp(op, 2 * part, sent.positions), sendOp(op, 2 * part + 1, values)]
+    return { ops, row: [op.taskId, part, count, list, after] }
+  })
+
+  /** Whether a part holds what was stated. Where it has another type than what travelled, nobody can tell. */
+  const isRight = ({ into, wire }: ArrivingPart, row: ChangeRow | undefined) =>
+    !verify || row === undefined || into.dtype !== wire
+      ? Effect.succeed(true)
+      : Effect.map(afterOf(into, wire), (after) => after === row[4])
+
+  const receiveWhole = Effect.fnUntraced(function* (
+    op: TransferOp,
+    part: number,
+    arriving: ArrivingPart,
+    row: ChangeRow | undefined
+  ) {
+    const { into, wire } = arriving
+    const isCast = into.dtype !== wire
+    const travels = isCast ? yield* allocate(into, wire) : into
+    const casting = isCast ? failed("cast")(engine.copy([{ dst: into, src: travels }])) : Effect.void
+    return { ops: [recvOp(op, 2 * part, travels)], write: Effect.andThen(casting, isRight(arriving, row)) }
+  })
+
+  const applied = (into: Tensor, changes: Changes) =>
+    engine.apply(into, changes).pipe(
+      Effect.as(true),
+      // Positions that are none were never found.
+      Effect.catch((error) =>
+        error.reason._tag === "InvalidRequest" ? Effect.succeed(false) : Effect.fail(engineFailed(rank, "apply", error))
+      )
+    )
+
+  const receive: ChangeMoves["receive"] = Effect.fnUntraced(function* (op, part, arriving, row) {
+    const { into, need, wire } = arriving
+    if (row === undefined || row[2] === wholePart) return yield* receiveWhole(op, part, arriving, row)
+    const [, , count, list] = row
+    if (count === 0) return { ops: [], write: isRight(arriving, row) }
+    if (need !== "changes" || count > elementCount(into.shape)) {
+      return yield* reshardError("TensorMismatch", {
+        rank,
+        paramName: op.paramName,
+        taskId: op.taskId,
+        detail: `Rank ${op.peerRank} states ${count} changes of part ${part}, which cannot be.`,
+        remedy: "Plan again on all ranks, with the same transform."
+      })
+    }
+    const [positions, values] = [yield* allocate(into, "uint32", [count]), yield* allocate(into, wire, [count])]
+    const write = Effect.scoped(
+      Effect.gen(function* () {
+        if (checksums && (yield* checksum([positions, values])) !== list) return false
+        const own = yield* cast(values, into.dtype)
+        return (yield* applied(into, { positions, values: own })) && (yield* isRight(arriving, row))
+      })
+    )
+    return { ops: [recvOp(op, 2 * part, positions), recvOp(op, 2 * part + 1, values)], write }
+  })
+
+  return { send, receive }
 }

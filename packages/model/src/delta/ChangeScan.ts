@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * What a sender keeps to know what changed: a copy of each source tensor as it was sent last, within a stated budget, and
- * searches of regions against it.
+ * What a sender finds of its regions before an update: what travels of each, and what of that changed since it was sent last.
  *
- * Invariant: a copy is advanced only to what was sent and taken. A tensor for which the budget has no room has no copy, and
- * its regions are always sent whole.
+ * A region travels as it lies, or as the parts that a transform makes of it: codes and scales of a quantized destination. Each
+ * part is compared with what was sent of it last, so a changed weight whose code stays the same is not sent.
+ *
+ * Invariant: copies are advanced only to what was sent and taken. A part for which the budget has no room has no copy, and is
+ * always sent whole.
  */
 
 import { bitsOf, isSubByte } from "@tensorferry/core/base/DType"
@@ -16,34 +18,47 @@ import { plainView } from "@tensorferry/core/reshard/PlanTensors"
 import { type ReshardError, reshardError } from "@tensorferry/core/reshard/ReshardError"
 import { TensorEngine, type TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
 import { type Changes, changeLimit, firstChanges } from "@tensorferry/core/tensor/Changes"
-import { type Tensor, tensorByteLength } from "@tensorferry/core/tensor/Tensor"
+import { isQuantized, type QuantizedTensor } from "@tensorferry/core/tensor/QuantizedTensor"
+import type { Tensor } from "@tensorferry/core/tensor/Tensor"
 import { resolveTensor, type TensorDict } from "@tensorferry/core/tensor/TensorDict"
+import type { ReshardTransform, TransformError } from "@tensorferry/core/transform/ReshardTransform"
 import * as Effect from "effect/Effect"
 import * as Scope from "effect/Scope"
+import { type Baseline, type BaselinePlace, makeBaselines } from "./Baselines.ts"
 
-/** A region of a source tensor, as it travels, beside what was sent of it last. */
-export interface ScannedRegion {
+/**
+ * How much of a part its receiver needs: its changes; all of it, as it has lost what they are of; all of it where anything of
+ * the region changed, as it keeps nothing of it; or all of it in any case.
+ */
+export type PartNeed = "changes" | "whole" | "wholeIfChanged" | "always"
+
+/** A part of a region, as it travels before a cast, beside what was sent of it last. */
+export interface ScannedPart {
   readonly view: Tensor
-  readonly before: Tensor | undefined
-  /** What changed since; undefined where all of it is sent. */
-  readonly changes: Changes | undefined
+  readonly baseline: Baseline | undefined
+  readonly isCompared: boolean
+  /** What changed since; undefined where that is not known, or takes more bytes than all of it. */
+  readonly found: Changes | undefined
+  /** The changes that are sent; undefined where all of it is. */
+  readonly sent: Changes | undefined
 }
 
 export interface ChangeScan {
-  /** The regions of these operations, each searched once. Lists live in the scope. */
+  /** The parts of the regions of these operations, each searched once. Lists live in the scope. */
   readonly scan: (
     ops: ReadonlyArray<TransferOp>,
     source: TensorDict | undefined,
-    isKnown: (op: TransferOp) => boolean
-  ) => Effect.Effect<ReadonlyMap<TransferOp, ScannedRegion>, ReshardError, Scope.Scope>
+    needOf: (op: TransferOp, part: number) => PartNeed
+  ) => Effect.Effect<ReadonlyMap<TransferOp, ReadonlyArray<ScannedPart>>, ReshardError, Scope.Scope>
   /** What was sent is what will be compared with. */
-  readonly advance: (regions: Iterable<ScannedRegion>) => Effect.Effect<void, ReshardError>
+  readonly advance: (parts: Iterable<ScannedPart>) => Effect.Effect<void, ReshardError>
   /** Bytes of all copies. */
   readonly bytes: () => number
 }
 
-/** Whether changes of a region can be listed. */
-const isListed = ({ dtype, shape }: Tensor): boolean => !isSubByte(dtype) && elementCount(shape) <= changeLimit
+/** Whether changes of a part can be listed. */
+const isListed = ({ dtype, shape }: Tensor): boolean =>
+  !isSubByte(dtype) && elementCount(shape) > 0 && elementCount(shape) <= changeLimit
 
 /** Of a change beside its element, as it travels. */
 const positionBytes = 4
@@ -51,18 +66,28 @@ const positionBytes = 4
 /** Room for what changed the first time: later as much as before, and some more. */
 const firstShare = 1 / 32
 
+/** A failed transform as the error of an update. */
+export const transformFailed = (rank: number, { paramName, taskId }: TransferOp, error: TransformError): ReshardError =>
+  reshardError("TransformFailed", { ...error.reason, rank, paramName, taskId, detail: error.message })
+
+/** How a sender searches. */
+export interface ScanOptions {
+  readonly baselineBytes: number
+  readonly baselines?: BaselinePlace
+  readonly transform?: ReshardTransform
+}
+
 /** Scans of one rank's plan; copies live in the scope in which this is called. */
 export const makeChangeScan = Effect.fnUntraced(function* (
   plan: ReshardPlan,
-  baselineBytes: number
+  options: ScanOptions
 ): Effect.fn.Return<ChangeScan, never, TensorEngine | Scope.Scope> {
   const engine: TensorEngineShape = yield* TensorEngine
-  const scope = yield* Effect.scope
+  const { transform } = options
   const { rank } = plan
-  const copies = new Map<string, Tensor>()
-  /** By region, how many elements changed at the last search. */
+  const baselines = yield* makeBaselines(rank, engine, options)
+  /** By part, how many elements changed at the last search. */
   const lastCounts = new Map<string, number>()
-  let bytes = 0
 
   const failed =
     (op: string) =>
@@ -75,73 +100,99 @@ export const makeChangeScan = Effect.fnUntraced(function* (
       values: failed("allocate")(engine.allocate(tensor.dtype, [count], tensor.device))
     })
 
-  /** What changed in a region, unless all of it takes fewer bytes. */
-  const search = Effect.fnUntraced(function* (key: string, before: Tensor, view: Tensor) {
+  /** What changed in a part, unless all of it takes fewer bytes. The copy is near only while this runs. */
+  const search = Effect.fnUntraced(function* (key: string, baseline: Baseline, view: Tensor, lists: Scope.Scope) {
+    const before = yield* baselines.near(baseline, view)
     const elements = elementCount(view.shape)
     const elementBytes = bitsOf(view.dtype) / 8
     const most = Math.floor((elements * elementBytes) / (positionBytes + elementBytes))
     const expected = Math.ceil((lastCounts.get(key) ?? elements * firstShare) * 1.25) + 64
-    const list = yield* listFor(view, Math.min(most, expected))
+    const list = yield* Scope.provide(listFor(view, Math.min(most, expected)), lists)
     const count = yield* failed("diff")(engine.diff(before, view, list))
     lastCounts.set(key, count)
     if (count > most) return undefined
     if (count <= list.positions.shape[0]!) return firstChanges(list, count)
-    const larger = yield* listFor(view, count)
+    const larger = yield* Scope.provide(listFor(view, count), lists)
     yield* failed("diff")(engine.diff(before, view, larger))
     return larger
-  })
+  }, Effect.scoped)
 
-  /** The copy of a tensor, made where there is room for it. */
-  const copyOf = Effect.fnUntraced(function* (name: string, tensor: Tensor) {
-    const known = copies.get(name)
-    if (known !== undefined) return known
-    const byteLength = tensorByteLength(tensor)
-    if (bytes + byteLength > baselineBytes) return undefined
-    const allocated = engine.allocate(tensor.dtype, tensor.shape, tensor.device)
-    const made = yield* failed("allocate")(Scope.provide(allocated, scope))
-    bytes += byteLength
-    copies.set(name, made)
-    return made
+  const sourceOf = (source: TensorDict | undefined, op: TransferOp) => {
+    const own = source === undefined ? undefined : resolveTensor(source, op.paramName)
+    const isKnown = own !== undefined && (!isQuantized(own) || isTransformed(op))
+    return isKnown
+      ? Effect.succeed(own)
+      : Effect.fail(
+          reshardError("TensorMissing", {
+            rank,
+            paramName: op.paramName,
+            detail: "The plan sends a tensor that was not given, or is quantized and has no transform.",
+            remedy: "Pass the tensor as the plan knows it, or state a transform that reads its recipe."
+          })
+        )
+  }
+
+  const isTransformed = ({ paramName }: TransferOp): boolean => transform?.shouldTransform(paramName) === true
+
+  /** What travels of a region. */
+  const viewsOf = (op: TransferOp, tensor: Tensor | QuantizedTensor) =>
+    transform !== undefined && isTransformed(op)
+      ? transform.prepareSend({ paramName: op.paramName, region: op.mySlice, tensor }).pipe(
+          Effect.provideService(TensorEngine, engine),
+          Effect.mapError((error) => transformFailed(rank, op, error))
+        )
+      : Effect.map(plainView(rank, op, tensor), (view) => [view])
+
+  const keyOf = ({ axes, mySlice, paramName }: TransferOp): string =>
+    `${paramName} ${formatRegion(mySlice)} ${axes ?? ""}`
+
+  const scanOp = Effect.fnUntraced(function* (
+    key: string,
+    views: ReadonlyArray<Tensor>,
+    needs: ReadonlyArray<PartNeed>
+  ): Effect.fn.Return<ReadonlyArray<ScannedPart>, ReshardError, Scope.Scope> {
+    const lists = yield* Effect.scope
+    const compared: Array<ScannedPart> = []
+    for (const [at, view] of views.entries()) {
+      const partKey = `${key} ${at}`
+      const need = needs[at]!
+      const baseline = isListed(view) && need !== "always" ? yield* baselines.of(partKey, view) : undefined
+      const isCompared = baseline?.isFilled === true && need !== "whole"
+      const found = isCompared ? yield* search(partKey, baseline, view, lists) : undefined
+      compared.push({ view, baseline, isCompared, found, sent: found })
+    }
+    // A part without elements changes when the others do.
+    const isChanged = compared.some(({ found, view }) =>
+      found === undefined ? elementCount(view.shape) > 0 : found.positions.shape[0]! > 0
+    )
+    const nothing = isChanged ? undefined : yield* listFor(views[0]!, 0)
+    return compared.map((part, at) => (needs[at] === "wholeIfChanged" ? { ...part, sent: nothing } : part))
   })
 
   return {
-    bytes: () => bytes,
-    scan: Effect.fnUntraced(function* (ops, source, isKnown) {
-      const regions = new Map<string, ScannedRegion>()
-      const found = new Map<TransferOp, ScannedRegion>()
+    bytes: baselines.bytes,
+    scan: Effect.fnUntraced(function* (ops, source, needOf) {
+      const made = new Map<string, ReadonlyArray<Tensor>>()
+      const regions = new Map<string, ReadonlyArray<ScannedPart>>()
+      const found = new Map<TransferOp, ReadonlyArray<ScannedPart>>()
       for (const op of ops) {
-        const own = source === undefined ? undefined : resolveTensor(source, op.paramName)
-        if (own === undefined || "recipe" in own) {
-          return yield* reshardError("TensorMissing", {
-            rank,
-            paramName: op.paramName,
-            detail: "The plan sends a tensor that was not given, or is quantized.",
-            remedy: "Pass the tensor as the plan knows it; quantized tensors are updated by executeReshardPlan."
-          })
-        }
-        const wants = isKnown(op)
-        const key = `${op.paramName} ${formatRegion(op.mySlice)} ${op.axes ?? ""}`
-        const known = regions.get(`${key} ${wants}`)
-        if (known !== undefined) {
-          found.set(op, known)
-          continue
-        }
-        const view = yield* plainView(rank, op, own)
-        const copy = isListed(view) ? yield* copyOf(op.paramName, own) : undefined
-        const before = copy === undefined ? undefined : yield* plainView(rank, op, copy)
-        const changes = wants && before !== undefined ? yield* search(key, before, view) : undefined
-        const region = { view, before, changes }
-        regions.set(`${key} ${wants}`, region)
-        found.set(op, region)
+        const own = yield* sourceOf(source, op)
+        const key = keyOf(op)
+        const views = made.get(key) ?? (yield* viewsOf(op, own))
+        made.set(key, views)
+        const needs = views.map((_, part) => needOf(op, part))
+        const needed = `${key} ${needs.join(",")}`
+        const parts = regions.get(needed) ?? (yield* scanOp(key, views, needs))
+        regions.set(needed, parts)
+        found.set(op, parts)
       }
       return found
     }),
-    advance: Effect.fnUntraced(function* (regions) {
-      for (const { before, changes, view } of new Set(regions)) {
-        if (before === undefined) continue
-        yield* changes === undefined
-          ? failed("copy")(engine.copy([{ dst: before, src: view }]))
-          : failed("apply")(engine.apply(before, changes))
+    advance: Effect.fnUntraced(function* (parts) {
+      for (const { baseline, found, isCompared, view } of new Set(parts)) {
+        if (baseline === undefined) continue
+        yield* baselines.advance(baseline, view, found)
+        baseline.useless = isCompared && found === undefined ? baseline.useless + 1 : 0
       }
     })
   }

@@ -2,73 +2,84 @@
 /**
  * Updates by one plan that send only what changed: each source shard is searched where it lies, and its changes are written
  * where the plan says. A transfer names the same region at both ends, so a position in the region is a position in the
- * destination, however that is cut, joined or cast.
+ * destination, however that is cut, joined or cast. Under a transform the parts that it sends are compared, as codes and scales.
  *
- * Collective, like the plan. Ranks state first which version their destination holds and which one their copies are of: where
- * the two are not the same, a rank gets all of its regions whole, once. Where more changed than is worth listing, a region is
- * sent whole too. Then senders state how much changed, the copy service moves it, and ranks agree that all of it was written.
+ * Collective, like the plan. A receiver states to those that send to it which version it holds, and by which changes it came
+ * there; where that is not what the sender's copies are of, it gets all of its regions whole, once. Where more changed than is
+ * worth listing, a region is sent whole too. Then senders state how much changed, with checksums; the copy service moves it, and
+ * ranks agree that all of it was written. What arrived otherwise than stated is not written, and comes again, whole.
  *
  * Invariant: after a success every destination holds what a whole update would have written, bit by bit. After a failure
  * nobody relies on what its destination or its copies hold, so the next update is a whole one.
  */
 
-import { Natural, Natural32 } from "@tensorferry/core/base/Numbers"
-import { exchangeResults } from "@tensorferry/core/group/Exchange"
-import type { TransferOp } from "@tensorferry/core/ir/TransferOp"
+import { digestOf } from "@tensorferry/core/base/Digest"
 import { type AnyPlan, opsOf } from "@tensorferry/core/planner/MeshOps"
 import type { DeltaFailure, DeltaReport, DeltaStep, DeltaUpdates } from "@tensorferry/core/refit/DeltaUpdates"
-import { touching } from "@tensorferry/core/reshard/InPlace"
 import { refusalOf } from "@tensorferry/core/reshard/PlanRuns"
-import { checkTensors, plainView } from "@tensorferry/core/reshard/PlanTensors"
-import { ReshardError, reshardError } from "@tensorferry/core/reshard/ReshardError"
+import { checkTensors } from "@tensorferry/core/reshard/PlanTensors"
+import { type ReshardError, reshardError } from "@tensorferry/core/reshard/ReshardError"
 import { CopyService } from "@tensorferry/core/service/CopyService"
-import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
+import { ProcessGroup, type ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
-import type { Tensor } from "@tensorferry/core/tensor/Tensor"
-import { resolveTensor, type TensorDict } from "@tensorferry/core/tensor/TensorDict"
+import type { TensorDict } from "@tensorferry/core/tensor/TensorDict"
+import type { ReshardTransform } from "@tensorferry/core/transform/ReshardTransform"
 import * as Effect from "effect/Effect"
-import * as Result from "effect/Result"
-import * as Schema from "effect/Schema"
-import type * as Scope from "effect/Scope"
-import { type ChangeExchange, type ChangeMoves, makeChangeMoves, wholeRegion } from "./ChangeMoves.ts"
-import { makeChangeScan, type ScannedRegion } from "./ChangeScan.ts"
+import * as Scope from "effect/Scope"
+import type { BaselinePlace } from "./Baselines.ts"
+import type { Proofs } from "./ChangeFence.ts"
+import { makeChangeMoves, rowWords } from "./ChangeMoves.ts"
+import { type ChangePosts, makeChangePosts } from "./ChangePosts.ts"
+import { type HeldBefore, makeChangeRounds, type PreparedChanges } from "./ChangeRounds.ts"
+import { makeChangeScan } from "./ChangeScan.ts"
 
-/** How updates of changes are made. */
+/** How updates of changes are made. The same on all ranks, but for where copies are. */
 export interface DeltaOptions {
-  /** Bytes for copies of what was sent, at most, on the devices of the source; tensors beyond are always sent whole. */
+  /** Bytes for copies of what was sent, at most; what finds no room there is sent whole. */
   readonly baselineBytes: number
   /**
-   * Compares digests of every region after each update, and sends those whole that differ: for destinations that others may
-   * have written to. Takes as long as hashing all weights on the host.
+   * Where copies are: `source`, with what they are copies of, by default; or `host`, in memory of the host, from where each
+   * comes back to its device for as long as it is compared.
+   */
+  readonly baselines?: BaselinePlace
+  /** What becomes of chosen tensors on their way. Its parts are compared: codes and scales, where the sender quantizes. */
+  readonly transform?: ReshardTransform
+  /** Whether every list of changes has a checksum; true by default. It takes lists of devices to the host. */
+  readonly checksums?: boolean
+  /**
+   * Compares checksums of every region after each update, and sends those whole that differ: for destinations that others may
+   * have written to. Takes as long as reading all weights on the host, at both ends.
    */
   readonly verify?: boolean
 }
 
-const Versions = {
-  success: Schema.Struct({
-    version: Schema.String,
-    holds: Schema.NullOr(Schema.String),
-    base: Schema.NullOr(Schema.String)
-  }),
-  failure: ReshardError
-}
-/** Of each region that is sent by its changes: receiver, task, number of changes, and the digest of the region. */
-const Counts = {
-  success: Schema.Array(Schema.Tuple([Natural32, Natural32, Natural, Schema.NullOr(Schema.String)])),
-  failure: ReshardError
-}
-/** What differs after an update: sender and task. */
-const Written = { success: Schema.Array(Schema.Tuple([Natural32, Natural32])), failure: ReshardError }
+/** Of a statement without its rows. */
+const mostHeadBytes = 2 ** 16
+/** The most parts of a transfer, for how long a statement may be. */
+const mostParts = 8
 
-const keyOf = (peer: number, task: number): string => `${peer} ${task}`
+const noProofs: Proofs = new Map()
+
+/** What a rank did with its regions. */
+const countsOf = ({ scanned }: PreparedChanges) => {
+  const regions = [...scanned.values()].map((parts) => {
+    const counts = parts.flatMap(({ sent }) => (sent === undefined ? [] : [sent.positions.shape[0]!]))
+    const changed = counts.reduce((sum, count) => sum + count, 0)
+    return { isWhole: counts.length === 0, isUnchanged: counts.length === parts.length && changed === 0, changed }
+  })
+  const whole = regions.filter(({ isWhole }) => isWhole).length
+  const unchanged = regions.filter(({ isUnchanged }) => isUnchanged).length
+  const changedElements = regions.reduce((sum, { changed }) => sum + changed, 0)
+  return { whole, unchanged, listed: regions.length - whole - unchanged, changedElements }
+}
 
 /** Updates by a plan without reductions. Copies of what was sent live in the scope. */
 export const makeDeltaUpdates = Effect.fn("makeDeltaUpdates")(function* (
   plan: AnyPlan,
-  { baselineBytes, verify = false }: DeltaOptions
+  options: DeltaOptions
 ): Effect.fn.Return<DeltaUpdates, ReshardError, TensorEngine | Scope.Scope> {
   const lowered = opsOf(plan)
-  const { rank, sendOps, recvOps } = lowered
+  const { rank, sendOps, recvOps, rosterDigest } = lowered
   if ((lowered.reductions ?? []).length > 0) {
     return yield* reshardError("InvalidPlan", {
       rank,
@@ -76,172 +87,81 @@ export const makeDeltaUpdates = Effect.fn("makeDeltaUpdates")(function* (
       remedy: "Carry it out with executeReshardPlan."
     })
   }
-  const scanner = yield* makeChangeScan(lowered, baselineBytes)
+  const owner = yield* Effect.scope
+  const engine = yield* TensorEngine
+  const { checksums = true, transform, verify = false } = options
+  const scanner = yield* makeChangeScan(lowered, options)
+  const moves = makeChangeMoves(rank, engine, { checksums, verify })
+  const rounds = makeChangeRounds({ plan: lowered, engine, scanner, moves, transform })
+  const peers = [...new Set([...rounds.receivers, ...rounds.senders])].filter((peer) => peer !== rank)
   let [holds, base]: [string | undefined, string | undefined] = [undefined, undefined]
+  let [sentProofs, heldProofs] = [noProofs, noProofs]
+  let listening: { readonly group: ProcessGroupShape; readonly posts: ChangePosts } | undefined
 
-  const exchangeFailed = (error: { readonly message: string }) =>
-    error instanceof ReshardError
-      ? error
-      : reshardError("ExchangeFailed", { rank, detail: error.message, remedy: "See what the named rank printed." })
-
-  const destinationViews = Effect.fnUntraced(function* (destination: TensorDict | undefined) {
-    const views = new Map<TransferOp, Tensor>()
-    for (const op of recvOps) {
-      const own = destination === undefined ? undefined : resolveTensor(destination, op.paramName)
-      if (own !== undefined) views.set(op, yield* plainView(rank, op, own))
-    }
-    return views
+  const postsOf = Effect.fnUntraced(function* (group: ProcessGroupShape) {
+    if (listening?.group === group) return listening.posts
+    const most = mostHeadBytes + 4 * rowWords * mostParts * Math.max(sendOps.length, recvOps.length)
+    const posts = yield* Scope.provide(makeChangePosts(group, most), owner)
+    listening = { group, posts }
+    return posts
   })
 
-  /** Everything that this rank knows by itself before it tells the others what it sends. */
-  const prepare = Effect.fnUntraced(function* (
-    moves: ChangeMoves,
-    source: TensorDict | undefined,
-    destination: TensorDict | undefined,
-    isKnown: (op: TransferOp) => boolean
-  ) {
-    const views = yield* destinationViews(destination)
-    const regions = yield* scanner.scan(sendOps, source, isKnown)
-    const isWritten = touching([...views.values()])
-    const shared = sendOps.find((op) => isWritten(regions.get(op)!.view))
-    if (shared !== undefined) {
-      return yield* reshardError("TensorMismatch", {
-        rank,
-        paramName: shared.paramName,
-        detail: "The source shares memory with the destination, so what changed cannot be told from what was written.",
-        remedy: "Carry the plan out with executeReshardPlan."
-      })
-    }
-    const digests = new Map<TransferOp, string>()
-    for (const op of verify ? sendOps : []) {
-      digests.set(op, yield* moves.digest(op, regions.get(op)!.view))
-    }
-    return { views, regions, digests }
-  })
+  /** What this rank goes by; until an update is over, nobody knows what is where. */
+  const takeBefore = (stated: string | null | undefined): HeldBefore => {
+    const own = stated === undefined ? (holds ?? null) : stated
+    // What a caller claims has no history.
+    const before = { holds: own, base, sentProofs, heldProofs: own === (holds ?? null) ? heldProofs : noProofs }
+    holds = undefined
+    base = undefined
+    sentProofs = noProofs
+    heldProofs = noProofs
+    return before
+  }
 
-  const run = Effect.fnUntraced(function* ({ ops, finish }: ChangeExchange) {
-    const service = yield* CopyService
-    yield* service.submitAll(ops)
-    const report = yield* service.run({ together: true })
-    const written = yield* Effect.result(Effect.all(finish, { discard: true }))
-    return { report, written }
-  })
+  const become = (version: string, proofs: Pick<PreparedChanges, "heldProofs" | "sentProofs">) => {
+    holds = version
+    base = version
+    sentProofs = proofs.sentProofs
+    heldProofs = proofs.heldProofs
+  }
 
   const body = Effect.fnUntraced(function* (
     step: DeltaStep,
     source: TensorDict | undefined,
     destination: TensorDict | undefined
-  ): Effect.fn.Return<DeltaReport, DeltaFailure, CopyService | ProcessGroup | TensorEngine | Scope.Scope> {
-    const group = yield* ProcessGroup
-    const moves = makeChangeMoves(rank, yield* TensorEngine)
+  ): Effect.fn.Return<DeltaReport, DeltaFailure, CopyService | ProcessGroup | Scope.Scope> {
+    const [group, service] = [yield* ProcessGroup, yield* CopyService]
     const { version } = step
-    const fault = checkTensors(plan, rank, source, destination)
-    const own = step.holds === undefined ? (holds ?? null) : step.holds
-    const [wasBase, statement] = [base, { version, holds: own, base: base ?? null }]
-    // Until all of it is over, nobody knows what is where.
-    holds = undefined
-    base = undefined
-    const stated = yield* Effect.mapError(
-      exchangeResults(
-        group,
-        "delta versions",
-        Versions,
-        fault === undefined ? Result.succeed(statement) : Result.fail(fault)
-      ),
-      exchangeFailed
-    )
-    const other = stated.findIndex((one) => one.version !== version)
-    if (other >= 0) {
-      return yield* reshardError("InvalidPlan", {
-        rank,
-        detail: `Rank ${other} updates to version ${stated[other]!.version}, this one to ${version}.`,
-        remedy: "Call update for the same version on all ranks."
-      })
-    }
-    const isKnown = ({ peerRank }: TransferOp) => wasBase !== undefined && stated[peerRank]?.holds === wasBase
-    const prepared = yield* Effect.result(prepare(moves, source, destination, isKnown))
-    const listed = Result.map(prepared, ({ digests, regions }) =>
-      sendOps.flatMap((op) => {
-        const { changes } = regions.get(op)!
-        const digest = digests.get(op) ?? null
-        if (changes === undefined)
-          return digest === null ? [] : [[op.peerRank, op.taskId, wholeRegion, digest] as const]
-        return [[op.peerRank, op.taskId, changes.positions.shape[0]!, digest] as const]
-      })
-    )
-    const counts = yield* Effect.mapError(exchangeResults(group, "delta counts", Counts, listed), exchangeFailed)
-    const { regions, views } = yield* Effect.fromResult(prepared)
-    const arriving = new Map(
-      counts.flatMap((list, sender) =>
-        list.flatMap(([receiver, task, count, digest]) =>
-          receiver === rank ? [[keyOf(sender, task), { count, digest }] as const] : []
-        )
+    const posts = yield* postsOf(group)
+    yield* posts.begin
+    const statement = { digest: digestOf(["delta", rosterDigest, version]), runs: 1 }
+    const before = takeBefore(step.holds)
+    /** The others are about to run, and learn of it there. */
+    const giveUp = (error: ReshardError) =>
+      Effect.andThen(
+        posts.fail(peers, error),
+        Effect.ignore(service.run({ refuse: refusalOf(rank, error), plan: statement }))
       )
+    const interrupted = reshardError("ExchangeFailed", {
+      rank,
+      isRetryable: true,
+      detail: `Rank ${rank} was interrupted before its changes moved.`,
+      remedy: "See the output of that rank for the reason, then update again."
+    })
+    const request = { version, lost: new Set(step.lost), source, destination }
+    const fault = checkTensors(plan, rank, source, destination)
+    const preparing = fault === undefined ? rounds.prepare(posts, request, before) : Effect.fail(fault)
+    const prepared = yield* group.keepAlive(preparing).pipe(
+      Effect.tapError(giveUp),
+      Effect.onInterrupt(() => giveUp(interrupted))
     )
-    const exchange = yield* Effect.result(
-      moves.assemble(lowered, regions, views, (op) => arriving.get(keyOf(op.peerRank, op.taskId))?.count ?? wholeRegion)
-    )
-    if (Result.isFailure(exchange)) {
-      // The others are about to run, and learn of it there.
-      yield* Effect.ignore((yield* CopyService).run({ refuse: refusalOf(rank, exchange.failure) }))
-      return yield* exchange.failure
-    }
-    const { report, written } = yield* run(exchange.success)
-    /** Regions that do not hold what their sender has. */
-    const differing = Result.isFailure(written)
-      ? Result.fail(written.failure)
-      : yield* Effect.result(
-          Effect.filter(recvOps, (op) => {
-            const digest = arriving.get(keyOf(op.peerRank, op.taskId))?.digest ?? null
-            if (digest === null || views.get(op)!.dtype !== op.wireDtype) return Effect.succeed(false)
-            return Effect.map(moves.digest(op, views.get(op)!), (found) => found !== digest)
-          })
-        )
-    const wrong = yield* Effect.mapError(
-      exchangeResults(
-        group,
-        "delta written",
-        Written,
-        Result.map(differing, (ops) => ops.map(({ peerRank, taskId }) => [peerRank, taskId] as const))
-      ),
-      exchangeFailed
-    )
-    const repaired = wrong.flat().length
-    if (repaired > 0) yield* repair(moves, wrong, regions, views)
-    yield* scanner.advance(regions.values())
-    holds = version
-    base = version
+    yield* service.submitAll(prepared.ops)
+    const copy = yield* service.run({ together: true, plan: statement })
+    const repaired = yield* rounds.complete(prepared)
+    yield* scanner.advance([...prepared.scanned.values()].flat())
+    become(version, prepared)
     if (destination !== undefined) yield* Effect.all(destination.refreshCaches, { discard: true })
-    const sizes = sendOps.map((op) => regions.get(op)!.changes?.positions.shape[0])
-    return {
-      version,
-      whole: sizes.filter((size) => size === undefined).length,
-      listed: sizes.filter((size) => size !== undefined && size > 0).length,
-      unchanged: sizes.filter((size) => size === 0).length,
-      changedElements: sizes.reduce((sum: number, size) => sum + (size ?? 0), 0),
-      repaired,
-      baselineBytes: scanner.bytes(),
-      copy: report
-    }
-  })
-
-  /** Sends whole what receivers found to differ; `wrong` is by receiver. */
-  const repair = Effect.fnUntraced(function* (
-    moves: ChangeMoves,
-    wrong: ReadonlyArray<ReadonlyArray<readonly [sender: number, task: number]>>,
-    regions: ReadonlyMap<TransferOp, ScannedRegion>,
-    views: ReadonlyMap<TransferOp, Tensor>
-  ) {
-    const again: ChangeExchange = { ops: [], finish: [] }
-    const isWrong = (receiver: number, sender: number, task: number) =>
-      wrong[receiver]!.some(([from, of]) => from === sender && of === task)
-    for (const op of sendOps)
-      if (isWrong(op.peerRank, rank, op.taskId)) yield* moves.whole(again, op, regions.get(op)!.view)
-    for (const op of recvOps) if (isWrong(rank, op.peerRank, op.taskId)) yield* moves.whole(again, op, views.get(op)!)
-    const { written } = yield* run(again)
-    const group = yield* ProcessGroup
-    const outcome = Result.map(written, () => [])
-    yield* Effect.mapError(exchangeResults(group, "delta repaired", Written, outcome), exchangeFailed)
+    return { version, ...countsOf(prepared), repaired, baselineBytes: scanner.bytes(), copy }
   })
 
   return {
@@ -250,10 +170,9 @@ export const makeDeltaUpdates = Effect.fn("makeDeltaUpdates")(function* (
     assume: (version, source) =>
       Effect.scoped(
         Effect.gen(function* () {
-          const regions = yield* scanner.scan(sendOps, source, () => false)
-          yield* scanner.advance(regions.values())
-          holds = version
-          base = version
+          const scanned = yield* scanner.scan(sendOps, source, () => "whole")
+          yield* scanner.advance([...scanned.values()].flat())
+          become(version, { sentProofs: noProofs, heldProofs: noProofs })
         })
       ),
     update: (step, source, destination) => Effect.scoped(body(step, source, destination))
