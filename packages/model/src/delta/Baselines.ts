@@ -30,6 +30,8 @@ export interface Baseline {
   readonly tensor: Tensor
   /** All of it was written. */
   isFilled: boolean
+  /** It made room for another one, also between a comparison and what follows from that. */
+  isFreed: boolean
   /** How often in a row more of its region changed than is worth listing. */
   useless: number
 }
@@ -81,6 +83,7 @@ export const makeBaselines = Effect.fnUntraced(function* (
       if (bytes + byteLength <= baselineBytes) return true
       if (baseline.useless < mostUseless) continue
       held.delete(key)
+      baseline.isFreed = true
       bytes -= tensorByteLength(baseline.tensor)
       yield* Scope.close(scope, Exit.void)
     }
@@ -108,7 +111,7 @@ export const makeBaselines = Effect.fnUntraced(function* (
       if (!(yield* makeRoom(byteLength))) return undefined
       const scope = yield* Scope.fork(owner)
       const tensor = yield* Effect.onError(Scope.provide(allocate(region), scope), () => Scope.close(scope, Exit.void))
-      const baseline: Baseline = { tensor, isFilled: false, useless: 0 }
+      const baseline: Baseline = { tensor, isFilled: false, isFreed: false, useless: 0 }
       bytes += byteLength
       held.set(key, { baseline, scope })
       return baseline
@@ -120,7 +123,8 @@ export const makeBaselines = Effect.fnUntraced(function* (
       return staged
     }),
     advance: Effect.fnUntraced(function* (baseline, region, changes) {
-      const { tensor } = baseline
+      const { isFreed, tensor } = baseline
+      if (isFreed) return
       if (changes === undefined) {
         yield* failed("copy")(engine.copy([{ dst: tensor, src: region }]))
         baseline.isFilled = true

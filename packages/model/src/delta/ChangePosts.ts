@@ -240,12 +240,15 @@ export const makeChangePosts = Effect.fnUntraced(function* (
       remedy: "See what these ranks do: every rank of the plan calls update for the same version."
     })
 
+  /** Where the rank that all connections lead to is gone, so are the others: all are named, the first to go first. */
   const lost = (peer: number) =>
     reshardError("ExchangeFailed", {
       rank,
       peer,
-      detail: `Rank ${peer} is gone.`,
-      remedy: "See what that rank printed, then start again."
+      scope: "peer",
+      detail:
+        gone.size === 1 ? `Rank ${peer} is gone.` : `Gone are ${[...gone].map((one) => `rank ${one}`).join(", ")}.`,
+      remedy: "See what the first of them printed, then start again."
     })
 
   const hear = (

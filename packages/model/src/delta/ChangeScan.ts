@@ -25,6 +25,7 @@ import type { ReshardTransform, TransformError } from "@tensorferry/core/transfo
 import * as Effect from "effect/Effect"
 import * as Scope from "effect/Scope"
 import { type Baseline, type BaselinePlace, makeBaselines } from "./Baselines.ts"
+import { listBreakEvenShare } from "./DeltaSize.ts"
 
 /**
  * How much of a part its receiver needs: its changes; all of it, as it has lost what they are of; all of it where anything of
@@ -59,9 +60,6 @@ export interface ChangeScan {
 /** Whether changes of a part can be listed. */
 const isListed = ({ dtype, shape }: Tensor): boolean =>
   !isSubByte(dtype) && elementCount(shape) > 0 && elementCount(shape) <= changeLimit
-
-/** Of a change beside its element, as it travels. */
-const positionBytes = 4
 
 /** Room for what changed the first time: later as much as before, and some more. */
 const firstShare = 1 / 32
@@ -105,7 +103,7 @@ export const makeChangeScan = Effect.fnUntraced(function* (
     const before = yield* baselines.near(baseline, view)
     const elements = elementCount(view.shape)
     const elementBytes = bitsOf(view.dtype) / 8
-    const most = Math.floor((elements * elementBytes) / (positionBytes + elementBytes))
+    const most = Math.floor(elements * listBreakEvenShare(elementBytes))
     const expected = Math.ceil((lastCounts.get(key) ?? elements * firstShare) * 1.25) + 64
     const list = yield* Scope.provide(listFor(view, Math.min(most, expected)), lists)
     const count = yield* failed("diff")(engine.diff(before, view, list))

@@ -6,6 +6,8 @@
  * The model: a share `p` of the elements changes, each for itself. A change takes its own bytes, and as many bits as the widest
  * gap of its block: `E[bits] = sum over k of P(widest gap >= 2^k)`, where a gap is at least `m` with `(1 - p)^m`. A block adds
  * its head, and half a byte that packing leaves on average.
+ *
+ * Between ranks nothing is packed: a change takes its own bytes and four for its position.
  */
 import { blockElements, blockHeadBytes } from "./PositionCode.ts"
 
@@ -39,3 +41,13 @@ export const breakEvenShare = (elements: number, elementBytes: number): number =
   }
   return low
 }
+
+/** Of the position of a change between ranks. */
+export const positionBytes = 4
+
+/** Bytes that a share of the elements takes between ranks, as it is listed; beside it, a region is stated by 20 bytes. */
+export const expectedListBytes = (elements: number, elementBytes: number, share: number): number =>
+  elements * share * (positionBytes + elementBytes)
+
+/** The share of changed elements from which on a region is sent whole between ranks. */
+export const listBreakEvenShare = (elementBytes: number): number => elementBytes / (positionBytes + elementBytes)

@@ -18,13 +18,14 @@ import { type AnyPlan, opsOf } from "@tensorferry/core/planner/MeshOps"
 import type { DeltaFailure, DeltaReport, DeltaStep, DeltaUpdates } from "@tensorferry/core/refit/DeltaUpdates"
 import { refusalOf } from "@tensorferry/core/reshard/PlanRuns"
 import { checkTensors } from "@tensorferry/core/reshard/PlanTensors"
-import { type ReshardError, reshardError } from "@tensorferry/core/reshard/ReshardError"
+import { ReshardError, reshardError } from "@tensorferry/core/reshard/ReshardError"
 import { CopyService } from "@tensorferry/core/service/CopyService"
 import { ProcessGroup, type ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import type { TensorDict } from "@tensorferry/core/tensor/TensorDict"
 import type { ReshardTransform } from "@tensorferry/core/transform/ReshardTransform"
 import * as Effect from "effect/Effect"
+import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
 import type { BaselinePlace } from "./Baselines.ts"
 import type { Proofs } from "./ChangeFence.ts"
@@ -137,11 +138,16 @@ export const makeDeltaUpdates = Effect.fn("makeDeltaUpdates")(function* (
     const statement = { digest: digestOf(["delta", rosterDigest, version]), runs: 1 }
     const before = takeBefore(step.holds)
     /** The others are about to run, and learn of it there. */
-    const giveUp = (error: ReshardError) =>
-      Effect.andThen(
-        posts.fail(peers, error),
-        Effect.ignore(service.run({ refuse: refusalOf(rank, error), plan: statement }))
-      )
+    const giveUp = Effect.fnUntraced(function* (error: ReshardError) {
+      yield* posts.fail(peers, error)
+      yield* Effect.ignore(service.run({ refuse: refusalOf(rank, error), plan: statement }))
+      if (error.reason.scope !== "peer") return yield* error
+      // A group that somebody left fails at once, and knows who was the first.
+      const known = yield* Effect.result(group.barrier("delta rank gone"))
+      return yield* Result.isSuccess(known)
+        ? error
+        : new ReshardError({ reason: { ...error.reason, detail: known.failure.message } })
+    })
     const interrupted = reshardError("ExchangeFailed", {
       rank,
       isRetryable: true,
@@ -152,8 +158,8 @@ export const makeDeltaUpdates = Effect.fn("makeDeltaUpdates")(function* (
     const fault = checkTensors(plan, rank, source, destination)
     const preparing = fault === undefined ? rounds.prepare(posts, request, before) : Effect.fail(fault)
     const prepared = yield* group.keepAlive(preparing).pipe(
-      Effect.tapError(giveUp),
-      Effect.onInterrupt(() => giveUp(interrupted))
+      Effect.catch(giveUp),
+      Effect.onInterrupt(() => Effect.ignore(giveUp(interrupted)))
     )
     yield* service.submitAll(prepared.ops)
     const copy = yield* service.run({ together: true, plan: statement })
