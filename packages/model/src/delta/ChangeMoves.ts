@@ -31,6 +31,14 @@ export type ChangeRow = readonly [task: number, part: number, count: number, lis
 /** Numbers in a row. */
 export const rowWords = 5
 
+/** A part as it leaves: its changes, or all of it, with checksums. */
+export interface FormedPart {
+  readonly tensors: ReadonlyArray<Tensor>
+  readonly count: number
+  readonly list: number
+  readonly after: number
+}
+
 /** A part that arrives. */
 export interface Receipt {
   readonly ops: ReadonlyArray<CopyOp>
@@ -48,17 +56,14 @@ export interface ChangeChecks {
 
 /** Moves of one rank. What they allocate lives in the scope. */
 export interface ChangeMoves {
-  /** A part as it leaves, and what is stated of it; nothing is stated of a part that simply comes whole. */
+  /** A part as it leaves, in the type that travels, for any number of receivers. */
+  readonly form: (scanned: ScannedPart, wire: DType) => Effect.Effect<FormedPart, ReshardError, Scope.Scope>
+  /** A part for one of them, and what is stated of it; nothing is stated of a part that simply comes whole. */
   readonly send: (
     op: TransferOp,
     part: number,
-    scanned: ScannedPart,
-    wire: DType
-  ) => Effect.Effect<
-    { readonly ops: ReadonlyArray<CopyOp>; readonly row: ChangeRow | undefined },
-    ReshardError,
-    Scope.Scope
-  >
+    formed: FormedPart
+  ) => { readonly ops: ReadonlyArray<CopyOp>; readonly row: ChangeRow | undefined }
   /** A part as it arrives. */
   readonly receive: (
     op: TransferOp,
@@ -117,18 +122,18 @@ export const makeChangeMoves = (
     paramName
   })
 
-  const send: ChangeMoves["send"] = Effect.fnUntraced(function* (op, part, { sent, view }, wire) {
+  const form: ChangeMoves["form"] = Effect.fnUntraced(function* ({ sent, view }, wire) {
     const after = verify ? yield* afterOf(view, wire) : 0
-    if (sent === undefined) {
-      const row = verify ? ([op.taskId, part, wholePart, 0, after] as const) : undefined
-      return { ops: [sendOp(op, 2 * part, yield* cast(view, wire))], row }
-    }
+    if (sent === undefined) return { tensors: [yield* cast(view, wire)], count: wholePart, list: 0, after }
     const count = sent.positions.shape[0]!
-    if (count === 0) return { ops: [], row: [op.taskId, part, 0, 0, after] }
-    const values = yield* cast(sent.values, wire)
-    const list = checksums ? yield* checksum([sent.positions, values]) : 0
-    const ops = [sendOp(op, 2 * part, sent.positions), sendOp(op, 2 * part + 1, values)]
-    return { ops, row: [op.taskId, part, count, list, after] }
+    if (count === 0) return { tensors: [], count, list: 0, after }
+    const tensors = [sent.positions, yield* cast(sent.values, wire)]
+    return { tensors, count, list: checksums ? yield* checksum(tensors) : 0, after }
+  })
+
+  const send: ChangeMoves["send"] = (op, part, { after, count, list, tensors }) => ({
+    ops: tensors.map((tensor, at) => sendOp(op, 2 * part + at, tensor)),
+    row: count === wholePart && !verify ? undefined : [op.taskId, part, count, list, after]
   })
 
   /** Whether a part holds what was stated. Where it has another type than what travelled, nobody can tell. */
@@ -184,5 +189,5 @@ export const makeChangeMoves = (
     return { ops: [recvOp(op, 2 * part, positions), recvOp(op, 2 * part + 1, values)], write }
   })
 
-  return { send, receive }
+  return { form, send, receive }
 }

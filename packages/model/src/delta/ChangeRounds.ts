@@ -16,6 +16,7 @@ import type { TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
 import type { TensorDict } from "@tensorferry/core/tensor/TensorDict"
 import type { ReshardTransform } from "@tensorferry/core/transform/ReshardTransform"
 import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
@@ -30,7 +31,7 @@ import {
   readRows,
   versionFault
 } from "./ChangeFence.ts"
-import { type ChangeMoves, type Receipt, rowWords } from "./ChangeMoves.ts"
+import { type ChangeMoves, type FormedPart, type Receipt, rowWords } from "./ChangeMoves.ts"
 import { type ChangePosts, encodeStatement } from "./ChangePosts.ts"
 import type { ChangeScan, ScannedPart } from "./ChangeScan.ts"
 
@@ -82,6 +83,9 @@ const exchangeFailed = (rank: number) => (error: { readonly message: string }) =
     ? error
     : reshardError("ExchangeFailed", { rank, detail: error.message, remedy: "See what the named rank printed." })
 
+/** While an engine works for one region on its threads, this one takes the checksum of another. */
+const regionsAtOnce = 2
+
 /** Both halves. */
 export const makeChangeRounds = ({ plan, engine, scanner, moves, transform }: ChangeWork) => {
   const { rank, recvOps, sendOps } = plan
@@ -108,8 +112,7 @@ export const makeChangeRounds = ({ plan, engine, scanner, moves, transform }: Ch
         })
   }
 
-  const sendPart = (op: TransferOp, part: number, scanned: ScannedPart) =>
-    moves.send(op, part, scanned, isTransformed(op) ? scanned.view.dtype : op.wireDtype)
+  const wireOf = (op: TransferOp, { view }: ScannedPart) => (isTransformed(op) ? view.dtype : op.wireDtype)
 
   /** What leaves, and what is stated of it to each receiver. */
   const prepareSends = Effect.fnUntraced(function* (
@@ -117,14 +120,30 @@ export const makeChangeRounds = ({ plan, engine, scanner, moves, transform }: Ch
     arrivals: PreparedChanges["arrivals"],
     needOf: ReturnType<typeof readNeeds>["needOf"]
   ) {
-    const scanned = yield* scanner.scan(sendOps, request.source, needOf)
+    const forming = new Map<string, Fiber.Fiber<FormedPart, ReshardError>>()
+    const numbers = new Map<ScannedPart, number>()
+    /** A part is formed once, whoever receives it, while the engine searches the next one. */
+    const form = (op: TransferOp, part: ScannedPart) =>
+      Effect.suspend(() => {
+        const number = numbers.get(part) ?? numbers.size
+        numbers.set(part, number)
+        const key = `${number} ${wireOf(op, part)}`
+        const known = forming.get(key)
+        if (known !== undefined) return Effect.succeed(known)
+        return Effect.tap(Effect.forkScoped(moves.form(part, wireOf(op, part))), (fiber) =>
+          Effect.sync(() => forming.set(key, fiber))
+        )
+      })
+    const scanned = yield* scanner.scan(sendOps, request.source, needOf, (op, parts) =>
+      Effect.forEach(parts, (part) => form(op, part), { discard: true })
+    )
     const shared = sharedFault(arrivals, scanned, request.destination)
     if (shared !== undefined) return yield* shared
     const ops: Array<CopyOp> = []
     const rows = new Map(receivers.map((receiver) => [receiver, [] as Array<number>]))
     for (const op of sendOps) {
       for (const [part, each] of scanned.get(op)!.entries()) {
-        const sent = yield* sendPart(op, part, each)
+        const sent = moves.send(op, part, yield* Effect.flatMap(form(op, each), Fiber.join))
         ops.push(...sent.ops)
         if (sent.row !== undefined) rows.get(op.peerRank)!.push(...sent.row)
       }
@@ -190,11 +209,14 @@ export const makeChangeRounds = ({ plan, engine, scanner, moves, transform }: Ch
 
   /** Writes what arrived; gives the regions that are not what was stated. */
   const write = (receipts: PreparedChanges["receipts"]) =>
-    Effect.filter([...receipts.keys()], (op) =>
-      Effect.map(
-        Effect.forEach(receipts.get(op)!, (receipt) => receipt.write),
-        (parts) => parts.includes(false)
-      )
+    Effect.filter(
+      [...receipts.keys()],
+      (op) =>
+        Effect.map(
+          Effect.forEach(receipts.get(op)!, (receipt) => receipt.write),
+          (parts) => parts.includes(false)
+        ),
+      { concurrency: regionsAtOnce }
     )
 
   /** Completes regions of which anything came. */
@@ -232,7 +254,8 @@ export const makeChangeRounds = ({ plan, engine, scanner, moves, transform }: Ch
     for (const op of sendOps) {
       if (!isWrong(op.peerRank, rank, op.taskId)) continue
       for (const [part, each] of prepared.scanned.get(op)!.entries()) {
-        ops.push(...(yield* sendPart(op, part, { ...each, sent: undefined })).ops)
+        const formed = yield* moves.form({ ...each, sent: undefined }, wireOf(op, each))
+        ops.push(...moves.send(op, part, formed).ops)
       }
     }
     const again = new Map([...prepared.arrivals].filter(([op]) => isWrong(rank, op.peerRank, op.taskId)))

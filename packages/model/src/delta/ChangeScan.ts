@@ -45,11 +45,15 @@ export interface ScannedPart {
 }
 
 export interface ChangeScan {
-  /** The parts of the regions of these operations, each searched once. Lists live in the scope. */
+  /**
+   * The parts of the regions of these operations, each searched once. Lists live in the scope. `onFound` is for each that was
+   * searched, before the next one is.
+   */
   readonly scan: (
     ops: ReadonlyArray<TransferOp>,
     source: TensorDict | undefined,
-    needOf: (op: TransferOp, part: number) => PartNeed
+    needOf: (op: TransferOp, part: number) => PartNeed,
+    onFound?: (op: TransferOp, parts: ReadonlyArray<ScannedPart>) => Effect.Effect<void, never, Scope.Scope>
   ) => Effect.Effect<ReadonlyMap<TransferOp, ReadonlyArray<ScannedPart>>, ReshardError, Scope.Scope>
   /** What was sent is what will be compared with. */
   readonly advance: (parts: Iterable<ScannedPart>) => Effect.Effect<void, ReshardError>
@@ -169,7 +173,7 @@ export const makeChangeScan = Effect.fnUntraced(function* (
 
   return {
     bytes: baselines.bytes,
-    scan: Effect.fnUntraced(function* (ops, source, needOf) {
+    scan: Effect.fnUntraced(function* (ops, source, needOf, onFound) {
       const made = new Map<string, ReadonlyArray<Tensor>>()
       const regions = new Map<string, ReadonlyArray<ScannedPart>>()
       const found = new Map<TransferOp, ReadonlyArray<ScannedPart>>()
@@ -183,6 +187,7 @@ export const makeChangeScan = Effect.fnUntraced(function* (
         const parts = regions.get(needed) ?? (yield* scanOp(key, views, needs))
         regions.set(needed, parts)
         found.set(op, parts)
+        if (onFound !== undefined) yield* onFound(op, parts)
       }
       return found
     }),

@@ -25,6 +25,7 @@ import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import type { TensorDict } from "@tensorferry/core/tensor/TensorDict"
 import type { ReshardTransform } from "@tensorferry/core/transform/ReshardTransform"
 import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
 import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
 import type { BaselinePlace } from "./Baselines.ts"
@@ -162,9 +163,13 @@ export const makeDeltaUpdates = Effect.fn("makeDeltaUpdates")(function* (
       Effect.onInterrupt(() => Effect.ignore(giveUp(interrupted)))
     )
     yield* service.submitAll(prepared.ops)
+    // Copies become what is sent while that travels: should it fail, nobody relies on them.
+    const advancing = yield* Effect.forkScoped(scanner.advance([...prepared.scanned.values()].flat()), {
+      startImmediately: true
+    })
     const copy = yield* service.run({ together: true, plan: statement })
     const repaired = yield* rounds.complete(prepared)
-    yield* scanner.advance([...prepared.scanned.values()].flat())
+    yield* Fiber.join(advancing)
     become(version, prepared)
     if (destination !== undefined) yield* Effect.all(destination.refreshCaches, { discard: true })
     return { version, ...countsOf(prepared), repaired, baselineBytes: scanner.bytes(), copy }
