@@ -23,6 +23,7 @@ const suites: Readonly<Record<string, () => Promise<ReadonlyArray<BenchResult>>>
   memory: async () => (await import("./memory.ts")).memory(),
   imports: async () => (await import("./imports.ts")).imports(),
   delta: async () => (await import("./delta.ts")).delta(),
+  "delta-hosts": async () => (await import("./delta-hosts.ts")).deltaHosts(),
   replay: async () => (await import("./replay.ts")).replay(),
   push: async () => (await import("./push.ts")).push()
 }
