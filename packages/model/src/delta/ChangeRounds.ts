@@ -4,6 +4,7 @@
  * changed; and afterwards, when what arrived is written, and what is not what was stated comes again.
  */
 import { randomUUID } from "node:crypto"
+import type { DType } from "@tensorferry/core/base/DType"
 import { Natural32 } from "@tensorferry/core/base/Numbers"
 import { exchangeResults } from "@tensorferry/core/group/Exchange"
 import type { ReshardPlan } from "@tensorferry/core/ir/ReshardPlan"
@@ -83,15 +84,42 @@ const exchangeFailed = (rank: number) => (error: { readonly message: string }) =
     ? error
     : reshardError("ExchangeFailed", { rank, detail: error.message, remedy: "See what the named rank printed." })
 
+/** The type in which a part travels. */
+const wireIn =
+  (transform: ReshardTransform | undefined) =>
+  ({ paramName, wireDtype }: TransferOp, { view }: ScannedPart): DType =>
+    transform?.shouldTransform(paramName) === true ? view.dtype : wireDtype
+
+/** What is queued for what arrives. */
+const opsOf = (receipts: PreparedChanges["receipts"]): ReadonlyArray<CopyOp> =>
+  [...receipts.values()].flatMap((parts) => parts.flatMap(({ ops }) => ops))
+
+/** Where the parts of regions arrive, by what is stated of each. */
+const receive = Effect.fnUntraced(function* (
+  moves: ChangeMoves,
+  arrivals: PreparedChanges["arrivals"],
+  rows: Result.Result.Success<ReturnType<typeof readRows>>
+) {
+  const receipts = new Map<TransferOp, ReadonlyArray<Receipt>>()
+  for (const [op, { parts }] of arrivals) {
+    const received: Array<Receipt> = []
+    for (const [part, each] of parts.entries()) {
+      received.push(yield* moves.receive(op, part, each, rows.get(op)?.get(part)))
+    }
+    receipts.set(op, received)
+  }
+  return receipts
+})
+
 /** While an engine works for one region on its threads, this one takes the checksum of another. */
 const regionsAtOnce = 2
 
-/** Both halves. */
-export const makeChangeRounds = ({ plan, engine, scanner, moves, transform }: ChangeWork) => {
+/** The half before bytes move. */
+export const makeChangePreparation = ({ plan, engine, scanner, moves, transform }: ChangeWork) => {
   const { rank, recvOps, sendOps } = plan
   const receivers = [...new Set(sendOps.map(({ peerRank }) => peerRank))]
   const senders = [...new Set(recvOps.map(({ peerRank }) => peerRank))]
-  const isTransformed = ({ paramName }: TransferOp) => transform?.shouldTransform(paramName) === true
+  const wireOf = wireIn(transform)
 
   /** A source that an update overwrites would not be what is compared next time. */
   const sharedFault = (
@@ -111,8 +139,6 @@ export const makeChangeRounds = ({ plan, engine, scanner, moves, transform }: Ch
           remedy: "Carry the plan out with executeReshardPlan."
         })
   }
-
-  const wireOf = (op: TransferOp, { view }: ScannedPart) => (isTransformed(op) ? view.dtype : op.wireDtype)
 
   /** What leaves, and what is stated of it to each receiver. */
   const prepareSends = Effect.fnUntraced(function* (
@@ -183,29 +209,18 @@ export const makeChangeRounds = ({ plan, engine, scanner, moves, transform }: Ch
     const fault = versionFault(rank, changed, version) ?? baseFault(rank, changed, before.holds, before.heldProofs)
     if (fault !== undefined) return yield* fault
     const rows = yield* Effect.fromResult(readRows(rank, changed, recvOps))
-    const receipts = yield* receive(arrivals, rows)
+    const receipts = yield* receive(moves, arrivals, rows)
     const heldProofs = new Map([...changed].map(([peer, { bytes, head }]) => [peer, follow(head.proof ?? "", bytes)]))
     const ops = [...leaving.ops, ...opsOf(receipts)]
     return { arrivals, scanned: leaving.scanned, ops, receipts, sentProofs, heldProofs }
   })
 
-  const opsOf = (receipts: PreparedChanges["receipts"]): ReadonlyArray<CopyOp> =>
-    [...receipts.values()].flatMap((parts) => parts.flatMap(({ ops }) => ops))
+  return { receivers, senders, prepare }
+}
 
-  const receive = Effect.fnUntraced(function* (
-    arrivals: PreparedChanges["arrivals"],
-    rows: Result.Result.Success<ReturnType<typeof readRows>>
-  ) {
-    const receipts = new Map<TransferOp, ReadonlyArray<Receipt>>()
-    for (const [op, { parts }] of arrivals) {
-      const received: Array<Receipt> = []
-      for (const [part, each] of parts.entries()) {
-        received.push(yield* moves.receive(op, part, each, rows.get(op)?.get(part)))
-      }
-      receipts.set(op, received)
-    }
-    return receipts
-  })
+/** The half after bytes moved. */
+export const makeChangeCompletion = ({ plan: { rank, sendOps }, moves, transform }: ChangeWork) => {
+  const wireOf = wireIn(transform)
 
   /** Writes what arrived; gives the regions that are not what was stated. */
   const write = (receipts: PreparedChanges["receipts"]) =>
@@ -259,7 +274,7 @@ export const makeChangeRounds = ({ plan, engine, scanner, moves, transform }: Ch
       }
     }
     const again = new Map([...prepared.arrivals].filter(([op]) => isWrong(rank, op.peerRank, op.taskId)))
-    const receipts = yield* receive(again, new Map())
+    const receipts = yield* receive(moves, again, new Map())
     const service = yield* CopyService
     yield* service.submitAll([...ops, ...opsOf(receipts)])
     yield* service.run({ together: true })
@@ -287,5 +302,5 @@ export const makeChangeRounds = ({ plan, engine, scanner, moves, transform }: Ch
     return repaired
   })
 
-  return { receivers, senders, prepare, complete }
+  return { complete }
 }

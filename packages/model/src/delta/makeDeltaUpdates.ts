@@ -32,7 +32,7 @@ import type { BaselinePlace } from "./Baselines.ts"
 import type { Proofs } from "./ChangeFence.ts"
 import { makeChangeMoves, rowWords } from "./ChangeMoves.ts"
 import { type ChangePosts, makeChangePosts } from "./ChangePosts.ts"
-import { type HeldBefore, makeChangeRounds, type PreparedChanges } from "./ChangeRounds.ts"
+import { type HeldBefore, makeChangeCompletion, makeChangePreparation, type PreparedChanges } from "./ChangeRounds.ts"
 import { makeChangeScan } from "./ChangeScan.ts"
 
 /** How updates of changes are made. The same on all ranks, but for where copies are. */
@@ -94,7 +94,8 @@ export const makeDeltaUpdates = Effect.fn("makeDeltaUpdates")(function* (
   const { checksums = true, transform, verify = false } = options
   const scanner = yield* makeChangeScan(lowered, options)
   const moves = makeChangeMoves(rank, engine, { checksums, verify })
-  const rounds = makeChangeRounds({ plan: lowered, engine, scanner, moves, transform })
+  const work = { plan: lowered, engine, scanner, moves, transform }
+  const [rounds, { complete }] = [makeChangePreparation(work), makeChangeCompletion(work)]
   const peers = [...new Set([...rounds.receivers, ...rounds.senders])].filter((peer) => peer !== rank)
   let [holds, base]: [string | undefined, string | undefined] = [undefined, undefined]
   let [sentProofs, heldProofs] = [noProofs, noProofs]
@@ -168,7 +169,7 @@ export const makeDeltaUpdates = Effect.fn("makeDeltaUpdates")(function* (
       startImmediately: true
     })
     const copy = yield* service.run({ together: true, plan: statement })
-    const repaired = yield* rounds.complete(prepared)
+    const repaired = yield* complete(prepared)
     yield* Fiber.join(advancing)
     become(version, prepared)
     if (destination !== undefined) yield* Effect.all(destination.refreshCaches, { discard: true })
