@@ -2,6 +2,7 @@
 /** `tensorferry bench`: throughput and latency of a backend between processes, beside plain copies in memory. */
 import * as path from "node:path"
 import { pathToFileURL } from "node:url"
+import { descriptor as hostBackend } from "@tensorferry/backend-torch-copy"
 import { chooseCopyBackend } from "@tensorferry/core/backend/BackendLayer"
 import { decodeBackendOptions } from "@tensorferry/core/backend/OptionsLayer"
 import * as CliError from "effect/cli/CliError"
@@ -9,6 +10,7 @@ import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
+import { benchChanges, type ChangeCase } from "../backends/benchChanges.ts"
 import { makeCaseBar } from "../backends/caseBar.ts"
 import { backendOptions, readBackendOptions } from "../backends/optionsFlag.ts"
 import { type BenchCase, runBench } from "../backends/runBench.ts"
@@ -81,6 +83,71 @@ const describe = (name: string, ranks: number, cases: ReadonlyArray<BenchCase>):
   ].join("\n")
 }
 
+const bytesFlag = (name: string, most: number) =>
+  Flag.String(name).pipe(
+    Flag.mapEffect((text) => {
+      const value = parseByteSize(text, most)
+      const expected = `bytes from 1 to ${formatBytes(most)}, such as 64MiB`
+      return value === undefined
+        ? Effect.fail(new CliError.InvalidValue({ option: name, value: text, expected, kind: "flag" }))
+        : Effect.succeed(value)
+    })
+  )
+
+const describeChanges = (cases: ReadonlyArray<ChangeCase>): string => {
+  const rows = cases.map((one) => [
+    `${Number((100 * one.share).toPrecision(3))}%`,
+    formatBytes(one.listBytes),
+    `${((100 * one.listBytes) / one.wholeBytes).toPrecision(3)}%`,
+    `${((100 * one.fileBytes) / one.wholeBytes).toPrecision(3)}%`,
+    formatTime(one.findSeconds),
+    formatTime(one.checksumSeconds),
+    formatTime(one.writeSeconds),
+    formatTime(one.copySeconds),
+    formatTime(one.digestSeconds),
+    `${rate(one.worthBelow)} GB/s`
+  ])
+  const header = ["changed", "list", "of all", "file", "find", "check", "write", "copy", "SHA-256", "pays below"]
+  return [
+    `Changes of ${formatBytes(cases[0]!.wholeBytes)} of bfloat16 in memory of this host`,
+    "",
+    table(
+      header,
+      rows,
+      header.map(() => "right" as const)
+    ),
+    "",
+    "list: what travels between ranks; file: what a delta file takes, by the model. Over a link slower than the last column,",
+    "changes arrive sooner than the tensor: they are found, checked at both ends and written. copy and SHA-256 are of the tensor."
+  ].join("\n")
+}
+
+const benchDelta = Command.make(
+  "delta",
+  {
+    bytes: bytesFlag("bytes", 2 ** 33).pipe(
+      Flag.withDescription("Bytes of the tensor, as 64MiB (256MiB by default); three of them are in memory"),
+      Flag.withDefault(2 ** 28)
+    ),
+    json
+  },
+  (given) =>
+    withFailures(
+      given.json,
+      Effect.gen(function* () {
+        const cases = yield* Effect.provide(benchChanges(given.bytes), hostBackend.tensorEngine!({}))
+        yield* printEither(
+          given.json,
+          () => ({ ok: true, cases }),
+          () => describeChanges(cases)
+        )
+      })
+    )
+).pipe(
+  Command.withDescription("Measure what finding, checking and writing changes takes, and up to which link it pays"),
+  Command.withExamples([{ command: "tensorferry bench delta --json", description: "As one document" }])
+)
+
 export const bench = Command.make("bench", flags, (given) =>
   withFailures(
     given.json,
@@ -117,6 +184,7 @@ export const bench = Command.make("bench", flags, (given) =>
   )
 ).pipe(
   Command.withDescription("Measure the speed of a backend between processes, beside plain copies in memory"),
+  Command.withSubcommands([benchDelta]),
   Command.withExamples([
     { command: "tensorferry bench", description: "The backend that auto chooses, two processes" },
     { command: "tensorferry bench --backend nccl --ranks 8 --bytes 1MiB --bytes 1GiB", description: "Eight devices" }
