@@ -5,7 +5,12 @@
  */
 import { readFileSync, writeFileSync } from "node:fs"
 import * as path from "node:path"
-import { breakEvenShare, expectedChangeBytes } from "@tensorferry/model/delta/DeltaSize"
+import {
+  breakEvenShare,
+  expectedChangeBytes,
+  expectedListBytes,
+  listBreakEvenShare
+} from "@tensorferry/model/delta/DeltaSize"
 import { madeTable } from "./pages/madeTable.ts"
 
 const elements = 2 ** 28
@@ -18,17 +23,28 @@ const types = [
 const ofFull = (share: number, bytes: number): number =>
   expectedChangeBytes(elements, bytes, share) / (elements * bytes)
 
+const listOfFull = (share: number, bytes: number): number =>
+  expectedListBytes(elements, bytes, share) / (elements * bytes)
+
 const percent = (share: number): string => `${(100 * share).toPrecision(3)}%`
 
 const shares = [0.0005, 0.01, 0.03, 0.1, 0.3]
+const rowOf = (name: string, bytesOf: typeof ofFull, bytes: number, breakEven: number) => [
+  name,
+  ...shares.map((share) => {
+    const part = bytesOf(share, bytes)
+    // From the break-even on, all of it is sent.
+    return part < 1 ? percent(part) : "100%"
+  }),
+  percent(breakEven)
+]
 madeTable(
   "deltas",
   ["type", ...shares.map((share) => `${Number((100 * share).toPrecision(3))}% changed`), "breaks even at"],
-  types.map(({ name, bytes }) => [
-    name,
-    ...shares.map((share) => percent(ofFull(share, bytes))),
-    percent(breakEvenShare(elements, bytes))
-  ])
+  [
+    ...types.map(({ name, bytes }) => rowOf(`${name}, in files`, ofFull, bytes, breakEvenShare(elements, bytes))),
+    ...types.map(({ name, bytes }) => rowOf(`${name}, between ranks`, listOfFull, bytes, listBreakEvenShare(bytes)))
+  ]
 )
 
 /** Both axes are logarithmic: decades from 0.01% to 100% across, from 0.01% to 200% up. */
@@ -39,10 +55,10 @@ const x = (share: number): number => left + (width * Math.log(share / fromShare)
 const y = (part: number): number =>
   top + height - (height * Math.log(Math.min(part, toBytes) / fromBytes)) / Math.log(toBytes / fromBytes)
 
-const line = (bytes: number): string =>
+const line = (bytesOf: typeof ofFull, bytes: number): string =>
   Array.from({ length: 161 }, (_, at) => fromShare * (toShare / fromShare) ** (at / 160))
-    .filter((share) => ofFull(share, bytes) <= toBytes)
-    .map((share, at) => `${at === 0 ? "M" : "L"}${round(x(share))} ${round(y(ofFull(share, bytes)))}`)
+    .filter((share) => bytesOf(share, bytes) <= toBytes)
+    .map((share, at) => `${at === 0 ? "M" : "L"}${round(x(share))} ${round(y(bytesOf(share, bytes)))}`)
     .join("")
 
 const decades = [1e-4, 1e-3, 1e-2, 1e-1, 1]
@@ -51,9 +67,9 @@ const label = (share: number): string => `${Number((100 * share).toPrecision(1))
 const picture = [
   `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 420" role="img" aria-labelledby="title desc" font-family="system-ui, sans-serif" font-size="13">`,
   `<title id="title">Bytes of changes, as a part of all bytes of a tensor</title>`,
-  `<desc id="desc">${types.map(({ name, bytes }) => `${name}: ${percent(ofFull(0.01, bytes))} where 1% changed, break-even at ${percent(breakEvenShare(elements, bytes))}`).join("; ")}.</desc>`,
+  `<desc id="desc">${types.map(({ name, bytes }) => `${name}: ${percent(ofFull(0.01, bytes))} where 1% changed, break-even at ${percent(breakEvenShare(elements, bytes))}, between ranks ${percent(listOfFull(0.01, bytes))} and ${percent(listBreakEvenShare(bytes))}`).join("; ")}.</desc>`,
   `<rect width="760" height="420" rx="10" fill="#ffffff"/>`,
-  `<style>.g{stroke:#d9dee6;stroke-width:1}.f{stroke:#6b7280;stroke-width:1.5;stroke-dasharray:6 4}.l{fill:none;stroke-width:2.5}.t{fill:#4b5563}.m{text-anchor:middle}.e{text-anchor:end}.h{fill:#1b2a41;font-weight:600}</style>`,
+  `<style>.g{stroke:#d9dee6;stroke-width:1}.f{stroke:#6b7280;stroke-width:1.5;stroke-dasharray:6 4}.l{fill:none;stroke-width:2.5}.r{stroke-width:1.5;stroke-dasharray:3 3}.t{fill:#4b5563}.m{text-anchor:middle}.e{text-anchor:end}.h{fill:#1b2a41;font-weight:600}</style>`,
   `<text class="h" x="${left}" y="26">bytes sent, of those of the full tensor</text>`,
   ...decades.flatMap((share) => [
     `<line class="g" x1="${round(x(share))}" x2="${round(x(share))}" y1="${top}" y2="${top + height}"/>`,
@@ -62,17 +78,23 @@ const picture = [
     `<text class="t e" x="${left - 8}" y="${round(y(share) + 4)}">${label(share)}</text>`
   ]),
   `<line class="f" x1="${left}" x2="${left + width}" y1="${round(y(1))}" y2="${round(y(1))}"/>`,
-  ...types.map(({ bytes, color }) => `<path class="l" stroke="${color}" d="${line(bytes)}"/>`),
+  ...types.map(({ bytes, color }) => `<path class="l" stroke="${color}" d="${line(ofFull, bytes)}"/>`),
+  ...types.map(({ bytes, color }) => `<path class="l r" stroke="${color}" d="${line(listOfFull, bytes)}"/>`),
   ...types.map(
     ({ bytes, color }) =>
-      `<circle cx="${round(x(breakEvenShare(elements, bytes)))}" cy="${round(y(1))}" r="4.5" fill="${color}"/>`
+      `<circle cx="${round(x(breakEvenShare(elements, bytes)))}" cy="${round(y(1))}" r="4.5" fill="${color}"/>` +
+      `<circle cx="${round(x(listBreakEvenShare(bytes)))}" cy="${round(y(1))}" r="4" fill="#ffffff" stroke="${color}" stroke-width="1.5"/>`
   ),
   ...types.flatMap(({ bytes, color, name }, at) => [
     `<line x1="646" x2="666" y1="${120 + 24 * at}" y2="${120 + 24 * at}" stroke="${color}" stroke-width="2.5"/>`,
     `<text class="t" x="672" y="${124 + 24 * at}">${name}</text>`,
-    `<text class="t" x="646" y="${216 + 20 * at}" fill="${color}">${percent(breakEvenShare(elements, bytes))}</text>`
+    `<text class="t" x="646" y="${216 + 20 * at}" fill="${color}">${percent(breakEvenShare(elements, bytes))}</text>`,
+    `<text class="t" x="702" y="${216 + 20 * at}" fill="${color}">${percent(listBreakEvenShare(bytes))}</text>`
   ]),
   `<text class="t" x="646" y="196">break-even</text>`,
+  `<text class="t" x="646" y="292">dashed, and at</text>`,
+  `<text class="t" x="646" y="308">the right:</text>`,
+  `<text class="t" x="646" y="324">between ranks</text>`,
   `<text class="t m" x="${left + width / 2}" y="${top + height + 46}">elements that changed</text>`,
   `</svg>`
 ].join("\n")
