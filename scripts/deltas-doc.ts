@@ -9,6 +9,7 @@ import {
   breakEvenShare,
   expectedChangeBytes,
   expectedListBytes,
+  gapBytes,
   listBreakEvenShare
 } from "@tensorferry/model/delta/DeltaSize"
 import { madeTable } from "./pages/madeTable.ts"
@@ -43,7 +44,9 @@ madeTable(
   ["type", ...shares.map((share) => `${Number((100 * share).toPrecision(3))}% changed`), "breaks even at"],
   [
     ...types.map(({ name, bytes }) => rowOf(`${name}, in files`, ofFull, bytes, breakEvenShare(elements, bytes))),
-    ...types.map(({ name, bytes }) => rowOf(`${name}, between ranks`, listOfFull, bytes, listBreakEvenShare(bytes)))
+    ...types.map(({ name, bytes }) =>
+      rowOf(`${name}, between ranks`, listOfFull, bytes, listBreakEvenShare(bytes, gapBytes))
+    )
   ]
 )
 
@@ -67,7 +70,7 @@ const label = (share: number): string => `${Number((100 * share).toPrecision(1))
 const picture = [
   `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 420" role="img" aria-labelledby="title desc" font-family="system-ui, sans-serif" font-size="13">`,
   `<title id="title">Bytes of changes, as a part of all bytes of a tensor</title>`,
-  `<desc id="desc">${types.map(({ name, bytes }) => `${name}: ${percent(ofFull(0.01, bytes))} where 1% changed, break-even at ${percent(breakEvenShare(elements, bytes))}, between ranks ${percent(listOfFull(0.01, bytes))} and ${percent(listBreakEvenShare(bytes))}`).join("; ")}.</desc>`,
+  `<desc id="desc">${types.map(({ name, bytes }) => `${name}: ${percent(ofFull(0.01, bytes))} where 1% changed, break-even at ${percent(breakEvenShare(elements, bytes))}, between ranks ${percent(listOfFull(0.01, bytes))} and ${percent(listBreakEvenShare(bytes, gapBytes))}`).join("; ")}.</desc>`,
   `<rect width="760" height="420" rx="10" fill="#ffffff"/>`,
   `<style>.g{stroke:#d9dee6;stroke-width:1}.f{stroke:#6b7280;stroke-width:1.5;stroke-dasharray:6 4}.l{fill:none;stroke-width:2.5}.r{stroke-width:1.5;stroke-dasharray:3 3}.t{fill:#4b5563}.m{text-anchor:middle}.e{text-anchor:end}.h{fill:#1b2a41;font-weight:600}</style>`,
   `<text class="h" x="${left}" y="26">bytes sent, of those of the full tensor</text>`,
@@ -83,13 +86,13 @@ const picture = [
   ...types.map(
     ({ bytes, color }) =>
       `<circle cx="${round(x(breakEvenShare(elements, bytes)))}" cy="${round(y(1))}" r="4.5" fill="${color}"/>` +
-      `<circle cx="${round(x(listBreakEvenShare(bytes)))}" cy="${round(y(1))}" r="4" fill="#ffffff" stroke="${color}" stroke-width="1.5"/>`
+      `<circle cx="${round(x(listBreakEvenShare(bytes, gapBytes)))}" cy="${round(y(1))}" r="4" fill="#ffffff" stroke="${color}" stroke-width="1.5"/>`
   ),
   ...types.flatMap(({ bytes, color, name }, at) => [
     `<line x1="646" x2="666" y1="${120 + 24 * at}" y2="${120 + 24 * at}" stroke="${color}" stroke-width="2.5"/>`,
     `<text class="t" x="672" y="${124 + 24 * at}">${name}</text>`,
     `<text class="t" x="646" y="${216 + 20 * at}" fill="${color}">${percent(breakEvenShare(elements, bytes))}</text>`,
-    `<text class="t" x="702" y="${216 + 20 * at}" fill="${color}">${percent(listBreakEvenShare(bytes))}</text>`
+    `<text class="t" x="702" y="${216 + 20 * at}" fill="${color}">${percent(listBreakEvenShare(bytes, gapBytes))}</text>`
   ]),
   `<text class="t" x="646" y="196">break-even</text>`,
   `<text class="t" x="646" y="292">dashed, and at</text>`,

@@ -14,6 +14,7 @@ import { firstChanges } from "@tensorferry/core/tensor/Changes"
 import { type Tensor, tensorByteLength, tensorBytes } from "@tensorferry/core/tensor/Tensor"
 import { payloadHeadBytes } from "@tensorferry/model/delta/DeltaPayload"
 import { expectedChangeBytes } from "@tensorferry/model/delta/DeltaSize"
+import { gapsOf } from "@tensorferry/model/delta/Gaps"
 import { checksumOf } from "@tensorferry/model/delta/hostBytes"
 import * as Effect from "effect/Effect"
 
@@ -27,6 +28,8 @@ export interface ChangeCase {
   /** As a file, by the model. */
   readonly fileBytes: number
   readonly findSeconds: number
+  /** Positions to gaps, or back. */
+  readonly packSeconds: number
   readonly checksumSeconds: number
   readonly writeSeconds: number
   readonly copySeconds: number
@@ -85,28 +88,38 @@ const measure = Effect.fnUntraced(function* (
     positions: yield* engine.allocate("uint32", [room]),
     values: yield* engine.allocate("bfloat16", [room])
   }
-  const times: { readonly [name: string]: Array<number> } = { find: [], checksum: [], write: [], copy: [], digest: [] }
-  let changed = 0
+  const times: { readonly [name: string]: Array<number> } = {
+    find: [],
+    pack: [],
+    checksum: [],
+    write: [],
+    copy: [],
+    digest: []
+  }
+  let [changed, positionBytes] = [0, 4]
   // The first round warms up.
   for (let round = 0; round <= rounds; round++) {
     const copied = yield* secondsOf(engine.copy([{ dst: target, src: base }]))
     const found = yield* secondsOf(engine.diff(base, current, list))
     changed = found.value
     const own = firstChanges(list, changed)
+    const bytes = tensorBytes(own.positions)!
+    const packed = yield* secondsOf(Effect.sync(() => gapsOf(new Uint32Array(bytes.buffer, bytes.byteOffset, changed))))
+    positionBytes = packed.value === undefined ? 4 : 2
     const checked = yield* secondsOf(checksumOf(engine, [own.positions, own.values]))
     const written = yield* secondsOf(engine.apply(target, own))
     const digested = yield* secondsOf(
       Effect.sync(() => createHash("sha256").update(tensorBytes(target)!).digest("hex"))
     )
     if (round === 0) continue
-    const all = { find: found, checksum: checked, write: written, copy: copied, digest: digested }
+    const all = { find: found, pack: packed, checksum: checked, write: written, copy: copied, digest: digested }
     for (const [name, { seconds }] of Object.entries(all)) times[name]!.push(seconds)
   }
   const of = (name: string) => median(times[name]!)
   const wholeBytes = tensorByteLength(base)
-  const listBytes = changed * (4 + elementBytes)
-  // A checksum at either end; the sender writes into its copy while the list travels.
-  const more = of("find") + 2 * of("checksum") + of("write")
+  const listBytes = changed * (positionBytes + elementBytes)
+  // Packed and checked at either end; the sender writes into its copy while the list travels.
+  const more = of("find") + 2 * (of("pack") + of("checksum")) + of("write")
   return {
     share,
     changed,
@@ -114,6 +127,7 @@ const measure = Effect.fnUntraced(function* (
     listBytes,
     fileBytes: Math.round(payloadHeadBytes + expectedChangeBytes(elements, elementBytes, share)),
     findSeconds: of("find"),
+    packSeconds: of("pack"),
     checksumSeconds: of("checksum"),
     writeSeconds: of("write"),
     copySeconds: of("copy"),

@@ -101,13 +101,26 @@ const describeChanges = (cases: ReadonlyArray<ChangeCase>): string => {
     `${((100 * one.listBytes) / one.wholeBytes).toPrecision(3)}%`,
     `${((100 * one.fileBytes) / one.wholeBytes).toPrecision(3)}%`,
     formatTime(one.findSeconds),
+    formatTime(one.packSeconds),
     formatTime(one.checksumSeconds),
     formatTime(one.writeSeconds),
     formatTime(one.copySeconds),
     formatTime(one.digestSeconds),
     `${rate(one.worthBelow)} GB/s`
   ])
-  const header = ["changed", "list", "of all", "file", "find", "check", "write", "copy", "SHA-256", "pays below"]
+  const header = [
+    "changed",
+    "list",
+    "of all",
+    "file",
+    "find",
+    "pack",
+    "check",
+    "write",
+    "copy",
+    "SHA-256",
+    "pays below"
+  ]
   return [
     `Changes of ${formatBytes(cases[0]!.wholeBytes)} of bfloat16 in memory of this host`,
     "",
@@ -118,7 +131,7 @@ const describeChanges = (cases: ReadonlyArray<ChangeCase>): string => {
     ),
     "",
     "list: what travels between ranks; file: what a delta file takes, by the model. Over a link slower than the last column,",
-    "changes arrive sooner than the tensor: they are found, checked at both ends and written. copy and SHA-256 are of the tensor."
+    "changes arrive sooner than the tensor: they are found, packed and checked at both ends, and written. copy and SHA-256 are of the tensor."
   ].join("\n")
 }
 

@@ -40,7 +40,7 @@ describe("updates of changes between processes", () => {
           sum(({ whole }) => whole),
           0
         )
-        assert.strictEqual(sent, 6 * sum(({ changed }) => changed))
+        assert.strictEqual(sent, 4 * sum(({ changed }) => changed))
         const stated = expectedListBytes(rows * columns, 2, share)
         assert.isBelow(Math.abs(sent / stated - 1), 0.05, `${sent} bytes of ${share}, ${stated} stated`)
       }

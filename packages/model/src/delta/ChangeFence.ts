@@ -92,7 +92,7 @@ export const readRows = (
   const byKey = new Map(recvOps.map((op) => [`${op.peerRank} ${op.taskId}`, op]))
   const rows = new Map<TransferOp, Map<number, ChangeRow>>()
   for (const [peer, statement] of heard) {
-    for (const [task, part, count, list, after] of rowsOf(statement)) {
+    for (const [task, part, count, positionBytes, list, after] of rowsOf(statement)) {
       const op = byKey.get(`${peer} ${task}`)
       if (statement.head.words !== rowWords || op === undefined) {
         return Result.fail(
@@ -105,7 +105,7 @@ export const readRows = (
         )
       }
       const known = rows.get(op) ?? new Map<number, ChangeRow>()
-      rows.set(op, known.set(part!, [task!, part!, count!, list!, after!]))
+      rows.set(op, known.set(part!, [task!, part!, count!, positionBytes!, list!, after!]))
     }
   }
   return Result.succeed(rows)

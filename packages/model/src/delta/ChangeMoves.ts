@@ -15,26 +15,40 @@ import { type ReshardError, reshardError } from "@tensorferry/core/reshard/Resha
 import type { CopyOp } from "@tensorferry/core/service/CopyService"
 import type { TensorEngineShape, TensorError } from "@tensorferry/core/service/TensorEngine"
 import type { Changes } from "@tensorferry/core/tensor/Changes"
-import { isContiguous, type Tensor } from "@tensorferry/core/tensor/Tensor"
+import { isContiguous, type Tensor, tensorBytes, tensorView } from "@tensorferry/core/tensor/Tensor"
 import * as Effect from "effect/Effect"
+import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
 import type { ArrivingPart } from "./Arrivals.ts"
 import type { ScannedPart } from "./ChangeScan.ts"
-import { checksumOf } from "./hostBytes.ts"
+import { gapsOf, positionsOf } from "./Gaps.ts"
+import { checksumOf, hostBytes } from "./hostBytes.ts"
 
 /** In the place of a number of changes: the part is sent whole. */
 export const wholePart = 2 ** 32 - 1
 
-/** What a sender states of a part: task, part, number of changes, checksum of their list, checksum of the part afterwards. */
-export type ChangeRow = readonly [task: number, part: number, count: number, list: number, after: number]
+/**
+ * What a sender states of a part: task, part, number of changes, bytes of a position in their list, the list's checksum, and
+ * that of the part afterwards.
+ */
+export type ChangeRow = readonly [
+  task: number,
+  part: number,
+  count: number,
+  positionBytes: number,
+  list: number,
+  after: number
+]
 
 /** Numbers in a row. */
-export const rowWords = 5
+export const rowWords = 6
 
 /** A part as it leaves: its changes, or all of it, with checksums. */
 export interface FormedPart {
   readonly tensors: ReadonlyArray<Tensor>
   readonly count: number
+  /** 2 where positions are gaps. */
+  readonly positionBytes: number
   readonly list: number
   readonly after: number
 }
@@ -122,25 +136,55 @@ export const makeChangeMoves = (
     paramName
   })
 
-  const form: ChangeMoves["form"] = Effect.fnUntraced(function* ({ sent, view }, wire) {
-    const after = verify ? yield* afterOf(view, wire) : 0
-    if (sent === undefined) return { tensors: [yield* cast(view, wire)], count: wholePart, list: 0, after }
-    const count = sent.positions.shape[0]!
-    if (count === 0) return { tensors: [], count, list: 0, after }
-    const tensors = [sent.positions, yield* cast(sent.values, wire)]
-    return { tensors, count, list: checksums ? yield* checksum(tensors) : 0, after }
+  /** Positions as gaps where the host sees them and they fit; on a device they stay as they are. */
+  const packed = Effect.fnUntraced(function* (positions: Tensor) {
+    const bytes = tensorBytes(positions)
+    const words = bytes === undefined ? undefined : new Uint32Array(bytes.buffer, bytes.byteOffset, bytes.length / 4)
+    const gaps = words === undefined ? undefined : gapsOf(words)
+    if (gaps === undefined) return positions
+    const made = yield* allocate(positions, "uint16")
+    tensorBytes(made)!.set(new Uint8Array(gaps.buffer))
+    return made
   })
 
-  const send: ChangeMoves["send"] = (op, part, { after, count, list, tensors }) => ({
+  /** Positions from gaps, wherever these are. */
+  const unpacked = Effect.fnUntraced(function* (gaps: Tensor) {
+    if (gaps.dtype !== "uint16") return gaps
+    const bytes = yield* failed("unpack")(hostBytes(engine, gaps))
+    const found = positionsOf(new Uint16Array(bytes.slice().buffer))
+    const made = yield* allocate(gaps, "uint32")
+    const own = tensorBytes(made)
+    if (own !== undefined) own.set(new Uint8Array(found.buffer))
+    else {
+      const storage = yield* failed("unpack")(engine.wrapHost(new Uint8Array(found.buffer)))
+      const src = Result.getOrThrow(tensorView(storage, "uint32", made.shape))
+      yield* failed("unpack")(engine.copy([{ dst: made, src }]))
+    }
+    return made
+  })
+
+  const form: ChangeMoves["form"] = Effect.fnUntraced(function* ({ sent, view }, wire) {
+    const after = verify ? yield* afterOf(view, wire) : 0
+    const nothing = { positionBytes: 0, list: 0, after }
+    if (sent === undefined) return { ...nothing, tensors: [yield* cast(view, wire)], count: wholePart }
+    const count = sent.positions.shape[0]!
+    if (count === 0) return { ...nothing, tensors: [], count }
+    const positions = yield* packed(sent.positions)
+    const tensors = [positions, yield* cast(sent.values, wire)]
+    const list = checksums ? yield* checksum(tensors) : 0
+    return { tensors, count, positionBytes: positions.dtype === "uint16" ? 2 : 4, list, after }
+  })
+
+  const send: ChangeMoves["send"] = (op, part, { after, count, list, positionBytes, tensors }) => ({
     ops: tensors.map((tensor, at) => sendOp(op, 2 * part + at, tensor)),
-    row: count === wholePart && !verify ? undefined : [op.taskId, part, count, list, after]
+    row: count === wholePart && !verify ? undefined : [op.taskId, part, count, positionBytes, list, after]
   })
 
   /** Whether a part holds what was stated. Where it has another type than what travelled, nobody can tell. */
   const isRight = ({ into, wire }: ArrivingPart, row: ChangeRow | undefined) =>
     !verify || row === undefined || into.dtype !== wire
       ? Effect.succeed(true)
-      : Effect.map(afterOf(into, wire), (after) => after === row[4])
+      : Effect.map(afterOf(into, wire), (after) => after === row[5])
 
   const receiveWhole = Effect.fnUntraced(function* (
     op: TransferOp,
@@ -167,7 +211,7 @@ export const makeChangeMoves = (
   const receive: ChangeMoves["receive"] = Effect.fnUntraced(function* (op, part, arriving, row) {
     const { into, need, wire } = arriving
     if (row === undefined || row[2] === wholePart) return yield* receiveWhole(op, part, arriving, row)
-    const [, , count, list] = row
+    const [, , count, positionBytes, list] = row
     if (count === 0) return { ops: [], write: isRight(arriving, row) }
     if (need !== "changes" || count > elementCount(into.shape)) {
       return yield* reshardError("TensorMismatch", {
@@ -178,15 +222,17 @@ export const makeChangeMoves = (
         remedy: "Plan again on all ranks, with the same transform."
       })
     }
-    const [positions, values] = [yield* allocate(into, "uint32", [count]), yield* allocate(into, wire, [count])]
+    const where = yield* allocate(into, positionBytes === 2 ? "uint16" : "uint32", [count])
+    const values = yield* allocate(into, wire, [count])
     const write = Effect.scoped(
       Effect.gen(function* () {
-        if (checksums && (yield* checksum([positions, values])) !== list) return false
+        if (checksums && (yield* checksum([where, values])) !== list) return false
         const own = yield* cast(values, into.dtype)
+        const positions = yield* unpacked(where)
         return (yield* applied(into, { positions, values: own })) && (yield* isRight(arriving, row))
       })
     )
-    return { ops: [recvOp(op, 2 * part, positions), recvOp(op, 2 * part + 1, values)], write }
+    return { ops: [recvOp(op, 2 * part, where), recvOp(op, 2 * part + 1, values)], write }
   })
 
   return { form, send, receive }

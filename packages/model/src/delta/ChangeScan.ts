@@ -25,7 +25,7 @@ import type { ReshardTransform, TransformError } from "@tensorferry/core/transfo
 import * as Effect from "effect/Effect"
 import * as Scope from "effect/Scope"
 import { type Baseline, type BaselinePlace, makeBaselines } from "./Baselines.ts"
-import { listBreakEvenShare } from "./DeltaSize.ts"
+import { gapBytes, listBreakEvenShare, positionBytes } from "./DeltaSize.ts"
 
 /**
  * How much of a part its receiver needs: its changes; all of it, as it has lost what they are of; all of it where anything of
@@ -107,7 +107,8 @@ export const makeChangeScan = Effect.fnUntraced(function* (
     const before = yield* baselines.near(baseline, view)
     const elements = elementCount(view.shape)
     const elementBytes = bitsOf(view.dtype) / 8
-    const most = Math.floor(elements * listBreakEvenShare(elementBytes))
+    const isPacked = view.storage.bytes !== undefined
+    const most = Math.floor(elements * listBreakEvenShare(elementBytes, isPacked ? gapBytes : positionBytes))
     const expected = Math.ceil((lastCounts.get(key) ?? elements * firstShare) * 1.25) + 64
     const list = yield* Scope.provide(listFor(view, Math.min(most, expected)), lists)
     const count = yield* failed("diff")(engine.diff(before, view, list))

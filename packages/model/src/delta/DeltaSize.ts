@@ -7,7 +7,7 @@
  * gap of its block: `E[bits] = sum over k of P(widest gap >= 2^k)`, where a gap is at least `m` with `(1 - p)^m`. A block adds
  * its head, and half a byte that packing leaves on average.
  *
- * Between ranks nothing is packed: a change takes its own bytes and four for its position.
+ * Between ranks a change takes its own bytes, and two for the gap before it where the host sees the list; on a device four.
  */
 import { blockElements, blockHeadBytes } from "./PositionCode.ts"
 
@@ -42,12 +42,17 @@ export const breakEvenShare = (elements: number, elementBytes: number): number =
   return low
 }
 
-/** Of the position of a change between ranks. */
+/** Bytes of a position between hosts: two, for the gap to the change before, unless gaps of more than 16 bits are expected. */
+export const gapBytes = 2
+/** Bytes of a position on a device, where nothing is packed. */
 export const positionBytes = 4
 
-/** Bytes that a share of the elements takes between ranks, as it is listed; beside it, a region is stated by 20 bytes. */
-export const expectedListBytes = (elements: number, elementBytes: number, share: number): number =>
-  elements * share * (positionBytes + elementBytes)
+/** Bytes that a share of the elements takes between ranks, as it is listed; beside it, a region is stated by 24 bytes. */
+export const expectedListBytes = (elements: number, elementBytes: number, share: number): number => {
+  const longGaps = elements * share * (1 - share) ** (2 ** 16)
+  return elements * share * ((longGaps < 0.5 ? gapBytes : positionBytes) + elementBytes)
+}
 
 /** The share of changed elements from which on a region is sent whole between ranks. */
-export const listBreakEvenShare = (elementBytes: number): number => elementBytes / (positionBytes + elementBytes)
+export const listBreakEvenShare = (elementBytes: number, ofPosition: number): number =>
+  elementBytes / (ofPosition + elementBytes)

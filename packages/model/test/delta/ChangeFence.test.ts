@@ -103,16 +103,16 @@ describe("what senders state", () => {
     const ops = [op(1, 7, false), op(2, 7, false)]
     const read = (peer: number, words: number, rows: ReadonlyArray<number>) =>
       readRows(0, new Map([[peer, stated({ holds: "a", proof: "p" }, words, rows)]]), ops)
-    const rows = Result.getOrThrow(read(2, rowWords, [7, 0, 3, 11, 12, 7, 1, 4, 13, 14]))
+    const rows = Result.getOrThrow(read(2, rowWords, [7, 0, 3, 2, 11, 12, 7, 1, 4, 4, 13, 14]))
     assert.deepStrictEqual([...rows.keys()], [ops[1]])
-    assert.deepStrictEqual(rows.get(ops[1]!)!.get(1), [7, 1, 4, 13, 14])
-    for (const faulty of [read(2, rowWords, [8, 0, 1, 1, 1]), read(1, needWords, [7, 0, 1])]) {
+    assert.deepStrictEqual(rows.get(ops[1]!)!.get(1), [7, 1, 4, 4, 13, 14])
+    for (const faulty of [read(2, rowWords, [8, 0, 1, 2, 1, 1]), read(1, needWords, [7, 0, 1])]) {
       assert.isTrue(Result.isFailure(faulty))
     }
   })
 
   it("makes another history of every statement", () => {
-    const bytes = encodeStatement({ version: "b", holds: "a", proof: "p", words: rowWords }, [7, 0, 1, 2, 3])
+    const bytes = encodeStatement({ version: "b", holds: "a", proof: "p", words: rowWords }, [7, 0, 1, 2, 3, 4])
     const same = follow("p", bytes)
     assert.strictEqual(follow("p", bytes.slice()), same)
     assert.notStrictEqual(follow("q", bytes), same)

@@ -197,7 +197,7 @@ describe("updates of changes", () => {
           sum(outcomes, ({ reports }) => reports[1]!.copy.remoteBytesSent + reports[1]!.copy.localBytes),
           sum(outcomes, ({ reports }) => reports[1]!.changedElements)
         ]
-        assert.strictEqual(sent, changed * (4 + 2))
+        assert.strictEqual(sent, changed * (2 + 2))
         assert.isBelow(sent, 0.2 * sum(outcomes, ({ wholeBytes }) => wholeBytes[1]!))
       }
     })

@@ -83,7 +83,8 @@ const viewOf = (tensor: Tensor): Uint8Array =>
 const spoil = (damage: Damage, [positions, values]: readonly [Tensor, Tensor], earlier: Uint8Array, random: Random) => {
   const [where, what] = [viewOf(positions), viewOf(values)]
   const before = Buffer.concat([where, what])
-  const size = what.length / (where.length / 4)
+  const [ofPosition, ofValue] = [positions, values].map(({ dtype }) => bitsOf(dtype) / 8) as [number, number]
+  const count = where.length / ofPosition
   switch (damage) {
     case "bit": {
       const bytes = random.isOneIn(2) ? where : what
@@ -91,14 +92,14 @@ const spoil = (damage: Damage, [positions, values]: readonly [Tensor, Tensor], e
       break
     }
     case "order": {
-      const [a, b] = [random.below(where.length / 4), random.below(where.length / 4)]
+      const [a, b] = [random.below(count), random.below(count)]
       const swap = (bytes: Uint8Array, each: number) => {
         const first = bytes.slice(a * each, (a + 1) * each)
         bytes.copyWithin(a * each, b * each, (b + 1) * each)
         bytes.set(first, b * each)
       }
-      swap(where, 4)
-      swap(what, size)
+      swap(where, ofPosition)
+      swap(what, ofValue)
       break
     }
     case "repeated":
