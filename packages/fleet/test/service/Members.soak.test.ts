@@ -23,7 +23,7 @@ import type { FleetShape } from "../../src/service/Fleet.ts"
 import * as FleetLayer from "../../src/service/FleetLayer.ts"
 import type { FleetTimes } from "../../src/version/FleetTimes.ts"
 
-const times: FleetTimes = { beat: 0.05, fence: 1, grace: 0.2, dead: 1, stage: 2, prepare: 1.5 }
+const times: FleetTimes = { beat: 0.05, fence: 1, grace: 0.2, dead: 1, stage: 4, prepare: 1.5 }
 const length = 70_001
 const transport = copyServiceLayer(CopyDriver.layer()).pipe(Layer.provideMerge(TensorEngineLayers.layer()))
 
