@@ -21,7 +21,7 @@ import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
 import type { ArrivingPart } from "./Arrivals.ts"
 import type { ScannedPart } from "./ChangeScan.ts"
-import { gapsOf, positionsOf } from "./Gaps.ts"
+import { writeGaps, writePositions } from "./Gaps.ts"
 import { checksumOf, hostBytes } from "./hostBytes.ts"
 
 /** In the place of a number of changes: the part is sent whole. */
@@ -87,6 +87,9 @@ export interface ChangeMoves {
   ) => Effect.Effect<Receipt, ReshardError, Scope.Scope>
 }
 
+const words16 = (bytes: Uint8Array) => new Uint16Array(bytes.buffer, bytes.byteOffset, bytes.length / 2)
+const words32 = (bytes: Uint8Array) => new Uint32Array(bytes.buffer, bytes.byteOffset, bytes.length / 4)
+
 /** Moves of a rank on an engine. */
 export const makeChangeMoves = (
   rank: Rank,
@@ -139,24 +142,20 @@ export const makeChangeMoves = (
   /** Positions as gaps where the host sees them and they fit; on a device they stay as they are. */
   const packed = Effect.fnUntraced(function* (positions: Tensor) {
     const bytes = tensorBytes(positions)
-    const words = bytes === undefined ? undefined : new Uint32Array(bytes.buffer, bytes.byteOffset, bytes.length / 4)
-    const gaps = words === undefined ? undefined : gapsOf(words)
-    if (gaps === undefined) return positions
+    if (bytes === undefined) return positions
     const made = yield* allocate(positions, "uint16")
-    tensorBytes(made)!.set(new Uint8Array(gaps.buffer))
-    return made
+    return writeGaps(words32(bytes), words16(tensorBytes(made)!)) ? made : positions
   })
 
   /** Positions from gaps, wherever these are. */
   const unpacked = Effect.fnUntraced(function* (gaps: Tensor) {
     if (gaps.dtype !== "uint16") return gaps
-    const bytes = yield* failed("unpack")(hostBytes(engine, gaps))
-    const found = positionsOf(new Uint16Array(bytes.slice().buffer))
     const made = yield* allocate(gaps, "uint32")
     const own = tensorBytes(made)
-    if (own !== undefined) own.set(new Uint8Array(found.buffer))
-    else {
-      const storage = yield* failed("unpack")(engine.wrapHost(new Uint8Array(found.buffer)))
+    const positions = own === undefined ? new Uint32Array(gaps.shape[0]!) : words32(own)
+    writePositions(words16(yield* failed("unpack")(hostBytes(engine, gaps))), positions)
+    if (own === undefined) {
+      const storage = yield* failed("unpack")(engine.wrapHost(new Uint8Array(positions.buffer)))
       const src = Result.getOrThrow(tensorView(storage, "uint32", made.shape))
       yield* failed("unpack")(engine.copy([{ dst: made, src }]))
     }

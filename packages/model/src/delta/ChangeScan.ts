@@ -24,7 +24,7 @@ import { resolveTensor, type TensorDict } from "@tensorferry/core/tensor/TensorD
 import type { ReshardTransform, TransformError } from "@tensorferry/core/transform/ReshardTransform"
 import * as Effect from "effect/Effect"
 import * as Scope from "effect/Scope"
-import { type Baseline, type BaselinePlace, makeBaselines } from "./Baselines.ts"
+import type { Baseline, Baselines } from "./Baselines.ts"
 import { gapBytes, listBreakEvenShare, positionBytes } from "./DeltaSize.ts"
 
 /**
@@ -57,8 +57,6 @@ export interface ChangeScan {
   ) => Effect.Effect<ReadonlyMap<TransferOp, ReadonlyArray<ScannedPart>>, ReshardError, Scope.Scope>
   /** What was sent is what will be compared with. */
   readonly advance: (parts: Iterable<ScannedPart>) => Effect.Effect<void, ReshardError>
-  /** Bytes of all copies. */
-  readonly bytes: () => number
 }
 
 /** Whether changes of a part can be listed. */
@@ -72,22 +70,13 @@ const firstShare = 1 / 32
 export const transformFailed = (rank: number, { paramName, taskId }: TransferOp, error: TransformError): ReshardError =>
   reshardError("TransformFailed", { ...error.reason, rank, paramName, taskId, detail: error.message })
 
-/** How a sender searches. */
-export interface ScanOptions {
-  readonly baselineBytes: number
-  readonly baselines?: BaselinePlace
-  readonly transform?: ReshardTransform
-}
-
-/** Scans of one rank's plan; copies live in the scope in which this is called. */
-export const makeChangeScan = Effect.fnUntraced(function* (
-  plan: ReshardPlan,
-  options: ScanOptions
-): Effect.fn.Return<ChangeScan, never, TensorEngine | Scope.Scope> {
-  const engine: TensorEngineShape = yield* TensorEngine
-  const { transform } = options
-  const { rank } = plan
-  const baselines = yield* makeBaselines(rank, engine, options)
+/** Scans of one rank's plan. */
+export const makeChangeScan = (
+  { rank }: ReshardPlan,
+  engine: TensorEngineShape,
+  baselines: Baselines,
+  transform: ReshardTransform | undefined
+): ChangeScan => {
   /** By part, how many elements changed at the last search. */
   const lastCounts = new Map<string, number>()
 
@@ -173,7 +162,6 @@ export const makeChangeScan = Effect.fnUntraced(function* (
   })
 
   return {
-    bytes: baselines.bytes,
     scan: Effect.fnUntraced(function* (ops, source, needOf, onFound) {
       const made = new Map<string, ReadonlyArray<Tensor>>()
       const regions = new Map<string, ReadonlyArray<ScannedPart>>()
@@ -200,4 +188,4 @@ export const makeChangeScan = Effect.fnUntraced(function* (
       }
     })
   }
-})
+}

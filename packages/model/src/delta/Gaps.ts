@@ -6,28 +6,25 @@
  * engines refuse.
  */
 
-/** The gaps of ascending positions, or undefined where one takes more than 16 bits. */
-export const gapsOf = (positions: Uint32Array): Uint16Array | undefined => {
-  const gaps = new Uint16Array(positions.length)
+/** Writes the gaps of ascending positions; false where one takes more than 16 bits. */
+export const writeGaps = (positions: Uint32Array, gaps: Uint16Array): boolean => {
   let next = 0
   for (let at = 0; at < positions.length; at++) {
     const position = positions[at]!
     const gap = position - next
-    if (gap > 0xffff) return undefined
+    if (gap > 0xffff) return false
     gaps[at] = gap
     next = position + 1
   }
-  return gaps
+  return true
 }
 
-/** The positions of gaps. */
-export const positionsOf = (gaps: Uint16Array): Uint32Array => {
-  const positions = new Uint32Array(gaps.length)
+/** Writes the positions of gaps. */
+export const writePositions = (gaps: Uint16Array, positions: Uint32Array): void => {
   let next = 0
   for (let at = 0; at < gaps.length; at++) {
     const position = next + gaps[at]!
     positions[at] = position
     next = position + 1
   }
-  return positions
 }

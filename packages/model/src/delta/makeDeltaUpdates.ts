@@ -28,12 +28,13 @@ import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
-import type { BaselinePlace } from "./Baselines.ts"
+import { type BaselinePlace, makeBaselines } from "./Baselines.ts"
 import type { Proofs } from "./ChangeFence.ts"
 import { makeChangeMoves, rowWords } from "./ChangeMoves.ts"
 import { type ChangePosts, makeChangePosts } from "./ChangePosts.ts"
 import { type HeldBefore, makeChangeCompletion, makeChangePreparation, type PreparedChanges } from "./ChangeRounds.ts"
 import { makeChangeScan } from "./ChangeScan.ts"
+import { makeListMemory } from "./ListMemory.ts"
 
 /** How updates of changes are made. The same on all ranks, but for where copies are. */
 export interface DeltaOptions {
@@ -90,9 +91,11 @@ export const makeDeltaUpdates = Effect.fn("makeDeltaUpdates")(function* (
     })
   }
   const owner = yield* Effect.scope
-  const engine = yield* TensorEngine
+  const own = yield* TensorEngine
+  const { begin: beginLending, engine } = yield* makeListMemory(own)
   const { checksums = true, transform, verify = false } = options
-  const scanner = yield* makeChangeScan(lowered, options)
+  const baselines = yield* makeBaselines(rank, own, options)
+  const scanner = makeChangeScan(lowered, engine, baselines, transform)
   const moves = makeChangeMoves(rank, engine, { checksums, verify })
   const work = { plan: lowered, engine, scanner, moves, transform }
   const [rounds, { complete }] = [makeChangePreparation(work), makeChangeCompletion(work)]
@@ -135,6 +138,7 @@ export const makeDeltaUpdates = Effect.fn("makeDeltaUpdates")(function* (
   ): Effect.fn.Return<DeltaReport, DeltaFailure, CopyService | ProcessGroup | Scope.Scope> {
     const [group, service] = [yield* ProcessGroup, yield* CopyService]
     const { version } = step
+    yield* beginLending
     const posts = yield* postsOf(group)
     yield* posts.begin
     const statement = { digest: digestOf(["delta", rosterDigest, version]), runs: 1 }
@@ -173,7 +177,7 @@ export const makeDeltaUpdates = Effect.fn("makeDeltaUpdates")(function* (
     yield* Fiber.join(advancing)
     become(version, prepared)
     if (destination !== undefined) yield* Effect.all(destination.refreshCaches, { discard: true })
-    return { version, ...countsOf(prepared), repaired, baselineBytes: scanner.bytes(), copy }
+    return { version, ...countsOf(prepared), repaired, baselineBytes: baselines.bytes(), copy }
   })
 
   return {

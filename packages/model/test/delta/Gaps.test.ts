@@ -2,7 +2,18 @@
 /** Positions as gaps of 16 bits give the same positions back, or are not packed at all. */
 import { assert, describe, it } from "@effect/vitest"
 import { makeRandom } from "@tensorferry/testing/mutate"
-import { gapsOf, positionsOf } from "../../src/delta/Gaps.ts"
+import { writeGaps, writePositions } from "../../src/delta/Gaps.ts"
+
+const gapsOf = (positions: Uint32Array): Uint16Array | undefined => {
+  const gaps = new Uint16Array(positions.length)
+  return writeGaps(positions, gaps) ? gaps : undefined
+}
+
+const positionsOf = (gaps: Uint16Array): Uint32Array => {
+  const positions = new Uint32Array(gaps.length)
+  writePositions(gaps, positions)
+  return positions
+}
 
 describe("gaps", () => {
   it("give positions back", () => {
