@@ -112,7 +112,7 @@ const receive = Effect.fnUntraced(function* (
 })
 
 /** While an engine works for one region on its threads, this one takes the checksum of another. */
-const regionsAtOnce = 2
+const regionsAtOnce = 4
 
 /** The half before bytes move. */
 export const makeChangePreparation = ({ plan, engine, scanner, moves, transform }: ChangeWork) => {
