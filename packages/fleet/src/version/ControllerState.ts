@@ -182,6 +182,8 @@ const proposal = ({ fleet, wishes, id, reports }: ControllerState): LogEntry | u
     if (current === null || highest <= current.serial) return undefined
     return { _tag: "Propose", manifest: { ...current, serial }, policy: { _tag: "All" }, by: id }
   }
+  // A publisher that is not yet admitted is no source of what it publishes, and nobody is admitted while an update is open.
+  if (!members.some(({ role }) => role === "source")) return undefined
   const { label, content, tensors, base, policy } = wish
   // Nobody is admitted while an update is open, so one that needs more replicas than there are waits before it is.
   if (members.filter(({ role }) => role === "replica").length < neededBy(policy)) return undefined

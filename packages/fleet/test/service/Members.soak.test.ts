@@ -23,7 +23,9 @@ import type { FleetShape } from "../../src/service/Fleet.ts"
 import * as FleetLayer from "../../src/service/FleetLayer.ts"
 import type { FleetTimes } from "../../src/version/FleetTimes.ts"
 
-const times: FleetTimes = { beat: 0.05, fence: 1, grace: 0.2, dead: 1, stage: 4, prepare: 1.5 }
+/** Waits that a test is not about last longer than a busy machine needs. */
+const times: FleetTimes = { beat: 0.05, fence: 2, grace: 0.2, dead: 2, stage: 20, prepare: 10 }
+const shortTimes: FleetTimes = { ...times, stage: 4, prepare: 1.5 }
 const length = 70_001
 const transport = copyServiceLayer(CopyDriver.layer()).pipe(Layer.provideMerge(TensorEngineLayers.layer()))
 
@@ -47,7 +49,7 @@ const member = (rank: number, hooks: Partial<FleetLayer.FleetOptions> = {}) =>
   Effect.gen(function* () {
     const [weights, incoming, kept] = [yield* allocate, yield* allocate, yield* allocate]
     const role = rank === 0 ? "source" : "replica"
-    const options = { name: "fibers", rank, role, weights, times, transport, edgeDeadline: "2 seconds" } as const
+    const options = { name: "fibers", rank, role, weights, times, transport, edgeDeadline: "5 seconds" } as const
     const fleet = yield* FleetLayer.make({ ...options, ...(rank === 0 ? {} : { incoming, kept }), ...hooks })
     return { fleet, weights }
   })
@@ -56,7 +58,7 @@ const serving = (fleet: FleetShape, label: string) =>
   fleet.changes.pipe(
     Stream.filter((status) => status.canServe && status.member.live?.label === label),
     Stream.runHead,
-    Effect.timeout("20 seconds")
+    Effect.timeout("60 seconds")
   )
 
 const layers = Layer.mergeAll(KeyValueStoreMemory.layerMemory, HostMemoryLayers.layer, TensorEngineLayers.layer())
@@ -92,8 +94,9 @@ describe("members of a fleet", () => {
   it.live("follow one by one where the policy asks for one of them", () =>
     run(
       Effect.gen(function* () {
-        const source = yield* member(0)
-        const replicas = [yield* member(1), yield* member(2)]
+        const short = { times: { ...shortTimes, stage: 1 } }
+        const source = yield* member(0, short)
+        const replicas = [yield* member(1, short), yield* member(2, short)]
         fill(source.weights, 7)
         const none = yield* Effect.flip(source.fleet.publish({ label: "nine", policy: { _tag: "Quorum", count: 3 } }))
         assert.include(none.message, "2 replicas, of which the policy needs 3")
@@ -139,8 +142,8 @@ describe("members of a fleet", () => {
           onPause: Effect.sync(() => void paused.push("pause")),
           onResume: Effect.sync(() => void paused.push("resume"))
         }
-        const source = yield* member(0)
-        const { fleet, weights } = yield* member(1, hooks)
+        const source = yield* member(0, { times: shortTimes })
+        const { fleet, weights } = yield* member(1, { ...hooks, times: shortTimes })
         fill(source.weights, 1)
         yield* source.fleet.publish({ label: "one" })
         yield* serving(fleet, "one")

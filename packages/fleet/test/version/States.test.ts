@@ -180,6 +180,20 @@ describe("a controller", () => {
     assert.deepInclude(lifted, { _tag: "Propose", manifest: { ...v1, serial: 8 } })
   })
 
+  it("proposes nothing before a source is admitted", () => {
+    let state = newController("c", times)
+    const wish = { label: "two", content: v2.content, tensors: v2.tensors, policy: { _tag: "Each" } } as const
+    ;[state] = controllerStep(state, { _tag: "Publish", wish })
+    const [genesis] = [...log().values()]
+    const alone = genesis as LogEntry & { readonly _tag: "Genesis" }
+    const members = alone.state.members.filter(({ role }) => role === "replica")
+    assert.isAbove(members.length, 0)
+    const entries = new Map([[1, { ...alone, state: { ...alone.state, members } }]])
+    const reports = members.map((each) => report(each))
+    const [, effects] = controllerStep(state, { _tag: "Read", incarnation: "i", entries, reports })
+    assert.deepStrictEqual(effects, [])
+  })
+
   it("finds its proposal taken, and proposes the next under another number", () => {
     let state = newController("c", times)
     const wish = { label: "two", content: v2.content, tensors: v2.tensors, policy: { _tag: "Each" } } as const
