@@ -20,6 +20,9 @@ namespace tensorferry {
 /** Elements per block; the widest block takes 8 KiB. */
 inline constexpr size_t blockElements = 1024;
 
+/** Indices that a search for changes may write behind the last one that it finds. */
+inline constexpr size_t findSlack = 8;
+
 /** Runs that are copied at the same time to keep the memory busy; one of `splitRun` bytes is as many by itself. */
 inline constexpr size_t runsInTurn = 8, splitRun = 64 << 10;
 
@@ -81,7 +84,7 @@ struct Kernels {
   RuleKernels rules;
   /**
    * Writes the indices of dense elements of 1, 2, 4 or 8 bytes that differ, in order, and gives their number. There is room for
-   * all of them.
+   * all of them, and for `findSlack` more.
    */
   size_t (*findChanges[4])(uint32_t* at, const uint8_t* a, const uint8_t* b, size_t count);
   /**

@@ -71,15 +71,41 @@ uint64_t differingElements(uint64_t bytes) {
   return bytes & firsts;
 }
 
-/** Writes the indices of dense elements that differ, in order; `at` has room for all. Gives their number. */
+/**
+ * Writes the indices of dense elements that differ, in order; `at` has room for all and for `findSlack` more. Gives their
+ * number. How many of a line differ is hard to predict, so the first of them are written whether they are there or not.
+ */
 template <size_t size>
 size_t findChanges(uint32_t* at, const uint8_t* a, const uint8_t* b, size_t count) {
   constexpr size_t lineElements = cacheLine / size;
   size_t found = 0, i = 0;
   const auto take = [&](uint64_t elements) {
-    for (; elements != 0; elements &= elements - 1)
-      at[found++] = static_cast<uint32_t>(i + static_cast<size_t>(__builtin_ctzll(elements)) / size);
+    const auto many = static_cast<size_t>(__builtin_popcountll(elements));
+    const auto write = [&](size_t from, size_t to) {
+      for (size_t k = from; k < to; k++, elements &= elements - 1) {
+        // The last bit stands for an index that counts for nothing.
+        const int bit = __builtin_ctzll(elements | 1ull << 63);
+        at[found + k] = static_cast<uint32_t>(i + static_cast<size_t>(bit) / size);
+      }
+    };
+    write(0, 4);
+    if (many > 4) write(4, findSlack);
+    if (many > findSlack) write(findSlack, many);
+    found += many;
   };
+  constexpr size_t lines = 4;
+  for (; i + lines * lineElements <= count;) {
+    uint64_t differing[lines], any = 0;
+    for (size_t line = 0; line < lines; line++) {
+      const size_t offset = (i + line * lineElements) * size;
+      any |= differing[line] = differingElements<size>(differingBytes(a + offset, b + offset));
+    }
+    if (any == 0) {
+      i += lines * lineElements;
+      continue;
+    }
+    for (size_t line = 0; line < lines; line++, i += lineElements) take(differing[line]);
+  }
   for (; i + lineElements <= count; i += lineElements)
     take(differingElements<size>(differingBytes(a + i * size, b + i * size)));
   if (i < count) {

@@ -69,7 +69,7 @@ class FindJob final : public Job {
 
   void findBlock(Found& found, uint64_t at, size_t count) {
     uint8_t gatheredBase[blockElements * 8], gatheredCurrent[blockElements * 8];
-    uint32_t places[blockElements];
+    uint32_t places[blockElements + findSlack];
     const uint8_t* base = dense(BaseSide, at, count, gatheredBase);
     const uint8_t* current = dense(CurrentSide, at, count, gatheredCurrent);
     const size_t many = kernels().findChanges[std::countr_zero(t_.size)](places, base, current, count);
