@@ -189,7 +189,8 @@ describe("ranks that a launcher starts", () => {
     else {
       for (const rank of [0, 2]) {
         assert.strictEqual(ended[rank]!.code, 1, ended[rank]!.stdout)
-        for (const failure of failuresOf(ended[rank]!)) assert.deepStrictEqual([...failure.ranks], [1])
+        // A rank that knew it first may have left by then, and is named after the one that is gone.
+        for (const failure of failuresOf(ended[rank]!)) assert.strictEqual(failure.ranks[0], 1, failure.message)
       }
     }
     assert.deepStrictEqual(temporaryNames(folder.path), [])
