@@ -102,17 +102,22 @@ const runBackend = async (check: BusCheck, backend: string, pair: Clients): Prom
   try {
     const libraries = existsSync(path.join(check.data, "liblmdb.so.0")) ? [check.data] : []
     const env = { LD_LIBRARY_PATH: [...libraries, process.env.LD_LIBRARY_PATH ?? ""].filter(Boolean).join(":") }
-    const store = `127.0.0.1:${21_000 + (process.pid % 20_000)}`
-    const agents = [0, 1].map((rank) => {
+    const startAgent = async (rank: number, ...where: ReadonlyArray<string>) => {
       const options = [
-        ...["--rank", String(rank), "--folder", folder, "--store", store, "--backend", backend, "--deadline", "60"],
-        ...(check.onGpu ? ["--device", String(pair.deviceOf(rank))] : []),
-        ...(rank === 0 ? ["--serve"] : [])
+        ...["--rank", String(rank), "--folder", folder, "--store", ...where],
+        ...["--backend", backend, "--deadline", "60", "--json"],
+        ...(check.onGpu ? ["--device", String(pair.deviceOf(rank))] : [])
       ]
-      return startProcess(check.program[0]!, [...check.program.slice(1), "agent", ...options], env)
-    })
-    started.push(...agents)
-    await Promise.all(agents.map(({ firstLine }) => firstLine))
+      const agent = startProcess(check.program[0]!, [...check.program.slice(1), "agent", ...options], env)
+      started.push(agent)
+      await agent.firstLine
+      if (agent.lines.length === 0) throw new Error(`Agent ${rank} ended before it served: ${agent.errors()}`)
+      const { store } = JSON.parse(agent.lines[0]!) as { readonly store: string }
+      return { agent, store }
+    }
+    const first = await startAgent(0, "127.0.0.1:0", "--serve")
+    const second = await startAgent(1, first.store)
+    const agents = [first.agent, second.agent]
     const clients = (["a", "b"] as const).map((side, rank) => {
       const args = [
         path.join(check.data, pair.script),

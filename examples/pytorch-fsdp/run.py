@@ -4,7 +4,9 @@
 Usage: run.py [FAMILY] [STEPS]
 """
 
+import contextlib
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -17,9 +19,12 @@ RANKS = 2
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Below the ports that Linux gives to connections, so that none takes it meanwhile."""
+    while True:
+        port = random.randrange(20_000, 32_768)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def main(family: str = "llama", steps: str = "5") -> int:

@@ -9,7 +9,6 @@
  */
 import { type ChildProcess, spawn } from "node:child_process"
 import { mkdtempSync, rmSync } from "node:fs"
-import { createServer } from "node:net"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { fileURLToPath } from "node:url"
@@ -41,28 +40,21 @@ const ended = (child: ChildProcess): Promise<number | null> =>
     child.once("exit", (code) => resolve(code))
   })
 
-/** A port that is free now. */
-const freePort = (): Promise<number> =>
-  new Promise((resolve) => {
-    const server = createServer().listen(0, "127.0.0.1", () => {
-      const address = server.address()
-      server.close(() => resolve(typeof address === "object" && address !== null ? address.port : 0))
-    })
-  })
-
-const store = `127.0.0.1:${await freePort()}`
 /** Queues of agents are named by rank, machine-wide: those of this process are not those of another run of the example. */
 const firstRank = 4 * process.pid
 
 const startAgent = (at: number, ...args: ReadonlyArray<string>) =>
-  start(process.execPath, [command, "agent", "--rank", String(firstRank + at), "--store", store, ...args])
+  start(process.execPath, [command, "agent", "--rank", String(firstRank + at), "--json", "--store", ...args])
 
 const python = process.env.TENSORFERRY_PYTHON ?? "python3"
 const isPython = process.argv.includes("--python")
 
 try {
-  const agents = [startAgent(0, "--serve"), startAgent(1), startAgent(2)]
-  await Promise.all(agents.map(firstLine))
+  // The first serves the store of names, at a port that the system chooses.
+  const serving = startAgent(0, "127.0.0.1:0", "--serve")
+  const { store } = JSON.parse(await firstLine(serving)) as { readonly store: string }
+  const agents = [serving, startAgent(1, store), startAgent(2, store)]
+  await Promise.all(agents.slice(1).map(firstLine))
   const client = (job: string, rank: number, size: number, agent: number) =>
     start(process.execPath, [here("client.ts"), job, String(rank), String(size)], {
       AGENT_RANK: String(firstRank + agent)

@@ -2,6 +2,7 @@
 /** Each example as a stranger runs it, on installed tarballs. */
 import { readFileSync, writeFileSync } from "node:fs"
 import * as path from "node:path"
+import { freePort } from "@tensorferry/testing/freePort"
 import { assert, describe, it } from "vitest"
 import { exampleFolder, isSoak, run, shown, stranger } from "./stranger.ts"
 
@@ -46,7 +47,7 @@ describe("ring.ts", () => {
   it("runs alone, and with the ranks that a launcher sets", async () => {
     const alone = await node("ring.ts")
     assert.include(alone.stdout, "rank 0: byte 1 from rank 0", shown(alone))
-    const port = String(20_000 + Math.floor(Math.random() * 20_000))
+    const port = String(await freePort())
     const ranks = [0, 1].map((rank) =>
       run(process.execPath, ["ring.ts"], {
         env: {

@@ -10,13 +10,16 @@ import * as path from "node:path"
 
 const ranks = 3
 
-/** A port that is free now. The group meets at the one after MASTER_PORT, so TENSORFERRY_PORT says it outright. */
+/**
+ * A port below those that Linux gives to connections, so that none takes it meanwhile. The group meets at the one after
+ * MASTER_PORT, so TENSORFERRY_PORT says it outright.
+ */
 const freePort = (): Promise<number> =>
   new Promise((resolve) => {
-    const server = createServer().listen(0, "127.0.0.1", () => {
-      const address = server.address()
-      server.close(() => resolve(typeof address === "object" && address !== null ? address.port : 0))
-    })
+    const port = 20_000 + Math.floor(Math.random() * 12_000)
+    const server = createServer()
+    server.once("error", () => resolve(freePort()))
+    server.listen(port, "127.0.0.1", () => server.close(() => resolve(port)))
   })
 
 const port = await freePort()

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
+import random
 import shlex
 import socket
 import subprocess
@@ -81,10 +83,16 @@ def start() -> Iterator[Callable[..., Program]]:
         print(program.process.communicate()[1])
 
 
+def free_port() -> int:
+    """Below the ports that Linux gives to connections, so that none takes it meanwhile."""
+    while True:
+        port = random.randrange(20_000, 32_768)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
 def rendezvous(world: int) -> list[dict[str, str]]:
     """What a launcher tells each rank of a group of torch.distributed."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world)}
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world)}
     return [{**shared, "RANK": str(rank)} for rank in range(world)]

@@ -89,7 +89,6 @@ type Client = Effect.Success<ReturnType<typeof startClient>>
 const startAgents = Effect.fnUntraced(function* (folder: string, backend: string) {
   const reports = join(folder, "reports")
   mkdirSync(reports)
-  const store = `127.0.0.1:${22_000 + ((process.pid * 7) % 20_000)}`
   const env = {
     TENSORFERRY_CUDA_RUNTIME: library,
     TENSORFERRY_CUDA_DRIVER: library,
@@ -98,18 +97,18 @@ const startAgents = Effect.fnUntraced(function* (folder: string, backend: string
     TENSORFERRY_GPU_SIMULATOR: `pace=1 report=${reports}`,
     XDG_CACHE_HOME: folder
   }
-  const agents = yield* Effect.forEach([0, 1], (rank) =>
-    start(
-      process.execPath,
-      [
-        ...[command, "agent", "--rank", `${firstRank + rank}`, "--device", `${rank}`, "--folder", folder],
-        ...["--store", store],
-        ...["--backend", backend, "--deadline", "20", ...(rank === 0 ? ["--serve"] : [])]
-      ],
-      env
-    )
-  )
-  yield* Effect.forEach(agents, ({ line }) => line, { concurrency: 2 })
+  const startAgent = Effect.fnUntraced(function* (rank: number, ...where: ReadonlyArray<string>) {
+    const args = [
+      ...["--rank", `${firstRank + rank}`, "--device", `${rank}`, "--folder", folder, "--store", ...where],
+      ...["--backend", backend, "--deadline", "20", "--json"]
+    ]
+    const agent = yield* start(process.execPath, [command, "agent", ...args], env)
+    const { store } = JSON.parse(yield* agent.line) as { readonly store: string }
+    return { agent, store }
+  })
+  const first = yield* startAgent(0, "127.0.0.1:0", "--serve")
+  const second = yield* startAgent(1, first.store)
+  const agents = [first.agent, second.agent]
   const stop = Effect.gen(function* () {
     for (const { child } of agents.toReversed()) yield* kill(child, "SIGTERM")
     const files = readdirSync(reports)

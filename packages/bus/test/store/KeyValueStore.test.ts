@@ -3,6 +3,7 @@
 import { type ChildProcess, spawn, spawnSync } from "node:child_process"
 import { connect, createServer } from "node:net"
 import { assert, describe, it } from "@effect/vitest"
+import { freePort } from "@tensorferry/testing/freePort"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
@@ -249,7 +250,7 @@ describe("served", () => {
     Effect.scoped(
       Effect.gen(function* () {
         const scope = yield* Scope.make()
-        const port = yield* Scope.provide(serveStore(), scope)
+        const port = yield* Scope.provide(serveStore({ port: yield* Effect.promise(freePort) }), scope)
         const store = yield* KeyValueStoreTcp.make({ host: "127.0.0.1", port })
         yield* store.put("mine", "1", { isEphemeral: true })
         yield* store.put("ours", "1")
@@ -266,12 +267,7 @@ const hasEtcd = spawnSync("etcd", ["--version"]).status === 0
 const etcdMissing = "etcd is not installed (apt-get install etcd-server)"
 
 describe.skipIf(!hasEtcd)(`etcd${hasEtcd ? "" : ` (skipped: ${etcdMissing})`}`, () => {
-  const freePort = Effect.callback<number>((resume) => {
-    const server = createServer().listen(0, "127.0.0.1", () => {
-      const { port } = server.address() as { readonly port: number }
-      server.close(() => resume(Effect.succeed(port)))
-    })
-  })
+  const ports = Effect.promise(() => Promise.all([freePort(), freePort()]))
   const startEtcd = (folder: string, client: number, peer: number) =>
     Effect.acquireRelease(
       Effect.sync(() =>
@@ -308,7 +304,7 @@ describe.skipIf(!hasEtcd)(`etcd${hasEtcd ? "" : ` (skipped: ${etcdMissing})`}`, 
     })
   const etcd = Effect.gen(function* () {
     const folder = yield* scratch
-    const [client, peer] = [yield* freePort, yield* freePort]
+    const [client, peer] = yield* ports
     yield* startEtcd(folder, client, peer)
     return viewAt(client)
   })
@@ -319,7 +315,7 @@ describe.skipIf(!hasEtcd)(`etcd${hasEtcd ? "" : ` (skipped: ${etcdMissing})`}`, 
     Effect.scoped(
       Effect.gen(function* () {
         const folder = yield* scratch
-        const [client, peer] = [yield* freePort, yield* freePort]
+        const [client, peer] = yield* ports
         const scope = yield* Scope.make()
         yield* Scope.provide(startEtcd(folder, client, peer), scope)
         const [a, b] = [yield* viewAt(client), yield* viewAt(client)]

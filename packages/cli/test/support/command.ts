@@ -5,7 +5,6 @@
  */
 import { type ChildProcess, spawn } from "node:child_process"
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs"
-import { createServer } from "node:net"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { fileURLToPath } from "node:url"
@@ -211,16 +210,6 @@ export const seeded = (seed: number): (() => number) => {
   }
 }
 
+export { freePort } from "@tensorferry/testing/freePort"
 /** More rounds, and combinations that take minutes. */
 export { isSoak } from "@tensorferry/testing/testLevel"
-
-/** A port that nothing listens on now. */
-export const freePort = (): Promise<number> =>
-  new Promise((resolve, reject) => {
-    const server = createServer()
-    server.on("error", reject)
-    server.listen(0, "127.0.0.1", () => {
-      const address = server.address()
-      server.close(() => resolve(typeof address === "object" && address !== null ? address.port : 0))
-    })
-  })

@@ -2,8 +2,8 @@
 /**
  * What launchers set, and what they must not leave out.
  */
-import { type AddressInfo, createServer } from "node:net"
 import { assert, describe, it } from "@effect/vitest"
+import { freePort } from "@tensorferry/testing/freePort"
 import * as ConfigProvider from "effect/ConfigProvider"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -42,14 +42,6 @@ const openmpi = {
 }
 const without = (variables: Variables, ...names: ReadonlyArray<string>): Variables =>
   Object.fromEntries(Object.entries(variables).filter(([name]) => !names.includes(name)))
-
-/** A port that was free a moment ago. */
-const freePort = Effect.callback<number>((resume) => {
-  const server = createServer().listen(0, "127.0.0.1", () => {
-    const { port } = server.address() as AddressInfo
-    server.close(() => resume(Effect.succeed(port)))
-  })
-})
 
 describe("process group environment", () => {
   const cases: ReadonlyArray<readonly [string, Variables, unknown]> = [
@@ -171,7 +163,7 @@ describe("process group environment", () => {
 
   it.live("forms a group over sockets", () =>
     Effect.gen(function* () {
-      const port = yield* freePort
+      const port = yield* Effect.promise(freePort)
       const ranks = ["0", "1"].map((rank) =>
         Effect.gen(function* () {
           const group = yield* ProcessGroup

@@ -4,9 +4,9 @@
  * relay, or the served store with all its memory. Once over the served store, once over a real etcd.
  */
 import { type ChildProcess, spawn, spawnSync } from "node:child_process"
-import { createServer } from "node:net"
 import { assert, describe, it } from "@effect/vitest"
 import { serveStore } from "@tensorferry/bus/store/KeyValueServer"
+import { freePort } from "@tensorferry/testing/freePort"
 import { isSoak } from "@tensorferry/testing/testLevel"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -89,7 +89,7 @@ describe("many updates of processes that die", () => {
           let scope = yield* Scope.make()
           const serve = (port: number) => Effect.orDie(Scope.provide(serveStore({ port }), scope))
           yield* Effect.addFinalizer(() => Effect.suspend(() => Scope.close(scope, Exit.void)))
-          const port = yield* serve(0)
+          const port = yield* serve(yield* Effect.promise(freePort))
           const restart = Effect.gen(function* () {
             yield* Scope.close(scope, Exit.void)
             scope = yield* Scope.make()
@@ -108,7 +108,7 @@ describe("many updates of processes that die", () => {
       Effect.scoped(
         Effect.gen(function* () {
           const folder = yield* scratchFolder
-          const [client, peer] = yield* Effect.forEach([0, 1], () => freePort, { concurrency: 2 })
+          const [client, peer] = yield* Effect.forEach([0, 1], () => Effect.promise(freePort))
           const url = `http://127.0.0.1:${client}`
           yield* Effect.acquireRelease(
             Effect.sync(() => startEtcd(folder, url, peer!)),
@@ -136,11 +136,3 @@ const startEtcd = (folder: string, url: string, peer: number): ChildProcess => {
     { stdio: "ignore" }
   )
 }
-
-const freePort = Effect.callback<number>((resume) => {
-  const server = createServer()
-  server.listen(0, "127.0.0.1", () => {
-    const address = server.address()
-    server.close(() => resume(Effect.succeed(typeof address === "object" && address !== null ? address.port : 0)))
-  })
-})
