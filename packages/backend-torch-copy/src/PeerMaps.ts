@@ -2,8 +2,9 @@
 /**
  * Mappings of other processes' memory files, made once and shared by all programs of a driver.
  *
- * Invariant: a mapping stays while a program uses it. One that no program has used since the preparation before the
- * latest is unmapped, so that memory which its owner gave up is not kept for ever.
+ * Invariant: a mapping stays while a program uses it, also where a longer one of the same file took its place. One that no
+ * program has used since the preparation before the latest is unmapped, so that memory which its owner gave up is not kept
+ * for ever.
  */
 
 import type { NativeFailure } from "@tensorferry/native/NativeAddon"
@@ -17,13 +18,21 @@ export interface PeerMap {
 }
 
 export const makePeerMaps = (addon: Addon) => {
-  const maps = new Map<string, PeerMap>()
-  let idleBefore = new Set<string>()
+  /** Of each file the one that new programs share. */
+  const latest = new Map<string, PeerMap>()
+  const all = new Set<PeerMap>()
+  let idleBefore: ReadonlySet<PeerMap> = new Set()
 
-  const close = (key: string): void => {
-    const map = maps.get(key)
-    maps.delete(key)
-    if (map !== undefined) addon.closeMemory(map.memory.memory, undefined)
+  const close = (map: PeerMap): void => {
+    all.delete(map)
+    for (const [key, known] of latest) if (known === map) latest.delete(key)
+    addon.closeMemory(map.memory.memory, undefined)
+  }
+
+  /** What was missing of the file once reads as zeros for as long as the mapping lives. */
+  const isCut = ({ memory }: PeerMap): boolean => {
+    const cut = addon.isMemoryCut(memory.memory)
+    return cut.code === "Ok" && cut.value
   }
 
   return {
@@ -35,8 +44,8 @@ export const makePeerMaps = (addon: Addon) => {
     ): Result.Result<PeerMap, NativeFailure> => {
       const key = `${peer.pid}:${peer.processStart}:${inode}`
       const byteEnd = byteOffset + byteLength
-      const known = maps.get(key)
-      if (known !== undefined && byteEnd <= known.memory.byteLength) {
+      const known = latest.get(key)
+      if (known !== undefined && byteEnd <= known.memory.byteLength && !isCut(known)) {
         known.users += 1
         return Result.succeed(known)
       }
@@ -51,7 +60,8 @@ export const makePeerMaps = (addon: Addon) => {
       )
       if (opened.code !== "Ok") return Result.fail(opened)
       const map = { memory: opened.value, users: 1 }
-      maps.set(key, map)
+      latest.set(key, map)
+      all.add(map)
       return Result.succeed(map)
     },
     release: (map: PeerMap): void => {
@@ -59,16 +69,16 @@ export const makePeerMaps = (addon: Addon) => {
     },
     /** Called after each preparation. */
     retire: (): void => {
-      const idle = new Set<string>()
-      for (const [key, map] of maps) {
-        if (map.users > 0) continue
-        if (idleBefore.has(key)) close(key)
-        else idle.add(key)
+      const idle = new Set([...all].filter(({ users }) => users === 0))
+      for (const map of idle) {
+        if (!idleBefore.has(map)) continue
+        close(map)
+        idle.delete(map)
       }
       idleBefore = idle
     },
     closeAll: (): void => {
-      for (const key of [...maps.keys()]) close(key)
+      for (const map of [...all]) close(map)
     }
   }
 }
