@@ -11,6 +11,7 @@ import { tensorView } from "@tensorferry/core/tensor/Tensor"
 import { encodeMoves } from "@tensorferry/native/MoveTable"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
+import type { Scope } from "effect/Scope"
 import { makePeerMaps, type PeerMap } from "../src/PeerMaps.ts"
 import { bytesOf, makeEngine } from "./support.ts"
 
@@ -57,7 +58,7 @@ const setUp = Effect.gen(function* () {
 
 type Given = Effect.Success<typeof setUp>
 
-const live = (title: string, body: (given: Given) => Effect.Effect<void, TensorError>) =>
+const live = (title: string, body: (given: Given) => Effect.Effect<void, TensorError, Scope>) =>
   it.live(title, () => Effect.scoped(Effect.flatMap(setUp, body)))
 
 describe("mappings of peers' files", () => {

@@ -3,14 +3,14 @@
 import { TensorEngine } from "@tensorferry/backend-torch-copy"
 import { describeUpdates } from "@tensorferry/simulators/updates"
 import * as Effect from "effect/Effect"
-import { describe, it } from "vitest"
+import { describe } from "vitest"
 import { loadAddon } from "../src/Addon.ts"
 import * as CopyDriver from "../src/CopyDriver.ts"
 import { noUcx } from "./support.ts"
 
-if (noUcx !== undefined) describe.skip("updates", () => it(noUcx!, () => {}))
-else
+describe.skipIf(noUcx !== undefined)(noUcx ?? "the driver ucx", () => {
   for (const transfer of ["messages", "put"] as const)
     describeUpdates(`updates by ${transfer}`, TensorEngine.layer({ threads: 1 }), (group) =>
       Effect.flatMap(loadAddon, (addon) => CopyDriver.make(addon, group, undefined, { transfer }))
     )
+})

@@ -4,7 +4,7 @@
  * wait for memory of both ends, and by writes with remote keys.
  */
 import { describeProcesses } from "@tensorferry/testing/vitest"
-import { describe, it } from "vitest"
+import { describe } from "vitest"
 import { descriptor } from "../src/descriptor.ts"
 import type { UcxOptions } from "../src/options.ts"
 import { noUcx } from "./support.ts"
@@ -23,7 +23,7 @@ const settings: Readonly<Record<string, ConformanceSettings>> = {
   "ucx by writes": { options: { transfer: "put" } }
 }
 
-if (noUcx !== undefined) describe.skip("ucx", () => it(noUcx!, () => {}))
-else
+describe.skipIf(noUcx !== undefined)(noUcx ?? "the kit", () => {
   for (const [name, setting] of Object.entries(settings))
     describeProcesses(name, script, setting, { stated: descriptor.capabilities, timeout: 120_000 })
+})

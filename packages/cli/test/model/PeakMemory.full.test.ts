@@ -58,7 +58,8 @@ describe("peak memory", () => {
         const { before, estimate, peak, mapped = 0 } = memory
         const own = peak - before - mapped
         assert.isAtMost(own, 1.03 * estimate + programBytes, `rank ${rank}: ${JSON.stringify(memory)}`)
-        assert.isAtLeast(own, 0.97 * estimate, `rank ${rank}: ${JSON.stringify(memory)}`)
+        // The most that is mapped and the most that is resident may be of different moments.
+        if (mapped === 0) assert.isAtLeast(own, 0.97 * estimate, `rank ${rank}: ${JSON.stringify(memory)}`)
       }
     }, 120_000)
 })
