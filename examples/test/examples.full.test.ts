@@ -2,7 +2,7 @@
 /** Each example as a stranger runs it, on installed tarballs. */
 import { readFileSync, writeFileSync } from "node:fs"
 import * as path from "node:path"
-import { freePort } from "@tensorferry/testing/freePort"
+import { freePort } from "@tensorferry/testing/machine/freePort"
 import { assert, describe, it } from "vitest"
 import { exampleFolder, isSoak, run, shown, stranger } from "./stranger.ts"
 

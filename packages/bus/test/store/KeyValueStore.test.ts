@@ -3,7 +3,7 @@
 import { type ChildProcess, spawn, spawnSync } from "node:child_process"
 import { connect, createServer } from "node:net"
 import { assert, describe, it } from "@effect/vitest"
-import { freePort } from "@tensorferry/testing/freePort"
+import { freePort } from "@tensorferry/testing/machine/freePort"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"

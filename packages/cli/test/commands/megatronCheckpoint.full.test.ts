@@ -8,7 +8,7 @@ import { join } from "node:path"
 import { afterEach, assert, describe, it } from "@effect/vitest"
 import { elementCount } from "@tensorferry/core/base/Region"
 import { type RecordedTensor, recordedSide, writeModel } from "@tensorferry/golden/recordedSides"
-import { pythonWith, runScript, withPython } from "@tensorferry/testing/python"
+import { pythonWith, runScript, withPython } from "@tensorferry/testing/machine/python"
 import { endAll, failuresOf, run, scratch } from "../support/command.ts"
 import { runHere } from "../support/here.ts"
 

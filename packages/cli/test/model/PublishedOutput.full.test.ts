@@ -6,7 +6,7 @@
 import { existsSync, mkdirSync, readdirSync, readFileSync, statSync } from "node:fs"
 import { join } from "node:path"
 import { afterEach, assert, describe, it } from "@effect/vitest"
-import { pythonWith, runScript, withPython } from "@tensorferry/testing/python"
+import { pythonWith, runScript, withPython } from "@tensorferry/testing/machine/python"
 import { endAll, run, scratch } from "../support/command.ts"
 
 afterEach(endAll)

@@ -210,6 +210,6 @@ export const seeded = (seed: number): (() => number) => {
   }
 }
 
-export { freePort } from "@tensorferry/testing/freePort"
+export { freePort } from "@tensorferry/testing/machine/freePort"
 /** More rounds, and combinations that take minutes. */
 export { isSoak } from "@tensorferry/testing/testLevel"

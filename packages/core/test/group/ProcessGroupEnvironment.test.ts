@@ -3,7 +3,7 @@
  * What launchers set, and what they must not leave out.
  */
 import { assert, describe, it } from "@effect/vitest"
-import { freePort } from "@tensorferry/testing/freePort"
+import { freePort } from "@tensorferry/testing/machine/freePort"
 import * as ConfigProvider from "effect/ConfigProvider"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"

@@ -6,7 +6,7 @@
 import { type ChildProcess, spawn, spawnSync } from "node:child_process"
 import { assert, describe, it } from "@effect/vitest"
 import { serveStore } from "@tensorferry/bus/store/KeyValueServer"
-import { freePort } from "@tensorferry/testing/freePort"
+import { freePort } from "@tensorferry/testing/machine/freePort"
 import { isSoak } from "@tensorferry/testing/testLevel"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"

@@ -2,7 +2,7 @@
 /** What PyTorch, transformers and peft write here and now opens as the tensors that they had. */
 import { join } from "node:path"
 import { assert, describe, it } from "@effect/vitest"
-import { pythonWith, runScript, withPython } from "@tensorferry/testing/python"
+import { pythonWith, runScript, withPython } from "@tensorferry/testing/machine/python"
 import * as Effect from "effect/Effect"
 import { openModel } from "../../src/openModel.ts"
 import { scratchFolder } from "../checkpoint/checkpointSupport.ts"

@@ -4,7 +4,7 @@ import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises"
 import * as os from "node:os"
 import * as path from "node:path"
 import { assert, it } from "@effect/vitest"
-import { pythonWith, runScript, withPython } from "@tensorferry/testing/python"
+import { pythonWith, runScript, withPython } from "@tensorferry/testing/machine/python"
 import { e4m3Code, floatOfBits, log2Float, roundingOf } from "../../src/quantize/numbers.ts"
 import { toFloats } from "../../src/values/codes.ts"
 

@@ -3,7 +3,7 @@
 import { readFileSync } from "node:fs"
 import { join } from "node:path"
 import { assert, describe, it } from "@effect/vitest"
-import { pythonWith, runScript, withPython } from "@tensorferry/testing/python"
+import { pythonWith, runScript, withPython } from "@tensorferry/testing/machine/python"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import { matchesModule, modulePattern, mostWork } from "../../../src/names/adapters/ModulePattern.ts"

@@ -3,7 +3,7 @@
 import { copyFileSync, existsSync, mkdirSync } from "node:fs"
 import { join } from "node:path"
 import { assert, describe, it } from "@effect/vitest"
-import { pythonWith, runScript, withPython } from "@tensorferry/testing/python"
+import { pythonWith, runScript, withPython } from "@tensorferry/testing/machine/python"
 import * as Effect from "effect/Effect"
 import { readTrainerArgs } from "../../../src/torch/MegatronArgs.ts"
 import { scratchFolder } from "../../checkpoint/checkpointSupport.ts"
