@@ -4,14 +4,11 @@
  * same cable: how long each takes until both ranks have it, and what the cable carried beside what the model states. At 1%
  * changed, also what checks of lists and of regions add.
  */
-import { once } from "node:events"
-import { createInterface } from "node:readline"
-import { fileURLToPath } from "node:url"
 import { median } from "@tensorferry/core/base/Numbers"
 import { expectedListBytes } from "@tensorferry/model/delta/DeltaSize"
 import { type Host, makeHosts, noHosts } from "@tensorferry/simulators/hosts"
 import * as Effect from "effect/Effect"
-import type { Answer } from "./child.ts"
+import { startRanks } from "./child.ts"
 import type { DeltaRankInput, DeltaRankRequest } from "./delta-rank.ts"
 import type { BenchResult } from "./measure.ts"
 
@@ -21,7 +18,6 @@ export interface BenchOptions {
   readonly verify?: boolean
 }
 
-const rankScript = fileURLToPath(new URL("delta-rank.ts", import.meta.url))
 const rounds = 5
 const warmUps = 2
 const shape = { tensors: 32, elements: 2 ** 22 }
@@ -29,29 +25,6 @@ const allElements = shape.tensors * shape.elements
 const shares = [0.0005, 0.01, 0.03, 0.1]
 /** Of the time of a whole update, at 1% changed. */
 const targetAtOnePercent = 0.06
-
-const startRank = (host: Host, input: DeltaRankInput) => {
-  const settings = { stdio: ["pipe", "pipe", "inherit"] as ["pipe", "pipe", "inherit"] }
-  const child = host.start(process.execPath, [rankScript, JSON.stringify(input)], settings)
-  const lines = createInterface({ input: child.stdout! })[Symbol.asyncIterator]()
-  const next = async (): Promise<Answer> => {
-    const line = await lines.next()
-    if (line.done === true) throw new Error(`rank ${input.rank} ended without an answer`)
-    return JSON.parse(line.value)
-  }
-  return {
-    next,
-    ask: (request: DeltaRankRequest) => {
-      child.stdin!.write(`${JSON.stringify(request)}\n`)
-      return next()
-    },
-    end: () => {
-      const ended = once(child, "close")
-      child.stdin!.end()
-      return ended
-    }
-  }
-}
 
 /** Bytes that have left a host by its first cable. */
 const sentBytes = (host: Host): number => {
@@ -62,18 +35,11 @@ const sentBytes = (host: Host): number => {
 const measure = async (hosts: readonly [Host, Host]): Promise<ReadonlyArray<BenchResult>> => {
   for (const host of hosts) host.limit(1e9)
   const address = (rank: number) => hosts[rank]!.addresses[0]!
-  const inputOf = (rank: number, port: number): DeltaRankInput => ({
-    ...shape,
-    rank,
-    port,
-    host: address(0),
-    address: address(rank)
-  })
-  const first = startRank(hosts[0], inputOf(0, 0))
-  const { port } = await first.next()
-  const ranks = [first, startRank(hosts[1], inputOf(1, Number(port)))]
-  await Promise.all(ranks.map(({ next }) => next()))
-  const ask = (request: DeltaRankRequest) => Promise.all(ranks.map((rank) => rank.ask(request)))
+  const { ask, close } = await startRanks<DeltaRankRequest>(
+    hosts,
+    "delta-rank.ts",
+    (rank, port): DeltaRankInput => ({ ...shape, rank, port, host: address(0), address: address(rank) })
+  )
   const update = async (request: DeltaRankRequest) => {
     const before = sentBytes(hosts[0])
     const answers = await ask(request)
@@ -135,7 +101,7 @@ const measure = async (hosts: readonly [Host, Host]): Promise<ReadonlyArray<Benc
     const checks = options.verify ? "lists and regions" : options.checksums === false ? "nothing" : "lists"
     results.push({ case: `1% changed, checking ${checks}`, unit: "ms", ours: median(millis), lowerIsBetter: true })
   }
-  await Promise.all(ranks.map(({ end }) => end()))
+  await close()
   return results
 }
 

@@ -3,11 +3,9 @@
  * One rank of the bench of changes between hosts: rank 0 has weights of bfloat16, rank 1 uses them. Takes its place as JSON; then
  * one line per request, answered by one line. Times are of the machine's clock, which both ranks read.
  */
-import { createInterface } from "node:readline"
 import { CopyDriver } from "@tensorferry/backend-tcp"
 import { TensorEngine as HostEngine } from "@tensorferry/backend-torch-copy"
 import { copyServiceLayer } from "@tensorferry/core/copy/CopyServiceLayer"
-import * as ProcessGroupTcp from "@tensorferry/core/group/ProcessGroupTcp"
 import { executeReshardPlan } from "@tensorferry/core/reshard/executeReshardPlan"
 import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
 import { type Tensor, tensorBytes } from "@tensorferry/core/tensor/Tensor"
@@ -18,12 +16,10 @@ import { runPrinting } from "@tensorferry/testing/RankProcesses"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import type { BenchOptions } from "./delta-hosts.ts"
+import { groupOf, type RankPlace, seconds, serve } from "./rank.ts"
 
 /** Where a rank finds the other one, and what it has. */
-export interface DeltaRankInput {
-  readonly rank: number
-  readonly host: string
-  readonly port: number
+export interface DeltaRankInput extends RankPlace {
   readonly address: string
   readonly tensors: number
   /** Of bfloat16, in each tensor. */
@@ -37,24 +33,11 @@ export type DeltaRankRequest =
   | { readonly update: "changes"; readonly options: BenchOptions }
 
 const input = JSON.parse(process.argv[2]!) as DeltaRankInput
-const { rank, host, port, address, tensors, elements } = input
-
-const print = (line: object) => Effect.sync(() => void process.stdout.write(`${JSON.stringify(line)}\n`))
-const seconds = () => Number(process.hrtime.bigint()) / 1e9
+const { rank, address, tensors, elements } = input
 
 const services = copyServiceLayer(CopyDriver.layer({ addresses: [address], token: "bench" })).pipe(
   Layer.provideMerge(HostEngine.layer()),
-  Layer.provideMerge(
-    ProcessGroupTcp.layer({
-      rank,
-      size: 2,
-      host,
-      port,
-      token: "bench",
-      deadline: "60 seconds",
-      onListening: (taken) => print({ port: taken })
-    })
-  )
+  Layer.provideMerge(groupOf(input))
 )
 
 const wordsOf = (tensor: Tensor): Uint16Array => {
@@ -75,7 +58,6 @@ const program = Effect.gen(function* () {
     rank === 0 ? ([dictOf(plan, sources), undefined] as const) : ([undefined, dictOf(plan, targets)] as const)
   for (const [at, source] of sources.entries()) if (source !== null) wordsOf(source).fill(0x3c00 + at)
   const known = new Map<string, Effect.Success<ReturnType<typeof makeDeltaUpdates>>>()
-  const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]()
   let version = 0
 
   const timed = Effect.fnUntraced(function* <A, E, R>(work: Effect.Effect<A, E, R>) {
@@ -85,33 +67,34 @@ const program = Effect.gen(function* () {
     return { begun, ended: seconds(), value }
   })
 
-  yield* print({ joined: rank })
-  while (true) {
-    const line = yield* Effect.promise(() => lines.next())
-    if (line.done === true) return
-    const request: DeltaRankRequest = JSON.parse(line.value)
-    version += 1
-    if ("change" in request) {
-      const random = makeRandom(version)
-      // Every element for itself.
-      for (const source of sources) {
-        if (source === null) continue
-        const words = wordsOf(source)
-        for (let at = 0; at < words.length; at++) if (random.below(2 ** 32) < request.change * 2 ** 32) words[at]! ^= 1
+  yield* serve(
+    rank,
+    Effect.fnUntraced(function* (request: DeltaRankRequest) {
+      version += 1
+      if ("change" in request) {
+        const random = makeRandom(version)
+        // Every element for itself.
+        for (const source of sources) {
+          if (source === null) continue
+          const words = wordsOf(source)
+          for (let at = 0; at < words.length; at++) {
+            if (random.below(2 ** 32) < request.change * 2 ** 32) words[at]! ^= 1
+          }
+        }
+        return { changed: true }
       }
-      yield* print({ changed: true })
-    } else if (request.update === "whole") {
-      const { begun, ended } = yield* timed(executeReshardPlan(plan, ...dicts))
-      yield* print({ begun, ended })
-    } else {
+      if (request.update === "whole") {
+        const { begun, ended } = yield* timed(executeReshardPlan(plan, ...dicts))
+        return { begun, ended }
+      }
       const key = JSON.stringify(request.options)
       const updates = known.get(key) ?? (yield* makeDeltaUpdates(plan, { baselineBytes: 2 ** 40, ...request.options }))
       known.set(key, updates)
       const { begun, ended, value } = yield* timed(updates.update({ version: `${version}` }, ...dicts))
       const { changedElements, listed, whole } = value
-      yield* print({ begun, ended, changedElements, listed, whole })
-    }
-  }
+      return { begun, ended, changedElements, listed, whole }
+    })
+  )
 })
 
 await runPrinting(Effect.scoped(Effect.provide(program, services)))

@@ -101,7 +101,7 @@ const measure = (kind: "bus" | "rpc") => {
       watch: yield* watchLatency(store, other),
       many: yield* manyGets(store)
     }
-  }).pipe(Effect.scoped, Effect.ensuring(Effect.sync(server.close)), Effect.runPromise)
+  }).pipe(Effect.scoped, Effect.ensuring(Effect.promise(server.close)), Effect.runPromise)
 }
 
 /** What a user of each imports beyond `effect/Effect`, `effect/Layer` and `effect/Schema`. */

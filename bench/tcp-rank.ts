@@ -3,12 +3,10 @@
  * One rank of the benches of tcp and ucx: rank 0 sends, rank 1 receives, the same program again and again. Takes its place as JSON;
  * then one line per request, answered by one line. Times are of the machine's clock, which both ranks read.
  */
-import { createInterface } from "node:readline"
 import { CopyDriver as TcpDriver } from "@tensorferry/backend-tcp"
 import { TensorEngine as HostEngine } from "@tensorferry/backend-torch-copy"
 import { CopyDriver as UcxDriver } from "@tensorferry/backend-ucx"
 import { rowMajorStrides } from "@tensorferry/core/base/Region"
-import * as ProcessGroupTcp from "@tensorferry/core/group/ProcessGroupTcp"
 import type { Message } from "@tensorferry/core/ir/Message"
 import { CopyDriver, type Program } from "@tensorferry/core/service/CopyDriver"
 import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
@@ -18,13 +16,11 @@ import { runPrinting } from "@tensorferry/testing/RankProcesses"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
+import { groupOf, type RankPlace, seconds, serve } from "./rank.ts"
 
 /** Where a rank of the bench finds the others, and what of the driver's options is set. */
-export interface TcpRankInput {
+export interface TcpRankInput extends RankPlace {
   readonly driver: "tcp" | "ucx"
-  readonly rank: number
-  readonly host: string
-  readonly port: number
   readonly options: object
 }
 
@@ -43,31 +39,16 @@ export type TcpRankRequest =
   | { readonly pingPong: number }
 
 const input = JSON.parse(process.argv[2]!) as TcpRankInput
-const { driver: chosen, rank, host, port, options } = input
+const { driver: chosen, rank, options } = input
 
-const print = (line: object) => Effect.sync(() => void process.stdout.write(`${JSON.stringify(line)}\n`))
-const seconds = () => Number(process.hrtime.bigint()) / 1e9
-
-const services = (chosen === "tcp" ? TcpDriver : UcxDriver).layer(options).pipe(
-  Layer.provideMerge(HostEngine.layer()),
-  Layer.provideMerge(
-    ProcessGroupTcp.layer({
-      rank,
-      size: 2,
-      host,
-      port,
-      token: "bench",
-      deadline: "60 seconds",
-      onListening: (taken) => print({ port: taken })
-    })
-  )
-)
+const services = (chosen === "tcp" ? TcpDriver : UcxDriver)
+  .layer(options)
+  .pipe(Layer.provideMerge(HostEngine.layer()), Layer.provideMerge(groupOf(input)))
 
 const program = Effect.gen(function* () {
   const driver = yield* CopyDriver
   const engine = yield* TensorEngine
   const group = yield* ProcessGroup
-  const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]()
   const peer = 1 - rank
 
   const prepare = Effect.fnUntraced(function* (rows: number, rowBytes: number, pitch: number, sender: number) {
@@ -90,47 +71,44 @@ const program = Effect.gen(function* () {
 
   let there: Program | undefined
   let back: Program | undefined
-  yield* print({ joined: rank })
-  while (true) {
-    const line = yield* Effect.promise(() => lines.next())
-    if (line.done === true) return
-    const request: TcpRankRequest = JSON.parse(line.value)
-    if ("prepare" in request) {
-      const { rows, rowBytes, pitch, isPingPong } = request.prepare
-      there = yield* prepare(rows, rowBytes, pitch, 0)
-      back = isPingPong === true ? yield* prepare(rows, rowBytes, pitch, 1) : undefined
-      yield* print({ prepared: true })
-    } else if ("run" in request) {
+  const pingPong = Effect.fnUntraced(function* (rounds: number) {
+    if (rank === 0) {
+      for (let round = 0; round < rounds; round++) {
+        // The answer's memory waits before the question leaves.
+        const answer = yield* driver.start(back!)
+        const asking = yield* driver.start(there!)
+        yield* answer.await
+        yield* asking.await
+      }
+    } else {
+      let question = yield* driver.start(there!)
+      for (let round = 0; round < rounds; round++) {
+        yield* question.await
+        const answering = yield* driver.start(back!)
+        if (round + 1 < rounds) question = yield* driver.start(there!)
+        yield* answering.await
+      }
+    }
+  })
+
+  yield* serve(
+    rank,
+    Effect.fnUntraced(function* (request: TcpRankRequest) {
+      if ("prepare" in request) {
+        const { rows, rowBytes, pitch, isPingPong } = request.prepare
+        there = yield* prepare(rows, rowBytes, pitch, 0)
+        back = isPingPong === true ? yield* prepare(rows, rowBytes, pitch, 1) : undefined
+        return { prepared: true }
+      }
       yield* group.barrier("bench")
       const before = process.cpuUsage()
       const begun = seconds()
-      yield* run(there!)
+      yield* "run" in request ? run(there!) : pingPong(request.pingPong)
       const ended = seconds()
       const { user, system } = process.cpuUsage(before)
-      yield* print({ begun, ended, processor: (user + system) / 1e6 })
-    } else {
-      yield* group.barrier("bench")
-      const begun = seconds()
-      if (rank === 0) {
-        for (let round = 0; round < request.pingPong; round++) {
-          // The answer's memory waits before the question leaves.
-          const answer = yield* driver.start(back!)
-          const asking = yield* driver.start(there!)
-          yield* answer.await
-          yield* asking.await
-        }
-      } else {
-        let question = yield* driver.start(there!)
-        for (let round = 0; round < request.pingPong; round++) {
-          yield* question.await
-          if (round + 1 < request.pingPong) question = yield* driver.start(there!)
-          const answering = yield* driver.start(back!)
-          yield* answering.await
-        }
-      }
-      yield* print({ begun, ended: seconds() })
-    }
-  }
+      return { begun, ended, processor: (user + system) / 1e6 }
+    })
+  )
 })
 
 await runPrinting(Effect.scoped(Effect.provide(program, services)))

@@ -4,18 +4,14 @@
  * of 4 KiB, against iperf3 with 8 streams, and messages of 4 KiB back and forth against sockets that do nothing else, all
  * taking turns. Over a cable of 1 Gbit/s with a round trip of 20 ms, without and with loss, against the cable.
  */
-import { spawn } from "node:child_process"
 import { once } from "node:events"
-import { createInterface } from "node:readline"
-import { fileURLToPath } from "node:url"
 import { median } from "@tensorferry/core/base/Numbers"
 import { type Host, joinByLongCable, makeHosts, noHosts } from "@tensorferry/simulators/hosts"
 import * as Effect from "effect/Effect"
-import type { Answer } from "./child.ts"
+import { type Places, type Ranks, startRanks } from "./child.ts"
 import type { BenchResult } from "./measure.ts"
 import type { TcpRankInput, TcpRankRequest } from "./tcp-rank.ts"
 
-const rankScript = fileURLToPath(new URL("tcp-rank.ts", import.meta.url))
 const rounds = 5
 const gibibyte = 2 ** 30
 
@@ -37,57 +33,18 @@ for _ in range(rounds):
 if not server: print((time.monotonic() - begun) / rounds * 1e6)
 `
 
-interface Rank {
-  readonly next: () => Promise<Answer>
-  readonly ask: (request: TcpRankRequest) => Promise<Answer>
-  readonly end: () => Promise<unknown>
-}
-
-const startRank = (host: Host | undefined, input: TcpRankInput): Rank => {
-  const values = [rankScript, JSON.stringify(input)]
-  const settings = { stdio: ["pipe", "pipe", "inherit"] as ["pipe", "pipe", "inherit"] }
-  const child = host?.start(process.execPath, values, settings) ?? spawn(process.execPath, values, settings)
-  const lines = createInterface({ input: child.stdout! })[Symbol.asyncIterator]()
-  const next = async (): Promise<Answer> => {
-    const line = await lines.next()
-    if (line.done === true) throw new Error(`rank ${input.rank} ended without an answer`)
-    return JSON.parse(line.value)
-  }
-  return {
-    next,
-    ask: (request) => {
-      child.stdin!.write(`${JSON.stringify(request)}\n`)
-      return next()
-    },
-    end: () => {
-      const ended = once(child, "close")
-      child.stdin!.end()
-      return ended
-    }
-  }
-}
-
 /** A question to both ranks. */
-export type Ask = (request: TcpRankRequest) => Promise<ReadonlyArray<Answer>>
+export type Ask = Ranks<TcpRankRequest>["ask"]
 
-/** Both ranks, joined, on hosts or beside each other; `end` lets them end. */
-export const startRanksOf = async (
-  hosts: readonly [Host | undefined, Host | undefined],
+/** Both ranks, joined, on hosts or beside each other. */
+export const startRanksOf = (
+  places: Places,
   shape: Pick<TcpRankInput, "driver" | "host">,
   optionsOf: (rank: number) => object
-): Promise<{ readonly ask: Ask; readonly end: () => Promise<unknown> }> => {
-  const inputOf = (rank: number, port: number): TcpRankInput => ({ ...shape, rank, port, options: optionsOf(rank) })
-  const first = startRank(hosts[0], inputOf(0, 0))
-  const { port } = await first.next()
-  const second = startRank(hosts[1], inputOf(1, Number(port)))
-  await Promise.all([first.next(), second.next()])
-  return {
-    ask: (request) => Promise.all([first.ask(request), second.ask(request)]),
-    end: () => Promise.all([first.end(), second.end()])
-  }
-}
+): Promise<Ranks<TcpRankRequest>> =>
+  startRanks(places, "tcp-rank.ts", (rank, port): TcpRankInput => ({ ...shape, rank, port, options: optionsOf(rank) }))
 
-const startRanks = async (hosts: readonly [Host, Host], addresses: readonly [string, string]): Promise<Ask> => {
+const ranksOf = async (hosts: readonly [Host, Host], addresses: readonly [string, string]): Promise<Ask> => {
   const optionsOf = (rank: number) => ({ addresses: [addresses[rank]!], token: "bench" })
   return (await startRanksOf(hosts, { driver: "tcp", host: addresses[0] }, optionsOf)).ask
 }
@@ -138,7 +95,7 @@ const shapes = [
 
 const overVirtualCable = async (hosts: readonly [Host, Host]): Promise<ReadonlyArray<BenchResult>> => {
   const addresses = [hosts[0].addresses[0]!, hosts[1].addresses[0]!] as const
-  const ask = await startRanks(hosts, addresses)
+  const ask = await ranksOf(hosts, addresses)
   const results: Array<BenchResult> = []
   for (const { name, target, ...shape } of shapes) {
     await ask({ prepare: shape })
@@ -185,7 +142,7 @@ const overLongCable = async (
   lossPerMillion: number,
   target: number
 ): Promise<BenchResult> => {
-  const ask = await startRanks(hosts, addresses)
+  const ask = await ranksOf(hosts, addresses)
   const byteLength = 2 ** 29
   await ask({ prepare: { rows: 1, rowBytes: byteLength, pitch: byteLength } })
   const rates: Array<number> = []

@@ -84,7 +84,7 @@ const between = async (places: Places): Promise<ReadonlyArray<BenchResult>> => {
         lowerIsBetter: false
       })
     }
-    await ranks.end()
+    await ranks.close()
   }
   return results
 }
