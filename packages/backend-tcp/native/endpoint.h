@@ -60,6 +60,10 @@ class Endpoint final : public ThreadOwner, public std::enable_shared_from_this<E
   void closeFlow(const std::shared_ptr<Flow>& flow);
   /** Begins a run of each flow. All fail together. */
   void start(const std::shared_ptr<Transfer>& transfer, const std::vector<std::shared_ptr<Flow>>& flows);
+  /** Serves a short transfer for a moment, on the thread that waits for it; whether it is done. */
+  bool attend(const std::shared_ptr<Transfer>& transfer);
+  /** Leaves to the threads what was attended. To be called when the turn ends in which something was. */
+  void endAttending();
   void cancel(const std::shared_ptr<Transfer>& transfer) noexcept;
   void cancel(const std::shared_ptr<ConnectJob>& job) noexcept;
 
@@ -133,6 +137,13 @@ class Endpoint final : public ThreadOwner, public std::enable_shared_from_this<E
   void touch(Run& run) noexcept;
   void release(const std::shared_ptr<Run>& run);
 
+  // attending.cc: short transfers, served by whoever waits for them.
+  std::vector<LanePointer> lanesOf(const Transfer& transfer) const;
+  void beginAttending(const LanePointer& lane);
+  void endAttending(const LanePointer& lane, Lock& lock);
+  void endOldAttending(Lock& lock);
+  std::chrono::milliseconds untilUnattended(std::chrono::milliseconds most) const noexcept;
+
   // clock.cc: what happens because time passes.
   std::chrono::milliseconds untilTick();
   void tick(Lock& lock);
@@ -156,6 +167,9 @@ class Endpoint final : public ThreadOwner, public std::enable_shared_from_this<E
   uint64_t nextLane_ = firstLane;
   Time lastTick_{}, lastNeeded_{};
   bool isClockIdle_ = false;
+  std::vector<LanePointer> attended_;
+  /** Attempts to attend that were in vain since one was not, and those to leave out before the next. */
+  int misses_ = 0, leftOut_ = 0;
 };
 
 /** True where something waits for the peer. */

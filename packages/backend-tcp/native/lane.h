@@ -2,8 +2,8 @@
 /*
  * One connection, and what it is in the middle of.
  *
- * What comes in is read by one thread, that of the lane; only it uses `input` and, at the receiving end, `work.batch`. What
- * goes out is written by the one thread that has set `isPumping`. Everything else is guarded by the endpoint's mutex.
+ * What comes in is read by the one thread that has set `isDraining`; only it uses `input` and, at the receiving end,
+ * `work.batch`. What goes out is written by the one thread that has set `isPumping`. Everything else is guarded by the endpoint's mutex.
  * Invariant: the socket is closed when nobody holds the lane any more; `state` says before that whether it may be used.
  */
 #pragma once
@@ -67,6 +67,9 @@ struct Lane {
 
   std::string output;
   bool isPumping = false, mustPumpAgain = false, awaitsRoom = false;
+  /** Attended: its thread does not wait for its bytes, because another looks for them; since when it last did. */
+  bool isDraining = false, isAttended = false;
+  Time attended{};
 
   alignas(8) std::array<uint8_t, sizeof(wire::Hello)> input;
   size_t have = 0, need = 0;

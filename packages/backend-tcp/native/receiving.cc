@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * The receiving end: bytes go from the socket to their places, and every chunk is answered. Functions are called by the
- * lane's thread with the mutex held, and let go of it while the system copies.
+ * The receiving end: bytes go from the socket to their places, and every chunk is answered. Functions are called with
+ * the mutex held, and let go of it while the system copies.
  *
- * Invariants: what a peer says is checked before anything uses it; a frame names no address and no length but that of its
- * chunk, which must be the one this end expects. A chunk that is here already, or that nobody waits for, is read to nowhere.
+ * Invariants: one thread at a time reads from a lane. What a peer says is checked before anything uses it; a frame names no
+ * address and no length but that of its chunk, which must be the one this end expects. A chunk that is here already, or that
+ * nobody waits for, is read to nowhere.
  */
 #include <sys/socket.h>
 
@@ -16,9 +17,21 @@ namespace {
 /** Reads of one lane before others of its thread have a turn. */
 constexpr int mostReads = 32;
 
+/** True while it lives, whatever is thrown. */
+struct Claim {
+  explicit Claim(bool& of) noexcept : claimed(of) { claimed = true; }
+  ~Claim() { claimed = false; }
+  Claim(const Claim&) = delete;
+  Claim& operator=(const Claim&) = delete;
+  bool& claimed;
+};
+
 }  // namespace
 
 void Endpoint::drain(const LanePointer& lane, Lock& lock) {
+  // What this call leaves is seen by whoever reads now, or when the lane is waited for again.
+  if (lane->isDraining) return;
+  const Claim claim(lane->isDraining);
   for (int reads = 0; reads < mostReads && lane->state != LaneState::closed; reads++) {
     const bool isWithinChunk = !lane->isOutgoing && lane->work.isActive;
     if (!(isWithinChunk ? drainChunk(lane, lock) : drainHeader(lane, lock))) return;
@@ -159,7 +172,7 @@ void Endpoint::endChunk(const LanePointer& lane, Lock& lock) {
       endRun(run, {});
     }
   }
-  pump(lane, lock);
+  if (!lane->isAttended) pump(lane, lock);
 }
 
 void Endpoint::announce(const Flow& flow, const LanePointer& lane, Lock& lock) {

@@ -66,6 +66,8 @@ void Endpoint::start(const std::shared_ptr<Transfer>& transfer, const std::vecto
     flow->peer->running++;
   }
   transfer->unsettled = flows.size();
+  transfer->isShort =
+      std::all_of(flows.begin(), flows.end(), [](const auto& flow) { return flow->stream.byteLength() <= fewBytes; });
   for (const auto& run : std::vector(transfer->runs))
     if (!run->hasEnded) begin(run, lock);
   wakeClock();

@@ -100,6 +100,7 @@ void Endpoint::close() noexcept {
   Lock lock(mutex_);
   listeners_.clear();
   strangers_.clear();
+  attended_.clear();
   for (auto& thread : threads_) thread->wanted.clear();
   for (const auto& [number, lane] : lanes_) {
     lane->state = LaneState::closed;
@@ -124,7 +125,7 @@ void Endpoint::serve(size_t number) noexcept {
     std::chrono::milliseconds most{-1};
     if (number == 0) {
       Lock lock(mutex_);
-      most = untilTick();
+      most = untilUnattended(untilTick());
     }
     const auto events = thread.poller.wait(most);
     // What cannot be remembered for want of memory ends its lane when its deadline comes.
@@ -135,7 +136,10 @@ void Endpoint::serve(size_t number) noexcept {
       const auto wanted = std::move(thread.wanted);
       thread.wanted.clear();
       for (const auto& lane : wanted) pump(lane, lock);
-      if (number == 0) tick(lock);
+      if (number == 0) {
+        endOldAttending(lock);
+        tick(lock);
+      }
       return {};
     });
     if (status.code == Code::Cancelled) return;
@@ -204,7 +208,7 @@ Status Endpoint::addLane(const LanePointer& lane, bool awaitsRoom) {
 void Endpoint::awaitRoom(Lane& lane, bool awaitsRoom) {
   if (lane.awaitsRoom == awaitsRoom) return;
   lane.awaitsRoom = awaitsRoom;
-  threads_[lane.thread]->poller.change(lane.socket.get(), lane.number, awaitsRoom);
+  threads_[lane.thread]->poller.change(lane.socket.get(), lane.number, awaitsRoom, !lane.isAttended);
 }
 
 void Endpoint::wake(const LanePointer& lane) {

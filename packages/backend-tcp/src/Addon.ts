@@ -4,6 +4,7 @@
  */
 import type { NativeEndpoint, NativeFlow, NativePeer, WireAddon } from "@tensorferry/native/driver/WireAddon"
 import { addonLoader, type NativeAnswer } from "@tensorferry/native/NativeAddon"
+import type { NativeJobHandle } from "@tensorferry/native/NativeJob"
 
 /** Name of this backend in errors and reports. */
 export const backendName = "tcp"
@@ -38,6 +39,13 @@ export interface Addon extends WireAddon {
   ) => NativeAnswer<NativePeer>
   /** The addresses of this end and the other of each lane that is open. */
   readonly describePeer: (endpoint: NativeEndpoint, peer: NativePeer) => NativeAnswer<ReadonlyArray<string>>
+  /**
+   * Looks at the sockets of a short transfer for a moment, on this thread. True where it has ended well, and then `done` is
+   * not called, and `endAttending` is to be when the turn ends.
+   */
+  readonly attendTransfer: (endpoint: NativeEndpoint, transfer: NativeJobHandle) => NativeAnswer<boolean>
+  /** Leaves the sockets to the endpoint's threads again. */
+  readonly endAttending: (endpoint: NativeEndpoint) => NativeAnswer<undefined>
   readonly addFlow: (
     endpoint: NativeEndpoint,
     peer: NativePeer,
@@ -47,7 +55,7 @@ export interface Addon extends WireAddon {
   ) => NativeAnswer<NativeFlow>
 }
 
-const loader = addonLoader<Addon>(backendName, import.meta.url, 1)
+const loader = addonLoader<Addon>(backendName, import.meta.url, 2)
 
 /** The folder that holds `build` or `prebuilds`: one above both `src` and `dist`. */
 export const packageFolder = loader.folder

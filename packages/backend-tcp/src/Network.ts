@@ -75,6 +75,12 @@ export const makeNetwork = Effect.fnUntraced(function* (
   )
   const peers = new Map<number, { readonly id: string; readonly peer: NativePeer }>()
 
+  let attends = false
+  const endAttending = () => {
+    attends = false
+    addon.endAttending(endpoint)
+  }
+
   return {
     ...endpointCalls(addon, endpoint),
     schema: PublishedEndpoint,
@@ -109,6 +115,15 @@ export const makeNetwork = Effect.fnUntraced(function* (
       const lanes = known === undefined ? undefined : addon.describePeer(endpoint, known.peer)
       const ways = lanes?.code === "Ok" ? [...new Set(lanes.value)].sort() : []
       return { path: backendName, reason: ways.length === 0 ? "no lane yet" : `over ${ways.join(", ")}` }
+    },
+    attend: (transfer) => {
+      const attended = addon.attendTransfer(endpoint, transfer)
+      const isDone = attended.code === "Ok" && attended.value
+      if (isDone && !attends) {
+        attends = true
+        setImmediate(endAttending)
+      }
+      return isDone
     },
     addFlow: (peer, { program, isSending, table }) => resultOf(addon.addFlow(endpoint, peer, program, isSending, table))
   }

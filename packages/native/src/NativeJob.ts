@@ -39,20 +39,26 @@ export interface NativeJob<A> {
 /** What starts a job: gets the callback, answers the handle. */
 export type Start<A> = (done: (answer: NativeAnswer<A>) => void) => NativeAnswer<NativeJobHandle>
 
-/** Starts a job. `finished` runs once when it has ended, before anybody who awaits it goes on; not if it never started. */
+/**
+ * Starts a job. `finished` runs once when it has ended, before anybody who awaits it goes on; not if it never started.
+ * `attend` is asked for the job's work by whoever begins to await it: true says that the job has ended well, without a value
+ * and without its callback.
+ */
 export const startJob = <A>(
   addon: JobControl,
   start: Start<A>,
-  finished: () => void
+  finished: () => void,
+  attend?: undefined extends A ? (job: NativeJobHandle) => boolean : never
 ): Result.Result<NativeJob<A>, NativeFailure> => {
   let outcome: Result.Result<A, NativeFailure> | undefined
   const waiting = new Set<() => void>()
-  const started = start((answer) => {
+  const settle = (answer: NativeAnswer<A>) => {
     outcome = answer.code === "Ok" ? Result.succeed(answer.value) : Result.fail(answer)
     finished()
     for (const wake of waiting) wake()
     waiting.clear()
-  })
+  }
+  const started = start(settle)
   if (started.code !== "Ok") return Result.fail(started)
   const handle = started.value
   const settled = Effect.callback<Result.Result<A, NativeFailure>>((resume) => {
@@ -65,7 +71,10 @@ export const startJob = <A>(
   })
   return Result.succeed({
     isComplete: () => outcome !== undefined,
-    await: Effect.flatMap(settled, Effect.fromResult),
+    await: Effect.suspend(() => {
+      if (outcome === undefined && attend?.(handle) === true) settle({ code: "Ok", value: undefined as A })
+      return Effect.flatMap(settled, Effect.fromResult)
+    }),
     cancel: Effect.suspend(() => {
       if (outcome === undefined) addon.cancelJob(handle)
       return Effect.asVoid(settled)

@@ -129,6 +129,13 @@ class Jobs {
     return keep(owner, job, callback);
   }
 
+  /** Takes a job back that is done, before its callback was called, which then is not. False where that is too late. */
+  bool take(Job* job) {
+    if (running_.find(job) == running_.end()) return false;
+    forget(job);
+    return true;
+  }
+
   /** Queues the job; `callback` gets `{ code, ..., value }`. Returns the job for JavaScript, or why it cannot run. */
   Result<Napi::Value> start(const std::shared_ptr<JobPool>& pool, std::shared_ptr<Job> job, Napi::Function callback) {
     const Napi::Value handle = keep(pool, job, callback);

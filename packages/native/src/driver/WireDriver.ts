@@ -77,6 +77,8 @@ export interface Wire<Published, Peer, Flow> {
   /** A run under way fails. When this returns, memory of the flow is not touched any more. */
   readonly closeFlow: (flow: Flow) => void
   readonly start: (flows: ReadonlyArray<Flow>, done: Done<undefined>) => NativeAnswer<NativeJobHandle>
+  /** Lets this thread do the work of a short transfer for a moment. True where it has ended well; `done` is not called then. */
+  readonly attend?: (transfer: NativeJobHandle) => boolean
 }
 
 const sameToken = "Set TENSORFERRY_TOKEN to the same secret on every rank."
@@ -231,7 +233,8 @@ export const makeWireDriver = <Published, Peer, Flow>(
       const started = startJob<undefined>(
         jobs,
         (done) => wire.start(flows, done),
-        () => {}
+        () => {},
+        wire.attend
       )
       if (Result.isFailure(started)) return Effect.fail(failureOf(errors, started.failure))
       const job = started.success

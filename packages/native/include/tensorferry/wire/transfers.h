@@ -38,6 +38,8 @@ class TransferOf final : public EndpointJob<Endpoint, TransferOf<Endpoint, Run>>
   using EndpointJob<Endpoint, TransferOf>::EndpointJob;
   /** Runs that have not ended, or that somebody still touches. */
   size_t unsettled = 0;
+  /** Whether all runs have so few bytes that a thread of their own would take longer to wake. */
+  bool isShort = false;
   std::vector<std::shared_ptr<Run>> runs;
 };
 
