@@ -66,6 +66,35 @@ def test_memory_is_shared_in_place(sides: Sides) -> None:  # noqa: F811
     assert torch.equal(view, layer.weight[1])
 
 
+def test_changes_move_alone(sides: Sides) -> None:  # noqa: F811
+    """What did not change is not moved: what was written to it meanwhile, against the rules, stays."""
+    chance = torch.Generator().manual_seed(5)
+    source, target = torch.randn(400, 300, generator=chance).bfloat16(), torch.zeros(400, 300).bfloat16()
+    train, engine = sides
+    assert both(
+        lambda: train.register({"w": source}, changes=2**30), lambda: engine.register({"w": target}, changes=2**30)
+    ) == [None, None]
+    assert both(lambda: train.push(1), lambda: engine.pull()) == [None, 1]
+    assert torch.equal(bits(source), bits(target))
+    for version in range(2, 6):
+        target[0, 0] = -77.0
+        rows = torch.randint(1, 400, (200,), generator=chance)
+        source[rows, version] += 1
+        assert both(lambda v=version: train.push(v), lambda: engine.pull()) == [None, version]
+        assert torch.equal(bits(source[1:]), bits(target[1:]))
+        assert target[0, 0] == -77.0
+    error = both(lambda: train.verify(), lambda: engine.verify())[1]
+    assert isinstance(error, errors.VerifyFailed) and "w" in str(error)
+
+
+def test_changes_of_one_side_alone_are_refused(sides: Sides) -> None:  # noqa: F811
+    train, engine = sides
+    told = both(lambda: train.register({"w": torch.ones(3)}, changes=100), lambda: engine.register({"w": torch.ones(3)}))
+    assert all(isinstance(each, errors.BatchMismatch) and "moves changes" in str(each) for each in told)
+    with pytest.raises(errors.InvalidCommand, match="Copies of -1 bytes"):
+        train.register({"w": torch.ones(3)}, changes=-1)
+
+
 def test_part_of_a_storage_and_strides(sides: Sides) -> None:  # noqa: F811
     flat, target = torch.arange(24.0), torch.zeros(24)
     register(

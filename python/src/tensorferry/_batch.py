@@ -35,6 +35,8 @@ class Batch:
     laid: Mapping[str, Laid]
     shared: Mapping[str, Shared]
     names: Names | None = None
+    #: Bytes for copies, where transfers move only what changed.
+    changes: int | None = None
     version: int | None = None
     last: Direction | None = None
     byte_length: int = field(init=False)
@@ -44,16 +46,18 @@ class Batch:
 
     def command(self) -> tuple[str, dict[str, Any]]:
         """The command that registers it, and its fields."""
+        stated: dict[str, Any] = {"bucket_size": None}
+        if self.changes is not None:
+            stated["changes_bytes"] = self.changes
         if self.names is not None:
             tensors = [(name, shared.payload) for name, shared in self.shared.items()]
-            stated = {**vars(self.names), "pair_name": self.pair}
-            return "RegisterModel", {**stated, "tensors": tensors, "bucket_size": None}
+            return "RegisterModel", {**vars(self.names), "pair_name": self.pair, "tensors": tensors, **stated}
         payloads = []
         for name, shared in self.shared.items():
             placements = list(self.laid[name].placements)
             payload = {"_tag": "NamedTensor", "name": name, "placements": placements, "payload": shared.payload}
             payloads.append((self.pair, own_payload(payload)))
-        return "RegisterTensors", {"tensors": payloads, "bucket_size": None}
+        return "RegisterTensors", {"tensors": payloads, **stated}
 
     def copy_in(self) -> None:
         """Brings what agents see up to date, where that is a copy."""
@@ -84,7 +88,13 @@ class Batch:
 
 
 def make_batch(
-    sharer: Sharer, name: str, pair: str, mesh: Mesh, laid: Mapping[str, Laid], names: Names | None = None
+    sharer: Sharer,
+    name: str,
+    pair: str,
+    mesh: Mesh,
+    laid: Mapping[str, Laid],
+    names: Names | None = None,
+    changes: int | None = None,
 ) -> Batch:
     """Shares the tensors. Raises :class:`UnsupportedTensor` where one cannot be, and frees the copies of the others."""
     shared: dict[str, Shared] = {}
@@ -94,7 +104,7 @@ def make_batch(
     except BaseException:
         Batch(name, pair, mesh, laid, shared).close()
         raise
-    return Batch(name, pair, mesh, laid, shared, names)
+    return Batch(name, pair, mesh, laid, shared, names, changes)
 
 
 def named_tensors(tensors: Any) -> dict[str, Any]:

@@ -127,6 +127,7 @@ class Ferry:
         mapping: Mapping[str, Any] | None = None,
         placement: Mapping[str, Any] | None = None,
         preset: str | None = None,
+        changes: int | None = None,
         timeout: float | None = None,
     ) -> None:
         """States which tensors this rank holds. Ends when all ranks of both sides have done so.
@@ -151,6 +152,9 @@ class Ferry:
         :param placement: with a convention, where this side puts layers, experts and vocabulary, as
             ``{"vocabulary": {"multipleOf": 128, "of": "share"}}``.
         :param preset: with a convention, the family of a model without a ``config.json``.
+        :param changes: on all ranks of both sides or on none: pushes move only the elements that changed since the push
+            before. The sender's agent keeps copies of at most so many bytes; what finds no room there is moved whole. Nobody
+            but pulls may write to the tensors of the side that pulls. The first push moves everything.
         :param timeout: seconds to wait for other ranks.
         :raises BatchMismatch: both sides registered different tensors; the message names tensor and rank.
         :raises RemoteMissing: ranks did not come in time; the message names them.
@@ -158,19 +162,22 @@ class Ferry:
         check_name("batch", name)
         if (convention is None) != (model is None):
             raise InvalidCommand("A convention needs the model, and a model a convention.", remedy="State both, or neither.")
+        if changes is not None and (not isinstance(changes, int) or isinstance(changes, bool) or changes < 0):
+            raise InvalidCommand(f"Copies of {changes!r} bytes are not possible.", remedy="State a number of bytes.")
         found = named_tensors(tensors)
         end = self._end_of(timeout)
         self._forget(name)
         pair = ":".join((name, *sorted((self.side, self.remote))))
         if model is None or convention is None:
             own = side_mesh(found, self.world, mesh)
-            batch = make_batch(self._sharer, name, pair, own, {each: lay(each, found[each], own) for each in found})
+            laid = {each: lay(each, found[each], own) for each in found}
+            batch = make_batch(self._sharer, name, pair, own, laid, None, changes)
         else:
             side = named_side(convention, found, self.world)
             stated = Names(_path(model), side, _json(mapping), _json(placement), preset)
             held = {each: getattr(t, "to_local", lambda t=t: t)() for each, t in without_aliases(found).items()}
             laid = {each: Laid(local, (REPLICATE,)) for each, local in held.items()}
-            batch = make_batch(self._sharer, name, pair, Mesh((self.world,)), laid, stated)
+            batch = make_batch(self._sharer, name, pair, Mesh((self.world,)), laid, stated, changes)
         self._join(batch, end)
         self._batches[name] = batch
         _log.info("registered %d tensors of %d bytes as %s", len(batch.shared), batch.byte_length, name)

@@ -14,9 +14,10 @@ import * as Scope from "effect/Scope"
 import * as Semaphore from "effect/Semaphore"
 import { type BusError, busError } from "../BusError.ts"
 import type { RegisterModel, RegisterTensors } from "../command/Command.ts"
+import { type BatchChanges, makeBatchChanges } from "./BatchChanges.ts"
 import { meetOnBatch } from "./BatchMeeting.ts"
 import { type BatchMoves, meshMoves } from "./BatchMove.ts"
-import { type BatchStatement, planOrder } from "./BatchPlan.ts"
+import { type BatchStatement, changesFault, planOrder } from "./BatchPlan.ts"
 import { batchDevice, batchServices, type TransferServices } from "./BatchServices.ts"
 import { lossError, makeFate } from "./Fate.ts"
 import type { Claim, Deal, Pair } from "./Held.ts"
@@ -30,6 +31,8 @@ export interface Batch {
   /** Whose group carries the batch. */
   readonly pair: Pair
   readonly moves: BatchMoves
+  /** Moves what changed, where that is what the batch is for. */
+  readonly changes: BatchChanges | undefined
   /** The tensor, by name or place, whose file its client made shorter; undefined where all are whole. */
   readonly damaged: () => string | undefined
   readonly services: Effect.Effect<TransferServices, BusError>
@@ -208,7 +211,7 @@ const build = Effect.fnUntraced(function* (
   const tensors = order.map((at) => opened[at]!.tensor)
   const device = yield* Effect.fromResult(batchDevice(id, tensors, settings))
   const statement: BatchStatement = {
-    version: 5,
+    version: 6,
     family: device.family,
     tensors: order.map((at, place) => ({
       pair: names[at]!,
@@ -218,7 +221,8 @@ const build = Effect.fnUntraced(function* (
       ...(opened[at]!.placements === undefined ? {} : { placements: opened[at]!.placements })
     })),
     ...(model === undefined ? {} : { model: { side: model.side, placement: model.placement, digest: model.digest } }),
-    bucketBytes
+    bucketBytes,
+    movesChanges: command.changesBytes !== null
   }
   const statements = yield* meetOnBatch(claim, statement, settings, wait)
   /** What all ranks find alike needs no telling. */
@@ -226,6 +230,8 @@ const build = Effect.fnUntraced(function* (
     if (Result.isFailure(found)) claim.isMarked = true
     return Effect.fromResult(found)
   }
+  const odd = changesFault(id, pair.members.agents, statements)
+  if (odd !== undefined) return yield* shared(Result.fail(odd))
   const membersOf = (name: string) => (pairs.get(name) ?? pair).members
   const held = (): ReadonlyMap<string, Tensor> => new Map(opened.map(({ name, tensor }) => [name!, tensor]))
   const moves =
@@ -240,6 +246,7 @@ const build = Effect.fnUntraced(function* (
     deal: claim.deal!,
     pair,
     moves,
+    changes: command.changesBytes === null ? undefined : makeBatchChanges(id, claim.deal!, command.changesBytes, scope),
     damaged: () => {
       const at = opened.findIndex(({ tensor }) => tensor.storage.fault?.() !== undefined)
       return at < 0 ? undefined : (opened[at]!.name ?? `tensor ${at}`)

@@ -38,14 +38,16 @@ export const ModelStatement = Schema.Struct({ side: NamedSide, placement: Placem
 
 /** What one rank registered. */
 export const BatchStatement = Schema.Struct({
-  version: Schema.Literal(5),
+  version: Schema.Literal(6),
   /** Family of the devices that all tensors of the rank lie on. */
   family: Schema.String,
   /** By pair, and then as the client lists them. */
   tensors: Schema.Array(BatchTensor),
   /** Where tensors go by the names of a system, and not by places of a mesh. */
   model: Schema.optionalKey(ModelStatement),
-  bucketBytes: Schema.NullOr(Natural)
+  bucketBytes: Schema.NullOr(Natural),
+  /** Whether transfers move what changed since the one before. */
+  movesChanges: Schema.Boolean
 })
 export type BatchStatement = typeof BatchStatement.Type
 
@@ -258,6 +260,18 @@ export const familyFault = (
         `the tensors lie on ${family} on agent ${agents[0]} and on ${statements[odd]!.family} on agent ${agents[odd]}.`,
         agents[odd]
       )
+}
+
+/** Both ends of a transfer know whether whole tensors come or changes. */
+export const changesFault = (
+  batch: string,
+  agents: ReadonlyArray<number>,
+  statements: ReadonlyArray<BatchStatement>
+): BusError | undefined => {
+  const [of, other] = [true, false].map((moves) => statements.findIndex(({ movesChanges }) => movesChanges === moves))
+  return of! < 0 || other! < 0
+    ? undefined
+    : mismatch(batch, `agent ${agents[of!]} moves changes, agent ${agents[other!]} whole tensors.`, agents[other!])
 }
 
 const isPartial = (layout: MeshLayout): boolean => layout.placements.some(({ _tag }) => _tag === "Partial")

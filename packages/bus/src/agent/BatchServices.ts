@@ -17,8 +17,10 @@ import { type PairSettings, type Transport, transportFailed } from "./Pair.ts"
 
 const op = "RegisterTensors"
 
+/** What a move needs. */
+export type TransferNeeds = CopyService | TensorEngine | ProcessGroup
 /** What moves a batch. */
-export type TransferServices = Context.Context<CopyService | TensorEngine | ProcessGroup>
+export type TransferServices = Context.Context<TransferNeeds>
 
 /** The kind of devices that the tensors of this rank lie on, and one of them. */
 export const batchDevice = (

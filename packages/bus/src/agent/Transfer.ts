@@ -30,6 +30,7 @@ import { type BusError, busError } from "../BusError.ts"
 import type { Transfer } from "../command/Command.ts"
 import { type Batch, signalKey } from "./Batch.ts"
 import type { Direction } from "./BatchPlan.ts"
+import type { TransferNeeds } from "./BatchServices.ts"
 import { fatesOf, giveUp, goneBy, isGone, markPrefix } from "./Claim.ts"
 import { lossAmong, lossError } from "./Fate.ts"
 import { type PairSettings, storeFailed } from "./Pair.ts"
@@ -219,7 +220,7 @@ const transfer = Effect.fnUntraced(function* (
   { transferType: type, version: stated }: Stated,
   settings: PairSettings
 ) {
-  const { pair, moves, claim } = batch
+  const { pair, moves, claim, changes } = batch
   const isSource = type === "send"
   const direction: Direction = isSource ? pair.side : pair.side === 0 ? 1 : 0
   const way = moves[direction]
@@ -258,7 +259,10 @@ const transfer = Effect.fnUntraced(function* (
     }
     stage = "moves"
     yield* announced
-    const update = executeReshardPlan(plan, isSource ? tensors : undefined, isSource ? undefined : tensors, options)
+    const update: Effect.Effect<unknown, BusError | Failure, TransferNeeds> =
+      changes === undefined
+        ? executeReshardPlan(plan, isSource ? tensors : undefined, isSource ? undefined : tensors, options)
+        : changes(direction, way, isSource, version)
     yield* Effect.provideContext(update, yield* batch.services)
     yield* failWhereDamaged(batch, settings)
     yield* signalEnd

@@ -11,6 +11,8 @@ export interface BatchHandler {
   readonly batch: string
   /** Moves the tensors' contents to the other side. */
   readonly send: Effect.Effect<void, BusError>
+  /** The same, and states which contents these are: a number that rises. Batches of changes need it. */
+  readonly sendAs: (version: number) => Effect.Effect<void, BusError>
   /** Fills the tensors from the other side. */
   readonly receive: Effect.Effect<void, BusError>
   /** Whether a sent batch waits to be received. */
@@ -35,6 +37,7 @@ export const make = (
     return {
       batch,
       send: client.transfer(batch, "send"),
+      sendAs: (version) => client.transfer(batch, "send", version),
       receive: client.transfer(batch, "recv"),
       signal: client.transferSignal(batch)
     }

@@ -74,6 +74,12 @@ export interface BatchInput {
   readonly tensors: ReadonlyArray<readonly [pair: string, tensor: Tensor, name?: string]>
   /** Most bytes of a bucket. The least that any rank states counts; without any, the planner's default does. */
   readonly bucketBytes?: number
+  /**
+   * Moves only what changed since the transfer before, with copies on the sender of at most this many bytes; what finds no
+   * room there is moved whole. All ranks state it, or none, and every transfer then needs a version. Nobody but transfers may
+   * write to a destination.
+   */
+  readonly changesBytes?: number
 }
 
 /** What this process holds of a model, under the names of its own system. */
@@ -95,6 +101,8 @@ export interface ModelBatchInput {
   readonly tensors: Iterable<readonly [name: string, tensor: Tensor]>
   /** Most bytes that wait on their way between two ranks. The least that any rank states counts. */
   readonly bucketBytes?: number
+  /** As of `BatchInput`. */
+  readonly changesBytes?: number
 }
 
 /** How long a client waits for its agent. */
@@ -124,8 +132,8 @@ export interface TensorBusClientShape {
    * travels once. Fails with BatchMismatch, which names rule and tensor, where tensors are not as the names have them.
    */
   readonly registerModel: (batch: ModelBatchInput) => Effect.Effect<void, BusError>
-  /** Moves a registered batch; `type` says what this side does. */
-  readonly transfer: (batch: string, type: TransferType) => Effect.Effect<void, BusError>
+  /** Moves a registered batch; `type` says what this side does, `version` which contents these are: see `Transfer`. */
+  readonly transfer: (batch: string, type: TransferType, version?: number) => Effect.Effect<void, BusError>
   /** Whether a sent batch waits to be received. */
   readonly transferSignal: (batch: string) => Effect.Effect<boolean, BusError>
   /** The agent forgets the batch; its tensors may be freed afterwards. */
@@ -320,15 +328,23 @@ export const make = Effect.fnUntraced(function* (options: ClientOptions = {}) {
         })
       ),
     leavePair: (pair) => send(new LeavePair({ pairName: pair })),
-    registerTensors: ({ batch, tensors, bucketBytes }) =>
+    registerTensors: ({ batch, tensors, bucketBytes, changesBytes }) =>
       Effect.flatMap(
         Effect.forEach(tensors, ([pair, tensor, name]) =>
           Effect.map(share("RegisterTensors", tensor, name), (payload) => [pair, payload] as const)
         ),
-        (shared) => send(new RegisterTensors({ batchId: batch, tensors: shared, bucketSize: bucketBytes ?? null }))
+        (shared) =>
+          send(
+            new RegisterTensors({
+              batchId: batch,
+              tensors: shared,
+              bucketSize: bucketBytes ?? null,
+              changesBytes: changesBytes ?? null
+            })
+          )
       ),
     registerModel: Effect.fnUntraced(function* (input) {
-      const { batch, pair, model, names, mapping, placement, preset, tensors, bucketBytes } = input
+      const { batch, pair, model, names, mapping, placement, preset, tensors, bucketBytes, changesBytes } = input
       const shared = yield* Effect.forEach(tensors, ([name, tensor]) =>
         Effect.map(share("RegisterModel", tensor, name), (payload) => [name, payload] as const)
       )
@@ -344,11 +360,13 @@ export const make = Effect.fnUntraced(function* (options: ClientOptions = {}) {
           placement: placement === undefined ? null : JSON.stringify(placement),
           preset: preset ?? null,
           tensors: shared,
-          bucketSize: bucketBytes ?? null
+          bucketSize: bucketBytes ?? null,
+          changesBytes: changesBytes ?? null
         })
       )
     }),
-    transfer: (batch, type) => send(new Transfer({ batchId: batch, transferType: type })),
+    transfer: (batch: string, type: TransferType, version?: number) =>
+      send(new Transfer({ batchId: batch, transferType: type, version: version ?? null })),
     transferSignal: (batch) =>
       Effect.gen(function* () {
         yield* send(new QueryStatus({ batchId: batch, stateName: "transfer_signal" }))

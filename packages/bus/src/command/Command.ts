@@ -58,6 +58,11 @@ export class RegisterTensors extends BaseCommand.extend<RegisterTensors>("@tenso
   tensors: Schema.Array(Schema.Tuple([Schema.String, Schema.Uint8Array])),
   /** Most bytes of a bucket. */
   bucketSize: orNull(WireInt),
+  /**
+   * Where stated, transfers move only what changed since the one before; this many bytes are for the sender's copies, and what
+   * finds no room there is moved whole. On all ranks or on none. Clients in other languages need not know it.
+   */
+  changesBytes: orNull(Natural),
   /** Seconds to wait for other ranks, in place of the agent's deadline. Clients in other languages need not know it. */
   timeout: orNull(Schema.Number)
 }) {}
@@ -81,6 +86,8 @@ export class RegisterModel extends BaseCommand.extend<RegisterModel>("@tensorfer
   tensors: Schema.Array(Schema.Tuple([Schema.String, Schema.Uint8Array])),
   /** Most bytes that wait on their way. */
   bucketSize: orNull(WireInt),
+  /** As of `RegisterTensors`. */
+  changesBytes: orNull(Natural),
   /** Seconds to wait for other ranks, in place of the agent's deadline. Clients in other languages need not know it. */
   timeout: orNull(Schema.Number)
 }) {}

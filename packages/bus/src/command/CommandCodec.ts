@@ -43,6 +43,9 @@ const optional = (wire: string, type: FieldType): Field => field(wire, type, tru
 /** How long a command that needs other ranks may wait for them. */
 const waiting = field("timeout", "float", true, true)
 
+/** Bytes for copies of a batch whose transfers move what changed. */
+const changes = field("changes_bytes", "natural", true, true)
+
 const shared = [optional("timestamp", "float"), optional("semaphore_name", "str")]
 
 interface CommandForm {
@@ -81,6 +84,7 @@ const forms: ReadonlyMap<string, CommandForm> = new Map([
       field("batch_id", "str"),
       field("tensors", "tensors"),
       optional("bucket_size", "int"),
+      changes,
       waiting
     )
   ],
@@ -97,6 +101,7 @@ const forms: ReadonlyMap<string, CommandForm> = new Map([
       optional("preset", "str"),
       field("tensors", "tensors"),
       optional("bucket_size", "int"),
+      changes,
       waiting
     )
   ],
