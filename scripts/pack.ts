@@ -98,8 +98,8 @@ export const packAll = (folder: string, otherPrebuilds?: string): ReadonlyArray<
     }
     run(process.execPath, [path.join(root, "scripts/merge-core.ts")])
     run(process.execPath, [
-      path.join(root, "packages/cli/scripts/help-texts.ts"),
-      path.join(packagesFolder, "cli/dist/helpTexts.json")
+      path.join(root, "packages/cli/scripts/help-pages.ts"),
+      path.join(packagesFolder, "cli/dist/helpPages.json")
     ])
     const filters = names.flatMap((name) => ["--filter", `./packages/${name}`])
     const args = ["--recursive", "--no-sort", ...filters, "pack", "--json", "--pack-destination", folder]

@@ -1,21 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * Answers that need no more than a text: help and version, before anything that carries work out is loaded.
+ * Answers that need no more than a page: help and version, before anything that carries work out is loaded.
  *
  * Invariant: what is said here is what `command.ts` says, to the byte; a command line that is not known here word for
- * word is left to it. The texts of help are rendered when the package is packed (`packages/cli/scripts/help-texts.ts`); the source tree
- * has none, so there the command renders its help at every call.
+ * word is left to it. The pages of help are collected when the package is packed (`packages/cli/scripts/help-pages.ts`); the
+ * source tree has none, so there the command makes its help at every call.
  */
 import { readFileSync } from "node:fs"
 import { createRequire } from "node:module"
 import { stripVTControlCharacters } from "node:util"
-
-/** As in effect's `TerminalCapabilities`. */
-const canColor = ({ NO_COLOR, FORCE_COLOR, TERM }: NodeJS.ProcessEnv): boolean => {
-  if (TERM === "dumb" || (NO_COLOR !== undefined && NO_COLOR !== "")) return false
-  const forced = FORCE_COLOR !== undefined && !["", "0", "false"].includes(FORCE_COLOR.toLowerCase())
-  return forced || process.stdout.isTTY === true
-}
+import { type HelpPage, helpStyle, renderHelp } from "./text/helpPage.ts"
 
 /** One folder below the package's own, in the sources as in what is published. */
 const versionText = (): string => {
@@ -26,10 +20,11 @@ const versionText = (): string => {
 const helpText = (names: ReadonlyArray<string>): string | undefined => {
   if (names.some((name) => name.includes(" "))) return undefined
   try {
-    const texts: Readonly<Record<string, string>> = JSON.parse(
-      readFileSync(new URL("./helpTexts.json", import.meta.url), "utf8")
+    const pages: Readonly<Record<string, HelpPage>> = JSON.parse(
+      readFileSync(new URL("./helpPages.json", import.meta.url), "utf8")
     )
-    return Object.hasOwn(texts, names.join(" ")) ? texts[names.join(" ")] : undefined
+    const name = names.join(" ")
+    return Object.hasOwn(pages, name) ? renderHelp(pages[name]!, helpStyle()) : undefined
   } catch {
     return undefined
   }
@@ -47,6 +42,6 @@ const textFor = (given: ReadonlyArray<string>): string | undefined => {
 export const answer = (given: ReadonlyArray<string>): boolean => {
   const text = textFor(given)
   if (text === undefined) return false
-  console.log(canColor(process.env) ? text : stripVTControlCharacters(text))
+  console.log(helpStyle().hasColor ? text : stripVTControlCharacters(text))
   return true
 }

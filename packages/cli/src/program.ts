@@ -96,13 +96,16 @@ const subcommandsFor = (given: ReadonlyArray<string>) => {
 /** One folder below the package's own, in the sources as in what is published. */
 const { version } = createRequire(import.meta.url)("../package.json") as { readonly version: string }
 
-/** Carries out what these arguments ask for, and sets the process's exit code where they are wrong usage. */
-export const makeProgram = async (given: ReadonlyArray<string>) => {
-  const root = Command.make("tensorferry").pipe(
+/** The command with those of its subcommands that these arguments name; the others are lines of the help. */
+export const makeRoot = async (given: ReadonlyArray<string>) =>
+  Command.make("tensorferry").pipe(
     Command.withDescription("Move model weights between parallel layouts"),
     Command.withSubcommands(await subcommandsFor(given))
   )
 
+/** Carries out what these arguments ask for, and sets the process's exit code where they are wrong usage. */
+export const makeProgram = async (given: ReadonlyArray<string>) => {
+  const root = await makeRoot(given)
   return Command.runWith(root, { version })(withoutVainHelp(root, given)).pipe(
     Effect.catchIf(CliError.isCliError, (error) =>
       Effect.sync(() => {

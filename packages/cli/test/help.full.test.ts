@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * A packed command answers help and version from texts, without loading what carries commands out; they are what the
+ * A packed command answers help and version from pages, without loading what carries commands out; they are what the
  * command itself would say, whatever it is asked for and wherever it prints.
  */
 import { spawnSync } from "node:child_process"
@@ -10,7 +10,17 @@ import { tmpdir } from "node:os"
 import * as path from "node:path"
 import { assert, describe, it } from "@effect/vitest"
 import { onTestFinished } from "vitest"
-import { command, main, packBefore, packedMain, pretend, recorder, refusalBy, start } from "./support/helpCommand.ts"
+import {
+  answering,
+  command,
+  main,
+  packBefore,
+  packedMain,
+  pretend,
+  recorder,
+  refusalBy,
+  start
+} from "./support/helpCommand.ts"
 
 packBefore()
 
@@ -27,8 +37,8 @@ describe("what the command says about itself", () => {
     assert.strictEqual(ended.status, 0, ended.stderr)
     const files = (JSON.parse(ended.stderr) as ReadonlyArray<string>).filter((url) => url.startsWith("file:"))
     assert.deepStrictEqual(
-      files.map((url) => url.slice(url.lastIndexOf("/") + 1)).filter((name) => name !== "package.json"),
-      ["main.ts", "help.ts"]
+      files.map((url) => url.slice(url.indexOf("/dist/") + 6)).filter((name) => !name.endsWith("package.json")),
+      answering
     )
     assert.strictEqual(ended.stdout, start([command, ...args], colors).stdout)
   })

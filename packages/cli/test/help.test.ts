@@ -1,24 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * A packed command answers help and version from texts, without loading what carries commands out. The source tree has no
- * texts of help and leaves it to the command.
+ * A packed command answers help and version from pages, without loading what carries commands out. The source tree has no
+ * pages of help and leaves it to the command.
  */
 import { pathToFileURL } from "node:url"
-import { stripVTControlCharacters } from "node:util"
 import { assert, describe, it } from "@effect/vitest"
+import { type HelpPage, renderHelp } from "../src/text/helpPage.ts"
 import {
+  answering,
   command,
   main,
   packBefore,
   packedMain,
+  pages,
   pretend,
   recorder,
   refusalBy,
-  start,
-  texts
+  start
 } from "./support/helpCommand.ts"
 
 packBefore()
+
+/** A page as it stands where there is no terminal. */
+const wide = (page: HelpPage): string => renderHelp(page, { columns: undefined, hasColor: false })
 
 describe("what the command says about itself", () => {
   it("packed, loads the answering modules alone and says what the command renders", () => {
@@ -27,8 +31,8 @@ describe("what the command says about itself", () => {
     assert.strictEqual(ended.status, 0, ended.stderr)
     const files = (JSON.parse(ended.stderr) as ReadonlyArray<string>).filter((url) => url.startsWith("file:"))
     assert.deepStrictEqual(
-      files.map((url) => url.slice(url.lastIndexOf("/") + 1)).filter((name) => name !== "package.json"),
-      ["main.ts", "help.ts"]
+      files.map((url) => url.slice(url.indexOf("/dist/") + 6)).filter((name) => !name.endsWith("package.json")),
+      answering
     )
     assert.strictEqual(ended.stdout, start([command, "reshard", "-h"], colors).stdout)
   })
@@ -37,7 +41,7 @@ describe("what the command says about itself", () => {
     const ended = start(["--import", recorder, main, "plan", "--help"])
     assert.strictEqual(ended.status, 0)
     assert.include(JSON.parse(ended.stderr), pathToFileURL(command).href)
-    assert.strictEqual(ended.stdout.trimEnd(), stripVTControlCharacters(texts().plan!))
+    assert.strictEqual(ended.stdout.trimEnd(), wide(pages().plan!))
   })
 
   it("shows defaults, and what arguments are", () => {
@@ -49,14 +53,14 @@ describe("what the command says about itself", () => {
       ["verify", [/A string.*\w\w/, /B string.*\w\w/]]
     ]
     for (const [name, lines] of wanted) {
-      const text = stripVTControlCharacters(texts()[name]!)
+      const text = wide(pages()[name]!)
       for (const line of lines) assert.match(text, line, name)
     }
   })
 
-  it("the texts are of the command and every subcommand", () => {
+  it("the pages are of the command and every subcommand", () => {
     // Some of the first, the second and the last level.
-    assert.includeMembers(Object.keys(texts()), ["", "plan", "plan check", "backends conformance", "agent"])
+    assert.includeMembers(Object.keys(pages()), ["", "plan", "plan check", "backends conformance", "agent"])
   })
 })
 

@@ -5,10 +5,13 @@
  *
  * Invariant: of what is printed here, only letters, marks and line breaks of this command's own reach the terminal. Every
  * control character, mark of direction and invisible character is written as an escape of JSON, which documents of JSON
- * keep their meaning with. Colours are for help, which does not come through here.
+ * keep their meaning with. Colours are for help, whose words are all this command's own.
  */
 import * as Console from "effect/Console"
 import type * as Effect from "effect/Effect"
+import { inLocale } from "./locale.ts"
+
+export { inLocale, isAsciiOnly } from "./locale.ts"
 
 /** Controls of C0 and C1, formats such as marks of direction, separators of lines and paragraphs. */
 const unprintable = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu
@@ -55,33 +58,6 @@ export const wrapped = (text: string, width: number | undefined): string => {
 export const terminalWidth = (): number | undefined =>
   process.stdout.isTTY === true ? process.stdout.columns : undefined
 
-/** Whether a terminal of this environment shows letters of ASCII alone: a locale is stated, and is not of UTF-8. */
-export const isAsciiOnly = ({ LC_ALL, LC_CTYPE, LANG }: NodeJS.ProcessEnv = process.env): boolean => {
-  const locale = [LC_ALL, LC_CTYPE, LANG].find((stated) => stated !== undefined && stated !== "")
-  return locale !== undefined && !/utf-?8/i.test(locale)
-}
-
-/** What this command's own marks become, each one letter, so that columns keep their places. */
-const asciiMarks: ReadonlyMap<string, string> = new Map([
-  ["─", "-"],
-  ["·", "."],
-  ["→", ">"],
-  ["↑", "^"],
-  ["↓", "v"],
-  ["…", "~"],
-  ["×", "x"],
-  ["–", "-"],
-  ["≤", "<"],
-  ["µ", "u"],
-  ["█", "#"],
-  ["░", "."]
-])
-const marks = new RegExp(`[${[...asciiMarks.keys()].join("")}]`, "g")
-
-/** Text with marks that the terminal has. */
-export const inLocale = (text: string, isAscii = isAsciiOnly()): string =>
-  isAscii ? text.replace(marks, (mark) => asciiMarks.get(mark)!) : text
-
 /** Prints on standard output as it is: documents that programs read. */
 export const print = (text: string): Effect.Effect<void> => Console.log(plain(text))
 
@@ -91,6 +67,9 @@ export const printText = (text: string): Effect.Effect<void> => print(inLocale(w
 /** Prints a document for programs, or text for people. */
 export const printEither = (asJson: boolean, document: () => unknown, text: () => string): Effect.Effect<void> =>
   asJson ? print(JSON.stringify(document(), null, 2)) : printText(text())
+
+/** Prints help, which has no word of others and may have colours. */
+export const printHelp = (text: string): Effect.Effect<void> => Console.log(text)
 
 /** Prints on standard error. */
 export const printError = (text: string): Effect.Effect<void> =>

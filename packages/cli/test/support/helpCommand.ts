@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/** Starts the command as users do, and a packed one that has its texts of help and the modules that answer with them alone. */
+/** Starts the command as users do, and a packed one that has its pages of help and the modules that answer with them alone. */
 import { type SpawnSyncReturns, spawnSync } from "node:child_process"
 import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from "node:fs"
 import { tmpdir } from "node:os"
@@ -7,6 +7,7 @@ import * as path from "node:path"
 import { fileURLToPath } from "node:url"
 import { assert } from "@effect/vitest"
 import { afterAll, beforeAll } from "vitest"
+import type { HelpPage } from "../../src/text/helpPage.ts"
 
 const here = (file: string): string => fileURLToPath(new URL(file, import.meta.url))
 
@@ -30,19 +31,22 @@ export const recorder = `data:text/javascript,${encodeURIComponent(`
   registerHooks({ load: (url, context, next) => { loaded.push(url); return next(url, context) } })
   process.on("exit", () => process.stderr.write(JSON.stringify(loaded)))`)}`
 
-/** The modules that answer, with the texts beside them, as in the packed package; what they must not import is not there. */
+/** The modules that answer, with the pages beside them, as in the packed package; what they must not import is not there. */
 const packed = mkdtempSync(path.join(tmpdir(), "tensorferry-help-"))
 export const packedMain = path.join(packed, "dist/main.ts")
-const textsFile = path.join(packed, "dist/helpTexts.json")
-export const texts = (): Readonly<Record<string, string>> => JSON.parse(readFileSync(textsFile, "utf8"))
+const pagesFile = path.join(packed, "dist/helpPages.json")
+export const pages = (): Readonly<Record<string, HelpPage>> => JSON.parse(readFileSync(pagesFile, "utf8"))
+
+/** The modules of a packed command that answers without the rest. */
+export const answering = ["main.ts", "help.ts", "text/helpPage.ts", "text/locale.ts"]
 
 /** Makes the packed command before the tests of the file that calls this, and removes it after them. */
 export const packBefore = (): void => {
   beforeAll(() => {
-    mkdirSync(path.dirname(packedMain))
+    mkdirSync(path.join(path.dirname(packedMain), "text"), { recursive: true })
     copyFileSync(here("../../package.json"), path.join(packed, "package.json"))
-    for (const file of ["main.ts", "help.ts"]) copyFileSync(here(`../../src/${file}`), path.join(packed, "dist", file))
-    const ended = start([here("../../scripts/help-texts.ts"), textsFile])
+    for (const file of answering) copyFileSync(here(`../../src/${file}`), path.join(packed, "dist", file))
+    const ended = start([here("../../scripts/help-pages.ts"), pagesFile])
     assert.strictEqual(ended.status, 0, ended.stderr)
   }, 120_000)
   afterAll(() => rmSync(packed, { recursive: true, force: true }))
