@@ -3,12 +3,12 @@
 # Installs the Debian packages that some tests run over: OpenCL on the processor and the Level Zero loader, which opens a
 # simulated driver (Intel devices); AMD's runtime, for its symbols; LMDB, its Python binding and etcd (tensor bus); network
 # namespaces and their shaping (backends between hosts). With --full also a browser, for the page of a run, iperf3, which
-# the bench of tcp is compared with, and UCX with its headers and its bench. Does nothing where they are present, and never
+# the bench of tcp is compared with, UCX with its headers and its bench, and two shells, for their completions. Does nothing where they are present, and never
 # fails: without them, those tests are skipped and say which package is missing. Only root installs, only where apt exists.
 set -uo pipefail
 
 packages=(pocl-opencl-icd ocl-icd-libopencl1 libze1 libamdhip64-5 liblmdb0 python3-lmdb etcd-server iproute2)
-if [ "${1:-}" = --full ]; then packages+=(chromium iperf3 libucx0 libucx-dev ucx-utils); fi
+if [ "${1:-}" = --full ]; then packages+=(chromium iperf3 libucx0 libucx-dev ucx-utils zsh fish); fi
 deadline=300
 
 is_installed() { dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null | grep -qx installed; }

@@ -37,6 +37,7 @@ import { chooseDeadline, leastSeconds, mostSeconds } from "../job/deadline.ts"
 import { withFailures } from "../output/CliFailure.ts"
 import { print, printText } from "../text/terminal.ts"
 import { agentDevices, isForGpus } from "./agentDevices.ts"
+import { pathFlag } from "./paths.ts"
 import { backend, backendPackages, json } from "./shared.ts"
 
 const defaultStore = "127.0.0.1:29650"
@@ -47,7 +48,7 @@ const flags = {
     Flag.withDescription("Rank of this agent among all agents; by default AGENT_RANK, or RANK + AGENT_RANK_OFFSET"),
     Flag.optional
   ),
-  folder: Flag.String("folder").pipe(
+  folder: pathFlag("folder", "folder").pipe(
     Flag.withDescription("Folder of the queue and the state; by default TENSOR_BUS_DIRECTORY, or /tmp"),
     Flag.optional
   ),
@@ -83,7 +84,7 @@ const flags = {
     Flag.withDescription("Number of the GPU that this agent's processes use; by default LOCAL_RANK and the like, or 0"),
     Flag.optional
   ),
-  socket: Flag.String("socket").pipe(
+  socket: pathFlag("socket", "file").pipe(
     Flag.withDescription(
       "Take commands from a Unix socket at this path, in place of the LMDB queue: the Python package does"
     ),

@@ -9,6 +9,7 @@ import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import { backendOptions } from "../backends/optionsFlag.ts"
 import { withFailures } from "../output/CliFailure.ts"
+import { pathFlag } from "./paths.ts"
 import { backendPackages, json } from "./shared.ts"
 
 const mostRanks = 4
@@ -28,11 +29,11 @@ const flags = {
     Flag.optional
   ),
   options: backendOptions,
-  quirks: Flag.String("quirks").pipe(
+  quirks: pathFlag("quirks", "file").pipe(
     Flag.withDescription("YAML or JSON file of cases that are known to fail, each with the reason; they are not run"),
     Flag.optional
   ),
-  hooks: Flag.String("hooks").pipe(
+  hooks: pathFlag("hooks", "file").pipe(
     Flag.withDescription(
       "JavaScript or TypeScript module whose replayTesting can delay a replay backend's device; by default the descriptor's"
     ),
@@ -43,7 +44,7 @@ const flags = {
     Flag.withDescription(`Seconds after which a case counts as hanging (${defaultCaseSeconds} by default)`),
     Flag.withDefault(defaultCaseSeconds)
   ),
-  report: Flag.String("report").pipe(Flag.withDescription("File to write the report to, as JSON"), Flag.optional),
+  report: pathFlag("report", "file").pipe(Flag.withDescription("File to write the report to, as JSON"), Flag.optional),
   note: Flag.String("note").pipe(
     Flag.withDescription("A note for the report, for example that the devices are simulated"),
     Flag.withDefault("")

@@ -18,6 +18,7 @@ import { counted, formatBytes, table } from "../text/Table.ts"
 import { plainLine, printEither } from "../text/terminal.ts"
 import { usage } from "./meshFlags.ts"
 import { chooseOutput, type OutputFlags, outputConfig } from "./outputFlags.ts"
+import { pathFlag } from "./paths.ts"
 import {
   checkpoint,
   familyOf,
@@ -164,7 +165,7 @@ export const convert = Command.make(
     like,
     map,
     preset,
-    out: Flag.String("out").pipe(Flag.withDescription("Folder for the files")),
+    out: pathFlag("out", "folder").pipe(Flag.withDescription("Folder for the files")),
     ...outputConfig,
     progress: progressFlag,
     json

@@ -20,6 +20,7 @@ import { formatBytes, table } from "../text/Table.ts"
 import { plainLine, print } from "../text/terminal.ts"
 import { usage } from "./meshFlags.ts"
 import { chooseOutput, type OutputFlags, outputConfig } from "./outputFlags.ts"
+import { pathArgument, pathFlag } from "./paths.ts"
 import { type InputFlags, inputConfig, json, openPlain } from "./shared.ts"
 
 /** Runs with the engine of host memory. */
@@ -93,10 +94,12 @@ const runMake = Effect.fnUntraced(function* (flags: MakeFlags) {
 const makeCommand = Command.make(
   "make",
   {
-    base: Argument.String("BASE").pipe(Argument.withDescription("The model before, in any form that reshard reads")),
-    result: Argument.String("RESULT").pipe(Argument.withDescription("The same tensors after")),
+    base: pathArgument("BASE", "path").pipe(
+      Argument.withDescription("The model before, in any form that reshard reads")
+    ),
+    result: pathArgument("RESULT", "path").pipe(Argument.withDescription("The same tensors after")),
     ...inputConfig,
-    out: Flag.String("out").pipe(Flag.withDescription("The safetensors file for what changed")),
+    out: pathFlag("out", "file").pipe(Flag.withDescription("The safetensors file for what changed")),
     compress: Flag.Literals("compress", ["none", "zstd"]).pipe(
       Flag.withDescription("Whether changes are compressed where that takes fewer bytes"),
       Flag.withDefault("zstd" as const)
@@ -111,7 +114,7 @@ const makeCommand = Command.make(
   ])
 )
 
-const deltaArguments = Argument.String("DELTA").pipe(
+const deltaArguments = pathArgument("DELTA", "path").pipe(
   Argument.withDescription("Files of `delta make`, in the order in which they follow one another"),
   Argument.between(1, 10_000)
 )
@@ -166,10 +169,10 @@ const runApply = Effect.fnUntraced(function* (flags: ApplyFlags) {
 const applyCommand = Command.make(
   "apply",
   {
-    base: Argument.String("BASE").pipe(Argument.withDescription("The version that the first delta was made from")),
+    base: pathArgument("BASE", "path").pipe(Argument.withDescription("The version that the first delta was made from")),
     deltas: deltaArguments,
     ...inputConfig,
-    out: Flag.String("out").pipe(
+    out: pathFlag("out", "path").pipe(
       Flag.withDescription("Where the result goes: a new folder, or a new .safetensors file"),
       Flag.optional
     ),

@@ -27,6 +27,7 @@ import { counted } from "../text/Table.ts"
 import { printEither } from "../text/terminal.ts"
 import { chooseConversion, conversionConfig, convertModel } from "./conversionFlags.ts"
 import { chooseMeshes, type MeshFlags, meshConfig, meshTensorConfig, statedFlags, usage } from "./meshFlags.ts"
+import { pathArgument, pathFlag } from "./paths.ts"
 import {
   checkpoint,
   chooseLayouts,
@@ -45,7 +46,7 @@ import {
 
 const check = Command.make(
   "check",
-  { file: Argument.String("FILE").pipe(Argument.withDescription("What plan --save wrote")), json },
+  { file: pathArgument("FILE", "file").pipe(Argument.withDescription("What plan --save wrote")), json },
   (flags) =>
     withFailures(
       flags.json,
@@ -239,7 +240,7 @@ export const plan = Command.make(
     ...meshConfig,
     ...meshTensorConfig,
     transform: conversionConfig.transform,
-    save: Flag.String("save").pipe(Flag.withDescription("Write all ranks' plans to this file"), Flag.optional),
+    save: pathFlag("save", "file").pipe(Flag.withDescription("Write all ranks' plans to this file"), Flag.optional),
     explain: Flag.Int("explain").pipe(
       Flag.withDescription(
         "Say in words what this rank sends, receives and copies, instead of the figures of all ranks"

@@ -25,6 +25,7 @@ import type { ReplayJob } from "../replay/ReplayJob.ts"
 import { type ReplayResult, runLearner } from "../replay/runLearner.ts"
 import { checkTarget } from "../report/runFiles.ts"
 import { counted, formatBytes, formatSeconds, table } from "../text/Table.ts"
+import { pathFlag } from "./paths.ts"
 import { backendPackages, json } from "./shared.ts"
 
 const count = (name: string, description: string, minimum: number, maximum: number) =>
@@ -65,7 +66,7 @@ const flags = {
     Flag.withDescription("Milliseconds that the learner works on each batch (20 by default)"),
     Flag.withDefault(20)
   ),
-  trace: Flag.String("trace").pipe(
+  trace: pathFlag("trace", "file").pipe(
     Flag.withDescription("File for a trace of packs, copies and waits that Perfetto and Chrome show"),
     Flag.optional
   ),

@@ -14,13 +14,14 @@ import { readRunRecord } from "../report/RunRecord.ts"
 import { checkTarget } from "../report/runFiles.ts"
 import { printEither } from "../text/terminal.ts"
 import { usage } from "./meshFlags.ts"
+import { pathArgument, pathFlag } from "./paths.ts"
 import { json } from "./shared.ts"
 
 export const report = Command.make(
   "report",
   {
-    record: Argument.String("RUN").pipe(Argument.withDescription("What reshard --record wrote")),
-    out: Flag.String("out").pipe(
+    record: pathArgument("RUN", "file").pipe(Argument.withDescription("What reshard --record wrote")),
+    out: pathFlag("out", "file").pipe(
       Flag.withDescription("File for the page; by default the record's name with .html"),
       Flag.optional
     ),

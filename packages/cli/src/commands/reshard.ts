@@ -35,6 +35,7 @@ import { plainLine, printError, printText } from "../text/terminal.ts"
 import { type ConversionFlags, chooseConversion, conversionConfig, convertModel } from "./conversionFlags.ts"
 import { chooseMeshes, type MeshFlags, meshConfig, statedFlags, usage } from "./meshFlags.ts"
 import { chooseOutput, type OutputFlags, outputConfig } from "./outputFlags.ts"
+import { pathFlag } from "./paths.ts"
 import {
   backend,
   backendPackages,
@@ -246,14 +247,14 @@ export const reshard = Command.make(
     options: backendOptions,
     backendPackages,
     ...conversionConfig,
-    out: Flag.String("out").pipe(
+    out: pathFlag("out", "folder").pipe(
       Flag.withDescription(
         "Folder for the destination shards and their manifest; without it the result is only proved"
       ),
       Flag.optional
     ),
     ...outputConfig,
-    deltaFrom: Flag.String("delta-from").pipe(
+    deltaFrom: pathFlag("delta-from", "path").pipe(
       Flag.withDescription(
         "The version before, in any form that CHECKPOINT has: ranks hold it already, and only what changed since travels"
       ),
@@ -269,11 +270,11 @@ export const reshard = Command.make(
       ),
       Flag.withDefault("sample")
     ),
-    trace: Flag.String("trace").pipe(
+    trace: pathFlag("trace", "file").pipe(
       Flag.withDescription("File for a timeline of all ranks that Perfetto and Chrome show"),
       Flag.optional
     ),
-    record: Flag.String("record").pipe(
+    record: pathFlag("record", "file").pipe(
       Flag.withDescription("File for a record of the run that tensorferry report shows"),
       Flag.optional
     ),

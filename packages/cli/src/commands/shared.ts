@@ -30,6 +30,7 @@ import { readTrainerSide } from "../model/TrainerNotes.ts"
 import { readYamlFile } from "../model/YamlFile.ts"
 import { counted } from "../text/Table.ts"
 import { plainLine, printError } from "../text/terminal.ts"
+import { pathArgument, pathFlag } from "./paths.ts"
 
 export const json = Flag.Boolean("json").pipe(
   Flag.withDescription("Print one JSON document on standard output instead of tables"),
@@ -41,7 +42,7 @@ export const backend = Flag.String("backend").pipe(
   Flag.withDefault("auto")
 )
 
-export const backendPackages = Flag.String("backend-package").pipe(
+export const backendPackages = pathFlag("backend-package", "path").pipe(
   Flag.withDescription("Package to load more backends from (repeatable); it is imported from the current folder"),
   Flag.between(0, 64)
 )
@@ -55,7 +56,7 @@ export const sideFlag = (name: "from" | "to") =>
     })
   )
 
-export const checkpoint = Argument.String("CHECKPOINT").pipe(
+export const checkpoint = pathArgument("CHECKPOINT", "path").pipe(
   Argument.withDescription(
     "A .safetensors file or index, a folder of them, of a distributed checkpoint or of torch.save, a folder written by reshard, or synthetic:SHAPES.json.gz for made-up data"
   )
@@ -109,17 +110,17 @@ export const layoutConfig = {
     ),
     Flag.optional
   ),
-  layout: Flag.String("layout").pipe(
+  layout: pathFlag("layout", "file").pipe(
     Flag.withDescription("YAML or JSON file with both layouts and how tensors are cut; flags override it"),
     Flag.optional
   ),
-  like: Flag.String("like").pipe(
+  like: pathFlag("like", "path").pipe(
     Flag.withDescription(
       "Checkpoint of the same model under its own names, where CHECKPOINT has those of a system: megatron:DIR, vllm:DIR"
     ),
     Flag.optional
   ),
-  map: Flag.String("map").pipe(
+  map: pathFlag("map", "file").pipe(
     Flag.withDescription("YAML or JSON file with the rules by which the destination names and joins tensors"),
     Flag.optional
   ),
@@ -129,7 +130,7 @@ export const layoutConfig = {
     ),
     Flag.optional
   ),
-  rules: Flag.String("rules").pipe(
+  rules: pathFlag("rules", "file").pipe(
     Flag.withDescription("YAML or JSON file that says how tensors are sharded"),
     Flag.optional
   ),

@@ -17,6 +17,7 @@ import * as Schema from "effect/Schema"
 import { withFailures } from "../output/CliFailure.ts"
 import { counted, formatBytes, table } from "../text/Table.ts"
 import { print, printText } from "../text/terminal.ts"
+import { pathArgument } from "./paths.ts"
 import { inputConfig, json, noteAbsent, openPlain } from "./shared.ts"
 
 interface Verdict {
@@ -106,10 +107,10 @@ const compareValues = Effect.fnUntraced(function* (
 })
 
 const flags = {
-  a: Argument.String("A").pipe(
+  a: pathArgument("A", "path").pipe(
     Argument.withDescription("A model in any form that reshard reads: a .safetensors file, a folder of them, shards")
   ),
-  b: Argument.String("B").pipe(
+  b: pathArgument("B", "path").pipe(
     Argument.withDescription("The model that it is compared with, in the same or another form")
   ),
   ...inputConfig,
