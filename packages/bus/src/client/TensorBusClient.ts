@@ -14,6 +14,7 @@ import { randomBytes } from "node:crypto"
 import type { Placement as MeshPlacement } from "@tensorferry/core/layout/Placement"
 import { HostMemory } from "@tensorferry/core/service/HostMemory"
 import { monotonicMillis } from "@tensorferry/core/service/RunningTime"
+import { inSeconds, sayWaiting, untilWords } from "@tensorferry/core/service/sayWaiting"
 import type { Tensor } from "@tensorferry/core/tensor/Tensor"
 import type { Mapping } from "@tensorferry/model/names/Mapping"
 import type { Placement } from "@tensorferry/model/placement/Placement"
@@ -276,22 +277,28 @@ export const make = Effect.fnUntraced(function* (options: ClientOptions = {}) {
         // In this order: a command that is put after the end of an agent is not lost with it.
         const asked = yield* askedAgent(op)
         yield* Effect.mapError(queue.enqueue([command], deadlineMillis), failed(op))
-        let completed: { readonly reply: Uint8Array | undefined } | undefined
-        while (completed === undefined) {
-          const left = deadlineMillis - ((yield* monotonicMillis) - start)
-          const slice = Math.max(0, Math.min(left, sliceMillis))
-          completed = yield* Effect.mapError(completion.wait(replyKey(name), slice), failed(op))
-          if (completed !== undefined) break
-          if (left <= sliceMillis) {
-            return yield* busError("DeadlineExceeded", {
-              op,
-              detail: `The agent did not complete the command within ${deadlineMillis} ms.`,
-              remedy: "See the agent's log, or wait longer.",
-              isRetryable: true
-            })
+        const wait = Effect.gen(function* () {
+          while (true) {
+            const left = deadlineMillis - ((yield* monotonicMillis) - start)
+            const slice = Math.max(0, Math.min(left, sliceMillis))
+            const completed = yield* Effect.mapError(completion.wait(replyKey(name), slice), failed(op))
+            if (completed !== undefined) return completed
+            if (left <= sliceMillis) {
+              return yield* busError("DeadlineExceeded", {
+                op,
+                detail: `The agent did not complete the command within ${deadlineMillis} ms.`,
+                remedy: "See the agent's log, or wait longer.",
+                isRetryable: true
+              })
+            }
+            yield* checkAgent(op, asked)
           }
-          yield* checkAgent(op, asked)
-        }
+        })
+        const completed: { readonly reply: Uint8Array | undefined } = yield* sayWaiting(wait, (millis) => {
+          const { beat } = asked
+          const agent = beat === undefined ? "the agent" : `agent ${beat.rank}, process ${beat.pid},`
+          return `Waited ${inSeconds(millis)} for ${agent} to complete ${op}${untilWords(deadlineMillis, millis)}.`
+        })
         // Where the agent made its state again in the meantime, the wait looked into the old one.
         const bytes = completed.reply ?? (yield* Effect.mapError(state.get(replyKey(name)), failed(op)))
         const reply = bytes === undefined ? undefined : decodeReply(bytes)

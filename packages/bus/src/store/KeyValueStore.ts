@@ -9,6 +9,7 @@
  * - Keys have up to 1024 bytes, values up to 1 MiB.
  */
 import { ReasonError, type ReasonInput, reason, reasonOf } from "@tensorferry/core/base/Reason"
+import { inSeconds, sayWaiting, untilWords } from "@tensorferry/core/service/sayWaiting"
 import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -89,7 +90,7 @@ export const checkEntry = (key: string, value: string): Effect.Effect<void, KeyV
 
 /**
  * Waits until what stands under the prefix satisfies `ready`, and answers what `ready` does. Fails with DeadlineExceeded;
- * `describe` says in words what is missing.
+ * `describe` says in words what is missing, then and in the log of a long wait.
  */
 export const awaitEntries = <A, E = never>(
   store: KeyValueStoreShape,
@@ -100,7 +101,7 @@ export const awaitEntries = <A, E = never>(
 ): Effect.Effect<A, KeyValueError | E> =>
   Effect.suspend(() => {
     let last: Entries = new Map()
-    return store.watch(prefix).pipe(
+    const found = store.watch(prefix).pipe(
       Stream.mapEffect((entries) => {
         last = entries
         return ready(entries)
@@ -126,5 +127,9 @@ export const awaitEntries = <A, E = never>(
             })
           )
       })
+    )
+    return sayWaiting(
+      found,
+      (millis) => `${describe(last)} so far, after ${inSeconds(millis)}${untilWords(deadline, millis)}.`
     )
   })

@@ -11,6 +11,7 @@ import { fileURLToPath } from "node:url"
 import type { Rank } from "@tensorferry/core/base/Ids"
 import { describeCrash } from "@tensorferry/core/base/UnknownCause"
 import { ticking, tickMillisOf } from "@tensorferry/core/service/RunningTime"
+import { inSeconds, untilWords } from "@tensorferry/core/service/sayWaiting"
 import type { Phase } from "@tensorferry/model/Phase"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -84,6 +85,12 @@ const hung = (rank: Rank, what: string): RankOutcome =>
   )
 
 const formatSeconds = (millis: number): string => `${millis / 1000} s`
+
+/** `rank 3`, `ranks 0, 2`; of many, the first. */
+const ranksInWords = (ranks: ReadonlyArray<Rank>): string => {
+  const more = ranks.length > 8 ? ` and ${ranks.length - 8} more` : ""
+  return `${ranks.length === 1 ? "rank" : "ranks"} ${ranks.slice(0, 8).join(", ")}${more}`
+}
 
 /** Who hears of ranks while they work. */
 export interface RankListener {
@@ -167,12 +174,8 @@ export const runProcesses = Effect.fn("runProcesses")(function* (
     if (Option.isNone(event)) {
       if (starting.size > 0 && now >= nextReminder) {
         nextReminder = 3 * now
-        const some = [...starting].slice(0, 8).join(", ")
-        const more = starting.size > 8 ? ` and ${starting.size - 8} more` : ""
-        yield* listener.log(
-          undefined,
-          `waited ${formatSeconds(Math.round(now / 1000) * 1000)} for rank ${some}${more} to start`
-        )
+        const until = limit === undefined ? "" : untilWords(limit.at, now)
+        yield* listener.log(undefined, `waited ${inSeconds(now)} for ${ranksInWords([...starting])} to start${until}`)
       }
       const expired = limit
       if (expired === undefined || expired.at > now) continue

@@ -5,6 +5,7 @@
 import { createHash } from "node:crypto"
 import { connect } from "node:net"
 import { afterEach, assert, describe, it, vi } from "@effect/vitest"
+import { freePort } from "@tensorferry/testing/machine/freePort"
 import * as Effect from "effect/Effect"
 import * as Logger from "effect/Logger"
 import * as Result from "effect/Result"
@@ -457,11 +458,30 @@ describe("a wait that takes long", () => {
     })
     const both = Effect.all([Effect.scoped(first), Effect.scoped(second)], { concurrency: 2 })
     await Effect.runPromise(Effect.provide(both, Logger.layer([logger])))
-    assert.match(said[0]!, /^Rank 0 has waited 3 s for rank 1 to join\.$/)
+    assert.match(said[0]!, /^Rank 0 has waited 3 s on 127\.0\.0\.1:\d+ for rank 1 to join; this fails in \d+ s\.$/)
     assert.match(
       said[1]!,
       /^rank 0 waited 3 s in barrier "loaded" for rank 1; without a sign of progress this fails in \d+ s\.$/
     )
     assert.lengthOf(said, 2)
+  })
+
+  it("is told by a rank that finds nobody at the address of rank 0, with the address, until rank 0 comes", async () => {
+    const said: Array<string> = []
+    const logger = Logger.make(({ message }) => void said.push(String(message)))
+    const port = await freePort()
+    const common = { size: 2, host: "127.0.0.1", port, deadline: "30 seconds", connectDeadline: "50 seconds" } as const
+    const early = Effect.asVoid(makeTcp({ ...common, rank: 1 }))
+    const late = Effect.gen(function* () {
+      yield* Effect.repeat(Effect.sleep("50 millis"), { until: () => said.length > 0 })
+      yield* makeTcp({ ...common, rank: 0 })
+    })
+    const both = Effect.all([Effect.scoped(early), Effect.scoped(late)], { concurrency: 2 })
+    await Effect.runPromise(Effect.provide(both, Logger.layer([logger])))
+    assert.strictEqual(
+      said[0],
+      `Rank 1 has waited 3 s to join rank 0 on 127.0.0.1:${port} (ECONNREFUSED); this fails in 47 s.`
+    )
+    assert.lengthOf(said, 1)
   })
 })

@@ -16,6 +16,7 @@ import type * as EffectScope from "effect/Scope"
 import type { Rank } from "../../base/Ids.ts"
 import type { ProcessGroupError } from "../../service/ProcessGroup.ts"
 import { makeThrottle, ticking, tickMillisOf, withinRunningTime } from "../../service/RunningTime.ts"
+import { inSeconds, sayWaiting, untilWords } from "../../service/sayWaiting.ts"
 import type { Frame } from "../Frames.ts"
 import { makeCalls } from "./calls.ts"
 import { attach, type Connection, ConnectionClosed } from "./connection.ts"
@@ -121,6 +122,12 @@ const rendezvous = (settings: TcpSettings): Effect.Effect<Connection, ProcessGro
       ),
       Effect.retry({ while: (error) => error._tag === "ConnectionClosed", schedule: Schedule.jittered(backoff) }),
       (attempts) => withinRunningTime(attempts, settings.connectDeadline),
+      (attempts) =>
+        sayWaiting(
+          attempts,
+          (millis) =>
+            `Rank ${settings.rank} has waited ${inSeconds(millis)} to join rank 0 on ${addressOf(settings)} (${last})${untilWords(settings.connectDeadline, millis)}.`
+        ),
       Effect.flatMap(Effect.fromOption),
       Effect.mapError((error) =>
         error._tag === "ProcessGroupError"

@@ -9,6 +9,7 @@ import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import type { Rank } from "../../base/Ids.ts"
 import { type ProcessGroupError, type ProcessGroupShape, processGroupError } from "../../service/ProcessGroup.ts"
+import { inSpan } from "../../service/Spans.ts"
 import { mostLaneBytes } from "./frames.ts"
 import { type Circle, circleKey } from "./hub.ts"
 import type { Inbox } from "./inbox.ts"
@@ -64,7 +65,11 @@ const groupOf = (endpoint: Endpoint, circle: Circle, lanes: ReturnType<typeof ma
   const size = members.length
   // A copy, so that the caller may use its buffer again even where the wait was interrupted.
   const exchange = (label: string, payload: Uint8Array) =>
-    Effect.suspend(() => endpoint.exchange(circle, shortLabel(label), new Uint8Array(payload)))
+    inSpan(
+      Effect.suspend(() => endpoint.exchange(circle, shortLabel(label), new Uint8Array(payload))),
+      "ProcessGroup.wait",
+      () => ({ for: shortLabel(label) })
+    )
   const invalid = (ranks: ReadonlyArray<Rank>, detail: string, remedy: string) =>
     processGroupError("InvalidGroup", ranks, { rank: endpoint.rank, detail, remedy })
   const isMember = (number: number) => Number.isInteger(number) && number >= 0 && number < size

@@ -19,6 +19,7 @@ import type * as EffectScope from "effect/Scope"
 import type { Rank } from "../../base/Ids.ts"
 import type { ProcessGroupError } from "../../service/ProcessGroup.ts"
 import { makeThrottle, orAfterRunningTime, ticking, tickMillisOf } from "../../service/RunningTime.ts"
+import { inSeconds, sayWaiting, untilWords } from "../../service/sayWaiting.ts"
 import type { Frame } from "../Frames.ts"
 import { makeLobby } from "../Unproven.ts"
 import { admit, Refused, type Standing } from "./admission.ts"
@@ -67,19 +68,10 @@ const stop = (server: Server): Effect.Effect<void> =>
     server.close(() => resume(Effect.void))
   })
 
-/** Logs who waits for whom: ranks that are `missing` from the group, and waits in collectives. */
-const makeReminder = (hub: CollectiveHub, missing: () => ReadonlyArray<Rank>): Effect.Effect<(now: number) => void> =>
-  Effect.map(Effect.context<never>(), (context) => {
-    let next = 3000
-    return (now) => {
-      const texts = [...hub.remind(now)]
-      const absent = now < next ? [] : missing()
-      if (absent.length > 0) {
-        next = 3 * now
-        texts.push(`Rank 0 has waited ${Math.round(now / 1000)} s for ${formatRanks(absent)} to join.`)
-      }
-      for (const text of texts) Effect.runForkWith(context)(Effect.logInfo(text))
-    }
+/** Logs who waits for whom in collectives. */
+const makeReminder = (hub: CollectiveHub): Effect.Effect<(now: number) => void> =>
+  Effect.map(Effect.context<never>(), (context) => (now) => {
+    for (const text of hub.remind(now)) Effect.runForkWith(context)(Effect.logInfo(text))
   })
 
 export const serve = Effect.fnUntraced(function* (
@@ -214,12 +206,13 @@ export const serve = Effect.fnUntraced(function* (
       for (const connection of connections) connection.destroy("rank 0 closed its group")
     })
   )
-  yield* Effect.flatMap(listen(server, settings), onListening)
+  const port = yield* listen(server, settings)
+  yield* onListening(port)
 
   const missing = () =>
     Array.from({ length: size - 1 }, (_, at) => at + 1).filter((rank) => !members.connections.has(rank))
 
-  const remind = yield* makeReminder(hub, () => (Deferred.isDoneUnsafe(formed) ? [] : missing()))
+  const remind = yield* makeReminder(hub)
   let ticks = 0
   const bytesSeen = new Map<Rank, number>()
   yield* Effect.forkScoped(
@@ -239,6 +232,12 @@ export const serve = Effect.fnUntraced(function* (
 
   if (size === 1) complete()
   yield* Deferred.await(formed).pipe(
+    (joined) =>
+      sayWaiting(
+        joined,
+        (millis) =>
+          `Rank 0 has waited ${inSeconds(millis)} on ${addressOf({ ...settings, port })} for ${formatRanks(missing())} to join${untilWords(settings.connectDeadline, millis)}.`
+      ),
     (joined) =>
       orAfterRunningTime(joined, {
         duration: settings.connectDeadline,
