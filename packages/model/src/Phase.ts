@@ -5,5 +5,5 @@
 import * as Schema from "effect/Schema"
 
 /** Steps of a rank's work, in order. */
-export const Phase = Schema.Literals(["start", "load", "copy", "verify", "write", "finish"])
+export const Phase = Schema.Literals(["start", "allocate", "load", "copy", "verify", "write", "finish"])
 export type Phase = typeof Phase.Type

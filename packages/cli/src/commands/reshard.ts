@@ -5,6 +5,7 @@ import { pathToFileURL } from "node:url"
 import { chooseCopyBackend } from "@tensorferry/core/backend/BackendLayer"
 import { fromEnvironment, readEnvironment } from "@tensorferry/core/group/ProcessGroupEnvironment"
 import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
+import type { TraceRecord } from "@tensorferry/core/trace/TraceRecord"
 import { jobLayouts, jobSize } from "@tensorferry/model/layouts"
 import { checkTied } from "@tensorferry/model/names/checkTied"
 import { namedLayouts } from "@tensorferry/model/names/namedLayouts"
@@ -25,6 +26,7 @@ import { chooseDeadline, leastSeconds, mostSeconds } from "../job/deadline.ts"
 import type { AnyJobSpec, JobSpec, MeshJobSpec, RankReport } from "../job/JobSpec.ts"
 import { exchangeReports } from "../job/joinedReports.ts"
 import { checkpointMeshPlans } from "../job/MeshJob.ts"
+import { commandTrace } from "../job/Observed.ts"
 import { checkProcesses } from "../job/processLimit.ts"
 import { rankJob } from "../job/RankJob.ts"
 import { printAround, reportFailure, withFailures } from "../output/CliFailure.ts"
@@ -59,17 +61,29 @@ import {
 const byWeight = (reason: string): number => (reason === "PeerGone" || reason === "DeadlineExceeded" ? 1 : 0)
 
 /** Writes the files that were asked for, and reports what happened. */
-const conclude = (spec: AnyJobSpec, reports: ReadonlyArray<RankReport>, { files, isJson, begun, notes }: Output) =>
+const conclude = (
+  spec: AnyJobSpec,
+  reports: ReadonlyArray<RankReport>,
+  { files, isJson, notes }: Output,
+  command?: TraceRecord
+) =>
   Effect.gen(function* () {
-    const seconds = (performance.now() - begun) / 1000
+    // Since the process began.
+    const seconds = performance.now() / 1000
     const written = [
       ...(files.trace === undefined ? [] : [`trace: ${files.trace} (open it in ui.perfetto.dev)`]),
       ...(files.record === undefined ? [] : [`record: ${files.record} (tensorferry report shows it)`])
     ]
-    const write = writeRunFiles(files, { spec, conversion: conversionOf(spec), seconds, reports })
+    const write = writeRunFiles(files, {
+      spec,
+      conversion: conversionOf(spec),
+      seconds,
+      reports,
+      ...(command === undefined ? {} : { command })
+    })
     const isWritten = yield* printAround(isJson, write, {
       document: reshardFacts(spec, reports, notes),
-      text: describeReshard(spec, reports, notes)
+      text: describeReshard(spec, reports, notes, seconds)
     })
     if (isWritten && !isJson && written.length > 0) yield* printText(written.join("\n"))
   })
@@ -92,6 +106,7 @@ const runHere = Effect.fnUntraced(function* (spec: AnyJobSpec, size: number, out
   const bar = makeProgressBar({
     size,
     phases: [
+      "allocate",
       "load",
       "copy",
       ...(spec.verify ? (["verify"] as const) : []),
@@ -106,6 +121,7 @@ const runHere = Effect.fnUntraced(function* (spec: AnyJobSpec, size: number, out
         ? Effect.void
         : Effect.andThen(bar.clear, printError(`${rank === undefined ? "" : `rank ${rank}: `}${plainLine(text)}`))
   }
+  const started = performance.now()
   const outcomes = yield* Effect.ensuring(Effect.scoped(runProcesses(spec, size, listener)), bar.clear)
   const failures = outcomes.flatMap((outcome) => (outcome._tag === "Failed" ? [outcome] : []))
   if (failures.length > 0) {
@@ -114,11 +130,17 @@ const runHere = Effect.fnUntraced(function* (spec: AnyJobSpec, size: number, out
     return
   }
   const reports = outcomes.flatMap((outcome) => (outcome._tag === "Finished" ? [outcome.report] : []))
-  yield* conclude(spec, reports, output)
+  const command = commandTrace(size, [
+    { name: "process.load", start: 0, end: output.begun },
+    { name: "command.prepare", start: output.begun, end: started },
+    { name: "command.ranks", start: started, end: performance.now() }
+  ])
+  yield* conclude(spec, reports, output, command)
 })
 
 /** One process among those that a launcher started: its rank's part of the job; rank 0 prints. */
 const runJoined = Effect.fnUntraced(function* (spec: AnyJobSpec, output: Output) {
+  const begun = performance.now()
   const group = yield* Effect.updateService(fromEnvironment, ConfigProvider.ConfigProvider, (environment) =>
     ConfigProvider.orElse(
       ConfigProvider.fromEnvRecord({ TENSORFERRY_DEADLINE: String(spec.deadlineMillis / 1000) }),
@@ -139,7 +161,11 @@ const runJoined = Effect.fnUntraced(function* (spec: AnyJobSpec, output: Output)
           }
         }
   const report = yield* Effect.provideService(
-    rankJob(joined, () => Effect.void),
+    rankJob(joined, () => Effect.void, [
+      { name: "process.load", start: 0, end: output.begun },
+      { name: "command.prepare", start: output.begun, end: begun },
+      { name: "group.join", start: begun, end: performance.now() }
+    ]),
     ProcessGroup,
     group
   )

@@ -94,9 +94,58 @@ export const originsOf = (
   return new Map([...origins].map(([name, byRank]) => [name, [...byRank].sort(([a], [b]) => a - b)]))
 }
 
+/** What a process did before its job, in milliseconds since the process began. */
+export interface EarlierPhase {
+  readonly name: string
+  readonly start: number
+  readonly end: number
+}
+
+const nanosOf = (millis: number): number => Math.round(millis * 1e6)
+
+const earlierSpans = (earlier: ReadonlyArray<EarlierPhase>): TraceRecord["spans"] =>
+  earlier.map(({ name, start, end }, at) => ({
+    id: `earlier ${at}`,
+    parent: null,
+    name,
+    start: nanosOf(start),
+    duration: nanosOf(end - start),
+    attributes: {},
+    notes: [],
+    error: null
+  }))
+
+/** By the machine's monotonic clock, in nanoseconds. */
+const processBegan = (): bigint => process.hrtime.bigint() - BigInt(nanosOf(performance.now()))
+
+/** The record with earlier phases of its process, as spans before the others. */
+export const withEarlier = (record: TraceRecord, earlier: ReadonlyArray<EarlierPhase>): TraceRecord => {
+  const begun = processBegan()
+  const shift = record.spans.length === 0 ? 0 : Math.max(0, Number(BigInt(record.monotonic) - begun))
+  return {
+    ...record,
+    wall: String(BigInt(record.wall) - BigInt(shift)),
+    monotonic: String(begun),
+    spans: [...earlierSpans(earlier), ...record.spans.map((span) => ({ ...span, start: span.start + shift }))]
+  }
+}
+
+/** The phases of the process that started the ranks, as one more process of their trace. */
+export const commandTrace = (pid: number, phases: ReadonlyArray<EarlierPhase>): TraceRecord => ({
+  pid,
+  processName: "command",
+  track: "phases",
+  host: clockName(),
+  wall: String(BigInt(Math.round(performance.timeOrigin * 1000)) * 1000n),
+  monotonic: String(processBegan()),
+  spans: earlierSpans(phases),
+  droppedSpans: 0
+})
+
 /** Runs a rank's job with a tracer and adds the spans to its report. */
 export const withTrace = <A, E, R>(
-  job: Effect.Effect<A, E, R>
+  job: Effect.Effect<A, E, R>,
+  earlier: ReadonlyArray<EarlierPhase>
 ): Effect.Effect<A & { readonly trace: TraceRecord }, E, R | ProcessGroup> =>
   Effect.gen(function* () {
     const { rank } = yield* ProcessGroup
@@ -111,5 +160,5 @@ export const withTrace = <A, E, R>(
       inSpan(job, "job", () => ({ rank })),
       trace.tracer
     )
-    return { ...done, trace: yield* trace.record }
+    return { ...done, trace: withEarlier(yield* trace.record, earlier) }
   })

@@ -35,9 +35,10 @@ import { loadBefore } from "./loadBefore.ts"
 import { prepareMeshJob } from "./MeshJob.ts"
 import { prepareModelJob } from "./ModelJob.ts"
 import { prepareNamedJob } from "./NamedJob.ts"
-import { clockName, type ObservedTensor, observed, originsOf, withTrace } from "./Observed.ts"
+import { clockName, type EarlierPhase, type ObservedTensor, observed, originsOf, withTrace } from "./Observed.ts"
 import type { PreparedJob } from "./PreparedJob.ts"
-import { timedPhase, withJobServices } from "./services.ts"
+import { type JobClock, makeJobClock } from "./phases.ts"
+import { withJobServices } from "./services.ts"
 
 /** What this rank ended up with, and where it came from. Scales come with the tensor that they belong to. */
 const observedTensors = (
@@ -56,12 +57,9 @@ const observedTensors = (
   }))
 }
 
-const runJob = Effect.fnUntraced(function* (spec: AnyJobSpec, backendReason: string, progress: ReportProgress) {
+/** The model, as its files have it and as the job reads it. */
+const openJob = Effect.fnUntraced(function* (spec: AnyJobSpec) {
   const group = yield* ProcessGroup
-  const engine = yield* TensorEngine
-  const { rank } = group
-  const seconds: { [phase: string]: number } = {}
-  const before = process.memoryUsage.rss()
   const stored =
     spec.stored === undefined
       ? yield* openModel(spec.checkpoint, spec.input)
@@ -70,92 +68,141 @@ const runJob = Effect.fnUntraced(function* (spec: AnyJobSpec, backendReason: str
   const conversion = isMeshJob(spec) ? undefined : spec.conversion
   const dense = yield* denseModel(stored, conversion, yield* readQuantizationHint(stored))
   const quantized = yield* chooseQuantized(dense, conversion)
-  const model = yield* readQuantized(dense, quantized, group)
-  const prepare = Effect.gen(function* () {
-    return isMeshJob(spec)
+  return { model: yield* readQuantized(dense, quantized, group), quantized }
+})
+
+const planJob = (spec: AnyJobSpec, { model, quantized }: Effect.Success<ReturnType<typeof openJob>>) =>
+  Effect.gen(function* () {
+    const { rank, size: ranks } = yield* ProcessGroup
+    const { size, part } = isMeshJob(spec)
       ? yield* prepareMeshJob(spec, model, rank)
       : spec.names === undefined
         ? yield* prepareModelJob(spec, model, rank, quantized?.config)
         : yield* prepareNamedJob(spec, spec.names, model, rank)
-  })
-  const { size, part } = yield* timedPhase(seconds, "plan", inSpan(prepare, "plan"))
-  if (size !== group.size || part === undefined) {
+    if (size === ranks && part !== undefined) return part
     return yield* modelError("InvalidLayout", {
       rank,
-      detail: `The layouts need ${size} ranks, the job has ${group.size}.`,
+      detail: `The layouts need ${size} ranks, the job has ${ranks}.`,
       remedy: "Start as many processes as the layouts need."
     })
-  }
-  yield* makeOutput(group, spec.out, part.destination)
-  const { plan, transform, proof, write } = part
+  })
+
+/** Memory of both sides. What nobody writes into the destination is seen there. */
+const allocateSides = Effect.fnUntraced(function* (part: PreparedJob, progress: ReportProgress) {
+  const group = yield* ProcessGroup
+  const engine = yield* TensorEngine
   const source = yield* allocateTensors(part.source)
   const destination = yield* allocateTensors(part.destination)
-  for (const { tensor } of destination) yield* engine.fill(tensor, poison)
-  const load = timedPhase(seconds, "load", loadTensors(part.input ?? model, group, source, progress))
+  const total = byteCount(destination)
+  let done = 0
+  yield* progress("allocate", done, total)
+  for (const { bytes, tensor } of destination) {
+    yield* engine.fill(tensor, poison)
+    done += bytes.length
+    yield* group.reportProgress
+    yield* progress("allocate", done, total)
+  }
+  return { source, destination }
+})
+
+const runJob = Effect.fnUntraced(function* (
+  spec: AnyJobSpec,
+  { phase, seconds }: JobClock,
+  backendReason: string,
+  progress: ReportProgress
+) {
+  const group = yield* ProcessGroup
+  const { rank } = group
+  const before = process.memoryUsage.rss()
+  const opened = yield* phase("open", openJob(spec))
+  const { model } = opened
+  const part = yield* phase(
+    "plan",
+    Effect.tap(inSpan(planJob(spec, opened), "plan"), ({ destination }) => makeOutput(group, spec.out, destination))
+  )
+  const { plan, transform, proof, write } = part
+  const { source, destination } = yield* phase("allocate", allocateSides(part, progress))
   const deltaFrom = isMeshJob(spec) ? undefined : spec.deltaFrom
-  const changes =
-    deltaFrom === undefined ? undefined : yield* loadBefore(deltaFrom, part, [source, destination], progress)
-  yield* load
-  for (const held of [...source, ...destination]) yield* clearPadding(held)
-  if (part.clear !== undefined) yield* part.clear(destination)
-  const [from, into] = yield* part.dicts(source, destination)
-  // Ranks load for as long as their disks take; who is done first waits here, and not within the copy.
-  yield* timedPhase(seconds, "wait", group.barrier("loaded"))
+  const { changes, from, into } = yield* phase(
+    "load",
+    Effect.gen(function* () {
+      const changes =
+        deltaFrom === undefined ? undefined : yield* loadBefore(deltaFrom, part, [source, destination], progress)
+      yield* loadTensors(part.input ?? model, group, source, progress)
+      for (const held of [...source, ...destination]) yield* clearPadding(held)
+      if (part.clear !== undefined) yield* part.clear(destination)
+      const [from, into] = yield* part.dicts(source, destination)
+      // Ranks load for as long as their disks take; who is done first waits here, and not within the copy.
+      yield* group.barrier("loaded")
+      return { changes, from, into }
+    })
+  )
   yield* progress("copy", 0, 1)
-  const moved = yield* changes === undefined
-    ? timedPhase(
-        seconds,
-        "copy",
-        executeReshardPlan(plan, from, into, {
+  const moved = yield* phase(
+    "copy",
+    changes === undefined
+      ? executeReshardPlan(plan, from, into, {
           ...(transform === undefined ? {} : { transform }),
           onProgress: (done, total) => progress("copy", done, Math.max(1, total))
         })
-      )
-    : timedPhase(seconds, "copy", changes.move)
-  const digests = spec.verify
-    ? yield* timedPhase(seconds, "verify", verifyTensors(proof, group, destination, progress))
-    : new Map<string, string>()
-  const traced =
-    spec.verify && part.prove !== undefined
-      ? yield* timedPhase(seconds, "prove", Effect.fromResult(part.prove()))
-      : undefined
+      : changes.move
+  )
+  const compare = spec.verify
+    ? verifyTensors(proof, group, destination, progress)
+    : Effect.succeed(new Map<string, string>())
   // What was loaded, and what it was proved against, is what the path names now.
-  yield* checkFilesUnchanged(model)
-  if (write !== undefined) {
-    yield* timedPhase(seconds, "write", write(destination, digests, progress))
-  }
-  yield* group.barrier("job done")
-  yield* progress("finish", 1, 1)
-  const report: RankReport = {
-    rank,
-    sourceBytes: byteCount(source),
-    destinationBytes: byteCount(destination),
-    seconds,
-    copy: moved.copy,
-    waves: moved.waves,
-    bufferBytes: moved.bufferBytes,
-    backendReason,
-    tensorsVerified: digests.size,
-    bytesVerified: spec.verify ? byteCount(destination) : 0,
-    tensorsTraced: traced?.tensors ?? 0,
-    elementsTraced: traced?.elements ?? 0,
-    planDigest: digestOf(plan),
-    rosterDigest: opsOf(plan).rosterDigest,
-    peakMemory: process.resourceUsage().maxRSS * 1024,
-    ...(spec.observe === true
-      ? {
-          observed: observed(
-            { before, estimate: estimatePlans([plan], hostLinkSpeeds, part.estimate).ranks[0]!.peakBytes },
-            observedTensors(part, destination, digests)
-          )
-        }
-      : {})
-  }
-  return report
+  const digests = yield* phase("verify", Effect.tap(compare, checkFilesUnchanged(model)))
+  const { prove } = part
+  const traced =
+    spec.verify && prove !== undefined
+      ? yield* phase(
+          "prove",
+          Effect.suspend(() => Effect.fromResult(prove()))
+        )
+      : undefined
+  if (write !== undefined) yield* phase("write", write(destination, digests, progress))
+  return yield* phase(
+    "finish",
+    Effect.gen(function* () {
+      yield* group.barrier("job done")
+      yield* progress("finish", 1, 1)
+      const report: RankReport = {
+        rank,
+        sourceBytes: byteCount(source),
+        destinationBytes: byteCount(destination),
+        seconds,
+        copy: moved.copy,
+        waves: moved.waves,
+        bufferBytes: moved.bufferBytes,
+        backendReason,
+        tensorsVerified: digests.size,
+        bytesVerified: spec.verify ? byteCount(destination) : 0,
+        tensorsTraced: traced?.tensors ?? 0,
+        elementsTraced: traced?.elements ?? 0,
+        planDigest: digestOf(plan),
+        rosterDigest: opsOf(plan).rosterDigest,
+        peakMemory: process.resourceUsage().maxRSS * 1024,
+        ...(spec.observe === true
+          ? {
+              observed: observed(
+                { before, estimate: estimatePlans([plan], hostLinkSpeeds, part.estimate).ranks[0]!.peakBytes },
+                observedTensors(part, destination, digests)
+              )
+            }
+          : {})
+      }
+      return report
+    })
+  )
 })
 
-/** Runs this rank of the job to its end, watched where the job says so. */
-export const rankJob = (spec: AnyJobSpec, progress: ReportProgress) => {
-  const job = withJobServices(spec, (backendReason) => runJob(spec, backendReason, progress))
-  return spec.observe === true ? withTrace(job) : job
-}
+/** Runs this rank of the job to its end, watched where the job says so; `earlier` is what the process did before. */
+export const rankJob = (spec: AnyJobSpec, progress: ReportProgress, earlier: ReadonlyArray<EarlierPhase> = []) =>
+  Effect.gen(function* () {
+    const clock = makeJobClock((earlier.at(-1)?.end ?? 0) / 1000)
+    const group = clock.watched(yield* ProcessGroup)
+    const job = withJobServices(spec, clock, (backendReason) =>
+      Effect.provideService(runJob(spec, clock, backendReason, progress), ProcessGroup, group)
+    )
+    return yield* spec.observe === true ? withTrace(job, earlier) : job
+  })

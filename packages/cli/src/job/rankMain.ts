@@ -36,8 +36,12 @@ const makeProgress = () => {
     })
 }
 
+/** Milliseconds since the process began, when this program was loaded. */
+const loaded = performance.now()
+
 const job = Effect.gen(function* () {
   const { spec, rank, size, port } = yield* receiveJob(ToRank)
+  const received = performance.now()
   const group = yield* ProcessGroupTcp.make({
     rank,
     size,
@@ -49,7 +53,12 @@ const job = Effect.gen(function* () {
     onListening: (bound) => tell({ _tag: "Listening", port: bound })
   })
   yield* tell({ _tag: "Joined" })
-  return yield* Effect.provideService(rankJob(spec, makeProgress()), ProcessGroup, group)
+  const earlier = [
+    { name: "process.load", start: 0, end: loaded },
+    { name: "process.wait", start: loaded, end: received },
+    { name: "group.join", start: received, end: performance.now() }
+  ]
+  return yield* Effect.provideService(rankJob(spec, makeProgress(), earlier), ProcessGroup, group)
 })
 
 /** What is logged goes to whoever started the rank, whose terminal it is. */

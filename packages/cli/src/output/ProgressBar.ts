@@ -24,6 +24,7 @@ export const progressFlag = Flag.Literals("progress", ["auto", "none", "json"]).
 
 const labels: Readonly<Record<Phase, string>> = {
   start: "starting ranks",
+  allocate: "taking memory",
   load: "loading",
   copy: "copying",
   verify: "verifying",
@@ -126,11 +127,12 @@ export const makeProgressBar = (
       output.write(`${JSON.stringify({ phase, index: at + 1, of: phases.length, fraction, done, total, seconds })}\n`)
       return
     }
-    const rate = seconds > 0.2 && counts === "bytes" ? formatRate(done, seconds) : ""
+    const rate = seconds > 0.2 && counts === "bytes" && phase !== "finish" ? formatRate(done, seconds) : ""
     const left = seconds > 1 && within > 0.02 ? Math.ceil((seconds / within) * (1 - within)) : undefined
+    const hasAmounts = counts === "bytes" && phase !== "finish" && total > 1
     const words = [
       at < 0 || phases.length < 2 ? labels[phase] : `${at + 1} of ${phases.length}: ${labels[phase]}`,
-      ...(counts === "bytes" && total > 1 ? [`${formatBytes(done)} of ${formatBytes(total)}`] : []),
+      ...(hasAmounts ? [`${formatBytes(done)} of ${formatBytes(total)}`] : []),
       ...(rate === "" ? [] : [rate]),
       ...(left === undefined ? [] : [`${left} s left`])
     ]

@@ -3,6 +3,7 @@
 import { type ConversionNote, describeNote } from "@tensorferry/model/values/conversionNotes"
 import { type AnyJobSpec, isMeshJob, type RankReport } from "../job/JobSpec.ts"
 import { formatMeshChoice } from "../job/meshPlans.ts"
+import { jobPhases, phaseNames } from "../job/phases.ts"
 import { sideText } from "../text/sideText.ts"
 import { counted, formatBytes, formatRate, formatSeconds, table } from "../text/Table.ts"
 import { plainLine } from "../text/terminal.ts"
@@ -55,40 +56,47 @@ const describeTrace = (reports: ReadonlyArray<RankReport>): ReadonlyArray<string
       ]
 }
 
-/** What happened, for people. */
+/** Phases that took less, together a trifle, have no row. */
+const leastSeconds = 5e-4
+
+const copySteps = ["handshake", "prepare", "pack", "local", "transfer", "unpack", "writeback", "outcome"] as const
+
+type BytesOf = Readonly<Record<string, number | undefined>>
+
+const row = (name: string, slowest: number, bytes: number | undefined): ReadonlyArray<string> => [
+  name,
+  formatSeconds(slowest),
+  ...(bytes === undefined || bytes === 0 ? ["", ""] : [formatBytes(bytes), formatRate(bytes, slowest)])
+]
+
+/** Steps of the copy that happened. */
+const stepsOf = (reports: ReadonlyArray<RankReport>, bytesOf: BytesOf): ReadonlyArray<ReadonlyArray<string>> =>
+  copySteps.flatMap((step) => {
+    const slowest = most(reports, (report) => report.copy.phases[step])
+    return slowest === 0 ? [] : [row(`  ${step}`, slowest, bytesOf[step])]
+  })
+
+/** What happened, for people; `seconds` is what the whole command took. */
 export const describeReshard = (
   spec: AnyJobSpec,
   reports: ReadonlyArray<RankReport>,
-  notes: ReadonlyArray<ConversionNote>
+  notes: ReadonlyArray<ConversionNote>,
+  seconds: number
 ): string => {
   const [first] = reports
-  const row = (name: string, slowest: number, bytes: number | undefined): ReadonlyArray<string> => [
-    name,
-    formatSeconds(slowest),
-    ...(bytes === undefined || bytes === 0 ? ["", ""] : [formatBytes(bytes), formatRate(bytes, slowest)])
-  ]
   /** Bytes of a phase that does nothing but move them; a copy also agrees and prepares. */
-  const bytesOf: Readonly<Record<string, number | undefined>> = {
+  const bytesOf: BytesOf = {
     load: sum(reports, (report) => report.sourceBytes),
     verify: sum(reports, (report) => report.destinationBytes),
     write: sum(reports, (report) => report.destinationBytes),
     local: sum(reports, (report) => report.copy.localBytes),
     transfer: sum(reports, (report) => report.copy.remoteBytesReceived)
   }
-  const phases = ["load", "wait", "copy", "verify", "write"].flatMap((phase) => {
+  const phases = jobPhases.flatMap((phase) => {
     const slowest = most(reports, (report) => report.seconds[phase] ?? 0)
-    return slowest === 0 ? [] : [row(phase === "wait" ? "wait for others" : phase, slowest, bytesOf[phase])]
+    const own = slowest < leastSeconds ? [] : [row(phaseNames[phase], slowest, bytesOf[phase])]
+    return phase === "copy" ? [row("copy", slowest, undefined), ...stepsOf(reports, bytesOf)] : own
   })
-  const steps = (["handshake", "prepare", "pack", "local", "transfer", "unpack", "writeback", "outcome"] as const).map(
-    (step) =>
-      row(
-        `  ${step}`,
-        most(reports, (report) => report.copy.phases[step]),
-        bytesOf[step]
-      )
-  )
-  const at = phases.findIndex(([phase]) => phase === "copy") + 1
-  phases.splice(at, 0, ...steps)
   const peers = reports.flatMap((report) => [
     ...(report.copy.localBytes === 0
       ? []
@@ -101,7 +109,11 @@ export const describeReshard = (
   return [
     `${titleOf(spec, reports.length)}, backend ${first?.copy.backend} (${first?.backendReason})`,
     "",
-    table(["phase", "slowest rank", "bytes", "rate"], phases, ["left", "right", "right", "right"]),
+    table(
+      ["phase", "slowest rank", "bytes", "rate"],
+      [...phases, row("whole command", seconds, undefined)],
+      ["left", "right", "right", "right"]
+    ),
     "",
     peers.length === 0
       ? "nothing moved"

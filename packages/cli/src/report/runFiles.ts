@@ -4,6 +4,7 @@ import { access, constants, stat, writeFile } from "node:fs/promises"
 import * as path from "node:path"
 import { formatMeshLayout } from "@tensorferry/core/layout/MeshText"
 import { traceDocument } from "@tensorferry/core/trace/TraceDocument"
+import type { TraceRecord } from "@tensorferry/core/trace/TraceRecord"
 import { systemCall } from "@tensorferry/model/checkpoint/FileAccess"
 import { modelError } from "@tensorferry/model/ModelError"
 import * as Effect from "effect/Effect"
@@ -48,11 +49,19 @@ export interface FinishedRun {
   readonly conversion: string
   readonly seconds: number
   readonly reports: ReadonlyArray<RankReport>
+  /** Of the process that started the ranks, where one did. */
+  readonly command?: TraceRecord
 }
 
-export const writeRunFiles = ({ trace, record }: RunFiles, { spec, conversion, seconds, reports }: FinishedRun) =>
+export const writeRunFiles = (
+  { trace, record }: RunFiles,
+  { spec, conversion, seconds, reports, command }: FinishedRun
+) =>
   Effect.gen(function* () {
-    if (trace !== undefined) yield* write(trace, `${JSON.stringify(traceDocument(tracesOf(reports)))}\n`)
+    if (trace !== undefined) {
+      const traces = [...tracesOf(reports), ...(command === undefined ? [] : [command])]
+      yield* write(trace, `${JSON.stringify(traceDocument(traces))}\n`)
+    }
     if (record === undefined) return
     const facts = yield* runFacts(spec.backend)
     const job = jobOf(spec, conversion, seconds)

@@ -41,7 +41,7 @@ describe("the trace of a real reshard", () => {
     const named = events().filter(({ name }) => name === "process_name")
     assert.deepStrictEqual(
       named.map(({ pid, args }) => [pid, args.name]),
-      Array.from({ length: size }, (_, rank) => [rank, `rank ${rank}`])
+      [...Array.from({ length: size }, (_, rank) => [rank, `rank ${rank}`]), [size, "command"]]
     )
     for (let rank = 0; rank < size; rank++) {
       const own = slices().filter(({ pid }) => pid === rank)
@@ -53,8 +53,8 @@ describe("the trace of a real reshard", () => {
       const order = [
         "job",
         "job.plan",
+        "job.allocate",
         "job.load",
-        "job.wait",
         "job.copy",
         "executeReshardPlan",
         "CopyService.run",
@@ -65,6 +65,45 @@ describe("the trace of a real reshard", () => {
         starts,
         [...starts].sort((a, b) => a - b)
       )
+    }
+  })
+
+  it("has nearly every moment of every process in a span of what it does, from the start of the process on", () => {
+    for (let pid = 0; pid <= size; pid++) {
+      const own = slices().filter((slice) => slice.pid === pid)
+      const end = Math.max(...own.map(({ ts, dur }) => ts! + dur!))
+      assert.strictEqual(own[0]!.name, "process.load")
+      let [covered, until] = [0, own[0]!.ts!]
+      const whole = end - until
+      // The job as a whole says nothing of what is done.
+      for (const { name, ts, dur } of own) {
+        if (name === "job") continue
+        covered += Math.max(0, ts! + dur! - Math.max(until, ts!))
+        until = Math.max(until, ts! + dur!)
+      }
+      assert.isAtLeast(covered / whole, 0.98, `process ${pid}`)
+    }
+    const names = new Set(slices().map(({ name }) => name))
+    for (const name of [
+      "job.allocate",
+      "job.release",
+      "job.finish",
+      "ProcessGroup.wait",
+      "group.join",
+      "command.ranks"
+    ])
+      assert.isTrue(names.has(name), name)
+  })
+
+  it("has the seconds of each rank add up to those of its job", () => {
+    for (const { rank, phases, seconds } of readRecord().ranks) {
+      const job = phases.find(({ name }) => name === "job")!.seconds
+      const { ranks, ...steps } = seconds
+      assert.isAbove(ranks!, 0)
+      const sum = Object.values(steps).reduce((total, one) => total + one, 0)
+      // What is released after the report is not in it.
+      assert.isAtLeast(sum / job, 0.9, `rank ${rank}`)
+      assert.isAtMost(sum / job, 1.001, `rank ${rank}`)
     }
   })
 
