@@ -186,6 +186,45 @@ const withSemaphore = (message: Message, semaphoreName: string, timestamp: numbe
   }
 }
 
+const agentInWords = (beat: AgentBeat | undefined): string =>
+  beat === undefined ? "the agent" : `agent ${beat.rank}, process ${beat.pid},`
+
+interface CommandWait {
+  readonly op: string
+  /** When the command was given, by the monotonic clock. */
+  readonly start: number
+  readonly deadlineMillis: number
+  readonly agent: () => string
+}
+
+/** Waits in slices until the agent is done with a command; between them it is looked at whether the agent still lives. */
+const awaitCompletion = <A, E>(
+  wait: (sliceMillis: number) => Effect.Effect<A | undefined, E>,
+  check: Effect.Effect<void, BusError>,
+  { op, start, deadlineMillis, agent }: CommandWait
+): Effect.Effect<A, E | BusError> => {
+  const sliced = Effect.gen(function* () {
+    while (true) {
+      const left = deadlineMillis - ((yield* monotonicMillis) - start)
+      const completed = yield* wait(Math.max(0, Math.min(left, sliceMillis)))
+      if (completed !== undefined) return completed
+      if (left <= sliceMillis) {
+        return yield* busError("DeadlineExceeded", {
+          op,
+          detail: `The agent did not complete the command within ${deadlineMillis} ms.`,
+          remedy: "See the agent's log, or wait longer.",
+          isRetryable: true
+        })
+      }
+      yield* check
+    }
+  })
+  return sayWaiting(
+    sliced,
+    (millis) => `Waited ${inSeconds(millis)} for ${agent()} to complete ${op}${untilWords(deadlineMillis, millis)}.`
+  )
+}
+
 /** Makes a client of the agent that serves the queue of the context. It sends nothing before its first call. */
 export const make = Effect.fnUntraced(function* (options: ClientOptions = {}) {
   const queue = yield* CommandQueue
@@ -277,28 +316,11 @@ export const make = Effect.fnUntraced(function* (options: ClientOptions = {}) {
         // In this order: a command that is put after the end of an agent is not lost with it.
         const asked = yield* askedAgent(op)
         yield* Effect.mapError(queue.enqueue([command], deadlineMillis), failed(op))
-        const wait = Effect.gen(function* () {
-          while (true) {
-            const left = deadlineMillis - ((yield* monotonicMillis) - start)
-            const slice = Math.max(0, Math.min(left, sliceMillis))
-            const completed = yield* Effect.mapError(completion.wait(replyKey(name), slice), failed(op))
-            if (completed !== undefined) return completed
-            if (left <= sliceMillis) {
-              return yield* busError("DeadlineExceeded", {
-                op,
-                detail: `The agent did not complete the command within ${deadlineMillis} ms.`,
-                remedy: "See the agent's log, or wait longer.",
-                isRetryable: true
-              })
-            }
-            yield* checkAgent(op, asked)
-          }
-        })
-        const completed: { readonly reply: Uint8Array | undefined } = yield* sayWaiting(wait, (millis) => {
-          const { beat } = asked
-          const agent = beat === undefined ? "the agent" : `agent ${beat.rank}, process ${beat.pid},`
-          return `Waited ${inSeconds(millis)} for ${agent} to complete ${op}${untilWords(deadlineMillis, millis)}.`
-        })
+        const completed = yield* awaitCompletion(
+          (slice) => Effect.mapError(completion.wait(replyKey(name), slice), failed(op)),
+          checkAgent(op, asked),
+          { op, start, deadlineMillis, agent: () => agentInWords(asked.beat) }
+        )
         // Where the agent made its state again in the meantime, the wait looked into the old one.
         const bytes = completed.reply ?? (yield* Effect.mapError(state.get(replyKey(name)), failed(op)))
         const reply = bytes === undefined ? undefined : decodeReply(bytes)
