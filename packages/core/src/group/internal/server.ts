@@ -74,6 +74,14 @@ const makeReminder = (hub: CollectiveHub): Effect.Effect<(now: number) => void> 
     for (const text of hub.remind(now)) Effect.runForkWith(context)(Effect.logInfo(text))
   })
 
+/** Logs who has not joined. */
+const sayMissing = <A, E>(joined: Effect.Effect<A, E>, settings: TcpSettings, missing: () => ReadonlyArray<Rank>) =>
+  sayWaiting(
+    joined,
+    (millis) =>
+      `Rank 0 has waited ${inSeconds(millis)} on ${addressOf(settings)} for ${formatRanks(missing())} to join${untilWords(settings.connectDeadline, millis)}.`
+  )
+
 export const serve = Effect.fnUntraced(function* (
   settings: TcpSettings,
   onListening: (port: number) => Effect.Effect<void>
@@ -232,12 +240,7 @@ export const serve = Effect.fnUntraced(function* (
 
   if (size === 1) complete()
   yield* Deferred.await(formed).pipe(
-    (joined) =>
-      sayWaiting(
-        joined,
-        (millis) =>
-          `Rank 0 has waited ${inSeconds(millis)} on ${addressOf({ ...settings, port })} for ${formatRanks(missing())} to join${untilWords(settings.connectDeadline, millis)}.`
-      ),
+    (joined) => sayMissing(joined, { ...settings, port }, missing),
     (joined) =>
       orAfterRunningTime(joined, {
         duration: settings.connectDeadline,
