@@ -52,7 +52,7 @@ const subcommandsFor = (given: ReadonlyArray<string>) => {
     ),
     subcommand(
       "report",
-      "Show a record of a run as one HTML page: traffic, timeline, memory, parameters",
+      "Show a record of a run as one HTML page: traffic, waterfall, timeline, memory, parameters; or compare two",
       async () => (await import("./commands/report.ts")).report
     ),
     subcommand(

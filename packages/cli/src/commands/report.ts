@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/** `tensorferry report`: a record of a run as one page that any browser shows. */
+/** `tensorferry report`: a record of a run, or two beside each other, as one page that any browser shows. */
 import { writeFile } from "node:fs/promises"
 import * as path from "node:path"
 import { systemCall } from "@tensorferry/model/checkpoint/FileAccess"
@@ -9,6 +9,7 @@ import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import { withFailures } from "../output/CliFailure.ts"
+import { comparisonPage } from "../report/comparison.ts"
 import { reportPage } from "../report/page.ts"
 import { readRunRecord } from "../report/RunRecord.ts"
 import { checkTarget } from "../report/runFiles.ts"
@@ -21,8 +22,14 @@ export const report = Command.make(
   "report",
   {
     record: pathArgument("RUN", "file").pipe(Argument.withDescription("What reshard --record wrote")),
+    other: pathArgument("OTHER", "file").pipe(
+      Argument.withDescription("A later run to compare RUN with: the page shows what changed"),
+      Argument.optional
+    ),
     out: pathFlag("out", "file").pipe(
-      Flag.withDescription("File for the page; by default the record's name with .html"),
+      Flag.withDescription(
+        "File for the page; by default the last record's name with .html, RUN-and-OTHER.html for two"
+      ),
       Flag.optional
     ),
     json
@@ -31,15 +38,21 @@ export const report = Command.make(
     withFailures(
       flags.json,
       Effect.gen(function* () {
-        const file = path.resolve(flags.record)
-        const { dir, name } = path.parse(file)
-        const out = path.resolve(Option.getOrElse(flags.out, () => path.join(dir, `${name}.html`)))
-        if (out === file) {
-          return yield* usage("The page would overwrite its record.", "Name another file by --out.")
+        const files = [flags.record, ...Option.toArray(flags.other)].map((one) => path.resolve(one))
+        const [file, other] = files as [string, string?]
+        const { dir, name } = path.parse(other ?? file)
+        const both = other === undefined ? name : `${path.parse(file).name}-and-${name}`
+        const out = path.resolve(Option.getOrElse(flags.out, () => path.join(dir, `${both}.html`)))
+        if (files.includes(out)) {
+          return yield* usage("The page would overwrite a record.", "Name another file by --out.")
         }
         const record = yield* readRunRecord(file)
+        const page =
+          other === undefined
+            ? reportPage(record)
+            : comparisonPage([file, other], [record, yield* readRunRecord(other)])
         yield* checkTarget(out)
-        yield* systemCall("WriteFailed", out, "write the page", () => writeFile(out, reportPage(record)))
+        yield* systemCall("WriteFailed", out, "write the page", () => writeFile(out, page))
         yield* printEither(
           flags.json,
           () => ({ ok: true, file: out }),
@@ -48,9 +61,12 @@ export const report = Command.make(
       })
     )
 ).pipe(
-  Command.withDescription("Show a record of a run as one HTML page: traffic, timeline, memory, parameters"),
+  Command.withDescription(
+    "Show a record of a run as one HTML page: traffic, waterfall, timeline, memory, parameters; or compare two"
+  ),
   Command.withExamples([
     { command: "tensorferry report run.json", description: "Write run.html beside it" },
-    { command: "tensorferry report run.json --out /tmp/run.html", description: "Write it elsewhere" }
+    { command: "tensorferry report run.json --out /tmp/run.html", description: "Write it elsewhere" },
+    { command: "tensorferry report before.json after.json", description: "What changed between two runs" }
   ])
 )

@@ -85,8 +85,8 @@ export const heatMap = ({ traffic, ranks }: RunRecord): string => {
   const [width, height] = [columns.size * size, rows.size * size]
   const silent = rows.size < ranks.length || columns.size < ranks.length
   const description = `${traffic.length} pairs of ${ranks.length} ranks; the heaviest is rank ${heaviest.from} to rank ${heaviest.to} with ${formatBytes(most)}. The table of pairs has every number.`
-  return `<svg class="heat" role="img" aria-labelledby="heatTitle heatText" viewBox="-46 -40 ${width + 54} ${height + 48}" width="${width + 54}">
+  return `<div class="heatSide" style="--w:${Math.max(280, width + 54)}px"><svg class="heat" role="img" aria-labelledby="heatTitle heatText" viewBox="-46 -40 ${width + 54} ${height + 48}" width="${width + 54}">
 <title id="heatTitle">Bytes between ranks</title><desc id="heatText">${escapeHtml(description)}</desc>
 <text class="axisName" x="${width / 2}" y="-26">to rank</text><text class="axisName" transform="rotate(-90)" x="${-height / 2}" y="-32">from rank</text>
-<rect class="grid" width="${width}" height="${height}"/>${axesOf(grid)}${cellsOf(traffic, grid, most, size >= 60)}</svg>${scaleOf(most)}${silent ? '<p class="quiet">Ranks that send nothing have no row, and those that receive nothing no column.</p>' : ""}`
+<rect class="grid" width="${width}" height="${height}"/>${axesOf(grid)}${cellsOf(traffic, grid, most, size >= 60)}</svg>${scaleOf(most)}${silent ? '<p class="quiet">Ranks that send nothing have no row, and those that receive nothing no column.</p>' : ""}</div>`
 }

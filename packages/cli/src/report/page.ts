@@ -6,14 +6,17 @@
 import { createHash } from "node:crypto"
 import * as path from "node:path"
 import { formatShape } from "@tensorferry/core/base/Region"
+import { jobPhases } from "../job/phases.ts"
 import { formatBytes, formatRate, formatSeconds } from "../text/Table.ts"
 import { heatMap } from "./heatMap.ts"
 import { escapeHtml, formatRanks, jsonForScript } from "./html.ts"
 import { memoryChart } from "./memoryChart.ts"
+import { pacesOf } from "./pace.ts"
 import { pageScript } from "./pageScript.ts"
 import { pageStyle } from "./pageStyle.ts"
 import type { RecordedRank, RunRecord } from "./RunRecord.ts"
 import { timeline } from "./timeline.ts"
+import { copySteps, rateOf, waterfalls } from "./waterfall.ts"
 
 /** Text, or what is shown and what it is sorted by. */
 type Cell = string | readonly [text: string, value: number]
@@ -56,55 +59,67 @@ const tensorTable = ({ tensors }: RunRecord): DataTable => ({
   ])
 })
 
-const pairTable = ({ traffic }: RunRecord): DataTable => ({
+const pairTable = (record: RunRecord): DataTable => ({
   label: "Pairs of ranks",
   columns: [
-    { name: "from", kind: "number", width: "12%" },
-    { name: "to", kind: "number", width: "10%" },
-    { name: "bytes", kind: "number", width: "18%" },
-    { name: "path", kind: "text", width: "22%" },
-    { name: "why", kind: "text", width: "38%" }
+    { name: "from", kind: "number", width: "72px" },
+    { name: "to", kind: "number", width: "60px" },
+    { name: "bytes", kind: "number", width: "98px" },
+    { name: "rate", kind: "number", width: "140px" },
+    { name: "path", kind: "text", width: "124px" },
+    { name: "why", kind: "text", width: "auto" }
   ],
-  rows: traffic.map(({ from, to, bytes: size, path: by, reason }) => [
-    [String(from), from],
-    [String(to), to],
-    bytes(size),
-    by,
-    reason
+  rows: pacesOf(record).map((pace) => [
+    [String(pace.from), pace.from],
+    [String(pace.to), pace.to],
+    bytes(pace.bytes),
+    [`${rateOf(pace)}${pace.isSlow ? " slow" : ""}`, pace.seconds === 0 ? 0 : pace.bytes / pace.seconds],
+    pace.path,
+    pace.reason
   ])
 })
 
-const steps = ["plan", "load", "wait", "copy", "verify", "write"] as const
-const copySteps = ["handshake", "prepare", "pack", "local", "transfer", "unpack", "writeback", "outcome"] as const
+/** Less than this on every rank has no column. */
+const leastSeconds = 5e-4
 
-/** Seconds of every rank, also for those who do not see the timeline. */
-const rankTable = ({ ranks }: RunRecord): string => {
-  const taken = <A extends string>(names: ReadonlyArray<A>, of: (rank: RecordedRank, name: A) => number) =>
-    names
-      .map((name) => ({ name, of: (rank: RecordedRank) => of(rank, name) }))
-      .filter((column) => ranks.some((rank) => column.of(rank) > 0))
-  const whole = taken(steps, ({ seconds }, name) => seconds[name] ?? 0)
-  const parts = taken(copySteps, ({ copy }, name) => copy.phases[name])
-  const ofParts = (at: number) => (at === 0 ? ' class="part"' : "")
-  const heads = [
-    ...["rank", "host", "source", "destination", ...whole.map(({ name }) => name)].map(
-      (name) => `<th scope="col">${name}</th>`
-    ),
-    ...parts.map(({ name }, at) => `<th scope="col"${ofParts(at)}>${name}</th>`)
-  ]
-  const rows = ranks.map((rank) => {
-    const cells = [
-      escapeHtml(rank.host),
-      formatBytes(rank.sourceBytes),
-      formatBytes(rank.destinationBytes),
-      ...whole.map((column) => formatSeconds(column.of(rank)))
-    ]
-    const copied = parts.map((column, at) => `<td${ofParts(at)}>${formatSeconds(column.of(rank))}</td>`)
-    return `<tr><th scope="row">rank ${rank.rank}</th>${cells.map((cell) => `<td>${cell}</td>`).join("")}${copied.join("")}</tr>`
-  })
-  return `<div class="scroller" tabindex="0" role="region" aria-label="Seconds by rank"><table class="plain ranks"><thead><tr>${heads.join("")}</tr></thead><tbody>
-${rows.join("\n")}</tbody></table></div>`
+interface Column {
+  readonly name: string
+  readonly of: (rank: RecordedRank) => string
 }
+
+const secondsColumns = <A extends string>(
+  ranks: ReadonlyArray<RecordedRank>,
+  names: ReadonlyArray<A>,
+  of: (rank: RecordedRank, name: A) => number
+): ReadonlyArray<Column> =>
+  names
+    .filter((name) => ranks.some((rank) => of(rank, name) >= leastSeconds))
+    .map((name) => ({ name, of: (rank) => formatSeconds(of(rank, name)) }))
+
+const rankTable = (label: string, ranks: ReadonlyArray<RecordedRank>, columns: ReadonlyArray<Column>): string =>
+  `<div class="scroller" tabindex="0" role="region" aria-label="${label}"><table class="plain ranks"><thead><tr>${["rank", ...columns.map(({ name }) => name)].map((name) => `<th scope="col">${escapeHtml(name)}</th>`).join("")}</tr></thead><tbody>
+${ranks
+  .map(
+    (rank) =>
+      `<tr><th scope="row">rank ${rank.rank}</th>${columns.map((column) => `<td>${escapeHtml(column.of(rank))}</td>`).join("")}</tr>`
+  )
+  .join("\n")}</tbody></table></div>`
+
+/** Seconds of every rank, also for those who do not see the charts. */
+const rankTables = ({ ranks }: RunRecord): string =>
+  `${rankTable("Phases by rank", ranks, [
+    // Where it is one host for all, the facts of the run say enough.
+    ...(new Set(ranks.map(({ host }) => host)).size > 1
+      ? [{ name: "host", of: ({ host }: RecordedRank) => host }]
+      : []),
+    { name: "source", of: ({ sourceBytes }) => formatBytes(sourceBytes) },
+    { name: "destination", of: ({ destinationBytes }) => formatBytes(destinationBytes) },
+    ...secondsColumns(ranks, jobPhases, ({ seconds }, name) => seconds[name] ?? 0)
+  ])}<h3>The copy</h3>${rankTable(
+    "Steps of the copy by rank",
+    ranks,
+    secondsColumns(ranks, copySteps, ({ copy }, name) => copy.phases[name])
+  )}`
 
 const figuresOf = ({ job, ranks, traffic, tensors, backend }: RunRecord): string => {
   const sum = (isOwn: boolean) =>
@@ -112,13 +127,14 @@ const figuresOf = ({ job, ranks, traffic, tensors, backend }: RunRecord): string
   const [remote, local] = [sum(false), sum(true)]
   const slowest = ranks.reduce((most, { seconds }) => Math.max(most, seconds.copy ?? 0), 0)
   const peak = ranks.reduce((most, { memory }) => Math.max(most, memory.peak), 0)
-  const rate = slowest > 0 && (remote + local) / slowest >= 1e7 ? formatRate(remote + local, slowest) : ""
+  const transfer = ranks.reduce((most, { copy }) => Math.max(most, copy.phases.transfer), 0)
+  const rate = formatRate(remote, transfer)
   const figures: ReadonlyArray<readonly [name: string, value: string, about: string]> = [
     ["between ranks", formatBytes(remote), `${formatBytes(local)} within ranks`],
-    ["copy", formatSeconds(slowest), rate === "" ? "slowest rank" : `slowest rank, ${rate}`],
+    ["copy", formatSeconds(slowest), rate === "" ? "slowest rank" : `slowest rank; ${rate} in transfer`],
     ["whole command", formatSeconds(job.seconds), "with the start of processes"],
     ["ranks", String(ranks.length), job.ranks],
-    ["parameters", String(tensors.length), job.conversion === "" ? "as they were" : `as ${job.conversion}`],
+    ["parameters", String(tensors.length), job.conversion === "" ? "types unchanged" : `as ${job.conversion}`],
     ["peak memory", formatBytes(peak), "of one rank"],
     ["backend", backend.name, backend.reason]
   ]
@@ -139,37 +155,49 @@ const factList = ({ facts, job }: RunRecord): string => {
   return `<dl class="facts">${all.map(({ name, value }) => `<dt>${escapeHtml(name)}</dt><dd>${escapeHtml(value)}</dd>`).join("")}</dl>`
 }
 
-const section = (id: string, heading: string, about: string, body: string): string =>
+export const section = (id: string, heading: string, about: string, body: string): string =>
   `<section aria-labelledby="${id}"><h2 id="${id}">${heading}</h2><p class="quiet">${about}</p>\n${body}</section>`
+
+/** A complete page: its policy lets no script run but its own. */
+export const htmlPage = (title: string, header: string, main: string): string => {
+  const hash = createHash("sha256").update(pageScript).digest("base64")
+  const policy = `default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-${hash}'; base-uri 'none'; form-action 'none'`
+  return `<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="${policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1"><title>${escapeHtml(title)}</title>
+<style>${pageStyle}</style></head><body>
+<header>${header}</header><main>
+${main}
+</main><footer>Made by tensorferry report. This page is complete in itself.</footer>
+<script>${pageScript}</script></body></html>
+`
+}
+
+/** When a run ended. */
+export const timeOf = (created: string): string =>
+  `<time datetime="${escapeHtml(created)}">${escapeHtml(created.replace("T", " ").replace(/\.\d+Z$/, " UTC"))}</time>`
 
 export const reportPage = (record: RunRecord): string => {
   const { job, created } = record
   const name = path.basename(job.checkpoint)
-  const hash = createHash("sha256").update(pageScript).digest("base64")
-  const policy = `default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-${hash}'; base-uri 'none'; form-action 'none'`
   const badge = job.verified
     ? `<span class="badge good">verified: bit-identical</span>`
     : `<span class="badge warn">not verified</span>`
-  return `<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="${policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1"><title>${escapeHtml(`${name}: ${job.from} → ${job.to}`)}</title>
-<style>${pageStyle}</style></head><body>
-<header><div class="brand">tensorferry reshard ${badge}</div>
+  const header = `<div class="brand">tensorferry reshard ${badge}</div>
 <h1>${escapeHtml(job.from)} → ${escapeHtml(job.to)}</h1>
-<p class="lead">${escapeHtml(name)}, <time datetime="${escapeHtml(created)}">${escapeHtml(created.replace("T", " ").replace(/\.\d+Z$/, " UTC"))}</time></p>
-${figuresOf(record)}</header><main>
-${section(
-  "traffic",
-  "Traffic",
-  "Payload bytes from each rank to each rank; what a rank kept for itself is dashed.",
-  `<div class="split"><div>${heatMap(record)}</div>${dataTable("pairs", pairTable(record))}</div>`
-)}
-${section("phases", "Timeline", "What every rank did, from the moment the first one began its job. Point at a bar for its numbers.", timeline(record))}
-${section("ranks", "Ranks", "Seconds of each step, by rank; behind the line, the parts of the copy.", rankTable(record))}
+<p class="lead">${escapeHtml(name)}, ${timeOf(created)}</p>
+${figuresOf(record)}`
+  const main = `${section(
+    "traffic",
+    "Traffic",
+    "Payload bytes from each rank to each rank; what a rank kept for itself is dashed.",
+    `<div class="split">${heatMap(record)}${dataTable("pairs", pairTable(record))}</div>`
+  )}
+${section("waterfall", "Where the time went", "The phases of every rank, one after another on one scale. Waiting for others is a phase of its own.", waterfalls(record))}
+${section("phases", "Timeline", "What every rank did, from the moment the first one began. Point at a bar, or move from bar to bar by the arrow keys, for its numbers; + and - change the scale.", timeline(record))}
+${section("ranks", "Ranks", "Seconds of each phase and of each step of the copy, by rank.", rankTables(record))}
 ${section("memory", "Memory", "Resident memory of each rank's process, against what its plan needs.", memoryChart(record))}
 ${section("parameters", "Parameters", "Every tensor of the result: its bytes on all ranks, where they came from, and the digest that was compared.", dataTable("tensors", tensorTable(record)))}
-${section("facts", "Run", "What it ran on.", factList(record))}
-</main><footer>Made by tensorferry report. This page is complete in itself.</footer>
-<script>${pageScript}</script></body></html>
-`
+${section("facts", "Run", "What it ran on.", factList(record))}`
+  return htmlPage(`${name}: ${job.from} → ${job.to}`, header, main)
 }

@@ -101,16 +101,95 @@ for (const root of document.querySelectorAll("[data-table]")) {
 }
 
 const seconds = (value) => (value >= 10 ? value.toFixed(1) + " s" : value >= 1 ? value.toFixed(2) + " s" : (value * 1000).toFixed(1) + " ms");
+/** A name that a bar has room for: whole, without what it is part of, or none. */
+const letterWidth = 6.6, barPadding = 10;
+const labelFor = (name, width) =>
+  [name, name.slice(name.lastIndexOf(".") + 1)].find((text) => text.length * letterWidth + barPadding <= width) || "";
+const partOf = (bar, name) => Number(bar.style.getPropertyValue(name));
+const labelBars = (chart) => {
+  const lane = chart.querySelector(".lane");
+  if (!lane) return;
+  const width = lane.clientWidth / (Number(chart.style.getPropertyValue("--tn")) || 1);
+  for (const bar of chart.querySelectorAll(".bar")) {
+    const label = labelFor(bar.dataset.name, partOf(bar, "--d") * width);
+    if (bar.textContent !== label) bar.textContent = label;
+  }
+};
+const charts = [...document.querySelectorAll(".waterfall, .timeline")];
+const labelAll = () => charts.forEach(labelBars);
+
 const timeline = document.querySelector(".timeline");
 const buttons = [...document.querySelectorAll(".views button")];
+const show = (start, span) => {
+  const tn = Math.min(1, Math.max(1e-5, span)), t0 = Math.min(1 - tn, Math.max(0, start));
+  const whole = Number(timeline.dataset.whole);
+  timeline.style.setProperty("--t0", String(t0));
+  timeline.style.setProperty("--tn", String(tn));
+  timeline.querySelectorAll(".ticks span").forEach((tick, at) => { tick.textContent = seconds((t0 + tn * at / 5) * whole); });
+  for (const button of buttons) {
+    const isShown = Number(button.dataset.start) === t0 && (Number(button.dataset.span) || 1) === tn;
+    button.setAttribute("aria-pressed", String(isShown));
+  }
+  labelBars(timeline);
+};
 for (const button of buttons) {
-  button.addEventListener("click", () => {
-    const start = Number(button.dataset.start), span = Number(button.dataset.span) || 1;
-    const whole = Number(timeline.dataset.whole);
-    timeline.style.setProperty("--t0", String(start));
-    timeline.style.setProperty("--tn", String(span));
-    timeline.querySelectorAll(".ticks span").forEach((tick, at) => { tick.textContent = seconds((start + span * at / 5) * whole); });
-    for (const other of buttons) other.setAttribute("aria-pressed", String(other === button));
+  button.addEventListener("click", () => show(Number(button.dataset.start), Number(button.dataset.span) || 1));
+}
+
+/** The chosen bar: its numbers stand below, for those who cannot point. */
+let chosen;
+const choose = (bar) => {
+  if (!bar) return;
+  if (chosen) chosen.classList.remove("isChosen");
+  chosen = bar;
+  bar.classList.add("isChosen");
+  const lane = bar.parentElement.previousElementSibling;
+  document.querySelector(".chosen").textContent = lane.textContent + ": " + bar.title;
+  const t0 = Number(timeline.style.getPropertyValue("--t0")), tn = Number(timeline.style.getPropertyValue("--tn"));
+  const [start, length] = [partOf(bar, "--s"), partOf(bar, "--d")];
+  if (start + length < t0 || start > t0 + tn) show(start - tn / 10, tn);
+  bar.scrollIntoView({ block: "nearest", inline: "nearest" });
+};
+const laneOf = (bar) => [...bar.parentElement.querySelectorAll(".bar")];
+/** The bar of another lane or row that begins nearest to this one. */
+const nearest = (bars, bar) => bars.reduce((best, one) => {
+  const far = (some) => Math.abs(partOf(some, "--s") - partOf(bar, "--s"));
+  return !best || far(one) < far(best) ? one : best;
+}, undefined);
+const move = (key) => {
+  if (!chosen) return choose(timeline.querySelector(".bar"));
+  const bars = laneOf(chosen), row = partOf(chosen, "--r");
+  if (key === "ArrowLeft" || key === "ArrowRight") {
+    const order = bars.filter((bar) => partOf(bar, "--r") === row).sort((a, b) => partOf(a, "--s") - partOf(b, "--s"));
+    return choose(order[order.indexOf(chosen) + (key === "ArrowRight" ? 1 : -1)]);
+  }
+  const down = key === "ArrowDown", step = down ? 1 : -1;
+  const own = bars.filter((bar) => partOf(bar, "--r") === row + step);
+  if (own.length > 0) return choose(nearest(own, chosen));
+  const lanes = [...timeline.querySelectorAll(".lane")];
+  const next = lanes[lanes.indexOf(chosen.parentElement) + step];
+  if (!next) return;
+  const all = [...next.querySelectorAll(".bar")], rows = all.map((bar) => partOf(bar, "--r"));
+  const edge = down ? Math.min(...rows) : Math.max(...rows);
+  choose(nearest(all.filter((bar) => partOf(bar, "--r") === edge), chosen));
+};
+if (timeline) {
+  timeline.addEventListener("click", ({ target }) => { if (target.classList.contains("bar")) choose(target); });
+  timeline.addEventListener("keydown", (event) => {
+    const t0 = Number(timeline.style.getPropertyValue("--t0")), tn = Number(timeline.style.getPropertyValue("--tn"));
+    const zoom = (factor) => {
+      const middle = chosen ? partOf(chosen, "--s") + partOf(chosen, "--d") / 2 : t0 + tn / 2;
+      show(middle - tn * factor / 2, tn * factor);
+    };
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key.startsWith("Arrow")) move(event.key);
+    else if (event.key === "+" || event.key === "=") zoom(0.5);
+    else if (event.key === "-") zoom(2);
+    else if (event.key === "0") show(0, 1);
+    else return;
+    event.preventDefault();
   });
 }
+labelAll();
+addEventListener("resize", () => requestAnimationFrame(labelAll));
 `

@@ -10,11 +10,23 @@ const barLimit = 20_000
 const kinds: ReadonlyArray<readonly [kind: string, about: string, names: RegExp]> = [
   ["wire", "between ranks", /^copy\.wire$/],
   ["local", "within the rank", /\.local$/],
-  ["stage", "pack, unpack, cast, write back", /\.(pack|unpack|cast|writeback|refresh)$/],
-  ["agree", "agreement of ranks", /^copy\.(handshake|commit)$|^agreeOn|^exchange/],
-  ["plan", "plan and prepare", /^plan$|\.(plan|prepare)$|^openModel|^choose/],
+  [
+    "stage",
+    "take and release memory; pack, unpack, cast, write back",
+    /\.(pack|unpack|cast|writeback|refresh|allocate|release)$/
+  ],
+  [
+    "agree",
+    "waiting for others, agreement of ranks",
+    /^copy\.(handshake|commit)$|^agreeOn|^exchange|^ProcessGroup\.wait$|^(process\.)?wait$|^group\.join$/
+  ],
+  [
+    "plan",
+    "start, open, plan, prepare",
+    /^plan$|\.(plan|prepare)$|^openModel|^choose|^job\.(start|open)$|^process\.load$/
+  ],
   ["file", "load, write", /^job\.(load|write|commit)$/],
-  ["verify", "verify", /^job\.verify$/],
+  ["verify", "verify", /^job\.(verify|prove)$/],
   ["frame", "what phases are part of", /./]
 ]
 
@@ -26,7 +38,7 @@ const bar = (phase: RecordedPhase, whole: number): string => {
   const { name, row, start, seconds, about } = phase
   const title = `${name}: ${formatSeconds(seconds)}, from ${formatSeconds(start)}${about === "" ? "" : `; ${about}`}`
   const place = `--s:${fraction(start, whole)};--d:${fraction(seconds, whole)};--r:${row}`
-  return `<span class="bar ${kindOf(name)}" style="${place}" title="${escapeHtml(title)}">${escapeHtml(name)}</span>`
+  return `<span class="bar ${kindOf(name)}" data-name="${escapeHtml(name)}" style="${place}" title="${escapeHtml(title)}">${escapeHtml(name)}</span>`
 }
 
 const lane = ({ rank, phases }: RecordedRank, shortest: number, whole: number): string => {
@@ -35,27 +47,38 @@ const lane = ({ rank, phases }: RecordedRank, shortest: number, whole: number): 
   return `<div class="laneName">rank ${rank}</div><div class="lane" style="--rows:${rows}">${bars.join("")}</div>`
 }
 
-/** Parts of the job to look at closer: from the first rank that began it to the last that ended. */
-const viewsOf = (ranks: ReadonlyArray<RecordedRank>, whole: number): string => {
-  const views = new Map<string, readonly [start: number, end: number]>()
+interface View {
+  readonly name: string
+  readonly start: number
+  readonly end: number
+}
+
+/** Parts of the run to look at closer, the job first: from the first rank that began it to the last that ended. */
+const viewsOf = (ranks: ReadonlyArray<RecordedRank>, whole: number): ReadonlyArray<View> => {
+  const views = new Map<string, View>()
   for (const { phases } of ranks) {
     for (const phase of phases) {
-      if (!/^job\.|^CopyService\.run$/.test(phase.name) || phase.seconds === 0) continue
-      const [start, end] = views.get(phase.name) ?? [Number.POSITIVE_INFINITY, 0]
-      views.set(phase.name, [Math.min(start, phase.start), Math.max(end, endOf(phase))])
+      if (!/^job(\.|$)|^CopyService\.run$/.test(phase.name) || phase.seconds === 0) continue
+      const known = views.get(phase.name)
+      views.set(phase.name, {
+        name: phase.name.replace(/^job\./, ""),
+        start: Math.min(known?.start ?? Number.POSITIVE_INFINITY, phase.start),
+        end: Math.max(known?.end ?? 0, endOf(phase))
+      })
     }
   }
-  const all: ReadonlyArray<readonly [string, readonly [number, number]]> = [
-    ["whole job", [0, whole]],
-    ...[...views].sort(([, a], [, b]) => a[0] - b[0])
+  const all: View = { name: "with the start of ranks", start: 0, end: whole }
+  const { job = { ...all, name: "whole job" }, ...steps } = Object.fromEntries(views)
+  const isStarted = job.start > 0.001 * whole
+  return [
+    { ...job, name: "whole job" },
+    ...(isStarted ? [all] : []),
+    ...Object.values(steps).sort((a, b) => a.start - b.start)
   ]
-  return all
-    .map(([name, [start, end]], at) => {
-      const span = `data-start="${fraction(start, whole)}" data-span="${fraction(end - start, whole)}"`
-      return `<button type="button" ${span} aria-pressed="${at === 0}">${escapeHtml(name.replace(/^job\./, ""))}</button>`
-    })
-    .join("")
 }
+
+const viewButton = ({ name, start, end }: View, whole: number, isPressed: boolean): string =>
+  `<button type="button" data-start="${fraction(start, whole)}" data-span="${fraction(end - start, whole)}" aria-pressed="${isPressed}">${escapeHtml(name)}</button>`
 
 export const timeline = ({ ranks, droppedSpans }: RunRecord): string => {
   const all = ranks.flatMap(({ phases }) => phases)
@@ -63,16 +86,22 @@ export const timeline = ({ ranks, droppedSpans }: RunRecord): string => {
   const whole = all.reduce((last, phase) => Math.max(last, endOf(phase)), 0)
   const lengths = all.length <= barLimit ? [] : all.map(({ seconds }) => seconds).sort((a, b) => b - a)
   const shortest = lengths[barLimit] ?? 0
-  const ticks = Array.from({ length: 6 }, (_, at) => `<span>${formatSeconds((at / 5) * whole)}</span>`).join("")
+  const views = viewsOf(ranks, whole)
+  const [first] = views as [View, ...Array<View>]
+  const ticks = Array.from(
+    { length: 6 },
+    (_, at) =>
+      `<span style="--at:${at / 5}">${formatSeconds(first.start + (at / 5) * (first.end - first.start))}</span>`
+  ).join("")
   const used = new Set(all.map(({ name }) => kindOf(name)))
   const legend = kinds
     .filter(([kind]) => used.has(kind))
     .map(([kind, about]) => `<li><span class="swatch ${kind}"></span>${about}</li>`)
     .join("")
   const dropped = droppedSpans === 0 ? "" : `<p class="quiet">${droppedSpans} further spans were not kept.</p>`
-  return `<div class="views" role="group" aria-label="Part of the timeline">${viewsOf(ranks, whole)}</div>
+  return `<div class="views" role="group" aria-label="Part of the timeline">${views.map((view, at) => viewButton(view, whole, at === 0)).join("")}</div>
 <ul class="legend">${legend}</ul>
-<div class="timeline" role="img" tabindex="0" aria-label="Phases of ${ranks.length} ranks over ${escapeHtml(formatSeconds(whole))}; the table of ranks has the seconds" data-whole="${whole}" style="--t0:0;--tn:1">
+<div class="timeline" role="application" tabindex="0" aria-roledescription="timeline" aria-label="Phases of ${ranks.length} ranks over ${escapeHtml(formatSeconds(whole))}. Arrow keys move from bar to bar, plus and minus change the scale, 0 shows the whole; the table of ranks has the seconds" data-whole="${whole}" style="--t0:${fraction(first.start, whole)};--tn:${fraction(first.end - first.start, whole)}">
 <div class="laneName"></div><div class="ticks" aria-hidden="true">${ticks}</div>
-${ranks.map((rank) => lane(rank, shortest, whole)).join("\n")}</div>${dropped}`
+${ranks.map((rank) => lane(rank, shortest, whole)).join("\n")}</div><p class="chosen quiet" role="status" aria-live="polite">No bar is chosen.</p>${dropped}`
 }

@@ -389,13 +389,47 @@ describe("the page", () => {
       const pairs = readRecord().traffic.length
       assert.strictEqual(await page.ask("document.querySelectorAll('.heat g').length"), pairs)
       const width =
-        "[...document.querySelectorAll('.bar')].find((bar) => bar.textContent === 'CopyService.run').getBoundingClientRect().width"
+        "[...document.querySelectorAll('.timeline .bar')].find((bar) => bar.dataset.name === 'CopyService.run').getBoundingClientRect().width"
       const before = Number(await page.ask(width))
       await page.ask(
         "[...document.querySelectorAll('.views button')].find((one) => one.textContent === 'CopyService.run').click()"
       )
       assert.isAbove(Number(await page.ask(width)), before)
       assert.strictEqual(await page.ask("document.querySelectorAll('.views [aria-pressed=true]').length"), 1)
+    })
+
+    it("labels a bar only where its whole label fits, before and after the scale changes", async () => {
+      const cut =
+        "[...document.querySelectorAll('.bar')].filter((bar) => bar.textContent !== '' && bar.scrollWidth > bar.clientWidth + 1).map((bar) => bar.textContent)"
+      const named = "[...document.querySelectorAll('.timeline .bar')].filter((bar) => bar.textContent !== '').length"
+      assert.deepStrictEqual(await page.ask(cut), [])
+      await page.ask(
+        "[...document.querySelectorAll('.views button')].find((one) => one.textContent === 'copy').click()"
+      )
+      assert.deepStrictEqual(await page.ask(cut), [])
+      assert.isAbove(Number(await page.ask(named)), 0)
+    })
+
+    it("moves from bar to bar by keys, says each one's numbers, and changes the scale", async () => {
+      const press = (key: string) =>
+        page.ask(
+          `document.querySelector('.timeline').dispatchEvent(new KeyboardEvent('keydown', { key: '${key}', bubbles: true }))`
+        )
+      const said = () => page.ask("document.querySelector('.chosen').textContent")
+      await press("0")
+      await press("ArrowRight")
+      assert.match(String(await said()), /^rank 0: process\.load: /)
+      await press("ArrowRight")
+      assert.match(String(await said()), /^rank 0: process\.wait: /)
+      for (let row = 0; row < 12; row++) await press("ArrowDown")
+      assert.match(String(await said()), /^rank [1-3]: /)
+      const scale = () => page.ask("Number(document.querySelector('.timeline').style.getPropertyValue('--tn'))")
+      assert.strictEqual(await scale(), 1)
+      await press("+")
+      assert.strictEqual(await scale(), 0.5)
+      await press("-")
+      assert.strictEqual(await scale(), 1)
+      assert.strictEqual(await page.ask("document.querySelector('.timeline').tabIndex"), 0)
     })
 
     it("is readable in light and dark, and wide tables do not widen it", async () => {
@@ -420,6 +454,49 @@ describe("the page", () => {
         assert.strictEqual(await page.ask(`${cut}.length`), 0, `numbers that are cut at ${width}`)
       }
     })
+  })
+})
+
+describe("the page of two runs", () => {
+  it("is made by the command, and names what changed and what differs", async () => {
+    const record = readRecord()
+    const slower: RunRecord = {
+      ...record,
+      job: { ...record.job, to: "tp=8" },
+      backend: { name: "tcp", reason: hostile },
+      ranks: record.ranks.map((rank) => ({ ...rank, seconds: { ...rank.seconds, load: 20, write: 0 } }))
+    }
+    const other = join(folder.path, "slower.json")
+    writeFileSync(other, JSON.stringify(slower))
+    const ended = await run(["report", recordFile, other])
+    assert.strictEqual(ended.code, 0, ended.stderr)
+    const page = join(folder.path, "run-and-slower.html")
+    assert.strictEqual(ended.stdout.trim(), page)
+    const html = readFileSync(page, "utf8")
+    assert.match(html, /<th scope="row">load<\/th>.*<td>20\.0 s<\/td><td class="warn">\d+ times as much<\/td>/)
+    assert.match(html, /<th scope="row">backend<\/th><td>auto /)
+    assert.notInclude(html, "<img")
+    assert.notMatch(html, /<th scope="row">Node<\/th>/, "what is the same is not listed")
+    const over = await run(["report", recordFile, other, "--out", other, "--json"])
+    assert.strictEqual(over.code, 2, "it does not overwrite a record")
+  })
+
+  it.skipIf(findBrowser() === undefined)("is no wider than the screen, and complains of nothing", async () => {
+    const page = await openPage(findBrowser()!, join(folder.path, "run-and-slower.html"))
+    try {
+      for (const width of [390, 800, 1440]) {
+        await page.call("Emulation.setDeviceMetricsOverride", {
+          width,
+          height: 900,
+          deviceScaleFactor: 1,
+          mobile: false
+        })
+        assert.isAtMost(Number(await page.ask("document.documentElement.scrollWidth")), width)
+      }
+      assert.deepStrictEqual(page.complaints, [])
+    } finally {
+      await page.close()
+    }
   })
 })
 
