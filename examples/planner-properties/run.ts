@@ -65,7 +65,7 @@ const violations = (planner: Planner, pair: arbitraries.ModelPair): ReadonlyArra
 const pairs = arbitraries.modelPair({ limits: { tp: 4, pp: 2, dp: 2 } })
 
 const judge = (planner: Planner, runs: number) =>
-  Arbitrary.checkEffect(pairs, (pair) => violations(planner, pair).length === 0, { runs, seed: "example" })
+  Arbitrary.checkEffect(pairs, (pair) => laws.holds(violations(planner, pair)), { runs, seed: "example" })
 
 const describeSide = ({ tp, pp, dp }: { readonly tp: number; readonly pp: number; readonly dp: number }) =>
   `tp=${tp},pp=${pp},dp=${dp}`

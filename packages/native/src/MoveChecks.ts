@@ -25,7 +25,7 @@ const remedies: Record<TensorReason["_tag"], string> = {
   FreedStorage: "Keep the scope that allocated the storage open while it is used.",
   InvalidRequest: "Correct the request.",
   Unsupported: "Look at the engine's capabilities first.",
-  DeviceFailure: "Look at the native code; the request may be tried again."
+  DeviceFailure: "Try again. If it fails again, look up the number of the device's error and see the system's log."
 }
 
 /** Makes the error of a refused request; `detail` is a sentence. */

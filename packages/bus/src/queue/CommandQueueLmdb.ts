@@ -61,7 +61,8 @@ const remedies: Record<CommandQueueReason["_tag"], string> = {
   Damaged: "Remove the file while no agent and no client runs.",
   Corrupt: "Send the command again; if it happens again, look at the disk and memory of this machine.",
   Unavailable: "Install LMDB 0.9 (Debian: apt-get install liblmdb0).",
-  SystemFailure: "Look at the native code."
+  SystemFailure:
+    "Look up the system's error number that is named here, and compare limits and permissions by tensorferry doctor."
 }
 
 const failureOf = (path: string, role: LmdbQueueOptions["role"], failure: NativeFailure): CommandQueueError => {

@@ -49,7 +49,8 @@ const remedies: Record<AgentStateReason["_tag"], string> = {
   Untrusted: "Use a folder of your own (TENSOR_BUS_DIRECTORY), and remove what lies at this path.",
   Damaged: "Remove the file while no agent and no client runs.",
   Unavailable: "Install LMDB 0.9 (Debian: apt-get install liblmdb0).",
-  SystemFailure: "Look at the native code."
+  SystemFailure:
+    "Look up the system's error number that is named here, and compare limits and permissions by tensorferry doctor."
 }
 
 const failureOf = (path: string, failure: NativeFailure): AgentStateError => {

@@ -60,7 +60,8 @@ const remedies: Record<NamedSemaphoreReason["_tag"], string> = {
   NotFound: "Make the semaphore before it is opened.",
   PermissionDenied: "Open it as the user who made it.",
   DeadlineExceeded: "See whether the process that should post is alive, or wait longer.",
-  SystemFailure: "Look at the native code."
+  SystemFailure:
+    "Look up the system's error number that is named here, and compare limits and permissions by tensorferry doctor."
 }
 
 const failureOf = (name: string, failure: NativeFailure): NamedSemaphoreError => {

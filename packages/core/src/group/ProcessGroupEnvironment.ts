@@ -166,7 +166,17 @@ const hostOf = (
   if (launcher === "slurm" && values.SLURM_LAUNCH_NODE_IPADDR !== undefined) {
     return Effect.succeed(values.SLURM_LAUNCH_NODE_IPADDR)
   }
-  return Effect.fail(invalid("MASTER_ADDR", "is not set", "Set it to the host of rank 0 on every rank."))
+  const local = { torchrun: "LOCAL_WORLD_SIZE", slurm: undefined, openmpi: "OMPI_COMM_WORLD_LOCAL_SIZE" }[launcher]
+  const stated = local === undefined ? undefined : values[local as Name]
+  return Effect.fail(
+    local === undefined
+      ? invalid("MASTER_ADDR", "is not set", "Set it to the host of rank 0 on every rank.")
+      : invalid(
+          "MASTER_ADDR",
+          `is not set, and ${local} ${stated === undefined ? "is not set either" : `is ${stated} of ${size} ranks`}, so the ranks may be on several machines`,
+          `Set MASTER_ADDR to the host of rank 0 on every rank; where all ranks are on this machine, set ${local} to ${size} instead.`
+        )
+  )
 }
 
 const portOf = Effect.fnUntraced(function* (values: Values): Effect.fn.Return<number, ProcessGroupError> {

@@ -122,6 +122,21 @@ describe("process group environment", () => {
     )
   }
 
+  it.effect(
+    "names what is missing where all ranks may be on one machine: the address of rank 0, or their number here",
+    () =>
+      Effect.gen(function* () {
+        const variables = { RANK: "0", WORLD_SIZE: "2", LOCAL_RANK: "0", TENSORFERRY_PORT: "29600" }
+        const { reason } = yield* Effect.flip(read(variables))
+        assert.include(reason.detail, "LOCAL_WORLD_SIZE is not set either")
+        assert.include(reason.remedy, "set LOCAL_WORLD_SIZE to 2 instead")
+        const some = yield* Effect.flip(read({ ...variables, LOCAL_WORLD_SIZE: "1" }))
+        assert.include(some.reason.detail, "LOCAL_WORLD_SIZE is 1 of 2 ranks")
+        const { address } = yield* read({ ...variables, LOCAL_WORLD_SIZE: "2" })
+        assert.strictEqual(address?.host, "127.0.0.1")
+      })
+  )
+
   it.effect("reads deadlines as seconds and as text, and keeps the token out of sight", () =>
     Effect.gen(function* () {
       for (const [text, millis] of [

@@ -12,10 +12,35 @@ import type { ParameterMetadata } from "@tensorferry/core/layout/ParameterMetada
 import { type Roster, rosterDigest, rosterFromParameters } from "@tensorferry/core/layout/Roster"
 import { estimatePlans } from "@tensorferry/core/planner/Estimate"
 import { buildReshardPlan } from "@tensorferry/core/planner/RosterPlanner"
+import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
+import * as Schema from "effect/Schema"
 
 /** Each violation of a law in one line; none where the law holds. */
 export type Violations = ReadonlyArray<string>
+
+/** A law does not hold; the message names the first violations. */
+export class LawViolated extends Schema.TaggedError<LawViolated>()("LawViolated", {
+  /** One line each. */
+  violations: Schema.Array(Schema.String)
+}) {
+  override get message(): string {
+    const [shown, left] = [this.violations.slice(0, mostShown), this.violations.length - mostShown]
+    return [...shown, ...(left > 0 ? [`and ${left} more`] : [])].join("; ")
+  }
+}
+
+/** Violations that a message names. */
+const mostShown = 5
+
+/**
+ * A property for `Arbitrary.checkEffect`: it holds where none of the laws lists a violation, and fails with them otherwise, so
+ * that `Arbitrary.formatCheckFailure` names them beside the smallest input.
+ */
+export const holds = (...all: ReadonlyArray<Violations>): Effect.Effect<true, LawViolated> => {
+  const violations = all.flat()
+  return violations.length === 0 ? Effect.succeed(true) : Effect.fail(new LawViolated({ violations }))
+}
 
 const visit = (shape: Shape, region: Region, each: (at: number) => void): void => {
   const walkDim = (dim: number, base: number): void => {
