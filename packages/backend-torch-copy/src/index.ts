@@ -4,7 +4,10 @@
  */
 export * as CopyDriver from "./CopyDriver.ts"
 export { descriptor, descriptors } from "./descriptor.ts"
+/** `HostMemory` over memory files: small storages share files of 16 MiB, large ones have one each. */
 export * as HostMemory from "./HostMemory.ts"
 export { TorchCopyOptions } from "./options.ts"
+/** Replay copies by a `TensorEngine`, off the JS thread. */
 export * as ReplayDevice from "./ReplayDevice.ts"
+/** `TensorEngine` for host memory. */
 export * as TensorEngine from "./TensorEngine.ts"

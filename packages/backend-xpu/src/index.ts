@@ -4,5 +4,7 @@
  */
 export { descriptor, descriptors } from "./descriptor.ts"
 export { XpuOptions } from "./options.ts"
+/** Replay slots on one device: copies on a queue of their own, whose events signal when they are done. */
 export * as ReplayDevice from "./ReplayDevice.ts"
+/** `TensorEngine` for memory of one device: strided copies and casts, and fills. */
 export * as TensorEngine from "./TensorEngine.ts"

@@ -32,7 +32,9 @@ export {
 export { meetAfterCase, type RankRun, runConformanceRank } from "./ConformanceRank.ts"
 export { ConformanceReport, countCases, judgedServices, ServiceResults } from "./ConformanceReport.ts"
 export { type ReplayStreams, ReplaySubject, type ReplaySubjectShape } from "./conformance/ReplaySubject.ts"
+/** An engine whose copies and reductions are done late, in a seeded order, and only when the test lets them. */
 export * as DelayedEngine from "./DelayedEngine.ts"
+/** A replay device in memory of this process, whose copies end when a test says so. */
 export * as DelayedReplayDevice from "./DelayedReplayDevice.ts"
 export { replaySubject } from "./DescriptorSubject.ts"
 export { type Fault, type FaultAction, type FaultOptions, makeFault } from "./Faulty.ts"
@@ -62,14 +64,23 @@ export {
   lyingDriver,
   lyingEngine
 } from "./Lying.ts"
+/** Damages valid inputs of parsers, so that fuzzing gets past the first check. */
 export * as mutate from "./mutate.ts"
+/** Random mappings of names. */
 export * as mappings from "./names/randomMapping.ts"
+/** Generators of what planners and executors must handle. */
 export * as arbitraries from "./planning/arbitraries.ts"
+/** What must hold for any planner's plans. */
 export * as laws from "./planning/laws.ts"
+/** Generators of pairs of mesh layouts and tensors. */
 export * as meshArbitraries from "./planning/meshArbitraries.ts"
+/** What must hold for the mesh plans of any pair of layouts, each law as a function that lists its violations. */
 export * as meshLaws from "./planning/meshLaws.ts"
+/** Carries out the mesh plans of all ranks on plain arrays. */
 export * as meshOracle from "./planning/meshOracle.ts"
+/** What must be true of an update, found by brute force. */
 export * as oracle from "./planning/oracle.ts"
+/** The slow `TensorEngine` in plain TypeScript that defines the bits: other engines are right where they agree with it. */
 export * as ReferenceEngine from "./ReferenceEngine.ts"
 export {
   delayedReplaySubject,

@@ -9,6 +9,31 @@ import * as Schema from "effect/Schema"
 /** What arithmetic an element type takes part in. `opaque` types are moved as bits and never cast. */
 export type DTypeKind = "float" | "integer" | "unsigned" | "bool" | "opaque"
 
+/** Element types by their names in PyTorch. Spelled out, so that an editor shows this name and not the list. */
+export type DType =
+  | "bool"
+  | "uint8"
+  | "int8"
+  | "uint16"
+  | "int16"
+  | "uint32"
+  | "int32"
+  | "uint64"
+  | "int64"
+  | "float16"
+  | "bfloat16"
+  | "float32"
+  | "float64"
+  | "float8_e4m3fn"
+  | "float8_e5m2"
+  | "float8_e8m0fnu"
+  | "float8_e4m3fnuz"
+  | "float8_e5m2fnuz"
+  | "float4_e2m1fn"
+  | "float6_e2m3fn"
+  | "float6_e3m2fn"
+  | "complex64"
+
 interface DTypeFacts {
   readonly bits: number
   readonly kind: DTypeKind
@@ -38,14 +63,12 @@ const table = {
   float6_e2m3fn: { bits: 6, kind: "opaque", safetensors: "F6_E2M3" },
   float6_e3m2fn: { bits: 6, kind: "opaque", safetensors: "F6_E3M2" },
   complex64: { bits: 64, kind: "opaque", safetensors: "C64" }
-} as const satisfies Record<string, DTypeFacts>
-
-/** Element types by their names in PyTorch, as `float32`, `bfloat16`, `float8_e4m3fn`. */
-export type DType = keyof typeof table
+} as const satisfies Record<DType, DTypeFacts>
 
 /** All element types, in a fixed order. */
 export const dtypes = Object.keys(table) as ReadonlyArray<string> as ReadonlyArray<DType>
 
+/** Element types as a schema. */
 export const DType = Schema.Literals(dtypes as readonly [DType, ...Array<DType>])
 
 /** Width of one element in bits. */

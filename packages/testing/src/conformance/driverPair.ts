@@ -25,7 +25,7 @@ const lengths = [1009, 70_001] as const
 export const contents = (rank: Rank, round: number): Uint8Array => patternBytes(lengths[rank]!, rank * 11 + round)
 
 /** `index` counts the messages of one batch to the same peer. */
-export const pairOf = Effect.fnUntraced(function* (rank: Rank, index = 0) {
+export const pairOf = Effect.fnUntraced(function* (rank: Rank, index: Rank = 0) {
   const peer = 1 - rank
   const out = yield* place("uint8", [lengths[rank]!])
   const into = yield* place("uint8", [lengths[peer]!])

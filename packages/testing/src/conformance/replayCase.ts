@@ -102,8 +102,11 @@ export const deviceSlots = Effect.fnUntraced(function* (
   )
 })
 
+/** Bytes into storage; named, because a declaration of an unnamed default would show `any`. */
+type Offset = number
+
 /** A dense host tensor, `byteOffset` bytes into memory of its own. */
-export const hostSlot = Effect.fnUntraced(function* (shape: Shape, dtype: DType = "uint8", byteOffset = 0) {
+export const hostSlot = Effect.fnUntraced(function* (shape: Shape, dtype: DType = "uint8", byteOffset: Offset = 0) {
   const subject = yield* ReplaySubject
   const storage = yield* subject.allocateHost(byteOffset + byteLengthOf(dtype, elementCount(shape)))
   return yield* viewOf(storage, dtype, shape, { byteOffset })

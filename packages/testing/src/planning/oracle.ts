@@ -178,8 +178,11 @@ export const allocateSide = Effect.fnUntraced(function* (
   }
 })
 
+/** Which update of several; named, because a declaration of an unnamed default would show `any`. */
+type Round = number
+
 /** Gives a side the values that it should hold in this round. */
-export const fillSide = Effect.fnUntraced(function* (model: OracleModel, side: OracleSide, round = 0) {
+export const fillSide = Effect.fnUntraced(function* (model: OracleModel, side: OracleSide, round: Round = 0) {
   for (const parameter of side.parameters) {
     yield* setElements(side.placed.get(parameter.name)!, shardBytes(model, parameter, round))
   }
@@ -190,7 +193,7 @@ export const judgeSide = Effect.fnUntraced(function* (
   model: OracleModel,
   side: OracleSide,
   rank: Rank,
-  round = 0
+  round: Round = 0
 ): Effect.fn.Return<ReadonlyArray<OracleFault>, TensorError | CaseFailure, TensorEngine> {
   const faults: Array<OracleFault> = []
   for (const parameter of side.parameters) {
