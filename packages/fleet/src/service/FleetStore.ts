@@ -6,6 +6,7 @@
  */
 import { randomUUID } from "node:crypto"
 import type { Entries, KeyValueError, KeyValueStoreShape } from "@tensorferry/bus/store/KeyValueStore"
+import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
@@ -28,7 +29,11 @@ export interface FleetLook {
 const keyOf = (root: string, incarnation: string, position: number): string =>
   `${root}log/${incarnation}/${String(position).padStart(12, "0")}`
 
-const lookOf = (root: string, found: Entries): FleetLook | undefined => {
+/** What all keys of a fleet begin with. */
+export const fleetRoot = (name: string): string => `fleet/${encodeURIComponent(name)}/`
+
+/** Reads what stands under a fleet's keys; undefined where there is no fleet. */
+export const lookOf = (root: string, found: Entries): FleetLook | undefined => {
   const incarnation = found.get(`${root}log/memory`)
   if (incarnation === undefined) return undefined
   const entries = new Map<number, LogEntry>()
@@ -47,9 +52,15 @@ const lookOf = (root: string, found: Entries): FleetLook | undefined => {
   return { incarnation, entries, reports }
 }
 
+/** With the wall clock's time, for people. */
+const stamped = <A extends object, E>(
+  stated: A,
+  put: (stated: A & { readonly at: number }) => Effect.Effect<void, E>
+): Effect.Effect<void, E> => Effect.flatMap(Clock.currentTimeMillis, (at) => put({ ...stated, at }))
+
 /** What a fleet does with its store. */
 export const makeFleetStore = (store: KeyValueStoreShape, name: string) => {
-  const root = `fleet/${encodeURIComponent(name)}/`
+  const root = fleetRoot(name)
   const look = (prefix: string): Effect.Effect<FleetLook, KeyValueError> =>
     Effect.gen(function* () {
       const found = lookOf(root, yield* store.list(prefix))
@@ -66,10 +77,14 @@ export const makeFleetStore = (store: KeyValueStoreShape, name: string) => {
     lookAtAll: look(root),
     /** Reports go with the process that made them. */
     report: (report: MemberReport): Effect.Effect<void, KeyValueError> =>
-      store.put(`${root}member/${report.member.id}`, Schema.encodeSync(reportText)(report), { isEphemeral: true }),
+      stamped(report, (at) =>
+        store.put(`${root}member/${report.member.id}`, Schema.encodeSync(reportText)(at), { isEphemeral: true })
+      ),
     /** Puts the entry unless something stands there; whether it did shows in the next look. */
     append: (incarnation: string, position: number, entry: LogEntry): Effect.Effect<void, KeyValueError> =>
-      Effect.asVoid(store.create(keyOf(root, incarnation, position), Schema.encodeSync(entryText)(entry))),
+      stamped(entry, (at) =>
+        Effect.asVoid(store.create(keyOf(root, incarnation, position), Schema.encodeSync(entryText)(at)))
+      ),
     /** Removes entries before a number that the history does not need. */
     forget: (look: FleetLook, before: number): Effect.Effect<void, KeyValueError> =>
       Effect.forEach(

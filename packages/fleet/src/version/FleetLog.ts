@@ -21,6 +21,12 @@ import { Natural, Positive } from "@tensorferry/core/base/Numbers"
 import * as Schema from "effect/Schema"
 import { isSameVersion, Manifest } from "./Manifest.ts"
 
+/**
+ * Milliseconds since 1970 by the wall clock of whoever stated it. For people, who compare it with their logs: nothing is
+ * decided by it.
+ */
+export const WallTime = Schema.optionalKey(Natural)
+
 /** When an update may be taken into use. */
 export const CommitPolicy = Schema.Union([
   /** All replicas together, or none: no two versions are ever served. */
@@ -50,6 +56,10 @@ export const OpenUpdate = Schema.Struct({
   /** Id of the controller that proposed it. */
   by: Schema.String,
   isPrepared: Schema.Boolean,
+  /** When it was proposed. */
+  proposedAt: WallTime,
+  /** When members were told to stop serving. */
+  preparedAt: WallTime,
   /** Who was a member when it was proposed: plans are made for them, and repaired as they go. */
   members: Schema.Array(FleetMember)
 })
@@ -58,11 +68,20 @@ export type OpenUpdate = typeof OpenUpdate.Type
 /** How an update ended. */
 export const UpdateEnd = Schema.Struct({
   manifest: Manifest,
+  policy: CommitPolicy,
+  /** Id of the controller that proposed it. */
+  by: Schema.String,
   outcome: Schema.Literals(["committed", "aborted"]),
   /** Ids of those who kept it from being committed; empty where it was. */
   culprits: Schema.Array(Schema.String),
   /** Why, in words; empty where it was committed. */
-  reason: Schema.String
+  reason: Schema.String,
+  /** When it was proposed. */
+  proposedAt: WallTime,
+  /** When members were told to stop serving. */
+  preparedAt: WallTime,
+  /** When it was committed or given up. */
+  endedAt: WallTime
 })
 export type UpdateEnd = typeof UpdateEnd.Type
 
@@ -90,16 +109,21 @@ export type FleetState = typeof FleetState.Type
 /** Updates whose end a fleet remembers. */
 export const historyLength = 32
 
-/** One entry. */
+/** One entry, and when it was put. */
 export const LogEntry = Schema.Union([
-  Schema.TaggedStruct("Genesis", { state: FleetState }),
-  Schema.TaggedStruct("Admit", { member: FleetMember, holds: Schema.NullOr(Manifest) }),
-  Schema.TaggedStruct("Remove", { id: Schema.String, reason: Schema.String }),
-  Schema.TaggedStruct("Propose", { manifest: Manifest, policy: CommitPolicy, by: Schema.String }),
-  Schema.TaggedStruct("Prepare", { serial: Positive }),
-  Schema.TaggedStruct("Commit", { serial: Positive }),
-  Schema.TaggedStruct("Abort", { serial: Positive, culprits: Schema.Array(Schema.String), reason: Schema.String }),
-  Schema.TaggedStruct("Snapshot", { state: FleetState })
+  Schema.TaggedStruct("Genesis", { state: FleetState, at: WallTime }),
+  Schema.TaggedStruct("Admit", { member: FleetMember, holds: Schema.NullOr(Manifest), at: WallTime }),
+  Schema.TaggedStruct("Remove", { id: Schema.String, reason: Schema.String, at: WallTime }),
+  Schema.TaggedStruct("Propose", { manifest: Manifest, policy: CommitPolicy, by: Schema.String, at: WallTime }),
+  Schema.TaggedStruct("Prepare", { serial: Positive, at: WallTime }),
+  Schema.TaggedStruct("Commit", { serial: Positive, at: WallTime }),
+  Schema.TaggedStruct("Abort", {
+    serial: Positive,
+    culprits: Schema.Array(Schema.String),
+    reason: Schema.String,
+    at: WallTime
+  }),
+  Schema.TaggedStruct("Snapshot", { state: FleetState, at: WallTime })
 ])
 export type LogEntry = typeof LogEntry.Type
 
@@ -116,10 +140,19 @@ export const emptyFleet: FleetState = {
   history: []
 }
 
-const ended = (state: FleetState, end: UpdateEnd): Pick<FleetState, "open" | "history"> => ({
-  open: null,
-  history: [...state.history, end].slice(-historyLength)
-})
+/** A time under its name; nothing where none was stated. */
+const timed = <Name extends string>(name: Name, at: number | undefined): { readonly [name in Name]?: number } =>
+  (at === undefined ? {} : { [name]: at }) as { readonly [name in Name]?: number }
+
+const ended = (
+  state: FleetState,
+  { manifest, policy, by, proposedAt, preparedAt }: OpenUpdate,
+  how: Pick<UpdateEnd, "outcome" | "culprits" | "reason">,
+  at: number | undefined
+): Pick<FleetState, "open" | "history"> => {
+  const times = { ...timed("proposedAt", proposedAt), ...timed("preparedAt", preparedAt), ...timed("endedAt", at) }
+  return { open: null, history: [...state.history, { manifest, policy, by, ...how, ...times }].slice(-historyLength) }
+}
 
 /** What an entry changes where it counts; undefined where it does not. */
 const effectOf = (state: FleetState, entry: LogEntry): Partial<FleetState> | undefined => {
@@ -142,21 +175,22 @@ const effectOf = (state: FleetState, entry: LogEntry): Partial<FleetState> | und
     case "Propose": {
       if (open !== null || entry.manifest.serial < state.nextSerial) return undefined
       const { manifest, policy, by } = entry
-      return { open: { manifest, policy, by, isPrepared: false, members }, nextSerial: manifest.serial + 1 }
+      const proposed = { manifest, policy, by, isPrepared: false, members, ...timed("proposedAt", entry.at) }
+      return { open: proposed, nextSerial: manifest.serial + 1 }
     }
     case "Prepare":
       if (open?.manifest.serial !== entry.serial || open.policy._tag !== "All") return undefined
-      return { open: { ...open, isPrepared: true } }
+      return { open: { ...open, isPrepared: true, ...timed("preparedAt", entry.at) } }
     case "Commit": {
       if (open?.manifest.serial !== entry.serial) return undefined
       if (open.policy._tag === "All" && !open.isPrepared) return undefined
-      const { manifest } = open
-      return { ...ended(state, { manifest, outcome: "committed", culprits: [], reason: "" }), current: manifest }
+      const how = { outcome: "committed", culprits: [], reason: "" } as const
+      return { ...ended(state, open, how, entry.at), current: open.manifest }
     }
     case "Abort": {
       if (open?.manifest.serial !== entry.serial) return undefined
       const { culprits, reason } = entry
-      return ended(state, { manifest: open.manifest, outcome: "aborted", culprits, reason })
+      return ended(state, open, { outcome: "aborted", culprits, reason }, entry.at)
     }
   }
 }

@@ -16,7 +16,8 @@ import {
   FleetMember as FleetMemberSchema,
   FleetState,
   type LogEntry,
-  readLog
+  readLog,
+  WallTime
 } from "./FleetLog.ts"
 import type { FleetTimes } from "./FleetTimes.ts"
 import { isSameVersion, type Manifest } from "./Manifest.ts"
@@ -43,7 +44,9 @@ export const MemberReport = Schema.Struct({
   /** Why the last attempt to stage failed; empty where none has. */
   failure: Schema.String,
   /** The most it ever knew; only while the history is empty. */
-  knows: Schema.NullOr(FleetState)
+  knows: Schema.NullOr(FleetState),
+  /** When it was stated. */
+  at: WallTime
 })
 export type MemberReport = typeof MemberReport.Type
 

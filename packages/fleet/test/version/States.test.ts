@@ -303,3 +303,32 @@ describe("a manifest", () => {
     )
   })
 })
+
+describe("a history", () => {
+  it("says by which policy and when updates were proposed, prepared and ended, also after it was stated whole", () => {
+    const fleet = fleetOf(
+      { ...propose, at: 1000 },
+      { _tag: "Prepare", serial: 2, at: 3000 },
+      { _tag: "Commit", serial: 2, at: 3500 }
+    )
+    const end = {
+      policy: { _tag: "All" },
+      by: "c",
+      outcome: "committed",
+      proposedAt: 1000,
+      preparedAt: 3000,
+      endedAt: 3500
+    }
+    assert.deepInclude(fleet.history.at(-1), end)
+    const whole: LogEntry = { _tag: "Snapshot", state: { ...fleet, position: 9 } }
+    assert.deepInclude(readLog(undefined, new Map([[9, whole]]))!.history.at(-1), end)
+  })
+
+  it("states no time where an entry has none", () => {
+    const abort: LogEntry = { _tag: "Abort", serial: 2, culprits: ["a"], reason: "It was late.", at: 9 }
+    const [end] = fleetOf(propose, abort).history
+    assert.deepInclude(end, { outcome: "aborted", culprits: ["a"], endedAt: 9 })
+    assert.notProperty(end, "proposedAt")
+    assert.notProperty(end, "preparedAt")
+  })
+})
