@@ -19,6 +19,7 @@ import * as Schedule from "effect/Schedule"
 import * as Stream from "effect/Stream"
 import * as SubscriptionRef from "effect/SubscriptionRef"
 import { type FleetError, fleetError } from "../FleetError.ts"
+import { reportProgress } from "../progress/reportProgress.ts"
 import type { Topology } from "../topology/Topology.ts"
 import { type ControllerEvent, controllerStep, neededBy, newController } from "../version/ControllerState.ts"
 import type { CommitPolicy, FleetMember, FleetState } from "../version/FleetLog.ts"
@@ -125,21 +126,28 @@ export const make = Effect.fnUntraced(function* (options: FleetOptions) {
 
   const gate = makeGate(() => member)
 
+  const progress = yield* reportProgress(kv, options.name, self.id, times)
+
   let stagingFiber: Fiber.Fiber<unknown, unknown> | undefined
   const stage = (manifest: Manifest) =>
     Effect.gen(function* () {
       if (stagingFiber !== undefined) yield* Fiber.interrupt(stagingFiber)
       const taken = Effect.gen(function* () {
+        yield* progress.begin(manifest.serial, holdings.bytes)
         if (yield* holdings.recall(manifest)) return
         const replan = (avoided: ReadonlySet<string>) =>
           stagePlan(member.fleet!, self, manifest, holdings.bytes, options.topology, avoided)
         const plan = yield* Effect.fromResult(replan(new Set()))
-        const how = { store: kv, root: store.root, self: self.id, edges, replan }
+        const how = { store: kv, root: store.root, self: self.id, edges, replan, progress }
         yield* holdings.begin(manifest).run(plan, how)
       })
       stagingFiber = yield* fork(
         Effect.matchCauseEffect(taken, {
-          onSuccess: () => tell((now) => ({ _tag: "Staged", now, manifest })),
+          onSuccess: () =>
+            Effect.andThen(
+              progress.staged(manifest.serial),
+              tell((now) => ({ _tag: "Staged", now, manifest }))
+            ),
           onFailure: (cause) =>
             Cause.hasInterruptsOnly(cause)
               ? Effect.void
@@ -168,7 +176,11 @@ export const make = Effect.fnUntraced(function* (options: FleetOptions) {
       case "Flip":
         return fork(
           Effect.matchCauseEffect(holdings.flip(effect.manifest), {
-            onSuccess: () => tell((now) => ({ _tag: "Flipped", now, manifest: effect.manifest })),
+            onSuccess: () =>
+              Effect.andThen(
+                progress.live(effect.manifest.serial),
+                tell((now) => ({ _tag: "Flipped", now, manifest: effect.manifest }))
+              ),
             onFailure: (cause) => tell((now) => ({ _tag: "FlipFailed", now, reason: messageOf(cause) }))
           })
         )

@@ -10,6 +10,7 @@ import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import { type FleetError, fleetError } from "../FleetError.ts"
+import type { ProgressReporter } from "../progress/reportProgress.ts"
 import type { Manifest } from "../version/Manifest.ts"
 import { chunkCount, type EdgeOptions, type EdgeRequest, type Giver, take } from "./Edges.ts"
 import { digestWeights, type Weights } from "./Pieces.ts"
@@ -88,15 +89,20 @@ export class Staging {
     const from = arrivals.digests.length
     const request: EdgeRequest = { child: how.self, content: this.manifest.content, offset, bytes, chunkBytes, from }
     if (from === chunkCount(request)) return Effect.void
+    const { serial } = this.manifest
     const onChunk = (chunk: number, digest: Digest): Effect.Effect<void> =>
-      Effect.sync(() => {
+      Effect.suspend(() => {
         arrivals.digests[chunk] = digest
         const wait = arrivals.waits.get(chunk)
         arrivals.waits.delete(chunk)
         if (wait !== undefined) Deferred.doneUnsafe(wait, Effect.succeed(digest))
+        return how.progress.arrived(serial, offset, Math.min(chunkBytes, bytes - chunk * chunkBytes))
       })
     return Effect.catch(
-      take(how.store, how.root, parent.id, request, this.weights, onChunk, how.edges),
+      Effect.andThen(
+        how.progress.take(serial, parent.id, offset, bytes - from * chunkBytes),
+        take(how.store, how.root, parent.id, request, this.weights, onChunk, how.edges)
+      ),
       (error): Effect.Effect<void, FleetError> => {
         if (tries >= mostTries) return Effect.fail(error)
         avoided.add(parent.id)
@@ -146,6 +152,8 @@ export interface StagingOptions {
   /** Id of this member. */
   readonly self: string
   readonly edges: EdgeOptions
+  /** Hears what comes from whom. */
+  readonly progress: ProgressReporter
   /** The plan as it is now, without members that failed. */
   readonly replan: (avoided: ReadonlySet<string>) => Result.Result<StagePlan, FleetError>
 }
