@@ -21,6 +21,8 @@ export const FleetReason = Schema.Union([
   reason("InvalidOptions"),
   /** Another member did not do its part in time, or is gone. */
   reason("PeerFailed"),
+  /** A store without the fleet that was asked for, or a history without the version. */
+  reason("NotFound"),
   /** Something did not happen in time. */
   reason("DeadlineExceeded")
 ])
