@@ -79,7 +79,19 @@ const packages: Readonly<Record<string, Room>> = {
   fleet: { rank: 4, folders: { topology: 0, fanout: 1, version: 0, progress: 1, simulate: 2, service: 2, view: 3 } },
   cli: {
     rank: 5,
-    folders: { text: 0, model: 0, machine: 1, replay: 1, job: 2, output: 3, report: 4, backends: 5, commands: 6 }
+    folders: {
+      text: 0,
+      model: 0,
+      machine: 1,
+      replay: 1,
+      job: 2,
+      output: 3,
+      fleet: 3,
+      report: 4,
+      watch: 4,
+      backends: 5,
+      commands: 6
+    }
   },
   simulators: { rank: 6 },
   golden: { rank: 6 }

@@ -89,6 +89,11 @@ const subcommandsFor = (given: ReadonlyArray<string>) => {
       "agent",
       "Run an agent of the tensor bus, which exchanges tensors of local processes with other agents",
       async () => (await import("./commands/agent.ts")).agent
+    ),
+    subcommand(
+      "fleet",
+      "Show a fleet of replicas: its members, its history, and one version's life step by step",
+      async () => (await import("./commands/fleet.ts")).fleet
     )
   ])
 }

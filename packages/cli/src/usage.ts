@@ -106,7 +106,7 @@ interface Named {
 }
 
 /** Commands that do nothing by themselves or take no arguments: a word behind them is one of their subcommands. */
-const groups = new Set(["tensorferry", "backends", "replay"])
+const groups = new Set(["tensorferry", "backends", "replay", "fleet"])
 
 const isHelp = (arg: string): boolean => arg === "--help" || arg === "-h"
 

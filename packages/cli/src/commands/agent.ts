@@ -21,14 +21,12 @@ import { chooseCopyBackend, copyService, hostMemory, wiresOf } from "@tensorferr
 import { BackendRegistry } from "@tensorferry/core/backend/BackendRegistry"
 import { processStart } from "@tensorferry/core/group/processStart"
 import { modelError } from "@tensorferry/model/ModelError"
-import * as Config from "effect/Config"
 import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
-import * as Redacted from "effect/Redacted"
 import * as Schedule from "effect/Schedule"
 import * as Schema from "effect/Schema"
 import { backendOptions, readBackendOptions } from "../backends/optionsFlag.ts"
@@ -39,8 +37,7 @@ import { print, printText } from "../text/terminal.ts"
 import { agentDevices, isForGpus } from "./agentDevices.ts"
 import { pathFlag } from "./paths.ts"
 import { backend, backendPackages, json } from "./shared.ts"
-
-const defaultStore = "127.0.0.1:29650"
+import { defaultStore, secret, storePlace } from "./storeFlags.ts"
 
 const flags = {
   rank: Flag.Int("rank").pipe(
@@ -111,19 +108,16 @@ const usage = (detail: string, remedy: string) => modelError("InvalidUsage", { d
 /** The store, and the address that other agents state: the port that it got where none was stated. */
 const openStore = Effect.fnUntraced(function* (address: string, isServed: boolean, token: string | undefined) {
   const withToken = token === undefined ? {} : { token }
-  if (/^https?:\/\//.test(address)) {
+  const place = yield* storePlace(address)
+  if (place._tag === "Etcd") {
     return isServed
       ? yield* usage("An etcd serves its own store.", "Leave --serve out.")
       : { layer: KeyValueStoreEtcd.layerEtcd({ url: address }), address }
   }
-  const match = /^(.+):(\d{1,5})$/.exec(address)
-  const port = Number(match?.[2])
-  if (match === null || port > 65_535) {
-    return yield* usage(`"${address}" is not the address of a store.`, "Write HOST:PORT, or the URL of an etcd.")
-  }
-  const host = match[1]!.replace(/^\[(.*)\]$/, "$1")
+  const { host, port } = place
   const open = isServed ? yield* serveStore({ host, port, ...withToken }) : port
-  return { layer: KeyValueStoreTcp.layerTcp({ host, port: open, ...withToken }), address: `${match[1]}:${open}` }
+  const stated = address.slice(0, address.lastIndexOf(":"))
+  return { layer: KeyValueStoreTcp.layerTcp({ host, port: open, ...withToken }), address: `${stated}:${open}` }
 })
 
 /** How clients reach the agent. */
@@ -160,10 +154,7 @@ export const agent = Command.make("agent", flags, (given) =>
         ...(folder === undefined ? {} : { folder: path.resolve(folder) })
       })
       const deadline = Duration.millis(yield* chooseDeadline(given.deadline))
-      const secret = yield* Effect.orElseSucceed(Config.option(Config.Redacted("TENSORFERRY_TOKEN")), () =>
-        Option.none()
-      )
-      const token = Option.getOrUndefined(Option.map(secret, Redacted.value)) || undefined
+      const token = yield* secret("TENSORFERRY_TOKEN")
       const registry = backendRegistry(
         given.backendPackages,
         pathToFileURL(path.join(process.cwd(), "package.json")).href

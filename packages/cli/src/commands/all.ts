@@ -9,6 +9,7 @@ import { convert } from "./convert.ts"
 import { delta } from "./delta.ts"
 import { describe } from "./describe.ts"
 import { doctor } from "./doctor.ts"
+import { fleet } from "./fleet.ts"
 import { plan } from "./plan.ts"
 import { replay } from "./replay.ts"
 import { report } from "./report.ts"
@@ -28,7 +29,8 @@ export const subcommands = [
   bench,
   backends,
   doctor,
-  agent
+  agent,
+  fleet
 ] as const
 
 export { agent }

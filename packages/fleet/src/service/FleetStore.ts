@@ -52,11 +52,11 @@ export const lookOf = (root: string, found: Entries): FleetLook | undefined => {
   return { incarnation, entries, reports }
 }
 
-/** With the wall clock's time, for people. */
+/** With the wall clock's time, for people, unless one is stated. */
 const stamped = <A extends object, E>(
   stated: A,
   put: (stated: A & { readonly at: number }) => Effect.Effect<void, E>
-): Effect.Effect<void, E> => Effect.flatMap(Clock.currentTimeMillis, (at) => put({ ...stated, at }))
+): Effect.Effect<void, E> => Effect.flatMap(Clock.currentTimeMillis, (at) => put({ at, ...stated }))
 
 /** What a fleet does with its store. */
 export const makeFleetStore = (store: KeyValueStoreShape, name: string) => {

@@ -30,14 +30,11 @@ const labelsText = (labels: Labels): string => {
   return all.length === 0 ? "" : `{${all.join(",")}}`
 }
 
-const family = (name: string, type: "gauge" | "counter", help: string, samples: ReadonlyArray<Sample>): string =>
-  samples.length === 0
-    ? ""
-    : [
-        `# HELP ${name} ${help}`,
-        `# TYPE ${name} ${type}`,
-        ...samples.map(([labels, value]) => `${name}${labelsText(labels)} ${value}`)
-      ].join("\n") + "\n"
+const family = (name: string, type: "gauge" | "counter", help: string, samples: ReadonlyArray<Sample>): string => {
+  if (samples.length === 0) return ""
+  const lines = samples.map(([labels, value]) => `${name}${labelsText(labels)} ${value}\n`)
+  return `# HELP ${name} ${help}\n# TYPE ${name} ${type}\n${lines.join("")}`
+}
 
 /** Everything of one fleet. `view` is undefined where the store has never been reached. */
 export const fleetMetrics = (name: string, view: FleetView | undefined, facts: MetricsFacts): string => {

@@ -110,25 +110,27 @@ export const updatesOf = (
   progress: ReadonlyMap<string, MemberProgress>
 ): ReadonlyArray<UpdateView> => {
   const name = namesOf(fleet, look, progress)
-  const common = ({ manifest, policy, by, proposedAt = null, preparedAt = null }: OpenUpdate | UpdateEnd) => ({
+  const common = ({ manifest, policy, by, proposedAt, preparedAt }: OpenUpdate | UpdateEnd) => ({
     serial: manifest.serial,
     label: manifest.label,
     content: manifest.content,
     policy,
     by: name(by),
-    proposedAt,
-    preparedAt,
+    proposedAt: proposedAt ?? null,
+    preparedAt: preparedAt ?? null,
     taken: takenOf(manifest.serial, progress, name)
   })
   const ended = (fleet?.history ?? []).map((end): UpdateView => {
-    const { outcome, culprits, reason, proposedAt = null, preparedAt = null, endedAt = null } = end
+    const { outcome, culprits, reason } = end
+    const shared = common(end)
+    const endedAt = end.endedAt ?? null
     return {
-      ...common(end),
+      ...shared,
       outcome,
-      isPrepared: preparedAt !== null,
+      isPrepared: shared.preparedAt !== null,
       endedAt,
-      seconds: between(proposedAt, endedAt),
-      pauseSeconds: between(preparedAt, endedAt),
+      seconds: between(shared.proposedAt, endedAt),
+      pauseSeconds: between(shared.preparedAt, endedAt),
       culprits: culprits.map(name),
       reason
     }

@@ -318,7 +318,7 @@ describe("a history", () => {
       proposedAt: 1000,
       preparedAt: 3000,
       endedAt: 3500
-    }
+    } as const
     assert.deepInclude(fleet.history.at(-1), end)
     const whole: LogEntry = { _tag: "Snapshot", state: { ...fleet, position: 9 } }
     assert.deepInclude(readLog(undefined, new Map([[9, whole]]))!.history.at(-1), end)
