@@ -19,14 +19,15 @@ import {
 /** Members that somebody should look at. */
 export const isTroubled = ({ state, failure }: MemberView): boolean => state === "silent" || failure !== ""
 
-/** `8 replicas: 7 serving, 1 silent`. */
+/** `1 source; 8 of 9 replicas serve (7 receiving, 1 staged, 1 silent)`. */
 const countText = (members: ReadonlyArray<MemberView>): string => {
-  const [sources, replicas] = (["source", "replica"] as const).map((role) =>
-    members.filter((each) => each.role === role)
-  )
-  const states = Map.groupBy(replicas!, ({ state }) => state)
+  const replicas = members.filter(({ role }) => role === "replica")
+  const sources = counted(members.length - replicas.length, "source")
+  if (replicas.length === 0) return `${sources}; no replicas`
+  const states = Map.groupBy(replicas, ({ state }) => state)
   const by = [...states].sort(([, a], [, b]) => b.length - a.length).map(([state, all]) => `${all.length} ${state}`)
-  return `${counted(sources!.length, "source")}, ${counted(replicas!.length, "replica")}${by.length === 0 ? "" : `: ${by.join(", ")}`}`
+  const serving = replicas.filter(({ isServing }) => isServing).length
+  return `${sources}; ${serving} of ${counted(replicas.length, "replica")} serve${replicas.length === 1 ? "s" : ""} (${by.join(", ")})`
 }
 
 /** How much of an update has arrived. */
@@ -50,7 +51,7 @@ export const headText = (view: FleetView, now: number): string => {
   const { name, current, members, updates } = view
   const [newest] = updates
   const lines = [
-    `Fleet ${name}: ${current === null ? "no version yet" : `version ${versionText(current)}`}, ${countText(members)}.`
+    `Fleet ${name}: ${current === null ? "no version yet" : `version ${versionText(current)}`}. ${countText(members)}.`
   ]
   if (newest?.outcome === "open") lines.push(openText(newest, view.flow, now))
   return lines.join("\n")

@@ -29,7 +29,7 @@ describe("tensorferry fleet", () => {
     Effect.gen(function* () {
       const { code, stdout, stderr } = yield* onFleet(["fleet", "status"])
       assert.deepStrictEqual([code, stderr], [0, ""])
-      assert.match(stdout, /^Fleet prod: version 2 "step 2", 1 source, 3 replicas: 3 serving\.\n/)
+      assert.match(stdout, /^Fleet prod: version 2 "step 2"\. 1 source; 3 of 3 replicas serve \(3 serving\)\.\n/)
       assert.match(stdout, /\n +3 {2}replica {2}host-3 {2}2 "step 2" {2}serving +0\.\d s\n/)
     })
   )

@@ -51,6 +51,8 @@ export interface MemberView {
   /** Number of its process there; null where it has not said so. */
   readonly process: number | null
   readonly state: MemberCondition
+  /** Whether it answers requests, with whatever version it has; false of sources. */
+  readonly isServing: boolean
   /** The version in use. */
   readonly version: VersionName | null
   /** The version that it is taking, and how much of it is here, from 0 to 1. */
@@ -94,6 +96,9 @@ export interface Seen {
 const missedBeats = 3
 /** Where a member has not said how often it beats. */
 const usualBeat = 0.5
+
+/** States in which no requests are answered. */
+const unserving: ReadonlySet<MemberCondition> = new Set(["joining", "paused", "switching", "empty", "silent"])
 
 const isVersion = (id: VersionId | null, other: { readonly serial: number; readonly content: string } | undefined) =>
   id !== null && other !== undefined && id.serial === other.serial && id.content === other.content
@@ -143,6 +148,7 @@ export const makeFleetView = (seen: Seen): FleetView => {
       const isSilent = seconds !== null && seconds > missedBeats * (stated?.beat ?? usualBeat)
       const last = stated?.versions.at(-1)
       const isTaking = last !== undefined && last.stagedAt === null && isWanted(last.serial, fleet, report)
+      const state = stateOf(member, fleet, report, isSilent, isTaking)
       return {
         id: member.id,
         rank: member.rank,
@@ -150,7 +156,8 @@ export const makeFleetView = (seen: Seen): FleetView => {
         isAdmitted: admitted.has(member.id),
         host: stated?.host ?? null,
         process: stated?.process ?? null,
-        state: stateOf(member, fleet, report, isSilent, isTaking),
+        state,
+        isServing: member.role === "replica" && report?.live != null && !unserving.has(state),
         version: report?.live == null ? null : named(report.live.serial),
         taking: isTaking ? { ...named(last.serial), fraction: fractionOf(last) } : null,
         silentSeconds: seconds,
