@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * A page in a real browser, where the machine has one: opened from its file, asked by expressions. The browser has a folder
- * of its own and no network; it ends with the page.
+ * A page in a real browser, where the machine has one: opened from its file or from a server of this machine, asked by
+ * expressions. The browser has a folder of its own and no network beyond 127.0.0.1; it ends with the page.
  */
 import { type ChildProcess, spawn, spawnSync } from "node:child_process"
 import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs"
@@ -82,7 +82,10 @@ const ended = (child: ChildProcess): Promise<void> =>
   })
 
 /** Opens a file in a browser and waits until it is loaded. */
-export const openPage = async (browser: string, file: string): Promise<Page> => {
+export const openPage = (browser: string, file: string): Promise<Page> => openAddress(browser, pathToFileURL(file).href)
+
+/** Opens an address in a browser and waits until it is loaded. */
+export const openAddress = async (browser: string, url: string): Promise<Page> => {
   const folder = mkdtempSync(join(tmpdir(), "tensorferry-browser-"))
   const child = spawn(
     browser,
@@ -91,7 +94,7 @@ export const openPage = async (browser: string, file: string): Promise<Page> => 
       "--no-sandbox",
       "--disable-gpu",
       "--no-first-run",
-      "--host-resolver-rules=MAP * ~NOTFOUND",
+      "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
       "--remote-debugging-port=0",
       `--user-data-dir=${folder}`,
       "about:blank"
@@ -123,8 +126,11 @@ export const openPage = async (browser: string, file: string): Promise<Page> => 
     await call("Runtime.enable")
     await call("Log.enable")
     await call("Page.enable")
-    await call("Page.navigate", { url: pathToFileURL(file).href })
-    await eventuallyAsync("the page", () => ask("document.readyState === 'complete' && location.protocol === 'file:'"))
+    await call("Page.navigate", { url })
+    const { protocol } = new URL(url)
+    await eventuallyAsync("the page", () =>
+      ask(`document.readyState === 'complete' && location.protocol === '${protocol}'`)
+    )
     return {
       ask,
       call,
