@@ -94,6 +94,11 @@ const subcommandsFor = (given: ReadonlyArray<string>) => {
       "fleet",
       "Show a fleet of replicas: its members, its history, and one version's life step by step",
       async () => (await import("./commands/fleet.ts")).fleet
+    ),
+    subcommand(
+      "watch",
+      "Watch a fleet: a live page of members, trees of updates, links and history; or in a terminal, or by Prometheus",
+      async () => (await import("./commands/watch.ts")).watch
     )
   ])
 }

@@ -15,6 +15,7 @@ import { replay } from "./replay.ts"
 import { report } from "./report.ts"
 import { reshard } from "./reshard.ts"
 import { verify } from "./verify.ts"
+import { watch } from "./watch.ts"
 
 /** The subcommands of `tensorferry`, in the order of its help. */
 export const subcommands = [
@@ -30,7 +31,8 @@ export const subcommands = [
   backends,
   doctor,
   agent,
-  fleet
+  fleet,
+  watch
 ] as const
 
 export { agent }
