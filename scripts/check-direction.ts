@@ -88,7 +88,7 @@ const packages: Readonly<Record<string, Room>> = {
       output: 3,
       fleet: 3,
       report: 4,
-      watch: 4,
+      watch: 5,
       backends: 5,
       commands: 6
     }

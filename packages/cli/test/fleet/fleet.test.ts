@@ -3,24 +3,27 @@
 import { assert, describe, it } from "@effect/vitest"
 import { freePort } from "@tensorferry/testing/machine/freePort"
 import * as Effect from "effect/Effect"
-import { committed, memberOf, progressOf, reportOf, seenOf, versionOf } from "../../../fleet/test/view/looks.ts"
 import { runHere } from "../support/here.ts"
-import { beat, putFleet, servedStore } from "./madeUp.ts"
+import { beat, type MadeUp, madeUpMember, madeUpVersion, putFleet, served, servedStore, took } from "./madeUp.ts"
 
-const members = [0, 1, 2, 3].map((rank) => memberOf(rank))
-const abort = { _tag: "Abort", serial: 3, culprits: [members[3]!.id], reason: "They were late.", at: 40_000 } as const
-const third = { ...committed[0]!, manifest: versionOf(3), at: 20_000 } as (typeof committed)[0]
-const reports = members.map((member) => reportOf(member, member.role === "replica" ? { live: versionOf(2) } : {}))
-const taken = (rank: number, seconds: number) =>
-  progressOf(members[rank]!, [{ serial: 2, begunAt: 10_000, stagedAt: 10_000 + seconds * 1000, liveAt: 13_000 }])
-const seen = seenOf(members, [...committed, third, abort], reports, [taken(1, 0.2), taken(2, 0.3), taken(3, 1.9)])
+const plain = served(3)
+/** Version 3 was given up after 20 seconds, and rank 3 took version 2 slowly. */
+const fleet: MadeUp = {
+  ...plain,
+  entries: [
+    ...plain.entries,
+    { _tag: "Propose", manifest: madeUpVersion(3), policy: { _tag: "All" }, by: madeUpMember(0).id, at: 20_000 },
+    { _tag: "Abort", serial: 3, culprits: [madeUpMember(3).id], reason: "They were late.", at: 40_000 }
+  ],
+  progress: plain.progress.map((stated, rank) => (rank === 0 ? stated : took(stated, 2, [0, 0.2, 0.3, 1.9][rank]!)))
+}
 
 /** Runs a command on a store that has the fleet, with members that beat. */
 const onFleet = (args: ReadonlyArray<string>, options: { readonly token?: string } = {}) =>
   Effect.gen(function* () {
     const { port, store } = yield* servedStore(options)
-    yield* putFleet(store, seen)
-    yield* beat(store, seen.name, () => reports)
+    yield* putFleet(store, fleet)
+    yield* beat(store, fleet.name, () => fleet.reports)
     return yield* Effect.promise(() => runHere([...args, "--store", `127.0.0.1:${port}`]))
   }).pipe(Effect.scoped)
 

@@ -5,9 +5,10 @@
  */
 
 export const flowScript = `
-let shape = null, fill = [], chosenTree = 0, isReshaped = true, isRefilled = true;
+let shape = null, fill = [], chosenTree = 0, isReshaped = true, isRefilled = true, isFilling = false;
 const links = new Map();
 const tree = byId("tree"), treeChoice = byId("treeChoice");
+let treeWidth = tree.parentElement.clientWidth;
 const nodes = [];
 const nodesOf = new Map();
 const mostNodes = 4000;
@@ -61,7 +62,7 @@ const reshape = () => {
   }
   [...treeChoice.children].forEach((button, at) => setAttribute(button, "aria-pressed", String(at === chosenTree)));
   const { depth, nodes: all } = trees[chosenTree] ?? { depth: 0, nodes: [] };
-  const shown = all.slice(0, mostNodes), width = tree.clientWidth, height = depth > 12 ? 18 : 26;
+  const shown = all.slice(0, mostNodes), width = treeWidth, height = depth > 12 ? 18 : 26;
   setStyle(tree, "height", depth * height + "px");
   setHidden(tree, shown.length === 0);
   nodesOf.clear();
@@ -82,23 +83,34 @@ const reshape = () => {
   markNodes();
 };
 
+/** Nodes that are to be filled, from this one on. */
+let nextFill = 0;
 const refill = () => {
-  const all = shape?.trees[chosenTree]?.nodes ?? [], parts = fill[chosenTree] ?? [];
-  let whole = 0, receivers = 0;
-  all.slice(0, mostNodes).forEach(([id, rank, row, , , bytes], at) => {
-    const part = parts[at] ?? 0, made = nodes[at];
+  const all = shape?.trees[chosenTree]?.nodes ?? [], parts = fill[chosenTree] ?? [], count = Math.min(all.length, mostNodes);
+  for (; nextFill < count && hasTime(nextFill); nextFill++) {
+    const [, rank, , , , bytes] = all[nextFill], part = parts[nextFill] ?? 0, made = nodes[nextFill];
     setStyle(made.firstChild, "transform", "scaleX(" + part / 1000 + ")");
-    if (bytes > 0) { receivers += 1; whole += part >= 1000 ? 1 : 0; }
-    if (all.length <= 100) setAttribute(made, "title", "rank " + rank + (bytes === 0 ? ", had it" : ": " + partText(part / 1000) + " of " + bytesText(bytes)));
-  });
+    if (count <= 100) setAttribute(made, "title", "rank " + rank + (bytes === 0 ? ", had it" : ": " + partText(part / 1000) + " of " + bytesText(bytes)));
+  }
+  if (nextFill < count) return false;
+  const receivers = all.filter(([, , , , , bytes]) => bytes > 0).length;
+  const whole = all.filter(([, , , , , bytes], at) => bytes > 0 && (parts[at] ?? 0) >= 1000).length;
   setAttribute(tree, "aria-label", all.length === 0 ? "No tree" : "Tree of " + counted(all.length, "member") + " in " + counted(shape.trees[chosenTree].depth, "row") + ": " + whole + " of " + receivers + " have everything");
+  return true;
 };
 
 const drawFlow = () => {
   if (isReshaped) reshape();
-  if (isReshaped || isRefilled) refill();
+  if (isReshaped || isRefilled) nextFill = 0;
+  if (isReshaped || isRefilled || isFilling) isFilling = !refill();
   isReshaped = isRefilled = false;
+  if (isFilling) schedule();
   linkTable.draw();
 };
-new ResizeObserver(() => { isReshaped = true; schedule(); }).observe(tree.parentElement);
+new ResizeObserver(([{ contentRect }]) => {
+  if (treeWidth === contentRect.width) return;
+  treeWidth = contentRect.width;
+  isReshaped = true;
+  schedule();
+}).observe(tree.parentElement);
 `

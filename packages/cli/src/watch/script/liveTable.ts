@@ -9,6 +9,8 @@ const rowHeight = 30, margin = 6;
 
 const makeLiveTable = (root, { label, empty, columns, sorting: first, onPick }) => {
   const rows = new Map();
+  // Asking for it would make the browser lay the page out in the middle of a frame.
+  let scrolled = 0;
   let shown = [], sorting = first, isDue = true;
   const filter = element("input", { type: "search", placeholder: "Filter", spellcheck: false });
   filter.setAttribute("aria-label", "Filter " + label);
@@ -68,8 +70,8 @@ const makeLiveTable = (root, { label, empty, columns, sorting: first, onPick }) 
   const draw = () => {
     if (isDue) order();
     isDue = false;
-    const from = Math.max(0, Math.floor(view.scrollTop / rowHeight) - margin);
-    const to = Math.min(shown.length, Math.ceil((view.scrollTop + 460) / rowHeight) + margin);
+    const from = Math.max(0, Math.floor(scrolled / rowHeight) - margin);
+    const to = Math.min(shown.length, Math.ceil((scrolled + 460) / rowHeight) + margin);
     setStyle(above.firstChild, "height", from * rowHeight + "px");
     setStyle(below.firstChild, "height", (shown.length - to) * rowHeight + "px");
     for (let at = from; at < to; at++) {
@@ -89,7 +91,7 @@ const makeLiveTable = (root, { label, empty, columns, sorting: first, onPick }) 
   };
   const none = element("p", { className: "quiet none", textContent: empty });
   filter.addEventListener("input", () => { isDue = true; view.scrollTop = 0; schedule(); });
-  view.addEventListener("scroll", schedule);
+  view.addEventListener("scroll", () => { scrolled = view.scrollTop; schedule(); });
   root.replaceChildren(element("div", { className: "tools" }, filter, count), none, view);
   return {
     set: (row) => { rows.set(row.key, row); isDue = true; },

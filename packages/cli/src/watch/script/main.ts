@@ -6,13 +6,17 @@
 
 /** What other parts call before they are defined. */
 export const scheduleScript = `
-let isScheduled = false, drawAll = () => {};
+let isScheduled = false, drawAll = () => {}, frameEnd = 0;
+/** A frame that has much to write leaves the rest to the next one: no more than so many milliseconds of work on cells and nodes. */
+const frameBudget = 6;
+const hasTime = (count) => count % 32 !== 0 || performance.now() < frameEnd;
 const schedule = () => {
   if (isScheduled) return;
   isScheduled = true;
   requestAnimationFrame(() => {
     isScheduled = false;
     const begun = performance.now();
+    frameEnd = begun + frameBudget;
     drawAll();
     work.frames += 1;
     work.millis = performance.now() - begun;

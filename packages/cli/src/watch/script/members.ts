@@ -8,7 +8,8 @@ export const membersScript = `
 const states = ["serving", "receiving", "staged", "paused", "switching", "behind", "empty", "joining", "silent", "source"];
 const members = new Map();
 const cells = new Map();
-let order = [], picked = null, changedMembers = new Set();
+let order = [], picked = null, areCountsDue = true;
+const changedMembers = new Set();
 const field = byId("field"), legend = byId("legend"), detail = byId("detail");
 
 const memberTable = makeLiveTable(byId("memberTable"), {
@@ -42,6 +43,8 @@ const legendButtons = new Map(states.map((state) => {
 const nameOf = (row) => "rank " + row.rank + (row.host ? " on " + row.host : "");
 const lineOf = (row) => nameOf(row) + ", " + (row.role === "source" ? "source" : row.said + (row.serial ? ", version " + row.version : ""))
   + (row.silent ? ", silent for " + secondsText(row.silent) : "");
+/** What a cell is called: only what changes seldom, since there may be thousands. */
+const labelOfCell = (row) => nameOf(row) + ", " + row.state;
 
 const pick = (id) => {
   const before = cells.get(picked);
@@ -94,6 +97,10 @@ const placeCells = () => {
   work.writes += 1;
 };
 
+field.addEventListener("mouseover", (event) => {
+  const row = members.get(event.target.id?.slice("member-".length));
+  if (row) event.target.title = lineOf(row);
+});
 field.addEventListener("click", (event) => {
   const cell = event.target.closest(".cell");
   if (cell) pick(cell.id.slice("member-".length));
@@ -115,12 +122,14 @@ const setMember = (row) => {
   const before = members.get(row.id);
   members.set(row.id, row);
   changedMembers.add(row.id);
+  areCountsDue = true;
   memberTable.set({ ...row, key: row.id, mark: row.isTroubled ? "troubled" : "" });
   if (before && !before.isTroubled && row.isTroubled) announce(lineOf(row) + (row.failure ? ": " + row.failure : ""));
 };
 const removeMember = (id) => {
   const row = members.get(id);
   members.delete(id);
+  areCountsDue = true;
   memberTable.remove(id);
   if (row) announce(nameOf(row) + " is gone");
   if (picked === id) pick(null);
@@ -128,14 +137,19 @@ const removeMember = (id) => {
 
 const drawMembers = () => {
   placeCells();
+  const isNews = areCountsDue;
+  areCountsDue = false;
+  let drawn = 0;
   for (const id of changedMembers) {
+    if (!hasTime(drawn++)) break;
+    changedMembers.delete(id);
     const row = members.get(id), cell = cells.get(id);
     if (row === undefined || cell === undefined) continue;
     setAttribute(cell, "data-state", row.state);
-    setAttribute(cell, "aria-label", lineOf(row));
-    setAttribute(cell, "title", lineOf(row));
+    setAttribute(cell, "aria-label", labelOfCell(row));
   }
-  if (changedMembers.size > 0) {
+  if (changedMembers.size > 0) schedule();
+  if (isNews) {
     const counts = new Map(), versions = new Map();
     for (const { state, role, version } of members.values()) {
       counts.set(state, (counts.get(state) ?? 0) + 1);
@@ -153,7 +167,6 @@ const drawMembers = () => {
     setText(byId("figureTrouble"), String(troubled.length));
     setText(byId("figureTroubleAbout"), troubled.length === 0 ? "all give signs of life" : troubled.slice(0, 3).map((row) => "rank " + row.rank).join(", ") + (troubled.length > 3 ? " and others" : ""));
   }
-  changedMembers.clear();
   memberTable.draw();
   showDetail();
 };
