@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /** One version's life in words. */
 import type { Explained, ExplainedStep } from "@tensorferry/fleet/view/explainVersion"
+import type { Taken } from "@tensorferry/fleet/view/updates"
 import { counted } from "../text/Table.ts"
-import { durationText, memberText, outcomeText, policyText, versionText } from "./words.ts"
+import { durationText, memberText, outcomeText, percent, policyText, versionText } from "./words.ts"
 
 /** Of what many members did one after another, so many are named at either end. */
 const shownOfMany = 3
@@ -46,6 +47,12 @@ const timeText = (at: number | null, since: number | null): string => {
   return seconds < 0 ? `-${durationText(-seconds)}` : durationText(seconds)
 }
 
+/** Those who are not done, with how far they are. */
+const waitingText = (waiting: ReadonlyArray<Taken>): string => {
+  const named = waiting.slice(0, 8).map((taken) => `${memberText(taken)} (${percent(taken.fraction)})`)
+  return `Not done: ${named.join(", ")}${waiting.length > 8 ? ` and ${waiting.length - 8} more` : ""}.`
+}
+
 /** The version, what happened to it, who was slow and what to do. */
 export const explainText = ({ update, steps, slow, medianSeconds, advice }: Explained): string => {
   const { proposedAt, seconds, outcome } = update
@@ -67,11 +74,7 @@ export const explainText = ({ update, steps, slow, medianSeconds, advice }: Expl
   return [
     `Version ${versionText(update)}, policy ${policyText(update.policy)}: ${outcomeText(update)}${after}.${begun}`,
     ["Steps, in seconds since the proposal:", ...lines].join("\n"),
-    ...(waiting.length === 0
-      ? []
-      : [
-          `Not done: ${waiting.slice(0, 8).map(memberText).join(", ")}${waiting.length > 8 ? ` and ${waiting.length - 8} more` : ""}.`
-        ]),
+    ...(waiting.length === 0 ? [] : [waitingText(waiting)]),
     ...(slow.length === 0
       ? []
       : [

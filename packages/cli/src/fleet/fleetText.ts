@@ -57,6 +57,14 @@ export const headText = (view: FleetView, now: number): string => {
   return lines.join("\n")
 }
 
+/** Names of machines without their domain, where that tells all of them apart. */
+const shortHosts = (members: ReadonlyArray<MemberView>): ((host: string) => string) => {
+  const hosts = new Set(members.flatMap(({ host }) => (host === null ? [] : [host])))
+  const shortOf = (host: string): string => (/^[\d.]+$/.test(host) ? host : host.split(".")[0]!)
+  const isClear = new Set([...hosts].map(shortOf)).size === hosts.size
+  return isClear ? shortOf : (host) => host
+}
+
 /** Those who need a look come first where not all can be shown. */
 const inOrder = (members: ReadonlyArray<MemberView>, most: number): ReadonlyArray<MemberView> =>
   members.length <= most ? members : [...members].sort((a, b) => Number(isTroubled(b)) - Number(isTroubled(a)))
@@ -64,12 +72,13 @@ const inOrder = (members: ReadonlyArray<MemberView>, most: number): ReadonlyArra
 /** All members, and below them what is wrong with some. */
 export const membersText = (view: FleetView, limit?: number, most = 256): string => {
   const shown = inOrder(view.members, most)
+  const hostText = shortHosts(view.members)
   const rows = shown
     .slice(0, most)
     .map((member) => [
       String(member.rank),
       member.role,
-      member.host ?? "–",
+      member.host === null ? "–" : hostText(member.host),
       versionText(member.version),
       stateText(member),
       durationText(member.silentSeconds)
@@ -115,23 +124,25 @@ const nodeText = ({ rank, id, bytes, done, parent }: TreeNode, hostOf: (id: stri
   return `${"█".repeat(filled)}${"░".repeat(barWidth - filled)} ${percent(bytes === 0 ? 0 : done / bytes).padStart(4)} ${name}`
 }
 
-/** The trees of an update, each member below the one that it gets bytes from. */
-export const treesText = (view: FleetView, most = 24): string => {
+/** The trees of an update, each member below the one that it gets bytes from; longer lines than `limit` are cut. */
+export const treesText = (view: FleetView, limit = Number.POSITIVE_INFINITY, most = 24): string => {
   if (view.flow === null) return ""
-  const hosts = new Map(view.members.map(({ id, host }) => [id, host]))
+  const hostText = shortHosts(view.members)
+  const hosts = new Map(view.members.map(({ id, host }) => [id, host === null ? null : hostText(host)]))
   const { trees } = view.flow
   const lines = trees.flatMap(({ nodes }, at) => [
     ...(trees.length === 1 ? [] : [`tree ${at + 1} of ${trees.length}`]),
     ...nodes.map((node) => `${"  ".repeat(Math.min(8, node.depth))}${nodeText(node, (id) => hosts.get(id) ?? null)}`)
   ])
+  const shown = lines.slice(0, most).map((line) => (line.length > limit ? `${line.slice(0, limit - 1)}…` : line))
   const left = lines.length - most
-  return [...lines.slice(0, most), ...(left > 0 ? [`… and ${counted(left, "more line")}`] : [])].join("\n")
+  return [...shown, ...(left > 0 ? [`… and ${counted(left, "more line")}`] : [])].join("\n")
 }
 
 /** Everything that a terminal shows of a fleet at one moment. */
 export const watchText = (view: FleetView, now: number, limit?: number): string => {
   const [newest] = view.updates
-  const trees = newest?.outcome === "open" ? treesText(view) : ""
+  const trees = newest?.outcome === "open" ? treesText(view, limit) : ""
   return [
     headText(view, now),
     ...(trees === "" ? [] : [trees]),

@@ -89,8 +89,8 @@ export const readFleet = (
 ): Effect.Effect<{ readonly seen: Seen; readonly view: FleetView }, KeyValueError | FleetError> =>
   Effect.gen(function* () {
     const { look } = fleetReader(store, name)
-    const begun = yield* monotonicMillis
     const first = yield* look
+    const begun = yield* monotonicMillis
     const beatOf = ({ look: { reports } }: { readonly look: FleetLook }) =>
       new Map(reports.map(({ member, beat }) => [member.id, beat]))
     const before = beatOf(first)
