@@ -14,6 +14,7 @@ import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
+import { planFleet, readTopology } from "../fleet/planFleet.ts"
 import { toFailure } from "../job/JobSpec.ts"
 import { conversionEstimate } from "../job/ModelJob.ts"
 import { formatMeshChoice, meshPlans } from "../job/meshPlans.ts"
@@ -75,15 +76,22 @@ interface Output {
   readonly head: string
   /** For machines. */
   readonly facts: object
-  readonly estimate: object
+  readonly estimate?: object
+  readonly fanOut?: object
   readonly text: string
   readonly explanation: Explanation | undefined
 }
 
-const printOutput = ({ head, facts, estimate, text, explanation }: Output, asJson: boolean) =>
+const printOutput = ({ head, facts, estimate, fanOut, text, explanation }: Output, asJson: boolean) =>
   printEither(
     asJson,
-    () => ({ ok: true, ...facts, estimate, ...(explanation === undefined ? {} : { explanation }) }),
+    () => ({
+      ok: true,
+      ...facts,
+      ...(estimate === undefined ? {} : { estimate }),
+      ...(fanOut === undefined ? {} : { fanOut }),
+      ...(explanation === undefined ? {} : { explanation })
+    }),
     () => `${head}\n\n${explanation === undefined ? text : describeExplanation(explanation)}`
   )
 
@@ -94,6 +102,7 @@ interface PlanFlags extends LayoutFlags, MeshFlags, InputFlags {
   readonly toDtype: Option.Option<DType>
   readonly save: Option.Option<string>
   readonly explain: Option.Option<number>
+  readonly fleet: Option.Option<string>
   readonly transform: Option.Option<string>
 }
 
@@ -115,8 +124,15 @@ const explainedPlan = <P extends { readonly rank: number }>(
     : Effect.succeed(found)
 }
 
+/** A fan-out is of all ranks, and is no plan that could be saved. */
+const fanOutFault = ({ explain, save }: PlanFlags): string | undefined =>
+  Option.isSome(explain) ? "--explain" : Option.isSome(save) ? "--save" : undefined
+
 /** A checkpoint between parallel layouts. */
 const planCheckpoint = Effect.fnUntraced(function* (stated: string, flags: PlanFlags) {
+  const fault = Option.isSome(flags.fleet) ? fanOutFault(flags) : undefined
+  if (fault !== undefined) return yield* usage("--fleet shows a fan-out of all ranks.", `Leave ${fault} out.`)
+  const topology = Option.isNone(flags.fleet) ? undefined : yield* readTopology(path.resolve(flags.fleet.value))
   const opened = yield* openStated(stated, flags)
   yield* noteAbsent(opened.model)
   const conversion = yield* chooseConversion({ ...flags, type: [], dtype: Option.none() })
@@ -136,6 +152,12 @@ const planCheckpoint = Effect.fnUntraced(function* (stated: string, flags: PlanF
   const converted = conversion === undefined ? choice : { ...choice, conversion }
   const own = named === undefined ? yield* Effect.fromResult(jobLayouts(model.tensors, converted)) : undefined
   const layouts: Planned = own ?? namedPlans(named!)
+  const head = `${sideText(choice.from, names?.from.convention)} → ${sideText(choice.to, names?.to.convention)}, ${counted(layouts.size, "rank")} (${choice.ranks}), ${counted(model.tensors.length, "tensor")}`
+  const facts = { ...choice, ...(names === undefined ? {} : { names, unrecorded }), size: layouts.size }
+  if (topology !== undefined) {
+    const { document, text } = yield* Effect.fromResult(planFleet((own ?? named!).index, topology))
+    return { head, facts, fanOut: document, text, explanation: undefined } satisfies Output
+  }
   const plans = Array.from({ length: layouts.size }, (_, rank) => layouts.planFor(rank))
   const estimate = estimatePlans(
     plans,
@@ -147,8 +169,8 @@ const planCheckpoint = Effect.fnUntraced(function* (stated: string, flags: PlanF
     yield* savePlans(path.resolve(flags.save.value), { format: "tensorferry.reshard-plan-set", version: 1, plans })
   }
   return {
-    head: `${sideText(choice.from, names?.from.convention)} → ${sideText(choice.to, names?.to.convention)}, ${counted(layouts.size, "rank")} (${choice.ranks}), ${counted(model.tensors.length, "tensor")}`,
-    facts: { ...choice, ...(names === undefined ? {} : { names, unrecorded }), size: layouts.size },
+    head,
+    facts,
     estimate,
     text: describeEstimate(estimate),
     explanation: explained === undefined ? undefined : explainPlan(explained, layouts.tensorOf)
@@ -208,7 +230,7 @@ const planMeshes = Effect.fnUntraced(function* (flags: PlanFlags) {
 const choosePlan = Effect.fnUntraced(function* (flags: PlanFlags) {
   if (Option.isSome(flags.save)) yield* checkTarget(path.resolve(flags.save.value))
   const meshes = statedFlags({ ...meshConfig, ...meshTensorConfig }, flags)
-  const layouts = statedFlags({ ...layoutConfig, transform: null }, flags)
+  const layouts = statedFlags({ ...layoutConfig, transform: null, fleet: null }, flags)
   if (Option.isSome(flags.checkpoint)) {
     if (meshes.length === 0) return yield* planCheckpoint(flags.checkpoint.value, flags)
     return yield* usage(
@@ -248,6 +270,12 @@ export const plan = Command.make(
       Flag.withSchema(Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 2 ** 31 - 1 }))),
       Flag.optional
     ),
+    fleet: Flag.String("fleet").pipe(
+      Flag.withDescription(
+        "Topology of a fleet (JSON): show how an update fans out over its hosts, tree by tree, and the bytes of each link"
+      ),
+      Flag.optional
+    ),
     json
   },
   (flags) =>
@@ -273,6 +301,10 @@ export const plan = Command.make(
     {
       command: "tensorferry plan --from-mesh '2x4:P(sum),S0' --to-mesh 8:S1 --shape 4096x4096 --explain 3",
       description: "What rank 3 does, in words"
+    },
+    {
+      command: "tensorferry plan llama/ --from tp=8 --to tp=8,dp=255 --ranks disjoint --fleet topology.json",
+      description: "How an update reaches 255 engines"
     },
     { command: "tensorferry plan check plan.json", description: "Prove a saved plan" }
   ]),

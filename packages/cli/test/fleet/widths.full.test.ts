@@ -63,13 +63,13 @@ describe.skipIf(spawnSync("script", ["--version"]).status !== 0)("a fleet on a t
           yield* putFleet(store, fleet)
           yield* beat(store, fleet.name, () => fleet.reports.filter(({ member }) => member.rank !== 6))
           for (const columns of [60, 80, 200]) {
-            for (const args of commands) {
+            for (const args of columns === 60 ? commands : commands.slice(0, 2)) {
               const text = yield* printed(columns, `${args} --store 127.0.0.1:${port}`)
               for (const line of text.split("\n")) assert.isAtMost(line.length, columns, `${args}: ${line}`)
               assert.notInclude(text, "\u001b[")
             }
           }
-          for (const args of commands) {
+          for (const args of commands.slice(-3)) {
             const text = yield* printed(80, `${args} --store 127.0.0.1:${port}`, { LC_ALL: "C" })
             assert.match(text, /^[\n\x20-\x7e]+$/, args)
           }

@@ -318,7 +318,7 @@ describe("metrics", () => {
               ["3", 2]
             ]
           )
-          assert.deepInclude(families.get("tensorferry_fleet_last_update_seconds")!.samples[0], 3)
+          assert.strictEqual(families.get("tensorferry_fleet_last_update_seconds")!.samples[0]![2], 3)
           const ended = () =>
             read()
               .find((family) => family.name === "tensorferry_fleet_updates")!
