@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Pools, copies, reductions, block scaling, products and changes for JavaScript. JS thread only; the work itself runs on pool threads.
+ * Pools, copies, reductions, block scaling, products, changes and digests for JavaScript. JS thread only; the work itself runs on pool threads.
  */
 #include <vector>
 
 #include "bindings.h"
+#include "digests/digest.h"
 #include "moves.h"
 #include "patches/changes.h"
 #include "patches/products.h"
@@ -53,7 +54,8 @@ void bindMoves(Functions& functions) {
       .add<startTable<makeReduceJob>>("startReduce", "(pool, table, callback)")
       .add<startTable<makeQuantizeJob>>("startQuantize", "(pool, table, callback)")
       .add<startTable<makeProductJob>>("startProduct", "(pool, table, callback)")
-      .add<startTable<makeChangeJob>>("startChanges", "(pool, table, callback)");
+      .add<startTable<makeChangeJob>>("startChanges", "(pool, table, callback)")
+      .add<startTable<makeDigestJob>>("startDigest", "(pool, table, callback)");
 }
 
 }  // namespace tensorferry

@@ -11,6 +11,7 @@
 #include <tensorferry/casts.h>
 #include <tensorferry/elements.h>
 
+#include "digests/digest_kernels.h"
 #include "patches/change_kernels.h"
 #include "quantize_kernels.h"
 #include "rule_kernels.h"
@@ -244,7 +245,8 @@ constexpr Kernels makeTable(std::index_sequence<dtype...>) {
                &dequantizeFloats,
                makeRuleKernels(),
                {&findChanges<1>, &findChanges<2>, &findChanges<4>, &findChanges<8>},
-               &addProduct};
+               &addProduct,
+               &digestBlocks};
   (fillConverters<dtype>(made, std::make_index_sequence<castableCount>{}), ...);
   fillConverterPast<DType::Float32, DType::BFloat16>(made);
   fillConverterPast<DType::Float32, DType::Float16>(made);

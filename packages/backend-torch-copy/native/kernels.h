@@ -93,6 +93,8 @@ struct Kernels {
    */
   void (*addProduct)(float* values, const float* a, size_t stride, const float* b, size_t rank, float scale,
                      size_t count);
+  /** Adds whole blocks of a tensor to both halves of its digest; `block` is the number of the first. */
+  void (*digestBlocks)(uint64_t* halves, const uint8_t* source, uint64_t block, size_t blocks);
 };
 
 /** The best table for this processor. */

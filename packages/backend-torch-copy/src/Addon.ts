@@ -66,6 +66,12 @@ export interface Addon extends AddonIdentity, JobControl, PoolControl, DoorbellC
   ) => NativeAnswer<NativeJobHandle>
   /** Gives the number of changes found, or the place of a position that cannot be taken: -1 where all were written. */
   readonly startChanges: (pool: NativePool, table: BigUint64Array, done: Done<number>) => NativeAnswer<NativeJobHandle>
+  /** Gives both halves of the digest of each part, the low one first. */
+  readonly startDigest: (
+    pool: NativePool,
+    table: BigUint64Array,
+    done: Done<BigUint64Array>
+  ) => NativeAnswer<NativeJobHandle>
   readonly startCreateMemory: (
     pool: NativePool,
     byteLength: number,
@@ -95,7 +101,7 @@ export interface Addon extends AddonIdentity, JobControl, PoolControl, DoorbellC
   readonly readProcess: (pid: number, address: bigint, into: Uint8Array) => NativeAnswer<undefined>
 }
 
-const loader = addonLoader<Addon>(backendName, import.meta.url, 6)
+const loader = addonLoader<Addon>(backendName, import.meta.url, 7)
 
 /** The folder that holds `build` or `prebuilds`: one above both `src` and `dist`. */
 export const packageFolder = loader.folder
