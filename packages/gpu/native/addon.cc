@@ -10,7 +10,7 @@ namespace tensorferry::gpu {
 namespace {
 
 /** Raised whenever a function exported here changes its meaning; TypeScript refuses another number. */
-constexpr int abiVersion = 1;
+constexpr int abiVersion = 2;
 
 Napi::Object initialise(Napi::Env env, Napi::Object exports) {
   // Cleanup hooks run newest first: devices close while their pools are still there, and what functions share goes last.

@@ -291,7 +291,7 @@ export interface Addon extends AddonIdentity, JobControl {
   readonly spinReplay: (replay: NativeReplay, isOfCopies: boolean, nanoseconds: number) => NativeAnswer<undefined>
 }
 
-const loader = addonLoader<Addon>(packageName, import.meta.url, 1)
+const loader = addonLoader<Addon>(packageName, import.meta.url, 2)
 
 /** The folder that holds `build` or `prebuilds`: one above both `src` and `dist`. */
 export const packageFolder = loader.folder

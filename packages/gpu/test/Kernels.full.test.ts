@@ -48,6 +48,7 @@ describe.skipIf(!isInstalled("nvcc"))("machine code of the kernels", () => {
             "compare",
             "changes",
             "products",
+            "digest",
             "spin"
           ].map((name) => `tensorferry_${name}`)) {
             const from = said.indexOf(`Compiling entry function '${kernel}' for '${architecture}'`)
@@ -63,8 +64,8 @@ describe.skipIf(!isInstalled("nvcc"))("machine code of the kernels", () => {
             const registers = said.slice(from).match(/Used (\d+) registers/)
             assert.isAtMost(
               Number(registers?.[1]),
-              64,
-              `${kernel} for ${architecture}: 1024 threads run on a processor at once`
+              kernel === "tensorferry_digest" ? 80 : 64,
+              `${kernel} for ${architecture}: 1024 threads run on a processor at once, 768 that digest`
             )
           }
         }

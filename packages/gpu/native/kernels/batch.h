@@ -112,6 +112,24 @@ struct ProductWork {
 /** Work for `tensorferry_products`, from words as ProductTable.ts makes them. */
 Result<ProductWork> compileProduct(const uint64_t* words, size_t count);
 
+/** Digests of parts. */
+struct DigestWork {
+  /** Records, units and, in its last words, the results. */
+  std::vector<uint64_t> table;
+  uint32_t unitsAt = 0, resultsAt = 0, unitCount = 0;
+  /** Words of results. */
+  uint32_t results = 0;
+};
+
+/** Work for `tensorferry_digest`, from words as DigestTable.ts makes them. */
+Result<DigestWork> compileDigest(const uint64_t* words, size_t count);
+DigestParameter digestParameter(const DigestWork& work, DigestStep step, uint64_t table) noexcept;
+/** Blocks of a launch that find something to do. */
+inline uint32_t usefulBlocks(const DigestParameter& parameter) noexcept {
+  const uint32_t perBlock = parameter.step == DigestStep::Clear ? digestThreads : digestThreads / teamThreads;
+  return parameter.count / perBlock + (parameter.count % perBlock != 0 ? 1 : 0);
+}
+
 /** Where the result of changes lies whose table was uploaded. */
 inline uint64_t changeResult(const ChangeWork& work, uint64_t table) noexcept { return table + 8 * (work.words - 2); }
 ChangeParameter changeParameter(const ChangeWork& work, const ChangeLaunch& launch, uint64_t table,

@@ -204,6 +204,19 @@ TENSORFERRY_DEVICE uint32_t largestOfThreads(uint32_t own, uint32_t thread, uint
   return largestAmong<teams>(found[turn * teams + thread % teams], 0);
 }
 
+/** Adds what all threads of a team have to one number. All of them ask together. */
+TENSORFERRY_DEVICE void addOfTeam(uint64_t address, uint64_t own, uint32_t thread) {
+  TENSORFERRY_UNROLL
+  for (uint32_t distance = 16; distance > 0; distance /= 2) {
+#ifdef __HIP__
+    own += __shfl_xor(static_cast<unsigned long long>(own), static_cast<int>(distance));
+#else
+    own += __shfl_xor_sync(0xffffffffu, static_cast<unsigned long long>(own), distance);
+#endif
+  }
+  if (thread == 0) addTo(address, own);
+}
+
 #else
 
 inline void expectMultiple(uint64_t address, uint64_t size) {
@@ -237,6 +250,7 @@ void storePassing(uint64_t address, T value) {
   store<T>(address, value);
 }
 inline void addTo(uint64_t address, uint64_t value) { store<uint64_t>(address, load<uint64_t>(address) + value); }
+inline void addOfTeam(uint64_t address, uint64_t own, uint32_t) { addTo(address, own); }
 inline void raise(uint64_t address, uint32_t value) {
   if (value > load<uint32_t>(address)) store<uint32_t>(address, value);
 }

@@ -34,6 +34,7 @@ constexpr SimulatedKernel kernels[] = {
     {"tensorferry_compare", sizeof(CompareParameter), &runBlocks<CompareParameter, runCompare>},
     {"tensorferry_changes", sizeof(ChangeParameter), &runBlocks<ChangeParameter, runChanges>},
     {"tensorferry_products", sizeof(ProductParameter), &runBlocks<ProductParameter, runProducts>},
+    {"tensorferry_digest", sizeof(DigestParameter), &runBlocks<DigestParameter, runDigest, digestThreads>},
     {"tensorferry_spin", sizeof(SpinParameter), &runThreads<SpinParameter, runSpin>},
 };
 

@@ -12,6 +12,7 @@
 #include "compare_kernel.h"
 #include "copy_kernels.h"
 #include "device.h"
+#include "digests/digest_kernel.h"
 #include "forms_kernel.h"
 #include "parameters.h"
 #include "patches/change_kernel.h"
@@ -72,12 +73,14 @@ TENSORFERRY_DEVICE void runSpin(const SpinParameter& parameter, const Place&) {
 
 #ifdef TENSORFERRY_ON_DEVICE
 
-// Registers for 1024 threads of a processor.
-#define TENSORFERRY_KERNEL(NAME, PARAMETER, BODY, THREADS)                                                  \
-  extern "C" __global__ void __launch_bounds__(tensorferry::gpu::THREADS, 1024 / tensorferry::gpu::THREADS) \
-      NAME(const tensorferry::gpu::PARAMETER parameter) {                                                   \
-    tensorferry::gpu::BODY(parameter, tensorferry::gpu::Place{blockIdx.x, gridDim.x, threadIdx.x});         \
+#define TENSORFERRY_KERNEL_FOR(NAME, PARAMETER, BODY, THREADS, RESIDENT)                                        \
+  extern "C" __global__ void __launch_bounds__(tensorferry::gpu::THREADS, RESIDENT / tensorferry::gpu::THREADS) \
+      NAME(const tensorferry::gpu::PARAMETER parameter) {                                                       \
+    tensorferry::gpu::BODY(parameter, tensorferry::gpu::Place{blockIdx.x, gridDim.x, threadIdx.x});             \
   }
+
+// Registers for 1024 threads of a processor.
+#define TENSORFERRY_KERNEL(NAME, PARAMETER, BODY, THREADS) TENSORFERRY_KERNEL_FOR(NAME, PARAMETER, BODY, THREADS, 1024)
 
 TENSORFERRY_KERNEL(tensorferry_move, MoveParameter, runMove, blockThreads)
 TENSORFERRY_KERNEL(tensorferry_reduce, ReduceParameter, runReduce, blockThreads)
@@ -88,6 +91,8 @@ TENSORFERRY_KERNEL(tensorferry_groups, FormParameter, runGroups, formThreads)
 TENSORFERRY_KERNEL(tensorferry_compare, CompareParameter, runCompare, blockThreads)
 TENSORFERRY_KERNEL(tensorferry_changes, ChangeParameter, runChanges, blockThreads)
 TENSORFERRY_KERNEL(tensorferry_products, ProductParameter, runProducts, blockThreads)
+// A thread keeps the factors of its words, and reads four vectors at once: 768 threads are enough for the memory.
+TENSORFERRY_KERNEL_FOR(tensorferry_digest, DigestParameter, runDigest, digestThreads, 768)
 TENSORFERRY_KERNEL(tensorferry_spin, SpinParameter, runSpin, blockThreads)
 
 #endif

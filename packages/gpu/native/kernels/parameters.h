@@ -351,6 +351,59 @@ struct ProductParameter {
   uint64_t record;
 };
 
+/** Threads per block of `tensorferry_digest`. */
+inline constexpr uint32_t digestThreads = 256;
+
+/** What one launch of `tensorferry_digest` does; that of sums follows that which clears. */
+enum class DigestStep : uint32_t { Clear, Sum };
+
+/**
+ * Bytes of a part that follow one another, many times over; followed by `dimensionCount` DigestAxes, the innermost first. An
+ * index is a block of a run, or a run where `blocks` is 0.
+ */
+struct DigestRecord {
+  uint64_t address;
+  /** Bytes from the beginning of the whole. */
+  uint64_t position;
+  uint64_t run;
+  /** Blocks that a run takes part in at most. */
+  uint64_t blocks;
+  uint32_t part;
+  /** Bits of each byte that count. */
+  uint8_t mask;
+  uint8_t dimensionCount;
+  /** Bytes that may be accessed at once. */
+  uint8_t width;
+  uint8_t unused;
+};
+
+struct DigestAxis {
+  uint64_t length;
+  /** Bytes between neighbours, in memory and in the whole. */
+  uint64_t step, positionStep;
+};
+
+/** What one team does at a time: indices of one record. */
+struct DigestUnit {
+  uint64_t first;
+  /** Position of the record in the table, in 8-byte words. */
+  uint32_t record;
+  uint32_t count;
+};
+
+static_assert(sizeof(DigestRecord) == 40 && sizeof(DigestAxis) == 24 && sizeof(DigestUnit) == 16, "shared layouts");
+
+/** Parameter of `tensorferry_digest`. Any number of blocks will do. */
+struct DigestParameter {
+  /** Address of the table. */
+  uint64_t table;
+  /** Positions of the units, and of two results for each part, in 8-byte words. */
+  uint32_t unitsAt, resultsAt;
+  /** Units, or results to clear. */
+  uint32_t count;
+  DigestStep step;
+};
+
 /** Parameter of `tensorferry_spin`: launch one block of one thread. */
 struct SpinParameter {
   uint64_t nanoseconds;

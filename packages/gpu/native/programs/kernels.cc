@@ -69,7 +69,7 @@ Status Kernels::loadImage(const std::string& image) {
       {&move_, "tensorferry_move"},       {&reduce_, "tensorferry_reduce"},   {&quantize_, "tensorferry_quantize"},
       {&forms_, "tensorferry_forms"},     {&tiles_, "tensorferry_tiles"},     {&groups_, "tensorferry_groups"},
       {&compare_, "tensorferry_compare"}, {&changes_, "tensorferry_changes"}, {&products_, "tensorferry_products"},
-      {&spin_, "tensorferry_spin"}};
+      {&digest_, "tensorferry_digest"},   {&spin_, "tensorferry_spin"}};
   for (const auto& [function, name] : functions) {
     status = callDriver(*api_, api_->getFunction, function, handle, name);
     if (!status.ok()) return status;
@@ -125,6 +125,10 @@ Status Kernels::changes(const ChangeParameter& parameter, uint32_t usefulBlocks,
 
 Status Kernels::products(const ProductParameter& parameter, uint32_t usefulBlocks, StreamHandle stream) const {
   return launchKernel(products_, std::clamp(usefulBlocks, 1u, mostBlocks), blockThreads, parameter, stream);
+}
+
+Status Kernels::digest(const DigestParameter& parameter, StreamHandle stream) const {
+  return launchKernel(digest_, std::clamp(usefulBlocks(parameter), 1u, mostBlocks), digestThreads, parameter, stream);
 }
 
 Status Kernels::compare(const CompareParameter& parameter, StreamHandle stream) const {

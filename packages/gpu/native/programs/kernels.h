@@ -30,6 +30,7 @@ class Kernels {
   Status forms(const FormLaunch& launch, uint64_t table, StreamHandle stream) const;
   Status changes(const ChangeParameter& parameter, uint32_t usefulBlocks, StreamHandle stream) const;
   Status products(const ProductParameter& parameter, uint32_t usefulBlocks, StreamHandle stream) const;
+  Status digest(const DigestParameter& parameter, StreamHandle stream) const;
   Status compare(const CompareParameter& parameter, StreamHandle stream) const;
   Status spin(uint64_t nanoseconds, StreamHandle stream) const;
 
@@ -43,7 +44,8 @@ class Kernels {
   const GpuApi* api_ = nullptr;
   Module module_;
   FunctionHandle move_ = nullptr, reduce_ = nullptr, quantize_ = nullptr, forms_ = nullptr, tiles_ = nullptr,
-                 groups_ = nullptr, compare_ = nullptr, changes_ = nullptr, products_ = nullptr, spin_ = nullptr;
+                 groups_ = nullptr, compare_ = nullptr, changes_ = nullptr, products_ = nullptr, digest_ = nullptr,
+                 spin_ = nullptr;
   uint32_t moveBlocks_ = 1, reduceBlocks_ = 1, groupBlocks_ = 1, compareBlocks_ = 1;
   uint64_t clockRate_ = 0;
 };

@@ -116,6 +116,11 @@ Result<std::shared_ptr<Program>> Program::create(const std::shared_ptr<Device>& 
     if (!product.ok()) return product.status();
     program->place(program->products, std::move(product.value()));
   }
+  for (const WordRange& range : program->list.digests) {
+    auto digest = compileDigest(steps.words + range.first, range.count);
+    if (!digest.ok()) return digest.status();
+    program->place(program->digests, std::move(digest.value()));
+  }
   // Behind all tables, so that none is uploaded over it.
   for (const auto& placed : program->changes) {
     program->scratch.push_back(program->tableBytes_);
@@ -141,6 +146,7 @@ Status Program::upload(Waker& waker, const CancelToken& token) {
   std::for_each(quantizations.begin(), quantizations.end(), list);
   std::for_each(changes.begin(), changes.end(), list);
   std::for_each(products.begin(), products.end(), list);
+  std::for_each(digests.begin(), digests.end(), list);
   Status status = uploadWords(*device, block.value().address, tables, offsets, waker, token);
   if (!status.ok()) {
     device->tables.put(block.value());
@@ -153,6 +159,7 @@ Status Program::upload(Waker& waker, const CancelToken& token) {
   for (auto& quantization : quantizations) quantization.compiled.table = {};
   for (auto& change : changes) change.compiled.table = {};
   for (auto& product : products) product.compiled.table = {};
+  for (auto& digest : digests) digest.compiled.table = {};
   return {};
 }
 

@@ -64,6 +64,7 @@ class Program final : public Resource {
   std::vector<PlacedTable<Reduction>> reductions, quantizations;
   std::vector<PlacedTable<ChangeWork>> changes;
   std::vector<PlacedTable<ProductWork>> products;
+  std::vector<PlacedTable<DigestWork>> digests;
   /** Where the scratch memory of each of them lies. */
   std::vector<uint64_t> scratch;
 

@@ -117,6 +117,8 @@ class Run {
       }
       case StepKind::Changes:
         return issueChanges(step, stream);
+      case StepKind::Digest:
+        return issueDigest(step, stream);
       case StepKind::Record:
         return callRuntime(api_, api_.recordEvent, device_.events.at(step.number), stream);
       case StepKind::Wait:
@@ -156,6 +158,20 @@ class Run {
     return callRuntime(api_, api_.copy, reinterpret_cast<void*>(step.address),
                        reinterpret_cast<const void*>(changeResult(work, table)), sizeof(uint64_t), inferredDirection,
                        stream);
+  }
+
+  Status issueDigest(const Step& step, StreamHandle stream) {
+    const auto& [work, offset] = program_.digests[step.number];
+    const uint64_t table = program_.addressOf(offset);
+    if (work.results == 0) return {};
+    for (const DigestStep one : {DigestStep::Clear, DigestStep::Sum}) {
+      const DigestParameter parameter = digestParameter(work, one, table);
+      if (parameter.count == 0) continue;
+      if (Status status = device_.kernels.digest(parameter, stream); !status.ok()) return status;
+    }
+    return callRuntime(api_, api_.copy, reinterpret_cast<void*>(step.address),
+                       reinterpret_cast<const void*>(table + 8ull * work.resultsAt), 8ull * work.results,
+                       inferredDirection, stream);
   }
 
   Status beginGroup() {

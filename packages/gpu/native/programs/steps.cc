@@ -12,7 +12,7 @@ namespace tensorferry::gpu {
 namespace {
 
 /** Words that follow the first, by kind. */
-constexpr std::array<size_t, 17> wordsOf = {0, 3, 1, 1, 1, 1, 0, 3, 3, 0, 2, 1, 1, 1, 1, 2, 1};
+constexpr std::array<size_t, 18> wordsOf = {0, 3, 1, 1, 1, 1, 0, 3, 3, 0, 2, 1, 1, 1, 1, 2, 1, 2};
 
 constexpr uint64_t exact = (uint64_t{1} << 53) - 1;
 /** A minute. Longer spins would only hang a device. */
@@ -99,6 +99,15 @@ class Parser {
         step.number = static_cast<uint32_t>(list_.products.size());
         list_.products.push_back({at, values[0]});
         at += values[0];
+        break;
+      case StepKind::Digest:
+        // Results take no more words than the table.
+        if (values[0] > UINT64_MAX - sizeof(uint64_t) * count_) return "Not a place for a result.";
+        if (values[1] > count_ - at) return "The table ends inside a digest.";
+        step.address = values[0];
+        step.number = static_cast<uint32_t>(list_.digests.size());
+        list_.digests.push_back({at, values[1]});
+        at += values[1];
         break;
       case StepKind::Record:
         if (values[0] >= eventLimit) return "Events have numbers below 65536.";

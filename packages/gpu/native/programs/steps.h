@@ -33,6 +33,7 @@ enum class StepKind : uint8_t {
   Quantize,
   Changes,
   Product,
+  Digest,
 };
 
 struct Step {
@@ -42,7 +43,7 @@ struct Step {
   bool isEnd = false;
   /** Table of moves, reduction, event, peer, span or call. */
   uint32_t number = 0;
-  /** Destination of a copy, the memory of a send or receive, or of the result of changes. */
+  /** Destination of a copy, the memory of a send or receive, or of the result of changes or digests. */
   uint64_t address = 0;
   uint64_t source = 0;
   /** Bytes, or nanoseconds of a spin. */
@@ -56,7 +57,7 @@ struct WordRange {
 
 struct StepList {
   std::vector<Step> steps;
-  std::vector<WordRange> reductions, quantizations, changes, products;
+  std::vector<WordRange> reductions, quantizations, changes, products, digests;
   /** Words of calls, and where each call's own lie among them. */
   std::vector<uint64_t> callWords;
   std::vector<WordRange> calls;

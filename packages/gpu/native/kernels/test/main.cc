@@ -11,7 +11,8 @@ int main(int count, char** names) {
     void (*run)();
   } tests[] = {{"batches", testBatches},      {"copies", testCopies},         {"large", testLargeRegions},
                {"casts", testCasts},          {"reductions", testReductions}, {"comparisons", testComparisons},
-               {"scaling", testBlockScaling}, {"changes", testChanges},       {"products", testProducts}};
+               {"scaling", testBlockScaling}, {"changes", testChanges},       {"products", testProducts},
+               {"digests", testDigests}};
   for (const auto& test : tests) {
     bool wanted = count < 2;
     for (int i = 1; i < count; i++) wanted = wanted || std::strcmp(names[i], test.name) == 0;

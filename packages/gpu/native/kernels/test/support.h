@@ -134,5 +134,6 @@ void testBlockScaling();
 void testComparisons();
 void testChanges();
 void testProducts();
+void testDigests();
 
 }  // namespace tensorferry::gpu::test
