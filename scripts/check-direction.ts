@@ -38,7 +38,7 @@ const packages: Readonly<Record<string, Room>> = {
       backend: 10
     }
   },
-  native: { rank: 1, folders: { driver: 0, staged: 1, joined: 2 } },
+  native: { rank: 1, folders: { digest: 0, driver: 0, staged: 1, joined: 2 } },
   model: {
     rank: 1,
     folders: {

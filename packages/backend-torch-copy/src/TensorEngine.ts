@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * `TensorEngine` for host memory: strided and casting copies, reductions, block scaling, changes and fills on threads of its own.
+ * `TensorEngine` for host memory: strided and casting copies, reductions, block scaling, changes, digests and fills on threads of its own.
  *
  * Invariants: everything is checked before any byte moves; memory stays in place while native work uses it, also when
  * the caller is interrupted or frees it meanwhile. Every tensor it allocates can be shared with other processes.
@@ -22,6 +22,8 @@ import { type QuantizedTensor, quantizedForms } from "@tensorferry/core/tensor/Q
 import type { Move, Tensor } from "@tensorferry/core/tensor/Tensor"
 import { makeChangeCheck, positionsRefusal } from "@tensorferry/native/ChangeChecks"
 import { encodeApply, encodeDiff } from "@tensorferry/native/ChangeTable"
+import { makeDigestCheck } from "@tensorferry/native/digest/DigestParts"
+import { digestsOfHalves, encodeDigest } from "@tensorferry/native/digest/DigestTable"
 import {
   checkedWork,
   type EngineErrors,
@@ -154,6 +156,8 @@ export const make = Effect.fnUntraced(function* (
 
   const checkProduct = makeProductCheck(refusal, checks)
 
+  const checkDigest = makeDigestCheck(refusal, checks)
+
   const changeChecks = makeChangeCheck(refusal, checks)
 
   /** Runs the table of a search for changes, or of their writing. */
@@ -231,6 +235,17 @@ export const make = Effect.fnUntraced(function* (
                 changes("apply", encodeApply(destination, list), [destination, list.positions, list.values]),
                 (wrong) => (wrong < 0 ? Effect.void : Effect.fail(positionsRefusal(refusal, destination, wrong)))
               )
+      ),
+    digest: (parts) =>
+      checkedWork(
+        () => checkDigest(parts),
+        (entries) => {
+          const tensors = parts.map(({ tensor }) => tensor)
+          const halves = work<BigUint64Array>("digest", pinsOf(tensors), (done) =>
+            addon.startDigest(pool, encodeDigest(parts.length, entries), done)
+          )
+          return Effect.map(halves, digestsOfHalves)
+        }
       ),
     fence: Effect.sync((): Fence => {
       const submitted = [...running]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * `TensorEngine` for memory of one device: strided copies and casts, and fills.
+ * `TensorEngine` for memory of one device: strided copies and casts, fills, and digests of what comes to the host.
  *
  * Invariants: everything is checked before any byte moves; memory of the device stays while work on it runs, also when the
  * caller is interrupted or frees it meanwhile. Rows that no copy command takes, and casts, pass through host memory.
@@ -12,6 +12,8 @@ import {
   type TensorEngineShape,
   type TensorError
 } from "@tensorferry/core/service/TensorEngine"
+import { makeDigestCheck } from "@tensorferry/native/digest/DigestParts"
+import { makeHostDigest } from "@tensorferry/native/digest/hostDigest"
 import {
   checkedWork,
   type EngineErrors,
@@ -60,6 +62,13 @@ export const make = (xpu: Xpu): TensorEngineShape => {
   const unsupported = (op: string, what: string) =>
     Effect.suspend(() => Effect.fail(refusal("Unsupported", op, `This engine has no ${what}.`)))
 
+  const copy: TensorEngineShape["copy"] = (moves) =>
+    checkedWork(
+      () => checks.checkBatch("copy", moves),
+      (table) => runTable("copy", table)
+    )
+  const wrapHost = makeWrapHost(errors, addon)
+
   return {
     name: `${backendName} on ${xpu.facts.name}`,
     deviceFamilies: [backendName],
@@ -67,12 +76,8 @@ export const make = (xpu: Xpu): TensorEngineShape => {
     allocate: makeAllocate(errors, xpu.device, (byteLength) =>
       Effect.mapError(xpu.allocate(byteLength), (failure) => tensorFailure("allocate", failure))
     ),
-    wrapHost: makeWrapHost(errors, addon),
-    copy: (moves) =>
-      checkedWork(
-        () => checks.checkBatch("copy", moves),
-        (table) => runTable("copy", table)
-      ),
+    wrapHost,
+    copy,
     reduce: (_dst, _sources, op) => unsupported(`reduce ${op}`, "reductions"),
     fill: (tensor, byte) =>
       checkedWork(
@@ -85,6 +90,7 @@ export const make = (xpu: Xpu): TensorEngineShape => {
     diff: () => unsupported("diff", "search for changes"),
     apply: () => unsupported("apply", "changes"),
     addProduct: () => unsupported("addProduct", "products"),
+    digest: makeHostDigest(makeDigestCheck(refusal, checks), { copy, wrapHost }),
     fence
   }
 }

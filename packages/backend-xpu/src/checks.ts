@@ -43,11 +43,12 @@ export const makeChecks = (xpu: Xpu) => {
     return fault === undefined ? undefined : refusal(fault.tag, op, fault.detail)
   }
 
-  const { checkMove } = makeMoveChecks(refusal, memoryFault)
+  const { checkMove, checkTensor } = makeMoveChecks(refusal, memoryFault)
   const [dstScan, srcScan] = [new ViewScan(), new ViewScan()]
 
   return {
     checkMove,
+    checkTensor,
     /** Checks all moves and encodes those that write anything. */
     checkBatch: (op: string, moves: ReadonlyArray<Move>): Checked<BigUint64Array> => {
       const table = new MoveTable(moves.length)

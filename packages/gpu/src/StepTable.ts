@@ -23,6 +23,7 @@
  *  15 changes  address of 8 bytes of the host for the result, 0 where nobody reads it; words of a search for changes or their writing follow, counted
  *              first (see ChangeTable.ts)
  *  16 product  words of the addition of a product follow, counted first (see ProductTable.ts)
+ *  17 digest   address of the host for two words for each part; words of parts follow, counted first (see DigestTable.ts)
  */
 import { TableWriter } from "@tensorferry/native/MoveTable"
 
@@ -103,5 +104,9 @@ export class StepTable {
   product(stream: StreamNumber, addition: BigUint64Array): void {
     this.#put(16, stream, addition.length)
     this.#writer.putWords(addition)
+  }
+  digest(stream: StreamNumber, result: number, parts: BigUint64Array): void {
+    this.#put(17, stream, result, parts.length)
+    this.#writer.putWords(parts)
   }
 }

@@ -20,6 +20,8 @@ import type { QuantizedTensor } from "@tensorferry/core/tensor/QuantizedTensor"
 import type { Move, Tensor } from "@tensorferry/core/tensor/Tensor"
 import { makeChangeCheck, positionsRefusal } from "@tensorferry/native/ChangeChecks"
 import { encodeApply, encodeDiff } from "@tensorferry/native/ChangeTable"
+import { makeDigestCheck } from "@tensorferry/native/digest/DigestParts"
+import { digestsOfHalves, encodeDigest } from "@tensorferry/native/digest/DigestTable"
 import {
   checkedWork,
   type EngineErrors,
@@ -191,6 +193,8 @@ export const make = Effect.fnUntraced(function* (
 
   const checkProduct = makeProductCheck(refusal, checks)
 
+  const checkDigest = makeDigestCheck(refusal, checks)
+
   const changeChecks = makeChangeCheck(refusal, checks)
 
   /** Runs a search for changes, or their writing, and gives its result. */
@@ -277,6 +281,21 @@ export const make = Effect.fnUntraced(function* (
                 (wrong) =>
                   wrong === allAscend ? Effect.void : Effect.fail(positionsRefusal(refusal, destination, Number(wrong)))
               )
+      ),
+    digest: (parts) =>
+      checkedWork(
+        () => checkDigest(parts),
+        (entries) => {
+          if (parts.length === 0) return Effect.succeed([])
+          // A buffer of its own does not move while the device writes to it.
+          const halves = new BigUint64Array(new ArrayBuffer(16 * parts.length))
+          const place = addon.addressOf(new Uint8Array(halves.buffer))
+          if (place.code !== "Ok") return Effect.fail(tensorFailure("digest", place))
+          const table = encodeDigest(parts.length, entries)
+          const steps = kernelSteps((made) => made.digest(kernels, Number(place.value), table))
+          const pins = checks.pinsOf(parts.map(({ tensor }) => tensor))
+          return Effect.map(runSteps("digest", steps, pins), () => digestsOfHalves(halves))
+        }
       ),
     fence
   }

@@ -9,6 +9,7 @@
 import { bitsOf, byteLengthOf, isCastable } from "@tensorferry/core/base/DType"
 import { elementCount, equalShapes, formatShape, isRepresentable } from "@tensorferry/core/base/Region"
 import {
+  type DigestPart,
   type KnownScales,
   type LowRankProduct,
   type ReduceOp,
@@ -19,11 +20,14 @@ import {
 } from "@tensorferry/core/service/TensorEngine"
 import { type Changes, firstChanges } from "@tensorferry/core/tensor/Changes"
 import { type Device, equalDevices, formatDevice } from "@tensorferry/core/tensor/Device"
+import type { ElementDigest } from "@tensorferry/core/tensor/ElementDigest"
 import { type BlockSize, type QuantizedTensor, quantizedForms } from "@tensorferry/core/tensor/QuantizedTensor"
 import { makeStorage, type Storage } from "@tensorferry/core/tensor/Storage"
 import { byteMove, type Move, type Tensor, tensorFault, tensorView } from "@tensorferry/core/tensor/Tensor"
 import type { SourceType } from "@tensorferry/model/quantize/numbers"
 import { applyFault, diffFault, positionsRefusal } from "@tensorferry/native/ChangeChecks"
+import { bytesOfPart } from "@tensorferry/native/digest/DigestParts"
+import { digestHostBytes } from "@tensorferry/native/digest/hostDigest"
 import { refusalOf } from "@tensorferry/native/MoveChecks"
 import { productFault } from "@tensorferry/native/ProductChecks"
 import { largestFault, type QuantizedFault, quantizedFault } from "@tensorferry/native/QuantizeChecks"
@@ -339,6 +343,17 @@ const apply = (family: string, destination: Tensor, changes: Changes): Checked<v
   })
 }
 
+const digest = (family: string, parts: ReadonlyArray<DigestPart>): Checked<ReadonlyArray<ElementDigest>> => {
+  for (const { tensor } of parts) {
+    const checked = checkTensor("digest", family, tensor, false)
+    if (Result.isFailure(checked)) return Result.fail(checked.failure)
+  }
+  const entries = Result.all(parts.map((part, at) => bytesOfPart(at, part)))
+  return Result.isFailure(entries)
+    ? Result.fail(invalid("digest", entries.failure))
+    : Result.succeed(digestHostBytes(parts.length, entries.success.flat()))
+}
+
 const fill = (family: string, tensor: Tensor, byte: number): Checked<void> => {
   if (!Number.isInteger(byte) || byte < 0 || byte > 255) return Result.fail(invalid("fill", `${byte} is not a byte.`))
   return Result.map(checkMove("fill", family, { dst: tensor, src: tensor }), (move) => {
@@ -433,6 +448,7 @@ export const make = (options: ReferenceEngineOptions = {}): TensorEngineShape =>
       Effect.suspend(() => Effect.fromResult(addProduct(family, destination, base, product))),
     diff: (base, current, into) => Effect.suspend(() => Effect.fromResult(diff(family, base, current, into))),
     apply: (destination, changes) => Effect.suspend(() => Effect.fromResult(apply(family, destination, changes))),
+    digest: (parts) => Effect.suspend(() => Effect.fromResult(digest(family, parts))),
     fence: Effect.succeed({ await: Effect.void })
   }
 }

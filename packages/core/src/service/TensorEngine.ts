@@ -16,6 +16,7 @@
  *   element for which the rule's reference has no code gets code 0 under a scale that says NaN.
  * - `diff` compares bits, so that a NaN equals itself and 0 differs from -0, and gives the same bytes on every device.
  *   `apply` after it makes the base what the other tensor was, bit by bit.
+ * - `digest` gives the bits that `ElementDigest` states, so that digests of different devices compare.
  * - An Effect ends when the work is done and visible to the host. Work submitted before a failure may have happened;
  *   destinations of a failed batch hold unspecified bytes.
  * - Freed storage, regions outside their storage, destinations whose elements share memory (see `sharesElements`), unequal
@@ -30,6 +31,7 @@ import { ReasonError, type ReasonInput, reason, reasonOf } from "../base/Reason.
 import type { Shape } from "../base/Region.ts"
 import type { Changes } from "../tensor/Changes.ts"
 import type { Device } from "../tensor/Device.ts"
+import type { ElementDigest } from "../tensor/ElementDigest.ts"
 import type { BlockSize, QuantizedForm, QuantizedTensor } from "../tensor/QuantizedTensor.ts"
 import type { Storage } from "../tensor/Storage.ts"
 import type { Move, Tensor } from "../tensor/Tensor.ts"
@@ -105,6 +107,16 @@ export interface LowRankProduct {
   readonly scale: number
 }
 
+/** A tensor as a part of a whole, for `digest`. */
+export interface DigestPart {
+  /** The elements of the part. */
+  readonly tensor: Tensor
+  /** Shape of the whole, in elements; the tensor's own by default. */
+  readonly whole?: Shape
+  /** Where the part begins in the whole, in elements by dimension; at its beginning by default. */
+  readonly origin?: ReadonlyArray<number>
+}
+
 /** What an engine does. */
 export interface TensorEngineShape {
   /** Name for reports. */
@@ -171,6 +183,11 @@ export interface TensorEngineShape {
    * round once to float32; then the scale, the sum with the base and the destination's type each round.
    */
   readonly addProduct: (destination: Tensor, base: Tensor, product: LowRankProduct) => Effect.Effect<void, TensorError>
+  /**
+   * A digest of each part, in the order given: of its elements at their places in the whole, whatever their strides. Parts of
+   * elements that share bytes begin and end at whole bytes of the whole.
+   */
+  readonly digest: (parts: ReadonlyArray<DigestPart>) => Effect.Effect<ReadonlyArray<ElementDigest>, TensorError>
   /** Everything submitted so far. */
   readonly fence: Effect.Effect<Fence, TensorError>
 }
