@@ -35,6 +35,7 @@ import { copyRepeatCases, driverRepeatCases } from "./conformance/copyRepeatCase
 import { driverDescriptorCases, engineDescriptorCases, StatedCapabilities } from "./conformance/descriptorCases.ts"
 import { engineCastCases } from "./conformance/engineCastCases.ts"
 import { engineChangeCases } from "./conformance/engineChangeCases.ts"
+import { engineDigestCases } from "./conformance/engineDigestCases.ts"
 import { engineFormCases } from "./conformance/engineFormCases.ts"
 import { engineMoveCases } from "./conformance/engineMoveCases.ts"
 import { engineProductCases } from "./conformance/engineProductCases.ts"
@@ -61,6 +62,7 @@ export const tensorEngineCases: ReadonlyArray<TensorEngineCase> = [
   ...engineFormCases,
   ...engineChangeCases,
   ...engineProductCases,
+  ...engineDigestCases,
   ...engineDescriptorCases
 ]
 

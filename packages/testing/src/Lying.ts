@@ -9,6 +9,7 @@ import type { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
+import { digestLies } from "./lies/digestLies.ts"
 import { engineLies as ownLies } from "./lies/engineLies.ts"
 import type { DriverLie, EngineLie } from "./lies/Lie.ts"
 import { messageLies } from "./lies/messageLies.ts"
@@ -41,4 +42,4 @@ export const lyingEngine = <E>(lie: EngineLie, engine: Layer.Layer<TensorEngine,
   ).pipe(Layer.provide(engine))
 
 /** Lies of an engine over host memory. */
-export const engineLies: ReadonlyArray<EngineLie> = [...ownLies, ...updateLies]
+export const engineLies: ReadonlyArray<EngineLie> = [...ownLies, ...updateLies, ...digestLies]
