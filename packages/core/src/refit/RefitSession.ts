@@ -27,7 +27,7 @@ import type { ProcessGroup } from "../service/ProcessGroup.ts"
 import { TensorEngine } from "../service/TensorEngine.ts"
 import type { Tensor } from "../tensor/Tensor.ts"
 import { type TensorDict, tensorDict } from "../tensor/TensorDict.ts"
-import { tensorDigest } from "./ContentDigest.ts"
+import { tensorDigest, tensorDigests } from "./ContentDigest.ts"
 import type { DeltaFailure, DeltaReport, DeltaStep, DeltaUpdates } from "./DeltaUpdates.ts"
 import { judgeCommit, paused } from "./RefitCommit.ts"
 import { RefitDeltas } from "./RefitDeltas.ts"
@@ -262,8 +262,11 @@ export const makeRefitSession = Effect.fnUntraced(function* (
   /** The digests of everything as it would be after the commit. */
   const findDigests = Effect.fnUntraced(function* (names: Iterable<string>) {
     const found = new Map(digests)
-    for (const name of names)
-      found.set(name, yield* Effect.mapError(tensorDigest(wire.get(name)!), causedBy("CommitFailed", name)))
+    const touched = [...names]
+    const made = tensorDigests(touched.map((name) => wire.get(name)!))
+    for (const [at, digest] of (yield* Effect.mapError(made, causedBy("CommitFailed"))).entries()) {
+      found.set(touched[at]!, digest)
+    }
     return found
   })
 
