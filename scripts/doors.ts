@@ -35,7 +35,7 @@ const published = (name: string, entry: Entry): Entry => {
 const opened = (source: SourceFile): ReadonlyArray<SourceFile> => {
   const found = new Set([source])
   for (const file of found) {
-    for (const [, from] of file.text.matchAll(/^export [^;]*? from "(\.[^"]+)"/gm)) {
+    for (const [, from] of file.text.matchAll(/^(?:export [^;]*?|import \* as \w+) from "(\.[^"]+)"/gm)) {
       const next = tree.byPath.get(path.posix.join(path.posix.dirname(file.path), from!))
       if (next !== undefined) found.add(next)
     }

@@ -31,8 +31,11 @@ export const replayWay: ReplayWay = { streams: 1, copiesPerEvent: 1, isTimed: fa
 
 /** Copies of one replay slot to the device, one after the other, each with a fence. */
 export interface ReplayQueue {
+  /** The device that the copies go to. */
   readonly gpu: Gpu
+  /** The addon's handle of the slots and their stream. */
   readonly native: NativeReplay
+  /** How host memory gets to the device here. */
   readonly way: ReplayWay
   /** The stream that consumers wait on by default. */
   readonly stream: ReplayStream

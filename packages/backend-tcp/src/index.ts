@@ -2,6 +2,12 @@
 /**
  * The backend between hosts: tensors over many lanes of TCP.
  */
-export * as CopyDriver from "./CopyDriver.ts"
+import * as CopyDriver from "./CopyDriver.ts"
+
 export { descriptor, descriptors } from "./descriptor.ts"
 export { TcpOptions } from "./options.ts"
+
+export {
+  /** The driver between hosts: host memory over many lanes of TCP. */
+  CopyDriver
+}

@@ -2,6 +2,12 @@
 /**
  * The backend over UCX: tensors by remote writes or messages.
  */
-export * as CopyDriver from "./CopyDriver.ts"
+import * as CopyDriver from "./CopyDriver.ts"
+
 export { descriptor, descriptors } from "./descriptor.ts"
 export { UcxOptions } from "./options.ts"
+
+export {
+  /** The driver between hosts: host memory over the transports of UCX. */
+  CopyDriver
+}

@@ -6,6 +6,39 @@
  *
  * Not here: the kit for authors of backends, at `@tensorferry/testing`.
  */
+import * as Digest from "./base/Digest.ts"
+import * as DType from "./base/DType.ts"
+import * as Region from "./base/Region.ts"
+import * as ProcessGroupEnvironment from "./group/ProcessGroupEnvironment.ts"
+import * as ProcessGroupInProcess from "./group/ProcessGroupInProcess.ts"
+import * as ProcessGroupTcp from "./group/ProcessGroupTcp.ts"
+import * as Bucket from "./ir/Bucket.ts"
+import * as Chunk from "./ir/Chunk.ts"
+import * as M2MMap from "./ir/M2MMap.ts"
+import * as MeshPlan from "./ir/MeshPlan.ts"
+import * as Route from "./ir/Route.ts"
+import * as DeviceMesh from "./layout/DeviceMesh.ts"
+import * as MeshText from "./layout/MeshText.ts"
+import * as ParameterMetadata from "./layout/ParameterMetadata.ts"
+import * as ParameterNames from "./layout/ParameterNames.ts"
+import * as Placement from "./layout/Placement.ts"
+import * as Roster from "./layout/Roster.ts"
+import * as ShardingRules from "./layout/ShardingRules.ts"
+import * as Estimate from "./planner/Estimate.ts"
+import * as Lowering from "./planner/Lowering.ts"
+import * as MeshCheck from "./planner/MeshCheck.ts"
+import * as MeshPlanner from "./planner/MeshPlanner.ts"
+import * as PlanCheck from "./planner/PlanCheck.ts"
+import * as RosterPlanner from "./planner/RosterPlanner.ts"
+import * as Refit from "./refit/Refit.ts"
+import * as ReplayPackRequests from "./replay/ReplayPackRequests.ts"
+import * as ReplayRing from "./replay/ReplayRing.ts"
+import * as ReplayRowLayout from "./replay/ReplayRowLayout.ts"
+import * as ReplaySlots from "./replay/ReplaySlots.ts"
+import * as HostMemory from "./service/HostMemory.ts"
+import * as ReplayTransferBackend from "./service/ReplayTransferBackend.ts"
+import * as Device from "./tensor/Device.ts"
+import * as Tensor from "./tensor/Tensor.ts"
 
 // Backends: what packages offer, and how an application chooses.
 export {
@@ -27,71 +60,21 @@ export {
 } from "./backend/BackendLayer.ts"
 export { loadBackendPackage, loaderLayer } from "./backend/BackendLoader.ts"
 export { BackendRegistry, registryLayer } from "./backend/BackendRegistry.ts"
-/** Digests of values that several processes must agree on. */
-export * as Digest from "./base/Digest.ts"
 // Element types, regions, names.
-/** Element types: their names, widths and kinds. */
-export * as DType from "./base/DType.ts"
 export type { Part, Rank, TaskId } from "./base/Ids.ts"
-/** Boxes of array indices: half-open intervals, one per dimension. */
-export * as Region from "./base/Region.ts"
 
 // Checkpoints.
 export { type CopyServiceOptions, copyServiceLayer } from "./copy/CopyServiceLayer.ts"
 export { matchLocalOpsByTaskId } from "./copy/matchLocalOps.ts"
-/** The process group that a launcher's environment describes. */
-export * as ProcessGroupEnvironment from "./group/ProcessGroupEnvironment.ts"
-/** The ranks of a job as fibers of one process: for tests, simulations, and jobs of one rank. */
-export * as ProcessGroupInProcess from "./group/ProcessGroupInProcess.ts"
-/** The ranks of a job as processes that meet over TCP: rank 0 serves a hub and is a member itself. */
-export * as ProcessGroupTcp from "./group/ProcessGroupTcp.ts"
 // Plans between meshes, as data.
-/** Chunks that travel together from one rank to the same others, and where each lies in the buffer. */
-export * as Bucket from "./ir/Bucket.ts"
-/** One box of one tensor that moves in one piece. */
-export * as Chunk from "./ir/Chunk.ts"
-/** How any tensor laid out on one mesh gets to another. */
-export * as M2MMap from "./ir/M2MMap.ts"
-/** What one rank does to bring tensors from one mesh layout to another: its local copies and its buckets. */
-export * as MeshPlan from "./ir/MeshPlan.ts"
 // Plans as data.
 export type { Message, MessagePart } from "./ir/Message.ts"
 export { PlanTensor, planDigest, ReshardPlan, ReshardPlanSet } from "./ir/ReshardPlan.ts"
-/** Who sends which cell to whom between two meshes, whatever the tensor's shape. */
-export * as Route from "./ir/Route.ts"
 export { TransferOp } from "./ir/TransferOp.ts"
 // Layouts.
-/** Ranks in a grid of one or more dimensions, which may have names. */
-export * as DeviceMesh from "./layout/DeviceMesh.ts"
-/** Layouts as people write them: `MESH[@RANKS]:PLACEMENTS`. */
-export * as MeshText from "./layout/MeshText.ts"
-/** What one rank says about one of its parameters: its local shape, and how that shard lies in the whole tensor. */
-export * as ParameterMetadata from "./layout/ParameterMetadata.ts"
-/** Global names of parameters. */
-export * as ParameterNames from "./layout/ParameterNames.ts"
-/** How a tensor lies on a device mesh. */
-export * as Placement from "./layout/Placement.ts"
-/** What all ranks of one side (source or destination) say about their parameters. */
-export * as Roster from "./layout/Roster.ts"
-/** How a model's tensors are cut over tensor-parallel ranks and spread over pipeline stages, by name. */
-export * as ShardingRules from "./layout/ShardingRules.ts"
 // Carrying plans out.
 // Planning.
-/** What a set of plans costs before anything runs: bytes between ranks, memory per rank and a predicted time. */
-export * as Estimate from "./planner/Estimate.ts"
-/** One rank's plan for a list of tensors: chunks and buckets. */
-export * as Lowering from "./planner/Lowering.ts"
-/** Proves that mesh plans are plans, also ones read from a file. */
-export * as MeshCheck from "./planner/MeshCheck.ts"
-/** From two layouts to the map between them, and from the map to its routes. */
-export * as MeshPlanner from "./planner/MeshPlanner.ts"
-/** Proves that plans are plans, also ones read from a file. */
-export * as PlanCheck from "./planner/PlanCheck.ts"
 export { PlanError } from "./planner/PlanError.ts"
-/** Turns two rosters into one rank's plan. */
-export * as RosterPlanner from "./planner/RosterPlanner.ts"
-/** Updates one model from another again and again: agree and plan once, then move as often as weights change. */
-export * as Refit from "./refit/Refit.ts"
 export { RefitError, type RefitReason } from "./refit/RefitError.ts"
 export type { Reading } from "./refit/RefitReaders.ts"
 export { type CommitResult, makeRefitSession, type RefitSession } from "./refit/RefitSession.ts"
@@ -99,8 +82,6 @@ export type { DerivedCache, KernelForm, RefitSpec, RefitTensor } from "./refit/R
 export type { RefitState, RefitVersion } from "./refit/RefitState.ts"
 export type { RefitWarning } from "./refit/RefitUpdate.ts"
 export { portChannel, remotePackRequests, servePackRequests } from "./replay/ReplayPackChannel.ts"
-/** How a learner has the next batch packed. */
-export * as ReplayPackRequests from "./replay/ReplayPackRequests.ts"
 export {
   type LargeBatch,
   makeReplayPipeline,
@@ -109,14 +90,8 @@ export {
   type ReplayPipelineReport
 } from "./replay/ReplayPipeline.ts"
 export { ReplayPipelineError } from "./replay/ReplayPipelineError.ts"
-/** A ring of packed rows in memory that processes share: one writer appends, any number of readers take samples. */
-export * as ReplayRing from "./replay/ReplayRing.ts"
 export { ReplayRingError } from "./replay/ReplayRingError.ts"
-/** How one replay row lies in memory: named columns of a fixed type and shape, packed one behind the other. */
-export * as ReplayRowLayout from "./replay/ReplayRowLayout.ts"
 export { drawRows } from "./replay/ReplaySampling.ts"
-/** Host slots of a replay pipeline: one batch of packed rows each, in memory that processes share. */
-export * as ReplaySlots from "./replay/ReplaySlots.ts"
 export {
   ReplayTransferDeadline,
   type ReplayTransferLayerOptions,
@@ -151,12 +126,8 @@ export {
   type SendOp,
   type SubmitOptions
 } from "./service/CopyService.ts"
-/** Host memory that other processes of the machine can map. */
-export * as HostMemory from "./service/HostMemory.ts"
 export { ProcessGroup, ProcessGroupError, type ProcessGroupShape } from "./service/ProcessGroup.ts"
 export type { ReplayCopy, ReplayDevice } from "./service/ReplayDevice.ts"
-/** Moves replay batches from host slots to device slots without stalling the learner. */
-export * as ReplayTransferBackend from "./service/ReplayTransferBackend.ts"
 export {
   type Fence,
   ReduceOp,
@@ -167,8 +138,6 @@ export {
   tensorError
 } from "./service/TensorEngine.ts"
 // Tensors.
-/** Where memory lives: a family that one `TensorEngine` serves, and the index within it. */
-export * as Device from "./tensor/Device.ts"
 export {
   isQuantized,
   mxfp8Recipe,
@@ -181,8 +150,6 @@ export {
   type ScaleRule
 } from "./tensor/QuantizedTensor.ts"
 export { makeStorage, type Storage } from "./tensor/Storage.ts"
-/** A view of storage: element type, shape, strides and where it starts. */
-export * as Tensor from "./tensor/Tensor.ts"
 export { resolveTensor, type TensorDict, tensorDict } from "./tensor/TensorDict.ts"
 export { type TraceDocument, type TraceEvent, traceDocument } from "./trace/TraceDocument.ts"
 export { makeTrace, type Trace, type TraceOptions, traced } from "./trace/TraceFile.ts"
@@ -200,3 +167,72 @@ export {
   type TransformOp,
   transformError
 } from "./transform/ReshardTransform.ts"
+
+export {
+  /** Chunks that travel together from one rank to the same others, and where each lies in the buffer. */
+  Bucket,
+  /** One box of one tensor that moves in one piece. */
+  Chunk,
+  /** Where memory lives: a family that one `TensorEngine` serves, and the index within it. */
+  Device,
+  /** Ranks in a grid of one or more dimensions, which may have names. */
+  DeviceMesh,
+  /** Digests of values that several processes must agree on. */
+  Digest,
+  /** Element types: their names, widths and kinds. */
+  DType,
+  /** What a set of plans costs before anything runs: bytes between ranks, memory per rank and a predicted time. */
+  Estimate,
+  /** Host memory that other processes of the machine can map. */
+  HostMemory,
+  /** One rank's plan for a list of tensors: chunks and buckets. */
+  Lowering,
+  /** How any tensor laid out on one mesh gets to another. */
+  M2MMap,
+  /** Proves that mesh plans are plans, also ones read from a file. */
+  MeshCheck,
+  /** What one rank does to bring tensors from one mesh layout to another: its local copies and its buckets. */
+  MeshPlan,
+  /** From two layouts to the map between them, and from the map to its routes. */
+  MeshPlanner,
+  /** Layouts as people write them: `MESH[@RANKS]:PLACEMENTS`. */
+  MeshText,
+  /** What one rank says about one of its parameters: its local shape, and how that shard lies in the whole tensor. */
+  ParameterMetadata,
+  /** Global names of parameters. */
+  ParameterNames,
+  /** How a tensor lies on a device mesh. */
+  Placement,
+  /** Proves that plans are plans, also ones read from a file. */
+  PlanCheck,
+  /** The process group that a launcher's environment describes. */
+  ProcessGroupEnvironment,
+  /** The ranks of a job as fibers of one process: for tests, simulations, and jobs of one rank. */
+  ProcessGroupInProcess,
+  /** The ranks of a job as processes that meet over TCP: rank 0 serves a hub and is a member itself. */
+  ProcessGroupTcp,
+  /** Updates one model from another again and again: agree and plan once, then move as often as weights change. */
+  Refit,
+  /** Boxes of array indices: half-open intervals, one per dimension. */
+  Region,
+  /** How a learner has the next batch packed. */
+  ReplayPackRequests,
+  /** A ring of packed rows in memory that processes share: one writer appends, any number of readers take samples. */
+  ReplayRing,
+  /** How one replay row lies in memory: named columns of a fixed type and shape, packed one behind the other. */
+  ReplayRowLayout,
+  /** Host slots of a replay pipeline: one batch of packed rows each, in memory that processes share. */
+  ReplaySlots,
+  /** Moves replay batches from host slots to device slots without stalling the learner. */
+  ReplayTransferBackend,
+  /** What all ranks of one side (source or destination) say about their parameters. */
+  Roster,
+  /** Turns two rosters into one rank's plan. */
+  RosterPlanner,
+  /** Who sends which cell to whom between two meshes, whatever the tensor's shape. */
+  Route,
+  /** How a model's tensors are cut over tensor-parallel ranks and spread over pipeline stages, by name. */
+  ShardingRules,
+  /** A view of storage: element type, shape, strides and where it starts. */
+  Tensor
+}

@@ -119,6 +119,7 @@ export type SpanTimes = Float64Array
  * `replayAnswers`. They never wait and make no object.
  */
 export interface PreparedReplayCopy {
+  /** The addon's handle, to be started once for each batch. */
   readonly copy: NativeReplayCopy
   /** Queues the copy and an event behind it. */
   readonly start: () => number
@@ -141,8 +142,11 @@ export const replayAnswers = {
 export interface Addon extends AddonIdentity, JobControl {
   /** Opens what it can; reports what it tried. Never fails for a missing library. */
   readonly openLibraries: (vendor: Vendor, names: LibraryNames) => NativeAnswer<OpenedLibraries>
+  /** Devices that the opened libraries see. */
   readonly deviceCount: (libraries: NativeLibraries) => NativeAnswer<number>
+  /** Name, memory and abilities of a device. */
   readonly deviceFacts: (libraries: NativeLibraries, ordinal: number) => NativeAnswer<DeviceFacts>
+  /** Whether kernels and copies of one device reach memory of another directly. */
   readonly canAccessPeer: (libraries: NativeLibraries, ordinal: number, peer: number) => NativeAnswer<boolean>
   /** Makes streams and loads kernels, compiling them where no cache has them. The device lives until `closeDevice`. */
   readonly startOpenDevice: (
@@ -154,11 +158,13 @@ export interface Addon extends AddonIdentity, JobControl {
   /** Cancels what runs, waits for it and gives everything back that was made on the device. */
   readonly closeDevice: (device: NativeDevice) => NativeAnswer<undefined>
 
+  /** Memory of the device, rounded up to what its allocator gives. */
   readonly startAllocate: (
     device: NativeDevice,
     byteLength: number,
     done: Done<AllocatedMemory>
   ) => NativeAnswer<NativeJobHandle>
+  /** Gives memory of `startAllocate` back, after what still uses it. */
   readonly freeMemory: (memory: NativeMemory) => NativeAnswer<undefined>
   /** Pinned host memory that JavaScript sees as `buffer`. */
   readonly startAllocateHost: (
@@ -170,6 +176,7 @@ export interface Addon extends AddonIdentity, JobControl {
   readonly freeHostMemory: (memory: NativeMemory, buffer: ArrayBuffer) => NativeAnswer<undefined>
   /** Lets the device reach host memory directly; the same range may be pinned several times. */
   readonly pinHost: (device: NativeDevice, address: bigint, byteLength: number) => NativeAnswer<NativePin>
+  /** Undoes one `pinHost`. */
   readonly unpinHost: (pin: NativePin) => NativeAnswer<undefined>
   /** Address of the first byte. Fails with InvalidArgument for a detached buffer. */
   readonly addressOf: (bytes: Uint8Array) => NativeAnswer<bigint>
@@ -180,6 +187,7 @@ export interface Addon extends AddonIdentity, JobControl {
   readonly deviceOfAddress: (device: NativeDevice, address: bigint) => NativeAnswer<number>
   /** Maps the allocation of another process; each import is closed once. */
   readonly importMemory: (device: NativeDevice, handle: Uint8Array) => NativeAnswer<ImportedMemory>
+  /** Undoes one `importMemory`. */
   readonly closeImport: (mapping: NativeMapping) => NativeAnswer<undefined>
   /** How far a mapping reaches, as the driver knows it. */
   readonly mappedBytes: (mapping: NativeMapping) => NativeAnswer<number>
@@ -195,6 +203,7 @@ export interface Addon extends AddonIdentity, JobControl {
   /** Lets kernels of the device touch memory of another device of this process. Again is fine. */
   readonly enablePeer: (device: NativeDevice, peer: number) => NativeAnswer<undefined>
 
+  /** Bytes by which the ranks of a group of collectives find each other; one rank makes them for all. */
   readonly createUniqueId: (libraries: NativeLibraries) => NativeAnswer<Uint8Array>
   /** All ranks of a group connect; ends when all have. Cancelling aborts it. */
   readonly startConnect: (
@@ -252,7 +261,9 @@ export interface Addon extends AddonIdentity, JobControl {
     copiesPerEvent: number,
     isTimed: boolean
   ) => NativeAnswer<{ readonly replay: NativeReplay; readonly stream: bigint }>
+  /** Waits for copies of the slots, and gives stream and events back. */
   readonly closeReplay: (replay: NativeReplay) => NativeAnswer<undefined>
+  /** A copy into a slot that is started again and again. */
   readonly prepareReplayCopy: (
     replay: NativeReplay,
     slot: number,

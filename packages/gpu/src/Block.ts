@@ -10,9 +10,11 @@ import type { ExportedMemory } from "./Addon.ts"
 
 /** A piece of device memory that other processes map as a whole, or not at all. */
 export interface Block {
+  /** Names the block among those of its device. */
   readonly number: number
   /** First byte; device addresses are below 2^53. */
   readonly address: number
+  /** Bytes of the whole block. */
   readonly byteLength: number
   /** Nothing lies in it. */
   readonly isEmpty: () => boolean
@@ -46,5 +48,6 @@ export interface Sharing {
    * is for when all ranks have closed their mappings: unless another driver has begun, nobody knows any block any more.
    */
   readonly restart: () => () => void
+  /** True where no peer has opened anything of it. */
   readonly isEmpty: () => boolean
 }

@@ -21,14 +21,21 @@ import { chooseOrdinal, type GpuOptions, kernelCacheFolder } from "./options.ts"
 
 /** An open device: its addon, facts, streams and peers. */
 export interface Gpu {
+  /** The native functions. */
   readonly addon: Addon
+  /** The vendor's libraries that were opened. */
   readonly libraries: NativeLibraries
+  /** The addon's handle of the open device. */
   readonly native: NativeDevice
+  /** Whose device it is. */
   readonly vendor: Vendor
+  /** The device's number among those that this process sees. */
   readonly ordinal: number
   /** As tensors name it. */
   readonly device: Device
+  /** Name, memory and abilities. */
   readonly facts: DeviceFacts
+  /** Whether the collectives library was found. */
   readonly hasCollectives: boolean
   /** Starts work; `finished` runs once when it has ended, not if it never started. */
   readonly start: <A>(start: Start<A>, finished?: () => void) => Result.Result<NativeJob<A>, NativeFailure>
@@ -44,6 +51,7 @@ export interface Gpu {
   readonly enablePeerAccess: (ordinal: number) => Result.Result<void, string>
   /** The number here of the device with this identity, where it is visible. */
   readonly ordinalOf: (uuid: string) => number | undefined
+  /** True once the layer's scope has ended. */
   readonly isClosed: () => boolean
   /**
    * The same device with streams of its own: what runs there overlaps what runs here. Both count as one for `whenDone`.

@@ -23,6 +23,7 @@ export interface TransferProgram {
 export interface TransferEvents {
   /** The run could not start or did not end well; gives the error of it. */
   readonly failed: (failure: NativeFailure) => CopyDriverError
+  /** Called with the device's times when a run has ended well. */
   readonly finished: (times: RunTimes) => void
   /** The run is about to be cancelled. */
   readonly stopping: () => void

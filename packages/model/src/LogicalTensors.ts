@@ -13,6 +13,7 @@ import { findWeights, type QuantizationHint } from "./values/ValueForm.ts"
 
 /** One tensor of a model; `read` gives a region's values in row-major order. */
 export interface LogicalTensor {
+  /** Of the values, not of how they are stored. */
   readonly shape: Shape
   /** How it is stored, for people. */
   readonly form: string

@@ -14,8 +14,11 @@ import type { ModelConfig } from "./structure/ModelConfig.ts"
 
 /** An open model. Reads fail with what is wrong with its files. */
 export interface Model {
+  /** The file or folder, for messages. */
   readonly path: string
+  /** In the order of the checkpoint. */
   readonly tensors: ReadonlyArray<ModelTensor>
+  /** What the files say beside tensors, as texts by name. */
   readonly metadata: ReadonlyMap<string, string>
   /** How the files are sharded, where a manifest says so. */
   readonly sharded: { readonly layout: ParallelConfig; readonly rules: Cutting } | undefined

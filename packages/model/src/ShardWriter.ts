@@ -42,6 +42,7 @@ export interface ShardOutput {
   }
   /** Small files that are written beside the tensors, by the first rank. */
   readonly companions: Effect.Effect<ReadonlyArray<Companion>, CheckpointError>
+  /** Degrees of parallelism, for the manifest. */
   readonly config: ParallelConfig
   /** Of what is written. */
   readonly rules: Cutting

@@ -30,7 +30,9 @@ export interface LayoutChoice {
 
 /** Both layouts of a job, and how to plan each rank. */
 export interface JobLayouts {
+  /** The side that is loaded. */
   readonly source: ModelLayout
+  /** The side that the plans lead to. */
   readonly destination: ModelLayout
   /** What the destination holds: its tensors as they are converted, and the scales that come with them. */
   readonly result: ModelLayout
@@ -38,6 +40,7 @@ export interface JobLayouts {
   readonly size: number
   /** From which `planFor` makes plans. */
   readonly index: PlanIndex
+  /** The plan of one rank. */
   readonly planFor: (rank: Rank) => ReshardPlan
 }
 

@@ -20,6 +20,7 @@ import { type NativeFailure, resultOf } from "./NativeAddon.ts"
 
 /** An engine's words for failures. */
 export interface EngineErrors {
+  /** Makes the error of a check that failed. */
   readonly refusal: Refusal
   /** The error of native work that failed. */
   readonly failureOf: (op: string, failure: NativeFailure) => TensorError

@@ -16,6 +16,7 @@ export interface FreeList {
   readonly take: (length: number) => number | undefined
   /** Gives back what `take` gave. */
   readonly give: (offset: number, length: number) => void
+  /** True where nothing is lent. */
   readonly isEmpty: () => boolean
 }
 

@@ -9,6 +9,7 @@ import type { NativeAnswer } from "./NativeAddon.ts"
 
 /** Asks the addon where bytes lie. */
 export interface AddressOf {
+  /** Of the first byte. Fails with InvalidArgument for a detached buffer. */
   readonly addressOf: (bytes: Uint8Array) => NativeAnswer<bigint>
 }
 

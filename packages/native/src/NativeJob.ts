@@ -16,12 +16,15 @@ export type NativeJobHandle = NativeHandle<"job">
 
 /** What every addon offers for its jobs. */
 export interface JobControl {
+  /** Asks a job to end early. It still reports its end. */
   readonly cancelJob: (job: NativeJobHandle) => NativeAnswer<undefined>
+  /** How far a job is. */
   readonly movedBytes: (job: NativeJobHandle) => NativeAnswer<number>
 }
 
 /** What addons offer whose jobs run on pools of threads. */
 export interface PoolControl {
+  /** Threads of the addon that carry jobs out. */
   readonly createPool: (threads: number) => NativeAnswer<NativePool>
   /** Cancels and joins. */
   readonly closePool: (pool: NativePool) => NativeAnswer<undefined>
@@ -29,10 +32,13 @@ export interface PoolControl {
 
 /** Work that a thread of the addon does: how to wait for it, and how to end it. */
 export interface NativeJob<A> {
+  /** True once the job has ended, well or not. Never waits. */
   readonly isComplete: () => boolean
+  /** What the job gave, or why it failed; interruption cancels the job and waits for its end. */
   readonly await: Effect.Effect<A, NativeFailure>
   /** Tells the native side to stop and waits until it has. */
   readonly cancel: Effect.Effect<void>
+  /** How far it is. */
   readonly movedBytes: () => number
 }
 

@@ -27,6 +27,7 @@ import {
 
 /** What one rank brings to the kit. Only cases for exactly as many ranks as the group has are run. */
 export interface RankRun<E> {
+  /** The ranks that run the case together. */
   readonly group: ProcessGroupShape
   /** Built for each case. */
   readonly engine: Layer.Layer<TensorEngine, E>

@@ -19,6 +19,7 @@ export interface Delays {
   readonly releaseOne: Effect.Effect<boolean>
   /** Does whatever waits or will wait, until it is interrupted. */
   readonly releaseAlways: Effect.Effect<never>
+  /** The work, done when its turn comes. */
   readonly delay: <A, E>(work: Effect.Effect<A, E>) => Effect.Effect<A, E>
 }
 

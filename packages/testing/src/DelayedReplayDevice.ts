@@ -29,6 +29,7 @@ export type DelayedMode = "asynchronous" | "synchronous" | "deferred"
 
 /** A copy that has started and not ended. */
 export interface PendingCopy extends Move {
+  /** Of the device. */
   readonly slot: number
   /** Moves the bytes and ends the copy; or ends it with a failure and moves nothing. */
   readonly finish: (failure?: ReplayTransferError) => Effect.Effect<void>
@@ -36,6 +37,7 @@ export interface PendingCopy extends Move {
 
 /** A replay device whose copies are held back until a test lets them go. */
 export interface DelayedReplayDevice extends ReplayDevice {
+  /** Copies that were started and have not ended, in their order. */
   readonly pending: () => ReadonlyArray<PendingCopy>
   /** Ends one copy, in a seeded order; false where none is pending, or copies are held. */
   readonly finishOne: Effect.Effect<boolean>
@@ -43,6 +45,7 @@ export interface DelayedReplayDevice extends ReplayDevice {
   readonly finishAlways: Effect.Effect<never>
   /** While the scope is open `finishOne` ends nothing. */
   readonly hold: Effect.Effect<void, never, EffectScope.Scope>
+  /** Host slots that are registered now. */
   readonly registered: () => number
   /** The n-th registration from now on fails, counted from 0. */
   readonly failRegistration: (nth: number) => Effect.Effect<void>
@@ -50,7 +53,9 @@ export interface DelayedReplayDevice extends ReplayDevice {
   readonly failNext: (failure: ReplayTransferError) => Effect.Effect<void>
   /** A queue of work; `queue` adds a move to it. */
   readonly openStream: Effect.Effect<ReplayStream>
+  /** Puts a copy into a stream. */
   readonly queue: (stream: ReplayStream | undefined, move: Move) => Effect.Effect<void>
+  /** Ends when nothing is left in a stream. */
   readonly streamIdle: (stream: ReplayStream | undefined) => Effect.Effect<void>
   /** Memory of the host that comes back at the same address. */
   readonly allocateHost: (byteLength: number) => Effect.Effect<Storage, never, EffectScope.Scope>

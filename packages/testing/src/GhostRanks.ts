@@ -12,7 +12,9 @@ import * as Effect from "effect/Effect"
 
 /** What a rank does with its group. */
 export interface GroupWatch {
+  /** Called for each collective that a rank enters. */
   readonly collective: (label: string) => void
+  /** Called for each post that a rank sends. */
   readonly post: (to: ReadonlyArray<Rank>, payload: Uint8Array) => void
 }
 

@@ -48,6 +48,7 @@ interface Meeting {
 
 /** What ranks of one process share. Make one per cluster. */
 export interface LoopbackNetwork {
+  /** The place where both ends of a transfer find each other. */
   readonly meet: (key: string) => Meeting
   /** The number of the next message of a rank's half of a pair, so that messages of different runs never mix. */
   readonly next: (rank: Rank, pair: string) => number
@@ -55,6 +56,7 @@ export interface LoopbackNetwork {
   readonly join: (rank: Rank) => Effect.Effect<void>
   /** Fails every open meeting with a rank. */
   readonly abandon: (rank: Rank) => Effect.Effect<void>
+  /** Drops a place. */
   readonly forget: (key: string) => void
 }
 

@@ -148,6 +148,7 @@ export const runConformanceProcess = <E>(
 
 /** How the ranks of a job judged, by rank. */
 export interface ConformanceJob {
+  /** What each rank found in a case, by rank. */
   readonly outcomesOf: (caseName: string) => ReadonlyArray<RankOutcome>
   /** A rank that did not get to its end says so. */
   readonly faults: ReadonlyArray<ReadonlyArray<string>>

@@ -27,6 +27,7 @@ import type * as Scope from "effect/Scope"
 export interface SharedMemory {
   /** `program` counts the preparations of the sender. */
   readonly publish: (from: Rank, program: number, message: Message) => void
+  /** What a rank has put for another, by program and index. */
   readonly find: (from: Rank, program: number, to: Rank, index: number) => Message | undefined
   /** Of each rank, where there are flags. */
   readonly flags?: (rank: Rank) => PeerFlags

@@ -35,6 +35,7 @@ import * as ReferenceEngine from "./ReferenceEngine.ts"
 
 /** How many ranks there are, and what each is built from; the rest are options of the copy service. */
 export interface VirtualClusterOptions<E> extends CopyServiceOptions {
+  /** Ranks. */
   readonly size: number
   /** The driver of one rank; `Loopback` by default. `leave` ends the rank as a killed process would. */
   readonly driver?: (rank: Rank, group: InProcessGroup) => Layer.Layer<CopyDriver, E, ProcessGroup | TensorEngine>

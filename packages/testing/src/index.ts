@@ -3,6 +3,17 @@
  * The kit for authors of backends and planners: conformance cases, virtual clusters, deliberate faults and lies, generators,
  * laws and the oracle. No test runner in it; `@tensorferry/testing/vitest` has the adapter for one.
  */
+import * as DelayedEngine from "./DelayedEngine.ts"
+import * as DelayedReplayDevice from "./DelayedReplayDevice.ts"
+import * as mutate from "./mutate.ts"
+import * as mappings from "./names/randomMapping.ts"
+import * as arbitraries from "./planning/arbitraries.ts"
+import * as laws from "./planning/laws.ts"
+import * as meshArbitraries from "./planning/meshArbitraries.ts"
+import * as meshLaws from "./planning/meshLaws.ts"
+import * as meshOracle from "./planning/meshOracle.ts"
+import * as oracle from "./planning/oracle.ts"
+import * as ReferenceEngine from "./ReferenceEngine.ts"
 
 export {
   CaseFailure,
@@ -32,10 +43,6 @@ export {
 export { meetAfterCase, type RankRun, runConformanceRank } from "./ConformanceRank.ts"
 export { ConformanceReport, countCases, judgedServices, ServiceResults } from "./ConformanceReport.ts"
 export { type ReplayStreams, ReplaySubject, type ReplaySubjectShape } from "./conformance/ReplaySubject.ts"
-/** An engine whose copies and reductions are done late, in a seeded order, and only when the test lets them. */
-export * as DelayedEngine from "./DelayedEngine.ts"
-/** A replay device in memory of this process, whose copies end when a test says so. */
-export * as DelayedReplayDevice from "./DelayedReplayDevice.ts"
 export { replaySubject } from "./DescriptorSubject.ts"
 export { type Fault, type FaultAction, type FaultOptions, makeFault } from "./Faulty.ts"
 export {
@@ -64,24 +71,6 @@ export {
   lyingDriver,
   lyingEngine
 } from "./Lying.ts"
-/** Damages valid inputs of parsers, so that fuzzing gets past the first check. */
-export * as mutate from "./mutate.ts"
-/** Random mappings of names. */
-export * as mappings from "./names/randomMapping.ts"
-/** Generators of what planners and executors must handle. */
-export * as arbitraries from "./planning/arbitraries.ts"
-/** What must hold for any planner's plans. */
-export * as laws from "./planning/laws.ts"
-/** Generators of pairs of mesh layouts and tensors. */
-export * as meshArbitraries from "./planning/meshArbitraries.ts"
-/** What must hold for the mesh plans of any pair of layouts, each law as a function that lists its violations. */
-export * as meshLaws from "./planning/meshLaws.ts"
-/** Carries out the mesh plans of all ranks on plain arrays. */
-export * as meshOracle from "./planning/meshOracle.ts"
-/** What must be true of an update, found by brute force. */
-export * as oracle from "./planning/oracle.ts"
-/** The slow `TensorEngine` in plain TypeScript that defines the bits: other engines are right where they agree with it. */
-export * as ReferenceEngine from "./ReferenceEngine.ts"
 export {
   delayedReplaySubject,
   type ReplayCase,
@@ -100,3 +89,28 @@ export {
   type VirtualClusterOptions
 } from "./VirtualCluster.ts"
 export { elementCodec } from "./values/casts.ts"
+
+export {
+  /** Generators of what planners and executors must handle. */
+  arbitraries,
+  /** An engine whose copies and reductions are done late, in a seeded order, and only when the test lets them. */
+  DelayedEngine,
+  /** A replay device in memory of this process, whose copies end when a test says so. */
+  DelayedReplayDevice,
+  /** What must hold for any planner's plans. */
+  laws,
+  /** Random mappings of names. */
+  mappings,
+  /** Generators of pairs of mesh layouts and tensors. */
+  meshArbitraries,
+  /** What must hold for the mesh plans of any pair of layouts, each law as a function that lists its violations. */
+  meshLaws,
+  /** Carries out the mesh plans of all ranks on plain arrays. */
+  meshOracle,
+  /** Damages valid inputs of parsers, so that fuzzing gets past the first check. */
+  mutate,
+  /** What must be true of an update, found by brute force. */
+  oracle,
+  /** The slow `TensorEngine` in plain TypeScript that defines the bits: other engines are right where they agree with it. */
+  ReferenceEngine
+}

@@ -66,6 +66,7 @@ export interface AgentOptions {
 
 /** A running agent, for the process that it runs in. */
 export interface TensorBusAgentShape {
+  /** This agent's number among the agents of the bus. */
   readonly rank: number
   /** Carries out one command, without queue and reply. */
   readonly handle: (message: Message) => Effect.Effect<void, BusError>

@@ -30,6 +30,7 @@ export class TensorImporter extends Context.Service<TensorImporter, TensorImport
 
 /** What a backend offers for memory of other processes; that of `@tensorferry/backend-cuda` is one. */
 export interface DeviceImport {
+  /** Memory of another process by its handle, as storage until the scope ends; waits for `event` where one is given. */
   readonly open: (request: {
     readonly handle: Uint8Array
     readonly byteOffset: number

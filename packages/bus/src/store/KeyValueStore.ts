@@ -61,7 +61,9 @@ export interface KeyValueStoreShape {
   readonly get: (key: string) => Effect.Effect<string | undefined, KeyValueError>
   /** Does nothing where there is no such key. */
   readonly remove: (key: string) => Effect.Effect<void, KeyValueError>
+  /** What stands under the prefix now, by key. */
   readonly list: (prefix: string) => Effect.Effect<Entries, KeyValueError>
+  /** What stands under the prefix: now, and again after every change. */
   readonly watch: (prefix: string) => Stream.Stream<Entries, KeyValueError>
 }
 

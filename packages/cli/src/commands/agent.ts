@@ -143,6 +143,7 @@ const untilGone = (pid: number) =>
     yield* Effect.logInfo(`Process ${pid}, which this agent serves, has ended.`)
   })
 
+/** `tensorferry agent`, with its flags. */
 export const agent = Command.make("agent", flags, (given) =>
   withFailures(
     given.json,

@@ -97,10 +97,13 @@ export interface JoinedBackend {
 
 /** What a backend package exports: name, capabilities, options, a probe, and a layer for each service that it offers. */
 export interface BackendDescriptor {
+  /** How applications and command lines name the backend. */
   readonly name: string
+  /** Version of this contract that the backend was written for. */
   readonly apiVersion: number
   /** Families whose memory the backend owns; "*" claims every family that nobody else claims. */
   readonly deviceFamilies: ReadonlyArray<string>
+  /** What its services can do. A flag that is set is tested, and one that is not is refused. */
   readonly capabilities: {
     readonly tensorEngine?: TensorEngineCapabilities
     readonly copyDriver?: CopyDriverCapabilities
@@ -112,8 +115,11 @@ export interface BackendDescriptor {
   readonly probe: Effect.Effect<ProbeResult>
   /** Conformance cases that the backend is known to differ in, each with the reason. */
   readonly quirks?: { readonly [caseName: string]: string }
+  /** Its engine, where it offers one. */
   readonly tensorEngine?: (options: BackendOptions) => Layer.Layer<TensorEngine, BackendError>
+  /** Its memory that processes of a host share, where it offers any. */
   readonly hostMemory?: (options: BackendOptions) => Layer.Layer<HostMemory, BackendError>
+  /** Its driver for memory of the context's engine, where it offers one. */
   readonly copyDriver?: (options: BackendOptions) => Layer.Layer<CopyDriver, BackendError, ProcessGroup | TensorEngine>
   /**
    * The driver for memory of the context's engine that it does not reach by itself: by way of memory of `hostEngine`, as

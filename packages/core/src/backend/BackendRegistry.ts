@@ -15,6 +15,7 @@ export type BackendServiceName = "tensorEngine" | "copyDriver" | "replayTransfer
 
 /** Finds registered backends. Fails with UnknownBackend, AmbiguousBackend or NotOffered. */
 export interface BackendRegistryShape {
+  /** In order of preference. */
   readonly descriptors: ReadonlyArray<BackendDescriptor>
   /** The backend of this name. */
   readonly byName: (name: string) => Effect.Effect<BackendDescriptor, BackendError>

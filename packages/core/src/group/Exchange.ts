@@ -37,6 +37,7 @@ export class UnreadableAnswer extends Schema.TaggedError<UnreadableAnswer>()("Un
  * form of bytes and any failure; it reads all answers at once, so it may also compare them or remember them.
  */
 export interface Payloads<in Own, out All, out Failure> {
+  /** What this rank sends to all. */
   readonly encode: (own: Own) => Uint8Array
   /** From every rank's payload, by rank. */
   readonly decodeAll: (payloads: ReadonlyArray<Uint8Array>) => Result.Result<All, Failure>

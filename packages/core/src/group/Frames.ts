@@ -51,6 +51,7 @@ export interface FrameReader {
   readonly push: (chunk: Uint8Array) => void
   /** The next whole frame, nothing where bytes are missing, or what is wrong; after a failure the stream is lost. */
   readonly take: () => Result.Result<Frame | undefined, string>
+  /** Longest frame from now on; a longer one ends the connection. */
   readonly setLimit: (bytes: number) => void
 }
 

@@ -30,6 +30,7 @@ import { durationOf, type TcpSettings } from "./internal/settings.ts"
 
 /** Where the ranks of a group meet, and how long they wait. */
 export interface TcpOptions {
+  /** This process's rank, from 0. */
   readonly rank: Rank
   /** Number of processes of the job, equal on all ranks. */
   readonly size: number

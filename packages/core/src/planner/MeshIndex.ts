@@ -34,12 +34,17 @@ export interface MeshSide {
 
 /** Tensors and maps prepared so that any rank's plan is made without a look at all ranks. */
 export interface MeshIndex {
+  /** The two layouts and the grid of cells that both cut a tensor into. */
   readonly map: M2MMap
+  /** Who holds which shard before. */
   readonly source: MeshSide
+  /** Who holds which shard after. */
   readonly target: MeshSide
+  /** Whether values of the source are contributions that are reduced on the way. */
   readonly isPartial: boolean
   /** Source positions that hold the parts of one cell beside `position`, itself among them, by ascending rank. */
   readonly groupOf: (position: number) => ReadonlyArray<number>
+  /** The cells of a tensor of this shape, by dimension. */
   readonly gridsOf: (shape: Shape) => ShapeGrid
 }
 

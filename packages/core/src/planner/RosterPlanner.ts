@@ -25,15 +25,19 @@ import { isSharded, segmentsOf } from "./ShardSegments.ts"
 
 /** Everything that plans of all ranks share. Make it once and plan many ranks from it. */
 export interface PlanIndex {
+  /** Who holds what before. */
   readonly source: RosterIndex
+  /** Who holds what after. */
   readonly destination: RosterIndex
+  /** Equal on ranks whose rosters are equal. */
   readonly rosterDigest: string
+  /** Tasks of the whole job. */
   readonly taskCount: number
   /** Kinds of each destination class. */
   readonly kinds: ReadonlyArray<ReadonlyArray<ClassKind>>
-  /** First task id of each destination member, by position in the roster. */
   /** Whether the tensors that a source class serves have their global names there. */
   readonly isPlain: (layoutClass: number | undefined) => boolean
+  /** First task id of each destination member, by position in the roster. */
   readonly firstTask: ReadonlyArray<number>
   /** First task id of each of a member's parameters, counted from the member's first. */
   readonly offsetsOf: (member: RosterMember) => ReadonlyArray<number>

@@ -41,6 +41,7 @@ export type DeltaFailure = ReshardError | CopyError
 
 /** Updates by one plan that send only what changed; every rank of the plan makes its own. */
 export interface DeltaUpdates {
+  /** What a whole update moves. */
   readonly plan: AnyPlan
   /** The version that this rank's destination holds, as far as is known. */
   readonly holds: () => string | undefined
@@ -49,6 +50,7 @@ export interface DeltaUpdates {
    * loaded from it. Each rank states it for itself.
    */
   readonly assume: (version: string, source?: TensorDict) => Effect.Effect<void, ReshardError>
+  /** Brings the destination to a version by what changed since the one it holds; collective. */
   readonly update: (
     step: DeltaStep,
     source?: TensorDict,

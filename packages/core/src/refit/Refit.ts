@@ -23,7 +23,9 @@ import type { TensorDict } from "../tensor/TensorDict.ts"
 
 /** A plan that all ranks agreed on, and how to carry it out again and again. */
 export interface PreparedRefit {
+  /** What this rank sends, receives and copies. */
   readonly plan: AnyPlan
+  /** Moves the weights once, from the source into the destination; collective. A rank without one side leaves it out. */
   readonly swap: (
     source?: TensorDict,
     destination?: TensorDict,

@@ -86,8 +86,11 @@ export interface AddOptions {
 
 /** Repeated updates of one set of weights: each is staged, proved, and committed on all ranks or on none. */
 export interface RefitSession {
+  /** Which version is in use, and how far an update is. */
   readonly state: Effect.Effect<RefitState>
+  /** Opens an update; the id names it in `commit` and `abort`. Fails while another is open. */
   readonly begin: (options: BeginOptions) => Effect.Effect<{ readonly id: string }, RefitError, TensorEngine>
+  /** Takes a tensor's new values into the open update, from memory of this rank. */
   readonly add: (name: string, tensor: Tensor, options?: AddOptions) => Effect.Effect<void, RefitError, TensorEngine>
   /** Adds what this rank receives by a plan; collective like the plan. */
   readonly receive: (
@@ -109,12 +112,15 @@ export interface RefitSession {
     readonly id?: string
     readonly expected?: Digest
   }) => Effect.Effect<CommitResult, RefitError, TensorEngine>
+  /** Drops the open update; the version in use stays. */
   readonly abort: (id?: string) => Effect.Effect<void, RefitError>
   /** Runs while the weights are in use. Commits may happen meanwhile. */
   readonly use: <A, E, R>(
     program: (reading: Reading) => Effect.Effect<A, E, R>
   ) => Effect.Effect<Used<A>, E | RefitError, R>
+  /** Takes the weights out of use; with `drop` their memory may be given up. */
   readonly sleep: (options: { readonly drop: boolean }) => Effect.Effect<void, RefitError>
+  /** Puts the weights into use again. */
   readonly wake: Effect.Effect<void, RefitError>
   /** Renames the version in use; nothing else happens. */
   readonly relabel: (label: string) => Effect.Effect<void, RefitError>

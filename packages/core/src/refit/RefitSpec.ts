@@ -49,6 +49,7 @@ export interface RefitTensor {
 
 /** Something computed from weights, which a commit makes stale. */
 export interface DerivedCache {
+  /** Names the cache in errors. */
   readonly name: string
   /** Run once per commit, when all data is there and before it is used. Leaving it out is an error, not a wish. */
   readonly refresh?: (weights: TensorDict) => Effect.Effect<void, { readonly message: string }>
@@ -56,6 +57,7 @@ export interface DerivedCache {
 
 /** The weights that are updated in place: tensors, forms that kernels need, caches that are derived of them. */
 export interface RefitSpec {
+  /** The weights by name. */
   readonly tensors: ReadonlyMap<string, RefitTensor>
   /**
    * Name to the name whose values it has (tied weights). An alias may have memory of its own among `tensors`; it is filled
@@ -64,6 +66,7 @@ export interface RefitSpec {
   readonly aliases?: ReadonlyMap<string, string>
   /** Groups of which every update must bring something. */
   readonly groups?: ReadonlyArray<string>
+  /** What is computed from weights and made again after each commit. */
   readonly caches?: ReadonlyArray<DerivedCache>
   /**
    * `copy` (default): the weights in use are written in place, so that addresses stay; a failure in the middle leaves
@@ -77,6 +80,7 @@ export interface RefitSpec {
   readonly repeatLimit?: number
   /** Around every commit that changes something: nothing uses the weights in between. `resume` runs whenever `pause` ended well. */
   readonly pause?: Effect.Effect<void, { readonly message: string }>
+  /** Runs once the new weights are in use. */
   readonly resume?: Effect.Effect<void, { readonly message: string }>
 }
 

@@ -18,9 +18,13 @@ import { batchError, ReplayPipelineError } from "./ReplayPipelineError.ts"
 
 /** One end of a channel for messages in order, as Node has to a forked process and from it. */
 export interface MessagePort {
+  /** False once the other end is gone. */
   readonly connected: boolean
+  /** Calls back when the message has left, or could not. */
   readonly send?: (message: unknown, callback: (error: unknown) => void) => unknown
+  /** Adds a listener. */
   readonly on: (event: "message" | "disconnect", listener: (message: unknown) => void) => unknown
+  /** Removes a listener. */
   readonly off: (event: "message" | "disconnect", listener: (message: unknown) => void) => unknown
 }
 
@@ -28,6 +32,7 @@ export interface MessagePort {
 export interface ReplayPackChannel {
   /** Hands a message over; one that can no longer be delivered is followed by the channel's end. */
   readonly send: (message: unknown) => void
+  /** False once the other end is gone. */
   readonly isOpen: () => boolean
   /** Calls with each message, and once when the channel has closed, until the scope ends. */
   readonly listen: (on: {

@@ -49,6 +49,7 @@ export interface PackedBatch {
 
 /** How a learner asks for packs, wherever they are made. */
 export interface ReplayPackRequestsShape {
+  /** Has a batch packed into a host slot; ends when all of its rows are there. */
   readonly pack: (request: PackRequest) => Effect.Effect<PackedBatch, ReplayPipelineError>
 }
 

@@ -85,12 +85,19 @@ export type { ReplayPipelineReport }
 
 /** Batches on their way from a replay ring to a device, some ticks ahead of the learner. */
 export interface ReplayPipeline {
+  /** Has the batch of a tick packed and copied to an idle slot, and returns before it is. Fails where no slot is idle. */
   readonly startPrepare: (tick: number) => Effect.Effect<void, ReplayPipelineError>
+  /** Whether the next batch is on the device. Never waits. */
   readonly batchReady: Effect.Effect<boolean, ReplayPipelineError>
+  /** Ends when the next batch is on the device, or fails with why it is not. */
   readonly waitUntilReady: Effect.Effect<void, ReplayPipelineError>
+  /** Makes the next batch the hot one; its columns are views of the device slot, valid until `afterTick`. */
   readonly sampleLargeBatch: (stream?: ReplayStream) => Effect.Effect<LargeBatch, ReplayPipelineError>
+  /** Ends the use of the hot batch: its slot is idle once `consumed` has ended. */
   readonly afterTick: (consumed?: Effect.Effect<void>) => Effect.Effect<void, ReplayPipelineError>
+  /** Slots into which `startPrepare` may put a batch. */
   readonly idleSlots: Effect.Effect<number>
+  /** Counts and seconds so far. */
   readonly report: Effect.Effect<ReplayPipelineReport>
 }
 

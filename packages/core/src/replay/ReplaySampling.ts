@@ -22,6 +22,7 @@ const high = (value: number): number => Math.floor(value / 2 ** 32) >>> 0
 
 /** Draws numbers from 0 to `range - 1`. */
 export interface RowDraws {
+  /** A whole number from 0 to below `range`, each as likely. */
   readonly next: (range: number) => number
 }
 

@@ -48,6 +48,7 @@ import type { UpdateMemory } from "./UpdateMemory.ts"
 
 /** Options of one update. */
 export interface ExecuteOptions {
+  /** What changes values on the way; without one they travel as they are. */
   readonly transform?: ReshardTransform
   /** Work that fills the source; awaited before anything is read. */
   readonly after?: ReadonlyArray<Fence>
@@ -58,6 +59,7 @@ export interface ExecuteOptions {
    * default, else 1 GiB. A rank has four times as many at most for each rank that it exchanges with.
    */
   readonly waveBytes?: number
+  /** Called between runs with the bytes moved so far and those of the whole plan. */
   readonly onProgress?: (movedBytes: number, totalBytes: number) => Effect.Effect<void>
   /** The update succeeds on all ranks or on none, as far as they live, instead of by those that exchange something. */
   readonly together?: boolean

@@ -23,9 +23,11 @@ export interface StorageFile {
 
 /** Owned memory: an address range on a device, until it is freed. */
 export interface Storage {
+  /** Where the memory is. */
   readonly device: Device
   /** First byte, in the address space of this process or of the device. */
   readonly address: bigint
+  /** Bytes of the whole storage. */
   readonly byteLength: number
   /** Unique in this process for ever. */
   readonly generation: number
@@ -37,6 +39,7 @@ export interface Storage {
   readonly file?: StorageFile
   /** For memory that another process can take away: what has become of it, undefined while it is whole. */
   readonly fault?: () => string | undefined
+  /** True once the engine has given the memory back; then nobody may touch it. */
   readonly isFreed: () => boolean
   /** Registers what must be undone before the memory goes away; returns how to unregister it. */
   readonly onRevoke: (revoke: () => void) => () => void
@@ -48,12 +51,19 @@ let lastGeneration = 0
 
 /** What an engine states about memory that it allocated; fields that `Storage` has too mean the same. */
 export interface StorageInput {
+  /** Where the memory is. */
   readonly device: Device
+  /** Of the first byte, in this process or on the device. */
   readonly address: bigint
+  /** Bytes of the whole storage. */
   readonly byteLength: number
+  /** The memory as the host sees it, where it does. */
   readonly bytes?: Uint8Array
+  /** What the engine needs to let other processes open it. */
   readonly sharing?: unknown
+  /** The memory file that it lies in, where it does. */
   readonly file?: StorageFile
+  /** Why the memory cannot be used any more; undefined while it can. */
   readonly fault?: () => string | undefined
   /** Gives the memory back. Runs once, after all revocations. */
   readonly release: () => void

@@ -31,7 +31,9 @@ export interface TraceOptions {
 
 /** Collects the spans of what runs with its tracer. */
 export interface Trace {
+  /** Give it to what is to be traced, by `traced` or `Effect.withTracer`. */
   readonly tracer: Tracer.Tracer
+  /** The spans that have ended so far, for Perfetto and Chrome. */
   readonly document: () => TraceDocument
   /** What goes into the file. */
   readonly json: () => string

@@ -63,7 +63,9 @@ export interface TransformOp {
  * What becomes of chosen parameters on their way: buffers in the wire's form on both ends, and work before and after them.
  */
 export interface ReshardTransform {
+  /** Names the transform in errors; equal on both ends. */
   readonly name: string
+  /** Whether it takes a parameter; others travel as they are. The same answer on all ranks. */
   readonly shouldTransform: (paramName: string) => boolean
   /** Tensors per transfer; 1 where it is not said. */
   readonly parts?: number
@@ -79,6 +81,7 @@ export interface ReshardTransform {
   readonly prepareRecv: (
     op: TransformOp
   ) => Effect.Effect<ReadonlyArray<Tensor>, TransformError, TensorEngine | Scope.Scope>
+  /** Brings what arrived in the buffers of `prepareRecv` into the destination. */
   readonly finalizeRecv: (
     op: TransformOp,
     buffers: ReadonlyArray<Tensor>

@@ -33,6 +33,7 @@ export interface PlanBundle extends Bundle {
 
 /** The demand of a job, with what its bundles are made of. */
 export interface PlanDemand extends Demand {
+  /** What is wanted, by who wants it. */
   readonly bundles: ReadonlyArray<PlanBundle>
   /** Position of the bundle of a received region, by its global name, the sender that the plan names and the sender's region. */
   readonly bundleOf: (resolvedName: string, sender: Rank, sourceRegion: Region) => number | undefined

@@ -85,6 +85,7 @@ const prepareFolder = (folder: string): Effect.Effect<void, CheckpointError> =>
 
 /** A checkpoint under temporary names, which becomes visible as a whole or not at all. */
 export interface StagedCheckpoint {
+  /** Complete under temporary names. */
   readonly files: ReadonlyArray<StagedFile>
   /** Names all files, the index last. A failure part of the way leaves a checkpoint without index, which does not open. */
   readonly commit: Effect.Effect<void, CheckpointError>

@@ -22,13 +22,17 @@ import * as Result from "effect/Result"
 export interface RunWalk {
   /** First byte of the run here, counted from the start of the array. Meaningless after the last run. */
   readonly offset: () => number
+  /** Goes to the next run. */
   readonly advance: () => void
 }
 
 /** The runs of bytes of which a region consists, in the order of the file. */
 export interface RegionRuns {
+  /** Bytes of each run; all are alike. */
   readonly runBytes: number
+  /** Runs of the region. */
   readonly runCount: number
+  /** Visits the runs in ascending order. */
   readonly walk: () => RunWalk
 }
 

@@ -34,12 +34,15 @@ const blockBytes = 4 * 1024 * 1024
 
 /** An open file: its header, and reading of its tensors. */
 export interface SafetensorsFile {
+  /** Of the file. */
   readonly path: string
   /** As `OpenFile.identity`, and a digest of the header. */
   readonly identity: string
+  /** Of the header's bytes: names, types, shapes and places. */
   readonly headerDigest: Digest
   /** In the order of their data. */
   readonly tensors: ReadonlyMap<string, TensorInfo>
+  /** The header's own texts by name. */
   readonly metadata: ReadonlyMap<string, string>
   /** First byte of the data section. */
   readonly dataOffset: number

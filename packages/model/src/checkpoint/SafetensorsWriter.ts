@@ -26,8 +26,11 @@ export interface TensorSource<E = never, R = never> extends TensorDescription {
 
 /** A complete file under a temporary name, removed by the scope unless it was committed. */
 export interface StagedFile {
+  /** The name that the file gets. */
   readonly path: string
+  /** The name that it has until then, in the same folder. */
   readonly temporaryPath: string
+  /** Of the whole file. */
   readonly byteLength: number
   /** Gives the file its name, replacing a file of that name. Fails with WriteFailed or DiskFull. Later calls do nothing. */
   readonly commit: Effect.Effect<void, CheckpointError>

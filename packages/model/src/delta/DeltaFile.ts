@@ -48,9 +48,11 @@ export interface DeltaTensor {
 
 /** An open delta. */
 export interface DeltaFile {
+  /** Of the file. */
   readonly path: string
   /** Digests of the whole model. */
   readonly base: Digest
+  /** Of the version that the delta leads to. */
   readonly result: Digest
   /** Every tensor of the model, by name. */
   readonly tensors: ReadonlyMap<string, DeltaTensor>

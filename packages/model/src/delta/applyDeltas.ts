@@ -17,7 +17,9 @@ import { applyDelta } from "./DeltaPayload.ts"
 
 /** A base and the deltas that lead from it to a later version. */
 export interface DeltaChain {
+  /** The version that the first delta was made from. */
   readonly base: Model
+  /** In their order; each leads to the base of the next. */
   readonly deltas: readonly [DeltaFile, ...ReadonlyArray<DeltaFile>]
   /** The dense bytes of a tensor in the last version. */
   readonly readTensor: (tensor: ModelTensor) => Effect.Effect<Uint8Array, CheckpointError | ModelError>

@@ -52,12 +52,17 @@ export type { ModelTensor } from "./TensorPlacement.ts"
 
 /** All tensors of a model over the ranks of one parallel layout: what each rank holds, and under which names. */
 export interface ModelLayout {
+  /** Degrees of parallelism. */
   readonly config: ParallelConfig
+  /** Of this side, in order. */
   readonly ranks: ReadonlyArray<Rank>
   /** Tensors that the model holds; those that it shares under other names are not among them. */
   readonly tensors: ReadonlyArray<ModelTensor>
+  /** What a rank holds, with aliases. */
   readonly tensorsOf: (rank: Rank) => ReadonlyArray<LocalTensor>
+  /** The same as parameters of a roster. */
   readonly parametersOf: (rank: Rank) => ReadonlyArray<LocalParameter>
+  /** What all ranks of this side hold. */
   readonly roster: Roster
 }
 

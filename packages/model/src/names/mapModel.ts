@@ -61,7 +61,9 @@ export interface StageTensor {
 
 /** A model as the other side holds it. Data-parallel positions of places do not matter. */
 export interface MappedModel {
+  /** The rules with the tensors that each takes. */
   readonly matched: MatchedMapping
+  /** Degrees of parallelism. */
   readonly config: ParallelConfig
   /** What a rank at a place holds. */
   readonly rankAt: (place: RankPlace) => Result.Result<MappedRank, MappingError>

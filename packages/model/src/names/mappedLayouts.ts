@@ -40,15 +40,19 @@ export interface MappedParameter {
 
 /** One side. */
 export interface MappedLayout {
+  /** Of this side, in order. */
   readonly ranks: ReadonlyArray<Rank>
+  /** What all ranks of this side hold. */
   readonly roster: Roster
   /** What the rank holds, under its own names. */
   readonly rankOf: (rank: Rank) => MappedRank
+  /** What a rank holds. */
   readonly parametersOf: (rank: Rank) => ReadonlyArray<MappedParameter>
 }
 
 /** A side as a user states it. */
 export interface MappedSide extends Omit<MappedModelInput, "tensors"> {
+  /** The side's ranks count up from it; 0 by default. */
   readonly firstRank?: Rank
   /** The type of what is held at a place, where that is not the one of the mapping. */
   readonly dtypeOf?: (place: RankPlace, name: string) => DType | undefined
@@ -349,7 +353,9 @@ const heldAs = (rank: MappedRank, dtypeOf: (name: string) => DType | undefined):
 
 /** Both sides of a transfer. */
 export interface MappedLayouts {
+  /** The side that gives. */
   readonly source: MappedLayout
+  /** The side that gets. */
   readonly destination: MappedLayout
   /** What is done to the values of a parameter on its way; undefined where it travels as it is. */
   readonly scalarOf: (paramName: string) => Scalar | undefined

@@ -28,9 +28,13 @@ export type NamedChoice = typeof NamedChoice.Type
 
 /** Layouts of both sides, and how to plan each rank. */
 export interface NamedLayouts extends MappedLayouts {
+  /** What the tensors of the model mean. */
   readonly structure: ModelStructure
+  /** Ranks of the job, both sides together. */
   readonly size: number
+  /** What the plans of all ranks are made from. */
   readonly index: PlanIndex
+  /** The plan of one rank. */
   readonly planFor: (rank: Rank) => ReshardPlan
 }
 

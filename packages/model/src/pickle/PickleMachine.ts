@@ -31,6 +31,7 @@ export type PickleValue<Name extends string = string> =
 export interface PickleRules<Name extends string> {
   /** The only protocols that are read. */
   readonly protocols: ReadonlyArray<number>
+  /** A longer pickle is refused. */
   readonly mostBytes: number
   /** Values that one pickle may make; the memory of a reading follows from it. */
   readonly mostValues: number

@@ -26,14 +26,17 @@ import {
 export interface Fp8Scaling {
   /** Representable in the type of the scales. */
   readonly scale: number
+  /** A value in units of the scale, before it is rounded to a code. */
   readonly unit: (value: number) => number
 }
 
 /** One way to make scales and codes. */
 export interface Fp8Rule {
+  /** As it is written behind a form. */
   readonly name: Fp8RuleName
   /** Whose bits these are. */
   readonly reference: string
+  /** In words, for documentation. */
   readonly formula: string
   /** Whether every scale is a power of two, so that one byte can hold it. */
   readonly isPower: boolean
@@ -41,6 +44,7 @@ export interface Fp8Rule {
   readonly inSourceType?: true
   /** Whether the reference leaves weights alone that are no whole number of blocks. */
   readonly wholeBlocks?: true
+  /** The scale of a block, from its largest magnitude. */
   readonly scaling: (amax: number, dtype: SourceType) => Fp8Scaling
 }
 

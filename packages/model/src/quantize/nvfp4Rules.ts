@@ -14,7 +14,9 @@ import { e4m3Code, e4m3Values, largestFloat32, roundingOf, type SourceType, tini
 
 /** A group's scale as its code, and what each of its values becomes before it is rounded. */
 export interface Nvfp4Group {
+  /** The group's scale as it is stored. */
   readonly code: number
+  /** A value in units of the group's scale, before it is rounded to a code. */
   readonly unit: (value: number) => number
 }
 
@@ -22,6 +24,7 @@ export interface Nvfp4Group {
 export interface Nvfp4Scaling {
   /** As it is stored. What it means is the rule's `global`. */
   readonly global: number
+  /** The scale of a group, from its largest magnitude. */
   readonly group: (largest: number) => Nvfp4Group
   /** A second way to scale a group, taken where it has the smaller error. */
   readonly other?: (largest: number) => Nvfp4Group
@@ -29,9 +32,11 @@ export interface Nvfp4Scaling {
 
 /** One way to make global scales, group scales and codes. */
 export interface Nvfp4Rule {
+  /** As it is written behind a form. */
   readonly name: Nvfp4RuleName
   /** Whose bits these are. */
   readonly reference: string
+  /** In words, for documentation. */
   readonly formula: string
   /** What is stored for the whole tensor. */
   readonly global: "multiplier" | "divisor" | "amax"
@@ -41,6 +46,7 @@ export interface Nvfp4Rule {
   readonly shortGroup?: true
   /** The code of a NaN where the reference gives it one; others are refused. */
   readonly nanCode?: number
+  /** The global scale, from the tensor's largest magnitude. */
   readonly scaling: (amax: number, dtype: SourceType) => Nvfp4Scaling
   /** The same from a global scale that was stored before, where that one says enough. */
   readonly stored?: (global: number, dtype: SourceType) => Nvfp4Scaling

@@ -49,12 +49,17 @@ export interface RulePlace extends Nvfp4Place {
 
 /** A rule with what it says about itself. */
 export interface QuantizeRule {
+  /** As it is written on the command line. */
   readonly name: RuleName
+  /** What comes out. */
   readonly form: QuantizedForm
   /** Whose bits these are, by project and function. */
   readonly reference: string
+  /** In words, for documentation. */
   readonly formula: string
+  /** How it is known that the bits are right. */
   readonly basis: Basis
+  /** Codes and scales of a matrix. */
   readonly quantize: (matrix: Matrix, place?: RulePlace) => Result.Result<Quantized, QuantizeFault>
 }
 

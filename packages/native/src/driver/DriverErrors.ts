@@ -40,8 +40,11 @@ export interface ErrorFacts {
 
 /** How one rank of a driver fails. */
 export interface DriverErrors {
+  /** Named in every error. */
   readonly backend: string
+  /** Of this process, named in every error. */
   readonly rank: number
+  /** Makes an error of this reason, with the usual remedy. */
   readonly fail: (tag: CopyDriverReason["_tag"], detail: string, facts?: ErrorFacts) => CopyDriverError
   /** The failure that a rank reported, this one included. */
   readonly reported: (reason: CopyDriverReason) => CopyDriverError

@@ -46,7 +46,9 @@ const isDense = (shape: Shape, strides: ReadonlyArray<number>): boolean => {
 
 /** Numbers of the devices that ranks work with. Their memory may lie on other devices too. */
 export interface FlowDevices {
+  /** Index of this rank's device. */
   readonly here: number
+  /** Index of a peer's device. */
   readonly there: (peer: number) => number
 }
 

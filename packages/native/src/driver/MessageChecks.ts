@@ -14,7 +14,9 @@ import type { PublishedPart } from "./PeerList.ts"
 
 /** What a check needs to know of its driver. */
 export interface MessageRules {
+  /** Makes the errors of what is refused. */
   readonly errors: DriverErrors
+  /** Ranks of the group. */
   readonly worldSize: number
   /** Why memory of a part cannot be moved by this driver; undefined where it can. */
   readonly partFault: (tensor: Tensor) => string | undefined

@@ -45,14 +45,19 @@ export interface DoorbellControl {
     readonly inode: bigint
     readonly readEnd: number
   }>
+  /** Opens another process's descriptor that wakes it, where it is still the file of that number. */
   readonly openDoorbell: (pid: number, descriptor: number, inode: bigint) => NativeAnswer<NativeDoorbell>
+  /** Wakes the other process. */
   readonly ringDoorbell: (doorbell: NativeDoorbell) => NativeAnswer<undefined>
+  /** Closes this process's descriptor. */
   readonly closeDoorbell: (doorbell: NativeDoorbell) => NativeAnswer<undefined>
 }
 
 /** Bytes that several processes map, until `close`. */
 export interface FlagMemory {
+  /** The flags, shared with the other processes. */
   readonly buffer: ArrayBuffer
+  /** Unmaps them. */
   readonly close: () => void
 }
 
@@ -64,6 +69,7 @@ export interface FlagOwner {
 
 /** What a driver lends for its flags. */
 export interface FlagMeans {
+  /** How other processes are woken. */
   readonly bells: DoorbellControl
   /** New zeroed memory in a file that only this user can open, and that cannot shrink. */
   readonly create: (
@@ -80,6 +86,7 @@ export interface FlagMeans {
 
 /** The flags of a rank, and what the driver does with them. */
 export interface OwnFlags {
+  /** The flags that peers set here. */
   readonly flags: PeerFlags
   /** For the other ranks. */
   readonly published: PublishedFlags

@@ -10,7 +10,9 @@ import type { PublishedMessage } from "./PeerList.ts"
 
 /** Values in the order in which their keys were first asked for. */
 export interface Numbered<Key, Value> {
+  /** By number. */
   readonly values: ReadonlyArray<Value>
+  /** The number of a key; a new key gets the next one. */
   readonly numberOf: (key: Key) => number
 }
 

@@ -64,18 +64,23 @@ export interface WireFlow {
 
 /** One rank at its wire. `Published` is how it can be reached, `Peer` and `Flow` are the addon's. */
 export interface Wire<Published, Peer, Flow> {
+  /** What this rank tells the others, so that they can reach it. */
   readonly published: Published
+  /** Of what ranks publish. */
   readonly schema: Schema.Codec<Published, unknown>
   /** The peer as it published itself; the same one as long as it publishes the same. */
   readonly meet: (rank: number, published: Published) => Result.Result<Peer, NativeFailure>
   /** Waits until the peer can be reached. A rank that only receives calls it where `connectsToReceive`. */
   readonly connect: (peer: Peer) => Effect.Effect<void, NativeFailure>
+  /** Whether a rank that only receives connects too. */
   readonly connectsToReceive: boolean
   /** The path to a peer that was met, for reports. */
   readonly describe: (rank: number) => Omit<PeerPath, "peer">
+  /** What goes to or comes from a peer in one program. */
   readonly addFlow: (peer: Peer, flow: WireFlow) => Result.Result<Flow, NativeFailure>
   /** A run under way fails. When this returns, memory of the flow is not touched any more. */
   readonly closeFlow: (flow: Flow) => void
+  /** Carries out the flows of one run; `done` is called when all have ended. */
   readonly start: (flows: ReadonlyArray<Flow>, done: Done<undefined>) => NativeAnswer<NativeJobHandle>
   /** Lets this thread do the work of a short transfer for a moment. True where it has ended well; `done` is not called then. */
   readonly attend?: (transfer: NativeJobHandle) => boolean

@@ -43,8 +43,11 @@ const remedy = "With auto, the options are paths, forbid (lists of backends) and
 
 /** What the options mean for the backend that joins the wires. */
 export interface JoinChoice {
+  /** Options of the backend that joins. */
   readonly own: BackendOptions
+  /** Whether a wire of this name may be a path. */
   readonly isAllowed: (name: string) => boolean
+  /** Options of a wire. */
   readonly optionsOf: (name: string) => BackendOptions
 }
 

@@ -32,8 +32,11 @@ export type Requirement<Capabilities> = (capabilities: Capabilities, stated: Sta
 
 /** One thing that every engine must do, or refuse. */
 export interface TensorEngineCase {
+  /** Unique among all cases. */
   readonly name: string
+  /** Capabilities without which the case is skipped. */
   readonly requires?: Requirement<TensorEngineCapabilities>
+  /** Fails where the contract is broken. */
   readonly program: Effect.Effect<void, CaseError, TensorEngine | EffectScope.Scope>
 }
 

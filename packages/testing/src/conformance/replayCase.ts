@@ -30,9 +30,11 @@ export type ReplayCaseServices = ReplaySubject | TensorEngine | Scope.Scope
 
 /** One case of the replay kit: a name, and an Effect that fails with what is wrong. */
 export interface ReplayCase {
+  /** Unique among all cases. */
   readonly name: string
   /** Why the case does not apply; undefined where it does. */
   readonly requires?: (subject: ReplaySubjectShape, attributes: ReplayTransferAttributes) => string | undefined
+  /** Fails where the contract is broken. */
   readonly program: Effect.Effect<void, ReplayCaseError, ReplayCaseServices>
 }
 
@@ -169,6 +171,7 @@ export const eventually = <E, R>(
 
 /** A copy that cannot end before `release`. */
 export interface HeldCopy {
+  /** Lets the copy go on. */
   readonly release: Effect.Effect<void>
   /** Whoever makes the copy: the submission itself, or the wait of a consumer. */
   readonly fiber: Fiber.Fiber<unknown, ReplayTransferError>

@@ -7,9 +7,11 @@ import type { Tensor } from "@tensorferry/core/tensor/Tensor"
 
 /** A subject that breaks its contract in one way, and the case that must find it. */
 export interface Lie<Shape> {
+  /** Names the fault in reports. */
   readonly name: string
   /** The conformance case that fails. */
   readonly caughtBy: string
+  /** The service with the fault built in. */
   readonly tell: (honest: Shape) => Shape
 }
 

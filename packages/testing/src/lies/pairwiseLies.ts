@@ -12,6 +12,7 @@ import type { DriverLie } from "./Lie.ts"
 
 /** A lie that needs a group of its own. */
 export interface PairwiseLie extends Pick<DriverLie, "name" | "caughtBy"> {
+  /** The driver with the fault built in. */
   readonly tell: (honest: CopyDriverShape, group: ProcessGroupShape) => CopyDriverShape
 }
 

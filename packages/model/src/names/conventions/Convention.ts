@@ -20,6 +20,7 @@ export interface ConventionOptions {
 
 /** How one system names, joins and places the tensors of a model. */
 export interface Convention {
+  /** As a prefix of the command line: `megatron`, `vllm`. */
   readonly name: string
   /** The project and the state of it that the rules were held against. */
   readonly reference: string
@@ -29,6 +30,7 @@ export interface Convention {
   readonly recorded?: ReadonlyArray<string>
   /** Its choice where degrees leave one; what a user states takes precedence. */
   readonly placement: (options: ConventionOptions) => Placement
+  /** How the convention names, joins and cuts the tensors of a model. */
   readonly mapping: (structure: ModelStructure, options: ConventionOptions) => Mapping
 }
 
