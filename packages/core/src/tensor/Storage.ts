@@ -49,39 +49,19 @@ export interface Storage {
 
 let lastGeneration = 0
 
-/** What an engine states about memory that it allocated; fields that `Storage` has too mean the same. */
-export interface StorageInput {
-  /** Where the memory is. */
-  readonly device: Device
-  /** Of the first byte, in this process or on the device. */
-  readonly address: bigint
-  /** Bytes of the whole storage. */
-  readonly byteLength: number
-  /** The memory as the host sees it, where it does. */
-  readonly bytes?: Uint8Array
-  /** What the engine needs to let other processes open it. */
-  readonly sharing?: unknown
-  /** The memory file that it lies in, where it does. */
-  readonly file?: StorageFile
-  /** Why the memory cannot be used any more; undefined while it can. */
-  readonly fault?: () => string | undefined
+/** What an engine states about memory that it allocated. */
+export interface StorageInput extends Omit<Storage, "generation" | "isFreed" | "onRevoke" | "free"> {
   /** Gives the memory back. Runs once, after all revocations. */
   readonly release: () => void
 }
 
 /** Wraps memory that an engine allocated. */
-export const makeStorage = (input: StorageInput): Storage => {
+export const makeStorage = ({ release, ...stated }: StorageInput): Storage => {
   let freed = false
   const revocations = new Set<() => void>()
   return {
-    device: input.device,
-    address: input.address,
-    byteLength: input.byteLength,
+    ...stated,
     generation: ++lastGeneration,
-    ...(input.bytes === undefined ? {} : { bytes: input.bytes }),
-    ...(input.sharing === undefined ? {} : { sharing: input.sharing }),
-    ...(input.file === undefined ? {} : { file: input.file }),
-    ...(input.fault === undefined ? {} : { fault: input.fault }),
     isFreed: () => freed,
     onRevoke: (revoke) => {
       revocations.add(revoke)
@@ -94,7 +74,7 @@ export const makeStorage = (input: StorageInput): Storage => {
       freed = true
       for (const revoke of [...revocations].reverse()) revoke()
       revocations.clear()
-      input.release()
+      release()
     }
   }
 }
