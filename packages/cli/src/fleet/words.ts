@@ -16,9 +16,11 @@ export const policyText = (policy: CommitPolicy): string =>
 export const memberText = ({ id, rank, host }: MemberName): string =>
   `${rank === null ? shortId(id) : `rank ${rank}`}${host === null || host === "" ? "" : ` on ${host}`}`
 
-/** `receiving 43%`. */
-export const stateText = ({ state, taking }: MemberView): string =>
-  state === "receiving" && taking !== null ? `receiving ${percent(taking.fraction)}` : state
+/** `receiving 43%`; `proving` where all has arrived and not been proven as a whole. */
+export const stateText = ({ state, taking }: MemberView): string => {
+  if (state !== "receiving" || taking === null) return state
+  return taking.fraction < 1 ? `receiving ${percent(taking.fraction)}` : "proving"
+}
 
 /** `43%`; what is not whole is never shown as whole. */
 export const percent = (fraction: number): string =>

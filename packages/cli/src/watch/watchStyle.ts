@@ -26,13 +26,13 @@ h3 { font-size: 15px; margin: 0 0 6px; }
 #meter { height: 10px; border-radius: 5px; background: color-mix(in oklab, var(--line) 60%, var(--surface)); overflow: hidden; margin: 4px 0 14px; }
 #meter i { display: block; height: 100%; background: var(--accent); transform-origin: left; transform: scaleX(0); transition: transform .8s linear; }
 .treeView { max-height: 400px; overflow-y: auto; border-radius: 6px; } #tree { position: relative; min-width: 100%; }
-.node { position: absolute; border-radius: 4px; overflow: hidden; cursor: pointer; border-inline-end: 2px solid var(--surface);
-  background: color-mix(in oklab, var(--line) 55%, var(--surface)); background-clip: padding-box; }
-.node i { position: absolute; inset: 0; transform-origin: left; transform: scaleX(0); transition: transform .8s linear;
-  background: color-mix(in oklab, var(--accent) 45%, var(--surface)); }
-.node[data-root="true"] i { background: color-mix(in oklab, var(--file) 40%, var(--surface)); }
-#tree[data-many="true"] .node { border-inline-end-width: 1px; border-radius: 2px; } #tree[data-many="true"] .node i { transition: none; }
-.node span { position: relative; display: block; padding: 0 7px; font-size: 12.5px; line-height: 24px; white-space: nowrap; overflow: hidden; }
+/* How far it is, as the size of a background: a layer that moves would leave the text behind. */
+.node { position: absolute; border-radius: 4px; overflow: hidden; cursor: pointer; border-inline-end: 2px solid var(--surface); background-clip: padding-box;
+  --part: color-mix(in oklab, var(--accent) 45%, var(--surface)); background-color: color-mix(in oklab, var(--line) 55%, var(--surface));
+  background-image: linear-gradient(var(--part), var(--part)); background-repeat: no-repeat; background-size: 0% 100%; transition: background-size .8s linear; }
+.node[data-root="true"] { --part: color-mix(in oklab, var(--file) 40%, var(--surface)); }
+#tree[data-many="true"] .node { border-inline-end-width: 1px; border-radius: 2px; transition: none; }
+.node span { display: block; padding: 0 7px; font-size: 12.5px; line-height: 24px; white-space: nowrap; overflow: hidden; }
 .node[data-picked="true"]::after { content: ""; position: absolute; inset: 0; border: 2px solid var(--text); border-radius: inherit; }
 .split { display: grid; grid-template-columns: minmax(0, 5fr) minmax(0, 7fr); gap: 24px; align-items: start; }
 #field { display: grid; grid-template-columns: repeat(auto-fill, minmax(var(--cell), 1fr)); gap: 4px; --cell: 34px; border-radius: 4px; max-height: 420px; overflow-y: auto; padding: 2px; }
@@ -67,6 +67,6 @@ tr.troubled td { color: light-dark(#b3261e, #ff8a85); font-weight: 600; }
 .bar .staging { background: var(--accent); } .bar .pause { background: var(--agree); min-width: 2px; } .bar .pause[style*="width: 0"] { min-width: 0; }
 @media (max-width: 900px) { .split { grid-template-columns: minmax(0, 1fr); } main, header { padding-inline: 12px; } section { padding: 16px 14px; }
   .figures { grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 8px; } .figures div:first-child { grid-column: 1 / -1; } .figures dd { font-size: 18px; } }
-@media (prefers-reduced-motion: reduce) { #meter i, .node i { transition: none; } }
-@media (forced-colors: active) { .cell, .swatch, .node i, #meter i, .bar i { forced-color-adjust: none; } }
+@media (prefers-reduced-motion: reduce) { #meter i, .node { transition: none; } }
+@media (forced-colors: active) { .cell, .swatch, .node, #meter i, .bar i { forced-color-adjust: none; } }
 `

@@ -408,7 +408,7 @@ describe.skipIf(browser === undefined)("the page of a fleet", () => {
           const before = yield* scriptMillis
           const all = yield* workUntil(
             "another version",
-            `${textOf("versions")} === 'In use: version 3 "step 3" by 1,000.' && document.querySelectorAll('.cell[data-state="serving"]').length === 1000 && [...document.querySelectorAll(".node:not([data-root=true]) i")].every((each) => each.style.transform === "scaleX(0.75)")`,
+            `${textOf("versions")} === 'In use: version 3 "step 3" by 1,000.' && document.querySelectorAll('.cell[data-state="serving"]').length === 1000 && [...document.querySelectorAll(".node:not([data-root=true])")].every((each) => each.style.backgroundSize === "75% 100%")`,
             change
           )
           const spent = (yield* scriptMillis) - before

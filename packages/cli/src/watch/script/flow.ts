@@ -28,7 +28,7 @@ const giversOf = (id) => [...links.values()].filter(({ key }) => key.endsWith(" 
 
 const node = (at) => {
   if (nodes[at] === undefined) {
-    const made = element("div", { className: "node" }, element("i"), element("span"));
+    const made = element("div", { className: "node" }, element("span"));
     made.addEventListener("click", () => pick(made.memberId));
     nodes[at] = made;
     tree.append(made);
@@ -89,7 +89,7 @@ const refill = () => {
   const all = shape?.trees[chosenTree]?.nodes ?? [], parts = fill[chosenTree] ?? [], count = Math.min(all.length, mostNodes);
   for (; nextFill < count && hasTime(nextFill); nextFill++) {
     const [, rank, , , , bytes] = all[nextFill], part = parts[nextFill] ?? 0, made = nodes[nextFill];
-    setStyle(made.firstChild, "transform", "scaleX(" + part / 1000 + ")");
+    setStyle(made, "background-size", part / 10 + "% 100%");
     if (count <= 100) setAttribute(made, "title", "rank " + rank + (bytes === 0 ? ", had it" : ": " + partText(part / 1000) + " of " + bytesText(bytes)));
   }
   if (nextFill < count) return false;
