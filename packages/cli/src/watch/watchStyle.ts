@@ -47,7 +47,7 @@ ${Object.entries(stateColors)
 .cell[data-state="silent"], .swatch[data-state="silent"] { background: repeating-linear-gradient(135deg, var(--c) 0 3px, var(--surface) 3px 5px); box-shadow: inset 0 0 0 2px var(--c); }
 .cell[data-state="empty"], .cell[data-state="joining"], .swatch[data-state="empty"], .swatch[data-state="joining"] { background: none; box-shadow: inset 0 0 0 2px var(--c); }
 .cell[data-state="source"], .swatch[data-state="source"] { border-radius: 50%; }
-#detail { margin-top: 16px; padding: 12px 16px; border: 1px solid var(--line); border-radius: 8px; background: var(--ground); }
+#hint { margin: 12px 0 0; font-size: 13.5px; } #detail { margin-top: 16px; padding: 12px 16px; border: 1px solid var(--line); border-radius: 8px; background: var(--ground); }
 .facts { display: grid; grid-template-columns: fit-content(40%) minmax(0, 1fr); gap: 2px 16px; margin: 0; font-size: 13.5px; } .facts dt { color: var(--soft); } .facts dd { margin: 0; overflow-wrap: anywhere; }
 .tools { display: flex; gap: 12px; align-items: center; margin: 0 0 8px; flex-wrap: wrap; font-size: 13.5px; } .none { margin: 8px 0; }
 .view { max-height: 460px; overflow: auto; border: 1px solid var(--line); border-radius: 8px; }

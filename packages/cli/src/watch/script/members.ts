@@ -63,6 +63,7 @@ const pick = (id) => {
 const showDetail = () => {
   const row = members.get(picked);
   setHidden(detail, row === undefined);
+  setHidden(byId("hint"), row !== undefined || members.size === 0);
   if (row === undefined) return;
   const facts = [["member", row.id], ["process", row.process === null ? "–" : String(row.process)], ["host", row.host || "–"],
     ["version", row.version], ["state", row.said], ["received", bytesText(row.received)], ["gets it from", giversOf(row.id) || "–"]];
