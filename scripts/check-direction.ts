@@ -43,6 +43,7 @@ const packages: Readonly<Record<string, Room>> = {
     rank: 1,
     folders: {
       checkpoint: 0,
+      stream: 1,
       layout: 1,
       structure: 1,
       pickle: 1,

@@ -36,6 +36,8 @@ export interface Model {
   readonly checkFiles: Effect.Effect<void, CheckpointError | ModelError>
   /** The files that were read so far; none where the tensors are made up. */
   readonly files: () => SeenFiles
+  /** The shape of a tensor, where regions are read as they lie in files. */
+  readonly storedShape?: (name: string) => Shape | undefined
   /** Fills `into` with the dense row-major bytes of a region of the whole tensor. */
   readonly readRegion: (
     name: string,

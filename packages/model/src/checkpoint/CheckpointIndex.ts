@@ -7,7 +7,7 @@
  */
 import { readdir, stat } from "node:fs/promises"
 import { basename, dirname, join } from "node:path"
-import type { Region } from "@tensorferry/core/base/Region"
+import type { Region, Shape } from "@tensorferry/core/base/Region"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
@@ -53,6 +53,8 @@ export interface Checkpoint {
   readonly absent?: ReadonlyArray<string>
   /** The files that were read. */
   readonly files: () => SeenFiles
+  /** The shape of a tensor, whose regions are read as they lie in a file. */
+  readonly storedShape?: (name: string) => Shape | undefined
   /** As `SafetensorsFile.readRegion`. */
   readonly readRegion: (name: string, region: Region, into: Uint8Array) => Effect.Effect<void, CheckpointError>
 }
@@ -147,6 +149,7 @@ const makeCheckpoint = (
       tensors,
       metadata,
       files: cache.seen,
+      storedShape: (name) => tensors.get(name)?.shape,
       readRegion: (name, region, into) => {
         const tensor = tensors.get(name)
         return tensor === undefined
