@@ -157,6 +157,18 @@ const cases: ReadonlyArray<CpuCase> = [
     begin: findChanges
   },
   {
+    // Reads only: beside it, the bytes that a plain copy reads and writes.
+    name: "digest",
+    target: 0.9,
+    isCast: true,
+    moves: (engine) =>
+      Effect.gen(function* () {
+        const src = yield* filled(engine, "bfloat16", square, 0x3c)
+        return [{ dst: { ...src, shape: [0, 0] }, src }]
+      }),
+    begin: (engine, [move]) => Effect.succeed(engine.digest([{ tensor: move!.src }]))
+  },
+  {
     name: "transpose",
     target: 1.5,
     moves: (engine) => one(engine, "bfloat16", "bfloat16", (source) => transposeTensor(source, 0, 1), square)

@@ -24,6 +24,7 @@ const suites: Readonly<Record<string, () => Promise<ReadonlyArray<BenchResult>>>
   imports: async () => (await import("./imports.ts")).imports(),
   delta: async () => (await import("./delta.ts")).delta(),
   "delta-hosts": async () => (await import("./delta-hosts.ts")).deltaHosts(),
+  stream: async () => (await import("./stream.ts")).stream(),
   replay: async () => (await import("./replay.ts")).replay(),
   push: async () => (await import("./push.ts")).push()
 }
