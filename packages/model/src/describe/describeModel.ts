@@ -3,7 +3,7 @@
  * From a config.json and the tensors' names, types and shapes to the structure of the model. Pure; a name is looked up once
  * per pattern, and a form is found once per kind of module.
  */
-import { equalShapes, formatShape } from "@tensorferry/core/base/Region"
+import { elementCount, equalShapes, formatShape } from "@tensorferry/core/base/Region"
 import * as Result from "effect/Result"
 import { type Form, type StoredTensor, stays } from "../forms/Form.ts"
 import { formOf, wholeForm } from "../forms/formOf.ts"
@@ -102,7 +102,12 @@ const kindOf = (
   numbers: ModelNumbers,
   hidden: number | undefined
 ): Result.Result<ModuleKind, string> => {
-  if (dims === undefined) return Result.succeed({ spec, form: wholeForm(tensors), runs: [], expertDim: undefined })
+  if (dims === undefined) {
+    const several = spec.isScalar === true ? tensors.find(({ shape }) => elementCount(shape) !== 1) : undefined
+    return several === undefined
+      ? Result.succeed({ spec, form: wholeForm(tensors), runs: [], expertDim: undefined })
+      : Result.fail(`its shape ${formatShape(several.shape)} is not that of one number`)
+  }
   const weight = weightDims(dims)
   const promised = weight.in === undefined ? undefined : promisedShape({ ...spec, dims }, numbers)?.[weight.in]
   return Result.flatMap(formOf({ weight, tensors, quantization, inputs: promised }), (form) => {
@@ -199,7 +204,8 @@ const aliasesOf = (isTied: boolean, family: Family, modules: ReadonlyArray<Modul
     !isTied ||
     owner === undefined ||
     isEncoder ||
-    modules.some((one) => isHead(one) && one.kind.spec.dims !== undefined)
+    // A classifier has no head beside its scores.
+    modules.some(isHead)
   )
     return []
   const head = owner.path.startsWith("language_model.model.") ? "language_model.lm_head" : "lm_head"

@@ -79,6 +79,12 @@ export const norms = (...paths: ReadonlyArray<string>): Specs =>
 
 const attentionBias: BiasRule = ["attention_bias", "use_bias"]
 
+/** Scales of what attention computes with, where a model's cache is quantized: one number each. */
+const cacheScales = (owner: string): Specs =>
+  wholeTensors("cache", ...["q_scale", "k_scale", "v_scale", "prob_scale"].map((name) => `${owner}.${name}`)).map(
+    (spec) => ({ ...spec, isScalar: true })
+  )
+
 /** Query, key, value and output projections, each by itself. */
 export const attention = (owner: string, output = "o_proj"): Specs => [
   ...together("attention", [
@@ -89,7 +95,8 @@ export const attention = (owner: string, output = "o_proj"): Specs => [
     ]),
     ...biased(["attention_out_bias", ...attentionBias], [row("attention", `${owner}.${output}`, "o")])
   ]),
-  ...wholeTensors("rotary", `${owner}.rotary_emb.inv_freq`)
+  ...wholeTensors("rotary", `${owner}.rotary_emb.inv_freq`),
+  ...cacheScales(owner)
 ]
 
 /** Attention of layers that may have keys and values of another layer. */
@@ -350,8 +357,17 @@ export const head = (path: string): EndSpec => last(end("head", vocabulary("head
 export const headModule = (path: string): ModuleSpec => vocabulary("head", path)
 export const finalNorm = (path: string): EndSpec => last(end("norm", norms(path)[0]!))
 
+/** What a classifier or a reward model has in place of a head, by itself or between activations; a few rows, held whole. */
+const scores: ReadonlyArray<EndSpec> = ["score", "score.0", "score.2"].map((path) => {
+  const { bias: _, ...spec } = end("head", module(path, "head", undefined))
+  return last(spec)
+})
+
 /** Where a head stands beside a language model that begins with each of the usual prefixes. */
-export const usualHeads: ReadonlyArray<EndSpec> = ["lm_head", "language_model.lm_head", "model.lm_head"].map(head)
+export const usualHeads: ReadonlyArray<EndSpec> = [
+  ...["lm_head", "language_model.lm_head", "model.lm_head"].map(head),
+  ...scores
+]
 
 /** What names of a language model begin with: by itself, inside a model that also sees, or without its owner. */
 export const usualPrefixes = [

@@ -174,11 +174,13 @@ const plainForm = (input: FormInput, data: StoredTensor): Result.Result<Form, st
   const { shape, dtype } = data
   if (shape.length > input.weight.dims.length && input.weight.dims.length > 0) return unfit(data, [])
   const block = input.quantization?.block
+  // Scales of activations and of caches may come first: files are sorted by name.
   const scale = input.tensors.find(
-    ({ suffix }) => suffix.endsWith("scale") || suffix.endsWith("scale_inv") || suffix === "SCB"
+    ({ suffix }) =>
+      !scalarSuffixes.has(suffix) && (suffix.endsWith("scale") || suffix.endsWith("scale_inv") || suffix === "SCB")
   )
   const part =
-    scale === undefined || scalarSuffixes.has(scale.suffix)
+    scale === undefined
       ? undefined
       : scalePart(shape, scale.shape, { rows: block?.[0], columns: block?.[1] ?? input.quantization?.group })
   if (part === undefined && codeTypes.has(dtype) && input.weight.dims.some(({ roles }) => roles.length > 0))

@@ -12,10 +12,11 @@ export interface EqualPair {
   readonly of: string
 }
 
-/** The head, or the embedding, that the model stores. */
+/** The head, or the embedding, that the model stores. What a classifier has in its place has no rows of a vocabulary. */
 const endOf = ({ modules }: ModelStructure, slot: "head" | "embedding"): Module | undefined =>
   modules.find(
-    ({ kind, layer }) => layer === undefined && kind.spec.member?.set === "ends" && kind.spec.member.slots[0] === slot
+    ({ kind: { spec }, layer }) =>
+      layer === undefined && spec.dims !== undefined && spec.member?.set === "ends" && spec.member.slots[0] === slot
   )
 
 /** Pairs of a model that must be equal: a head that is stored beside the embedding that it is tied to. */

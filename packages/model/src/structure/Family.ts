@@ -51,6 +51,8 @@ export interface ModuleSpec {
   readonly dims: ReadonlyArray<Dim> | undefined
   /** Lengths of its weight, where they do not follow from its dimensions; undefined where nothing says one. */
   readonly shape?: ReadonlyArray<Length | undefined>
+  /** It is one number. */
+  readonly isScalar?: true
   /** Undefined for what a layer may have by itself. */
   readonly member?: Membership
   /** Undefined where modules of a kind only have to be alike. */

@@ -3,6 +3,7 @@
 import type { Family, ModuleSpec } from "../../structure/Family.ts"
 import {
   attention,
+  biased,
   decoder,
   last,
   layerNorms,
@@ -45,6 +46,6 @@ export const ernie: Family = {
       ends: [...norms("mtp_emb_norm.{}", "mtp_hidden_norm.{}"), ...whole("projection", "mtp_linear_proj.{}")].map(last)
     }
   ],
-  ends: usualHeads,
+  ends: biased(["use_bias"], usualHeads).map(last),
   isTied: true
 }

@@ -251,7 +251,7 @@ export const layerSets = (structure: ModelStructure): LayerSets => {
       if (slot === undefined || known.has(slot) || ends.has(slot)) continue
       known.add(slot)
       if (slot === "head" && (isTied || prefix === "")) continue
-      if (slot === "embedding" && isTied && ends.has("head")) continue
+      if (slot === "embedding" && isTied && ends.get("head")?.dims !== undefined) continue
       const isInside = spec.ends.includes(own)
       const owner = isInside
         ? prefix
