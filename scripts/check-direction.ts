@@ -62,6 +62,7 @@ const packages: Readonly<Record<string, Room>> = {
       proof: 5
     }
   },
+  replay: { rank: 1 },
   gpu: { rank: 2 },
   testing: {
     rank: 2,

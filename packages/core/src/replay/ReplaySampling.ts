@@ -20,8 +20,10 @@ const mix = (value: number): number => {
 const low = (value: number): number => value >>> 0
 const high = (value: number): number => Math.floor(value / 2 ** 32) >>> 0
 
-/** Draws numbers from 0 to `range - 1`. */
+/** The random numbers of one tick. */
 export interface RowDraws {
+  /** 32 bits. */
+  readonly next32: () => number
   /** A whole number from 0 to below `range`, each as likely. */
   readonly next: (range: number) => number
 }
@@ -51,6 +53,7 @@ export const rowDraws = (seed: number, tick: number): RowDraws => {
     return result
   }
   return {
+    next32,
     next: (range) => {
       if (range <= 1) return 0
       const shift = Math.clz32(range - 1)

@@ -35,6 +35,7 @@ import type { ElementDigest } from "../tensor/ElementDigest.ts"
 import type { BlockSize, QuantizedForm, QuantizedTensor } from "../tensor/QuantizedTensor.ts"
 import type { Storage } from "../tensor/Storage.ts"
 import type { Move, Tensor } from "../tensor/Tensor.ts"
+import type { RingAnswer, RingGeometry, RingStep } from "./ReplayRingKernels.ts"
 
 /** Why an engine refused a request, or could not carry it out. */
 export const TensorReason = Schema.Union([
@@ -117,6 +118,16 @@ export interface DigestPart {
   readonly origin?: ReadonlyArray<number>
 }
 
+/** A ring in the memory of an engine, freed by the scope that opened it. */
+export interface OpenRing {
+  /** What gathers rows. */
+  readonly gather: "kernel" | "copies"
+  /** `[capacity, rowBytes]`, uint8. */
+  readonly rows: Tensor
+  /** Carries out steps, and gives the answers of the samples among them once all has happened. */
+  readonly run: (steps: ReadonlyArray<RingStep>) => Effect.Effect<ReadonlyArray<RingAnswer>, TensorError>
+}
+
 /** What an engine does. */
 export interface TensorEngineShape {
   /** Name for reports. */
@@ -188,6 +199,8 @@ export interface TensorEngineShape {
    * elements that share bytes begin and end at whole bytes of the whole.
    */
   readonly digest: (parts: ReadonlyArray<DigestPart>) => Effect.Effect<ReadonlyArray<ElementDigest>, TensorError>
+  /** An empty replay ring that kernels work on. Absent where the engine has none; copies do the same, more slowly. */
+  readonly openRing?: (geometry: RingGeometry) => Effect.Effect<OpenRing, TensorError, EffectScope.Scope>
   /** Everything submitted so far. */
   readonly fence: Effect.Effect<Fence, TensorError>
 }
