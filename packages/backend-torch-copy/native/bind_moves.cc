@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Pools, copies, reductions, block scaling, products, changes and digests for JavaScript. JS thread only; the work itself runs on pool threads.
+ * Pools, copies, reductions, block scaling, products, changes, digests and replay rings for JavaScript. JS thread only; the
+ * work itself runs on pool threads.
  */
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "moves.h"
 #include "patches/changes.h"
 #include "patches/products.h"
+#include "patches/ring.h"
 #include "quantize.h"
 #include "reduce.h"
 
@@ -55,7 +57,8 @@ void bindMoves(Functions& functions) {
       .add<startTable<makeQuantizeJob>>("startQuantize", "(pool, table, callback)")
       .add<startTable<makeProductJob>>("startProduct", "(pool, table, callback)")
       .add<startTable<makeChangeJob>>("startChanges", "(pool, table, callback)")
-      .add<startTable<makeDigestJob>>("startDigest", "(pool, table, callback)");
+      .add<startTable<makeDigestJob>>("startDigest", "(pool, table, callback)")
+      .add<startTable<makeRingJob>>("startRing", "(pool, table, callback)");
 }
 
 }  // namespace tensorferry

@@ -35,6 +35,7 @@ constexpr SimulatedKernel kernels[] = {
     {"tensorferry_changes", sizeof(ChangeParameter), &runBlocks<ChangeParameter, runChanges>},
     {"tensorferry_products", sizeof(ProductParameter), &runBlocks<ProductParameter, runProducts>},
     {"tensorferry_digest", sizeof(DigestParameter), &runBlocks<DigestParameter, runDigest, digestThreads>},
+    {"tensorferry_ring", sizeof(RingParameter), &runBlocks<RingParameter, runRing>},
     {"tensorferry_spin", sizeof(SpinParameter), &runThreads<SpinParameter, runSpin>},
 };
 

@@ -4,9 +4,10 @@
 #   cmake -DKERNELS=folder -DINCLUDE=folder -DCPP=out.cc -DCUDA=out.cu -P kernel_source.cmake
 # Headers are in the order in which each finds what it needs; includes of the standard library stay, where no run-time
 # compiler sees them.
-set(shared integers dtype wide casts elements mxfp8 quantize_numbers quantize_blocks quantize_groups quantize_rules digest)
-set(own parameters device locate copy_kernels turn_kernels elements_of_four cast_kernels compare_kernel patches/change_kernel reduce_kernel quantize_rows
-  quantize_kernel patches/product_kernel digests/digest_kernel forms_values forms_tiles forms_groups forms_kernel move_kernels)
+set(shared integers dtype wide casts elements mxfp8 quantize_numbers quantize_blocks quantize_groups quantize_rules digest replay/ring_words
+  replay/ring_steps)
+set(own parameters device locate copy_kernels turn_kernels elements_of_four cast_kernels compare_kernel patches/change_kernel patches/ring_kernel reduce_kernel
+  quantize_rows quantize_kernel patches/product_kernel digests/digest_kernel forms_values forms_tiles forms_groups forms_kernel move_kernels)
 set(files)
 foreach(name ${shared})
   list(APPEND files ${INCLUDE}/tensorferry/${name}.h)

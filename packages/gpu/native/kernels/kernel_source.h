@@ -6,7 +6,7 @@
  * `--prec-div=false`); hipRTC `-std=c++17 -ffp-contract=off` (and never `-ffast-math` or
  * `-fgpu-flush-denormals-to-zero`). Kernels: tensorferry_move, tensorferry_reduce, tensorferry_quantize,
  * tensorferry_forms, tensorferry_tiles, tensorferry_groups, tensorferry_compare, tensorferry_changes,
- * tensorferry_products, tensorferry_digest, tensorferry_spin (not mangled).
+ * tensorferry_products, tensorferry_digest, tensorferry_ring, tensorferry_spin (not mangled).
  */
 #pragma once
 

@@ -17,6 +17,7 @@
 #include "parameters.h"
 #include "patches/change_kernel.h"
 #include "patches/product_kernel.h"
+#include "patches/ring_kernel.h"
 #include "quantize_kernel.h"
 #include "reduce_kernel.h"
 #include "turn_kernels.h"
@@ -93,6 +94,7 @@ TENSORFERRY_KERNEL(tensorferry_changes, ChangeParameter, runChanges, blockThread
 TENSORFERRY_KERNEL(tensorferry_products, ProductParameter, runProducts, blockThreads)
 // A thread keeps the factors of its words, and reads four vectors at once: 768 threads are enough for the memory.
 TENSORFERRY_KERNEL_FOR(tensorferry_digest, DigestParameter, runDigest, digestThreads, 768)
+TENSORFERRY_KERNEL(tensorferry_ring, RingParameter, runRing, blockThreads)
 TENSORFERRY_KERNEL(tensorferry_spin, SpinParameter, runSpin, blockThreads)
 
 #endif

@@ -69,7 +69,7 @@ Status Kernels::loadImage(const std::string& image) {
       {&move_, "tensorferry_move"},       {&reduce_, "tensorferry_reduce"},   {&quantize_, "tensorferry_quantize"},
       {&forms_, "tensorferry_forms"},     {&tiles_, "tensorferry_tiles"},     {&groups_, "tensorferry_groups"},
       {&compare_, "tensorferry_compare"}, {&changes_, "tensorferry_changes"}, {&products_, "tensorferry_products"},
-      {&digest_, "tensorferry_digest"},   {&spin_, "tensorferry_spin"}};
+      {&digest_, "tensorferry_digest"},   {&ring_, "tensorferry_ring"},       {&spin_, "tensorferry_spin"}};
   for (const auto& [function, name] : functions) {
     status = callDriver(*api_, api_->getFunction, function, handle, name);
     if (!status.ok()) return status;
@@ -129,6 +129,13 @@ Status Kernels::products(const ProductParameter& parameter, uint32_t usefulBlock
 
 Status Kernels::digest(const DigestParameter& parameter, StreamHandle stream) const {
   return launchKernel(digest_, std::clamp(usefulBlocks(parameter), 1u, mostBlocks), digestThreads, parameter, stream);
+}
+
+Status Kernels::ring(const RingParameter& parameter, StreamHandle stream) const {
+  const uint64_t indices = ringIndices(parameter);
+  const uint64_t perBlock = parameter.step == RingStep::Gather ? blockThreads / teamThreads : blockThreads;
+  const auto blocks = static_cast<uint32_t>(std::clamp<uint64_t>((indices + perBlock - 1) / perBlock, 1, mostBlocks));
+  return launchKernel(ring_, blocks, blockThreads, parameter, stream);
 }
 
 Status Kernels::compare(const CompareParameter& parameter, StreamHandle stream) const {

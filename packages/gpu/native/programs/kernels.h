@@ -10,6 +10,7 @@
 #include <tensorferry_gpu/gpu_libraries.h>
 #include <tensorferry_gpu/gpu_objects.h>
 
+#include <tensorferry/replay/ring_words.h>
 #include "kernels/batch.h"
 
 namespace tensorferry::gpu {
@@ -31,6 +32,7 @@ class Kernels {
   Status changes(const ChangeParameter& parameter, uint32_t usefulBlocks, StreamHandle stream) const;
   Status products(const ProductParameter& parameter, uint32_t usefulBlocks, StreamHandle stream) const;
   Status digest(const DigestParameter& parameter, StreamHandle stream) const;
+  Status ring(const RingParameter& parameter, StreamHandle stream) const;
   Status compare(const CompareParameter& parameter, StreamHandle stream) const;
   Status spin(uint64_t nanoseconds, StreamHandle stream) const;
 
@@ -44,7 +46,7 @@ class Kernels {
   const GpuApi* api_ = nullptr;
   Module module_;
   FunctionHandle move_ = nullptr, reduce_ = nullptr, quantize_ = nullptr, forms_ = nullptr, tiles_ = nullptr,
-                 groups_ = nullptr, compare_ = nullptr, changes_ = nullptr, products_ = nullptr, digest_ = nullptr,
+                 groups_ = nullptr, compare_ = nullptr, changes_ = nullptr, products_ = nullptr, digest_ = nullptr, ring_ = nullptr,
                  spin_ = nullptr;
   uint32_t moveBlocks_ = 1, reduceBlocks_ = 1, groupBlocks_ = 1, compareBlocks_ = 1;
   uint64_t clockRate_ = 0;

@@ -115,6 +115,8 @@ class Run {
         if (product.compiled.usefulBlocks == 0) return {};
         return device_.kernels.products({program_.addressOf(product.offset)}, product.compiled.usefulBlocks, stream);
       }
+      case StepKind::Ring:
+        return device_.kernels.ring(program_.list.rings[step.number], stream);
       case StepKind::Changes:
         return issueChanges(step, stream);
       case StepKind::Digest:

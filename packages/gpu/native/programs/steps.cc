@@ -5,6 +5,7 @@
 #include "steps.h"
 
 #include <array>
+#include <cstring>
 
 #include "device_limits.h"
 
@@ -12,7 +13,7 @@ namespace tensorferry::gpu {
 namespace {
 
 /** Words that follow the first, by kind. */
-constexpr std::array<size_t, 18> wordsOf = {0, 3, 1, 1, 1, 1, 0, 3, 3, 0, 2, 1, 1, 1, 1, 2, 1, 2};
+constexpr std::array<size_t, 19> wordsOf = {0, 3, 1, 1, 1, 1, 0, 3, 3, 0, 2, 1, 1, 1, 1, 2, 1, 2, ringParameterWords};
 
 constexpr uint64_t exact = (uint64_t{1} << 53) - 1;
 /** A minute. Longer spins would only hang a device. */
@@ -109,6 +110,14 @@ class Parser {
         list_.digests.push_back({at, values[1]});
         at += values[1];
         break;
+      case StepKind::Ring: {
+        RingParameter parameter;
+        std::memcpy(&parameter, values, sizeof parameter);
+        if (const char* problem = ringFault(parameter); problem != nullptr) return problem;
+        step.number = static_cast<uint32_t>(list_.rings.size());
+        list_.rings.push_back(parameter);
+        break;
+      }
       case StepKind::Record:
         if (values[0] >= eventLimit) return "Events have numbers below 65536.";
         step.number = static_cast<uint32_t>(values[0]);

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <vector>
 
+#include <tensorferry/replay/ring_words.h>
 #include <tensorferry/status.h>
 #include <tensorferry_gpu/stream_calls.h>
 
@@ -34,6 +35,7 @@ enum class StepKind : uint8_t {
   Changes,
   Product,
   Digest,
+  Ring,
 };
 
 struct Step {
@@ -41,7 +43,7 @@ struct Step {
   uint8_t stream;
   /** Of a span: whether it ends. */
   bool isEnd = false;
-  /** Table of moves, reduction, event, peer, span or call. */
+  /** Table of moves, reduction, event, peer, span, call or launch of a ring. */
   uint32_t number = 0;
   /** Destination of a copy, the memory of a send or receive, or of the result of changes or digests. */
   uint64_t address = 0;
@@ -58,6 +60,8 @@ struct WordRange {
 struct StepList {
   std::vector<Step> steps;
   std::vector<WordRange> reductions, quantizations, changes, products, digests;
+  /** By value: launches of a ring's kernel have no tables. */
+  std::vector<RingParameter> rings;
   /** Words of calls, and where each call's own lie among them. */
   std::vector<uint64_t> callWords;
   std::vector<WordRange> calls;

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * A replay ring on the device: the steps of ring_steps.h over memory that kernels reach. An index has a thread, and a row
+ * that is gathered a team.
+ *
+ * Invariant: threads exchange nothing within a launch but weights that only grow (`raise`), and words of which all write the
+ * same.
+ */
+#pragma once
+
+#include <tensorferry/replay/ring_steps.h>
+#include "../device.h"
+#include "../parameters.h"
+
+namespace tensorferry::gpu {
+
+using tensorferry::RingParameter;
+
+namespace {
+
+/** Memory of the device, by address. */
+struct RingMemory {
+  template <typename T>
+  TENSORFERRY_DEVICE static T load(uint64_t address) {
+    return gpu::load<T>(address);
+  }
+  template <typename T>
+  TENSORFERRY_DEVICE static void store(uint64_t address, T value) {
+    gpu::store<T>(address, value);
+  }
+  TENSORFERRY_DEVICE static void raise(uint64_t address, uint32_t value) { gpu::raise(address, value); }
+
+  template <typename T>
+  TENSORFERRY_DEVICE static void copyBy(uint64_t to, uint64_t from, uint64_t bytes, uint32_t lane, uint32_t lanes) {
+    TENSORFERRY_KEEP_LOOP
+    for (uint64_t at = sizeof(T) * lane; at < bytes; at += sizeof(T) * lanes)
+      gpu::store<T>(to + at, gpu::load<T>(from + at));
+  }
+
+  /** The threads of a team copy as wide as the addresses allow. */
+  TENSORFERRY_DEVICE static void copy(uint64_t to, uint64_t from, uint64_t bytes, uint32_t lane, uint32_t lanes) {
+    const uint64_t bits = to | from | bytes;
+    if (bits % 16 == 0) return copyBy<Vector>(to, from, bytes, lane, lanes);
+    if (bits % 8 == 0) return copyBy<uint64_t>(to, from, bytes, lane, lanes);
+    if (bits % 4 == 0) return copyBy<uint32_t>(to, from, bytes, lane, lanes);
+    if (bits % 2 == 0) return copyBy<uint16_t>(to, from, bytes, lane, lanes);
+    copyBy<uint8_t>(to, from, bytes, lane, lanes);
+  }
+};
+
+TENSORFERRY_DEVICE void runRing(const RingParameter& parameter, const Place& place) {
+  const uint32_t lanes = parameter.step == RingStep::Gather ? teamThreads : 1;
+  const uint64_t indices = ringIndices(parameter), teams = static_cast<uint64_t>(place.blocks) * (blockThreads / lanes);
+  TENSORFERRY_KEEP_LOOP
+  for (uint64_t index = static_cast<uint64_t>(place.block) * (blockThreads / lanes) + place.thread / lanes;
+       index < indices; index += teams)
+    RingSteps<RingMemory>::run(parameter, index, place.thread % lanes, lanes);
+}
+
+}  // namespace
+}  // namespace tensorferry::gpu

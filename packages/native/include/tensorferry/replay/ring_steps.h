@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * A replay ring in the memory of a device: sums of its weights, draws and gathering. One source for hosts and devices;
+ * `Memory` says how memory is reached (load, store, raise, copy). ReplayRingKernels.ts of core states what is drawn, and
+ * drawWindows.ts of the package `replay` is the reference.
+ *
+ * A step is a launch over independent indices. Steps of a stream come one after the other, so what one wrote the next reads.
+ *
+ * Invariants: a row has a weight exactly while it can be drawn. Sums are those of their children, never added to. Draw k is
+ * the k-th accepted candidate, however candidates are spread over segments.
+ */
+#pragma once
+
+#include "ring_words.h"
+
+namespace tensorferry {
+namespace {
+
+/** All steps of one ring; `Memory` has static functions. */
+template <typename Memory>
+struct RingSteps {
+  using Parameter = const RingParameter&;
+
+  TENSORFERRY_SHARED static uint64_t word(uint64_t at, uint64_t index) {
+    return Memory::template load<uint64_t>(at + 8 * index);
+  }
+  TENSORFERRY_SHARED static void setWord(uint64_t at, uint64_t index, uint64_t value) {
+    Memory::template store<uint64_t>(at + 8 * index, value);
+  }
+
+  TENSORFERRY_SHARED static uint64_t firstOf(uint64_t reserved, uint64_t written, uint64_t capacity) {
+    const uint64_t oldest = reserved > capacity ? reserved - capacity : 0;
+    return oldest < written ? oldest : written;
+  }
+  TENSORFERRY_SHARED static bool has(Parameter p, uint64_t position) {
+    const uint64_t written = word(p.state, 1);
+    return position < written && position >= firstOf(word(p.state, 0), written, p.capacity);
+  }
+
+  TENSORFERRY_SHARED static uint64_t leafAt(Parameter p, uint64_t slot) { return p.state + ringWordBytes + 4 * slot; }
+
+  TENSORFERRY_SHARED static uint64_t shareOf(Parameter p, uint64_t begin, uint64_t level, uint64_t node) {
+    return level == 0 ? Memory::template load<uint32_t>(begin + 4 * node)
+                      : Memory::template load<uint64_t>(begin + 8 * node);
+  }
+
+  /** Sums the children of a node. */
+  TENSORFERRY_SHARED static void sum(Parameter p, uint64_t node) {
+    const uint64_t below = p.level - 1, begin = p.state + ringLevelAt(p.capacity, below);
+    const uint64_t nodes = ringNodes(p.capacity, below);
+    uint64_t total = 0;
+    for (uint64_t child = node * ringFanOut; child < (node + 1) * ringFanOut && child < nodes; child++)
+      total += shareOf(p, begin, below, child);
+    Memory::template store<uint64_t>(p.state + ringLevelAt(p.capacity, p.level) + 8 * node, total);
+  }
+
+  TENSORFERRY_SHARED static uint64_t span(uint64_t level) {
+    uint64_t slots = 1;
+    for (; level > 0; level--) slots *= ringFanOut;
+    return slots;
+  }
+
+  /** The slots that stand for all nodes over the rows: every so many rows, the last one, and the last slot before a wrap. */
+  TENSORFERRY_SHARED static void sumRows(Parameter p, uint64_t index) {
+    const uint64_t slots = span(p.level), strides = (p.count2 + slots - 1) / slots;
+    if (p.count2 == 0) return;
+    const uint64_t begin = p.first % p.capacity;
+    uint64_t slot = (begin + p.count2 - 1) % p.capacity;
+    if (index < strides) {
+      slot = (begin + index * slots) % p.capacity;
+    } else if (index > strides) {
+      if (begin + p.count2 <= p.capacity) return;
+      slot = index == strides + 1 ? p.capacity - 1 : 0;
+    }
+    sum(p, slot / slots);
+  }
+
+  TENSORFERRY_SHARED static void reserve(Parameter p) {
+    const uint64_t reserved = word(p.state, 0), written = word(p.state, 1), end = p.first + p.count2;
+    if (p.first < written || p.first > reserved || end - written > p.capacity) return setWord(p.state, 2, 1);
+    if (end > reserved) setWord(p.state, 0, end);
+  }
+
+  TENSORFERRY_SHARED static void publish(Parameter p) {
+    const uint64_t end = p.first + p.count2;
+    if (p.first != word(p.state, 1) || end > word(p.state, 0)) return setWord(p.state, 2, 1);
+    setWord(p.state, 1, end);
+  }
+
+  TENSORFERRY_SHARED static void snapshot(Parameter p) {
+    const uint64_t written = word(p.state, 1), first = firstOf(word(p.state, 0), written, p.capacity);
+    const uint64_t total = word(p.state + ringLevelAt(p.capacity, ringLevels(p.capacity)), 0);
+    const uint64_t rows = written - first;
+    setWord(p.request, 0, first);
+    setWord(p.request, 1, written);
+    setWord(p.request, 2, 0);
+    setWord(p.request, 3, total);
+    setWord(p.request, 4, word(p.state, 2));
+    setWord(p.request, 5, p.isWeighted != 0 && total == 0 ? 0 : rows < p.window ? 0 : rows - p.window + 1);
+    const RingRandom random = ringRandom(p.seed, p.tick);
+    setWord(p.request, 6, random.a | static_cast<uint64_t>(random.b) << 32);
+    setWord(p.request, 7, random.c | static_cast<uint64_t>(random.d) << 32);
+  }
+
+  /** What all candidates of a request need to know. */
+  struct Draws {
+    uint64_t first, end, total, range;
+    uint32_t shift;
+  };
+
+  TENSORFERRY_SHARED static Draws drawsOf(Parameter p) {
+    Draws draws{word(p.request, 0), word(p.request, 1), word(p.request, 3), word(p.request, 5), 0};
+    if (draws.range == 0) return draws;
+    if (p.isWeighted == 0) {
+      draws.shift = ringLeadingZeros(draws.range - 1) - 32;
+    } else {
+      draws.shift = ringLeadingZeros(draws.total - 1);
+      if (draws.shift > 63) draws.shift = 63;
+    }
+    return draws;
+  }
+
+  /** The slot in whose share of the sum a number lies. */
+  TENSORFERRY_SHARED static uint64_t find(Parameter p, uint64_t number) {
+    uint64_t node = 0;
+    for (uint64_t level = ringLevels(p.capacity); level-- > 0;) {
+      const uint64_t begin = p.state + ringLevelAt(p.capacity, level), nodes = ringNodes(p.capacity, level);
+      node *= ringFanOut;
+      for (; node + 1 < nodes; node++) {
+        const uint64_t share = shareOf(p, begin, level, node);
+        if (number < share) break;
+        number -= share;
+      }
+    }
+    return node;
+  }
+
+  /** Rows from one on to the end of its episode, at most those of a window. */
+  TENSORFERRY_SHARED static uint64_t lengthOf(Parameter p, uint64_t position) {
+    if (p.episodes == RingEpisodes::Cross) return p.window;
+    uint64_t slot = position % p.capacity;
+    for (uint64_t length = 1; length < p.window; length++) {
+      if (Memory::template load<uint8_t>(p.rows + slot * p.rowBytes + p.endOffset) != 0) return length;
+      slot = slot + 1 == p.capacity ? 0 : slot + 1;
+    }
+    return p.window;
+  }
+
+  /** The next candidate; whether it is accepted, and then where its window begins and ends. */
+  TENSORFERRY_SHARED static bool candidate(Parameter p, const Draws& draws, RingRandom& random, uint64_t& position,
+                                           uint64_t& length) {
+    if (p.isWeighted == 0) {
+      uint64_t drawn = 0;
+      if (draws.range > 1) drawn = random.next() >> draws.shift;
+      if (drawn >= draws.range) return false;
+      position = draws.first + drawn;
+    } else {
+      const uint64_t high = random.next();
+      const uint64_t drawn = (high << 32 | random.next()) >> draws.shift;
+      if (drawn >= draws.total) return false;
+      position = draws.first - draws.first % p.capacity + find(p, drawn);
+      if (position < draws.first) position += p.capacity;
+      if (position + p.window > draws.end) return false;
+    }
+    length = lengthOf(p, position);
+    return p.episodes != RingEpisodes::Whole || length == p.window;
+  }
+
+  /** Leads a random state further, by so many numbers below 2^32. */
+  TENSORFERRY_SHARED static RingRandom advanced(Parameter p, RingRandom random, uint64_t numbers) {
+    for (uint64_t matrix = p.table; numbers != 0; numbers >>= 1, matrix += ringMatrixBytes) {
+      if ((numbers & 1) == 0) continue;
+      const uint32_t words[4] = {random.a, random.b, random.c, random.d};
+      RingRandom next{0, 0, 0, 0};
+      for (uint32_t bit = 0; bit < 128; bit++) {
+        if ((words[bit / 32] >> (bit % 32) & 1) == 0) continue;
+        const uint64_t low = word(matrix, 2 * bit), high = word(matrix, 2 * bit + 1);
+        next.a ^= static_cast<uint32_t>(low);
+        next.b ^= static_cast<uint32_t>(low >> 32);
+        next.c ^= static_cast<uint32_t>(high);
+        next.d ^= static_cast<uint32_t>(high >> 32);
+      }
+      random = next;
+    }
+    return random;
+  }
+
+  TENSORFERRY_SHARED static RingRandom stored(uint64_t at) {
+    const uint64_t low = word(at, 0), high = word(at, 1);
+    return {static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32), static_cast<uint32_t>(high),
+            static_cast<uint32_t>(high >> 32)};
+  }
+  TENSORFERRY_SHARED static uint64_t segmentStateAt(Parameter p, uint64_t segment) {
+    return p.request + ringStatesAt + 16 * segment;
+  }
+
+  TENSORFERRY_SHARED static void countSegment(Parameter p, uint64_t segment) {
+    const Draws draws = drawsOf(p);
+    uint32_t accepted = 0;
+    if (draws.range > 0) {
+      const uint64_t numbers = segment * p.segmentLength * (p.isWeighted != 0 ? 2 : 1);
+      RingRandom random = advanced(p, stored(p.request + 48), numbers);
+      const uint64_t at = segmentStateAt(p, segment);
+      setWord(at, 0, random.a | static_cast<uint64_t>(random.b) << 32);
+      setWord(at, 1, random.c | static_cast<uint64_t>(random.d) << 32);
+      uint64_t position = 0, length = 0;
+      for (uint64_t i = 0; i < p.segmentLength; i++) accepted += candidate(p, draws, random, position, length) ? 1 : 0;
+    }
+    Memory::template store<uint32_t>(p.request + ringWordBytes + 4 * segment, accepted);
+  }
+
+  /** The last segment goes on until there is enough, or candidates run out. Without segments that is all. */
+  TENSORFERRY_SHARED static void pickSegment(Parameter p, uint64_t segment) {
+    const Draws draws = drawsOf(p);
+    if (draws.range == 0) return;
+    uint64_t place = 0;
+    for (uint64_t before = 0; before < segment; before++)
+      place += Memory::template load<uint32_t>(p.request + ringWordBytes + 4 * before);
+    const bool isLast = segment + 1 >= p.segments;
+    if (place >= p.count) {
+      if (isLast) setWord(p.request, 2, p.count);
+      return;
+    }
+    RingRandom random = stored(p.segments == 0 ? p.request + 48 : segmentStateAt(p, segment));
+    const uint64_t from = segment * p.segmentLength;
+    const uint64_t to = isLast ? ringCandidates(p.count) : from + p.segmentLength;
+    for (uint64_t i = from; i < to && place < p.count; i++) {
+      uint64_t position = 0, length = 0;
+      if (!candidate(p, draws, random, position, length)) continue;
+      Memory::template store<uint64_t>(p.positions + 8 * place, position);
+      Memory::template store<uint32_t>(p.lengths + 4 * place, static_cast<uint32_t>(length));
+      place++;
+    }
+    if (isLast) setWord(p.request, 2, place);
+  }
+
+  TENSORFERRY_SHARED static void gather(Parameter p, uint64_t index, uint32_t lane, uint32_t lanes) {
+    if (word(p.request, 2) < p.count) return;
+    const uint64_t k = index / p.window, length = Memory::template load<uint32_t>(p.lengths + 4 * k);
+    uint64_t row = index - k * p.window;
+    if (row >= length) row = length - 1;
+    const uint64_t position = Memory::template load<uint64_t>(p.positions + 8 * k) + row;
+    const uint64_t from = p.rows + position % p.capacity * p.rowBytes;
+    uint64_t to = p.output;
+    if (p.columns == 0) return Memory::copy(to + index * p.rowBytes, from, p.rowBytes, lane, lanes);
+    const uint64_t columns = p.table + ringMatrices * ringMatrixBytes;
+    for (uint64_t column = 0; column < p.columns; column++) {
+      const uint64_t offset = word(columns, 2 * column), bytes = word(columns, 2 * column + 1);
+      Memory::copy(to + index * bytes, from + offset, bytes, lane, lanes);
+      to += ringRoundUp(p.count * p.window * bytes, ringColumnAlignment);
+    }
+  }
+
+  TENSORFERRY_SHARED static void reweigh(Parameter p, uint64_t index) {
+    const uint64_t position = word(p.positions, index);
+    if (!has(p, position)) return;
+    const uint64_t slot = position % p.capacity;
+    if (p.step == RingStep::Forget) return Memory::template store<uint32_t>(leafAt(p, slot), 0);
+    if (p.step == RingStep::Raise)
+      return Memory::raise(leafAt(p, slot), Memory::template load<uint32_t>(p.weights + 4 * index));
+    sum(p, slot / span(p.level));
+  }
+
+  /** One index of a step. */
+  TENSORFERRY_SHARED static void run(Parameter p, uint64_t index, uint32_t lane, uint32_t lanes) {
+    switch (p.step) {
+      case RingStep::Reserve:
+        return reserve(p);
+      case RingStep::Leaves:
+        return Memory::template store<uint32_t>(leafAt(p, (p.first + index) % p.capacity),
+                                                static_cast<uint32_t>(p.weight));
+      case RingStep::Sums:
+        return sumRows(p, index);
+      case RingStep::Publish:
+        return publish(p);
+      case RingStep::Snapshot:
+        return snapshot(p);
+      case RingStep::Count:
+        return countSegment(p, index);
+      case RingStep::Pick:
+        return pickSegment(p, index);
+      case RingStep::Gather:
+        return gather(p, index, lane, lanes);
+      case RingStep::Forget:
+      case RingStep::Raise:
+      case RingStep::Resum:
+        return reweigh(p, index);
+      default:
+        return;
+    }
+  }
+};
+
+}  // namespace
+}  // namespace tensorferry

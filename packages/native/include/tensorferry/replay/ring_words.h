@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * The words of a replay ring in the memory of a device, where its sums lie, its random numbers, and the parameter of a launch.
+ * RingProgram.ts makes parameters; ring_steps.h says what launches do.
+ *
+ * The ring's words:     reserved, written, torn; at byte 64 a weight of 32 bits per slot; then sums of 64 bits, level by level.
+ * A request's words:    first, end, drawn, total, torn, range; two words of random state; at byte 64 numbers of accepted
+ *                       candidates per segment, and at `ringStatesAt` the random state at which each segment begins.
+ * The table:            32 matrices, which lead 2^n numbers further; then offset and length of each column.
+ */
+#pragma once
+
+#include "../integers.h"
+
+namespace tensorferry {
+
+/** One launch. In the order in which TypeScript numbers them; 0 is none. */
+enum class RingStep : uint64_t {
+  None,
+  /** `rows` rows from `first` on are about to be overwritten: one index. */
+  Reserve,
+  /** Gives each of these rows `weight`: an index is a row. */
+  Leaves,
+  /** Sums over these rows at `level`: an index is a node, some of them twice. */
+  Sums,
+  /** These rows are written: one index. */
+  Publish,
+  /** Begins a request: one index. */
+  Snapshot,
+  /** Counts accepted candidates: an index is a segment. */
+  Count,
+  /** Writes positions and lengths: an index is a segment. */
+  Pick,
+  /** Copies rows: an index is a row of the batch, which `lanes` threads share. */
+  Gather,
+  /** Of rows that get new weights: an index is a position. Forgets the old ones, */
+  Forget,
+  /** raises them to the largest of the new ones, */
+  Raise,
+  /** and sums over them at `level`. */
+  Resum,
+};
+inline constexpr uint64_t ringStepCount = 12;
+
+/** What a request draws, beside `RingParameter::draws`. */
+enum class RingEpisodes : uint64_t { Cross, Whole, Cut };
+
+/** Parameter of one launch. Addresses are 0 where the step does not use them. */
+struct RingParameter {
+  RingStep step;
+  uint64_t state, rows, table, request, output, positions, lengths, weights;
+  uint64_t capacity, rowBytes, columns;
+  uint64_t seed, tick, count, window;
+  /** 1: in proportion to weights. */
+  uint64_t isWeighted;
+  RingEpisodes episodes;
+  /** Place of the byte that ends an episode. */
+  uint64_t endOffset;
+  uint64_t first, count2, weight, level;
+  uint64_t segments, segmentLength;
+};
+
+inline constexpr uint64_t ringParameterWords = 25;
+static_assert(sizeof(RingParameter) == 8 * ringParameterWords, "shared layout");
+
+inline constexpr uint64_t ringFanOut = 16, ringWordBytes = 64, mostRingSegments = 1024;
+/** Where the random states of segments lie in a request. */
+inline constexpr uint64_t ringStatesAt = ringWordBytes + 4 * mostRingSegments;
+inline constexpr uint64_t ringRequestBytes = ringStatesAt + 16 * mostRingSegments;
+/** Bytes of a matrix: a column of 16 bytes for each bit. */
+inline constexpr uint64_t ringMatrixBytes = 128 * 16, ringMatrices = 32;
+inline constexpr uint64_t ringColumnAlignment = 256;
+
+namespace {
+
+/** xoshiro128**, as ReplaySampling.ts has it. */
+struct RingRandom {
+  uint32_t a, b, c, d;
+
+  TENSORFERRY_SHARED uint32_t next() {
+    const uint32_t scrambled = b * 5;
+    const uint32_t result = ((scrambled << 7) | (scrambled >> 25)) * 9;
+    const uint32_t shifted = b << 9;
+    c ^= a;
+    d ^= b;
+    b ^= c;
+    a ^= d;
+    c ^= shifted;
+    d = (d << 11) | (d >> 21);
+    return result;
+  }
+};
+
+TENSORFERRY_SHARED inline uint32_t ringMix(uint32_t value) {
+  value = (value ^ (value >> 16)) * 0x21f0aaadu;
+  value = (value ^ (value >> 15)) * 0x735a2d97u;
+  return value ^ (value >> 15);
+}
+
+TENSORFERRY_SHARED inline RingRandom ringRandom(uint64_t seed, uint64_t tick) {
+  uint32_t chain = 0x9e3779b9u;
+  chain = ringMix(chain ^ static_cast<uint32_t>(seed)) + 0x9e3779b9u;
+  chain = ringMix(chain ^ static_cast<uint32_t>(seed >> 32)) + 0x9e3779b9u;
+  chain = ringMix(chain ^ static_cast<uint32_t>(tick)) + 0x9e3779b9u;
+  chain = ringMix(chain ^ static_cast<uint32_t>(tick >> 32)) + 0x9e3779b9u;
+  RingRandom random{ringMix(chain + 0x9e3779b9u), ringMix(chain + 2u * 0x9e3779b9u), ringMix(chain + 3u * 0x9e3779b9u),
+                    ringMix(chain + 4u * 0x9e3779b9u)};
+  if ((random.a | random.b | random.c | random.d) == 0) random.d = 1;
+  return random;
+}
+
+/** Bits above the highest one of a number below 2^63. */
+TENSORFERRY_SHARED inline uint32_t ringLeadingZeros(uint64_t value) {
+  uint32_t zeros = 64;
+  for (; value != 0; value >>= 1) zeros--;
+  return zeros;
+}
+
+TENSORFERRY_SHARED inline uint64_t ringRoundUp(uint64_t value, uint64_t step) {
+  return (value + step - 1) / step * step;
+}
+
+/** The most candidates of a request; candidateLimit of ReplayRingKernels.ts. */
+TENSORFERRY_SHARED inline uint64_t ringCandidates(uint64_t count) { return 1024 + 64 * count; }
+
+/** Nodes of a level; 0 has the weights themselves. */
+TENSORFERRY_SHARED inline uint64_t ringNodes(uint64_t capacity, uint64_t level) {
+  for (; level > 0; level--) capacity = (capacity + ringFanOut - 1) / ringFanOut;
+  return capacity;
+}
+
+/** Levels above the weights; the last of them is the root. */
+TENSORFERRY_SHARED inline uint64_t ringLevels(uint64_t capacity) {
+  uint64_t levels = 0;
+  do {
+    capacity = (capacity + ringFanOut - 1) / ringFanOut;
+    levels++;
+  } while (capacity > 1);
+  return levels;
+}
+
+/** Where a level begins in the ring's words. */
+TENSORFERRY_SHARED inline uint64_t ringLevelAt(uint64_t capacity, uint64_t level) {
+  uint64_t at = ringWordBytes;
+  for (uint64_t below = 0; below < level; below++)
+    at += ringRoundUp(ringNodes(capacity, below) * (below == 0 ? 4 : 8), 8);
+  return at;
+}
+
+/** Indices of a step. */
+TENSORFERRY_SHARED inline uint64_t ringIndices(const RingParameter& p) {
+  uint64_t slots = 1;
+  switch (p.step) {
+    case RingStep::Leaves:
+      return p.count2;
+    case RingStep::Sums:
+      for (uint64_t level = p.level; level > 0; level--) slots *= ringFanOut;
+      return (p.count2 + slots - 1) / slots + 3;
+    case RingStep::Count:
+      return p.segments;
+    case RingStep::Pick:
+      return p.segments > 0 ? p.segments : 1;
+    case RingStep::Gather:
+      return p.count * p.window;
+    case RingStep::Forget:
+    case RingStep::Raise:
+    case RingStep::Resum:
+      return p.count2;
+    default:
+      return 1;
+  }
+}
+
+/** What is wrong with the numbers of a parameter; null where nothing is. That addresses are valid is the caller's promise. */
+inline const char* ringFault(const RingParameter& p) {
+  if (p.step == RingStep::None || static_cast<uint64_t>(p.step) >= ringStepCount) return "Unknown step of a ring.";
+  if (p.capacity == 0 || p.capacity > 1ull << 31) return "A ring has 1 to 2^31 rows.";
+  if (p.rowBytes == 0 || p.rowBytes >= 1ull << 31 || p.rowBytes % 8 != 0) return "Rows have a multiple of 8 bytes.";
+  if (p.first >= 1ull << 53 || p.count2 > 1ull << 31) return "Rows have numbers below 2^53.";
+  if (p.count > 1ull << 24 || p.window > 1ull << 16 || p.columns > 256) return "A batch is too large.";
+  if (p.segments > mostRingSegments || p.segmentLength > 1ull << 20) return "A request has too many segments.";
+  if (p.level > 8 || p.weight > 0xffffffffull) return "A weight or a level is too large.";
+  const bool isSummed = p.step == RingStep::Sums || p.step == RingStep::Resum;
+  if (isSummed && (p.level == 0 || p.level > ringLevels(p.capacity))) return "There is no such level.";
+  if (p.step == RingStep::Gather && p.window == 0) return "A window has a row at least.";
+  if (p.episodes > RingEpisodes::Cut || p.endOffset >= p.rowBytes) return "Episodes end at a byte of a row.";
+  return nullptr;
+}
+
+}  // namespace
+}  // namespace tensorferry
