@@ -64,6 +64,8 @@ export interface Addon extends AddonIdentity, JobControl, PoolControl, DoorbellC
     table: BigUint64Array,
     done: Done<undefined>
   ) => NativeAnswer<NativeJobHandle>
+  /** Steps of a replay ring, one after the other. */
+  readonly startRing: (pool: NativePool, table: BigUint64Array, done: Done<undefined>) => NativeAnswer<NativeJobHandle>
   /** Gives the number of changes found, or the place of a position that cannot be taken: -1 where all were written. */
   readonly startChanges: (pool: NativePool, table: BigUint64Array, done: Done<number>) => NativeAnswer<NativeJobHandle>
   /** Gives both halves of the digest of each part, the low one first. */

@@ -39,6 +39,7 @@ import { makeProductCheck } from "@tensorferry/native/ProductChecks"
 import { encodeProduct } from "@tensorferry/native/ProductTable"
 import { makeQuantizeCheck } from "@tensorferry/native/QuantizeChecks"
 import { encodeLargest, encodeQuantize } from "@tensorferry/native/QuantizeTable"
+import { makeOpenRing } from "@tensorferry/native/RingKernels"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
@@ -48,6 +49,7 @@ import { makeBatchCache } from "./BatchCache.ts"
 import { makeChecks, pinsOf, refusal } from "./checks.ts"
 import * as HostMemory from "./HostMemory.ts"
 import { type PinCount, pinAll } from "./PinCount.ts"
+import { encodeRing } from "./ringTable.ts"
 import { unavailableBecause } from "./unavailable.ts"
 
 /** How the engine of host memory works. */
@@ -164,7 +166,7 @@ export const make = Effect.fnUntraced(function* (
   const changes = (op: string, table: BigUint64Array, tensors: ReadonlyArray<Tensor>) =>
     work<number>(op, pinsOf(tensors), (done) => addon.startChanges(pool, table, done))
 
-  return {
+  const engine: TensorEngineShape = {
     name: backendName,
     deviceFamilies: ["cpu"],
     capabilities,
@@ -260,6 +262,14 @@ export const make = Effect.fnUntraced(function* (
       }
     })
   }
+  const openRing = makeOpenRing({
+    ...engine,
+    refusal,
+    checkTensor: checks.checkTensor,
+    isSequential: true,
+    run: (steps, tensors) => work("ring", pinsOf(tensors), (done) => addon.startRing(pool, encodeRing(steps), done))
+  })
+  return { ...engine, openRing }
 })
 
 /** Fails with "Unavailable" where the addon cannot be loaded. */

@@ -24,6 +24,7 @@
  *              first (see ChangeTable.ts)
  *  16 product  words of the addition of a product follow, counted first (see ProductTable.ts)
  *  17 digest   address of the host for two words for each part; words of parts follow, counted first (see DigestTable.ts)
+ *  18 ring     words of one launch of the kernel of replay rings (see RingProgram.ts)
  */
 import { TableWriter } from "@tensorferry/native/MoveTable"
 
@@ -108,5 +109,8 @@ export class StepTable {
   digest(stream: StreamNumber, result: number, parts: BigUint64Array): void {
     this.#put(17, stream, result, parts.length)
     this.#writer.putWords(parts)
+  }
+  ring(stream: StreamNumber, launch: ReadonlyArray<number>): void {
+    this.#put(18, stream, ...launch)
   }
 }

@@ -36,6 +36,8 @@ import { makeProductCheck } from "@tensorferry/native/ProductChecks"
 import { encodeProduct } from "@tensorferry/native/ProductTable"
 import { makeQuantizeCheck } from "@tensorferry/native/QuantizeChecks"
 import { encodeLargest, encodeQuantize } from "@tensorferry/native/QuantizeTable"
+import { makeOpenRing } from "@tensorferry/native/RingKernels"
+import type { LoweredStep } from "@tensorferry/native/RingProgram"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
@@ -89,6 +91,17 @@ const kernelSteps = (add: (steps: StepTable) => void, moves: ReadonlyArray<BigUi
   add(steps)
   return { steps: steps.table, moves }
 }
+
+/** Steps of a replay ring: its kernel on one stream, its rows on their way to the device on the other. */
+const ringSteps = (lowered: ReadonlyArray<LoweredStep>): ProgramSteps =>
+  kernelSteps((steps) => {
+    for (const step of lowered) {
+      if (step.kind === "launch") steps.ring(step.stream, step.words)
+      else if (step.kind === "copy") steps.copy(step.stream, step.destination, step.source, step.byteLength)
+      else if (step.kind === "record") steps.record(step.stream, step.event)
+      else steps.wait(step.stream, step.event)
+    }
+  })
 
 /** What the addon gives for a writing whose positions are all right; else the place of a wrong one. */
 const allAscend = 2n ** 64n - 1n
@@ -299,7 +312,14 @@ export const make = Effect.fnUntraced(function* (
       ),
     fence
   }
-  return engine
+  const openRing = makeOpenRing({
+    ...engine,
+    refusal,
+    checkTensor: checks.checkTensor,
+    isSequential: false,
+    run: (steps, tensors) => runSteps("ring", ringSteps(steps), checks.pinsOf(tensors))
+  })
+  return { ...engine, openRing }
 })
 
 /** An engine on a device of its own. */
