@@ -66,7 +66,7 @@ const packages: Readonly<Record<string, Room>> = {
   gpu: { rank: 2 },
   testing: {
     rank: 2,
-    folders: { machine: 0, values: 0, conformance: 1, lies: 1, transfers: 1, planning: 2, names: 3 }
+    folders: { machine: 0, values: 0, conformance: 1, lies: 1, transfers: 1, planning: 2, ring: 2, names: 3 }
   },
   "backend-torch-copy": { rank: 3, folders: { tcp: 0 } },
   "backend-cuda": { rank: 3, folders: { planning: 0 } },

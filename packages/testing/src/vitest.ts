@@ -28,6 +28,8 @@ import type { ReplaySubject } from "./conformance/ReplaySubject.ts"
 import { fuzz } from "./fuzz.ts"
 import { type ConformanceJob, killRankProcesses, type LaunchRank, runConformanceJob } from "./RankProcesses.ts"
 import { replayConformanceCases, runReplayCase } from "./ReplayConformance.ts"
+import { ringConformanceCases, runRingCase } from "./ring/RingConformance.ts"
+import type { RingSubject } from "./ring/RingSubject.ts"
 import { isSoak } from "./testLevel.ts"
 
 /** How cases become tests of the runner. */
@@ -104,6 +106,19 @@ export const describeReplayTransfer = <E>(
     `${name}: ReplayTransferBackend`,
     replayConformanceCases,
     (oneCase) => Effect.orDie(Effect.provide(runReplayCase(oneCase), layer, { local: true })),
+    options
+  )
+
+/** Every case of replay rings against a fresh subject. */
+export const describeReplayRing = <E>(
+  name: string,
+  layer: Layer.Layer<RingSubject, E>,
+  options: DescribeOptions = {}
+): void =>
+  describeCases(
+    `${name}: replay ring`,
+    ringConformanceCases,
+    (oneCase) => Effect.orDie(Effect.provide(runRingCase(oneCase), layer, { local: true })),
     options
   )
 
