@@ -85,7 +85,7 @@ const makeBackend = Effect.fnUntraced(function* (
   const depth = isRingDepth(ringDepth) ? ringDepth : 0
   const slots: ReadonlyArray<ReplaySlot> = Array.from({ length: depth }, (_, index) => makeSlot(index))
   const refusals = makeRefusals(backend, target, depth)
-  const checks = makeReplayChecks(refusals, target)
+  const checks = makeReplayChecks(refusals, target, device.origin)
   const ring: BackendRing = {
     device,
     target,

@@ -19,6 +19,7 @@ import type * as Effect from "effect/Effect"
 import type * as EffectScope from "effect/Scope"
 import type { DType } from "../base/DType.ts"
 import type { Shape } from "../base/Region.ts"
+import type { Device } from "../tensor/Device.ts"
 import type { Tensor } from "../tensor/Tensor.ts"
 import type { ReplayStream, ReplayTransferAttributes, ReplayTransferError } from "./ReplayTransferBackend.ts"
 
@@ -48,6 +49,8 @@ export interface ReplayDevice {
    * starts the copy inside the consumer's wait.
    */
   readonly isDeferred?: boolean
+  /** Where batches come from; the host by default. */
+  readonly origin?: Device
   /** Read again at each use. `device` never changes. */
   readonly attributes: () => ReplayTransferAttributes
   /** Makes one host slot known to the driver until the scope closes. `index` is its place in the caller's list. */

@@ -84,9 +84,9 @@ export interface ReplayTransferAttributes {
   /** The family of that device. */
   readonly deviceFamily: string
   /** Who submits copies to the device. */
-  readonly h2dSubmitter: "native_copy_stream" | "xpu_copy_stream" | "torch_copy" | "torch_copy_deferred"
+  readonly h2dSubmitter: "native_copy_stream" | "xpu_copy_stream" | "torch_copy" | "torch_copy_deferred" | "device_ring"
   /** What the host's slots are to the device. */
-  readonly hostMemoryKind: "registered_pinned_shared" | "pageable_shared"
+  readonly hostMemoryKind: "registered_pinned_shared" | "pageable_shared" | "device"
   /** Whether slots are pinned. */
   readonly hostPinned: boolean
   /** Whether copies read the shared slots directly. */

@@ -37,7 +37,8 @@ const table: Record<
   native_copy_stream: { hostMemoryKind: "registered_pinned_shared", supportsAsyncSubmit: true, pins: true },
   xpu_copy_stream: { hostMemoryKind: "pageable_shared", supportsAsyncSubmit: true, pins: false },
   torch_copy: { hostMemoryKind: "pageable_shared", supportsAsyncSubmit: false, pins: false, timing: false },
-  torch_copy_deferred: { hostMemoryKind: "pageable_shared", supportsAsyncSubmit: false, pins: false, timing: false }
+  torch_copy_deferred: { hostMemoryKind: "pageable_shared", supportsAsyncSubmit: false, pins: false, timing: false },
+  device_ring: { hostMemoryKind: "device", supportsAsyncSubmit: false, pins: false }
 }
 
 const attributesCase = replayCase(

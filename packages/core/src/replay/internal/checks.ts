@@ -119,7 +119,7 @@ const makeTensorCheck =
   }
 
 /** Checks of the backend of one device. */
-export const makeReplayChecks = (refusals: ReplayRefusals, device: Device) => {
+export const makeReplayChecks = (refusals: ReplayRefusals, device: Device, origin: Device = cpu) => {
   const { refuse } = refusals
   const checkTensor = makeTensorCheck(refusals)
 
@@ -129,14 +129,14 @@ export const makeReplayChecks = (refusals: ReplayRefusals, device: Device) => {
     return destination.storage.isFreed()
       ? checkTensor(op, "destination", destination, device, slot)
       : source.storage.isFreed()
-        ? checkTensor(op, "source", source, cpu, slot)
+        ? checkTensor(op, "source", source, origin, slot)
         : undefined
   }
 
   const pair = (slot: number, destination: Tensor, source: Tensor): Objection => {
     const op = "submitH2d"
     const objection =
-      checkTensor(op, "destination", destination, device, slot) ?? checkTensor(op, "source", source, cpu, slot)
+      checkTensor(op, "destination", destination, device, slot) ?? checkTensor(op, "source", source, origin, slot)
     if (objection !== undefined) return objection
     if (destination.dtype !== source.dtype) {
       return refuse(
@@ -162,7 +162,7 @@ export const makeReplayChecks = (refusals: ReplayRefusals, device: Device) => {
   const hostSlots = (slots: ReadonlyArray<Tensor>): Objection => {
     const op = "registerHostSlots"
     for (const [index, slot] of slots.entries()) {
-      const objection = checkTensor(op, "host slot", slot, cpu, index)
+      const objection = checkTensor(op, "host slot", slot, origin, index)
       if (objection !== undefined) return objection
     }
     const ranges = slots
