@@ -144,7 +144,7 @@ export const ringDrawCases: ReadonlyArray<RingCase> = [
       yield* ring.weigh!(rows, [...shares.values()])
       const counts = new Map<number, number>()
       for (let tick = 0; tick < 20; tick++) {
-        const { positions } = yield* ring.sample({ seed: 31, tick, count: 1000, draws: "weighted" })
+        const { positions } = yield* ring.sample({ seed: 31, tick, count: 1000, draws: "weighted", packing: "rows" })
         for (const row of positions!) counts.set(row, (counts.get(row) ?? 0) + 1)
       }
       yield* expectShares("Weighted draws", counts, shares)
