@@ -81,7 +81,6 @@ export { type CommitResult, makeRefitSession, type RefitSession } from "./refit/
 export type { DerivedCache, KernelForm, RefitSpec, RefitTensor } from "./refit/RefitSpec.ts"
 export type { RefitState, RefitVersion } from "./refit/RefitState.ts"
 export type { RefitWarning } from "./refit/RefitUpdate.ts"
-export { portChannel, remotePackRequests, servePackRequests } from "./replay/ReplayPackChannel.ts"
 export {
   type LargeBatch,
   makeReplayPipeline,

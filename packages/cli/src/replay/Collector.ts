@@ -6,8 +6,8 @@
  */
 import { type ChildProcess, fork } from "node:child_process"
 import { fileURLToPath } from "node:url"
-import { type MessagePort, portChannel, type ReplayPackChannel } from "@tensorferry/core/replay/ReplayPackChannel"
 import { orAfterRunningTime } from "@tensorferry/core/service/RunningTime"
+import { type MessagePort, portChannel, type ReplayPackChannel } from "@tensorferry/replay/ReplayPackChannel"
 import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"

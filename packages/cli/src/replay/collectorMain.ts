@@ -4,7 +4,6 @@
  * asked for and appends new rows after each batch, as environments would. Ends when the learner goes away.
  */
 import { HostMemory as HostMemoryLayer } from "@tensorferry/backend-torch-copy"
-import { type MessagePort, portChannel, servePackRequests } from "@tensorferry/core/replay/ReplayPackChannel"
 import { packFromRing } from "@tensorferry/core/replay/ReplayPackRequests"
 import {
   claimReplayWriter,
@@ -14,6 +13,7 @@ import {
 } from "@tensorferry/core/replay/ReplayRing"
 import { openHostSlots } from "@tensorferry/core/replay/ReplaySlots"
 import { HostMemory } from "@tensorferry/core/service/HostMemory"
+import { type MessagePort, portChannel, servePackRequests } from "@tensorferry/replay/ReplayPackChannel"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Result from "effect/Result"

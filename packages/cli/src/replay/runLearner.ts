@@ -4,7 +4,7 @@
  *
  * Invariant: the first ticks, in which slots are touched for the first time and everything starts, are not counted.
  */
-import { remotePackRequests } from "@tensorferry/core/replay/ReplayPackChannel"
+
 import { ReplayPackRequests } from "@tensorferry/core/replay/ReplayPackRequests"
 import {
   type LargeBatch,
@@ -19,6 +19,7 @@ import { HostMemory } from "@tensorferry/core/service/HostMemory"
 import { type ReplayTransferAttributes, ReplayTransferBackend } from "@tensorferry/core/service/ReplayTransferBackend"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import { tensorByteLength, tensorBytes, tensorView } from "@tensorferry/core/tensor/Tensor"
+import { remotePackRequests } from "@tensorferry/replay/ReplayPackChannel"
 import * as Clock from "effect/Clock"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"

@@ -4,9 +4,9 @@
  * arrives is decoded and checked; what is not one of these messages is none of this protocol's business.
  */
 
+import { Natural } from "@tensorferry/core/base/Numbers"
+import { ReplayPipelineReason } from "@tensorferry/core/replay/ReplayPipelineError"
 import * as Schema from "effect/Schema"
-import { Natural } from "../base/Numbers.ts"
-import { ReplayPipelineReason } from "./ReplayPipelineError.ts"
 
 /** A number of 64 bits, as text. */
 const Long = Schema.String.check(Schema.isPattern(/^\d{1,19}$/))

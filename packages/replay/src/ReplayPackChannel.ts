@@ -6,6 +6,9 @@
  * open fails with `CollectorGone`, and a collector stops packing. The collector packs one batch after the other, in the
  * order of the requests.
  */
+
+import type { PackedBatch, PackRequest, ReplayPackRequestsShape } from "@tensorferry/core/replay/ReplayPackRequests"
+import { batchError, ReplayPipelineError } from "@tensorferry/core/replay/ReplayPipelineError"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as FiberMap from "effect/FiberMap"
@@ -13,8 +16,6 @@ import * as Option from "effect/Option"
 import type * as Scope from "effect/Scope"
 import * as Semaphore from "effect/Semaphore"
 import { decodeFromCollector, decodeToCollector, type FromCollector, type ToCollector } from "./ReplayPackMessages.ts"
-import type { PackedBatch, PackRequest, ReplayPackRequestsShape } from "./ReplayPackRequests.ts"
-import { batchError, ReplayPipelineError } from "./ReplayPipelineError.ts"
 
 /** One end of a channel for messages in order, as Node has to a forked process and from it. */
 export interface MessagePort {

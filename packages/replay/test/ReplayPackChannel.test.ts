@@ -2,17 +2,12 @@
 /** Pack requests over a channel: answers, failures, cancellation, a collector that goes, and answers that lie. */
 import { EventEmitter } from "node:events"
 import { assert, describe, it } from "@effect/vitest"
+import type { PackedBatch, PackRequest } from "@tensorferry/core/replay/ReplayPackRequests"
+import { batchError, type ReplayPipelineError } from "@tensorferry/core/replay/ReplayPipelineError"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
-import {
-  type MessagePort,
-  portChannel,
-  remotePackRequests,
-  servePackRequests
-} from "../../src/replay/ReplayPackChannel.ts"
-import type { PackedBatch, PackRequest } from "../../src/replay/ReplayPackRequests.ts"
-import { batchError, type ReplayPipelineError } from "../../src/replay/ReplayPipelineError.ts"
+import { type MessagePort, portChannel, remotePackRequests, servePackRequests } from "../src/ReplayPackChannel.ts"
 
 /** Two ends that carry JSON, as Node's channel between processes does. */
 const makePorts = () => {
