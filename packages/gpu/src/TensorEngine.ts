@@ -108,6 +108,69 @@ const allAscend = 2n ** 64n - 1n
 
 const errors: EngineErrors = { refusal, failureOf: tensorFailure }
 
+/** What conversions between values and quantized tensors stand on. */
+interface ConversionParts {
+  readonly gpu: Gpu
+  readonly checks: ReturnType<typeof makeChecks>
+  readonly batches: ReturnType<typeof makeBatchPrograms>
+  readonly work: ReturnType<typeof makeWorkAccount>["work"]
+  readonly runSteps: (
+    op: string,
+    steps: ProgramSteps,
+    pins: ReadonlyArray<HostRange>
+  ) => Effect.Effect<void, TensorError>
+}
+
+/** Quantizing, reading back and maxima. */
+const makeConversions = ({ gpu, checks, batches, work, runSteps }: ConversionParts) => {
+  const quantizeChecks = makeQuantizeCheck(refusal, checks, tensorEngineCapabilities.quantize)
+
+  const scalings = makeScalingLists()
+
+  const conversion = (
+    op: "quantize" | "dequantize",
+    plain: Tensor,
+    quantized: QuantizedTensor,
+    known: KnownScales = {}
+  ) =>
+    Effect.suspend(() => {
+      // Maxima and origins are as good as new each time; programs are kept for conversions that need neither.
+      const isKnownAgain = known.maxima === undefined && known.origin === undefined
+      const scaling = known.keepsGlobal === true && op === "quantize" ? "keep" : op
+      const list = isKnownAgain ? scalings.listOf(scaling, plain, quantized) : undefined
+      const kept = list === undefined ? undefined : batches.get(list)
+      if (kept !== undefined) return work(op, kept.run)
+      const checked = quantizeChecks.conversion(op, plain, quantized, known)
+      if (Result.isFailure(checked)) return Effect.fail(checked.failure)
+      if (plain.shape.includes(0)) return Effect.void
+      const words = encodeQuantize(op, plain, quantized, addressOf, known)
+      const steps = kernelSteps((table) => table.quantize(kernels, words))
+      const { data, global, scale } = quantized
+      const pins = checks.pinsOf([plain, data, scale, global, known.maxima].filter((tensor) => tensor !== undefined))
+      if (list === undefined || pins.length > 0 || !batches.isWorthKeeping(list)) return runSteps(op, steps, pins)
+      const made = makeProgram(gpu, steps)
+      if (Result.isFailure(made)) return Effect.fail(tensorFailure(op, made.failure))
+      batches.keep(list, made.success)
+      return work(op, made.success.run)
+    })
+
+  const largest: TensorEngineShape["largest"] = (source, maxima, block, origin = [0, 0]) =>
+    checkedWork(
+      () => quantizeChecks.largest(source, maxima, block, origin),
+      () => {
+        if (source.shape.includes(0) || maxima.shape.includes(0)) return Effect.void
+        const words = encodeLargest(source, maxima, block, origin, elementCount(maxima.shape) === 1, addressOf)
+        return runSteps(
+          "largest",
+          kernelSteps((table) => table.quantize(kernels, words)),
+          checks.pinsOf([source, maxima])
+        )
+      }
+    )
+
+  return { conversion, largest }
+}
+
 /** An engine on an open device. */
 export const make = Effect.fnUntraced(function* (
   gpu: Gpu,
@@ -159,50 +222,7 @@ export const make = Effect.fnUntraced(function* (
 
   const checkFill = makeFillCheck(errors, checks.checkMove)
 
-  const quantizeChecks = makeQuantizeCheck(refusal, checks, tensorEngineCapabilities.quantize)
-
-  const scalings = makeScalingLists()
-
-  const conversion = (
-    op: "quantize" | "dequantize",
-    plain: Tensor,
-    quantized: QuantizedTensor,
-    known: KnownScales = {}
-  ) =>
-    Effect.suspend(() => {
-      // Maxima and origins are as good as new each time; programs are kept for conversions that need neither.
-      const isKnownAgain = known.maxima === undefined && known.origin === undefined
-      const scaling = known.keepsGlobal === true && op === "quantize" ? "keep" : op
-      const list = isKnownAgain ? scalings.listOf(scaling, plain, quantized) : undefined
-      const kept = list === undefined ? undefined : batches.get(list)
-      if (kept !== undefined) return work(op, kept.run)
-      const checked = quantizeChecks.conversion(op, plain, quantized, known)
-      if (Result.isFailure(checked)) return Effect.fail(checked.failure)
-      if (plain.shape.includes(0)) return Effect.void
-      const words = encodeQuantize(op, plain, quantized, addressOf, known)
-      const steps = kernelSteps((table) => table.quantize(kernels, words))
-      const { data, global, scale } = quantized
-      const pins = checks.pinsOf([plain, data, scale, global, known.maxima].filter((tensor) => tensor !== undefined))
-      if (list === undefined || pins.length > 0 || !batches.isWorthKeeping(list)) return runSteps(op, steps, pins)
-      const made = makeProgram(gpu, steps)
-      if (Result.isFailure(made)) return Effect.fail(tensorFailure(op, made.failure))
-      batches.keep(list, made.success)
-      return work(op, made.success.run)
-    })
-
-  const largest: TensorEngineShape["largest"] = (source, maxima, block, origin = [0, 0]) =>
-    checkedWork(
-      () => quantizeChecks.largest(source, maxima, block, origin),
-      () => {
-        if (source.shape.includes(0) || maxima.shape.includes(0)) return Effect.void
-        const words = encodeLargest(source, maxima, block, origin, elementCount(maxima.shape) === 1, addressOf)
-        return runSteps(
-          "largest",
-          kernelSteps((table) => table.quantize(kernels, words)),
-          checks.pinsOf([source, maxima])
-        )
-      }
-    )
+  const { conversion, largest } = makeConversions({ gpu, checks, batches, work, runSteps })
 
   const checkProduct = makeProductCheck(refusal, checks)
 
@@ -210,20 +230,28 @@ export const make = Effect.fnUntraced(function* (
 
   const changeChecks = makeChangeCheck(refusal, checks)
 
-  /** Runs a search for changes, or their writing, and gives its result. */
-  const changes = (
+  /** Runs steps that write so many words of the host, and gives these. */
+  const resultOf = (
     op: string,
-    table: BigUint64Array,
+    words: number,
+    steps: (table: StepTable, place: number) => void,
     tensors: ReadonlyArray<Tensor>
-  ): Effect.Effect<bigint, TensorError> =>
+  ): Effect.Effect<BigUint64Array, TensorError> =>
     Effect.suspend(() => {
       // A buffer of its own does not move while the device writes to it.
-      const result = new BigUint64Array(new ArrayBuffer(8))
+      const result = new BigUint64Array(new ArrayBuffer(8 * words))
       const place = addon.addressOf(new Uint8Array(result.buffer))
       if (place.code !== "Ok") return Effect.fail(tensorFailure(op, place))
-      const steps = kernelSteps((made) => made.changes(kernels, Number(place.value), table))
-      return Effect.map(runSteps(op, steps, checks.pinsOf(tensors)), () => result[0]!)
+      const made = kernelSteps((table) => steps(table, Number(place.value)))
+      return Effect.map(runSteps(op, made, checks.pinsOf(tensors)), () => result)
     })
+
+  /** Runs a search for changes, or their writing, and gives its result. */
+  const changes = (op: string, words: BigUint64Array, tensors: ReadonlyArray<Tensor>) =>
+    Effect.map(
+      resultOf(op, 1, (table, place) => table.changes(kernels, place, words), tensors),
+      ([result]) => result!
+    )
 
   const engine: GpuEngine = {
     [device]: { gpu, memory },
@@ -300,14 +328,10 @@ export const make = Effect.fnUntraced(function* (
         () => checkDigest(parts),
         (entries) => {
           if (parts.length === 0) return Effect.succeed([])
-          // A buffer of its own does not move while the device writes to it.
-          const halves = new BigUint64Array(new ArrayBuffer(16 * parts.length))
-          const place = addon.addressOf(new Uint8Array(halves.buffer))
-          if (place.code !== "Ok") return Effect.fail(tensorFailure("digest", place))
-          const table = encodeDigest(parts.length, entries)
-          const steps = kernelSteps((made) => made.digest(kernels, Number(place.value), table))
-          const pins = checks.pinsOf(parts.map(({ tensor }) => tensor))
-          return Effect.map(runSteps("digest", steps, pins), () => digestsOfHalves(halves))
+          const words = encodeDigest(parts.length, entries)
+          const tensors = parts.map(({ tensor }) => tensor)
+          const halves = resultOf("digest", 2 * parts.length, (table, at) => table.digest(kernels, at, words), tensors)
+          return Effect.map(halves, digestsOfHalves)
         }
       ),
     fence

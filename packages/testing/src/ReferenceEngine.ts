@@ -34,7 +34,7 @@ import { largestFault, type QuantizedFault, quantizedFault } from "@tensorferry/
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Result from "effect/Result"
-import { bytesOf, denseOf, storeAt, storeDense } from "./denseBytes.ts"
+import { bytesOf, denseOf, floatsOf, storeAt, storeDense, storeFloats } from "./denseBytes.ts"
 import { denseTail, findOverlap, isSameView, walk } from "./tensorWalk.ts"
 import { elementCodec } from "./values/casts.ts"
 import { findChanges, firstWrongPosition } from "./values/changes.ts"
@@ -221,24 +221,6 @@ const checkConversion = (
   return overlap === undefined
     ? Result.succeed(undefined)
     : Result.fail(invalid(op, `What is written overlaps at byte ${overlap} of a storage.`))
-}
-
-/** Numbers of a tensor, exact in float32. */
-const floatsOf = (tensor: Tensor): Float32Array => {
-  const size = bitsOf(tensor.dtype) / 8
-  const dense = denseOf(tensor)
-  const view = new DataView(dense.buffer)
-  const codec = elementCodec(tensor.dtype)!
-  return Float32Array.from({ length: dense.length / size }, (_, at) => Number(codec.read(view, at * size)))
-}
-
-const storeFloats = (tensor: Tensor, values: Float32Array): void => {
-  const size = bitsOf(tensor.dtype) / 8
-  const dense = new Uint8Array(values.length * size)
-  const view = new DataView(dense.buffer)
-  const codec = elementCodec(tensor.dtype)!
-  for (const [at, value] of values.entries()) codec.write(view, at * size, value)
-  storeDense(tensor, dense)
 }
 
 const quantize = (

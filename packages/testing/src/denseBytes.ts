@@ -4,6 +4,7 @@ import { bitsOf } from "@tensorferry/core/base/DType"
 import { elementCount } from "@tensorferry/core/base/Region"
 import { isContiguous, type Tensor, tensorByteLength } from "@tensorferry/core/tensor/Tensor"
 import { walk } from "./tensorWalk.ts"
+import { elementCodec } from "./values/casts.ts"
 
 /** The bytes of a storage that the host sees. */
 export const bytesOf = (tensor: Tensor): Uint8Array => tensor.storage.bytes!
@@ -51,4 +52,23 @@ export const storeAt = (tensor: Tensor, positions: Uint32Array, values: Uint8Arr
     }
     at += 1
   })
+}
+
+/** Numbers of a tensor, exact in float32. */
+export const floatsOf = (tensor: Tensor): Float32Array => {
+  const size = bitsOf(tensor.dtype) / 8
+  const dense = denseOf(tensor)
+  const view = new DataView(dense.buffer)
+  const codec = elementCodec(tensor.dtype)!
+  return Float32Array.from({ length: dense.length / size }, (_, at) => Number(codec.read(view, at * size)))
+}
+
+/** Writes numbers of float32 as elements of a tensor, in row-major order. */
+export const storeFloats = (tensor: Tensor, values: Float32Array): void => {
+  const size = bitsOf(tensor.dtype) / 8
+  const dense = new Uint8Array(values.length * size)
+  const view = new DataView(dense.buffer)
+  const codec = elementCodec(tensor.dtype)!
+  for (const [at, value] of values.entries()) codec.write(view, at * size, value)
+  storeDense(tensor, dense)
 }
