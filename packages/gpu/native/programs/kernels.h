@@ -46,8 +46,8 @@ class Kernels {
   const GpuApi* api_ = nullptr;
   Module module_;
   FunctionHandle move_ = nullptr, reduce_ = nullptr, quantize_ = nullptr, forms_ = nullptr, tiles_ = nullptr,
-                 groups_ = nullptr, compare_ = nullptr, changes_ = nullptr, products_ = nullptr, digest_ = nullptr, ring_ = nullptr,
-                 spin_ = nullptr;
+                 groups_ = nullptr, compare_ = nullptr, changes_ = nullptr, products_ = nullptr, digest_ = nullptr,
+                 ring_ = nullptr, spin_ = nullptr;
   uint32_t moveBlocks_ = 1, reduceBlocks_ = 1, groupBlocks_ = 1, compareBlocks_ = 1;
   uint64_t clockRate_ = 0;
 };
