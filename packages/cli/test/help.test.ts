@@ -46,7 +46,17 @@ describe("what the command says about itself", () => {
 
   it("shows defaults, and what arguments are", () => {
     const wanted: ReadonlyArray<readonly [name: string, lines: ReadonlyArray<RegExp>]> = [
-      ["replay bench", [/--rows .*4096/, /--width .*256/, /--ring .*2 by/, /--ticks .*100 by/, /--compute .*20 by/]],
+      [
+        "replay bench",
+        [
+          /--rows .*4096/,
+          /--width .*256/,
+          /--ring .*host by/,
+          /--depth .*2 by/,
+          /--ticks .*100 by/,
+          /--compute .*20 by/
+        ]
+      ],
       ["replay demo", [/--ticks .*20 by/]],
       ["bench", [/--ranks .*2 by/]],
       ["backends conformance", [/--ranks .*4 by/, /--case-seconds .*60 by/]],

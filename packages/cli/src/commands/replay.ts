@@ -22,7 +22,9 @@ import { printAround, withFailures } from "../output/CliFailure.ts"
 import { makeProgressBar } from "../output/ProgressBar.ts"
 import { replayError } from "../replay/ReplayError.ts"
 import type { ReplayJob } from "../replay/ReplayJob.ts"
-import { type ReplayResult, runLearner } from "../replay/runLearner.ts"
+import { runDeviceLearner } from "../replay/runDeviceLearner.ts"
+import { runLearner } from "../replay/runLearner.ts"
+import type { ReplayResult } from "../replay/runTicks.ts"
 import { checkTarget } from "../report/runFiles.ts"
 import { counted, formatBytes, formatSeconds, table } from "../text/Table.ts"
 import { pathFlag } from "./paths.ts"
@@ -55,7 +57,13 @@ const flags = {
   device,
   rows: countOr(4096, "rows", "Rows of a batch", 1, 2 ** 24),
   width: countOr(256, "width", "Numbers (float32) in the observation of a row", 1, 2 ** 20),
-  ring: countOr(2, "ring", "Slots that batches rotate through: 1 without overlap, 2 hot and cold, more ahead", 1, 64),
+  ring: Flag.Literals("ring", ["host", "device"]).pipe(
+    Flag.withDescription(
+      "Where the ring's rows lie: host, or device, which draws its batches itself (host by default)"
+    ),
+    Flag.withDefault("host")
+  ),
+  depth: countOr(2, "depth", "Slots that batches rotate through: 1 without overlap, 2 hot and cold, more ahead", 1, 64),
   capacity: count("capacity", "Rows that the ring holds; by default four batches", 1, 2 ** 31).pipe(Flag.optional),
   append: count("append", "New rows that the collector appends per batch; by default a quarter of it", 0, 2 ** 31).pipe(
     Flag.optional
@@ -83,7 +91,8 @@ interface Flags {
   readonly device: string
   readonly rows: number
   readonly width: number
-  readonly ring: number
+  readonly ring: ReplayJob["ring"]
+  readonly depth: number
   readonly ticks: number
   readonly capacity: Option.Option<number>
   readonly append: Option.Option<number>
@@ -118,7 +127,11 @@ const describe = (job: ReplayJob, result: ReplayResult): string => {
       ["", "in all", "per batch", "rate"],
       [
         row("learner loop", seconds, gigabytesPerSecond(bytes, seconds)),
-        row("pack (collector)", packSeconds, gigabytesPerSecond(bytes, packSeconds)),
+        row(
+          job.ring === "host" ? "pack (collector)" : "draw (device)",
+          packSeconds,
+          gigabytesPerSecond(bytes, packSeconds)
+        ),
         row("device copy", copySeconds, gigabytesPerSecond(bytes, copySeconds)),
         row("stall", stallSeconds)
       ],
@@ -179,7 +192,8 @@ const body = (flags: Flags, verify: boolean) =>
       device: flags.device,
       rows: flags.rows,
       width: flags.width,
-      ringDepth: flags.ring,
+      ring: flags.ring,
+      ringDepth: flags.depth,
       ticks: flags.ticks,
       capacity,
       append: Option.getOrElse(flags.append, () => Math.ceil(flags.rows / 4)),
@@ -192,22 +206,23 @@ const body = (flags: Flags, verify: boolean) =>
     const bar = makeProgressBar({ size: 1, phases: ["copy"], mode: flags.json ? "none" : "auto", counts: "items" })
     const onTick = (done: number, total: number) => bar.update({ rank: 0, phase: "copy", done, total })
     const family = parseDevice(job.device)!.family
-    const services = Layer.mergeAll(
-      hostMemory(),
-      replayTransfer({
-        device: job.device,
-        ringDepth: job.ringDepth,
-        deadline: Duration.millis(deadlineMillis),
-        timing: true
-      }),
-      engineBeside(family)
-    )
+    const memories = Layer.merge(hostMemory(), engineBeside(family))
+    const transfer = replayTransfer({
+      device: job.device,
+      ringDepth: job.ringDepth,
+      deadline: Duration.millis(deadlineMillis),
+      timing: true
+    })
     const from = pathToFileURL(path.join(process.cwd(), "package.json")).href
     const registry = backendRegistry(flags.backendPackages, from)
     yield* Effect.provide(requireFamily(family), registry)
-    const learner = runLearner(job, onTick).pipe(
+    const work = Effect.gen(function* () {
+      if (job.ring === "device") return yield* runDeviceLearner(job, onTick)
+      return yield* Effect.provide(runLearner(job, onTick), Layer.provide(transfer, registry))
+    })
+    const learner = work.pipe(
       Option.isSome(flags.trace) ? Effect.withTracer(trace.tracer) : (effect) => effect,
-      Effect.provide(Layer.provide(services, registry)),
+      Effect.provide(Layer.provide(memories, registry)),
       Effect.ensuring(bar.clear)
     )
     const result = yield* learner
@@ -239,14 +254,15 @@ const bench = subcommand("bench", 100, false).pipe(
     {
       command: "tensorferry replay bench --device cuda:0 --rows 16384 --width 1024 --trace replay.json",
       description: "To a GPU, with a trace for ui.perfetto.dev"
-    }
+    },
+    { command: "tensorferry replay bench --ring device", description: "From a ring whose rows lie on the device" }
   ])
 )
 
 const demo = subcommand("demo", 20, true).pipe(
   Command.withDescription("Do the same as bench, and compare every row of every batch with what the collector wrote"),
   Command.withExamples([
-    { command: "tensorferry replay demo --rows 64 --ring 3", description: "Small batches, two prepared ahead" }
+    { command: "tensorferry replay demo --rows 64 --depth 3", description: "Small batches, two prepared ahead" }
   ])
 )
 

@@ -30,6 +30,8 @@ export interface ReplayJob {
   /** As `cuda:0`. */
   readonly device: string
   readonly rows: number
+  /** Where the rows of the ring lie. */
+  readonly ring: "host" | "device"
   /** Numbers in a row's observation. */
   readonly width: number
   readonly ringDepth: number

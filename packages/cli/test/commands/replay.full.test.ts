@@ -54,7 +54,7 @@ describe("replay demo", () => {
     const ticks = isSoak ? 10_000 : 30
     const all = await Promise.all(
       depths.map((depth) =>
-        run(["replay", "demo", ...small, "--ring", `${depth}`, "--ticks", `${ticks}`, "--append", "35"])
+        run(["replay", "demo", ...small, "--depth", `${depth}`, "--ticks", `${ticks}`, "--append", "35"])
       )
     )
     for (const ended of all) {
@@ -69,6 +69,24 @@ describe("replay demo", () => {
   })
 })
 
+describe("replay from a ring on the device", () => {
+  it("finds every row right, drawn and gathered by the host's engine and by the simulated GPU", async () => {
+    const library = gpuSimulator
+    const env = {
+      TENSORFERRY_CUDA_RUNTIME: library,
+      TENSORFERRY_CUDA_DRIVER: library,
+      TENSORFERRY_CUDA_NVRTC: library
+    }
+    for (const device of ["cpu", "cuda:0"]) {
+      const wanted = ["--ring", "device", "--device", device, "--depth", "2", "--ticks", "12", "--append", "35"]
+      const ended = await run(["replay", "demo", ...small, ...wanted], { env })
+      assert.strictEqual(ended.code, 0, ended.stderr + ended.stdout)
+      const report = JSON.parse(ended.stdout) as ReplayJson
+      assert.deepStrictEqual([report.rowsVerified, report.attributes.h2dSubmitter], [14 * 50, "device_ring"])
+    }
+  })
+})
+
 describe("replay to a device without bytes of its own", () => {
   it("finds every row right, read back from the device", async ({ skip }) => {
     const { stdout } = await run(["backends", "--json"])
@@ -77,7 +95,7 @@ describe("replay to a device without bytes of its own", () => {
     }
     const isThere = backends.some(({ name, probe }) => name === "xpu" && probe._tag === "Available")
     if (!isThere) skip("There is no device xpu:0.")
-    const ended = await run(["replay", "demo", ...small, "--device", "xpu:0", "--ring", "3", "--ticks", "12"])
+    const ended = await run(["replay", "demo", ...small, "--device", "xpu:0", "--depth", "3", "--ticks", "12"])
     assert.strictEqual(ended.code, 0, ended.stderr + ended.stdout)
     const report = JSON.parse(ended.stdout) as ReplayJson
     assert.deepStrictEqual([report.rowsVerified, report.attributes.h2dSubmitter], [14 * 50, "xpu_copy_stream"])
@@ -87,7 +105,7 @@ describe("replay to a device without bytes of its own", () => {
 describe("replay to a device family with several engines", () => {
   it("takes the engine of the backend that copies: over the simulated driver", async () => {
     const library = gpuSimulator
-    const ended = await run(["replay", "demo", ...small, "--device", "cuda:0", "--ring", "2", "--ticks", "8"], {
+    const ended = await run(["replay", "demo", ...small, "--device", "cuda:0", "--depth", "2", "--ticks", "8"], {
       env: {
         TENSORFERRY_CUDA_RUNTIME: library,
         TENSORFERRY_CUDA_DRIVER: library,
@@ -144,7 +162,8 @@ describe("a replay that cannot work", () => {
     using folder = scratch()
     const usages: ReadonlyArray<readonly [args: ReadonlyArray<string>, says: RegExp]> = [
       [["replay", "bench", "--device", "CUDA:zero"], /--device.*CUDA:zero/s],
-      [["replay", "demo", "--ring", "0"], /--ring/]
+      [["replay", "demo", "--depth", "0"], /--depth/],
+      [["replay", "demo", "--ring", "2"], /--ring.*host/s]
     ]
     const ended = await runAll([
       ...usages.map(([args]) => args),
