@@ -66,7 +66,19 @@ const backendTable = ({ backends }: Findings): string =>
     ])
   )
 
-/** One remedy per line, with everything that it helps. */
+/** What a machine does without a backend that it might have. */
+const costs: Readonly<Record<string, string>> = {
+  "torch-copy": "nothing moves between processes of this host",
+  cuda: "no GPU memory moves",
+  "cuda-ipc": "no GPU memory moves",
+  nccl: "no GPU memory moves",
+  nvshmem: "nothing is written into symmetric memory of GPUs",
+  xpu: "Intel devices get no replay batches",
+  tcp: "hosts are joined by ucx alone",
+  ucx: "hosts are joined over TCP, without RDMA"
+}
+
+/** One remedy per line, with everything that it helps, and what is missed until then. */
 const remedies = ({
   machine,
   sharing,
@@ -77,15 +89,21 @@ const remedies = ({
   paths
 }: Findings): ReadonlyArray<string> => {
   const helped = new Map<string, Array<string>>()
-  const add = (name: string, remedy: string | undefined): void => {
-    if (remedy !== undefined) helped.set(remedy, [...(helped.get(remedy) ?? []), name])
+  const missed = new Map<string, Set<string>>()
+  const add = (name: string, remedy: string | undefined, cost?: string): void => {
+    if (remedy === undefined) return
+    helped.set(remedy, [...(helped.get(remedy) ?? []), name])
+    if (cost !== undefined) missed.set(remedy, (missed.get(remedy) ?? new Set()).add(cost))
   }
   for (const { name, remedy } of [...machine, ...sharing, ...network, ...companions, ...devices]) add(name, remedy)
-  for (const { name, probe } of backends) if (probe._tag === "Unavailable") add(name, probe.remedy)
+  for (const { name, probe } of backends) if (probe._tag === "Unavailable") add(name, probe.remedy, costs[name])
   const isKnown = (backend: string) =>
     backends.some(({ name, probe }) => name === backend && probe._tag === "Unavailable")
   for (const { backend, remedy } of paths) if (!isKnown(backend)) add(`auto by ${backend}`, remedy)
-  return [...helped].map(([remedy, names]) => `- ${names.join(", ")}: ${remedy}`)
+  return [...helped].map(([remedy, names]) => {
+    const without = [...(missed.get(remedy) ?? [])].join("; ")
+    return `- ${names.join(", ")}: ${remedy}${without === "" ? "" : ` Without: ${without}.`}`
+  })
 }
 
 /** How hosts are joined, where they are. */

@@ -71,12 +71,13 @@ const versionIn = (files: SystemFiles, folders: ReadonlyArray<string>, name: str
 
 const python = (files: SystemFiles, folders: ReadonlyArray<string>): Fact => {
   const found = inFolders(files, folders, "python3")
-  if (found === undefined) return fact("Python", "not found: needed by trainers and engines alone", { found: null })
+  if (found === undefined)
+    return fact("Python", "not found: only trainers and engines in Python miss it", { found: null })
   const places = packageFolders(files, found)
   const [torch, own] = ["torch", "tensorferry"].map((name) => versionIn(files, places, name))
   const parts = [
     found,
-    torch === undefined ? "no torch beside it" : `torch ${torch}`,
+    torch === undefined ? "no torch beside it: its programs push and pull no weights" : `torch ${torch}`,
     ...(own === undefined ? [] : [`tensorferry ${own}`])
   ]
   return fact("Python", parts.join(", "), { found, torch: torch ?? null, tensorferry: own ?? null })

@@ -113,6 +113,9 @@ describe("doctor", () => {
     const remedies = ended.stdout.split("\nremedies\n")[1]!.trim().split("\n")
     for (const remedy of remedies) assert.match(remedy, /^- [^:]+: .+\.$/)
     assert.strictEqual(new Set(remedies).size, remedies.length)
+    // What a backend would give that is not there.
+    if (/^cuda +unavailable|^cuda-ipc +unavailable/m.test(ended.stdout))
+      assert.match(ended.stdout, /^- [^:]*cuda.*Without: no GPU memory moves/m)
     for (const line of ended.stdout.split("\n")) assert.isBelow(line.length, 240, line)
   })
 })
