@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
  * Packs every public package into a tarball as it would be published: what was compiled just now, core's modules merged,
- * the command's help rendered, this machine's addons prebuilt, versions instead of workspace references.
+ * the command's help collected, this machine's addons prebuilt, versions instead of workspace references.
+ *
+ * Addons that are older than their sources are refused.
  *
  * Usage: node scripts/pack.ts FOLDER [PREBUILDS]
  * PREBUILDS is a folder with addons of other machines, as PACKAGE/prebuilds/linux-arm64/NAME.napi.glibc.node.
@@ -9,6 +11,7 @@
 import { spawnSync } from "node:child_process"
 import { copyFileSync, cpSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync } from "node:fs"
 import * as path from "node:path"
+import { staleBuilds } from "./pack/staleBuilds.ts"
 
 const root = path.resolve(import.meta.dirname, "..")
 const packagesFolder = path.join(root, "packages")
@@ -80,6 +83,8 @@ const addPrebuilt = (name: string): void => {
 
 export const packAll = (folder: string, otherPrebuilds?: string): ReadonlyArray<Packed> => {
   const names = readdirSync(packagesFolder).filter(isPublic)
+  const stale = staleBuilds(packagesFolder, names)
+  if (stale.length > 0) throw new Error(`${stale.join("\n")}\nBuild first: pnpm run build`)
   const projects = names
     .map((name) => path.join(packagesFolder, name, "tsconfig.src.json"))
     .filter((file) => existsSync(file))
