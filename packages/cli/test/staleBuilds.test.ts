@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /** What packing refuses: addons that are missing, or older than what they are compiled from. */
-import { mkdirSync, utimesSync, writeFileSync } from "node:fs"
+import { existsSync, mkdirSync, readdirSync, readFileSync, utimesSync, writeFileSync } from "node:fs"
 import { dirname, join } from "node:path"
 import { assert, describe, it } from "@effect/vitest"
 import { staleBuilds } from "../../../scripts/pack/staleBuilds.ts"
@@ -68,4 +68,16 @@ describe("builds that are packed", () => {
     using folder = scratch()
     assert.deepStrictEqual(packages(folder.path, {}, ["gpu/build/Release/gpu.node"]), ["packages/gpu is not built"])
   })
+})
+
+it("every addon is built by one command, which begins again where the clone was moved or copied, and marks its end", () => {
+  const root = join(import.meta.dirname, "../../..", "packages")
+  const commands = readdirSync(root)
+    .filter((name) => existsSync(join(root, name, "CMakeLists.txt")))
+    .map((name) => JSON.parse(readFileSync(join(root, name, "package.json"), "utf8")).scripts["build:native"] as string)
+  assert.isAbove(commands.length, 5)
+  for (const command of commands) {
+    assert.match(command, /\(cmake (.*) \|\| \(rm -rf build && cmake \1\)\) && cmake --build build /)
+    assert.match(command, /&& cmake -E touch build\/built$/)
+  }
 })
