@@ -149,7 +149,7 @@ const listen = async () => {
     setText(byId("troubleText"), await response.text());
     return true;
   }
-  if (!response.ok) throw new Error(await response.text());
+  if (!response.ok) return false;
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
   for (;;) {
