@@ -10,6 +10,7 @@ import {
   outcomeText,
   percent,
   policyText,
+  removalText,
   slowestText,
   stateText,
   versionText,
@@ -84,6 +85,10 @@ export const membersText = (view: FleetView, limit?: number, most = 256): string
       durationText(member.silentSeconds)
     ])
   const failures = shown.filter(({ failure }) => failure !== "")
+  const notes = [
+    ...failures.slice(0, 8).map((member) => `${memberText(member)} failed last with: ${member.failure}`),
+    ...view.removals.slice(0, 4).map(removalText)
+  ]
   return [
     table(
       ["rank", "role", "host", "version", "state", "heartbeat"],
@@ -92,8 +97,8 @@ export const membersText = (view: FleetView, limit?: number, most = 256): string
       limit
     ),
     ...(view.members.length > most ? [`… and ${counted(view.members.length - most, "more member")}`] : []),
-    ...(failures.length === 0 ? [] : [""]),
-    ...failures.slice(0, 8).map((member) => `${memberText(member)} failed last with: ${member.failure}`)
+    ...(notes.length === 0 ? [] : [""]),
+    ...notes
   ].join("\n")
 }
 

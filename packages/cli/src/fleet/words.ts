@@ -2,7 +2,13 @@
 /** Parts of a fleet in a word or two, the same in tables, in the page and in explanations. */
 import type { CommitPolicy } from "@tensorferry/fleet/version/FleetLog"
 import type { MemberView } from "@tensorferry/fleet/view/FleetView"
-import { type MemberName, shortId, type UpdateView, type VersionName } from "@tensorferry/fleet/view/updates"
+import {
+  type MemberName,
+  type Removal,
+  shortId,
+  type UpdateView,
+  type VersionName
+} from "@tensorferry/fleet/view/updates"
 
 /** `7 "step 700"`; without a label the number alone. */
 export const versionText = (version: VersionName | null): string =>
@@ -55,3 +61,7 @@ export const slowestText = ({ taken }: UpdateView): string => {
 /** Why an update was given up, with those who kept it from being committed. */
 export const whyText = ({ culprits, reason }: UpdateView): string =>
   reason === "" ? "" : `${culprits.map(memberText).join(", ")}: ${reason}`
+
+/** `rank 2 was removed at 10:22:31 UTC: No sign of life for 4 s.` */
+export const removalText = ({ member, at, reason }: Removal): string =>
+  `${memberText(member)} was removed${at === null ? "" : ` at ${new Date(at).toISOString().slice(11, 19)} UTC`}: ${reason}`

@@ -54,6 +54,7 @@ ${figure("need a look", "figureTrouble", "")}
 <div class="views" id="treeChoice" role="group" aria-label="Trees of the update"></div>
 <div class="treeView" tabindex="0" role="region" aria-label="Tree of the update"><div id="tree" role="img" hidden></div></div></section>
 <section aria-labelledby="membersHead"><h2 id="membersHead">Members</h2><p class="quiet" id="versions">Waiting for the fleet.</p>
+<p class="why" id="removed" hidden></p>
 <div class="views" id="legend" role="group" aria-label="Show members of one state"></div>
 <div class="split"><div><div id="field" role="listbox" tabindex="0" aria-label="Members by rank; arrow keys pick one"></div>
 <p class="quiet" id="hint">A click or the arrow keys pick a member, and say what is known of it.</p>

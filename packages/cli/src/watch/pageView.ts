@@ -7,7 +7,16 @@ import type { FleetView, MemberView } from "@tensorferry/fleet/view/FleetView"
 import type { FlowView, TreeView } from "@tensorferry/fleet/view/flow"
 import type { MemberName, UpdateView } from "@tensorferry/fleet/view/updates"
 import { isTroubled } from "../fleet/fleetText.ts"
-import { memberText, outcomeText, percent, policyText, stateText, versionText, whyText } from "../fleet/words.ts"
+import {
+  memberText,
+  outcomeText,
+  percent,
+  policyText,
+  removalText,
+  stateText,
+  versionText,
+  whyText
+} from "../fleet/words.ts"
 import { linkKey } from "./Rates.ts"
 
 /** One member. */
@@ -88,6 +97,8 @@ export interface Head {
   /** Bytes per second now, of all links. */
   readonly rate: number
   readonly proposedAt: number | null
+  /** Who was left out lately, and why. */
+  readonly removed: ReadonlyArray<string>
   /** Why the store could not be looked at; empty while it can. */
   readonly trouble: string
 }
@@ -207,6 +218,7 @@ export const pageViewOf = (view: FleetView, rates: ReadonlyMap<string, number>, 
       done: sum("done"),
       rate: Math.round([...rates.values()].reduce((total, rate) => total + rate, 0)),
       proposedAt: isOpen ? newest.proposedAt : null,
+      removed: view.removals.slice(0, 4).map(removalText),
       trouble
     },
     members: members.map(memberRow),

@@ -47,6 +47,7 @@ const viewOf = (more: Partial<FleetView> = {}): FleetView => ({
   position: 5,
   current: { serial: 1, label: "one" },
   members: [member(0), member(1), member(2)],
+  removals: [],
   updates: [],
   flow: {
     serial: 1,

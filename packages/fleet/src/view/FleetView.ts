@@ -8,7 +8,7 @@ import type { FleetLook } from "../service/FleetStore.ts"
 import { type FleetMember, type FleetState, readLog } from "../version/FleetLog.ts"
 import type { MemberReport, VersionId } from "../version/MemberState.ts"
 import { type FlowView, flowOf } from "./flow.ts"
-import { type UpdateView, updatesOf, type VersionName } from "./updates.ts"
+import { type Removal, removalsOf, type UpdateView, updatesOf, type VersionName } from "./updates.ts"
 
 /**
  * | state | what a member does |
@@ -76,6 +76,8 @@ export interface FleetView {
   readonly current: VersionName | null
   /** By rank, then by id. */
   readonly members: ReadonlyArray<MemberView>
+  /** The last members that were left out, newest first; removals of long ago are forgotten. */
+  readonly removals: ReadonlyArray<Removal>
   /** Newest first; the first one may be open. */
   readonly updates: ReadonlyArray<UpdateView>
   /** How the update that is open, or the last one, came to members. */
@@ -172,6 +174,7 @@ export const makeFleetView = (seen: Seen): FleetView => {
     position: fleet?.position ?? 0,
     current: fleet?.current == null ? null : named(fleet.current.serial),
     members,
+    removals: removalsOf(fleet, look, progress),
     updates,
     flow: flowOf(updates[0]?.serial, known, progress)
   }

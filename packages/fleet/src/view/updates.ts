@@ -58,6 +58,14 @@ export interface UpdateView extends VersionName {
   readonly taken: ReadonlyArray<Taken>
 }
 
+/** A member that the history left out. */
+export interface Removal {
+  readonly member: MemberName
+  /** Milliseconds since 1970 as whoever left it out stated it; null where nobody did. */
+  readonly at: number | null
+  readonly reason: string
+}
+
 /** `3-0b5c1a2e` of `3-0b5c1a2e-…`: enough to tell members apart. */
 export const shortId = (id: string): string => /^\d+-[0-9a-f]{8}(?=-)/.exec(id)?.[0] ?? id
 
@@ -77,6 +85,24 @@ export const namesOf = (
   for (const { member } of look.reports) ranks.set(member.id, member.rank)
   for (const { id, rank } of [...(fleet?.members ?? []), ...(fleet?.open?.members ?? [])]) ranks.set(id, rank)
   return (id) => ({ id, rank: ranks.get(id) ?? rankInId(id), host: progress.get(id)?.host ?? null })
+}
+
+/** Removals that a view has. */
+const mostRemovals = 8
+
+/** The last removals whose entries still stand, newest first. */
+export const removalsOf = (
+  fleet: FleetState | undefined,
+  look: FleetLook,
+  progress: ReadonlyMap<string, MemberProgress>
+): ReadonlyArray<Removal> => {
+  const name = namesOf(fleet, look, progress)
+  return [...look.entries]
+    .sort(([a], [b]) => b - a)
+    .flatMap(([, entry]) =>
+      entry._tag === "Remove" ? [{ member: name(entry.id), at: entry.at ?? null, reason: entry.reason }] : []
+    )
+    .slice(0, mostRemovals)
 }
 
 const between = (from: number | null, to: number | null): number | null =>

@@ -109,6 +109,20 @@ describe("a view of a fleet", () => {
     assert.strictEqual(view.members[3]!.state, "serving")
   })
 
+  it("names those who were left out lately, the last one first", () => {
+    const members = [0, 1, 2].map((rank) => memberOf(rank))
+    const reason = "No sign of life for 4 s."
+    const removed = [2, 1].map((rank): LogEntry => ({ _tag: "Remove", id: memberOf(rank).id, reason, at: 50 - rank }))
+    const { removals } = makeFleetView(seenOf(members, [...committed, ...removed], []))
+    assert.deepStrictEqual(
+      removals.map(({ at, member, reason: why }) => [at, member.rank, why]),
+      [
+        [49, 1, reason],
+        [48, 2, reason]
+      ]
+    )
+  })
+
   it("is of nobody where the store has no entry", () => {
     const view = makeFleetView({ ...seenOf([], [], []), look: { incarnation: "m", entries: new Map(), reports: [] } })
     assert.deepStrictEqual(view, {
@@ -117,6 +131,7 @@ describe("a view of a fleet", () => {
       position: 0,
       current: null,
       members: [],
+      removals: [],
       updates: [],
       flow: null
     })

@@ -37,7 +37,7 @@ const setBadge = (kind, text) => {
 };
 
 const drawHead = () => {
-  const { name, version, open, bytes, done, rate, proposedAt, trouble } = head;
+  const { name, version, open, bytes, done, rate, proposedAt, removed, trouble } = head;
   document.title = (open ? partText(bytes === 0 ? 0 : done / bytes) + " · " : "") + name + " · tensorferry";
   setText(byId("title"), name);
   setText(byId("figureVersion"), version === "–" ? "none yet" : version);
@@ -53,6 +53,8 @@ const drawHead = () => {
   setHidden(meter, bytes === 0);
   setAttribute(meter, "aria-valuenow", String(Math.floor(part * 100)));
   setStyle(meter.firstChild, "transform", "scaleX(" + part + ")");
+  setHidden(byId("removed"), removed.length === 0);
+  setText(byId("removed"), "Lately " + removed.join(" "));
   setHidden(byId("trouble"), trouble === "");
   setText(byId("troubleText"), trouble);
   if (isConnected) setBadge(trouble === "" ? "good" : "warn", trouble === "" ? "live" : "store away");
