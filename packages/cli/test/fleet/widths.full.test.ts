@@ -53,6 +53,25 @@ const commands = [
   "watch --once"
 ]
 
+/** What `watch --terminal` draws on a terminal of 60 columns until it has drawn so often, and how it ends on a signal. */
+const drawn = (port: number, times: number) =>
+  Effect.promise(
+    () =>
+      new Promise<{ readonly frames: ReadonlyArray<string>; readonly code: number | null }>((resolve, reject) => {
+        const command = `stty cols 60 rows 40; exec '${process.execPath}' '${main}' watch --terminal --store 127.0.0.1:${port}`
+        const child = spawn("script", ["-qec", command, "/dev/null"], { stdio: ["pipe", "pipe", "inherit"] })
+        let text = ""
+        const framesOf = () => text.replaceAll("\r\n", "\n").split("\u001b[H\u001b[2J").slice(1)
+        child.stdout.on("data", (chunk) => {
+          text += String(chunk)
+          // Ctrl-C, as a user types it.
+          if (framesOf().length >= times) child.stdin.write("\u0003")
+        })
+        child.on("error", reject)
+        child.on("close", (code) => resolve({ frames: framesOf(), code }))
+      })
+  ).pipe(Effect.timeout("60 seconds"))
+
 describe.skipIf(spawnSync("script", ["--version"]).status !== 0)("a fleet on a terminal", () => {
   it.live(
     "fits 60, 80 and 200 columns, and is of ASCII alone where the locale is",
@@ -76,5 +95,26 @@ describe.skipIf(spawnSync("script", ["--version"]).status !== 0)("a fleet on a t
         })
       ),
     180_000
+  )
+
+  it.live(
+    "is drawn again as it changes until Ctrl-C, within the terminal's columns and rows",
+    () =>
+      Effect.scoped(
+        Effect.gen(function* () {
+          const { port, store } = yield* servedStore()
+          yield* putFleet(store, fleet)
+          yield* beat(store, fleet.name, () => fleet.reports)
+          const { code, frames } = yield* drawn(port, 3)
+          assert.strictEqual(code, 130)
+          for (const frame of frames.slice(0, 3)) {
+            const lines = frame.split("\n")
+            assert.include(lines[0], "Fleet prod: version 2")
+            assert.isAtMost(lines.length, 40)
+            for (const line of lines) assert.isAtMost(line.length, 60, line)
+          }
+        })
+      ),
+    120_000
   )
 })
