@@ -57,7 +57,7 @@ const redraw = (watched: WatchedFleet) =>
     const text = watchText(watched.view(), yield* Clock.currentTimeMillis, width)
     const shown = trouble === "" ? text : `${text}\n\n${trouble}`
     const rows = process.stdout.rows ?? Number.POSITIVE_INFINITY
-    const lines = inLocale(plain(shown))
+    const lines = inLocale(wrapped(plain(shown), width))
       .split("\n")
       .slice(0, Math.max(1, rows - 1))
     yield* Console.log(`\u001b[H\u001b[2J${lines.join("\n")}`)

@@ -68,6 +68,8 @@ const drawn = (port: number, times: number) =>
           if (framesOf().length >= times) child.stdin.write("\u0003")
         })
         child.on("error", reject)
+        // It may have ended by the time it is written to again.
+        child.stdin.on("error", () => undefined)
         child.on("close", (code) => resolve({ frames: framesOf(), code }))
       })
   ).pipe(Effect.timeout("60 seconds"))
