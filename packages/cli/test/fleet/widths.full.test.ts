@@ -61,15 +61,16 @@ const drawn = (port: number, times: number) =>
         const command = `stty cols 60 rows 40; exec '${process.execPath}' '${main}' watch --terminal --store 127.0.0.1:${port}`
         const child = spawn("script", ["-qec", command, "/dev/null"], { stdio: ["pipe", "pipe", "inherit"] })
         let text = ""
+        let isAsked = false
         const framesOf = () => text.replaceAll("\r\n", "\n").split("\u001b[H\u001b[2J").slice(1)
         child.stdout.on("data", (chunk) => {
           text += String(chunk)
+          if (isAsked || framesOf().length <= times) return
+          isAsked = true
           // Ctrl-C, as a user types it.
-          if (framesOf().length >= times) child.stdin.write("\u0003")
+          child.stdin.write("\u0003")
         })
         child.on("error", reject)
-        // It may have ended by the time it is written to again.
-        child.stdin.on("error", () => undefined)
         child.on("close", (code) => resolve({ frames: framesOf(), code }))
       })
   ).pipe(Effect.timeout("60 seconds"))

@@ -278,7 +278,7 @@ describe.skipIf(browser === undefined)("the page of a fleet", () => {
         yield* waitFor(
           page,
           "one less",
-          `document.querySelectorAll("#field .cell").length === 4 && ${textOf("said")}.includes("rank 2 on host-2 is gone") && /^Lately rank 2( on host-2)? was removed.*: No sign of life\\.$/.test(${textOf("removed")})`
+          `document.querySelectorAll("#field .cell").length === 4 && ${textOf("said")}.includes("rank 2 on host-2 is gone") && /^Lately: rank 2( on host-2)? was removed.*: No sign of life\\.$/.test(${textOf("removed")})`
         )
       })
     )

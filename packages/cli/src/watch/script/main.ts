@@ -54,7 +54,7 @@ const drawHead = () => {
   setAttribute(meter, "aria-valuenow", String(Math.floor(part * 100)));
   setStyle(meter.firstChild, "transform", "scaleX(" + part + ")");
   setHidden(byId("removed"), removed.length === 0);
-  setText(byId("removed"), "Lately " + removed.join(" "));
+  setText(byId("removed"), "Lately: " + removed.join(" "));
   setHidden(byId("trouble"), trouble === "");
   setText(byId("troubleText"), trouble);
   if (isConnected) setBadge(trouble === "" ? "good" : "warn", trouble === "" ? "live" : "store away");
