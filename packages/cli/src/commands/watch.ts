@@ -4,7 +4,6 @@ import { randomBytes } from "node:crypto"
 import { KeyValueStore } from "@tensorferry/bus"
 import { chooseFleet, readFleet } from "@tensorferry/fleet/view/readFleet"
 import * as Clock from "effect/Clock"
-import * as Console from "effect/Console"
 import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
@@ -12,7 +11,7 @@ import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import { watchText } from "../fleet/fleetText.ts"
 import { withFailures } from "../output/CliFailure.ts"
-import { inLocale, plain, print, printEither, printText, terminalWidth, wrapped } from "../text/terminal.ts"
+import { print, printEither, printText, redraw, terminalWidth } from "../text/terminal.ts"
 import { serveMetrics, serveWatch } from "../watch/serveWatch.ts"
 import { type WatchedFleet, watchFleet } from "../watch/watchFleet.ts"
 import { usage } from "./meshFlags.ts"
@@ -49,18 +48,13 @@ const flags = {
 /** Where no terminal says how wide it is. */
 const usualWidth = 80
 
-/** Clears what was drawn, and draws this. */
-const redraw = (watched: WatchedFleet) =>
-  Effect.gen(function* () {
-    const width = terminalWidth() ?? usualWidth
+/** Draws what was seen last. */
+const draw = (watched: WatchedFleet) =>
+  Effect.flatMap(Clock.currentTimeMillis, (now) => {
+    const columns = terminalWidth() ?? usualWidth
     const { trouble } = watched.page().head
-    const text = watchText(watched.view(), yield* Clock.currentTimeMillis, width)
-    const shown = trouble === "" ? text : `${text}\n\n${trouble}`
-    const rows = process.stdout.rows ?? Number.POSITIVE_INFINITY
-    const lines = inLocale(wrapped(plain(shown), width))
-      .split("\n")
-      .slice(0, Math.max(1, rows - 1))
-    yield* Console.log(`\u001b[H\u001b[2J${lines.join("\n")}`)
+    const text = watchText(watched.view(), now, columns)
+    return redraw(trouble === "" ? text : `${text}\n\n${trouble}`, columns)
   })
 
 const once = (flagsGiven: { readonly json: boolean; readonly fleet: Option.Option<string> }) =>
@@ -100,8 +94,8 @@ export const watch = Command.make("watch", flags, (given) =>
           ? undefined
           : `http://127.0.0.1:${yield* serveMetrics(given.metricsPort.value, watched.metrics)}/metrics`
         if (given.terminal) {
-          onLook = redraw(watched)
-          yield* redraw(watched)
+          onLook = draw(watched)
+          yield* draw(watched)
           return yield* Effect.never
         }
         const token = randomBytes(24).toString("base64url")

@@ -64,6 +64,13 @@ export const print = (text: string): Effect.Effect<void> => Console.log(plain(te
 /** Prints on standard output for people, no wider than their terminal. */
 export const printText = (text: string): Effect.Effect<void> => print(inLocale(wrapped(plain(text), terminalWidth())))
 
+/** Clears the terminal on standard output and prints this, no wider and no longer than the terminal. */
+export const redraw = (text: string, columns: number): Effect.Effect<void> => {
+  const rows = process.stdout.rows ?? Number.POSITIVE_INFINITY
+  const lines = inLocale(wrapped(plain(text), columns)).split("\n")
+  return Console.log(`\u001b[H\u001b[2J${lines.slice(0, Math.max(1, rows - 1)).join("\n")}`)
+}
+
 /** Prints a document for programs, or text for people. */
 export const printEither = (asJson: boolean, document: () => unknown, text: () => string): Effect.Effect<void> =>
   asJson ? print(JSON.stringify(document(), null, 2)) : printText(text())
