@@ -11,6 +11,7 @@ import { make } from "@tensorferry/bus/store/KeyValueStoreTcp"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Result from "effect/Result"
+import * as Schedule from "effect/Schedule"
 import { planFanOut } from "../../src/fanout/FanOut.ts"
 import { edgeCosts } from "../../src/service/stagePlan.ts"
 import { indexTopology } from "../../src/topology/Topology.ts"
@@ -35,7 +36,10 @@ const relay = (): number => {
 
 /** Looks until the fleet is as it soon should be. */
 const lookUntil = (store: KeyValueStoreShape, isThere: (view: FleetView) => boolean) =>
-  Effect.repeat(readFleet(store, "test"), { until: ({ view }) => isThere(view) }).pipe(Effect.timeout("30 seconds"))
+  Effect.repeat(readFleet(store, "test"), {
+    until: ({ view }) => isThere(view),
+    schedule: Schedule.spaced("200 millis")
+  }).pipe(Effect.timeout("30 seconds"))
 
 describe("a fleet of processes", () => {
   it.live(

@@ -5,6 +5,7 @@ import { createInterface } from "node:readline"
 import { fileURLToPath } from "node:url"
 import { assert } from "@effect/vitest"
 import * as Effect from "effect/Effect"
+import * as Schedule from "effect/Schedule"
 import { hashOf, type MemberInput, type MemberLine } from "./weights.ts"
 
 const script = fileURLToPath(new URL("../fixtures/member.ts", import.meta.url))
@@ -97,15 +98,31 @@ export const startMember = (input: MemberInput) =>
     (member) => Effect.sync(() => member.kill())
   ).pipe(Effect.tap((member) => member.until(({ event }) => event === "ready")))
 
+/**
+ * Uses the version that a member serves. A process that got no time misses its fence, and rightly refuses until it has seen
+ * the history again.
+ */
+const used = (member: MemberProcess, label: string) =>
+  Effect.repeat(
+    Effect.andThen(
+      member.serves(label),
+      Effect.suspend(() => member.ask("use"))
+    ),
+    {
+      until: (line) => line.event !== "failed" || !line.message.includes("It has not reached the store"),
+      schedule: Schedule.spaced("100 millis"),
+      times: 100
+    }
+  )
+
 /** All serve the version and hold its bytes. */
 export const allUse = (members: ReadonlyArray<MemberProcess>, label: string, seed: number) =>
   Effect.forEach(
     members,
     (member) =>
       Effect.gen(function* () {
-        yield* member.serves(label)
         const hash = hashOf(seed, member.input.isSmall)
-        assert.deepStrictEqual(yield* member.ask("use"), { event: "used", label, hash })
+        assert.deepStrictEqual(yield* used(member, label), { event: "used", label, hash })
       }),
     { concurrency: "unbounded", discard: true }
   )
