@@ -6,6 +6,13 @@
 import { Natural, Positive } from "@tensorferry/core/base/Numbers"
 import * as Schema from "effect/Schema"
 
+/** Versions that a statement has. */
+export const mostVersions = 8
+/** Versions of which it says from whom they came. */
+const mostDetailed = 2
+/** Parts of one version. */
+export const mostParts = 16
+
 /** Bytes that come from one member, in one tree of the update. */
 export const ProgressPart = Schema.Struct({
   /** Id of the member that passes them on. */
@@ -33,7 +40,7 @@ export const VersionProgress = Schema.Struct({
   /** How often it was begun. */
   tries: Positive,
   /** From whom it comes; only of the newest versions, and at most `mostParts`. */
-  parts: Schema.Array(ProgressPart)
+  parts: Schema.Array(ProgressPart).check(Schema.isMaxLength(mostParts))
 })
 export type VersionProgress = typeof VersionProgress.Type
 
@@ -51,16 +58,9 @@ export const MemberProgress = Schema.Struct({
   /** Bytes that it has received since it started. */
   received: Natural,
   /** The last versions that it took, oldest first; at most `mostVersions`. */
-  versions: Schema.Array(VersionProgress)
+  versions: Schema.Array(VersionProgress).check(Schema.isMaxLength(mostVersions))
 })
 export type MemberProgress = typeof MemberProgress.Type
-
-/** Versions that a statement has. */
-export const mostVersions = 8
-/** Versions of which it says from whom they came. */
-const mostDetailed = 2
-/** Parts of one version. */
-export const mostParts = 16
 
 /** Parts of one giver as one, where there are too many; what is still too much is of nobody in particular. */
 const bounded = (parts: ReadonlyArray<ProgressPart>): ReadonlyArray<ProgressPart> => {

@@ -66,6 +66,20 @@ describe("a statement of progress", () => {
     assert.isBelow(JSON.stringify(record.stated).length, 8192)
   })
 
+  it("is left out where it is longer than members make it, or is none", () => {
+    const { stated } = recordOf()
+    const part = { from: "0-a", stripe: 0, bytes: 1, done: 1 }
+    const version = { serial: 1, bytes: 1, begunAt: 1, stagedAt: null, liveAt: null, tries: 1, parts: [part] }
+    const texts = [
+      { ...stated, id: "kept", versions: [version] },
+      { ...stated, id: "long", versions: Array.from({ length: mostVersions + 1 }, () => version) },
+      { ...stated, id: "many", versions: [{ ...version, parts: Array.from({ length: mostParts + 1 }, () => part) }] },
+      { ...stated, id: "less", versions: [{ ...version, bytes: -1 }] },
+      "nothing"
+    ].map((each, at): [string, string] => [`key ${at}`, JSON.stringify(each)])
+    assert.deepStrictEqual([...readProgress(new Map([...texts, ["key", "{"]])).keys()], ["kept"])
+  })
+
   it.live("is in the store while the scope is open, and not written more than once a second", () =>
     Effect.gen(function* () {
       const store = yield* KeyValueStore
