@@ -3,7 +3,7 @@
  * Tensors that a rank of a job holds in memory: allocated, filled from the checkpoint piece by piece, and compared with it.
  * What the pieces are, the job's layout says.
  *
- * Invariant: beside the tensors, memory for one portion of a bounded size is in use.
+ * Invariant: beside the tensors, memory for a few portions of a bounded size is in use.
  */
 import { createHash } from "node:crypto"
 import { bitsOf } from "@tensorferry/core/base/DType"
@@ -19,8 +19,9 @@ import type { LocalTensor } from "./layout/ModelLayout.ts"
 import type { Model } from "./Model.ts"
 import { modelError } from "./ModelError.ts"
 import type { Phase } from "./Phase.ts"
-import { asOneRun, gather, scatter } from "./regionBytes.ts"
+import { asOneRun, gather } from "./regionBytes.ts"
 import { checkDigest, moveRegion } from "./ShardedModel.ts"
+import { loadRegions } from "./stream/CheckpointStream.ts"
 
 /** Called between portions of work, with the bytes done and the bytes of the whole phase. */
 export type ReportProgress = (phase: Phase, done: number, total: number) => Effect.Effect<void>
@@ -119,6 +120,21 @@ export const digestOf = Effect.fnUntraced(function* (group: ProcessGroupShape, b
   return hash.digest("hex")
 })
 
+/** What fills a tensor, piece by piece. */
+const readsOf = (rank: number, { local, tensor }: HeldTensor) =>
+  Effect.forEach(local.pieces, (piece) => {
+    const runs = regionRuns(local.shape, piece.local, bitsOf(local.dtype))
+    const into = sliceTensor(tensor, piece.local)
+    return Result.isFailure(runs)
+      ? Effect.fail(viewFault(rank, local.name, runs.failure))
+      : Result.isFailure(into)
+        ? Effect.fail(viewFault(rank, local.name, into.failure.detail))
+        : Effect.succeed({ name: local.storedAs, region: piece.global, into: into.success })
+  })
+
+/** Portions of files under way at once. Values that are converted take memory of their own. */
+const portionsInFlight = (model: Model): number => (model.storedShape === undefined ? 2 : 4)
+
 /** Reads every piece that a rank holds, and compares what it got with the digest that the checkpoint states, if any. */
 export const loadTensors = Effect.fnUntraced(function* (
   model: Model,
@@ -127,21 +143,19 @@ export const loadTensors = Effect.fnUntraced(function* (
   progress: ReportProgress
 ) {
   const total = byteCount(held)
-  const scratch = makeScratch()
+  const reads = yield* Effect.forEach(held, (one) => readsOf(group.rank, one))
   let done = 0
-  for (const one of held) {
-    const { local, bytes } = one
-    yield* eachPortion(group, one, (region, runs, byteLength) =>
-      Effect.gen(function* () {
-        const direct = asOneRun(runs, bytes)
-        const into = direct ?? scratch(byteLength)
-        yield* model.readRegion(local.storedAs, region, into)
-        if (direct === undefined) scatter(runs, into, bytes)
-        done += byteLength
-        yield* group.reportProgress
-        yield* progress("load", done, total)
+  yield* loadRegions(model, reads.flat(), {
+    inFlight: portionsInFlight(model),
+    portionBytes: boundedBytes,
+    onProgress: (bytes) =>
+      Effect.suspend(() => {
+        done += bytes
+        return Effect.andThen(group.reportProgress, progress("load", done, total))
       })
-    )
+  })
+  for (const one of held) {
+    const { bytes, local } = one
     const stated = local.storedAs === local.name ? model.digestOf(local.name, local.shape, local.pieces) : undefined
     if (stated === undefined) continue
     yield* clearPadding(one)

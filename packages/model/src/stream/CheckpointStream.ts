@@ -180,10 +180,10 @@ const ownBytes = ({ stored, tensor, within }: Portion): Uint8Array | undefined =
   within === undefined && stored === tensor.dtype ? tensorBytes(tensor) : undefined
 
 /** What is asked for of a portion that lies in a buffer. */
-const stagedView = (file: string, { name, region, stored, within }: Portion, { storage }: Staged) =>
+const stagedView = (file: string, { name, region, stored, within }: Portion, buffer: Staged) =>
   Effect.fromResult(
     Result.mapError(
-      Result.flatMap(tensorView(storage, stored, regionShape(region)), (view) =>
+      Result.flatMap(tensorView(buffer.storage, stored, regionShape(region), buffer), (view) =>
         within === undefined ? Result.succeed(view) : sliceTensor(view, within)
       ),
       viewFault(file, name)

@@ -17,7 +17,12 @@ import * as Semaphore from "effect/Semaphore"
 export interface Staged {
   readonly bytes: Uint8Array
   readonly storage: Storage
+  /** Where the bytes begin in the storage. */
+  readonly byteOffset: number
 }
+
+/** Memory is pinned by whole pages of the system. A buffer has its pages alone: a copy may not begin in pinned memory and end beside it. */
+const pageBytes = 64 * 1024
 
 /** Buffers that are made when they are first needed. */
 export interface StagingRing {
@@ -40,11 +45,13 @@ export const makeStagingRing = (
     let made = 0
     const make = Effect.gen(function* () {
       made += 1
-      const bytes = new Uint8Array(new ArrayBuffer(byteLength))
-      const storage = yield* engine.wrapHost(bytes)
-      const whole = Result.getOrThrow(tensorView(storage, "uint8", [byteLength]))
+      const pages = Math.ceil(byteLength / pageBytes) * pageBytes
+      const all = new Uint8Array(new ArrayBuffer(pages + pageBytes))
+      const storage = yield* engine.wrapHost(all)
+      const byteOffset = Number(BigInt.asUintN(16, -storage.address))
+      const whole = Result.getOrThrow(tensorView(storage, "uint8", [pages], { byteOffset }))
       if (engine.pinHost !== undefined) yield* engine.pinHost(whole)
-      return { bytes, storage }
+      return { bytes: all.subarray(byteOffset, byteOffset + byteLength), storage, byteOffset }
     })
     const take: Effect.Effect<Staged, TensorError> = Effect.suspend(() => {
       const known = free.pop()

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+/**
+ * Checkpoints come into memory of a device through pinned buffers, and leave it again; digests of the device prove both. The
+ * device is the simulated one, whose copies run as late as their order allows and which reports what was not given back.
+ */
+import { mkdtempSync, readFileSync, rmSync } from "node:fs"
+import { tmpdir } from "node:os"
+import { join } from "node:path"
+import { assert, it } from "@effect/vitest"
+import { descriptor as hostBackend } from "@tensorferry/backend-torch-copy"
+import { elementCount, fullRegion, type Region, regionShape } from "@tensorferry/core/base/Region"
+import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
+import { sumOfDigests } from "@tensorferry/core/tensor/ElementDigest"
+import { sliceTensor, tensorBytes, tensorView } from "@tensorferry/core/tensor/Tensor"
+import { openCheckpoint } from "@tensorferry/model/checkpoint/CheckpointIndex"
+import { writeSafetensors } from "@tensorferry/model/checkpoint/SafetensorsWriter"
+import { loadRegions, saveTensors } from "@tensorferry/model/stream/CheckpointStream"
+import { assertClean, resetSimulator } from "@tensorferry/simulators/gpu"
+import { makeEngine } from "@tensorferry/simulators/gpuEngine"
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Result from "effect/Result"
+import { afterEach, beforeEach } from "vitest"
+
+beforeEach(() => resetSimulator("seed=1"))
+afterEach(() => assertClean())
+
+const shapes = { "layers.0.wide": [96, 256], "layers.0.norm": [77], "layers.1.wide": [96, 256] } as const
+
+const folder = Effect.acquireRelease(
+  Effect.sync(() => mkdtempSync(join(tmpdir(), "tensorferry-device-"))),
+  (made) => Effect.sync(() => rmSync(made, { recursive: true, force: true }))
+)
+
+const hostEngine = Effect.map(Layer.build(hostBackend.tensorEngine!({})), Context.get(TensorEngine))
+const deviceEngine = Effect.map(makeEngine(), ({ engine }) => engine)
+
+const halves: ReadonlyArray<Region> = [
+  [
+    [0, 96],
+    [0, 128]
+  ],
+  [
+    [0, 96],
+    [128, 256]
+  ]
+]
+
+it.live("a checkpoint comes into shards on a device, and its digests are those of the file", () =>
+  Effect.gen(function* () {
+    const path = join(yield* folder, "model.safetensors")
+    // Without NaNs, which a cast makes quiet.
+    const tensors = Object.entries(shapes).map(([name, shape], seed) => ({
+      ...{ name, shape },
+      dtype: "bfloat16" as const,
+      data: Uint8Array.from(
+        { length: 2 * elementCount(shape) },
+        (_, at) => (at * 131 + seed * 29 + (at >> 8) * 7) & (at % 2 === 1 ? 0x3f : 0xff)
+      )
+    }))
+    yield* writeSafetensors(path, tensors)
+    const source = yield* openCheckpoint(path)
+    const [host, device] = [yield* hostEngine, yield* deviceEngine]
+    const shards = yield* Effect.forEach(halves, (region) => device.allocate("bfloat16", regionShape(region)))
+    const [norm, cast] = [yield* device.allocate("bfloat16", [77]), yield* device.allocate("float32", [96, 256])]
+    const onDevice = Effect.provideService(TensorEngine, device)
+    const report = yield* loadRegions(
+      source,
+      [
+        ...halves.map((region, at) => ({ name: "layers.0.wide", region, into: shards[at]! })),
+        { name: "layers.0.norm", region: fullRegion([77]), into: norm },
+        { name: "layers.1.wide", region: fullRegion([96, 256]), into: cast, storedAs: "bfloat16" }
+      ],
+      { portionBytes: 5000, inFlight: 3 }
+    ).pipe(onDevice)
+    assert.strictEqual(report.bytes, 2 * (2 * 96 * 256 + 77))
+    assert.isAtMost(report.ringBytes, 3 * 5000)
+    const digestOfFile = (at: number) =>
+      Effect.gen(function* () {
+        const tensor = yield* host.allocate("bfloat16", tensors[at]!.shape)
+        tensorBytes(tensor)!.set(tensors[at]!.data)
+        return (yield* host.digest([{ tensor }]))[0]!
+      })
+    const parts = yield* device.digest(
+      halves.map((region, at) => ({ tensor: shards[at]!, whole: [96, 256], origin: region.map(([start]) => start) }))
+    )
+    assert.strictEqual(sumOfDigests(parts), yield* digestOfFile(0))
+    assert.deepStrictEqual(yield* device.digest([{ tensor: norm }]), [yield* digestOfFile(1)])
+    const back = yield* device.allocate("bfloat16", [96, 256])
+    yield* device.copy([{ dst: back, src: cast }])
+    assert.deepStrictEqual(yield* device.digest([{ tensor: back }]), [yield* digestOfFile(2)])
+  }).pipe(Effect.scoped)
+)
+
+it.live("tensors of a device leave it for a file, whatever their strides", () =>
+  Effect.gen(function* () {
+    const path = join(yield* folder, "out.safetensors")
+    const device = yield* deviceEngine
+    const whole = yield* device.allocate("bfloat16", [96, 256])
+    const bytes = Uint8Array.from({ length: 2 * 96 * 256 }, (_, at) => (at * 131 + (at >> 8) * 7 + 3) & 0xff)
+    const src = Result.getOrThrow(tensorView(yield* device.wrapHost(bytes), "bfloat16", [96, 256]))
+    yield* device.copy([{ dst: whole, src }])
+    const right = Result.getOrThrow(sliceTensor(whole, halves[1]!))
+    const onDevice = Effect.provideService(TensorEngine, device)
+    const saved = yield* saveTensors(
+      path,
+      [
+        { name: "whole", tensor: whole },
+        { name: "right", tensor: right }
+      ],
+      undefined,
+      { portionBytes: 5000 }
+    ).pipe(onDevice)
+    assert.strictEqual(saved.stagedBytes, saved.bytes)
+    const source = yield* openCheckpoint(path)
+    const read = new Uint8Array(bytes.length)
+    yield* source.readRegion("whole", fullRegion([96, 256]), read)
+    assert.deepStrictEqual(read, bytes)
+    const part = new Uint8Array(bytes.length / 2)
+    const expected = new Uint8Array(bytes.length / 2)
+    yield* source.readRegion("right", fullRegion([96, 128]), part)
+    for (let row = 0; row < 96; row++) expected.set(bytes.subarray(row * 512 + 256, row * 512 + 512), row * 256)
+    assert.deepStrictEqual(part, expected)
+    assert.isAbove(readFileSync(path).length, saved.bytes)
+  }).pipe(Effect.scoped)
+)
