@@ -5,6 +5,7 @@
  * Invariants: nothing is left on the device when a run ends. The driver is never asked to queue so much that it would make
  * the worker wait inside a call: at most two gates of `gateSteps` are open per stream.
  */
+#include <algorithm>
 #include <array>
 #include <deque>
 
@@ -171,9 +172,18 @@ class Run {
       if (parameter.count == 0) continue;
       if (Status status = device_.kernels.digest(parameter, stream); !status.ok()) return status;
     }
-    return callRuntime(api_, api_.copy, reinterpret_cast<void*>(step.address),
-                       reinterpret_cast<const void*>(table + 8ull * work.resultsAt), 8ull * work.results,
-                       inferredDirection, stream);
+    // Neighbours may have pinned some of the pages, and a copy may not reach over the end of what is pinned.
+    constexpr uint64_t pageBytes = 4096;
+    const uint64_t from = table + 8ull * work.resultsAt, bytes = 8ull * work.results;
+    for (uint64_t at = 0; at < bytes;) {
+      const uint64_t part = std::min(bytes - at, pageBytes - (step.address + at) % pageBytes);
+      Status status =
+          callRuntime(api_, api_.copy, reinterpret_cast<void*>(step.address + at),
+                      reinterpret_cast<const void*>(from + at), static_cast<size_t>(part), inferredDirection, stream);
+      if (!status.ok()) return status;
+      at += part;
+    }
+    return {};
   }
 
   Status beginGroup() {
