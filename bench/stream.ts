@@ -150,6 +150,46 @@ const loads = (file: string) =>
     return results
   })
 
+/** Many small tensors, which lie one behind the other in the file. */
+const smallLoads = (folder: string) =>
+  Effect.gen(function* () {
+    const [count, byteLength] = [20_000, 1024]
+    const file = path.join(folder, "small.safetensors")
+    const own = Array.from({ length: count }, (_, at) => `w.${String(at).padStart(5, "0")}`)
+    const data = new Uint8Array(byteLength)
+    yield* writeSafetensors(
+      file,
+      own.map((name) => ({ name, dtype: "uint8", shape: [byteLength], data }))
+    )
+    const source = yield* openCheckpoint(file)
+    const engine = yield* TensorEngine
+    const whole = yield* engine.allocate("uint8", [count, byteLength])
+    yield* engine.fill(whole, 1)
+    const held = own.map((name, at): Held => {
+      const into = { ...whole, shape: [byteLength], strides: [1], byteOffset: at * byteLength }
+      return { name, region: fullRegion([byteLength]), into }
+    })
+    const total = Number(execFileSync("stat", ["-c", "%s", file]))
+    const calls = () => {
+      const descriptor = openSync(file, "r")
+      const start = total - count * byteLength
+      for (const [at, { into }] of held.entries())
+        readSync(descriptor, tensorBytes(into)!, 0, byteLength, start + at * byteLength)
+      closeSync(descriptor)
+    }
+    const times: [Array<number>, Array<number>, Array<number>] = [[], [], []]
+    const ways = [loadRegions(source, held), Effect.sync(calls), oneByOne(source, held)]
+    for (let round = -1; round < rounds; round++) {
+      for (const [at, way] of ways.entries()) {
+        const took = yield* seconds(way)
+        if (round >= 0) times[at]!.push(took)
+      }
+    }
+    const bytes = count * byteLength
+    const beside = `one region after the other ${(bytes / 1e9 / median(times[2])).toPrecision(3)}, reference: pread`
+    return row("load 20000 tensors of 1 KiB", bytes, times[0], times[1], beside)
+  })
+
 const saves = (folder: string) =>
   Effect.gen(function* () {
     const engine = yield* TensorEngine
@@ -193,7 +233,7 @@ export const stream = async (): Promise<ReadonlyArray<BenchResult>> => {
       file,
       names.map((name) => ({ name, tensor: one }))
     )
-    return [...(yield* loads(file)), yield* Effect.scoped(saves(folder))]
+    return [...(yield* loads(file)), yield* Effect.scoped(smallLoads(folder)), yield* Effect.scoped(saves(folder))]
   })
   try {
     return await Effect.runPromise(Effect.provide(Effect.scoped(program), HostEngine.layer({ threads: 2 })))

@@ -133,7 +133,7 @@ const readsOf = (rank: number, { local, tensor }: HeldTensor) =>
   })
 
 /** Portions of files under way at once. Values that are converted take memory of their own. */
-const portionsInFlight = (model: Model): number => (model.storedShape === undefined ? 2 : 4)
+const portionsInFlight = (model: Model): number => (model.stored === undefined ? 2 : 4)
 
 /** Reads every piece that a rank holds, and compares what it got with the digest that the checkpoint states, if any. */
 export const loadTensors = Effect.fnUntraced(function* (

@@ -7,6 +7,7 @@ import type { Region, Shape } from "@tensorferry/core/base/Region"
 import type * as Effect from "effect/Effect"
 import type { Cutting } from "./Cutting.ts"
 import type { CheckpointError } from "./checkpoint/CheckpointError.ts"
+import type { StoredTensors } from "./checkpoint/CheckpointIndex.ts"
 import type { SeenFiles } from "./checkpoint/FileCache.ts"
 import type { ModelTensor, ParallelConfig, Piece } from "./layout/ModelLayout.ts"
 import type { ModelError } from "./ModelError.ts"
@@ -36,8 +37,8 @@ export interface Model {
   readonly checkFiles: Effect.Effect<void, CheckpointError | ModelError>
   /** The files that were read so far; none where the tensors are made up. */
   readonly files: () => SeenFiles
-  /** The shape of a tensor, where regions are read as they lie in files. */
-  readonly storedShape?: (name: string) => Shape | undefined
+  /** Where tensors lie in files, if they lie there dense and as they are read. */
+  readonly stored?: StoredTensors<CheckpointError>
   /** Fills `into` with the dense row-major bytes of a region of the whole tensor. */
   readonly readRegion: (
     name: string,

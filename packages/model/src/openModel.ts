@@ -48,7 +48,7 @@ export const openModel = Effect.fn("openModel")(function* (
     sharded: undefined,
     config,
     ...(configText === undefined ? {} : { configText }),
-    ...(checkpoint.storedShape === undefined ? {} : { storedShape: checkpoint.storedShape }),
+    ...(checkpoint.stored === undefined ? {} : { stored: checkpoint.stored }),
     ...(checkpoint.absent === undefined ? {} : { absent: checkpoint.absent }),
     digestOf: () => undefined,
     checkFiles: Effect.void,

@@ -41,6 +41,21 @@ export interface CheckpointTensor extends Pick<TensorInfo, "name" | "dtype" | "s
   readonly file: string
 }
 
+/** Where a tensor lies: dense in row-major order, from a byte of a file on. */
+export interface StoredPlace {
+  readonly shape: Shape
+  readonly file: string
+  readonly start: number
+}
+
+/** Tensors that lie in files as they are read. */
+export interface StoredTensors<E> {
+  /** Where one lies; undefined where there is none of this name. */
+  readonly placeOf: (name: string) => StoredPlace | undefined
+  /** Fills `into` from a byte of a file on. */
+  readonly readBytes: (file: string, start: number, into: Uint8Array) => Effect.Effect<void, E>
+}
+
 /** An open checkpoint: its tensors by name, whatever file they are in. */
 export interface Checkpoint {
   /** What was opened. */
@@ -53,8 +68,8 @@ export interface Checkpoint {
   readonly absent?: ReadonlyArray<string>
   /** The files that were read. */
   readonly files: () => SeenFiles
-  /** The shape of a tensor, whose regions are read as they lie in a file. */
-  readonly storedShape?: (name: string) => Shape | undefined
+  /** Where tensors lie in files, if they lie there dense and as they are read. */
+  readonly stored?: StoredTensors<CheckpointError>
   /** As `SafetensorsFile.readRegion`. */
   readonly readRegion: (name: string, region: Region, into: Uint8Array) => Effect.Effect<void, CheckpointError>
 }
@@ -132,14 +147,16 @@ const makeCheckpoint = (
 ): Effect.Effect<Checkpoint, CheckpointError> =>
   Effect.gen(function* () {
     const tensors = new Map<string, CheckpointTensor>()
+    const places = new Map<string, StoredPlace>()
     const metadata = new Map<string, string>()
     const add = (file: SafetensorsFile): Effect.Effect<void, CheckpointError> => {
       for (const [key, text] of file.metadata) if (!metadata.has(key)) metadata.set(key, text)
-      for (const { name, dtype, shape, byteLength } of file.tensors.values()) {
+      for (const { name, dtype, shape, byteLength, byteOffset } of file.tensors.values()) {
         const refusal = claim(name, file.path, tensors.get(name)?.file)
         if (refusal === "left out") continue
         if (refusal !== undefined) return Effect.fail(refusal)
         tensors.set(name, { name, dtype, shape, byteLength, file: file.path })
+        places.set(name, { shape, file: file.path, start: byteOffset })
       }
       return Effect.void
     }
@@ -149,7 +166,10 @@ const makeCheckpoint = (
       tensors,
       metadata,
       files: cache.seen,
-      storedShape: (name) => tensors.get(name)?.shape,
+      stored: {
+        placeOf: (name) => places.get(name),
+        readBytes: (file, start, into) => cache.use(file, (open) => open.readBytes(start, into))
+      },
       readRegion: (name, region, into) => {
         const tensor = tensors.get(name)
         return tensor === undefined

@@ -53,6 +53,8 @@ export interface SafetensorsFile {
    * Fails with TensorMissing, InvalidRequest (region, buffer, or a region that is cut inside a byte), Truncated, Unreadable.
    */
   readonly readRegion: (name: string, region: Region, into: Uint8Array) => Effect.Effect<void, CheckpointError>
+  /** Fills `into` from a byte of the file on. Fails with Truncated where the file ends before, Changed, Unreadable. */
+  readonly readBytes: (start: number, into: Uint8Array) => Effect.Effect<void, CheckpointError>
 }
 
 /** Copies the runs of one block out of it. `behind` is at the first of them. */
@@ -170,6 +172,7 @@ export const openSafetensors = (path: string): Effect.Effect<SafetensorsFile, Ch
       headerDigest: digestOf([file.size, createHash("sha256").update(bytes).digest("hex")]),
       ...header,
       isAligned: header.dataOffset % 8 === 0,
+      readBytes: (start, into) => Effect.andThen(checkUnchanged(file), readFully(file, into, start)),
       readRegion: (name, region, into) => {
         const tensor = header.tensors.get(name)
         return tensor === undefined

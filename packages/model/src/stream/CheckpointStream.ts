@@ -6,33 +6,33 @@
  * Invariants: host memory that a portion fits as it lies is read into directly; everything else passes through a ring of a
  * few buffers, so that memory beside the tensors is bounded. Reads into the caller's memory are never left to themselves.
  */
-import { bitsOf, byteLengthOf, type DType, isSubByte } from "@tensorferry/core/base/DType"
-import {
-  elementCount,
-  equalRegions,
-  equalShapes,
-  formatRegion,
-  formatShape,
-  intersect,
-  isInside,
-  lengthOf,
-  type Region,
-  regionShape,
-  type Shape
-} from "@tensorferry/core/base/Region"
-import { splitPart } from "@tensorferry/core/planner/Bucketing"
+import type { DType } from "@tensorferry/core/base/DType"
+import type { Region } from "@tensorferry/core/base/Region"
 import { endsWithin } from "@tensorferry/core/service/endsWithin"
 import { TensorEngine, type TensorError } from "@tensorferry/core/service/TensorEngine"
-import { sliceTensor, type Tensor, tensorBytes, tensorView, type ViewFault } from "@tensorferry/core/tensor/Tensor"
+import type { Move, Tensor } from "@tensorferry/core/tensor/Tensor"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
 import { type CheckpointError, checkpointError } from "../checkpoint/CheckpointError.ts"
+import type { StoredTensors } from "../checkpoint/CheckpointIndex.ts"
 import { writeFully } from "../checkpoint/FileAccess.ts"
 import { encodeHeader } from "../checkpoint/SafetensorsHeader.ts"
 import { type StagedFile, stageFile } from "../checkpoint/SafetensorsWriter.ts"
-import { makeStagingRing, type Staged, type StagingRing } from "./stagingRing.ts"
+import {
+  type Batch,
+  batchesOf,
+  neededBytes,
+  ownBytes,
+  type Portion,
+  portionsOf,
+  type StreamRead,
+  stagedView
+} from "./portions.ts"
+import { makeStagingRing, type StagingRing } from "./stagingRing.ts"
+
+export type { StreamRead } from "./portions.ts"
 
 /** What is read from: a checkpoint, one of its files, or a model whatever its form. */
 export interface StreamSource<E> {
@@ -41,22 +41,10 @@ export interface StreamSource<E> {
   /** Fills `into` with the dense row-major bytes of a region of a tensor; may be called again before it has ended. */
   readonly readRegion: (name: string, region: Region, into: Uint8Array) => Effect.Effect<void, E>
   /**
-   * The shape of a tensor whose regions are read as they lie in a file: then what lies between short runs is read with them,
-   * and the engine picks them out. Each region is read by itself where this is absent.
+   * Where tensors lie in files, if they lie there as they are read. Then what lies between short runs is read with them, small
+   * tensors are read together, and the engine picks them out. Each region is read by itself where this is absent.
    */
-  readonly storedShape?: (name: string) => Shape | undefined
-}
-
-/** A region of a stored tensor, and the memory that it is to fill. */
-export interface StreamRead {
-  /** Name of the stored tensor. */
-  readonly name: string
-  /** Region of the whole tensor. */
-  readonly region: Region
-  /** Memory of the region's shape, of any device and any strides. */
-  readonly into: Tensor
-  /** Element type in the file; that of the memory by default. Others are cast by the engine. */
-  readonly storedAs?: DType
+  readonly stored?: StoredTensors<E>
 }
 
 /** How much is under way at once, and how long it may take. */
@@ -87,86 +75,6 @@ const usualInFlight = 4
 const usualPortionBytes = 16 << 20
 const usualDeadline = Duration.seconds(60)
 
-interface Portion {
-  readonly name: string
-  /** What is read or written. */
-  readonly region: Region
-  /** The part of it that is asked for, where that is not all. */
-  readonly within?: Region
-  /** Memory of what is asked for. */
-  readonly tensor: Tensor
-  readonly stored: DType
-  /** Bytes of the region. */
-  readonly byteLength: number
-}
-
-/** As the reader of regions has them: runs of so many bytes have calls of their own, and fewer between two are read too. */
-const longRunBytes = 64 * 1024
-const gapBytes = 64 * 1024
-
-const invalid = (file: string, paramName: string, detail: string) =>
-  checkpointError("InvalidRequest", { detail, remedy: "Correct the region, the type or the memory.", file, paramName })
-
-const viewFault = (file: string, name: string) => (fault: ViewFault) => invalid(file, name, `${fault.detail}.`)
-
-/** A region seen from where another begins, or back. */
-const moved = (region: Region, from: Region, sign: 1 | -1): Region =>
-  region.map(([start, end], dim) => [start + sign * from[dim]![0], end + sign * from[dim]![0]] as const)
-
-/** A region with what lies between its runs, where they are short and near to each other. */
-const coveringRegion = (whole: Shape, region: Region, bits: number, limit: number): Region => {
-  const covering = [...region]
-  let inner = bits / 8
-  for (let dim = whole.length - 1; dim >= 0; dim--) {
-    const length = lengthOf(region[dim]!)
-    const isOne = covering.slice(0, dim).every((interval) => lengthOf(interval) === 1)
-    const gap = (whole[dim]! - length) * inner
-    if (length < whole[dim]!) {
-      const isWorth = !isOne && length * inner < longRunBytes && gap <= gapBytes && whole[dim]! * inner <= limit
-      if (!isWorth) return covering
-      covering[dim] = [0, whole[dim]!]
-    }
-    inner *= whole[dim]!
-  }
-  return covering
-}
-
-/** A read in portions that follow one another in the file as far as its shape allows. */
-const portionsOf = (
-  file: string,
-  { into, name, region, storedAs: stored = into.dtype }: StreamRead,
-  limit: number,
-  whole?: Shape
-): Result.Result<ReadonlyArray<Portion>, CheckpointError> => {
-  const shape = regionShape(region)
-  if (!equalShapes(shape, into.shape)) {
-    const detail = `Region ${formatRegion(region)} has the shape ${formatShape(shape)}, the memory ${formatShape(into.shape)}.`
-    return Result.fail(invalid(file, name, detail))
-  }
-  if (stored !== into.dtype && isSubByte(stored)) {
-    return Result.fail(invalid(file, name, `There is no conversion from ${stored} to ${into.dtype}.`))
-  }
-  if (shape.includes(0)) return Result.succeed([])
-  const covering =
-    whole === undefined || isSubByte(stored) || !isInside(region, whole)
-      ? region
-      : coveringRegion(whole, region, bitsOf(stored), limit)
-  const portions: Array<Portion> = []
-  for (const local of splitPart({ dtype: stored, shape: regionShape(covering) }, limit)) {
-    const read = moved(local, covering, 1)
-    const wanted = intersect(read, region)
-    if (wanted === undefined) continue
-    const tensor = sliceTensor(into, moved(wanted, region, -1))
-    if (Result.isFailure(tensor)) return Result.fail(viewFault(file, name)(tensor.failure))
-    portions.push({
-      ...{ name, stored, region: read, tensor: tensor.success },
-      ...(equalRegions(wanted, read) ? {} : { within: moved(wanted, read, -1) }),
-      byteLength: byteLengthOf(stored, elementCount(regionShape(read)))
-    })
-  }
-  return Result.succeed(portions)
-}
-
 const late = (file: string, name: string, what: string, deadline: Duration.Duration) =>
   checkpointError("Unreadable", {
     detail: `${what} has not ended within ${Duration.format(deadline)}.`,
@@ -174,23 +82,6 @@ const late = (file: string, name: string, what: string, deadline: Duration.Durat
     file,
     paramName: name
   })
-
-/** The bytes of memory that a portion can be read into, or written from, as they lie. */
-const ownBytes = ({ stored, tensor, within }: Portion): Uint8Array | undefined =>
-  within === undefined && stored === tensor.dtype ? tensorBytes(tensor) : undefined
-
-/** What is asked for of a portion that lies in a buffer. */
-const stagedView = (file: string, { name, region, stored, within }: Portion, buffer: Staged) =>
-  Effect.fromResult(
-    Result.mapError(
-      Result.flatMap(tensorView(buffer.storage, stored, regionShape(region), buffer), (view) =>
-        within === undefined ? Result.succeed(view) : sliceTensor(view, within)
-      ),
-      viewFault(file, name)
-    )
-  )
-
-const neededBytes = ({ stored, tensor }: Portion): number => byteLengthOf(stored, elementCount(tensor.shape))
 
 interface Settings {
   readonly inFlight: number
@@ -217,14 +108,17 @@ const settingsOf = (file: string, options: StreamOptions): Result.Result<Setting
 }
 
 /** A ring for portions of these lengths, and counts of what passes. */
-const makeStream = Effect.fnUntraced(function* (portions: ReadonlyArray<Portion>, { inFlight, onProgress }: Settings) {
-  const largest = portions.reduce((most, portion) => Math.max(most, portion.byteLength), 0)
+const makeStream = Effect.fnUntraced(function* (
+  batches: ReadonlyArray<{ readonly byteLength: number }>,
+  { inFlight, onProgress }: Settings
+) {
+  const largest = batches.reduce((most, { byteLength }) => Math.max(most, byteLength), 0)
   const ring: StagingRing = yield* makeStagingRing(inFlight, largest)
   const counts = { bytes: 0, fileBytes: 0, stagedBytes: 0 }
-  const done = (portion: Portion) => {
-    const bytes = neededBytes(portion)
+  const done = (portions: ReadonlyArray<Portion>, fileBytes: number) => {
+    const bytes = portions.reduce((sum, portion) => sum + neededBytes(portion), 0)
     counts.bytes += bytes
-    counts.fileBytes += portion.byteLength
+    counts.fileBytes += fileBytes
     return onProgress(bytes)
   }
   return {
@@ -249,11 +143,11 @@ export const loadRegions = <E>(
     const settings = yield* Effect.fromResult(settingsOf(file, options))
     const { deadline, inFlight, portionBytes } = settings
     const all = yield* Effect.fromResult(
-      Result.all(reads.map((read) => portionsOf(file, read, portionBytes, source.storedShape?.(read.name))))
+      Result.all(reads.map((read) => portionsOf(file, read, portionBytes, source.stored?.placeOf(read.name))))
     )
-    const portions = all.flat()
+    const batches = batchesOf(all.flat(), portionBytes)
     const engine = yield* TensorEngine
-    const { counts, done, report, ring } = yield* makeStream(portions, settings)
+    const { counts, done, report, ring } = yield* makeStream(batches, settings)
 
     const direct = (portion: Portion, bytes: Uint8Array) => {
       const error = late(file, portion.name, "The read of a portion", deadline)
@@ -262,24 +156,39 @@ export const loadRegions = <E>(
       const read = source.readRegion(portion.name, portion.region, bytes)
       return Effect.timeoutOrElse(read, { duration: deadline, orElse })
     }
-    const staged = (portion: Portion) =>
+    const staged = ({ at, byteLength, portions }: Batch) =>
       ring.use((buffer) =>
         Effect.gen(function* () {
-          const bytes = buffer.bytes.subarray(0, portion.byteLength)
-          const src = yield* stagedView(file, portion, buffer)
-          const read = source.readRegion(portion.name, portion.region, bytes)
-          yield* endsWithin(read, deadline, Effect.fail(late(file, portion.name, "The read of a portion", deadline)))
-          yield* engine.copy([{ dst: portion.tensor, src }])
-          counts.stagedBytes += portion.byteLength
+          const bytes = buffer.bytes.subarray(0, byteLength)
+          const [first] = portions as readonly [Portion]
+          const moves = yield* Effect.fromResult(
+            Result.all(
+              portions.map((portion) =>
+                Result.map(
+                  stagedView(file, portion, buffer, at === undefined ? 0 : portion.at!.start - at.start),
+                  (src): Move => ({ dst: portion.tensor, src })
+                )
+              )
+            )
+          )
+          const read =
+            at === undefined
+              ? source.readRegion(first.name, first.region, bytes)
+              : source.stored!.readBytes(at.file, at.start, bytes)
+          const error = late(at?.file ?? file, first.name, "The read of a portion", deadline)
+          yield* endsWithin(read, deadline, Effect.fail(error))
+          yield* engine.copy(moves)
+          counts.stagedBytes += byteLength
         })
       )
-    const move = (portion: Portion) =>
+    const move = (batch: Batch) =>
       Effect.gen(function* () {
-        const bytes = ownBytes(portion)
-        yield* bytes === undefined ? staged(portion) : direct(portion, bytes)
-        yield* done(portion)
+        const [first] = batch.portions as readonly [Portion]
+        const bytes = batch.at === undefined ? ownBytes(first) : undefined
+        yield* bytes === undefined ? staged(batch) : direct(first, bytes)
+        yield* done(batch.portions, batch.byteLength)
       })
-    yield* Effect.forEach(portions, move, { concurrency: inFlight, discard: true })
+    yield* Effect.forEach(batches, move, { concurrency: inFlight, discard: true })
     return report()
   }).pipe(Effect.scoped)
 
@@ -352,14 +261,14 @@ export const stageTensors = (
               else {
                 yield* ring.use((buffer) =>
                   Effect.gen(function* () {
-                    const dst = yield* stagedView(path, portion, buffer)
+                    const dst = yield* Effect.fromResult(stagedView(path, portion, buffer))
                     yield* engine.copy([{ dst, src: portion.tensor }])
                     yield* put(portion, buffer.bytes.subarray(0, portion.byteLength))
                     counts.stagedBytes += portion.byteLength
                   })
                 )
               }
-              yield* done(portion)
+              yield* done([portion], portion.byteLength)
             }),
           { concurrency: inFlight, discard: true }
         )

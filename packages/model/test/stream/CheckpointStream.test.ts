@@ -164,9 +164,29 @@ describe("loading", () => {
         assert.deepStrictEqual(yield* denseOf(transposeTensor(turned, 0, 1)), whole)
         assert.deepStrictEqual(yield* denseOf(view), whole)
         assert.isAtMost(report.ringBytes, 3 * Math.max(192, portionBytes))
-        // Columns are read with what lies between them where a row fits a portion.
-        if (portionBytes >= 1000) assert.isAbove(report.fileBytes, report.bytes)
-        else assert.strictEqual(report.fileBytes, report.bytes)
+      }
+    }).pipe(Effect.scoped, withEngine)
+  )
+
+  it.effect("reads what lies between short runs with them where a row fits a portion, and nothing else", () =>
+    Effect.gen(function* () {
+      const source = yield* writeModel
+      const engine = yield* TensorEngine
+      const into = yield* engine.allocate("bfloat16", [64, 33])
+      const region: Region = [
+        [0, 64],
+        [33, 66]
+      ]
+      const { stored: _, ...alone } = source
+      for (const [from, portionBytes, fileBytes] of [
+        [source, 1 << 20, 64 * 96 * 2],
+        [source, 100, 64 * 33 * 2],
+        [alone, 1 << 20, 64 * 33 * 2]
+      ] as const) {
+        yield* engine.fill(into, 0)
+        const report = yield* loadRegions(from, [{ name: "wide", region, into }], { portionBytes })
+        assert.deepStrictEqual([report.bytes, report.fileBytes], [64 * 33 * 2, fileBytes])
+        assert.deepStrictEqual(tensorBytes(into), yield* expectedBytes(source, "wide", region))
       }
     }).pipe(Effect.scoped, withEngine)
   )
@@ -297,6 +317,47 @@ describe("loading", () => {
         const error = yield* Effect.flip(loadRegions(source, [], options))
         assert.strictEqual(error._tag === "CheckpointError" ? error.reason._tag : error._tag, "InvalidRequest")
       }
+    }).pipe(Effect.scoped, withEngine)
+  )
+})
+
+describe("small tensors", () => {
+  it.effect("are read together with their neighbours in the file, in calls of no more than a portion", () =>
+    Effect.gen(function* () {
+      const path = join(yield* scratchFolder, "model.safetensors")
+      const count = 300
+      const names = Array.from({ length: count }, (_, at) => `w.${String((at * 7) % count).padStart(3, "0")}`)
+      yield* writeSafetensors(
+        path,
+        names.map((name, at) => ({
+          ...{ name, dtype: at % 3 === 0 ? ("uint8" as const) : ("bfloat16" as const), shape: [10 + (at % 5)] },
+          data: patternOf(at % 3 === 0 ? "uint8" : "bfloat16", [10 + (at % 5)]).map((byte) => (byte + at) & 0xff)
+        }))
+      )
+      const source = yield* openCheckpoint(path)
+      let calls = 0
+      const stored = {
+        ...source.stored!,
+        readBytes: (file: string, start: number, into: Uint8Array) => {
+          calls += 1
+          assert.isAtMost(into.length, 1000)
+          return source.stored!.readBytes(file, start, into)
+        }
+      }
+      const engine = yield* TensorEngine
+      const reads = yield* Effect.forEach(source.tensors.values(), ({ dtype, name, shape }) =>
+        Effect.map(engine.allocate(dtype, shape), (into) => ({ name, region: fullRegion(shape), into }))
+      )
+      const report = yield* loadRegions({ ...source, stored }, reads.reverse(), { portionBytes: 1000 })
+      const expected = yield* Effect.forEach(reads, ({ name, region, into }) =>
+        expectedBytes(source, name, region, bitsOf(into.dtype))
+      )
+      assert.deepStrictEqual(
+        reads.map(({ into }) => tensorBytes(into)),
+        expected
+      )
+      assert.strictEqual(report.bytes, report.fileBytes)
+      assert.isAtMost(calls, Math.ceil(report.bytes / 900))
     }).pipe(Effect.scoped, withEngine)
   )
 })
