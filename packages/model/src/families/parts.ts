@@ -59,8 +59,10 @@ type Specs = ReadonlyArray<ModuleSpec>
 /** Modules that a layer has all of, or none; each fills the slot that it is given, or one of its own. */
 export const together = (set: string, specs: Specs, slots: { readonly [path: string]: string } = {}): Specs =>
   specs.map((spec) =>
-    // Tables that follow from the config may be stored or not.
-    spec.structure === "rotary" ? spec : { ...spec, member: { set, slots: (slots[spec.path] ?? spec.path).split(" ") } }
+    // Tables that follow from the config may be stored or not, and so may scales of a cache.
+    spec.structure === "rotary" || spec.structure === "cache"
+      ? spec
+      : { ...spec, member: { set, slots: (slots[spec.path] ?? spec.path).split(" ") } }
   )
 
 /** Modules that a layer may have one by one. */

@@ -156,6 +156,8 @@ export const Limit = Schema.Struct({
   rule: Schema.Literals(["divides", "divides or one", "at most"]),
   /** What is not held to it where a placement states this. */
   unless: Schema.optionalKey(Schema.Literals(["vocabulary", "stages", "experts"])),
+  /** They are rows of the vocabulary, behind which a placement states padding. */
+  isPadded: Schema.optionalKey(Schema.Literal(true)),
   kind: Schema.optionalKey(MappingFault)
 })
 export type Limit = typeof Limit.Type

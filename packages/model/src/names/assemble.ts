@@ -36,6 +36,14 @@ export interface AssemblySite {
   readonly config: ParallelConfig
   readonly numbers: ModelNumbers
   readonly placed: ReadonlyMap<string, PlacedTensor>
+  /** What scales of blocks are of; undefined for other tensors. */
+  readonly blocksOf?: (tensor: string) => BlockRows | undefined
+}
+
+/** A weight, and how many of its rows one scale is of. */
+export interface BlockRows {
+  readonly weight: ModelTensor
+  readonly rows: number
 }
 
 type Made = Result.Result<Assembly | undefined, MappingError>
@@ -202,6 +210,10 @@ const build = (recipe: Recipe, scope: Scope): Made => {
     const first = parts.success[0]!
     if (other !== undefined)
       return refuse(scope, "shape_mismatch", `Parts ${formatShape(first.shape)} and ${formatShape(other)} do not fit.`)
+    if (parts.success.some(({ shape }) => shape.length <= dim))
+      return refuse(scope, "shape_mismatch", `${formatShape(first.shape)} has no dimension ${dim} to join along.`)
+    const parted = dim === 0 ? partedBlock(recipe, scope) : undefined
+    if (parted !== undefined) return refuse(scope, "not_divisible", parted)
     if ("concat" in recipe) return Result.succeed(concat(parts.success, dim))
     const groups = countOf(recipe.groups, site.numbers)
     if (groups === undefined) return refuse(scope, "invalid_rule", `The config does not state "${recipe.groups}".`)
@@ -237,6 +249,30 @@ const build = (recipe: Recipe, scope: Scope): Made => {
   const inner = build(innerOf(recipe), "cut" in recipe ? { ...scope, isWhole: true } : scope)
   if (Result.isFailure(inner) || inner.success === undefined) return inner
   return reshaped(recipe, inner.success, scope)
+}
+
+/** Where scales of blocks are joined, and rows of the weights that they are of end inside a block; in words. */
+const partedBlock = (
+  recipe: { readonly concat: ReadonlyArray<Recipe> } | Extract<Recipe, { readonly interleave: unknown }>,
+  scope: Scope
+): string | undefined => {
+  const { made, site } = scope
+  if (site.blocksOf === undefined) return undefined
+  const isJoined = "concat" in recipe
+  const parts = isJoined ? recipe.concat.slice(0, -1) : recipe.interleave
+  for (const part of parts) {
+    if (typeof part !== "string") continue
+    const of = made.sources.get(part)
+    const tensor = of?.get(scope.key) ?? of?.get("")
+    const blocks = tensor === undefined ? undefined : site.blocksOf(tensor.name)
+    const weight = blocks === undefined ? undefined : shardOf(blocks.weight, scope)
+    if (blocks === undefined || weight === undefined || Result.isFailure(weight)) continue
+    const rows = weight.success!.shape[0]!
+    const groups = isJoined ? 1 : (countOf(recipe.groups, site.numbers) ?? 1) * shareOf(scope, part)
+    if ((rows / groups) % blocks.rows !== 0)
+      return `${rows / groups} rows of ${blocks.weight.name} are no whole number of blocks of ${blocks.rows}, and rows of others follow them.`
+  }
+  return undefined
 }
 
 /** The share of all rows that the rank holds: its share of the groups in them too. */
@@ -347,6 +383,10 @@ const packedPart = (recipe: Extract<Recipe, { readonly part: Recipe }>, part: As
   if (groups === 1) return Result.succeed(take(part, dim, own))
   return Result.succeed(merge(take(split(part, dim, total * unit), dim + 1, own), dim))
 }
+
+/** A tensor that a rule makes as one rank that holds everything has it. */
+export const assembleWhole = (made: MadeTensor, site: AssemblySite): Made =>
+  build(made.rule.from, { made, site, key: "", isWhole: true, allExperts: true })
 
 /** What a rank holds of a tensor that a rule makes. The rank is one that holds it. */
 export const assemble = (made: MadeTensor, site: AssemblySite): Made =>

@@ -5,7 +5,7 @@ import * as Result from "effect/Result"
 import type { ModelStructure, Module } from "../describe/ModelStructure.ts"
 import type { LayoutError, ParallelConfig } from "../layout/ModelLayout.ts"
 import { expertDegrees } from "../layout/ParallelConfig.ts"
-import { moduleCuts } from "../placement/cuts.ts"
+import { moduleCuts, paddedRows } from "../placement/cuts.ts"
 import { kindsOf } from "../placement/legalDegrees.ts"
 import type { Placement } from "../placement/Placement.ts"
 import type { Mapping } from "./Mapping.ts"
@@ -83,8 +83,9 @@ export const checkLimits = (
 ): Result.Result<void, MappingError> => {
   const { ep, etp } = expertDegrees(config)
   const degrees = { tp: config.tp, pp: config.pp, ep, etp }
-  for (const { subject, what, count, by, rule, unless, kind = "not_divisible" } of limits) {
+  for (const { subject, what, count: stated, by, rule, unless, isPadded, kind = "not_divisible" } of limits) {
     const degree = degrees[by]
+    const count = isPadded === true ? paddedRows(stated, degree, placement) : stated
     if (unless !== undefined && placement[unless] !== undefined) continue
     const fits =
       rule === "at most" ? degree <= count : count % degree === 0 || (rule === "divides or one" && count === 1)

@@ -12,14 +12,14 @@ import type { RankPlace } from "../layout/ParallelConfig.ts"
 import type { PlacedTensor } from "../layout/TensorPlacement.ts"
 import type { Placement } from "../placement/Placement.ts"
 import { placeStructure } from "../placement/placeStructure.ts"
-import { type AssemblySite, assemble, heldExperts, holdsTensor } from "./assemble.ts"
+import { type AssemblySite, assemble, type BlockRows, heldExperts, holdsTensor } from "./assemble.ts"
 import { checkLimits, degreeError } from "./degrees.ts"
 import { checkInventory } from "./inventory/checkInventory.ts"
 import type { Mapping } from "./Mapping.ts"
 import { type MappingError, mappingError } from "./MappingError.ts"
 import { type Assembled, kindTable, type MadeKind, renamed } from "./madeKinds.ts"
 import { type MadeTensor, type MatchedMapping, matchRules, namedBy } from "./matchRules.ts"
-import { type Bindings, fillName, matchName, namePattern } from "./NamePattern.ts"
+import { type Bindings, fillName, matchName, namePattern, skeletonOf } from "./NamePattern.ts"
 import type { Strip } from "./Strips.ts"
 
 /** A tensor of the other side on one rank. */
@@ -101,11 +101,20 @@ export const mapModel = (input: MappedModelInput): Result.Result<MappedModel, Ma
       const sources = [...made.sources.values()].flatMap((of) => [...of.values()])
       return { made, sources, placed: sources.map(({ name }) => placed.get(name)), kind: kindOf(made, sources) }
     })
-    const siteAt = (place: RankPlace): AssemblySite => ({ place, config, numbers: structure.numbers, placed })
+    const blocksOf = blockRows(structure)
+    const siteAt = (place: RankPlace): AssemblySite => ({
+      place,
+      config,
+      numbers: structure.numbers,
+      placed,
+      ...(blocksOf === undefined ? {} : { blocksOf })
+    })
     const byStage = new Map<string, Result.Result<ReadonlyArray<StageTensor>, MappingError>>()
     const tensorsAt: MappedModel["tensorsAt"] = (place) => {
       const key = `${place.stage}/${place.expertEp}`
-      const found = byStage.get(key) ?? stageTensors(known, siteAt(place), layers)
+      const found =
+        byStage.get(key) ??
+        Result.flatMap(stageTensors(known, siteAt(place), layers), (held) => withoutConflict(mapping, held))
       byStage.set(key, found)
       return found
     }
@@ -117,6 +126,23 @@ export const mapModel = (input: MappedModelInput): Result.Result<MappedModel, Ma
       rankAt: (place) => Result.flatMap(tensorsAt(place), (held) => mapRank(mapping, held, siteAt(place)))
     }
   })
+
+/** Scales of blocks of rows, and the weights that they are of; undefined for a model that has none. */
+const blockRows = ({ modules, quantization }: ModelStructure): AssemblySite["blocksOf"] => {
+  const found = new Map<string, BlockRows>()
+  const stated = quantization?.block?.[0]
+  for (const { kind, tensors } of modules) {
+    const { parts, shape } = kind.form
+    const at = parts.findIndex((part) => part.kind === "blockScale" || part.kind === "groupScale")
+    const weight = tensors[parts.findIndex((part) => part.kind === "weight")]
+    const map = parts[at]?.maps.at(-2)
+    if (weight === undefined || map === undefined) continue
+    // One scale for all rows is of a block that may be longer than they are.
+    const rows = stated ?? (map.dim === undefined ? shape.at(-2) : map.per)
+    if (rows !== undefined && rows > 1) found.set(tensors[at]!.name, { weight, rows })
+  }
+  return found.size === 0 ? undefined : (tensor) => found.get(tensor)
+}
 
 /** Numbers of the layers of the language model on each stage. */
 const layersByStage = (
@@ -227,6 +253,43 @@ const stageTensors = (
   return Result.succeed([...tensors.values()])
 }
 
+const conflict = (alias: string, other: string, name: string): Result.Result<never, MappingError> =>
+  mappingError(
+    "conflicting_alias",
+    other,
+    alias,
+    `It would be another name of ${name}, and is a tensor of its own.`,
+    "Ignore the tensor, or leave the alias out."
+  )
+
+/** Refuses aliases that are names of tensors that rules make. Names that differ in numbers only are looked at once. */
+const withoutConflict = (
+  { rules }: Mapping,
+  held: ReadonlyArray<StageTensor>
+): Result.Result<ReadonlyArray<StageTensor>, MappingError> => {
+  const aliases = rules.filter((rule) => "alias" in rule)
+  if (aliases.length === 0) return Result.succeed(held)
+  const bySkeleton = new Map<string, Set<string>>()
+  for (const { name } of held) {
+    const skeleton = skeletonOf(name)
+    bySkeleton.set(skeleton, (bySkeleton.get(skeleton) ?? new Set()).add(name))
+  }
+  for (const { alias, of } of aliases) {
+    const [from, to] = [namePattern(of), namePattern(alias)]
+    for (const [skeleton, names] of bySkeleton) {
+      const likely = matchName(from, skeleton)
+      if (likely === undefined || !bySkeleton.has(fillName(to, likely))) continue
+      const others = bySkeleton.get(fillName(to, likely))!
+      for (const name of names) {
+        const bindings = matchName(from, name)
+        const other = bindings === undefined ? name : fillName(to, bindings)
+        if (bindings !== undefined && others.has(other)) return conflict(alias, other, name)
+      }
+    }
+  }
+  return Result.succeed(held)
+}
+
 const mapRank = (
   { rules }: Mapping,
   held: ReadonlyArray<StageTensor>,
@@ -246,7 +309,10 @@ const mapRank = (
     const [from, to] = [namePattern(rule.of), namePattern(rule.alias)]
     for (const name of tensors.keys()) {
       const bindings = matchName(from, name)
-      if (bindings !== undefined && !tensors.has(fillName(to, bindings))) aliases.set(fillName(to, bindings), name)
+      if (bindings === undefined) continue
+      const other = fillName(to, bindings)
+      if (tensors.has(other)) return conflict(rule.alias, other, name)
+      aliases.set(other, name)
     }
   }
   return Result.succeed({ tensors: [...tensors.values()], aliases })

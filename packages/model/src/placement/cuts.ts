@@ -42,20 +42,17 @@ const unitsAt = (run: Run, position: number, degree: number, choice: CutChoice):
   return Result.fail(`${count} ${label} do not divide by ${degree}`)
 }
 
+/** Rows of a vocabulary with the padding behind it that a placement states. */
+export const paddedRows = (rows: number, degree: number, { vocabulary }: CutChoice): number => {
+  if (vocabulary === undefined) return rows
+  const multiple = vocabulary.multipleOf * (vocabulary.of === "share" ? degree : 1)
+  return Math.ceil(rows / multiple) * multiple
+}
+
 /** The vocabulary with padding behind it. */
-const paddedShare = (
-  length: number,
-  position: number,
-  degree: number,
-  { vocabulary }: CutChoice
-): Share | undefined => {
-  if (vocabulary === undefined) return undefined
-  const { multipleOf, of } = vocabulary
-  const padded =
-    of === "share"
-      ? Math.ceil(length / (multipleOf * degree)) * multipleOf * degree
-      : Math.ceil(length / multipleOf) * multipleOf
-  const share = Math.ceil(padded / degree)
+const paddedShare = (length: number, position: number, degree: number, choice: CutChoice): Share | undefined => {
+  if (choice.vocabulary === undefined) return undefined
+  const share = Math.ceil(paddedRows(length, degree, choice) / degree)
   return {
     intervals: [[Math.min(length, position * share), Math.min(length, (position + 1) * share)]],
     length: share

@@ -6,6 +6,7 @@ import type { ModelStructure } from "../../describe/ModelStructure.ts"
 import type { Placement } from "../../placement/Placement.ts"
 import type { Mapping } from "../Mapping.ts"
 import { type MappingError, mappingError } from "../MappingError.ts"
+import { type QuantizedHolding, unheldForm } from "./unheldForm.ts"
 
 /** What of a convention depends on more than the model. */
 export interface ConventionOptions {
@@ -28,6 +29,8 @@ export interface Convention {
   readonly families?: ReadonlyArray<string>
   /** Values of `model_type` among these that were recorded. Others of a family follow its rules, and users are told so. */
   readonly recorded?: ReadonlyArray<string>
+  /** How it holds quantized weights; undefined where it has them as the checkpoint does. */
+  readonly quantized?: QuantizedHolding
   /** Its choice where degrees leave one; what a user states takes precedence. */
   readonly placement: (options: ConventionOptions) => Placement
   /** How the convention names, joins and cuts the tensors of a model. */
@@ -61,13 +64,22 @@ export const mappingOf = (
 ): Result.Result<Mapping, MappingError> => {
   const foreign = foreignTo(convention, structure)
   const { name, families = [], mapping } = convention
-  return foreign === undefined
+  if (foreign !== undefined)
+    return mappingError(
+      "unsupported",
+      structure.modelType,
+      undefined,
+      `How ${name} names ${foreign} is not known here.`,
+      `State the rules (--map FILE). ${name} is known for language models of ${families.join(", ")}.`
+    )
+  const unheld = convention.quantized === undefined ? undefined : unheldForm(structure, convention.quantized)
+  return unheld === undefined
     ? Result.succeed(mapping(structure, options))
     : mappingError(
         "unsupported",
-        structure.modelType,
+        unheld.tensor,
         undefined,
-        `How ${name} names ${foreign} is not known here.`,
-        `State the rules (--map FILE). ${name} is known for language models of ${families.join(", ")}.`
+        `How ${name} holds ${unheld.what} is not known here.`,
+        "Dequantize it in a step of its own (reshard --dtype), or state the rules (--map FILE)."
       )
 }

@@ -25,8 +25,12 @@ export const stackedExperts = (
   up = "up_proj",
   down = "down_proj"
 ): ReadonlyArray<MappingRule> => {
-  const expert = (name: string): Recipe => `{owner...}.experts.{expert}.${name}.weight`
+  const expert = (name: string, kind = "weight"): Recipe => `{owner...}.experts.{expert}.${name}.${kind}`
+  const scale = "weight_scale_inv"
   return [
+    // Scales of blocks lie as the blocks of the weights do.
+    make(`{owner...}.experts.${path}w13_${scale}`, stack("expert", concat(expert(gate, scale), expert(up, scale)))),
+    make(`{owner...}.experts.${path}w2_${scale}`, stack("expert", expert(down, scale))),
     make(`{owner...}.experts.${path}w13_weight`, stack("expert", concat(expert(gate), expert(up)))),
     make(`{owner...}.experts.${path}w2_weight`, stack("expert", expert(down))),
     // Checkpoints that stack them already.
@@ -37,8 +41,10 @@ export const stackedExperts = (
 
 /** Experts without a gate; both paths lead to the experts. */
 export const gatelessExperts = (path: string, from: string): ReadonlyArray<MappingRule> => [
-  make(`${path}w13_weight`, stack("expert", `${from}{expert}.up_proj.weight`)),
-  make(`${path}w2_weight`, stack("expert", `${from}{expert}.down_proj.weight`))
+  ...["weight", "weight_scale_inv"].flatMap((kind) => [
+    make(`${path}w13_${kind}`, stack("expert", `${from}{expert}.up_proj.${kind}`)),
+    make(`${path}w2_${kind}`, stack("expert", `${from}{expert}.down_proj.${kind}`))
+  ])
 ]
 
 /** Stacks whose matrices are stored input first. */
@@ -47,10 +53,14 @@ export const turnedExperts = (path: string): ReadonlyArray<MappingRule> => [
   make(`{owner...}.experts.${path}w2_weight`, transpose("{owner...}.experts.down_proj", 0, 2, 1))
 ]
 
-/** What leads to the latents of latent attention, where there is one for queries. */
-export const joinedLatents = (name: string): ReadonlyArray<MappingRule> => [
-  make(`{owner...}.${name}.{kind*}`, concat("{owner...}.q_a_proj.{kind*}", "{owner...}.kv_a_proj_with_mqa.{kind*}"))
-]
+/** What leads to the latents of latent attention. Where queries have none, both stand by themselves. */
+export const joinedLatents = ({ modules }: ModelStructure, name: string): ReadonlyArray<MappingRule> => {
+  const [queries, keys] = ["{owner...}.q_a_proj.{kind*}", "{owner...}.kv_a_proj_with_mqa.{kind*}"]
+  const plain = "{owner...}.self_attn.q_proj.{kind*}"
+  return modules.some(({ kind }) => kind.spec.path.endsWith("q_a_proj"))
+    ? [make(`{owner...}.${name}.{kind*}`, concat(queries, keys))]
+    : [make(plain, plain)]
+}
 
 /** Layers that predict further tokens are a model of their own in engines. */
 export const extraLayers = ({ stacks }: ModelStructure): ReadonlyArray<MappingRule> =>

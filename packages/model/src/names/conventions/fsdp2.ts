@@ -21,6 +21,7 @@ const isBuffer = (name: string): boolean => /(?<!moe_statics)\.(e_score_correcti
 const sharded = (name: string, names: Convention): Convention => ({
   name,
   reference: "fully_shard of PyTorch 2.13",
+  ...(names.quantized === undefined ? {} : { quantized: names.quantized }),
   placement: names.placement,
   mapping: (structure, options) => {
     const { rules } = names.mapping(structure, options)

@@ -38,6 +38,30 @@ export const mixerGroups = (
     : [{ subject: name(layer), what: "mixer groups", count: ssmGroups, by: "tp", rule }]
 }
 
+/** Engines give every rank the same number of rows of the padded vocabulary. `nameOf` makes their name of the embedding's. */
+export const equalVocabulary = (
+  { modules }: ModelStructure,
+  nameOf: (name: string) => string = (name) => name
+): ReadonlyArray<Limit> => {
+  const embedding = modules.find(
+    ({ kind: { spec }, layer }) => layer === undefined && spec.structure === "embedding" && spec.dims !== undefined
+  )
+  const [tensor] = embedding?.tensors ?? []
+  const count = tensor?.shape[0]
+  return tensor === undefined || count === undefined || count < 1
+    ? []
+    : [
+        {
+          subject: nameOf(tensor.name),
+          what: "rows of the padded vocabulary",
+          count,
+          by: "tp",
+          rule: "divides",
+          isPadded: true
+        }
+      ]
+}
+
 /** What Megatron asks of degrees. */
 export const megatronLimits = (structure: ModelStructure): ReadonlyArray<Limit> => {
   const { numbers, stacks, family } = structure

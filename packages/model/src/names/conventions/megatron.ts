@@ -367,6 +367,7 @@ const convention = (name: string, isLocal: boolean): Convention => ({
     "qwen3_next",
     "nemotron_h"
   ],
+  quantized: "none",
   placement: ({ vocabularyDivisor }) => ({
     ...(vocabularyDivisor === undefined ? {} : { vocabulary: { multipleOf: vocabularyDivisor, of: "share" as const } })
   }),

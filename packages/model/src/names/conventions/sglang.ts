@@ -12,24 +12,27 @@ import {
   turnedExperts,
   usualRules
 } from "./engines.ts"
-import { fewRanks } from "./limits.ts"
+import { equalVocabulary, fewRanks } from "./limits.ts"
 
-const deepseek: ReadonlyArray<MappingRule> = [...joinedLatents("fused_qkv_a_proj_with_mqa"), ...stackedExperts("")]
+const deepseek = (structure: ModelStructure): ReadonlyArray<MappingRule> => [
+  ...joinedLatents(structure, "fused_qkv_a_proj_with_mqa"),
+  ...stackedExperts("")
+]
 
-const byFamily: { readonly [family: string]: ReadonlyArray<MappingRule> } = {
-  mixtral: stackedExperts("", "w1", "w3", "w2"),
-  qwen3_moe: stackedExperts(""),
-  qwen2_moe: stackedExperts(""),
-  glm4_moe: stackedExperts(""),
+const byFamily: { readonly [family: string]: (structure: ModelStructure) => ReadonlyArray<MappingRule> } = {
+  mixtral: () => stackedExperts("", "w1", "w3", "w2"),
+  qwen3_moe: () => stackedExperts(""),
+  qwen2_moe: () => stackedExperts(""),
+  glm4_moe: () => stackedExperts(""),
   deepseek_v3: deepseek,
   deepseek_v32: deepseek,
-  llama4: [
+  llama4: () => [
     refuseTensors("{owner...}.feed_forward.experts.{kind*}", {
       kind: "unmapped_source",
       why: "Its class for the language model by itself does not load stacks of experts."
     })
   ],
-  gpt_oss: [
+  gpt_oss: () => [
     ...turnedExperts(""),
     make("{owner...}.experts.w13_weight_bias", "{owner...}.experts.gate_up_proj_bias"),
     // The sum over ranks would add a bias as often as there are ranks.
@@ -79,14 +82,18 @@ export const sglang: Convention = {
     "glm4_moe",
     "gpt_oss"
   ],
+  quantized: "joined",
   placement: enginePlacement,
   mapping: (structure: ModelStructure) => ({
     rules: [
       ...extraLayers(structure),
-      ...(byFamily[structure.family.name] ?? []),
+      ...(byFamily[structure.family.name]?.(structure) ?? []),
       ...usualRules(structure, structure.family.name === "gemma3" ? wholeEmbedding(structure) : undefined)
     ],
     others: "keep",
-    limits: fewRankFamilies.includes(structure.family.name) ? fewRanks(structure) : []
+    limits: [
+      ...(fewRankFamilies.includes(structure.family.name) ? fewRanks(structure) : []),
+      ...(structure.family.name === "gemma3" ? [] : equalVocabulary(structure))
+    ]
   })
 }

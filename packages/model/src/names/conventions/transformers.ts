@@ -21,17 +21,28 @@ const owner = "{owner...}"
 const stacked =
   (own: string, theirs = own, gate = "gate_proj", up = "up_proj", down = "down_proj"): Rules =>
   ({ from, to }) => {
-    const expert = (name: string): Recipe => `${from}${owner}.${own}.experts.{expert}.${name}.weight`
+    const expert = (name: string, kind = "weight"): Recipe => `${from}${owner}.${own}.experts.{expert}.${name}.${kind}`
+    const scale = "weight_scale_inv"
     return [
+      // Scales of blocks of FP8 lie as the blocks of the weights do.
+      make(
+        `${to}${owner}.${theirs}.experts.gate_up_proj_scale_inv`,
+        stack("expert", concat(expert(gate, scale), expert(up, scale)))
+      ),
+      make(`${to}${owner}.${theirs}.experts.down_proj_scale_inv`, stack("expert", expert(down, scale))),
       make(`${to}${owner}.${theirs}.experts.gate_up_proj`, stack("expert", concat(expert(gate), expert(up)))),
       make(`${to}${owner}.${theirs}.experts.down_proj`, stack("expert", expert(down)))
     ]
   }
 
 const gateless: Rules = ({ from, to }) =>
-  ["up_proj", "down_proj"].map((name) =>
-    make(`${to}${owner}.experts.${name}`, stack("expert", `${from}${owner}.experts.{expert}.${name}.weight`))
-  )
+  ["up_proj", "down_proj"].flatMap((name) => {
+    const expert = `${from}${owner}.experts.{expert}.${name}.weight`
+    return [
+      make(`${to}${owner}.experts.${name}`, stack("expert", expert)),
+      make(`${to}${owner}.experts.${name}_scale_inv`, stack("expert", `${expert}_scale_inv`))
+    ]
+  })
 
 /** A name below a layer that is another in memory. */
 const renamed =
@@ -225,6 +236,7 @@ const tied = (structure: ModelStructure, rename: (name: string) => string): Read
 export const transformers: Convention = {
   name: "transformers",
   reference: "transformers 5.18.0",
+  quantized: "stacked",
   placement: () => ({}),
   mapping: (structure, options) => {
     const beginnings = beginningsOf(structure, options)

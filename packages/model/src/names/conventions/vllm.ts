@@ -13,7 +13,7 @@ import {
   usualRules
 } from "./engines.ts"
 
-import { fewRanks, mixerGroups } from "./limits.ts"
+import { equalVocabulary, fewRanks, mixerGroups } from "./limits.ts"
 
 const routed = "routed_experts."
 
@@ -59,8 +59,8 @@ const turnedHeads = (projection: string): Recipe => {
   return { merge: { merge: transpose(pairs, 0, 2, 1, 3), dim: 1 }, dim: 0 }
 }
 
-const deepseek = (): ReadonlyArray<MappingRule> => [
-  ...joinedLatents("fused_qkv_a_proj"),
+const deepseek = (structure: ModelStructure): ReadonlyArray<MappingRule> => [
+  ...joinedLatents(structure, "fused_qkv_a_proj"),
   ...stackedExperts(routed),
   ...sharedNames(true, "shared_experts", false),
   ...correctionBias,
@@ -148,6 +148,14 @@ const byFamily: { readonly [family: string]: (structure: ModelStructure) => Read
   ]
 }
 
+/** What its classes call the embedding. */
+const embeddingName =
+  ({ family }: ModelStructure) =>
+  (name: string): string =>
+    family.name === "gpt_oss"
+      ? name.replace("embed_tokens", "embedding")
+      : name.replace("backbone.embeddings", "model.embed_tokens")
+
 /** Their classes want an expert for every rank. */
 const fewRankFamilies = ["qwen2_moe", "qwen3_moe", "qwen3_next"]
 
@@ -189,6 +197,7 @@ export const vllm: Convention = {
     "qwen3_next",
     "nemotron_h"
   ],
+  quantized: "joined",
   placement: enginePlacement,
   mapping: (structure) => ({
     rules: [
@@ -200,7 +209,8 @@ export const vllm: Convention = {
     limits: [
       ...(fewRankFamilies.includes(structure.family.name) ? fewRanks(structure) : []),
       // One group is copied to all ranks, more are not.
-      ...mixerGroups(structure, (layer) => `model.layers.${layer}.mixer.in_proj.weight`, "divides or one")
+      ...mixerGroups(structure, (layer) => `model.layers.${layer}.mixer.in_proj.weight`, "divides or one"),
+      ...equalVocabulary(structure, embeddingName(structure))
     ]
   })
 }

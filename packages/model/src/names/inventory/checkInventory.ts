@@ -126,7 +126,7 @@ const factsOf = (
 
 /** What tensors of modules are called, whatever their form. */
 const usualSuffix =
-  /^(weight|bias|qweight|qzeros|g_idx|blocks|SCB|weight_(packed|shape|format)|base_layer\..*|lora_.*|.*(scale|zero_point|absmax|quant_|bitsandbytes).*)?$/
+  /^(weight|bias|qweight|qzeros|(weight_)?g_idx|blocks|SCB|weight_(packed|shape|format)|base_layer\..*|lora_.*|.*(scale|zero_point|absmax|quant_|bitsandbytes).*)?$/
 
 /** A tensor of a module that no module has. */
 const strayOf = (
