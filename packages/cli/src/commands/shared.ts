@@ -17,6 +17,7 @@ import { Mapping } from "@tensorferry/model/names/Mapping"
 import type { NamedSide } from "@tensorferry/model/names/NamedSide"
 import type { NamedChoice } from "@tensorferry/model/names/namedLayouts"
 import { parseSide, parseSource, type StatedSide, single } from "@tensorferry/model/names/StatedSide"
+import { undoneBy } from "@tensorferry/model/names/files/undoneBy"
 import { openModel, resolveModel } from "@tensorferry/model/openModel"
 import * as Argument from "effect/cli/Argument"
 import * as CliError from "effect/cli/CliError"
@@ -356,9 +357,19 @@ export const unrecordedOf = (structure: ModelStructure, sides: ReadonlyArray<Nam
   )
 ]
 
-/** Says so on standard error. */
+/** What rules of a user leave undone. */
+const undoneOf = (structure: ModelStructure, sides: ReadonlyArray<NamedSide>): ReadonlyArray<string> =>
+  sides.flatMap(({ mapping }) => (mapping === undefined ? [] : undoneBy(mapping, structure)))
+
+/** Says on standard error what names rest on no record, and what rules leave undone. */
 export const noteUnrecorded = (structure: ModelStructure, sides: ReadonlyArray<NamedSide>): Effect.Effect<void> =>
-  Effect.forEach(unrecordedOf(structure, sides), (text) => printError(`note: ${text}`), { discard: true })
+  Effect.forEach(
+    [...unrecordedOf(structure, sides), ...undoneOf(structure, sides)],
+    (text) => printError(`note: ${text}`),
+    {
+      discard: true
+    }
+  )
 
 /** Both sides with names, where any are stated: by a prefix of a side, or by a file of rules. */
 export const chooseNames = Effect.fnUntraced(function* (model: Model, choice: LayoutChoice, flags: LayoutFlags) {

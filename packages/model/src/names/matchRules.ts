@@ -93,6 +93,21 @@ export const namedBy = ({ rules }: Mapping): ((name: string) => boolean) => {
   return (name) => patterns.some((pattern) => matchName(pattern, name) !== undefined)
 }
 
+/** Rules that are for none of these tensors, by what they make, alias or ignore. */
+export const idleRules = ({ rules }: Mapping, tensors: ReadonlyArray<string>): ReadonlyArray<string> => {
+  const skeletons = new Map(tensors.map((name) => [skeletonOf(name), name]))
+  const fits = (text: string): boolean => {
+    const pattern = namePattern(text)
+    const names = /\d/.test(text) ? tensors : skeletons.values()
+    for (const name of names) if (matchName(pattern, name) !== undefined) return true
+    return false
+  }
+  return rules.flatMap((rule) => {
+    if ("name" in rule) return leavesOf(rule.from).some(([leaf]) => fits(leaf)) ? [] : [rule.name]
+    return "ignore" in rule && !fits(rule.ignore) ? [rule.ignore] : []
+  })
+}
+
 /** The first tensor that the other side cannot have. */
 const refusedTensor = ({ rules }: Mapping, tensors: ReadonlyArray<ModelTensor>): Result.Result<void, MappingError> => {
   for (const rule of rules) {
@@ -175,6 +190,27 @@ export const matchRules = (
     overs.push(new Map(found))
     splits.push(unstacked(rule.from))
     const target = namePattern(rule.name)
+    if (rule.name === "")
+      return mappingError(
+        "invalid_rule",
+        leavesOf(rule.from)[0]![0],
+        rule.name,
+        "It makes a tensor without a name.",
+        remedyOfRules
+      )
+    const bound = new Set([
+      ...target.variables,
+      ...found.flatMap(([text, over]) => [...namePattern(text).variables, ...over])
+    ])
+    const stranger = Object.keys(rule.only ?? {}).find((name) => !bound.has(name))
+    if (stranger !== undefined)
+      return mappingError(
+        "invalid_rule",
+        rule.name,
+        rule.name,
+        `"only" restricts {${stranger}}, and no source has it.`,
+        remedyOfRules
+      )
     const free = new Set([...target.variables].filter((name) => !splits[at]!.some(([own]) => own === name)))
     for (const [text, over] of found) {
       const pattern = namePattern(text)
