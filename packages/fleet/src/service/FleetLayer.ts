@@ -18,6 +18,10 @@ import * as Result from "effect/Result"
 import * as Schedule from "effect/Schedule"
 import * as Stream from "effect/Stream"
 import * as SubscriptionRef from "effect/SubscriptionRef"
+import type { EdgeOptions, Transport } from "../edges/EdgeLine.ts"
+import { makeEdgePool } from "../edges/EdgePool.ts"
+import { give, knocksOf } from "../edges/giveChunks.ts"
+import { checkAlike, checkWeights, deviceOf, digestWeights, type Weights } from "../edges/Pieces.ts"
 import { type FleetError, fleetError } from "../FleetError.ts"
 import { reportProgress } from "../progress/reportProgress.ts"
 import type { Topology } from "../topology/Topology.ts"
@@ -33,12 +37,10 @@ import {
   newMember,
   reportOf
 } from "../version/MemberState.ts"
-import { type EdgeOptions, give, requestsOf, type Transport } from "./Edges.ts"
 import { Fleet, type FleetShape, type FleetStatus } from "./Fleet.ts"
 import { makeFleetStore } from "./FleetStore.ts"
 import { makeGate, seconds } from "./Gate.ts"
 import { makeHoldings } from "./Holdings.ts"
-import { checkAlike, checkWeights, digestWeights, type Weights } from "./Pieces.ts"
 import { stagePlan } from "./stagePlan.ts"
 
 /** A process's part in a fleet. */
@@ -102,12 +104,14 @@ export const make = Effect.fnUntraced(function* (options: FleetOptions) {
   const self: FleetMember = { id: `${options.rank}-${randomUUID()}`, rank: options.rank, role: options.role }
   const store = makeFleetStore(kv, options.name)
   const holdings = makeHoldings(options)
-  const edges: EdgeOptions = {
+  const edgeOptions: EdgeOptions = {
+    device: deviceOf(options.weights),
     transport: options.transport,
     deadline: Duration.fromInputUnsafe(options.edgeDeadline ?? "10 seconds"),
     ...(options.host === undefined ? {} : { host: options.host }),
     ...(options.token === undefined ? {} : { token: options.token })
   }
+  const edges = yield* makeEdgePool(kv, store.root, self.id, edgeOptions)
 
   let member = newMember(self, times)
   let controller = newController(self.id, times)
@@ -138,8 +142,8 @@ export const make = Effect.fnUntraced(function* (options: FleetOptions) {
         const replan = (avoided: ReadonlySet<string>) =>
           stagePlan(member.fleet!, self, manifest, holdings.bytes, options.topology, avoided)
         const plan = yield* Effect.fromResult(replan(new Set()))
-        const how = { store: kv, root: store.root, self: self.id, edges, replan, progress }
-        yield* holdings.begin(manifest).run(plan, how)
+        yield* edges.age
+        yield* holdings.begin(manifest).run(plan, { edges, replan })
       })
       stagingFiber = yield* fork(
         Effect.matchCauseEffect(taken, {
@@ -238,8 +242,8 @@ export const make = Effect.fnUntraced(function* (options: FleetOptions) {
   const watched = (prefix: string, changed: Effect.Effect<unknown>) =>
     forever(Stream.runForEach(kv.watch(prefix), () => changed))
 
-  const serveLoop = eachRequest(kv, store.root, self.id, ({ door, request }) =>
-    fork(Effect.ignore(give(kv, door, request, holdings.giverOf(request.content), edges), { log: "Debug" }))
+  const serveLoop = eachKnock(kv, store.root, self.id, ({ door, knock }) =>
+    fork(Effect.ignore(give(kv, door, knock, holdings.giverOf, edgeOptions), { log: "Debug" }))
   )
 
   yield* store.lookAtLog
@@ -285,16 +289,16 @@ export const make = Effect.fnUntraced(function* (options: FleetOptions) {
   return Fleet.of({ status: Effect.map(seconds, statusAt), changes, publish, use: gate.use })
 })
 
-/** Each request for bytes of this member, once. */
-const eachRequest = (
+/** Each request for an edge to this member, once. */
+const eachKnock = (
   kv: KeyValueStoreShape,
   root: string,
   member: string,
-  serve: (asked: ReturnType<typeof requestsOf>[number]) => Effect.Effect<unknown>
+  serve: (asked: ReturnType<typeof knocksOf>[number]) => Effect.Effect<unknown>
 ): Effect.Effect<void, KeyValueError> => {
   const served = new Set<string>()
   return Stream.runForEach(kv.watch(`${root}ask/${member}/`), (entries) => {
-    const asked = requestsOf(root, member, entries)
+    const asked = knocksOf(root, member, entries)
     const standing = new Set(asked.map(({ id }) => id))
     for (const id of served) if (!standing.has(id)) served.delete(id)
     const fresh = asked.filter(({ id }) => !served.has(id))

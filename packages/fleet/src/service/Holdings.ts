@@ -3,9 +3,10 @@
 import { digestOf } from "@tensorferry/core/base/Digest"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import * as Effect from "effect/Effect"
+import { ChunkDigests } from "../edges/ChunkDigests.ts"
+import type { Giver } from "../edges/giveChunks.ts"
+import { type Weights, weightBytes, wholeBytes } from "../edges/Pieces.ts"
 import type { Manifest } from "../version/Manifest.ts"
-import type { Giver } from "./Edges.ts"
-import { type Weights, weightBytes } from "./Pieces.ts"
 import { Staging } from "./Staging.ts"
 
 /** The memory of a member. */
@@ -20,6 +21,8 @@ export const makeHoldings = (options: HeldWeights) => {
   const bytes = weightBytes(options.weights)
   let [live, kept] = [undefined as string | undefined, undefined as string | undefined]
   let staging: Staging | undefined
+  const given = wholeBytes(options.weights)
+  let digests = new ChunkDigests(given)
   const moves = (to: Weights, from: Weights) => [...to].map(([name, dst]) => ({ dst, src: from.get(name)! }))
   const copy = (to: Weights, from: Weights) => Effect.flatMap(TensorEngine, (engine) => engine.copy(moves(to, from)))
   return {
@@ -27,6 +30,7 @@ export const makeHoldings = (options: HeldWeights) => {
     /** Content that a source holds. */
     hold: (content: string) => {
       live = content
+      digests = new ChunkDigests(given)
     },
     begin: (manifest: Manifest): Staging => {
       if (staging !== undefined && digestOf(staging.manifest) === digestOf(manifest)) return staging
@@ -56,10 +60,14 @@ export const makeHoldings = (options: HeldWeights) => {
         live = undefined
         yield* copy(options.weights, options.incoming!)
         live = content
+        digests = new ChunkDigests(given)
       }),
     giverOf: (content: string): Giver | undefined => {
-      if (content === live) return { weights: options.weights, awaitChunk: () => Effect.succeed(undefined) }
-      if (staging?.manifest.content === content) return { weights: staging.weights, awaitChunk: staging.giver }
+      if (content === live) {
+        const known = digests
+        return { piecesOf: given, awaitChunk: (request, chunk) => known.of(request, chunk) }
+      }
+      if (staging?.manifest.content === content) return staging.giver
       return undefined
     }
   }

@@ -3,18 +3,20 @@
  * One version on its way into a replica: which chunks are here, who waits for them, and how they come. Chunks that are
  * proven stay when the member they came from is gone; only the rest is taken from another.
  */
-import type { KeyValueStoreShape } from "@tensorferry/bus/store/KeyValueStore"
 import type { Digest } from "@tensorferry/core/base/Digest"
 import type { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
+import { ChunkDigests } from "../edges/ChunkDigests.ts"
+import { chunkCount, type EdgeRequest } from "../edges/EdgeMessages.ts"
+import type { EdgePool } from "../edges/EdgePool.ts"
+import type { Giver } from "../edges/giveChunks.ts"
+import { type BundleBytes, digestWeights, type Weights, wholeBytes } from "../edges/Pieces.ts"
 import { type FleetError, fleetError } from "../FleetError.ts"
 import type { ProgressReporter } from "../progress/reportProgress.ts"
 import type { Manifest } from "../version/Manifest.ts"
-import { chunkCount, type EdgeOptions, type EdgeRequest, type Giver, take } from "./Edges.ts"
-import { digestWeights, type Weights } from "./Pieces.ts"
-import type { StagePart, StagePlan } from "./stagePlan.ts"
+import type { StagePart } from "./stagePlan.ts"
 
 /** Chunks of one run of bytes. */
 interface Arrivals {
@@ -31,34 +33,43 @@ const mostTries = 8
 export class Staging {
   readonly manifest: Manifest
   readonly weights: Weights
-  readonly #parts = new Map<number, Arrivals>()
+  /** What children are given: chunks as they come. */
+  readonly giver: Giver
+  readonly #parts = new Map<string, Arrivals>()
+  readonly #piecesOf: BundleBytes
+  readonly #digests: ChunkDigests
   #isOver = false
   #isComplete = false
 
   constructor(manifest: Manifest, weights: Weights) {
     this.manifest = manifest
     this.weights = weights
+    this.#piecesOf = wholeBytes(weights)
+    this.#digests = new ChunkDigests(this.#piecesOf)
+    this.giver = { piecesOf: this.#piecesOf, awaitChunk: (request, chunk) => this.#awaitChunk(request, chunk) }
   }
 
-  #arrivals(offset: number, bytes: number, chunkBytes: number): Arrivals {
-    const known = this.#parts.get(offset)
+  #arrivals({ bundle, offset, bytes, chunkBytes }: Omit<EdgeRequest, "from" | "content">): Arrivals {
+    const key = `${bundle} ${offset}`
+    const known = this.#parts.get(key)
     if (known !== undefined && known.chunkBytes === chunkBytes && known.bytes === bytes) return known
     const made: Arrivals = { chunkBytes, bytes, digests: [], waits: new Map() }
-    this.#parts.set(offset, made)
+    this.#parts.set(key, made)
     return made
   }
 
-  /** What children are given: chunks as they come. */
-  readonly giver: Giver["awaitChunk"] = ({ offset, bytes, chunkBytes }, chunk) =>
-    Effect.suspend((): Effect.Effect<Digest | undefined, FleetError> => {
+  #awaitChunk(request: EdgeRequest, chunk: number): Effect.Effect<Digest, FleetError, TensorEngine> {
+    return Effect.suspend((): Effect.Effect<Digest, FleetError, TensorEngine> => {
       if (this.#isOver) return Effect.fail(this.#dropped())
-      const arrivals = this.#arrivals(offset, bytes, chunkBytes)
+      const arrivals = this.#arrivals(request)
       const here = arrivals.digests[chunk]
-      if (here !== undefined || this.#isComplete) return Effect.succeed(here)
+      if (here !== undefined) return Effect.succeed(here)
+      if (this.#isComplete) return this.#digests.of(request, chunk)
       const wait = arrivals.waits.get(chunk) ?? Deferred.makeUnsafe<Digest, FleetError>()
       arrivals.waits.set(chunk, wait)
       return Deferred.await(wait)
     })
+  }
 
   #dropped(): FleetError {
     return fleetError("PeerFailed", [], {
@@ -79,17 +90,14 @@ export class Staging {
   /** Takes a part; what fails is tried again with what `replan` answers. */
   #takePart(
     part: StagePart,
-    chunkBytes: number,
     how: StagingOptions,
     avoided: Set<string>,
     tries: number
   ): Effect.Effect<void, FleetError> {
-    const { offset, bytes, parent } = part
-    const arrivals = this.#arrivals(offset, bytes, chunkBytes)
-    const from = arrivals.digests.length
-    const request: EdgeRequest = { child: how.self, content: this.manifest.content, offset, bytes, chunkBytes, from }
-    if (from === chunkCount(request)) return Effect.void
-    const { serial } = this.manifest
+    const { parent, ...run } = part
+    const arrivals = this.#arrivals(run)
+    const request: EdgeRequest = { ...run, content: this.manifest.content, from: arrivals.digests.length }
+    if (request.from === chunkCount(request)) return Effect.void
     const onChunk = (chunk: number, digest: Digest): Effect.Effect<void> =>
       Effect.suspend(() => {
         arrivals.digests[chunk] = digest
@@ -99,27 +107,27 @@ export class Staging {
         return how.progress.arrived(serial, offset, Math.min(chunkBytes, bytes - chunk * chunkBytes))
       })
     return Effect.catch(
-      Effect.andThen(
-        how.progress.take(serial, parent.id, offset, bytes - from * chunkBytes),
-        take(how.store, how.root, parent.id, request, this.weights, onChunk, how.edges)
-      ),
+      how.edges.take({ parent: parent.id, request, piecesOf: this.#piecesOf, onChunk }),
       (error): Effect.Effect<void, FleetError> => {
         if (tries >= mostTries) return Effect.fail(error)
         avoided.add(parent.id)
         const plan = how.replan(avoided)
         if (Result.isFailure(plan)) return Effect.fail(error)
-        const again = plan.success.parts.find((other) => other.offset === offset && other.bytes === bytes)
-        if (again === undefined || plan.success.chunkBytes !== chunkBytes) return Effect.fail(error)
-        return Effect.suspend(() => this.#takePart(again, chunkBytes, how, avoided, tries + 1))
+        const again = plan.success.find(
+          ({ bundle, offset, bytes, chunkBytes }) =>
+            bundle === run.bundle && offset === run.offset && bytes === run.bytes && chunkBytes === run.chunkBytes
+        )
+        if (again === undefined) return Effect.fail(error)
+        return Effect.suspend(() => this.#takePart(again, how, avoided, tries + 1))
       }
     )
   }
 
   /** Takes everything and proves it: each tensor has the digest that the version states. */
-  run(plan: StagePlan, how: StagingOptions): Effect.Effect<void, FleetError, TensorEngine> {
+  run(plan: ReadonlyArray<StagePart>, how: StagingOptions): Effect.Effect<void, FleetError, TensorEngine> {
     return Effect.gen({ self: this }, function* () {
       const avoided = new Set<string>()
-      yield* Effect.forEach(plan.parts, (part) => this.#takePart(part, plan.chunkBytes, how, avoided, 1), {
+      yield* Effect.forEach(plan, (part) => this.#takePart(part, how, avoided, 1), {
         concurrency: "unbounded",
         discard: true
       })
@@ -147,13 +155,7 @@ export class Staging {
 
 /** How a version is taken. */
 export interface StagingOptions {
-  readonly store: KeyValueStoreShape
-  readonly root: string
-  /** Id of this member. */
-  readonly self: string
-  readonly edges: EdgeOptions
-  /** Hears what comes from whom. */
-  readonly progress: ProgressReporter
+  readonly edges: EdgePool
   /** The plan as it is now, without members that failed. */
-  readonly replan: (avoided: ReadonlySet<string>) => Result.Result<StagePlan, FleetError>
+  readonly replan: (avoided: ReadonlySet<string>) => Result.Result<ReadonlyArray<StagePart>, FleetError>
 }

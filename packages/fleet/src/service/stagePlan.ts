@@ -4,6 +4,8 @@
  * history alone, and a replica that joins takes everything from one member that has it.
  */
 import * as Result from "effect/Result"
+import { evenPart } from "../edges/EdgeMessages.ts"
+import { wholeBundle } from "../edges/Pieces.ts"
 import { type FleetError, fleetError } from "../FleetError.ts"
 import { type FanOutTree, planFanOut } from "../fanout/FanOut.ts"
 import { repairTree } from "../fanout/repairTree.ts"
@@ -13,21 +15,19 @@ import { isSameVersion, type Manifest } from "../version/Manifest.ts"
 
 /** A run of bytes to take from one member, chunk by chunk. */
 export interface StagePart {
-  /** First byte among all of the weights. */
+  /** The bytes that it is a run of. */
+  readonly bundle: string
+  /** First byte in the bundle. */
   readonly offset: number
   readonly bytes: number
+  /** Equal on all who take or give it. The last chunk has fewer bytes by less than there are chunks. */
+  readonly chunkBytes: number
   /** The member that passes it on. */
   readonly parent: FleetMember
 }
 
-/** Everything that a replica takes. */
-export interface StagePlan {
-  readonly parts: ReadonlyArray<StagePart>
-  readonly chunkBytes: number
-}
-
-/** An edge costs both ends a connection, and a chunk an agreement of the two. */
-export const edgeCosts = { leastStripeBytes: 2 ** 26, secondsPerChunk: 2e-3 }
+/** An edge costs both ends memory and a connection, and a chunk a known update and what goes with it. */
+export const edgeCosts = { leastStripeBytes: 2 ** 26, secondsPerChunk: 5e-4 }
 
 /** What ranks that the topology does not know are taken to be: each alone on a host of 10 Gbit/s. */
 const aloneHost = (rank: number): Host => ({
@@ -90,20 +90,20 @@ export const stagePlan = (
   bytes: number,
   topology: Topology | undefined,
   avoided: ReadonlySet<string>
-): Result.Result<StagePlan, FleetError> => {
+): Result.Result<ReadonlyArray<StagePart>, FleetError> => {
   const { open, members } = fleet
   if (open !== null && isSameVersion(open.manifest, manifest) && open.members.some(({ id }) => id === self.id)) {
     const found = treesOf({ ...fleet, open }, bytes, topology, avoided)
     if (Result.isFailure(found)) return Result.fail(found.failure)
     const byRank = new Map(open.members.map((member) => [member.rank, member]))
-    const parts = found.success.trees.flatMap((tree) => {
-      const edge = tree.edges.find(({ to }) => to === self.rank)
-      return edge === undefined ? [] : [{ offset: tree.offset, bytes: tree.bytes, parent: byRank.get(edge.from)! }]
+    const parts = found.success.trees.flatMap(({ offset, bytes: stripe, edges }) => {
+      const edge = edges.find(({ to }) => to === self.rank)
+      const chunkBytes = evenPart(stripe, found.success.chunkBytes)
+      const parent = byRank.get(edge?.from ?? -1)
+      return parent === undefined ? [] : [{ bundle: wholeBundle, offset, bytes: stripe, chunkBytes, parent }]
     })
     const taken = parts.reduce((sum, part) => sum + part.bytes, 0)
-    return taken === bytes
-      ? Result.succeed({ parts, chunkBytes: found.success.chunkBytes })
-      : Result.fail(noSource(manifest))
+    return taken === bytes ? Result.succeed(parts) : Result.fail(noSource(manifest))
   }
   // Replicas serve the version in use; a source may have gone on to the next.
   const others = members.filter(({ id }) => id !== self.id && !avoided.has(id))
@@ -111,5 +111,5 @@ export const stagePlan = (
   const able = replicas.length > 0 ? replicas : others
   const parent = able[self.rank % Math.max(1, able.length)]
   if (parent === undefined) return Result.fail(noSource(manifest))
-  return Result.succeed({ parts: [{ offset: 0, bytes, parent }], chunkBytes: 2 ** 23 })
+  return Result.succeed([{ bundle: wholeBundle, offset: 0, bytes, chunkBytes: evenPart(bytes, 2 ** 23), parent }])
 }

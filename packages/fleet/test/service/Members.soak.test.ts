@@ -110,15 +110,16 @@ describe("members of a fleet", () => {
     run(
       Effect.gen(function* () {
         let spoil = (): void => undefined
-        // Its digests are taken before anybody opens an edge to it.
-        const source = yield* member(0, {
-          transport: Layer.unwrap(
-            Effect.sync(() => {
-              spoil()
-              return transport
-            })
-          )
+        const store = yield* KeyValueStore
+        // When the version is proposed, its digests have been taken.
+        const spoiling = KeyValueStore.of({
+          ...store,
+          create: (key, value) => {
+            if (value.includes('"Propose"')) spoil()
+            return store.create(key, value)
+          }
         })
+        const source = yield* Effect.provideService(member(0), KeyValueStore, spoiling)
         const replica = yield* member(1)
         fill(source.weights, 1)
         yield* source.fleet.publish({ label: "one" })

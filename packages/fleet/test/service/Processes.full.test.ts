@@ -45,7 +45,7 @@ const life = (store: number | string, replicas: number, restartStore: Effect.Eff
         rank,
         ranks,
         store,
-        isSmall: true,
+        size: "small",
         role: rank === 0 ? "source" : "replica",
         controls: rank <= 2
       })

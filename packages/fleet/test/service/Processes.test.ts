@@ -27,7 +27,7 @@ const replicas = [1, 2, 3, 4]
 /** A replica from which others take this update. */
 const relay = (): number => {
   const topology = Result.getOrThrow(indexTopology(testTopology(ranks)))
-  const bytes = Object.values(shapesOf(false)).reduce((sum, length) => sum + length * 4, 0)
+  const bytes = Object.values(shapesOf("large")).reduce((sum, length) => sum + length * 4, 0)
   const { trees } = Result.getOrThrow(
     planFanOut({ bundles: [{ key: "b", bytes, holders: [0], wanters: replicas }] }, topology, edgeCosts)
   )
@@ -53,7 +53,7 @@ describe("a fleet of processes", () => {
               rank,
               ranks,
               store: port,
-              isSmall: false,
+              size: "large",
               role: rank === 0 ? "source" : "replica",
               controls: rank <= 1
             })

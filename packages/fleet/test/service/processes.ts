@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Members of a fleet as processes: what they print, as events to wait for. A wait that takes too long shows all lines. */
-import { type ChildProcess, spawn } from "node:child_process"
+import assert from "node:assert/strict"
+import { type ChildProcess, type SpawnOptions, spawn } from "node:child_process"
 import { createInterface } from "node:readline"
 import { fileURLToPath } from "node:url"
-import { assert } from "@effect/vitest"
+
 import * as Effect from "effect/Effect"
 import * as Schedule from "effect/Schedule"
 import { hashOf, type MemberInput, type MemberLine } from "./weights.ts"
 
 const script = fileURLToPath(new URL("../fixtures/member.ts", import.meta.url))
+
+/** Starts a command: here, or on a host of a test. */
+export type StartCommand = (command: string, values: ReadonlyArray<string>, options: SpawnOptions) => ChildProcess
 
 /** A process, and the lines that it printed. */
 export class MemberProcess {
@@ -19,9 +23,9 @@ export class MemberProcess {
   #stderr = ""
   #end: string | undefined
 
-  constructor(input: MemberInput) {
+  constructor(input: MemberInput, start: StartCommand = spawn) {
     this.input = input
-    this.#child = spawn(process.execPath, [script, JSON.stringify(input)], { stdio: ["pipe", "pipe", "pipe"] })
+    this.#child = start(process.execPath, [script, JSON.stringify(input)], { stdio: ["pipe", "pipe", "pipe"] })
     createInterface({ input: this.#child.stdout! }).on("line", (text) => {
       if (!text.startsWith("{")) {
         this.#stderr += `${text}\n`
@@ -92,9 +96,9 @@ export class MemberProcess {
 }
 
 /** A process that is killed with the scope. */
-export const startMember = (input: MemberInput) =>
+export const startMember = (input: MemberInput, start?: StartCommand) =>
   Effect.acquireRelease(
-    Effect.sync(() => new MemberProcess(input)),
+    Effect.sync(() => new MemberProcess(input, start)),
     (member) => Effect.sync(() => member.kill())
   ).pipe(Effect.tap((member) => member.until(({ event }) => event === "ready")))
 
@@ -121,8 +125,9 @@ export const allUse = (members: ReadonlyArray<MemberProcess>, label: string, see
     members,
     (member) =>
       Effect.gen(function* () {
-        const hash = hashOf(seed, member.input.isSmall)
-        assert.deepStrictEqual(yield* used(member, label), { event: "used", label, hash })
+        yield* member.serves(label)
+        const hash = hashOf(seed, member.input.size)
+        assert.deepStrictEqual(yield* member.ask("use"), { event: "used", label, hash })
       }),
     { concurrency: "unbounded", discard: true }
   )

@@ -3,7 +3,7 @@
 import { assert, describe, it } from "@effect/vitest"
 import type { Tensor } from "@tensorferry/core/tensor/Tensor"
 import * as Result from "effect/Result"
-import { piecesOf } from "../../src/service/Pieces.ts"
+import { piecesOf } from "../../src/edges/Pieces.ts"
 import { stagePlan } from "../../src/service/stagePlan.ts"
 import { applyEntry, emptyFleet, type FleetMember, type FleetState } from "../../src/version/FleetLog.ts"
 import { manifestOf } from "../../src/version/Manifest.ts"
@@ -21,11 +21,11 @@ const planOf = (fleet: FleetState, self: FleetMember, avoided: ReadonlyArray<str
 
 /** Whoever follows parents from a replica comes to the source. */
 const reachesSource = (fleet: FleetState, self: FleetMember): boolean =>
-  Result.getOrThrow(planOf(fleet, self)).parts.every(({ offset, parent: first }) => {
+  Result.getOrThrow(planOf(fleet, self)).every(({ offset, parent: first }) => {
     let at = first
     for (let hops = 0; at.id !== source.id; hops++) {
       if (hops > replicas.length) return false
-      at = Result.getOrThrow(planOf(fleet, at)).parts.find((part) => part.offset === offset)!.parent
+      at = Result.getOrThrow(planOf(fleet, at)).find((part) => part.offset === offset)!.parent
     }
     return true
   })
@@ -33,7 +33,7 @@ const reachesSource = (fleet: FleetState, self: FleetMember): boolean =>
 describe("a version of an open update", () => {
   it("is taken whole by every replica, along parents that lead to the source", () => {
     for (const self of replicas) {
-      const { parts } = Result.getOrThrow(planOf(open, self))
+      const parts = Result.getOrThrow(planOf(open, self))
       assert.strictEqual(
         parts.reduce((sum, part) => sum + part.bytes, 0),
         bytes
@@ -41,20 +41,20 @@ describe("a version of an open update", () => {
       assert.isTrue(reachesSource(open, self))
     }
     const parents = new Set(
-      replicas.flatMap((self) => Result.getOrThrow(planOf(open, self)).parts.map(({ parent }) => parent.id))
+      replicas.flatMap((self) => Result.getOrThrow(planOf(open, self)).map(({ parent }) => parent.id))
     )
     assert.isAbove(parents.size, 1)
   })
 
   it("is cut alike after a member was removed, and never taken from it", () => {
     const cuts = (fleet: FleetState, self: FleetMember) =>
-      Result.getOrThrow(planOf(fleet, self)).parts.map(({ offset, bytes: length }) => `${offset} ${length}`)
+      Result.getOrThrow(planOf(fleet, self)).map(({ offset, bytes: length }) => `${offset} ${length}`)
     for (const gone of replicas) {
       const fleet = without(open, gone.id)
       for (const self of replicas.filter(({ id }) => id !== gone.id)) {
         assert.deepStrictEqual(cuts(fleet, self), cuts(open, self))
         assert.notInclude(
-          Result.getOrThrow(planOf(fleet, self)).parts.map(({ parent }) => parent.id),
+          Result.getOrThrow(planOf(fleet, self)).map(({ parent }) => parent.id),
           gone.id
         )
         assert.isTrue(reachesSource(fleet, self))
@@ -64,11 +64,11 @@ describe("a version of an open update", () => {
 
   it("is taken from another where one did not give it, and from nobody where the only source is gone", () => {
     for (const self of replicas) {
-      const [first] = Result.getOrThrow(planOf(open, self)).parts
+      const [first] = Result.getOrThrow(planOf(open, self))
       const again = planOf(open, self, [first!.parent.id])
       if (first!.parent.id === source.id)
         assert.strictEqual(Result.getOrThrow(Result.flip(again)).reason._tag, "NoSource")
-      else assert.notStrictEqual(Result.getOrThrow(again).parts[0]!.parent.id, first!.parent.id)
+      else assert.notStrictEqual(Result.getOrThrow(again)[0]!.parent.id, first!.parent.id)
     }
     const headless = without(open, source.id)
     const faults = replicas.map((self) => planOf(headless, self)).filter(Result.isFailure)
@@ -81,7 +81,7 @@ describe("a replica that joins", () => {
 
   it("takes the current version from a replica, another each time, and from a source where there is none", () => {
     const parentOf = (fleet: FleetState, avoided: ReadonlyArray<string> = []) =>
-      Result.getOrThrow(planOf(fleet, joiner, avoided, v1)).parts[0]!.parent
+      Result.getOrThrow(planOf(fleet, joiner, avoided, v1))[0]!.parent
     const first = parentOf(idle)
     assert.strictEqual(first.role, "replica")
     assert.notStrictEqual(parentOf(idle, [first.id]).id, first.id)

@@ -4,11 +4,16 @@ import { createHash } from "node:crypto"
 import { type Topology, uniformTopology } from "../../src/topology/Topology.ts"
 import type { FleetTimes } from "../../src/version/FleetTimes.ts"
 
-/** Elements of 4 bytes of each tensor, and no length that chunks divide: 24 MiB together, or 150 kB. */
-export const shapesOf = (isSmall: boolean): Readonly<Record<string, number>> =>
-  isSmall
+/** How much weighs what: 150 kB, 24 MiB, or one tensor of so many elements of 4 bytes. */
+export type WeightSize = "small" | "large" | number
+
+/** Elements of 4 bytes of each tensor, and no length that chunks divide. */
+export const shapesOf = (size: WeightSize): Readonly<Record<string, number>> =>
+  size === "small"
     ? { embed: 20_001, layer: 10_003, norm: 777, output: 7001 }
-    : { embed: 3_000_001, layer: 2_500_003, norm: 777, output: 790_001 }
+    : size === "large"
+      ? { embed: 3_000_001, layer: 2_500_003, norm: 777, output: 790_001 }
+      : { weight: size }
 
 /** For one busy host. */
 export const testTimes: FleetTimes = { beat: 0.1, fence: 1.5, grace: 0.5, dead: 1.5, stage: 60, prepare: 10 }
@@ -30,8 +35,8 @@ export const fillWeights = (weights: ReadonlyMap<string, Uint8Array>, seed: numb
 }
 
 /** The hash of a version, computed away from all processes. */
-export const hashOf = (seed: number, isSmall = false): string => {
-  const weights = new Map(Object.entries(shapesOf(isSmall)).map(([name, length]) => [name, new Uint8Array(length * 4)]))
+export const hashOf = (seed: number, size: WeightSize): string => {
+  const weights = new Map(Object.entries(shapesOf(size)).map(([name, length]) => [name, new Uint8Array(length * 4)]))
   fillWeights(weights, seed)
   const found = createHash("sha256")
   for (const bytes of weights.values()) found.update(bytes)
@@ -44,9 +49,15 @@ export interface MemberInput {
   readonly rank: number
   readonly ranks: number
   readonly controls: boolean
-  readonly isSmall: boolean
+  readonly size: WeightSize
   /** Of the served store; of etcd where it is a text. */
   readonly store: number | string
+  /** Where others reach it, and bytes go over TCP; by default memory is mapped, on this host. */
+  readonly address?: string
+  /** Every rank alone on a host by default. */
+  readonly topology?: Topology
+  /** `testTimes` by default. */
+  readonly times?: FleetTimes
 }
 
 /** What a process prints. */
@@ -54,6 +65,8 @@ export type MemberLine =
   | { readonly event: "ready" }
   | {
       readonly event: "status"
+      /** Seconds of the machine's clock, which all its processes read. */
+      readonly at: number
       /** Label of the version that it serves. */
       readonly serving: string | null
       readonly staging: string | null

@@ -4,11 +4,14 @@
  * members cut alike whatever their tensors are called or shaped.
  */
 
-import { type Digest, digestOf } from "@tensorferry/core/base/Digest"
+import { createHash } from "node:crypto"
+import type { Digest } from "@tensorferry/core/base/Digest"
 import { bitsOf } from "@tensorferry/core/base/DType"
+import { rowMajorStrides } from "@tensorferry/core/base/Region"
 import { tensorDigest } from "@tensorferry/core/refit/ContentDigest"
-import type { TensorEngine, TensorError } from "@tensorferry/core/service/TensorEngine"
-import { isContiguous, type Tensor, tensorByteLength } from "@tensorferry/core/tensor/Tensor"
+import { TensorEngine, type TensorError } from "@tensorferry/core/service/TensorEngine"
+import { cpu, type Device, equalDevices } from "@tensorferry/core/tensor/Device"
+import { isContiguous, type Move, type Tensor, tensorByteLength, tensorBytes } from "@tensorferry/core/tensor/Tensor"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import { type FleetError, fleetError } from "../FleetError.ts"
@@ -16,12 +19,21 @@ import { type FleetError, fleetError } from "../FleetError.ts"
 /** Tensors by name. */
 export type Weights = ReadonlyMap<string, Tensor>
 
+/** Memory of a run of a bundle's bytes: views in the order of the bytes. */
+export type BundleBytes = (bundle: string, start: number, end: number) => ReadonlyArray<Tensor>
+
 /** Names in the order of their bytes. */
 const namesOf = (weights: Weights): ReadonlyArray<string> => [...weights.keys()].sort()
 
 /** Bytes of all tensors together. */
 export const weightBytes = (weights: Weights): number =>
   [...weights.values()].reduce((sum, tensor) => sum + tensorByteLength(tensor), 0)
+
+/** Where all tensors are; the host where they are in several places. */
+export const deviceOf = (weights: Weights): Device => {
+  const [first, ...others] = [...weights.values()].map(({ device }) => device)
+  return first !== undefined && others.every((device) => equalDevices(device, first)) ? first : cpu
+}
 
 /** Fails with InvalidOptions for a tensor whose bytes are not one run. */
 export const checkWeights = (weights: Weights, what: string): Result.Result<undefined, FleetError> => {
@@ -63,9 +75,49 @@ export const piecesOf = (weights: Weights, start: number, end: number): Readonly
   return pieces
 }
 
-/** One digest of some pieces: equal for equal bytes that are cut alike. */
+/** Moves between pieces and the bytes of a window, in which they lie one after the other. */
+export const windowMoves = (
+  window: Tensor,
+  pieces: ReadonlyArray<Tensor>,
+  direction: "to window" | "from window"
+): ReadonlyArray<Move> => {
+  let byteOffset = window.byteOffset
+  return pieces.map((piece) => {
+    const there: Tensor = { ...window, ...dense(piece), byteOffset }
+    byteOffset += tensorByteLength(piece)
+    return direction === "to window" ? { dst: there, src: piece } : { dst: piece, src: there }
+  })
+}
+
+const dense = ({ dtype, shape }: Tensor) => ({ dtype, shape, strides: rowMajorStrides(shape) })
+
+/** The digest of the bytes of pieces, one after the other: equal for equal bytes, however they are cut. */
 export const digestPieces = (pieces: ReadonlyArray<Tensor>): Effect.Effect<Digest, TensorError, TensorEngine> =>
-  Effect.map(Effect.forEach(pieces, tensorDigest), digestOf)
+  Effect.gen(function* () {
+    const engine = yield* TensorEngine
+    const hash = createHash("sha256")
+    for (const piece of pieces) {
+      const bytes = isContiguous(piece) ? tensorBytes(piece) : undefined
+      if (bytes !== undefined) {
+        hash.update(bytes)
+        continue
+      }
+      const host = new Uint8Array(tensorByteLength(piece))
+      const storage = yield* engine.wrapHost(host)
+      yield* engine.copy([{ dst: { ...dense(piece), byteOffset: 0, device: storage.device, storage }, src: piece }])
+      hash.update(host)
+    }
+    return hash.digest("hex")
+  }).pipe(Effect.scoped)
+
+/** All tensors as one bundle. */
+export const wholeBundle = "weights"
+
+/** The bytes of members that hold whole tensors. */
+export const wholeBytes =
+  (weights: Weights): BundleBytes =>
+  (_, start, end) =>
+    piecesOf(weights, start, end)
 
 /** The digest of each tensor. */
 export const digestWeights = (

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+/**
+ * An edge as either end has it: a group of two, a copy service over it, and a window, memory of fixed size through which all
+ * bytes go. Every run of the service moves the whole window, so after the first one it is a known update, which costs no
+ * agreement. It is open for as long as its scope, for any number of versions.
+ */
+import * as ProcessGroupTcp from "@tensorferry/core/group/ProcessGroupTcp"
+import { CopyService } from "@tensorferry/core/service/CopyService"
+import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
+import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
+import type { Device } from "@tensorferry/core/tensor/Device"
+import type { Tensor } from "@tensorferry/core/tensor/Tensor"
+import type * as Cause from "effect/Cause"
+import * as Context from "effect/Context"
+import * as Deferred from "effect/Deferred"
+import type * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Queue from "effect/Queue"
+import { type FleetError, fleetError } from "../FleetError.ts"
+import { digestPieces, windowMoves } from "./Pieces.ts"
+
+/** What moves tensors within the group of an edge. */
+export type Transport = Layer.Layer<CopyService | TensorEngine, unknown, ProcessGroup>
+
+/** How members reach each other. */
+export interface EdgeOptions {
+  readonly transport: Transport
+  /** Where others reach this process; 127.0.0.1 by default. */
+  readonly host?: string
+  /** Needed for any other address. */
+  readonly token?: string
+  /** How long an edge waits for the other end to show progress. */
+  readonly deadline: Duration.Duration
+  /** Where the weights of this member are. */
+  readonly device: Device
+}
+
+/** The failure of another member, with what it did not do. */
+export const failedWith =
+  (peer: string, doing: string) =>
+  (cause: unknown): FleetError =>
+    fleetError("PeerFailed", [], {
+      detail: `Member ${peer} ${doing}: ${cause instanceof Error ? cause.message : String(cause)}`,
+      remedy: "Another member is asked instead; see whether this one runs.",
+      scope: "peer",
+      isRetryable: true
+    })
+
+/** Which end of an edge this is, and where both meet. */
+export interface LineInput {
+  /** The parent is rank 0. */
+  readonly rank: 0 | 1
+  /** Id of the member at the other end. */
+  readonly peer: string
+  readonly host: string
+  readonly port: number
+  readonly windowBytes: number
+  readonly onListening?: (port: number) => Effect.Effect<void>
+}
+
+/** Opens this end until the scope closes. */
+export const openLine = Effect.fnUntraced(function* (input: LineInput, options: EdgeOptions) {
+  const { rank, peer, host, port, windowBytes, onListening } = input
+  const { deadline, token } = options
+  const group = yield* ProcessGroupTcp.make({
+    rank,
+    size: 2,
+    host,
+    port,
+    deadline,
+    connectDeadline: deadline,
+    ...(token === undefined ? {} : { token }),
+    ...(onListening === undefined ? {} : { onListening })
+  })
+  const lane = yield* group.lane("fleet")
+  const posts = yield* Queue.unbounded<Uint8Array, Cause.Done>()
+  const gone = yield* Deferred.make<never, FleetError>()
+  const lose = (why: string): void => {
+    Deferred.doneUnsafe(gone, Effect.fail(failedWith(peer, "left")(why)))
+    Queue.endUnsafe(posts)
+  }
+  yield* lane.listen({
+    post: (_, payload) => void Queue.offerUnsafe(posts, payload),
+    gone: () => lose("its connection is gone")
+  })
+  const services = yield* Layer.build(Layer.provide(Layer.fresh(options.transport), Layer.succeed(ProcessGroup, group)))
+  const [copy, engine] = [Context.get(services, CopyService), Context.get(services, TensorEngine)]
+  const window = yield* engine.allocate("uint8", [windowBytes], options.device)
+  const run = (submit: typeof copy.submitSend): Effect.Effect<void, unknown> =>
+    Effect.andThen(submit(window, 1 - rank, 0), Effect.asVoid(copy.run()))
+  return {
+    windowBytes,
+    /** Says something to the other end. */
+    tell: (payload: Uint8Array): Effect.Effect<void> => lane.post([1 - rank], payload),
+    /** What the other end said next; fails when it is gone. */
+    heard: Effect.catch(Queue.take(posts), () => Deferred.await(gone)),
+    /** Fails when the other end is gone. */
+    untilGone: Deferred.await(gone),
+    /** Counts the other end as gone. */
+    lose: (why: string): Effect.Effect<void> => Effect.sync(() => lose(why)),
+    /** Sends these pieces, which fit the window. They may change when it ends. */
+    send: (pieces: ReadonlyArray<Tensor>): Effect.Effect<void, unknown> =>
+      Effect.andThen(engine.copy(windowMoves(window, pieces, "to window")), run(copy.submitSend)),
+    /** Receives these pieces. */
+    receive: (pieces: ReadonlyArray<Tensor>): Effect.Effect<void, unknown> =>
+      Effect.andThen(run(copy.submitRecv), engine.copy(windowMoves(window, pieces, "from window"))),
+    /** The digest of pieces. */
+    digest: (pieces: ReadonlyArray<Tensor>): Effect.Effect<string, unknown> =>
+      Effect.provideService(digestPieces(pieces), TensorEngine, engine)
+  }
+})
+
+/** One end of an edge. */
+export type Line = Effect.Success<ReturnType<typeof openLine>>
