@@ -7,7 +7,7 @@
  * It begins the history when the store is empty, removes members that are silent, proposes versions, and ends updates: by
  * a commit, or by naming the culprits.
  */
-import { type CommitPolicy, emptyFleet, type FleetState, type LogEntry, readLog } from "./FleetLog.ts"
+import { type CommitPolicy, emptyFleet, type FleetState, type LogEntry, readLog, wholeReplicas } from "./FleetLog.ts"
 import type { FleetTimes } from "./FleetTimes.ts"
 import type { Manifest } from "./Manifest.ts"
 import { knowsMore, type MemberReport, type VersionId } from "./MemberState.ts"
@@ -155,9 +155,11 @@ const progress = (state: ControllerState): LogEntry | undefined => {
   if (late.length > 0 && !isServed) return abort([open.by], "No source is left that has the version.")
   if (policy._tag !== "All") {
     const needed = neededBy(policy)
-    if (replicas.length - late.length >= needed) return { _tag: "Commit", serial }
+    // A replica of several processes has it when all of them do.
+    const having = wholeReplicas(members).filter((ranks) => ranks.every(({ id }) => has(id))).length
+    if (having >= needed) return { _tag: "Commit", serial }
     if (sincePhase < times.stage) return undefined
-    return abort(late, `${replicas.length - late.length} of ${needed} have it after ${times.stage} s.${why(late)}`)
+    return abort(late, `${having} of ${needed} have it after ${times.stage} s.${why(late)}`)
   }
   if (!isPrepared) {
     // Whoever was removed has to have stopped serving before the others stop for this version.
@@ -186,7 +188,7 @@ const proposal = ({ fleet, wishes, id, reports }: ControllerState): LogEntry | u
   if (!members.some(({ role }) => role === "source")) return undefined
   const { label, content, tensors, base, policy } = wish
   // Nobody is admitted while an update is open, so one that needs more replicas than there are waits before it is.
-  if (members.filter(({ role }) => role === "replica").length < neededBy(policy)) return undefined
+  if (wholeReplicas(members).length < neededBy(policy)) return undefined
   const manifest = { serial, label, content, tensors, ...(base === undefined ? {} : { base }) }
   return { _tag: "Propose", manifest, policy, by: id }
 }

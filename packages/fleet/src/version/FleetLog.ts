@@ -45,9 +45,24 @@ export const FleetMember = Schema.Struct({
   /** Its place in plans; a successor takes over the rank of whom it replaces. */
   rank: Rank,
   /** Sources bring new versions; replicas serve them. */
-  role: Schema.Literals(["source", "replica"])
+  role: Schema.Literals(["source", "replica"]),
+  /** The replica that it is a process of, and how many processes that has; left out where the replica is one process. */
+  part: Schema.optionalKey(Schema.Struct({ replica: Schema.String, of: Positive }))
 })
 export type FleetMember = typeof FleetMember.Type
+
+/** Members that are one replica together, by replica; those that lack a process are left out. */
+export const wholeReplicas = (members: ReadonlyArray<FleetMember>): ReadonlyArray<ReadonlyArray<FleetMember>> => {
+  const replicas = new Map<string, Array<FleetMember>>()
+  for (const member of members) {
+    if (member.role !== "replica") continue
+    const key = member.part === undefined ? `alone ${member.id}` : `part ${member.part.replica}`
+    const ranks = replicas.get(key)
+    if (ranks === undefined) replicas.set(key, [member])
+    else ranks.push(member)
+  }
+  return [...replicas.values()].filter((ranks) => ranks.length === (ranks[0]!.part?.of ?? 1))
+}
 
 /** An update that is neither committed nor given up. */
 export const OpenUpdate = Schema.Struct({

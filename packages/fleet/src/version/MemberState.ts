@@ -147,9 +147,17 @@ export const newMember = (self: FleetMember, times: FleetTimes, live: Manifest |
 
 const isMember = ({ fleet, self }: MemberState): boolean => fleet?.members.some(({ id }) => id === self.id) ?? false
 
+/** Whether all processes of this member's replica are members. */
+export const isWhole = ({ fleet, self }: Pick<MemberState, "fleet" | "self">): boolean => {
+  const { part } = self
+  if (part === undefined || fleet === undefined) return true
+  return fleet.members.filter((member) => member.part?.replica === part.replica).length === part.of
+}
+
 /** Whether requests may be answered now, with the version `live`. */
 export const canServe = (state: MemberState, now: number): boolean =>
   state.self.role === "replica" &&
+  isWhole(state) &&
   state.live !== null &&
   state.flipping === null &&
   state.pause === "none" &&

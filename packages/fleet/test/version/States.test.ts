@@ -61,6 +61,55 @@ const appends = (looks: ReadonlyArray<Omit<ControllerEvent & { readonly _tag: "R
   })
 }
 
+describe("a replica of several processes", () => {
+  const part = { replica: "1+2", of: 2 }
+  const [first, second] = [
+    { ...a, part },
+    { ...b, part }
+  ]
+  const alone: FleetMember = { id: "c", rank: 3, role: "replica" }
+  const fleetWith = (...members: ReadonlyArray<FleetMember>): FleetState => ({
+    ...emptyFleet,
+    position: 1,
+    members,
+    current: v1,
+    nextSerial: 2
+  })
+
+  it("counts where all of its processes have proven the version", () => {
+    const wanted: LogEntry = { ...propose, policy: { _tag: "Quorum", count: 1 } } as LogEntry
+    const entries = new Map<number, LogEntry>([
+      [1, { _tag: "Genesis", state: fleetWith(source, first, second, alone) }],
+      [2, wanted]
+    ])
+    const look = (...having: ReadonlyArray<FleetMember>) => ({
+      incarnation: "i",
+      entries,
+      reports: [source, first, second, alone].map((member) =>
+        report(member, having.includes(member) ? { staged: v2 } : {})
+      )
+    })
+    const commit = { _tag: "Commit", serial: 2 }
+    assert.deepStrictEqual(appends([look(first), look(first, second)]), [[], [commit]] as never)
+    assert.deepStrictEqual(appends([look(second), look(alone)]), [[], [commit]] as never)
+  })
+
+  it("serves where all of its processes are members", () => {
+    const states = [fleetWith(source, first), fleetWith(source, first, second), fleetWith(source, first, alone)]
+    const serves = states.map((fleet) => {
+      const [state] = memberStep(newMember(first, times, v1), {
+        _tag: "Read",
+        now: 1,
+        askedAt: 1,
+        incarnation: "i",
+        entries: new Map([[1, { _tag: "Genesis", state: fleet }]])
+      })
+      return canServe(state, 1)
+    })
+    assert.deepStrictEqual(serves, [false, true, false])
+  })
+})
+
 describe("a controller", () => {
   const known = { ...fleetOf(), generation: 3, position: 40 }
   const empty = { incarnation: "i", entries: new Map<number, LogEntry>() }
