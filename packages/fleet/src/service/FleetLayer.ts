@@ -21,9 +21,9 @@ import * as SubscriptionRef from "effect/SubscriptionRef"
 import type { EdgeOptions, Transport } from "../edges/EdgeLine.ts"
 import { makeEdgePool } from "../edges/EdgePool.ts"
 import { give, knocksOf } from "../edges/giveChunks.ts"
-import { checkAlike, checkWeights, deviceOf, digestWeights, type Weights } from "../edges/Pieces.ts"
+import { checkAlike, checkWeights, deviceOf, type Weights } from "../edges/Pieces.ts"
 import { type FleetError, fleetError } from "../FleetError.ts"
-import { reportProgress } from "../progress/reportProgress.ts"
+import { checkShards, type FleetLayout, indexLayout } from "../shards/ShardLayout.ts"
 import type { Topology } from "../topology/Topology.ts"
 import { type ControllerEvent, controllerStep, neededBy, newController } from "../version/ControllerState.ts"
 import type { CommitPolicy, FleetMember, FleetState } from "../version/FleetLog.ts"
@@ -37,10 +37,12 @@ import {
   newMember,
   reportOf
 } from "../version/MemberState.ts"
+import { wholeCarrying } from "./Carrying.ts"
 import { Fleet, type FleetShape, type FleetStatus } from "./Fleet.ts"
 import { makeFleetStore } from "./FleetStore.ts"
 import { makeGate, seconds } from "./Gate.ts"
 import { makeHoldings } from "./Holdings.ts"
+import { shardCarrying } from "./ShardCarrying.ts"
 import { stagePlan } from "./stagePlan.ts"
 
 /** A process's part in a fleet. */
@@ -59,6 +61,11 @@ export interface FleetOptions {
   readonly kept?: Weights
   /** Whether this process also leads updates and removes the dead; sources do by default. One is enough, more are safe. */
   readonly controls?: boolean
+  /**
+   * Where replicas, or the source, are several processes: what each of them holds. Equal on all members. Without it every
+   * member holds all of the weights.
+   */
+  readonly layout?: FleetLayout
   /** The same on all members; ranks that it lacks are taken to be alone on a host. */
   readonly topology?: Topology
   /** Equal on all members. */
@@ -92,6 +99,26 @@ const checkOptions = ({ weights, incoming, kept, role }: FleetOptions): Result.R
     return undefined
   })
 
+const shardsOf = (options: FleetOptions) =>
+  Result.gen(function* () {
+    const { layout, rank, role, weights } = options
+    if (layout === undefined) return undefined
+    const shards = yield* indexLayout(layout, rank, role)
+    yield* checkShards(shards, weights)
+    return shards
+  })
+
+const edgeOptionsOf = ({ weights, transport, edgeDeadline, host, token }: FleetOptions): EdgeOptions => ({
+  device: deviceOf(weights),
+  transport,
+  deadline: Duration.fromInputUnsafe(edgeDeadline ?? "10 seconds"),
+  ...(host === undefined ? {} : { host }),
+  ...(token === undefined ? {} : { token })
+})
+
+/** A replica of several processes, as members name it. */
+const partOf = (group: ReadonlyArray<number>) => ({ replica: group.join("+"), of: group.length })
+
 /** Takes part until the scope closes. Fails with InvalidOptions, or where the store cannot be reached at first. */
 export const make = Effect.fnUntraced(function* (options: FleetOptions) {
   yield* Effect.fromResult(checkOptions(options))
@@ -101,16 +128,12 @@ export const make = Effect.fnUntraced(function* (options: FleetOptions) {
   const fork = <A, E>(effect: Effect.Effect<A, E, TensorEngine>) =>
     Effect.forkIn(Effect.provideContext(effect, context), scope)
   const times = options.times ?? defaultFleetTimes
-  const self: FleetMember = { id: `${options.rank}-${randomUUID()}`, rank: options.rank, role: options.role }
   const store = makeFleetStore(kv, options.name)
-  const holdings = makeHoldings(options)
-  const edgeOptions: EdgeOptions = {
-    device: deviceOf(options.weights),
-    transport: options.transport,
-    deadline: Duration.fromInputUnsafe(options.edgeDeadline ?? "10 seconds"),
-    ...(options.host === undefined ? {} : { host: options.host }),
-    ...(options.token === undefined ? {} : { token: options.token })
-  }
+  const shards = yield* Effect.fromResult(shardsOf(options))
+  const part = shards === undefined || options.role === "source" ? {} : { part: partOf(shards.group) }
+  const { rank, role } = options
+  const self: FleetMember = { id: `${rank}-${randomUUID()}`, rank, role, ...part }
+  const edgeOptions = edgeOptionsOf(options)
   const edges = yield* makeEdgePool(kv, store.root, self.id, edgeOptions)
 
   let member = newMember(self, times)
@@ -121,6 +144,20 @@ export const make = Effect.fnUntraced(function* (options: FleetOptions) {
     canServe: canServe(member, now)
   })
   const shown = yield* SubscriptionRef.make(statusAt(0))
+  const changes = SubscriptionRef.changes(shown)
+  const carrying =
+    shards === undefined
+      ? wholeCarrying(options.weights)
+      : shardCarrying({
+          layout: shards,
+          self,
+          store: kv,
+          root: store.root,
+          live: () => member.live?.content,
+          fleets: Stream.map(changes, ({ fleet }) => fleet),
+          deadline: Duration.seconds(times.stage)
+        })
+  const holdings = makeHoldings(options, carrying)
   const events = yield* Queue.unbounded<MemberEvent>()
   const commands = yield* Queue.unbounded<ControllerEvent>()
   /** One mark that a look is due is as good as many. */
@@ -140,7 +177,7 @@ export const make = Effect.fnUntraced(function* (options: FleetOptions) {
         yield* progress.begin(manifest.serial, holdings.bytes)
         if (yield* holdings.recall(manifest)) return
         const replan = (avoided: ReadonlySet<string>) =>
-          stagePlan(member.fleet!, self, manifest, holdings.bytes, options.topology, avoided)
+          stagePlan(member.fleet!, self, manifest, carrying.demand, options.topology, avoided)
         const plan = yield* Effect.fromResult(replan(new Set()))
         yield* edges.age
         yield* holdings.begin(manifest).run(plan, { edges, replan })
@@ -237,8 +274,8 @@ export const make = Effect.fnUntraced(function* (options: FleetOptions) {
   /** A store that is away is asked again; what depends on it expires by itself. */
   const forever = <E, R>(effect: Effect.Effect<unknown, E, R>) =>
     Effect.forkIn(Effect.forever(Effect.catch(effect, () => Effect.sleep(times.beat * 250))), scope)
-  const beats = (tick: Effect.Effect<unknown>) =>
-    Effect.forkIn(Effect.repeat(tick, Schedule.spaced(Duration.seconds(times.beat))), scope)
+  const beats = (tick: Effect.Effect<unknown>, every = 1) =>
+    Effect.forkIn(Effect.repeat(tick, Schedule.spaced(Duration.seconds(every * times.beat))), scope)
   const watched = (prefix: string, changed: Effect.Effect<unknown>) =>
     forever(Stream.runForEach(kv.watch(prefix), () => changed))
 
@@ -252,6 +289,7 @@ export const make = Effect.fnUntraced(function* (options: FleetOptions) {
   yield* forever(serveLoop)
   yield* watched(`${store.root}log/`, Queue.offer(lookDue, undefined))
   yield* beats(tell((now) => ({ _tag: "Beat", now })))
+  yield* beats(carrying.restate, 10)
   const controls = options.controls ?? options.role === "source"
   if (controls) {
     yield* forever(controlLoop)
@@ -261,20 +299,20 @@ export const make = Effect.fnUntraced(function* (options: FleetOptions) {
   }
   yield* Effect.addFinalizer(() => Effect.ignore(kv.remove(`${store.root}member/${self.id}`)))
 
-  const changes = SubscriptionRef.changes(shown)
-
   const publish: FleetShape["publish"] = ({ label, policy = { _tag: "All" } }) =>
     Effect.gen(function* () {
-      if (options.role !== "source" || !controls) return yield* notSource(self.rank)
-      const tensors = yield* digestWeights(options.weights).pipe(
-        Effect.provideContext(context),
-        Effect.mapError((error) => fleetError("NotProven", [self.rank], { detail: error.message, remedy: "" }))
+      if (options.role !== "source" || (carrying.leads && !controls)) return yield* notSource(self.rank)
+      const since = member.fleet?.nextSerial ?? 1
+      holdings.expect()
+      const tensors = yield* Effect.provideContext(carrying.digests(options.weights, label, since), context).pipe(
+        Effect.tapError((error) => Effect.sync(() => holdings.giveUp(error)))
       )
       const content = digestOf(tensors)
       holdings.hold(content)
-      const since = member.fleet?.nextSerial ?? 1
-      yield* Queue.offer(commands, { _tag: "Publish", wish: { label, content, tensors, policy } })
-      yield* Queue.offer(allDue, undefined)
+      if (carrying.leads) {
+        yield* Queue.offer(commands, { _tag: "Publish", wish: { label, content, tensors, policy } })
+        yield* Queue.offer(allDue, undefined)
+      }
       const { stage, prepare, fence, grace } = times
       return yield* untilEnded(changes, content, since).pipe(
         Effect.timeoutOrElse({

@@ -8,7 +8,7 @@ import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import { type FleetError, fleetError } from "../FleetError.ts"
 import type { Manifest } from "../version/Manifest.ts"
-import { canServe, type MemberState } from "../version/MemberState.ts"
+import { canServe, isWhole, type MemberState } from "../version/MemberState.ts"
 
 /** Of the clock by which members count. */
 export const seconds = Effect.map(monotonicMillis, (millis) => millis / 1000)
@@ -23,7 +23,9 @@ const notServing = (member: MemberState, now: number): FleetError => {
         ? `It is changing to version ${fleet?.open?.manifest.serial ?? fleet?.current?.serial}.`
         : !isMember && fleet !== undefined
           ? "It is not admitted yet, or was removed."
-          : `It has not reached the store for ${(now - member.seenAt).toFixed(1)} s.`
+          : !isWhole(member)
+            ? `Processes of its replica ${member.self.part?.replica} are missing.`
+            : `It has not reached the store for ${(now - member.seenAt).toFixed(1)} s.`
   return fleetError("NotServing", [member.self.rank], {
     rank: member.self.rank,
     detail: why,
@@ -47,7 +49,7 @@ export const makeGate = (member: () => MemberState) => {
     Effect.flatMap(seconds, (now) => {
       const { seenAt, times } = member()
       const left = seenAt + times.fence - now
-      if (left <= 0) return Effect.fail(notServing(member(), now))
+      if (left <= 0 || !isWhole(member())) return Effect.fail(notServing(member(), now))
       return Effect.andThen(Effect.sleep(Duration.seconds(Math.min(left, times.beat))), untilFenced)
     })
   )

@@ -2,11 +2,14 @@
 /** Which memory of a member has which version: the one in use, the one that arrives, and the one before. */
 import { digestOf } from "@tensorferry/core/base/Digest"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
+import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import { ChunkDigests } from "../edges/ChunkDigests.ts"
 import type { Giver } from "../edges/giveChunks.ts"
-import { type Weights, weightBytes, wholeBytes } from "../edges/Pieces.ts"
+import type { Weights } from "../edges/Pieces.ts"
+import type { FleetError } from "../FleetError.ts"
 import type { Manifest } from "../version/Manifest.ts"
+import { type Carrying, notProven } from "./Carrying.ts"
 import { Staging } from "./Staging.ts"
 
 /** The memory of a member. */
@@ -17,25 +20,36 @@ export interface HeldWeights {
 }
 
 /** The weights of a member: which memory has which version. */
-export const makeHoldings = (options: HeldWeights) => {
-  const bytes = weightBytes(options.weights)
+export const makeHoldings = (options: HeldWeights, carrying: Carrying) => {
   let [live, kept] = [undefined as string | undefined, undefined as string | undefined]
   let staging: Staging | undefined
-  const given = wholeBytes(options.weights)
+  const given = carrying.bytesOf(options.weights)
   let digests = new ChunkDigests(given)
+  let expected: Deferred.Deferred<string, FleetError> | undefined
   const moves = (to: Weights, from: Weights) => [...to].map(([name, dst]) => ({ dst, src: from.get(name)! }))
   const copy = (to: Weights, from: Weights) => Effect.flatMap(TensorEngine, (engine) => engine.copy(moves(to, from)))
   return {
-    bytes,
+    /** What a source holds is going to be published: who asks for it meanwhile is answered when its content is known. */
+    expect: () => {
+      live = undefined
+      digests = new ChunkDigests(given)
+      expected ??= Deferred.makeUnsafe<string, FleetError>()
+    },
+    /** Nothing is published after all. */
+    giveUp: (error: FleetError) => {
+      if (expected !== undefined) Deferred.doneUnsafe(expected, Effect.fail(error))
+      expected = undefined
+    },
     /** Content that a source holds. */
     hold: (content: string) => {
       live = content
-      digests = new ChunkDigests(given)
+      if (expected !== undefined) Deferred.doneUnsafe(expected, Effect.succeed(content))
+      expected = undefined
     },
     begin: (manifest: Manifest): Staging => {
       if (staging !== undefined && digestOf(staging.manifest) === digestOf(manifest)) return staging
       staging?.drop()
-      staging = new Staging(manifest, options.incoming!)
+      staging = new Staging(manifest, options.incoming!, carrying)
       return staging
     },
     drop: () => {
@@ -43,11 +57,13 @@ export const makeHoldings = (options: HeldWeights) => {
       staging = undefined
     },
     /** Takes a version from memory of this process; false where none has it. */
-    recall: ({ content }: Manifest) =>
+    recall: (manifest: Manifest) =>
       Effect.gen(function* () {
+        const { content } = manifest
         const from = content === live ? options.weights : content === kept ? options.kept : undefined
         if (from === undefined) return false
         yield* copy(options.incoming!, from)
+        yield* carrying.prove(options.incoming!, manifest)
         return true
       }),
     flip: ({ content }: Manifest) =>
@@ -68,6 +84,21 @@ export const makeHoldings = (options: HeldWeights) => {
         return { piecesOf: given, awaitChunk: (request, chunk) => known.of(request, chunk) }
       }
       if (staging?.manifest.content === content) return staging.giver
+      const soon = expected
+      if (soon !== undefined) {
+        const known = digests
+        return {
+          piecesOf: given,
+          awaitChunk: (request, chunk) =>
+            Effect.flatMap(Deferred.await(soon), (found) =>
+              found === content
+                ? known.of(request, chunk)
+                : Effect.fail(
+                    notProven(`This member published ${found}, not ${content}.`, "Take it from another member.")
+                  )
+            )
+        }
+      }
       return undefined
     }
   }

@@ -12,10 +12,11 @@ import { ChunkDigests } from "../edges/ChunkDigests.ts"
 import { chunkCount, type EdgeRequest } from "../edges/EdgeMessages.ts"
 import type { EdgePool } from "../edges/EdgePool.ts"
 import type { Giver } from "../edges/giveChunks.ts"
-import { type BundleBytes, digestWeights, type Weights, wholeBytes } from "../edges/Pieces.ts"
+import type { BundleBytes, Weights } from "../edges/Pieces.ts"
 import { type FleetError, fleetError } from "../FleetError.ts"
 import type { ProgressReporter } from "../progress/reportProgress.ts"
 import type { Manifest } from "../version/Manifest.ts"
+import type { Carrying } from "./Carrying.ts"
 import type { StagePart } from "./stagePlan.ts"
 
 /** Chunks of one run of bytes. */
@@ -36,15 +37,17 @@ export class Staging {
   /** What children are given: chunks as they come. */
   readonly giver: Giver
   readonly #parts = new Map<string, Arrivals>()
+  readonly #carrying: Carrying
   readonly #piecesOf: BundleBytes
   readonly #digests: ChunkDigests
   #isOver = false
   #isComplete = false
 
-  constructor(manifest: Manifest, weights: Weights) {
+  constructor(manifest: Manifest, weights: Weights, carrying: Carrying) {
     this.manifest = manifest
     this.weights = weights
-    this.#piecesOf = wholeBytes(weights)
+    this.#carrying = carrying
+    this.#piecesOf = carrying.bytesOf(weights)
     this.#digests = new ChunkDigests(this.#piecesOf)
     this.giver = { piecesOf: this.#piecesOf, awaitChunk: (request, chunk) => this.#awaitChunk(request, chunk) }
   }
@@ -123,7 +126,7 @@ export class Staging {
     )
   }
 
-  /** Takes everything and proves it: each tensor has the digest that the version states. */
+  /** Takes everything and proves it. */
   run(plan: ReadonlyArray<StagePart>, how: StagingOptions): Effect.Effect<void, FleetError, TensorEngine> {
     return Effect.gen({ self: this }, function* () {
       const avoided = new Set<string>()
@@ -131,24 +134,10 @@ export class Staging {
         concurrency: "unbounded",
         discard: true
       })
-      const found = yield* Effect.mapError(digestWeights(this.weights), (error) =>
-        fleetError("NotProven", [], { detail: error.message, remedy: "See the failure that caused it." })
+      yield* Effect.onError(this.#carrying.prove(this.weights, this.manifest), () =>
+        Effect.sync(() => this.#parts.clear())
       )
-      const { tensors } = this.manifest
-      const names = [...new Set([...Object.keys(found), ...Object.keys(tensors)])]
-      const wrong = names.find((name) => found[name] !== tensors[name])
-      if (wrong === undefined) {
-        this.#isComplete = true
-        return
-      }
-      this.#parts.clear()
-      return yield* fleetError("NotProven", [], {
-        paramName: wrong,
-        detail: `Tensor ${wrong} of version ${this.manifest.serial} has digest ${found[wrong] ?? "none"} here, not ${tensors[wrong] ?? "none"}.`,
-        remedy:
-          "See that source and replicas hold tensors of the same names, types and shapes, and that the source does not change them.",
-        isRetryable: true
-      })
+      this.#isComplete = true
     })
   }
 }

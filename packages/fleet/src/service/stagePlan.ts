@@ -3,12 +3,15 @@
  * From whom a replica gets the version that it needs. Pure: all members of an open update find the same trees from the
  * history alone, and a replica that joins takes everything from one member that has it.
  */
+import type { Rank } from "@tensorferry/core/base/Ids"
 import * as Result from "effect/Result"
 import { evenPart } from "../edges/EdgeMessages.ts"
 import { wholeBundle } from "../edges/Pieces.ts"
 import { type FleetError, fleetError } from "../FleetError.ts"
+import type { Bundle } from "../fanout/Demand.ts"
 import { type FanOutTree, planFanOut } from "../fanout/FanOut.ts"
 import { repairTree } from "../fanout/repairTree.ts"
+import type { ShardDemand, ShardLayout } from "../shards/ShardLayout.ts"
 import { type Host, indexTopology, type Topology, type TopologyIndex } from "../topology/Topology.ts"
 import type { FleetMember, FleetState } from "../version/FleetLog.ts"
 import { isSameVersion, type Manifest } from "../version/Manifest.ts"
@@ -56,29 +59,71 @@ const noSource = (manifest: Manifest): FleetError =>
     isRetryable: true
   })
 
+/** What members want from each other. */
+export interface StageDemand {
+  /** What an update brings from ranks that have it to ranks that want it. */
+  readonly update: (having: ReadonlySet<Rank>, wanting: ReadonlySet<Rank>) => ReadonlyArray<Bundle>
+  /** What one rank takes to join, from replicas or from sources. */
+  readonly join: (from: "replicas" | "sources", having: ReadonlySet<Rank>, rank: Rank) => ReadonlyArray<Bundle>
+}
+
+const ascending = (ranks: ReadonlySet<Rank>): ReadonlyArray<Rank> => [...ranks].sort((a, b) => a - b)
+
+/** Of members that hold whole tensors, so many bytes of them. */
+export const wholeDemand = (bytes: number): StageDemand => {
+  const bundle = (having: ReadonlySet<Rank>, wanters: ReadonlyArray<Rank>): ReadonlyArray<Bundle> => [
+    { key: wholeBundle, bytes, holders: ascending(having), wanters }
+  ]
+  return {
+    update: (having, wanting) => bundle(having, ascending(wanting)),
+    join: (_, having, rank) => bundle(having, [rank])
+  }
+}
+
+/** Of members that hold shards. */
+export const shardDemand = ({ fromSource, fromReplicas }: ShardLayout): StageDemand => {
+  const of = (
+    { demand, keyOf }: ShardDemand,
+    having: ReadonlySet<Rank>,
+    wanting: ReadonlySet<Rank>
+  ): ReadonlyArray<Bundle> =>
+    demand.bundles.flatMap(({ bytes, holders, wanters }, at) => {
+      const left = wanters.filter((rank) => wanting.has(rank))
+      if (bytes === 0 || left.length === 0) return []
+      return [{ key: keyOf(at), bytes, holders: holders.filter((rank) => having.has(rank)), wanters: left }]
+    })
+  return {
+    update: (having, wanting) => of(fromSource, having, wanting),
+    join: (from, having, rank) => of(from === "sources" ? fromSource : fromReplicas, having, new Set([rank]))
+  }
+}
+
 /** The trees of an open update, without members that are gone. Equal on all members. */
 const treesOf = (
   { members, open, current }: FleetState & { readonly open: NonNullable<FleetState["open"]> },
-  bytes: number,
+  demand: StageDemand,
   stated: Topology | undefined,
   avoided: ReadonlySet<string>
 ) =>
   Result.gen(function* () {
     const topology = yield* completeTopology(stated, open.members)
     const has = ({ role }: FleetMember): boolean => role === "source" || current?.content === open.manifest.content
-    const ranksOf = (some: ReadonlyArray<FleetMember>) => some.map(({ rank }) => rank).sort((a, b) => a - b)
-    const bundle = {
-      key: `version ${open.manifest.serial}`,
-      bytes,
-      holders: ranksOf(open.members.filter(has)),
-      wanters: ranksOf(open.members.filter(({ role }) => role === "replica"))
-    }
-    const fanOut = yield* planFanOut({ bundles: [bundle] }, topology, edgeCosts)
+    const ranksOf = (some: ReadonlyArray<FleetMember>) => new Set(some.map(({ rank }) => rank))
+    const bundles = demand.update(
+      ranksOf(open.members.filter(has)),
+      ranksOf(open.members.filter(({ role }) => role === "replica"))
+    )
+    const fanOut = yield* planFanOut({ bundles }, topology, edgeCosts)
     const here = new Set(members.map(({ id }) => id))
     const dead = new Set(open.members.filter(({ id }) => !here.has(id) || avoided.has(id)).map(({ rank }) => rank))
-    const trees: ReadonlyArray<FanOutTree> = fanOut.trees.map((tree) => repairTree(tree, bundle, topology, dead).tree)
-    return { trees, chunkBytes: fanOut.chunkBytes }
+    const trees: ReadonlyArray<FanOutTree> = fanOut.trees.map(
+      (tree) => repairTree(tree, bundles[tree.bundle]!, topology, dead).tree
+    )
+    return { bundles, trees, chunkBytes: fanOut.chunkBytes }
   })
+
+const bytesFor = (rank: Rank, bundles: ReadonlyArray<Bundle>): number =>
+  bundles.reduce((sum, { bytes, wanters }) => (wanters.includes(rank) ? sum + bytes : sum), 0)
 
 /**
  * What `self` takes of a version. `avoided` are members that it could not take from lately.
@@ -87,29 +132,52 @@ export const stagePlan = (
   fleet: FleetState,
   self: FleetMember,
   manifest: Manifest,
-  bytes: number,
+  demand: StageDemand,
   topology: Topology | undefined,
   avoided: ReadonlySet<string>
 ): Result.Result<ReadonlyArray<StagePart>, FleetError> => {
   const { open, members } = fleet
   if (open !== null && isSameVersion(open.manifest, manifest) && open.members.some(({ id }) => id === self.id)) {
-    const found = treesOf({ ...fleet, open }, bytes, topology, avoided)
+    const found = treesOf({ ...fleet, open }, demand, topology, avoided)
     if (Result.isFailure(found)) return Result.fail(found.failure)
+    const { bundles, trees, chunkBytes: most } = found.success
     const byRank = new Map(open.members.map((member) => [member.rank, member]))
-    const parts = found.success.trees.flatMap(({ offset, bytes: stripe, edges }) => {
+    const parts = trees.flatMap(({ bundle: at, offset, bytes, edges }) => {
       const edge = edges.find(({ to }) => to === self.rank)
-      const chunkBytes = evenPart(stripe, found.success.chunkBytes)
       const parent = byRank.get(edge?.from ?? -1)
-      return parent === undefined ? [] : [{ bundle: wholeBundle, offset, bytes: stripe, chunkBytes, parent }]
+      const bundle = bundles[at]!.key
+      return parent === undefined ? [] : [{ bundle, offset, bytes, chunkBytes: evenPart(bytes, most), parent }]
     })
     const taken = parts.reduce((sum, part) => sum + part.bytes, 0)
-    return taken === bytes ? Result.succeed(parts) : Result.fail(noSource(manifest))
+    return taken === bytesFor(self.rank, bundles) ? Result.succeed(parts) : Result.fail(noSource(manifest))
   }
-  // Replicas serve the version in use; a source may have gone on to the next.
-  const others = members.filter(({ id }) => id !== self.id && !avoided.has(id))
-  const replicas = others.filter(({ role }) => role === "replica")
-  const able = replicas.length > 0 ? replicas : others
-  const parent = able[self.rank % Math.max(1, able.length)]
-  if (parent === undefined) return Result.fail(noSource(manifest))
-  return Result.succeed([{ bundle: wholeBundle, offset: 0, bytes, chunkBytes: evenPart(bytes, 2 ** 23), parent }])
+  return joinPlan(members, self, manifest, demand, avoided)
+}
+
+/** Replicas serve the version in use; a source may have gone on to the next. */
+const joinPlan = (
+  members: ReadonlyArray<FleetMember>,
+  self: FleetMember,
+  manifest: Manifest,
+  demand: StageDemand,
+  avoided: ReadonlySet<string>
+): Result.Result<ReadonlyArray<StagePart>, FleetError> => {
+  const others = members.filter(({ id, rank }) => id !== self.id && rank !== self.rank && !avoided.has(id))
+  const byRank = new Map(others.map((member) => [member.rank, member]))
+  for (const from of ["replicas", "sources"] as const) {
+    const able = others.filter(({ role }) => (role === "replica") === (from === "replicas"))
+    const bundles = demand.join(from, new Set(able.map(({ rank }) => rank)), self.rank)
+    if (bundles.some(({ holders }) => holders.length === 0)) continue
+    return Result.succeed(
+      bundles.map(({ key, bytes, holders }, at) => ({
+        bundle: key,
+        offset: 0,
+        bytes,
+        chunkBytes: evenPart(bytes, 2 ** 23),
+        // Who joins at the same time, and what one takes, is spread over those who have it.
+        parent: byRank.get(holders[(self.rank + at) % holders.length]!)!
+      }))
+    )
+  }
+  return Result.fail(noSource(manifest))
 }

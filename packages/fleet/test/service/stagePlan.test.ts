@@ -4,7 +4,7 @@ import { assert, describe, it } from "@effect/vitest"
 import type { Tensor } from "@tensorferry/core/tensor/Tensor"
 import * as Result from "effect/Result"
 import { piecesOf } from "../../src/edges/Pieces.ts"
-import { stagePlan } from "../../src/service/stagePlan.ts"
+import { stagePlan, wholeDemand } from "../../src/service/stagePlan.ts"
 import { applyEntry, emptyFleet, type FleetMember, type FleetState } from "../../src/version/FleetLog.ts"
 import { manifestOf } from "../../src/version/Manifest.ts"
 
@@ -17,7 +17,7 @@ const idle: FleetState = { ...emptyFleet, members: [source, ...replicas], curren
 const open = applyEntry(idle, { _tag: "Propose", manifest: v2, policy: { _tag: "All" }, by: "s" })
 const without = (state: FleetState, id: string) => applyEntry(state, { _tag: "Remove", id, reason: "" })
 const planOf = (fleet: FleetState, self: FleetMember, avoided: ReadonlyArray<string> = [], manifest = v2) =>
-  stagePlan(fleet, self, manifest, bytes, undefined, new Set(avoided))
+  stagePlan(fleet, self, manifest, wholeDemand(bytes), undefined, new Set(avoided))
 
 /** Whoever follows parents from a replica comes to the source. */
 const reachesSource = (fleet: FleetState, self: FleetMember): boolean =>

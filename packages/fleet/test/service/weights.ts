@@ -54,6 +54,8 @@ export interface MemberInput {
   readonly store: number | string
   /** Where others reach it, and bytes go over TCP; by default memory is mapped, on this host. */
   readonly address?: string
+  /** It holds a part of the sharded model, and `size` does not count. */
+  readonly isSharded?: boolean
   /** Every rank alone on a host by default. */
   readonly topology?: Topology
   /** `testTimes` by default. */
