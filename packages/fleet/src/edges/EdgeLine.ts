@@ -4,6 +4,8 @@
  * bytes go. Every run of the service moves the whole window, so after the first one it is a known update, which costs no
  * agreement. It is open for as long as its scope, for any number of versions.
  */
+
+import type { Rank } from "@tensorferry/core/base/Ids"
 import * as ProcessGroupTcp from "@tensorferry/core/group/ProcessGroupTcp"
 import { CopyService } from "@tensorferry/core/service/CopyService"
 import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
@@ -19,6 +21,7 @@ import * as Layer from "effect/Layer"
 import * as Queue from "effect/Queue"
 import { type FleetError, fleetError } from "../FleetError.ts"
 import { digestPieces, windowMoves } from "./Pieces.ts"
+import type { SendLimit } from "./SendLimit.ts"
 
 /** What moves tensors within the group of an edge. */
 export type Transport = Layer.Layer<CopyService | TensorEngine, unknown, ProcessGroup>
@@ -34,6 +37,12 @@ export interface EdgeOptions {
   readonly deadline: Duration.Duration
   /** Where the weights of this member are. */
   readonly device: Device
+  /** What limits sending to ranks that are not near; nothing where it is left out. */
+  readonly limit?: SendLimit
+  /** Whether a rank is reached without a link. */
+  readonly isNear?: (rank: Rank) => boolean
+  /** What goes first where sending is limited. */
+  readonly first?: "updates" | "joins"
 }
 
 /** The failure of another member, with what it did not do. */

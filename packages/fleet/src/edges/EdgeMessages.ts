@@ -6,6 +6,7 @@
  * For each run of bytes the child asks once. The parent answers `Go` for each chunk, in order, when it has proven it; `Wait`
  * while it has nothing new; or `No`, which ends what was asked, and not the edge.
  */
+import { Rank } from "@tensorferry/core/base/Ids"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 
@@ -13,6 +14,8 @@ import * as Schema from "effect/Schema"
 export const Knock = Schema.Struct({
   /** Id of the member that asks. */
   child: Schema.String,
+  /** Its place in plans. */
+  rank: Rank,
   /** Of the chunks that it will ask for. */
   chunkBytes: Schema.Int
 })
@@ -37,7 +40,9 @@ export const EdgeRequest = Schema.Struct({
   bytes: Schema.Int,
   chunkBytes: Schema.Int,
   /** Number of the first chunk that the child lacks. */
-  from: Schema.Int
+  from: Schema.Int,
+  /** It is for a member that joins, and not for an update. */
+  isJoin: Schema.Boolean
 })
 export type EdgeRequest = typeof EdgeRequest.Type
 

@@ -10,6 +10,7 @@
 import { randomUUID } from "node:crypto"
 import { awaitEntries, type KeyValueStoreShape } from "@tensorferry/bus/store/KeyValueStore"
 import type { Digest } from "@tensorferry/core/base/Digest"
+import type { Rank } from "@tensorferry/core/base/Ids"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -108,7 +109,7 @@ const takeOver = (edge: OpenEdge, { parent, request, piecesOf, onChunk }: TakeIn
 export const makeEdgePool = Effect.fnUntraced(function* (
   store: KeyValueStoreShape,
   root: string,
-  self: string,
+  self: { readonly id: string; readonly rank: Rank },
   options: EdgeOptions
 ) {
   const owner = yield* Effect.scope
@@ -134,7 +135,7 @@ export const makeEdgePool = Effect.fnUntraced(function* (
       const [ask, door] = [`${root}ask/${parent}/${id}`, `${root}door/${id}`]
       const member = `${root}member/${parent}`
       const opening = Effect.gen(function* () {
-        yield* store.put(ask, knockText.encode({ child: self, chunkBytes }), { isEphemeral: true })
+        yield* store.put(ask, knockText.encode({ child: self.id, rank: self.rank, chunkBytes }), { isEphemeral: true })
         const text = yield* awaitEntries(
           store,
           door,

@@ -21,6 +21,7 @@ import {
   textOf
 } from "./EdgeMessages.ts"
 import type { BundleBytes } from "./Pieces.ts"
+import type { SendLimit } from "./SendLimit.ts"
 
 /** What a parent needs to know to give chunks of a version. */
 export interface Giver {
@@ -38,8 +39,19 @@ const mostWindowBytes = 2 ** 24
 
 const answer = (line: Line, message: Answer): Effect.Effect<void> => line.tell(answers.encode(message))
 
-const giveRequest = (line: Line, { ask, request }: Ask, giver: Giver | undefined, options: EdgeOptions) =>
+/** More urgent than all that wait: what is left of a chunk whose child waits for it. */
+const begun = -1
+
+const giveRequest = (
+  line: Line,
+  { ask, request }: Ask,
+  giver: Giver | undefined,
+  limit: SendLimit | undefined,
+  options: EdgeOptions
+) =>
   Effect.gen(function* () {
+    const mayGo = (urgency: number) => limit?.take(line.windowBytes, urgency) ?? Effect.void
+    const urgency = request.isJoin === ((options.first ?? "updates") === "joins") ? 0 : 1
     const refuse = (reason: string) => answer(line, { _tag: "No", ask, reason })
     if (giver === undefined) return yield* refuse("it does not have this version")
     // A child hears of its parent often enough to tell one that waits from one that is stuck.
@@ -47,13 +59,19 @@ const giveRequest = (line: Line, { ask, request }: Ask, giver: Giver | undefined
       Effect.delay(answer(line, { _tag: "Wait", ask }), Duration.millis(Duration.toMillis(options.deadline) / 4))
     )
     for (let chunk = request.from; chunk < chunkCount(request); chunk++) {
-      const here = giver.awaitChunk(request, chunk).pipe(Effect.raceFirst(waiting), Effect.raceFirst(line.untilGone))
+      const here = giver.awaitChunk(request, chunk).pipe(
+        Effect.tap(() => mayGo(urgency)),
+        Effect.raceFirst(waiting),
+        Effect.raceFirst(line.untilGone)
+      )
       const proven = yield* Effect.result(here)
       if (Result.isFailure(proven)) return yield* refuse(proven.failure.message)
       yield* answer(line, { _tag: "Go", ask, chunk, digest: proven.success })
       const [start, end] = chunkAt(request, chunk)
-      for (let at = start; at < end; at += line.windowBytes)
+      for (let at = start; at < end; at += line.windowBytes) {
+        if (at > start) yield* mayGo(begun)
         yield* line.send(giver.piecesOf(request.bundle, at, Math.min(end, at + line.windowBytes)))
+      }
     }
   })
 
@@ -61,13 +79,14 @@ const giveRequest = (line: Line, { ask, request }: Ask, giver: Giver | undefined
 export const give = (
   store: KeyValueStoreShape,
   door: string,
-  { child, chunkBytes }: Knock,
+  { child, rank, chunkBytes }: Knock,
   giverOf: (content: string) => Giver | undefined,
   options: EdgeOptions
 ): Effect.Effect<void, FleetError, TensorEngine> =>
   Effect.gen(function* () {
     const host = options.host ?? "127.0.0.1"
-    const windowBytes = evenPart(chunkBytes, mostWindowBytes)
+    const limit = options.isNear?.(rank) === true ? undefined : options.limit
+    const windowBytes = evenPart(chunkBytes, Math.min(mostWindowBytes, limit?.mostAtOnce ?? mostWindowBytes))
     const onListening = (port: number) =>
       Effect.ignore(store.put(door, doorText.encode({ host, port, windowBytes }), { isEphemeral: true }))
     const line = yield* openLine({ rank: 0, peer: child, host, port: 0, windowBytes, onListening }, options).pipe(
@@ -75,7 +94,7 @@ export const give = (
     )
     for (;;) {
       const asked = asks.decode(yield* line.heard)
-      if (asked !== undefined) yield* giveRequest(line, asked, giverOf(asked.request.content), options)
+      if (asked !== undefined) yield* giveRequest(line, asked, giverOf(asked.request.content), limit, options)
     }
   }).pipe(Effect.scoped, Effect.mapError(failedWith(child, "did not take what it asked for")))
 

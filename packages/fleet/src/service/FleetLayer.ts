@@ -18,13 +18,11 @@ import * as Result from "effect/Result"
 import * as Schedule from "effect/Schedule"
 import * as Stream from "effect/Stream"
 import * as SubscriptionRef from "effect/SubscriptionRef"
-import type { EdgeOptions, Transport } from "../edges/EdgeLine.ts"
 import { makeEdgePool } from "../edges/EdgePool.ts"
 import { give, knocksOf } from "../edges/giveChunks.ts"
-import { checkAlike, checkWeights, deviceOf, type Weights } from "../edges/Pieces.ts"
+import { checkAlike, checkWeights, type Weights } from "../edges/Pieces.ts"
 import { type FleetError, fleetError } from "../FleetError.ts"
 import { checkShards, type FleetLayout, indexLayout } from "../shards/ShardLayout.ts"
-import type { Topology } from "../topology/Topology.ts"
 import { type ControllerEvent, controllerStep, neededBy, newController } from "../version/ControllerState.ts"
 import type { CommitPolicy, FleetMember, FleetState } from "../version/FleetLog.ts"
 import { defaultFleetTimes, type FleetTimes } from "../version/FleetTimes.ts"
@@ -38,6 +36,7 @@ import {
   reportOf
 } from "../version/MemberState.ts"
 import { wholeCarrying } from "./Carrying.ts"
+import { edgeOptionsOf, type ReachOptions } from "./edgeOptionsOf.ts"
 import { Fleet, type FleetShape, type FleetStatus } from "./Fleet.ts"
 import { makeFleetStore } from "./FleetStore.ts"
 import { makeGate, seconds } from "./Gate.ts"
@@ -46,15 +45,11 @@ import { shardCarrying } from "./ShardCarrying.ts"
 import { stagePlan } from "./stagePlan.ts"
 
 /** A process's part in a fleet. */
-export interface FleetOptions {
+export interface FleetOptions extends ReachOptions {
   /** Fleets of other names in one store have nothing to do with each other. */
   readonly name: string
-  /** Its place in plans: no other member has it, and a successor takes over that of whom it replaces. */
-  readonly rank: number
   /** A source brings new versions, a replica receives and serves them. */
   readonly role: FleetMember["role"]
-  /** The weights in use; those that a source publishes. Contiguous. */
-  readonly weights: Weights
   /** Where a replica receives the next version: the same names, types and shapes in other memory. */
   readonly incoming?: Weights
   /** The version before the one in use, for going back without receiving it again. */
@@ -66,18 +61,8 @@ export interface FleetOptions {
    * member holds all of the weights.
    */
   readonly layout?: FleetLayout
-  /** The same on all members; ranks that it lacks are taken to be alone on a host. */
-  readonly topology?: Topology
   /** Equal on all members. */
   readonly times?: FleetTimes
-  /** What moves tensors between two members, such as `copyService` of a backend. */
-  readonly transport: Transport
-  /** Where other members reach this process; 127.0.0.1 by default. */
-  readonly host?: string
-  /** Shared secret; needed for any other address. */
-  readonly token?: string
-  /** How long a transfer waits for the other end to show progress; 10 seconds by default. */
-  readonly edgeDeadline?: Duration.Input
   /** Runs when no program of `use` is left, before weights change. */
   readonly onPause?: Effect.Effect<void>
   /** Runs before programs of `use` are let in again. */
@@ -108,14 +93,6 @@ const shardsOf = (options: FleetOptions) =>
     return shards
   })
 
-const edgeOptionsOf = ({ weights, transport, edgeDeadline, host, token }: FleetOptions): EdgeOptions => ({
-  device: deviceOf(weights),
-  transport,
-  deadline: Duration.fromInputUnsafe(edgeDeadline ?? "10 seconds"),
-  ...(host === undefined ? {} : { host }),
-  ...(token === undefined ? {} : { token })
-})
-
 /** A replica of several processes, as members name it. */
 const partOf = (group: ReadonlyArray<number>) => ({ replica: group.join("+"), of: group.length })
 
@@ -133,8 +110,8 @@ export const make = Effect.fnUntraced(function* (options: FleetOptions) {
   const part = shards === undefined || options.role === "source" ? {} : { part: partOf(shards.group) }
   const { rank, role } = options
   const self: FleetMember = { id: `${rank}-${randomUUID()}`, rank, role, ...part }
-  const edgeOptions = edgeOptionsOf(options)
-  const edges = yield* makeEdgePool(kv, store.root, self.id, edgeOptions)
+  const edgeOptions = yield* edgeOptionsOf(options)
+  const edges = yield* makeEdgePool(kv, store.root, self, edgeOptions)
 
   let member = newMember(self, times)
   let controller = newController(self.id, times)

@@ -27,6 +27,8 @@ export interface StagePart {
   readonly chunkBytes: number
   /** The member that passes it on. */
   readonly parent: FleetMember
+  /** It is taken to join, and not as a part of an update. */
+  readonly isJoin: boolean
 }
 
 /** An edge costs both ends memory and a connection, and a chunk a known update and what goes with it. */
@@ -146,7 +148,9 @@ export const stagePlan = (
       const edge = edges.find(({ to }) => to === self.rank)
       const parent = byRank.get(edge?.from ?? -1)
       const bundle = bundles[at]!.key
-      return parent === undefined ? [] : [{ bundle, offset, bytes, chunkBytes: evenPart(bytes, most), parent }]
+      return parent === undefined
+        ? []
+        : [{ bundle, offset, bytes, chunkBytes: evenPart(bytes, most), parent, isJoin: false }]
     })
     const taken = parts.reduce((sum, part) => sum + part.bytes, 0)
     return taken === bytesFor(self.rank, bundles) ? Result.succeed(parts) : Result.fail(noSource(manifest))
@@ -174,6 +178,7 @@ const joinPlan = (
         offset: 0,
         bytes,
         chunkBytes: evenPart(bytes, 2 ** 23),
+        isJoin: true,
         // Who joins at the same time, and what one takes, is spread over those who have it.
         parent: byRank.get(holders[(self.rank + at) % holders.length]!)!
       }))

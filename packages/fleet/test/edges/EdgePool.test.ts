@@ -28,6 +28,7 @@ import { chunkCount, type EdgeRequest } from "../../src/edges/EdgeMessages.ts"
 import { makeEdgePool } from "../../src/edges/EdgePool.ts"
 import { type Giver, give, knocksOf } from "../../src/edges/giveChunks.ts"
 import { wholeBundle, wholeBytes } from "../../src/edges/Pieces.ts"
+import { makeSendLimit } from "../../src/edges/SendLimit.ts"
 
 const length = 100_003
 const request: EdgeRequest = {
@@ -36,7 +37,8 @@ const request: EdgeRequest = {
   offset: 0,
   bytes: length,
   chunkBytes: Math.ceil(length / 7),
-  from: 0
+  from: 0,
+  isJoin: false
 }
 
 /** A transport that counts the collectives of its group. */
@@ -66,7 +68,7 @@ const allocate = Effect.gen(function* () {
 })
 const bytesOf = (weights: ReadonlyMap<string, Tensor>): Uint8Array => tensorBytes(weights.get("a")!)!
 
-const makePair = Effect.gen(function* () {
+const makePair = Effect.fnUntraced(function* (more: Partial<EdgeOptions> = {}) {
   const store = yield* KeyValueStore
   let collectives = 0
   const options: EdgeOptions = {
@@ -74,7 +76,8 @@ const makePair = Effect.gen(function* () {
       collectives += 1
     }),
     deadline: Duration.seconds(8),
-    device: cpu
+    device: cpu,
+    ...more
   }
   const [from, to] = [yield* allocate, yield* allocate]
   const givers = new Map<string, Giver>()
@@ -95,7 +98,7 @@ const makePair = Effect.gen(function* () {
     )
   )
   yield* Effect.forkIn(serve, parent)
-  const pool = yield* makeEdgePool(store, "f/", "child", options)
+  const pool = yield* makeEdgePool(store, "f/", { id: "child", rank: 1 }, options)
   const take = (content: string, more: Partial<EdgeRequest> = {}, onChunk: (chunk: number) => void = () => {}) =>
     pool.take({
       parent: "parent",
@@ -114,7 +117,7 @@ describe("an edge", () => {
   it.live("is opened for the first version and used for the next, whose chunks cost no collective", () =>
     run(
       Effect.gen(function* () {
-        const { from, to, holds, pool, take, collectives } = yield* makePair
+        const { from, to, holds, pool, take, collectives } = yield* makePair()
         let before = 0
         for (const version of [1, 2, 3]) {
           bytesOf(from).forEach((_, at, all) => {
@@ -138,7 +141,7 @@ describe("an edge", () => {
   it.live("goes on after its parent lacked a version, and gives the rest of one that was begun elsewhere", () =>
     run(
       Effect.gen(function* () {
-        const { from, to, holds, pool, take } = yield* makePair
+        const { from, to, holds, pool, take } = yield* makePair()
         bytesOf(from).fill(9)
         holds("one")
         yield* take("one", { from: 3 })
@@ -157,7 +160,7 @@ describe("an edge", () => {
   it.live("is closed where a chunk is not what its digest says, and opened again", () =>
     run(
       Effect.gen(function* () {
-        const { from, to, givers, holds, pool, take } = yield* makePair
+        const { from, to, givers, holds, pool, take } = yield* makePair()
         bytesOf(from).fill(1)
         holds("one")
         const honest = givers.get("one")!
@@ -179,10 +182,36 @@ describe("an edge", () => {
     )
   )
 
+  it.live("takes as long as the limit of its parent says, but for ranks that are near", () =>
+    run(
+      Effect.gen(function* () {
+        const bytesPerSecond = 200_000
+        const limit = yield* makeSendLimit(bytesPerSecond)
+        const seconds = (isNear: boolean) =>
+          Effect.gen(function* () {
+            const { from, to, holds, take } = yield* makePair({ limit, isNear: () => isNear })
+            bytesOf(from).fill(7)
+            holds("one")
+            const [time] = yield* Effect.timed(take("one"))
+            assert.deepStrictEqual(new Set(bytesOf(to)), new Set([7]))
+            return Duration.toSeconds(time)
+          })
+        // A full bucket goes at once, the rest at what is left of the limit.
+        assert.isAtLeast(yield* Effect.scoped(seconds(false)), (0.95 * length) / bytesPerSecond - 0.05)
+        const stuck = { mostAtOnce: 1, take: () => Effect.die("who is near is not limited") }
+        const { from, to, holds, take } = yield* makePair({ limit: stuck, isNear: () => true })
+        bytesOf(from).fill(8)
+        holds("two")
+        yield* take("two")
+        assert.deepStrictEqual(new Set(bytesOf(to)), new Set([8]))
+      })
+    )
+  )
+
   it.live("ends when its parent is gone, while it waits for a chunk too", () =>
     run(
       Effect.gen(function* () {
-        const { givers, holds, take, parent, store } = yield* makePair
+        const { givers, holds, take, parent, store } = yield* makePair()
         holds("one")
         const honest = givers.get("one")!
         const isAsked = yield* Deferred.make<void>()
