@@ -4,8 +4,8 @@
  * members cut alike whatever their tensors are called or shaped.
  */
 
-import { createHash } from "node:crypto"
-import type { Digest } from "@tensorferry/core/base/Digest"
+import { createHash, type Hash } from "node:crypto"
+import { type Digest, tensorHash } from "@tensorferry/core/base/Digest"
 import { bitsOf } from "@tensorferry/core/base/DType"
 import { rowMajorStrides } from "@tensorferry/core/base/Region"
 import { tensorDigest } from "@tensorferry/core/refit/ContentDigest"
@@ -91,6 +91,18 @@ export const windowMoves = (
 
 const dense = ({ dtype, shape }: Tensor) => ({ dtype, shape, strides: rowMajorStrides(shape) })
 
+/** Bytes that are hashed before others of the process get a turn: some milliseconds. */
+const bytesPerTurn = 2 ** 22
+
+/** Hashes bytes without keeping beats, programs and transfers of the process waiting. */
+const hashInTurns = (hash: Hash, bytes: Uint8Array): Effect.Effect<void> =>
+  Effect.gen(function* () {
+    for (let at = 0; at < bytes.length; at += bytesPerTurn) {
+      if (at > 0) yield* Effect.yieldNow
+      hash.update(bytes.subarray(at, at + bytesPerTurn))
+    }
+  })
+
 /** The digest of the bytes of pieces, one after the other: equal for equal bytes, however they are cut. */
 export const digestPieces = (pieces: ReadonlyArray<Tensor>): Effect.Effect<Digest, TensorError, TensorEngine> =>
   Effect.gen(function* () {
@@ -99,7 +111,7 @@ export const digestPieces = (pieces: ReadonlyArray<Tensor>): Effect.Effect<Diges
     for (const piece of pieces) {
       const bytes = isContiguous(piece) ? tensorBytes(piece) : undefined
       if (bytes !== undefined) {
-        hash.update(bytes)
+        yield* hashInTurns(hash, bytes)
         continue
       }
       const host = new Uint8Array(tensorByteLength(piece))
@@ -119,13 +131,21 @@ export const wholeBytes =
   (_, start, end) =>
     piecesOf(weights, start, end)
 
+/** As `tensorDigest`, in turns where the bytes are in reach. */
+const digestInTurns = (tensor: Tensor): Effect.Effect<Digest, TensorError, TensorEngine> => {
+  const bytes = isContiguous(tensor) ? tensorBytes(tensor) : undefined
+  if (bytes === undefined) return tensorDigest(tensor)
+  const hash = tensorHash(tensor.dtype, tensor.shape)
+  return Effect.map(hashInTurns(hash, bytes), () => hash.digest("hex"))
+}
+
 /** The digest of each tensor. */
 export const digestWeights = (
   weights: Weights
 ): Effect.Effect<Readonly<Record<string, Digest>>, TensorError, TensorEngine> =>
   Effect.map(
     Effect.forEach(namesOf(weights), (name) =>
-      Effect.map(tensorDigest(weights.get(name)!), (digest) => [name, digest] as const)
+      Effect.map(digestInTurns(weights.get(name)!), (digest) => [name, digest] as const)
     ),
     Object.fromEntries<Digest>
   )

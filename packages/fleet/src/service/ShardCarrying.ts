@@ -48,6 +48,8 @@ const SourceSums = Schema.Struct({
 const sourceSums = textOf(SourceSums)
 
 const namesPerPiece = 4000
+/** Bytes that are summed at once. */
+const bytesPerTurn = 2 ** 22
 /** Bytes that come to the host at once, where weights are not there. */
 const pieceBytes = 2 ** 24
 
@@ -63,8 +65,19 @@ const sumOfRuns = (tensor: Tensor, share: TensorShare, held: TensorShare["held"]
     let sum = emptySum
     const bytes = tensorBytes(tensor)
     if (bytes !== undefined) {
-      for (const { local, global, bytes: length } of byteRuns(share, held))
-        sum = addSums(sum, sumOfBytes(bytes.subarray(local, local + length), global))
+      let inTurn = 0
+      for (const { local, global, bytes: length } of byteRuns(share, held)) {
+        for (let at = 0; at < length; at += bytesPerTurn) {
+          // Beats, programs and transfers of the process get their turn.
+          if (inTurn >= bytesPerTurn) {
+            yield* Effect.yieldNow
+            inTurn = 0
+          }
+          const end = Math.min(length, at + bytesPerTurn)
+          sum = addSums(sum, sumOfBytes(bytes.subarray(local + at, local + end), global + at))
+          inTurn += end - at
+        }
+      }
       return sum
     }
     const engine = yield* TensorEngine
