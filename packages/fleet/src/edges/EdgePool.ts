@@ -146,7 +146,7 @@ export const makeEdgePool = Effect.fnUntraced(function* (
         const { host, port, windowBytes } = yield* Effect.fromResult(doorText.decode(text))
         return yield* openLine({ rank: 1, peer: parent, host, port, windowBytes }, options)
       })
-      const patience = Duration.millis(Duration.toMillis(options.deadline) / 5)
+      const patience = Duration.millis(Duration.toMillis(options.deadline) / 2)
       const unreported = untilUnreported(store, member, patience)
       const line = yield* Scope.provide(opening, scope).pipe(
         Effect.raceFirst(Effect.andThen(unreported, Effect.fail("its process is gone"))),

@@ -42,6 +42,8 @@ export class Staging {
   readonly #digests: ChunkDigests
   #isOver = false
   #isComplete = false
+  /** Why the version was not what it should be, which tells more than why another try did not get so far. */
+  #notProven: FleetError | undefined
 
   constructor(manifest: Manifest, weights: Weights, carrying: Carrying) {
     this.manifest = manifest
@@ -138,7 +140,12 @@ export class Staging {
         Effect.sync(() => this.#parts.clear())
       )
       this.#isComplete = true
-    })
+    }).pipe(
+      Effect.mapError((error) => {
+        if (error.reason._tag === "NotProven") this.#notProven = error
+        return this.#notProven ?? error
+      })
+    )
   }
 }
 

@@ -70,6 +70,8 @@ export interface MemberState {
   readonly staging: Manifest | null
   /** When to stage again after a failure. */
   readonly retryAt: number
+  /** Failures in a row, of one version and with the same members. */
+  readonly failures: number
   readonly failure: string
   readonly pause: "none" | "pausing" | "paused"
   /** When the last look began, in which it was a member. */
@@ -137,6 +139,7 @@ export const newMember = (self: FleetMember, times: FleetTimes, live: Manifest |
   staged: null,
   staging: null,
   retryAt: 0,
+  failures: 0,
   failure: "",
   pause: "none",
   seenAt: Number.NEGATIVE_INFINITY,
@@ -260,13 +263,25 @@ const settle = (given: MemberState): MemberStep => {
   return [state, effects]
 }
 
+/** Doublings of the time until what failed is tried again: a version that cannot be had shall not fill links meanwhile. */
+const mostDoublings = 6
+
+const later = ({ now, times, failures }: MemberState): Pick<MemberState, "retryAt" | "failures"> => ({
+  retryAt: now + times.beat * 2 ** Math.min(failures, mostDoublings),
+  failures: failures + 1
+})
+
 const onRead = (state: MemberState, event: MemberEvent & { readonly _tag: "Read" }): MemberStep => {
   // A look that was overtaken by a later one shows what has passed.
   if (event.askedAt < state.askedAt) return [state, []]
   const isNew = event.incarnation !== state.incarnation
   const fleet = readLog(isNew ? undefined : state.fleet, event.entries)
+  // Others are there to take from, or something else is to be taken.
+  const isOther =
+    fleet?.epoch !== state.fleet?.epoch || fleet?.open?.manifest.serial !== state.fleet?.open?.manifest.serial
   const read: MemberState = {
     ...state,
+    ...(isOther ? { retryAt: 0, failures: 0 } : {}),
     incarnation: event.incarnation,
     fleet,
     known: knowsMore(fleet, state.known) ? fleet : state.known,
@@ -302,10 +317,10 @@ export const memberStep = (given: MemberState, event: MemberEvent): MemberStep =
       return onRead(state, event)
     case "Staged":
       if (!isSameVersion(state.staging, event.manifest)) return [state, []]
-      return settle({ ...state, staging: null, staged: event.manifest, failure: "" })
+      return settle({ ...state, staging: null, staged: event.manifest, failure: "", failures: 0 })
     case "StageFailed":
       if (!isSameVersion(state.staging, event.manifest)) return [state, []]
-      return [{ ...state, staging: null, failure: event.reason, retryAt: state.now + state.times.beat }, []]
+      return [{ ...state, staging: null, failure: event.reason, ...later(state) }, []]
     case "Paused":
       return state.pause === "pausing" ? settle({ ...state, pause: "paused" }) : [state, []]
     case "Flipped":
@@ -322,7 +337,7 @@ export const memberStep = (given: MemberState, event: MemberEvent): MemberStep =
         flipping: null,
         live: null,
         failure: event.reason,
-        retryAt: state.now + state.times.beat
+        ...later(state)
       })
   }
 }

@@ -261,6 +261,35 @@ describe("a controller", () => {
   })
 })
 
+describe("a member that cannot get a version", () => {
+  it("tries again ever later, and at once when other members are there", () => {
+    const opened = [[1, { _tag: "Genesis", state: { ...fleetOf(), position: 1 } }] as const, [2, propose] as const]
+    const read = (now: number, ...more: ReadonlyArray<readonly [number, LogEntry]>): MemberEvent => ({
+      _tag: "Read",
+      now,
+      askedAt: now,
+      incarnation: "i",
+      entries: new Map<number, LogEntry>([...opened, ...more])
+    })
+    let state = newMember(a, times, v1)
+    const tries: Array<number> = []
+    const hear = (event: MemberEvent): void => {
+      const [next, effects] = memberStep(state, event)
+      state = next
+      if (!effects.some(({ _tag }) => _tag === "Stage")) return
+      tries.push(event.now)
+      const [failed] = memberStep(state, { _tag: "StageFailed", now: event.now, manifest: v2, reason: "no" })
+      state = failed
+    }
+    hear(read(0))
+    for (let now = 1; now <= 40; now++) hear({ _tag: "Beat", now })
+    assert.deepStrictEqual(tries, [0, 1, 3, 7, 15, 31])
+    hear(read(41, [3, { _tag: "Remove", id: "b", reason: "" }]))
+    hear({ _tag: "Beat", now: 42 })
+    assert.deepStrictEqual(tries.slice(6), [41, 42])
+  })
+})
+
 describe("a member", () => {
   const read = (askedAt: number, fleet: FleetState, incarnation = "i"): MemberEvent => ({
     _tag: "Read",
