@@ -78,7 +78,10 @@ const packages: Readonly<Record<string, Room>> = {
     rank: 3,
     folders: { socket: 0, wire: 0, store: 1, command: 1, payload: 1, state: 2, queue: 3, agent: 4, client: 4 }
   },
-  fleet: { rank: 4, folders: { topology: 0, fanout: 1, version: 0, edges: 0, shards: 2, simulate: 2, service: 3 } },
+  fleet: {
+    rank: 4,
+    folders: { topology: 0, fanout: 1, version: 0, edges: 0, progress: 1, shards: 2, simulate: 2, service: 3, view: 4 }
+  },
   cli: {
     rank: 5,
     folders: {

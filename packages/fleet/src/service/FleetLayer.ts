@@ -20,8 +20,9 @@ import * as Stream from "effect/Stream"
 import * as SubscriptionRef from "effect/SubscriptionRef"
 import { makeEdgePool } from "../edges/EdgePool.ts"
 import { give, knocksOf } from "../edges/giveChunks.ts"
-import { checkAlike, checkWeights, type Weights } from "../edges/Pieces.ts"
+import { checkAlike, checkWeights, type Weights, weightBytes } from "../edges/Pieces.ts"
 import { type FleetError, fleetError } from "../FleetError.ts"
+import { reportProgress } from "../progress/reportProgress.ts"
 import { checkShards, type FleetLayout, indexLayout } from "../shards/ShardLayout.ts"
 import { type ControllerEvent, controllerStep, neededBy, newController } from "../version/ControllerState.ts"
 import type { CommitPolicy, FleetMember, FleetState } from "../version/FleetLog.ts"
@@ -151,13 +152,13 @@ export const make = Effect.fnUntraced(function* (options: FleetOptions) {
     Effect.gen(function* () {
       if (stagingFiber !== undefined) yield* Fiber.interrupt(stagingFiber)
       const taken = Effect.gen(function* () {
-        yield* progress.begin(manifest.serial, holdings.bytes)
+        yield* progress.begin(manifest.serial, weightBytes(options.weights))
         if (yield* holdings.recall(manifest)) return
         const replan = (avoided: ReadonlySet<string>) =>
           stagePlan(member.fleet!, self, manifest, carrying.demand, options.topology, avoided)
         const plan = yield* Effect.fromResult(replan(new Set()))
         yield* edges.age
-        yield* holdings.begin(manifest).run(plan, { edges, replan })
+        yield* holdings.begin(manifest).run(plan, { edges, replan, progress })
       })
       stagingFiber = yield* fork(
         Effect.matchCauseEffect(taken, {

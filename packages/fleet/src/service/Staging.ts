@@ -21,6 +21,8 @@ import type { StagePart } from "./stagePlan.ts"
 
 /** Chunks of one run of bytes. */
 interface Arrivals {
+  /** Tells runs of one version apart. */
+  readonly run: number
   readonly chunkBytes: number
   readonly bytes: number
   /** Digests of the chunks that are here, without a gap from the first. */
@@ -58,7 +60,7 @@ export class Staging {
     const key = `${bundle} ${offset}`
     const known = this.#parts.get(key)
     if (known !== undefined && known.chunkBytes === chunkBytes && known.bytes === bytes) return known
-    const made: Arrivals = { chunkBytes, bytes, digests: [], waits: new Map() }
+    const made: Arrivals = { run: this.#parts.size, chunkBytes, bytes, digests: [], waits: new Map() }
     this.#parts.set(key, made)
     return made
   }
@@ -103,16 +105,21 @@ export class Staging {
     const arrivals = this.#arrivals(run)
     const request: EdgeRequest = { ...run, content: this.manifest.content, from: arrivals.digests.length }
     if (request.from === chunkCount(request)) return Effect.void
+    const { serial } = this.manifest
+    const { bytes, chunkBytes } = run
     const onChunk = (chunk: number, digest: Digest): Effect.Effect<void> =>
       Effect.suspend(() => {
         arrivals.digests[chunk] = digest
         const wait = arrivals.waits.get(chunk)
         arrivals.waits.delete(chunk)
         if (wait !== undefined) Deferred.doneUnsafe(wait, Effect.succeed(digest))
-        return how.progress.arrived(serial, offset, Math.min(chunkBytes, bytes - chunk * chunkBytes))
+        return how.progress.arrived(serial, arrivals.run, Math.min(chunkBytes, bytes - chunk * chunkBytes))
       })
     return Effect.catch(
-      how.edges.take({ parent: parent.id, request, piecesOf: this.#piecesOf, onChunk }),
+      Effect.andThen(
+        how.progress.take(serial, parent.id, arrivals.run, bytes - request.from * chunkBytes),
+        how.edges.take({ parent: parent.id, request, piecesOf: this.#piecesOf, onChunk })
+      ),
       (error): Effect.Effect<void, FleetError> => {
         if (tries >= mostTries) return Effect.fail(error)
         avoided.add(parent.id)
@@ -152,6 +159,8 @@ export class Staging {
 /** How a version is taken. */
 export interface StagingOptions {
   readonly edges: EdgePool
+  /** Hears what comes from whom. */
+  readonly progress: ProgressReporter
   /** The plan as it is now, without members that failed. */
   readonly replan: (avoided: ReadonlySet<string>) => Result.Result<ReadonlyArray<StagePart>, FleetError>
 }

@@ -66,7 +66,7 @@ describe("a fleet of processes", () => {
 
           // People see the same through the store: who took it from whom, and what everybody does now.
           const store = yield* make({ host: "127.0.0.1", port })
-          const bytes = Object.values(shapesOf(false)).reduce((sum, length) => sum + length * 4, 0)
+          const bytes = Object.values(shapesOf("large")).reduce((sum, length) => sum + length * 4, 0)
           const { view } = yield* lookUntil(
             store,
             ({ flow }) => flow?.links.every((link) => link.done === bytes) === true

@@ -125,9 +125,8 @@ export const allUse = (members: ReadonlyArray<MemberProcess>, label: string, see
     members,
     (member) =>
       Effect.gen(function* () {
-        yield* member.serves(label)
         const hash = hashOf(seed, member.input.size)
-        assert.deepStrictEqual(yield* member.ask("use"), { event: "used", label, hash })
+        assert.deepStrictEqual(yield* used(member, label), { event: "used", label, hash })
       }),
     { concurrency: "unbounded", discard: true }
   )

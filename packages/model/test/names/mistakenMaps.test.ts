@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Rules of a user with a mistake in them: what would be lost, or would be two things, is refused by rule and tensor. */
 import { assert, describe, it } from "@effect/vitest"
+import { undoneBy } from "@tensorferry/model/names/files/undoneBy"
 import type { Mapping, MappingRule } from "@tensorferry/model/names/Mapping"
 import { namedLayouts } from "@tensorferry/model/names/namedLayouts"
-import { undoneBy } from "@tensorferry/model/names/files/undoneBy"
 import * as Result from "effect/Result"
 import { structureOf } from "../../src/placement/cutModel.ts"
 import { side, smallModel } from "../support/smallModels.ts"
