@@ -58,7 +58,7 @@ ${figure("need a look", "figureTrouble", "")}
 <div class="views" id="legend" role="group" aria-label="Show members of one state"></div>
 <div class="split"><div><div id="field" role="listbox" tabindex="0" aria-label="Members by rank; arrow keys pick one"></div>
 <p class="quiet" id="hint">A click or the arrow keys pick a member, and say what is known of it.</p>
-<div id="detail" role="status" hidden></div></div><div class="data" id="memberTable"></div></div></section>
+<div id="detail" role="region" aria-label="Picked member" hidden></div></div><div class="data" id="memberTable"></div></div></section>
 <section aria-labelledby="linksHead"><h2 id="linksHead">Links</h2><p class="quiet">Bytes from member to member in this update, and how fast they arrive now.</p>
 <div class="data" id="linkTable"></div></section>
 <section aria-labelledby="historyHead"><h2 id="historyHead">History</h2><p class="quiet">Updates, newest first. Bars show staging, then the time in which replicas stood still.</p>

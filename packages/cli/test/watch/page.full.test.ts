@@ -27,7 +27,7 @@ import { isSoak } from "../support/command.ts"
 
 const browser = findBrowser()
 const token = "a-token-of-this-test"
-const limit = 20_000
+const limit = 40_000
 
 /** A binary tree below the source, each member as far as `part` says. */
 const inTree = (fleet: MadeUp, serial: number, part: (rank: number) => number) =>
@@ -46,11 +46,12 @@ const proposal = (serial: number) =>
     at: Date.now()
   }) as const
 
-/** The page of a fleet with an open update of version 3, whose members beat. */
-const opened = (replicas: number) =>
+/** The page of a fleet with an open update of version 3, whose members beat; they state that they do so every `seconds`. */
+const opened = (replicas: number, seconds = 0.5) =>
   Effect.gen(function* () {
     const { store } = yield* servedStore()
-    const fleet = served(replicas)
+    const plain = served(replicas)
+    const fleet = { ...plain, progress: plain.progress.map((stated) => ({ ...stated, beat: seconds })) }
     yield* putFleet(store, {
       ...fleet,
       entries: [...fleet.entries, proposal(3)],
@@ -356,7 +357,7 @@ describe.skipIf(browser === undefined)("the page of a fleet", () => {
     () =>
       Effect.scoped(
         Effect.gen(function* () {
-          const { fleet, page, store, setReports } = yield* opened(1000)
+          const { fleet, page, store, setReports } = yield* opened(1000, 60)
           yield* waitFor(page, "all members", `document.querySelectorAll("#field .cell").length === 1001`)
           assert.isBelow(
             Number(yield* ask(page, `document.querySelectorAll("#memberTable tbody tr, #linkTable tbody tr").length`)),

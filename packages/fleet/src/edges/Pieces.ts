@@ -5,10 +5,10 @@
  */
 
 import { createHash, type Hash } from "node:crypto"
-import { type Digest, tensorHash } from "@tensorferry/core/base/Digest"
+import type { Digest } from "@tensorferry/core/base/Digest"
 import { bitsOf } from "@tensorferry/core/base/DType"
 import { rowMajorStrides } from "@tensorferry/core/base/Region"
-import { tensorDigest } from "@tensorferry/core/refit/ContentDigest"
+import { tensorDigests } from "@tensorferry/core/refit/ContentDigest"
 import { TensorEngine, type TensorError } from "@tensorferry/core/service/TensorEngine"
 import { cpu, type Device, equalDevices } from "@tensorferry/core/tensor/Device"
 import { isContiguous, type Move, type Tensor, tensorByteLength, tensorBytes } from "@tensorferry/core/tensor/Tensor"
@@ -131,21 +131,12 @@ export const wholeBytes =
   (_, start, end) =>
     piecesOf(weights, start, end)
 
-/** As `tensorDigest`, in turns where the bytes are in reach. */
-const digestInTurns = (tensor: Tensor): Effect.Effect<Digest, TensorError, TensorEngine> => {
-  const bytes = isContiguous(tensor) ? tensorBytes(tensor) : undefined
-  if (bytes === undefined) return tensorDigest(tensor)
-  const hash = tensorHash(tensor.dtype, tensor.shape)
-  return Effect.map(hashInTurns(hash, bytes), () => hash.digest("hex"))
-}
-
 /** The digest of each tensor. */
 export const digestWeights = (
   weights: Weights
-): Effect.Effect<Readonly<Record<string, Digest>>, TensorError, TensorEngine> =>
-  Effect.map(
-    Effect.forEach(namesOf(weights), (name) =>
-      Effect.map(digestInTurns(weights.get(name)!), (digest) => [name, digest] as const)
-    ),
-    Object.fromEntries<Digest>
+): Effect.Effect<Readonly<Record<string, Digest>>, TensorError, TensorEngine> => {
+  const names = namesOf(weights)
+  return Effect.map(tensorDigests(names.map((name) => weights.get(name)!)), (digests) =>
+    Object.fromEntries(names.map((name, at) => [name, digests[at]!]))
   )
+}
