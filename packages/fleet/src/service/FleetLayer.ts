@@ -97,6 +97,36 @@ const shardsOf = (options: FleetOptions) =>
 /** A replica of several processes, as members name it. */
 const partOf = (group: ReadonlyArray<number>) => ({ replica: group.join("+"), of: group.length })
 
+/** A controller over the store: what it is told, and when it has to look at everything. */
+const makeControl = Effect.fnUntraced(function* (
+  store: ReturnType<typeof makeFleetStore>,
+  id: string,
+  times: FleetTimes
+) {
+  let controller = newController(id, times)
+  const commands = yield* Queue.unbounded<ControllerEvent>()
+  const allDue = yield* Queue.sliding<void>(1)
+  const act = Effect.gen(function* () {
+    const event = yield* Queue.take(commands)
+    const [next, effects] = controllerStep(controller, event)
+    controller = next
+    for (const effect of effects) {
+      if (effect._tag === "Look") yield* Queue.offer(allDue, undefined)
+      else if (effect._tag === "Append") {
+        yield* Effect.ignore(store.append(effect.incarnation, effect.position, effect.entry))
+        yield* Queue.offer(allDue, undefined)
+      } else {
+        yield* store.forget(yield* store.lookAtAll, effect.before)
+      }
+    }
+  })
+  const look = Effect.gen(function* () {
+    yield* Queue.take(allDue)
+    yield* Queue.offer(commands, { _tag: "Read", ...(yield* store.lookAtAll) })
+  })
+  return { commands, allDue, act, look }
+})
+
 /** Takes part until the scope closes. Fails with InvalidOptions, or where the store cannot be reached at first. */
 export const make = Effect.fnUntraced(function* (options: FleetOptions) {
   yield* Effect.fromResult(checkOptions(options))
@@ -115,7 +145,6 @@ export const make = Effect.fnUntraced(function* (options: FleetOptions) {
   const edges = yield* makeEdgePool(kv, store.root, self, edgeOptions)
 
   let member = newMember(self, times)
-  let controller = newController(self.id, times)
   const statusAt = (now: number): FleetStatus => ({
     fleet: member.fleet,
     member,
@@ -137,9 +166,9 @@ export const make = Effect.fnUntraced(function* (options: FleetOptions) {
         })
   const holdings = makeHoldings(options, carrying)
   const events = yield* Queue.unbounded<MemberEvent>()
-  const commands = yield* Queue.unbounded<ControllerEvent>()
   /** One mark that a look is due is as good as many. */
-  const [lookDue, allDue] = [yield* Queue.sliding<void>(1), yield* Queue.sliding<void>(1)]
+  const lookDue = yield* Queue.sliding<void>(1)
+  const { commands, allDue, act, look } = yield* makeControl(store, self.id, times)
   const tell = (event: (now: number) => MemberEvent) =>
     Effect.flatMap(seconds, (now) => Queue.offer(events, event(now)))
 
@@ -228,27 +257,6 @@ export const make = Effect.fnUntraced(function* (options: FleetOptions) {
     yield* tell((now) => ({ _tag: "Read", now, askedAt, incarnation, entries }))
   })
 
-  const controlLoop = Effect.gen(function* () {
-    const event = yield* Queue.take(commands)
-    const [next, effects] = controllerStep(controller, event)
-    controller = next
-    for (const effect of effects) {
-      if (effect._tag === "Look") yield* Queue.offer(allDue, undefined)
-      else if (effect._tag === "Append") {
-        yield* Effect.ignore(store.append(effect.incarnation, effect.position, effect.entry))
-        yield* Queue.offer(allDue, undefined)
-      } else {
-        const look = yield* store.lookAtAll
-        yield* store.forget(look, effect.before)
-      }
-    }
-  })
-  const controlLook = Effect.gen(function* () {
-    yield* Queue.take(allDue)
-    const look = yield* store.lookAtAll
-    yield* Queue.offer(commands, { _tag: "Read", ...look })
-  })
-
   /** A store that is away is asked again; what depends on it expires by itself. */
   const forever = <E, R>(effect: Effect.Effect<unknown, E, R>) =>
     Effect.forkIn(Effect.forever(Effect.catch(effect, () => Effect.sleep(times.beat * 250))), scope)
@@ -270,8 +278,8 @@ export const make = Effect.fnUntraced(function* (options: FleetOptions) {
   yield* beats(carrying.restate, 10)
   const controls = options.controls ?? options.role === "source"
   if (controls) {
-    yield* forever(controlLoop)
-    yield* forever(controlLook)
+    yield* forever(act)
+    yield* forever(look)
     yield* watched(`${store.root}member/`, Queue.offer(allDue, undefined))
     yield* beats(Effect.flatMap(seconds, (now) => Queue.offer(commands, { _tag: "Beat", now })))
   }
