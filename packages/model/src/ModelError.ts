@@ -34,7 +34,9 @@ export const ModelReason = Schema.Union([
   /** A delta was made from another version than the one it is to be applied to. */
   reason("WrongBase"),
   /** A package that this subcommand needs is not installed. */
-  reason("MissingPackage")
+  reason("MissingPackage"),
+  /** The tensors do not fit into the memory of a host. */
+  reason("NotEnoughMemory")
 ])
 export type ModelReason = typeof ModelReason.Type
 

@@ -30,6 +30,7 @@ import { agreeOnFiles, checkFilesUnchanged } from "@tensorferry/model/SameFiles"
 import { makeOutput } from "@tensorferry/model/ShardWriter"
 import { denseModel } from "@tensorferry/model/values/denseModel"
 import * as Effect from "effect/Effect"
+import { checkMemory } from "./checkMemory.ts"
 import { type AnyJobSpec, isMeshJob, type RankReport } from "./JobSpec.ts"
 import { loadBefore } from "./loadBefore.ts"
 import { prepareMeshJob } from "./MeshJob.ts"
@@ -116,9 +117,16 @@ const runJob = Effect.fnUntraced(function* (
   const before = process.memoryUsage.rss()
   const opened = yield* phase("open", openJob(spec))
   const { model } = opened
-  const part = yield* phase(
+  const { estimate, part } = yield* phase(
     "plan",
-    Effect.tap(inSpan(planJob(spec, opened), "plan"), ({ destination }) => makeOutput(group, spec.out, destination))
+    Effect.gen(function* () {
+      const part = yield* inSpan(planJob(spec, opened), "plan")
+      const estimate = estimatePlans([part.plan], hostLinkSpeeds, part.estimate).ranks[0]!.peakBytes
+      // Before anything is loaded.
+      yield* checkMemory(group, estimate)
+      yield* makeOutput(group, spec.out, part.destination)
+      return { estimate, part }
+    })
   )
   const { plan, transform, proof, write } = part
   const { source, destination } = yield* phase("allocate", allocateSides(part, progress))
@@ -184,10 +192,7 @@ const runJob = Effect.fnUntraced(function* (
         peakMemory: process.resourceUsage().maxRSS * 1024,
         ...(spec.observe === true
           ? {
-              observed: observed(
-                { before, estimate: estimatePlans([plan], hostLinkSpeeds, part.estimate).ranks[0]!.peakBytes },
-                observedTensors(part, destination, digests)
-              )
+              observed: observed({ before, estimate }, observedTensors(part, destination, digests))
             }
           : {})
       }

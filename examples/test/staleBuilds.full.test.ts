@@ -2,9 +2,9 @@
 /** What packing refuses: addons that are missing, or older than what they are compiled from. */
 import { existsSync, mkdirSync, readdirSync, readFileSync, utimesSync, writeFileSync } from "node:fs"
 import { dirname, join } from "node:path"
-import { assert, describe, it } from "@effect/vitest"
-import { staleBuilds } from "../../../scripts/pack/staleBuilds.ts"
-import { scratch } from "./support/command.ts"
+import { assert, describe, it } from "vitest"
+import { scratch } from "../../packages/cli/test/support/command.ts"
+import { staleBuilds } from "../../scripts/pack/staleBuilds.ts"
 
 const names = ["native", "gpu", "wire", "plain"]
 
@@ -71,7 +71,7 @@ describe("builds that are packed", () => {
 })
 
 it("every addon is built by one command, which begins again where the clone was moved or copied, and marks its end", () => {
-  const root = join(import.meta.dirname, "../../..", "packages")
+  const root = join(import.meta.dirname, "../..", "packages")
   const commands = readdirSync(root)
     .filter((name) => existsSync(join(root, name, "CMakeLists.txt")))
     .map((name) => JSON.parse(readFileSync(join(root, name, "package.json"), "utf8")).scripts["build:native"] as string)
