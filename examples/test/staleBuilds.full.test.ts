@@ -1,10 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 /** What packing refuses: addons that are missing, or older than what they are compiled from. */
-import { existsSync, mkdirSync, readdirSync, readFileSync, utimesSync, writeFileSync } from "node:fs"
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  utimesSync,
+  writeFileSync
+} from "node:fs"
+import { tmpdir } from "node:os"
 import { dirname, join } from "node:path"
 import { assert, describe, it } from "vitest"
-import { scratch } from "../../packages/cli/test/support/command.ts"
 import { staleBuilds } from "../../scripts/pack/staleBuilds.ts"
+
+/** A folder that is gone when its block ends. */
+const scratch = () => {
+  const path = mkdtempSync(join(tmpdir(), "tensorferry-builds-"))
+  return { path, [Symbol.dispose]: () => rmSync(path, { recursive: true }) }
+}
 
 const names = ["native", "gpu", "wire", "plain"]
 
