@@ -80,6 +80,16 @@ const namedCounts = (modules: ReadonlyArray<Module>): ReadonlyMap<string, number
   return counts
 }
 
+/** A layer that a map of experts is stated for and that no model of this config has. */
+const strangeLayer = ({ stacks, numbers }: ModelStructure, { experts }: Placement): string | undefined => {
+  if (typeof experts !== "object" || Array.isArray(experts)) return undefined
+  const known = new Set(stacks.flatMap(({ layers }) => layers.map(String)))
+  // Files may hold some of the layers.
+  const isLayer = (name: string): boolean =>
+    known.has(name) || (/^(0|[1-9]\d*)$/.test(name) && Number(name) < (numbers.layers ?? 0))
+  return Object.keys(experts).find((name) => !isLayer(name))
+}
+
 /** Runs of experts by rank, found once per count and, where a map states them, per layer. */
 const expertTable = (placement: Placement, ranks: number) => {
   const known = new Map<string, Result.Result<ReadonlyArray<ReadonlyArray<Interval>>, string>>()
@@ -135,6 +145,13 @@ export const placeStructure = (
   const { ep, etp } = expertDegrees(config)
   const stages = stageTable(structure, placement, config.pp)
   if (Result.isFailure(stages)) return Result.fail(stages.failure)
+  const strange = strangeLayer(structure, placement)
+  if (strange !== undefined)
+    return refuse(
+      [],
+      `Experts cannot be placed: the map of experts is for layer ${strange}, which the model does not have.`,
+      "State maps by numbers of layers."
+    )
   const counts = namedCounts(structure.modules)
   const runs = expertTable(placement, ep)
   const cuts = cutTable(structure, placement)

@@ -111,3 +111,31 @@ describe("scores of a classifier or a reward model in place of a head", () => {
     assert.deepStrictEqual(shapes(made, "model.embed_tokens.weight"), ["0: [48,64]", "1: [48,64]"])
   })
 })
+
+describe("maps of experts by layer", () => {
+  const moe: ModelConfig = { ...config, model_type: "qwen3_moe", num_hidden_layers: 2, num_experts: 2 }
+  const tensors: ReadonlyArray<Named> = [0, 1].map((expert) => [
+    `${layer}.mlp.experts.${expert}.up_proj.weight`,
+    "bfloat16",
+    [8, 64]
+  ])
+  const placed = (experts: Record<string, ReadonlyArray<ReadonlyArray<number>>>) =>
+    cutModel({
+      tensors: tensorsOf(tensors),
+      rules: { rules: [], family: { preset: "qwen3_moe", config: moe, placement: { experts } } },
+      config: Result.getOrThrow(parseParallelConfig("tp=2,ep=2"))
+    })
+
+  it("place what they name, also where files hold some of the layers", () => {
+    const maps = { "0": [[1], [0]], "1": [[0], [1]] }
+    assert.deepStrictEqual(shapes(placed(maps), `${layer}.mlp.experts.1.up_proj.weight`), ["0: [8,64]"])
+  })
+
+  it.each(["x", "2", "00", "-1", "1.0"])("are refused for a layer that no such model has: %s", (name) => {
+    const made = placed({ "0": [[1], [0]], [name]: [[0], [1]] })
+    assert.match(
+      String(Result.isFailure(made) && made.failure.message),
+      new RegExp(`is for layer ${name}, which the model`)
+    )
+  })
+})

@@ -158,14 +158,16 @@ const seeingTypes: { readonly [modelType: string]: string } = {
 
 /** How names begin that begin otherwise in memory; names of a model without its head begin with nothing. */
 const beginningsOf = (
-  { family, modelType, stacks }: ModelStructure,
+  { config, family, modelType, stacks }: ModelStructure,
   { headless }: ConventionOptions
 ): ReadonlyArray<Beginning> => {
   const prefix = stacks.find(({ kind }) => kind === "language" || kind === "encoder")?.prefix ?? "model."
   if (headless === true) return [[prefix.startsWith("model.") ? "model." : prefix, ""]]
   if (seeingTypes[modelType] === prefix) return seeing[prefix]!
   if (family.name === "nemotron_h" && prefix === "backbone.") return [["backbone.", "model."]]
-  return prefix === "" ? [["", "model."]] : []
+  // A class without a head has no owner's name in front of its own, and no encoder is called so.
+  const isBase = stacks.some(({ kind }) => kind === "encoder") || /Model$/.test(String(config?.architectures))
+  return prefix === "" && !isBase ? [["", "model."]] : []
 }
 
 const renamedBy =
