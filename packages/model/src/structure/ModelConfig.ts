@@ -38,6 +38,21 @@ const codec = Schema.fromJsonString(ModelConfig)
 const withoutInfinities = (text: string): string =>
   text.replace(/"(?:[^"\\]|\\.)*"|-?\bInfinity\b|\bNaN\b/g, (found) => (found.startsWith('"') ? found : "null"))
 
+/** Most objects and lists inside one another; published configs have a handful, and what copies them calls itself for each. */
+const mostLevels = 256
+
+const isTooDeep = (text: string): boolean => {
+  let level = 0
+  for (const [found] of text.matchAll(/"(?:[^"\\]|\\.)*"|[[\]{}]/g)) {
+    if (found === "{" || found === "[") level++
+    else if (found === "}" || found === "]") level--
+    if (level > mostLevels) return true
+  }
+  return false
+}
+
 /** Reads the text of a config.json, or says what is wrong with it. */
 export const parseModelConfig = (text: string): Result.Result<ModelConfig, string> =>
-  Result.mapError(Schema.decodeResult(codec)(withoutInfinities(text)), (error) => error.message)
+  isTooDeep(text)
+    ? Result.fail(`it has more than ${mostLevels} objects and lists inside one another`)
+    : Result.mapError(Schema.decodeResult(codec)(withoutInfinities(text)), (error) => error.message)

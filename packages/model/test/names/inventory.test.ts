@@ -156,3 +156,14 @@ describe("checkInventory", () => {
     assert.strictEqual(outcome({ model_type: "llama", tie_word_embeddings: false }, llama.shapes), "fits")
   })
 })
+
+describe("a config that states more layers than there can be", () => {
+  it("ends at the first that is missing", () => {
+    const { config, shapes } = models.get("llama")!
+    const own: ModelConfig = { ...config, num_hidden_layers: 1_000_000_000 }
+    const tensors = tensorsOf(shapes)
+    const fault = Result.getOrThrow(Result.flip(checkInventory(structureOf(own, tensors), tensors)))
+    assert.strictEqual(fault.kind, "missing_source")
+    assert.match(fault.subject, /^model\.layers\.\d\.input_layernorm\.weight$/)
+  })
+})

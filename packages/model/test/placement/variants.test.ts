@@ -8,7 +8,7 @@ import type { DType } from "@tensorferry/core/base/DType"
 import * as Result from "effect/Result"
 import { type ModelTensor, parseParallelConfig } from "../../src/layout/ModelLayout.ts"
 import { cutModel, structureOf } from "../../src/placement/cutModel.ts"
-import type { ModelConfig } from "../../src/structure/ModelConfig.ts"
+import { type ModelConfig, parseModelConfig } from "../../src/structure/ModelConfig.ts"
 
 type Named = readonly [name: string, dtype: DType, shape: ReadonlyArray<number>]
 
@@ -137,5 +137,16 @@ describe("maps of experts by layer", () => {
       String(Result.isFailure(made) && made.failure.message),
       new RegExp(`is for layer ${name}, which the model`)
     )
+  })
+})
+
+describe("a config of lists inside one another", () => {
+  const nested = (levels: number, text = ""): string =>
+    `{"model_type":"llama","a":"${text}","b":${"[".repeat(levels)}${"]".repeat(levels)}}`
+
+  it("is refused where there are too many of them, whatever its strings hold", () => {
+    assert.isTrue(Result.isSuccess(parseModelConfig(nested(200, "[".repeat(1000)))))
+    const refused = Result.getOrThrow(Result.flip(parseModelConfig(nested(100_000))))
+    assert.strictEqual(refused, "it has more than 256 objects and lists inside one another")
   })
 })

@@ -211,6 +211,11 @@ const expertCount = (stated: number | undefined, { listed }: Layer): number => {
   return most
 }
 
+/** Numbers from zero, one at a time. */
+function* firstNumbers(count: number): Generator<number> {
+  for (let number = 0; number < count; number++) yield number
+}
+
 /** Collects modules layer by layer. */
 export const layerSets = (structure: ModelStructure): LayerSets => {
   const { stacks, family, modelType, numbers, isTied } = structure
@@ -227,8 +232,8 @@ export const layerSets = (structure: ModelStructure): LayerSets => {
       if (state === undefined) continue
       const { stack, layers } = state
       const isMain = stack.kind === "language" || stack.kind === "encoder"
-      const all =
-        isMain && numbers.layers !== undefined ? Array.from({ length: numbers.layers }, (_, at) => at) : stack.layers
+      // The first that is missing ends it, whatever number a config states.
+      const all = isMain && numbers.layers !== undefined ? firstNumbers(numbers.layers) : stack.layers
       for (const number of all) {
         const layer = layers.get(number)
         const partial =
