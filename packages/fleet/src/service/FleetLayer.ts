@@ -21,7 +21,7 @@ import * as SubscriptionRef from "effect/SubscriptionRef"
 import { makeEdgePool } from "../edges/EdgePool.ts"
 import { give, knocksOf } from "../edges/giveChunks.ts"
 import { checkAlike, checkWeights, type Weights, weightBytes } from "../edges/Pieces.ts"
-import { type FleetError, fleetError } from "../FleetError.ts"
+import { FleetError, fleetError } from "../FleetError.ts"
 import { reportProgress } from "../progress/reportProgress.ts"
 import { checkShards, type FleetLayout, indexLayout } from "../shards/ShardLayout.ts"
 import { type ControllerEvent, controllerStep, neededBy, newController } from "../version/ControllerState.ts"
@@ -199,7 +199,7 @@ export const make = Effect.fnUntraced(function* (options: FleetOptions) {
           onFailure: (cause) =>
             Cause.hasInterruptsOnly(cause)
               ? Effect.void
-              : tell((now) => ({ _tag: "StageFailed", now, manifest, reason: messageOf(cause) }))
+              : tell((now) => ({ _tag: "StageFailed", now, manifest, reason: messageOf(cause), isLost: isLost(cause) }))
         })
       )
     })
@@ -374,6 +374,12 @@ const untilEnded = (
       isRetryable: true
     })
   })
+
+const isLost = (cause: Cause.Cause<FleetError | { readonly message: string }>): boolean =>
+  Option.exists(
+    Cause.findErrorOption(cause),
+    (error) => error instanceof FleetError && error.reason._tag === "NoSource"
+  )
 
 const messageOf = (cause: Cause.Cause<{ readonly message: string }>): string =>
   Option.match(Cause.findErrorOption(cause), {

@@ -151,6 +151,8 @@ const progress = (state: ControllerState): LogEntry | undefined => {
       .filter((text) => text !== "")
       .map((text) => ` ${text}`)
       .join("")
+  // Nobody is admitted while an update is open, so who can get it from nobody now never will.
+  const lost = late.filter((id) => is(reportOf(id)?.lost, manifest))
   const isServed = members.some(({ id, role }) => role === "source" || has(id))
   if (late.length > 0 && !isServed) return abort([open.by], "No source is left that has the version.")
   if (policy._tag !== "All") {
@@ -158,9 +160,12 @@ const progress = (state: ControllerState): LogEntry | undefined => {
     // A replica of several processes has it when all of them do.
     const having = wholeReplicas(members).filter((ranks) => ranks.every(({ id }) => has(id))).length
     if (having >= needed) return { _tag: "Commit", serial }
+    const possible = wholeReplicas(members).filter((ranks) => ranks.every(({ id }) => !lost.includes(id))).length
+    if (possible < needed) return abort(lost, `Nobody is left who has it all.${why(lost)}`)
     if (sincePhase < times.stage) return undefined
     return abort(late, `${having} of ${needed} have it after ${times.stage} s.${why(late)}`)
   }
+  if (lost.length > 0) return abort(lost, `Nobody is left who has it all.${why(lost)}`)
   if (!isPrepared) {
     // Whoever was removed has to have stopped serving before the others stop for this version.
     if (late.length === 0 && sinceRemoval >= times.fence + times.grace) return { _tag: "Prepare", serial }

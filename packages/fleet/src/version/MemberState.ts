@@ -43,6 +43,8 @@ export const MemberReport = Schema.Struct({
   highest: Schema.Int,
   /** Why the last attempt to stage failed; empty where none has. */
   failure: Schema.String,
+  /** The version that nobody is left to give to it. */
+  lost: Schema.optionalKey(VersionId),
   /** The most it ever knew; only while the history is empty. */
   knows: Schema.NullOr(FleetState),
   /** When it was stated. */
@@ -73,6 +75,8 @@ export interface MemberState {
   /** Failures in a row, of one version and with the same members. */
   readonly failures: number
   readonly failure: string
+  /** What nobody is left to give. */
+  readonly lost: Manifest | null
   readonly pause: "none" | "pausing" | "paused"
   /** When the last look began, in which it was a member. */
   readonly seenAt: number
@@ -97,7 +101,14 @@ export type MemberEvent =
     }
   /** Everything of a version has arrived and was proven. */
   | { readonly _tag: "Staged"; readonly now: number; readonly manifest: Manifest }
-  | { readonly _tag: "StageFailed"; readonly now: number; readonly manifest: Manifest; readonly reason: string }
+  | {
+      readonly _tag: "StageFailed"
+      readonly now: number
+      readonly manifest: Manifest
+      readonly reason: string
+      /** No member is left who could give it. */
+      readonly isLost?: boolean
+    }
   /** No request is being answered any more. */
   | { readonly _tag: "Paused"; readonly now: number }
   /** The weights in use are those of the version. */
@@ -141,6 +152,7 @@ export const newMember = (self: FleetMember, times: FleetTimes, live: Manifest |
   retryAt: 0,
   failures: 0,
   failure: "",
+  lost: null,
   pause: "none",
   seenAt: Number.NEGATIVE_INFINITY,
   askedAt: Number.NEGATIVE_INFINITY,
@@ -179,6 +191,7 @@ export const reportOf = (state: MemberState): MemberReport => ({
   paused: state.pause === "paused" ? idOf(state.fleet?.open?.manifest ?? null) : null,
   highest: state.highest,
   failure: state.failure,
+  ...(state.lost === null ? {} : { lost: idOf(state.lost)! }),
   knows: state.fleet === undefined ? (state.known ?? null) : null
 })
 
@@ -281,7 +294,7 @@ const onRead = (state: MemberState, event: MemberEvent & { readonly _tag: "Read"
     fleet?.epoch !== state.fleet?.epoch || fleet?.open?.manifest.serial !== state.fleet?.open?.manifest.serial
   const read: MemberState = {
     ...state,
-    ...(isOther ? { retryAt: 0, failures: 0 } : {}),
+    ...(isOther ? { retryAt: 0, failures: 0, lost: null } : {}),
     incarnation: event.incarnation,
     fleet,
     known: knowsMore(fleet, state.known) ? fleet : state.known,
@@ -317,10 +330,19 @@ export const memberStep = (given: MemberState, event: MemberEvent): MemberStep =
       return onRead(state, event)
     case "Staged":
       if (!isSameVersion(state.staging, event.manifest)) return [state, []]
-      return settle({ ...state, staging: null, staged: event.manifest, failure: "", failures: 0 })
+      return settle({ ...state, staging: null, staged: event.manifest, failure: "", failures: 0, lost: null })
     case "StageFailed":
       if (!isSameVersion(state.staging, event.manifest)) return [state, []]
-      return [{ ...state, staging: null, failure: event.reason, ...later(state) }, []]
+      return [
+        {
+          ...state,
+          staging: null,
+          failure: event.reason,
+          lost: event.isLost === true ? event.manifest : null,
+          ...later(state)
+        },
+        []
+      ]
     case "Paused":
       return state.pause === "pausing" ? settle({ ...state, pause: "paused" }) : [state, []]
     case "Flipped":

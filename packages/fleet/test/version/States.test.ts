@@ -61,6 +61,50 @@ const appends = (looks: ReadonlyArray<Omit<ControllerEvent & { readonly _tag: "R
   })
 }
 
+describe("an update that somebody can get from nobody", () => {
+  const entriesOf = (policy: LogEntry & { readonly _tag: "Propose" }): ReadonlyMap<number, LogEntry> =>
+    new Map<number, LogEntry>([
+      [1, { _tag: "Genesis", state: { ...fleetOf(), position: 1 } }],
+      [2, policy]
+    ])
+  const proposal = propose as LogEntry & { readonly _tag: "Propose" }
+  const lost = report(b, { lost: v2, failure: "Rank 0 is gone." })
+  const reports = [report(source), report(a, { staged: v2 }), lost]
+
+  it("is given up at once under policy all, with who lacks it and why", () => {
+    const [[entry]] = appends([{ incarnation: "i", entries: entriesOf(proposal), reports }]) as [[LogEntry]]
+    assert.deepInclude(entry, {
+      _tag: "Abort",
+      culprits: ["b"],
+      reason: "Nobody is left who has it all. Rank 0 is gone."
+    })
+  })
+
+  it("is committed where others are enough, and given up where they are not", () => {
+    const quorum = (count: number) => entriesOf({ ...proposal, policy: { _tag: "Quorum", count } })
+    const [[first]] = appends([{ incarnation: "i", entries: quorum(1), reports }]) as [[LogEntry]]
+    assert.strictEqual(first._tag, "Commit")
+    const [[second]] = appends([{ incarnation: "i", entries: quorum(2), reports }]) as [[LogEntry]]
+    assert.deepInclude(second, { _tag: "Abort", culprits: ["b"] })
+  })
+
+  it("is stated by the member until others are there or something else is to be taken", () => {
+    const read = (now: number, ...more: ReadonlyArray<readonly [number, LogEntry]>): MemberEvent => ({
+      _tag: "Read",
+      now,
+      askedAt: now,
+      incarnation: "i",
+      entries: new Map([...entriesOf(proposal), ...more])
+    })
+    const [staging] = memberStep(newMember(b, times, v1), read(0))
+    const failed: MemberEvent = { _tag: "StageFailed", now: 1, manifest: v2, reason: "gone", isLost: true }
+    const [state] = memberStep(staging, failed)
+    assert.deepStrictEqual(reportOf(state).lost, { serial: 2, content: v2.content })
+    const [next] = memberStep(state, read(2, [3, { _tag: "Abort", serial: 2, culprits: [], reason: "" }]))
+    assert.isUndefined(reportOf(next).lost)
+  })
+})
+
 describe("a replica of several processes", () => {
   const part = { replica: "1+2", of: 2 }
   const [first, second] = [
