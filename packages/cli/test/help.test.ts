@@ -60,7 +60,7 @@ describe("what the command says about itself", () => {
       ["replay demo", [/--ticks .*20 by/]],
       ["bench", [/--ranks .*2 by/]],
       ["backends conformance", [/--ranks .*4 by/, /--case-seconds .*60 by/]],
-      ["verify", [/A string.*\w\w/, /B string.*\w\w/]]
+      ["verify", [/A path.*\w\w/, /B path.*\w\w/]]
     ]
     for (const [name, lines] of wanted) {
       const text = wide(pages()[name]!)
