@@ -136,11 +136,11 @@ export const hoverFaults = async (): Promise<Hover> => {
       for (const declaration of own) {
         if (declaration.kind === ts.SyntaxKind.SourceFile) continue
         if (isAny(declaration)) any.push(at)
-        // The union itself, and flags of the command, which no editor completes.
+        // A type that only the whole list has. Left out: the list itself, and flags of the command, which no editor completes.
         if (
           exported.name !== "DType" &&
           !door.startsWith("@tensorferry/cli") &&
-          /"bool" \|/.test(declaration.getText())
+          /"float6_e2m3fn" \|/.test(declaration.getText())
         )
           unnamed.push(at)
         const { kind, members = [] } = declaration

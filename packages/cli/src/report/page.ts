@@ -62,11 +62,11 @@ const tensorTable = ({ tensors }: RunRecord): DataTable => ({
 const pairTable = (record: RunRecord): DataTable => ({
   label: "Pairs of ranks",
   columns: [
-    { name: "from", kind: "number", width: "72px" },
-    { name: "to", kind: "number", width: "60px" },
-    { name: "bytes", kind: "number", width: "98px" },
-    { name: "rate", kind: "number", width: "140px" },
-    { name: "path", kind: "text", width: "124px" },
+    { name: "from", kind: "number", width: "62px" },
+    { name: "to", kind: "number", width: "52px" },
+    { name: "bytes", kind: "number", width: "92px" },
+    { name: "rate", kind: "number", width: "128px" },
+    { name: "path", kind: "text", width: "112px" },
     { name: "why", kind: "text", width: "auto" }
   ],
   rows: pacesOf(record).map((pace) => [
