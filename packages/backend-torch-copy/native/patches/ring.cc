@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <tensorferry/replay/ring_steps.h>
+#include <tensorferry/tables/ring_table.h>
 
 namespace tensorferry {
 namespace {

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstring>
 
+#include <tensorferry/tables/ring_table.h>
 #include "device_limits.h"
 
 namespace tensorferry::gpu {

@@ -13,6 +13,15 @@
 
 #include "ring_words.h"
 
+/** Before a function of steps, which reach memory as only one side can; before a loop that is to stay one. */
+#if defined(__CUDACC__) || defined(__HIP__) || defined(TENSORFERRY_RUNTIME_COMPILED)
+#define TENSORFERRY_RING __device__ __forceinline__
+#define TENSORFERRY_RING_LOOP _Pragma("unroll 1")
+#else
+#define TENSORFERRY_RING inline
+#define TENSORFERRY_RING_LOOP
+#endif
+
 namespace tensorferry {
 namespace {
 
@@ -21,47 +30,49 @@ template <typename Memory>
 struct RingSteps {
   using Parameter = const RingParameter&;
 
-  TENSORFERRY_SHARED static uint64_t word(uint64_t at, uint64_t index) {
+  TENSORFERRY_RING static uint64_t word(uint64_t at, uint64_t index) {
     return Memory::template load<uint64_t>(at + 8 * index);
   }
-  TENSORFERRY_SHARED static void setWord(uint64_t at, uint64_t index, uint64_t value) {
+  TENSORFERRY_RING static void setWord(uint64_t at, uint64_t index, uint64_t value) {
     Memory::template store<uint64_t>(at + 8 * index, value);
   }
 
-  TENSORFERRY_SHARED static uint64_t firstOf(uint64_t reserved, uint64_t written, uint64_t capacity) {
+  TENSORFERRY_RING static uint64_t firstOf(uint64_t reserved, uint64_t written, uint64_t capacity) {
     const uint64_t oldest = reserved > capacity ? reserved - capacity : 0;
     return oldest < written ? oldest : written;
   }
-  TENSORFERRY_SHARED static bool has(Parameter p, uint64_t position) {
+  TENSORFERRY_RING static bool has(Parameter p, uint64_t position) {
     const uint64_t written = word(p.state, 1);
     return position < written && position >= firstOf(word(p.state, 0), written, p.capacity);
   }
 
-  TENSORFERRY_SHARED static uint64_t leafAt(Parameter p, uint64_t slot) { return p.state + ringWordBytes + 4 * slot; }
+  TENSORFERRY_RING static uint64_t leafAt(Parameter p, uint64_t slot) { return p.state + ringWordBytes + 4 * slot; }
 
-  TENSORFERRY_SHARED static uint64_t shareOf(Parameter p, uint64_t begin, uint64_t level, uint64_t node) {
+  TENSORFERRY_RING static uint64_t shareOf(Parameter p, uint64_t begin, uint64_t level, uint64_t node) {
     return level == 0 ? Memory::template load<uint32_t>(begin + 4 * node)
                       : Memory::template load<uint64_t>(begin + 8 * node);
   }
 
   /** Sums the children of a node. */
-  TENSORFERRY_SHARED static void sum(Parameter p, uint64_t node) {
+  TENSORFERRY_RING static void sum(Parameter p, uint64_t node) {
     const uint64_t below = p.level - 1, begin = p.state + ringLevelAt(p.capacity, below);
     const uint64_t nodes = ringNodes(p.capacity, below);
     uint64_t total = 0;
+    TENSORFERRY_RING_LOOP
     for (uint64_t child = node * ringFanOut; child < (node + 1) * ringFanOut && child < nodes; child++)
       total += shareOf(p, begin, below, child);
     Memory::template store<uint64_t>(p.state + ringLevelAt(p.capacity, p.level) + 8 * node, total);
   }
 
-  TENSORFERRY_SHARED static uint64_t span(uint64_t level) {
+  TENSORFERRY_RING static uint64_t span(uint64_t level) {
     uint64_t slots = 1;
+    TENSORFERRY_RING_LOOP
     for (; level > 0; level--) slots *= ringFanOut;
     return slots;
   }
 
   /** The slots that stand for all nodes over the rows: every so many rows, the last one, and the last slot before a wrap. */
-  TENSORFERRY_SHARED static void sumRows(Parameter p, uint64_t index) {
+  TENSORFERRY_RING static void sumRows(Parameter p, uint64_t index) {
     const uint64_t slots = span(p.level), strides = (p.count2 + slots - 1) / slots;
     if (p.count2 == 0) return;
     const uint64_t begin = p.first % p.capacity;
@@ -75,19 +86,19 @@ struct RingSteps {
     sum(p, slot / slots);
   }
 
-  TENSORFERRY_SHARED static void reserve(Parameter p) {
+  TENSORFERRY_RING static void reserve(Parameter p) {
     const uint64_t reserved = word(p.state, 0), written = word(p.state, 1), end = p.first + p.count2;
     if (p.first < written || p.first > reserved || end - written > p.capacity) return setWord(p.state, 2, 1);
     if (end > reserved) setWord(p.state, 0, end);
   }
 
-  TENSORFERRY_SHARED static void publish(Parameter p) {
+  TENSORFERRY_RING static void publish(Parameter p) {
     const uint64_t end = p.first + p.count2;
     if (p.first != word(p.state, 1) || end > word(p.state, 0)) return setWord(p.state, 2, 1);
     setWord(p.state, 1, end);
   }
 
-  TENSORFERRY_SHARED static void snapshot(Parameter p) {
+  TENSORFERRY_RING static void snapshot(Parameter p) {
     const uint64_t written = word(p.state, 1), first = firstOf(word(p.state, 0), written, p.capacity);
     const uint64_t total = word(p.state + ringLevelAt(p.capacity, ringLevels(p.capacity)), 0);
     const uint64_t rows = written - first;
@@ -108,7 +119,7 @@ struct RingSteps {
     uint32_t shift;
   };
 
-  TENSORFERRY_SHARED static Draws drawsOf(Parameter p) {
+  TENSORFERRY_RING static Draws drawsOf(Parameter p) {
     Draws draws{word(p.request, 0), word(p.request, 1), word(p.request, 3), word(p.request, 5), 0};
     if (draws.range == 0) return draws;
     if (p.isWeighted == 0) {
@@ -121,11 +132,13 @@ struct RingSteps {
   }
 
   /** The slot in whose share of the sum a number lies. */
-  TENSORFERRY_SHARED static uint64_t find(Parameter p, uint64_t number) {
+  TENSORFERRY_RING static uint64_t find(Parameter p, uint64_t number) {
     uint64_t node = 0;
+    TENSORFERRY_RING_LOOP
     for (uint64_t level = ringLevels(p.capacity); level-- > 0;) {
       const uint64_t begin = p.state + ringLevelAt(p.capacity, level), nodes = ringNodes(p.capacity, level);
       node *= ringFanOut;
+      TENSORFERRY_RING_LOOP
       for (; node + 1 < nodes; node++) {
         const uint64_t share = shareOf(p, begin, level, node);
         if (number < share) break;
@@ -136,9 +149,10 @@ struct RingSteps {
   }
 
   /** Rows from one on to the end of its episode, at most those of a window. */
-  TENSORFERRY_SHARED static uint64_t lengthOf(Parameter p, uint64_t position) {
+  TENSORFERRY_RING static uint64_t lengthOf(Parameter p, uint64_t position) {
     if (p.episodes == RingEpisodes::Cross) return p.window;
     uint64_t slot = position % p.capacity;
+    TENSORFERRY_RING_LOOP
     for (uint64_t length = 1; length < p.window; length++) {
       if (Memory::template load<uint8_t>(p.rows + slot * p.rowBytes + p.endOffset) != 0) return length;
       slot = slot + 1 == p.capacity ? 0 : slot + 1;
@@ -147,8 +161,8 @@ struct RingSteps {
   }
 
   /** The next candidate; whether it is accepted, and then where its window begins and ends. */
-  TENSORFERRY_SHARED static bool candidate(Parameter p, const Draws& draws, RingRandom& random, uint64_t& position,
-                                           uint64_t& length) {
+  TENSORFERRY_RING static bool candidate(Parameter p, const Draws& draws, RingRandom& random, uint64_t& position,
+                                         uint64_t& length) {
     if (p.isWeighted == 0) {
       uint64_t drawn = 0;
       if (draws.range > 1) drawn = random.next() >> draws.shift;
@@ -166,35 +180,44 @@ struct RingSteps {
     return p.episodes != RingEpisodes::Whole || length == p.window;
   }
 
+  /** Adds the columns of a matrix that the bits of a word select. */
+  TENSORFERRY_RING static void addColumns(uint64_t columns, uint32_t word32, RingRandom& sum) {
+    TENSORFERRY_RING_LOOP
+    for (uint32_t bit = 0; bit < 32; bit++) {
+      if ((word32 >> bit & 1) == 0) continue;
+      const uint64_t low = word(columns, 2 * bit), high = word(columns, 2 * bit + 1);
+      sum.a ^= static_cast<uint32_t>(low);
+      sum.b ^= static_cast<uint32_t>(low >> 32);
+      sum.c ^= static_cast<uint32_t>(high);
+      sum.d ^= static_cast<uint32_t>(high >> 32);
+    }
+  }
+
   /** Leads a random state further, by so many numbers below 2^32. */
-  TENSORFERRY_SHARED static RingRandom advanced(Parameter p, RingRandom random, uint64_t numbers) {
+  TENSORFERRY_RING static RingRandom advanced(Parameter p, RingRandom random, uint64_t numbers) {
+    TENSORFERRY_RING_LOOP
     for (uint64_t matrix = p.table; numbers != 0; numbers >>= 1, matrix += ringMatrixBytes) {
       if ((numbers & 1) == 0) continue;
-      const uint32_t words[4] = {random.a, random.b, random.c, random.d};
       RingRandom next{0, 0, 0, 0};
-      for (uint32_t bit = 0; bit < 128; bit++) {
-        if ((words[bit / 32] >> (bit % 32) & 1) == 0) continue;
-        const uint64_t low = word(matrix, 2 * bit), high = word(matrix, 2 * bit + 1);
-        next.a ^= static_cast<uint32_t>(low);
-        next.b ^= static_cast<uint32_t>(low >> 32);
-        next.c ^= static_cast<uint32_t>(high);
-        next.d ^= static_cast<uint32_t>(high >> 32);
-      }
+      addColumns(matrix, random.a, next);
+      addColumns(matrix + ringMatrixBytes / 4, random.b, next);
+      addColumns(matrix + ringMatrixBytes / 2, random.c, next);
+      addColumns(matrix + ringMatrixBytes / 4 * 3, random.d, next);
       random = next;
     }
     return random;
   }
 
-  TENSORFERRY_SHARED static RingRandom stored(uint64_t at) {
+  TENSORFERRY_RING static RingRandom stored(uint64_t at) {
     const uint64_t low = word(at, 0), high = word(at, 1);
     return {static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32), static_cast<uint32_t>(high),
             static_cast<uint32_t>(high >> 32)};
   }
-  TENSORFERRY_SHARED static uint64_t segmentStateAt(Parameter p, uint64_t segment) {
+  TENSORFERRY_RING static uint64_t segmentStateAt(Parameter p, uint64_t segment) {
     return p.request + ringStatesAt + 16 * segment;
   }
 
-  TENSORFERRY_SHARED static void countSegment(Parameter p, uint64_t segment) {
+  TENSORFERRY_RING static void countSegment(Parameter p, uint64_t segment) {
     const Draws draws = drawsOf(p);
     uint32_t accepted = 0;
     if (draws.range > 0) {
@@ -204,16 +227,18 @@ struct RingSteps {
       setWord(at, 0, random.a | static_cast<uint64_t>(random.b) << 32);
       setWord(at, 1, random.c | static_cast<uint64_t>(random.d) << 32);
       uint64_t position = 0, length = 0;
+      TENSORFERRY_RING_LOOP
       for (uint64_t i = 0; i < p.segmentLength; i++) accepted += candidate(p, draws, random, position, length) ? 1 : 0;
     }
     Memory::template store<uint32_t>(p.request + ringWordBytes + 4 * segment, accepted);
   }
 
   /** The last segment goes on until there is enough, or candidates run out. Without segments that is all. */
-  TENSORFERRY_SHARED static void pickSegment(Parameter p, uint64_t segment) {
+  TENSORFERRY_RING static void pickSegment(Parameter p, uint64_t segment) {
     const Draws draws = drawsOf(p);
     if (draws.range == 0) return;
     uint64_t place = 0;
+    TENSORFERRY_RING_LOOP
     for (uint64_t before = 0; before < segment; before++)
       place += Memory::template load<uint32_t>(p.request + ringWordBytes + 4 * before);
     const bool isLast = segment + 1 >= p.segments;
@@ -224,6 +249,7 @@ struct RingSteps {
     RingRandom random = stored(p.segments == 0 ? p.request + 48 : segmentStateAt(p, segment));
     const uint64_t from = segment * p.segmentLength;
     const uint64_t to = isLast ? ringCandidates(p.count) : from + p.segmentLength;
+    TENSORFERRY_RING_LOOP
     for (uint64_t i = from; i < to && place < p.count; i++) {
       uint64_t position = 0, length = 0;
       if (!candidate(p, draws, random, position, length)) continue;
@@ -234,7 +260,7 @@ struct RingSteps {
     if (isLast) setWord(p.request, 2, place);
   }
 
-  TENSORFERRY_SHARED static void gather(Parameter p, uint64_t index, uint32_t lane, uint32_t lanes) {
+  TENSORFERRY_RING static void gather(Parameter p, uint64_t index, uint32_t lane, uint32_t lanes) {
     if (word(p.request, 2) < p.count) return;
     const uint64_t k = index / p.window, length = Memory::template load<uint32_t>(p.lengths + 4 * k);
     uint64_t row = index - k * p.window;
@@ -244,6 +270,7 @@ struct RingSteps {
     uint64_t to = p.output;
     if (p.columns == 0) return Memory::copy(to + index * p.rowBytes, from, p.rowBytes, lane, lanes);
     const uint64_t columns = p.table + ringMatrices * ringMatrixBytes;
+    TENSORFERRY_RING_LOOP
     for (uint64_t column = 0; column < p.columns; column++) {
       const uint64_t offset = word(columns, 2 * column), bytes = word(columns, 2 * column + 1);
       Memory::copy(to + index * bytes, from + offset, bytes, lane, lanes);
@@ -251,7 +278,7 @@ struct RingSteps {
     }
   }
 
-  TENSORFERRY_SHARED static void reweigh(Parameter p, uint64_t index) {
+  TENSORFERRY_RING static void reweigh(Parameter p, uint64_t index) {
     const uint64_t position = word(p.positions, index);
     if (!has(p, position)) return;
     const uint64_t slot = position % p.capacity;
@@ -262,7 +289,7 @@ struct RingSteps {
   }
 
   /** One index of a step. */
-  TENSORFERRY_SHARED static void run(Parameter p, uint64_t index, uint32_t lane, uint32_t lanes) {
+  TENSORFERRY_RING static void run(Parameter p, uint64_t index, uint32_t lane, uint32_t lanes) {
     switch (p.step) {
       case RingStep::Reserve:
         return reserve(p);
