@@ -11,6 +11,7 @@ const suites: Readonly<Record<string, () => Promise<ReadonlyArray<BenchResult>>>
   planning: async () => (await import("./planning.ts")).planning(),
   mesh: async () => (await import("./mesh.ts")).mesh(),
   fleet: async () => (await import("./fleet.ts")).fleet(),
+  "fleet-hosts": async () => (await import("./fleet-hosts.ts")).fleetHosts(),
   schedule: async () => (await import("./schedule.ts")).schedule(),
   cpu: async () => (await import("./cpu.ts")).cpu(),
   collectives: async () => (await import("./collectives.ts")).collectives(),
