@@ -63,14 +63,20 @@ const gpuFlagFault = (args: Call): string | undefined => {
   return unknown === undefined ? undefined : `${unknown} is no flag of bench/gpu/main.ts`
 }
 
-const flagSources = ["packages/cli/src/commands", "scripts", "bench/gpu", "examples/tensor-bus"].flatMap((folder) =>
+const flagSources = [
+  "packages/cli/src/commands",
+  "packages/cli/src/output",
+  "scripts",
+  "bench/gpu",
+  "examples/tensor-bus"
+].flatMap((folder) =>
   readdirSync(path.join(root, folder))
     .filter((name) => name.endsWith(".ts"))
     .map((name) => `${folder}/${name}`)
 )
 
 /** Flags of npm, vitest and pnpm, and those that every command line of effect has. */
-const foreignFlags = ["ignore-scripts", "project", "lockfile-only", "help", "version"]
+const foreignFlags = ["ignore-scripts", "project", "lockfile-only", "help", "version", "completions"]
 
 /** Whether any command of the repository has the flag: for what pages name in passing. */
 export const isFlag = (flag: string): boolean =>
