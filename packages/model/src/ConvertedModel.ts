@@ -73,6 +73,7 @@ export const convertedModel = (model: Model, conversion: Conversion | undefined)
 
     return {
       ...model,
+      stored: undefined,
       tensors: [...kept.values()],
       digestOf: () => undefined,
       readRegion: (name, region, into) =>

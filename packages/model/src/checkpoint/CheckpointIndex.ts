@@ -69,7 +69,7 @@ export interface Checkpoint {
   /** The files that were read. */
   readonly files: () => SeenFiles
   /** Where tensors lie in files, if they lie there dense and as they are read. */
-  readonly stored?: StoredTensors<CheckpointError>
+  readonly stored?: StoredTensors<CheckpointError> | undefined
   /** As `SafetensorsFile.readRegion`. */
   readonly readRegion: (name: string, region: Region, into: Uint8Array) => Effect.Effect<void, CheckpointError>
 }

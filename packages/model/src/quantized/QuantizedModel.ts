@@ -273,6 +273,7 @@ export const quantizedModel = (
       })
     return {
       ...model,
+      stored: undefined,
       tensors: quantizedTensors(model.tensors, weights, bySource),
       digestOf: () => undefined,
       readRegion: (name, region, into) => {

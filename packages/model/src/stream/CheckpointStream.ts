@@ -44,7 +44,7 @@ export interface StreamSource<E> {
    * Where tensors lie in files, if they lie there as they are read. Then what lies between short runs is read with them, small
    * tensors are read together, and the engine picks them out. Each region is read by itself where this is absent.
    */
-  readonly stored?: StoredTensors<E>
+  readonly stored?: StoredTensors<E> | undefined
 }
 
 /** How much is under way at once, and how long it may take. */
