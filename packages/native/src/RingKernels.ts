@@ -32,10 +32,15 @@ import {
 
 /** What an engine lends to its rings. */
 export interface RingEngine {
+  /** As of the engine: memory for rows and the tree of weights. */
   readonly allocate: TensorEngineShape["allocate"]
+  /** As of the engine. */
   readonly fill: TensorEngineShape["fill"]
+  /** As of the engine. */
   readonly copy: TensorEngineShape["copy"]
+  /** As of the engine: memory of the host that steps read. */
   readonly wrapHost: TensorEngineShape["wrapHost"]
+  /** Makes the engine's errors. */
   readonly refusal: Refusal
   /** The engine's own check of one tensor. */
   readonly checkTensor: (op: string, tensor: Tensor, isWritten: boolean) => TensorError | undefined

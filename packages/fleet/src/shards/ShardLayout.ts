@@ -30,6 +30,7 @@ export interface FleetLayout {
 
 /** Bundles of one demand: those from the source, or those from replicas that have a version to ones that join. */
 export interface ShardDemand {
+  /** Which bundles there are, who holds them and who wants them. */
   readonly demand: PlanDemand
   /** What the bundle is called on edges. */
   readonly keyOf: (bundle: number) => string

@@ -44,12 +44,16 @@ export interface RingBatch {
 
 /** One ring. */
 export interface TestedRing {
+  /** Adds rows, each with this weight; answers how many were pushed so far. */
   readonly push: (rows: Uint8Array, weight?: number) => Effect.Effect<number, RingFailure>
+  /** Draws rows that were committed before. */
   readonly sample: (draw: RingDraw) => Effect.Effect<RingBatch, RingFailure>
+  /** Adds rows and draws in one turn; `sees` says whether the draw sees them. */
   readonly tick?: (
     rows: Uint8Array,
     draw: RingDraw & { readonly sees?: "old" | "new" }
   ) => Effect.Effect<RingBatch, RingFailure>
+  /** Changes weights of rows by their positions. */
   readonly weigh?: (
     positions: ReadonlyArray<number>,
     weights: ReadonlyArray<number>

@@ -14,9 +14,11 @@ import { ringLayout } from "./ringRows.ts"
 
 /** One case: a name, and an Effect that fails with what is wrong. */
 export interface RingCase {
+  /** What it shows, as a test is called. */
   readonly name: string
   /** Why the case does not apply; undefined where it does. */
   readonly requires?: (subject: RingSubjectShape) => string | undefined
+  /** Fails with what is wrong. */
   readonly program: Effect.Effect<void, CaseFailure, RingSubject | Scope.Scope>
 }
 

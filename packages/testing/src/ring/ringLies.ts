@@ -9,9 +9,11 @@ import * as Effect from "effect/Effect"
 
 /** One way not to keep a word. */
 export interface RingLie {
+  /** What it does, as a test is called. */
   readonly name: string
   /** The order that it breaks shows only under some orders of the device. */
   readonly isOfOrder: boolean
+  /** The ring that lies. */
   readonly tell: (ring: OpenRing) => OpenRing
 }
 
