@@ -49,7 +49,7 @@ export interface DevicePipelineOptions extends Omit<DeviceDraw, "seed" | "tick">
 export const allocatePipelineSlots = Effect.fnUntraced(function* (
   count: number,
   depth: number,
-  window = 1
+  window: number = 1
 ): Effect.fn.Return<DevicePipelineSlots, DeviceRingError, DeviceReplayRing | Scope.Scope> {
   const ring = yield* DeviceReplayRing
   const { rowBytes } = ring.layout
