@@ -73,7 +73,6 @@ export const convertedModel = (model: Model, conversion: Conversion | undefined)
 
     return {
       ...model,
-      stored: undefined,
       tensors: [...kept.values()],
       digestOf: () => undefined,
       readRegion: (name, region, into) =>

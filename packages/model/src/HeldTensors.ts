@@ -21,7 +21,7 @@ import { modelError } from "./ModelError.ts"
 import type { Phase } from "./Phase.ts"
 import { asOneRun, gather } from "./regionBytes.ts"
 import { checkDigest, moveRegion } from "./ShardedModel.ts"
-import { loadRegions } from "./stream/CheckpointStream.ts"
+import { loadRegions, storedOf } from "./stream/CheckpointStream.ts"
 
 /** Called between portions of work, with the bytes done and the bytes of the whole phase. */
 export type ReportProgress = (phase: Phase, done: number, total: number) => Effect.Effect<void>
@@ -133,7 +133,7 @@ const readsOf = (rank: number, { local, tensor }: HeldTensor) =>
   })
 
 /** Portions of files under way at once. Values that are converted take memory of their own. */
-const portionsInFlight = (model: Model): number => (model.stored === undefined ? 2 : 4)
+const portionsInFlight = (model: Model): number => (storedOf(model) === undefined ? 2 : 4)
 
 /** Reads every piece that a rank holds, and compares what it got with the digest that the checkpoint states, if any. */
 export const loadTensors = Effect.fnUntraced(function* (

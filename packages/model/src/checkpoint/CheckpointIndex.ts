@@ -50,6 +50,8 @@ export interface StoredPlace {
 
 /** Tensors that lie in files as they are read. */
 export interface StoredTensors<E> {
+  /** The reads that the places stand for. What reads otherwise, as a model made of another one, has its tensors elsewhere. */
+  readonly readRegion: (name: string, region: Region, into: Uint8Array) => Effect.Effect<void, E>
   /** Where one lies; undefined where there is none of this name. */
   readonly placeOf: (name: string) => StoredPlace | undefined
   /** Fills `into` from a byte of a file on. */
@@ -69,7 +71,7 @@ export interface Checkpoint {
   /** The files that were read. */
   readonly files: () => SeenFiles
   /** Where tensors lie in files, if they lie there dense and as they are read. */
-  readonly stored?: StoredTensors<CheckpointError> | undefined
+  readonly stored?: StoredTensors<CheckpointError>
   /** As `SafetensorsFile.readRegion`. */
   readonly readRegion: (name: string, region: Region, into: Uint8Array) => Effect.Effect<void, CheckpointError>
 }
@@ -161,28 +163,30 @@ const makeCheckpoint = (
       return Effect.void
     }
     for (const file of files) yield* cache.use(file, add)
+    const readRegion: Checkpoint["readRegion"] = (name, region, into) => {
+      const tensor = tensors.get(name)
+      return tensor === undefined
+        ? Effect.fail(
+            checkpointError("TensorMissing", {
+              detail: "The checkpoint has no such tensor.",
+              remedy: "Check the name.",
+              file: path,
+              paramName: name
+            })
+          )
+        : cache.use(tensor.file, (file) => file.readRegion(name, region, into))
+    }
     return {
       path,
       tensors,
       metadata,
       files: cache.seen,
       stored: {
+        readRegion,
         placeOf: (name) => places.get(name),
         readBytes: (file, start, into) => cache.use(file, (open) => open.readBytes(start, into))
       },
-      readRegion: (name, region, into) => {
-        const tensor = tensors.get(name)
-        return tensor === undefined
-          ? Effect.fail(
-              checkpointError("TensorMissing", {
-                detail: "The checkpoint has no such tensor.",
-                remedy: "Check the name.",
-                file: path,
-                paramName: name
-              })
-            )
-          : cache.use(tensor.file, (file) => file.readRegion(name, region, into))
-      }
+      readRegion
     }
   })
 

@@ -165,7 +165,6 @@ export const asPublished = (
     checkpoint: {
       ...checkpoint,
       tensors,
-      stored: undefined,
       readRegion: (name, region, into) =>
         isRotated(name) && stored.has(name) && region.length === 2 && !isEmptyRegion(region)
           ? readRotated(name, region, into)

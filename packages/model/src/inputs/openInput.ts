@@ -166,7 +166,6 @@ const onlyPart = (checkpoint: Checkpoint, part: string): Result.Result<Checkpoin
   return Result.succeed({
     ...checkpoint,
     tensors: new Map(tensors),
-    stored: undefined,
     readRegion: (name, region, into) => checkpoint.readRegion(`${part}${name}`, region, into)
   })
 }

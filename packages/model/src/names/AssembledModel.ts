@@ -200,7 +200,6 @@ export const assembledModel = (model: Model, made: ReadonlyArray<TypedAssembly>)
     })
   return {
     ...model,
-    stored: undefined,
     tensors: made.map(({ name, dtype, shape }) => ({ name, dtype, shape })),
     digestOf: () => undefined,
     readRegion: (name, region, into) =>

@@ -273,7 +273,6 @@ export const quantizedModel = (
       })
     return {
       ...model,
-      stored: undefined,
       tensors: quantizedTensors(model.tensors, weights, bySource),
       digestOf: () => undefined,
       readRegion: (name, region, into) => {

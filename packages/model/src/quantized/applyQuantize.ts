@@ -55,7 +55,6 @@ export const planQuantized = (model: Model, quantized: Quantized | undefined): E
     ? Effect.succeed(model)
     : Effect.map(described(model, quantized), (config) => ({
         ...model,
-        stored: undefined,
         ...config,
         tensors: quantizedTensors(model.tensors, quantized.selection.weights),
         digestOf: () => undefined,

@@ -41,11 +41,15 @@ export interface StreamSource<E> {
   /** Fills `into` with the dense row-major bytes of a region of a tensor; may be called again before it has ended. */
   readonly readRegion: (name: string, region: Region, into: Uint8Array) => Effect.Effect<void, E>
   /**
-   * Where tensors lie in files, if they lie there as they are read. Then what lies between short runs is read with them, small
-   * tensors are read together, and the engine picks them out. Each region is read by itself where this is absent.
+   * Where tensors lie in files, if they lie there as `readRegion` reads them. Then what lies between short runs is read with
+   * them, small tensors are read together, and the engine picks them out. Else each region is read by itself.
    */
-  readonly stored?: StoredTensors<E> | undefined
+  readonly stored?: StoredTensors<E>
 }
+
+/** Where the tensors of a source lie; nothing where it reads something else than what lies there. */
+export const storedOf = <E>({ stored, readRegion }: Pick<StreamSource<E>, "stored" | "readRegion">) =>
+  stored?.readRegion === readRegion ? stored : undefined
 
 /** How much is under way at once, and how long it may take. */
 export interface StreamOptions {
@@ -142,8 +146,9 @@ export const loadRegions = <E>(
     const file = source.path
     const settings = yield* Effect.fromResult(settingsOf(file, options))
     const { deadline, inFlight, portionBytes } = settings
+    const stored = storedOf(source)
     const all = yield* Effect.fromResult(
-      Result.all(reads.map((read) => portionsOf(file, read, portionBytes, source.stored?.placeOf(read.name))))
+      Result.all(reads.map((read) => portionsOf(file, read, portionBytes, stored?.placeOf(read.name))))
     )
     const batches = batchesOf(all.flat(), portionBytes)
     const engine = yield* TensorEngine
@@ -174,7 +179,7 @@ export const loadRegions = <E>(
           const read =
             at === undefined
               ? source.readRegion(first.name, first.region, bytes)
-              : source.stored!.readBytes(at.file, at.start, bytes)
+              : stored!.readBytes(at.file, at.start, bytes)
           const error = late(at?.file ?? file, first.name, "The read of a portion", deadline)
           yield* endsWithin(read, deadline, Effect.fail(error))
           yield* engine.copy(moves)

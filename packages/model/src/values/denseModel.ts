@@ -92,7 +92,6 @@ export const denseModel = (
     const gone = new Map([...targets.keys()].flatMap((weight) => weight.parts.map((part) => [part, weight] as const)))
     return {
       ...model,
-      stored: undefined,
       tensors: model.tensors.flatMap((tensor) => {
         const weight = gone.get(tensor.name)
         if (weight === undefined) return [tensor]

@@ -248,6 +248,30 @@ describe("loading", () => {
     }).pipe(Effect.scoped, withEngine)
   )
 
+  it.effect("takes what a source reads that was made of another one, and not what lies in its files", () =>
+    Effect.gen(function* () {
+      const source = yield* writeModel
+      const engine = yield* TensorEngine
+      const other = {
+        ...source,
+        readRegion: (_: string, __: Region, into: Uint8Array) => Effect.sync(() => void into.fill(7))
+      }
+      const names = ["bias", "wide"] as const
+      const tensors = yield* Effect.forEach(names, (name) => engine.allocate("bfloat16", shapes[name]))
+      const reads = names.map((name, at) => ({ name, region: fullRegion(shapes[name]), into: tensors[at]! }))
+      yield* loadRegions(other, reads)
+      for (const tensor of tensors) assert.isTrue(tensorBytes(tensor)!.every((byte) => byte === 7))
+      // A quarter of the columns: runs that are read together where they lie in a file.
+      const columns: Region = [
+        [0, 64],
+        [0, 24]
+      ]
+      const part = yield* engine.allocate("bfloat16", [64, 24])
+      yield* loadRegions(other, [{ name: "wide", region: columns, into: part }])
+      assert.isTrue(tensorBytes(part)!.every((byte) => byte === 7))
+    }).pipe(Effect.scoped, withEngine)
+  )
+
   it.effect("has at most as many portions under way as it was told", () =>
     Effect.gen(function* () {
       const engine = yield* TensorEngine
