@@ -12,7 +12,7 @@ import type { Digest } from "@tensorferry/core/base/Digest"
 import type { Rank } from "@tensorferry/core/base/Ids"
 import { formatShape } from "@tensorferry/core/base/Region"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
-import { type Tensor, tensorByteLength, tensorBytes, tensorView } from "@tensorferry/core/tensor/Tensor"
+import { type ElementDigest, formatElementDigest, sumOfDigests } from "@tensorferry/core/tensor/ElementDigest"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
@@ -21,17 +21,9 @@ import * as Stream from "effect/Stream"
 import { textOf } from "../edges/EdgeMessages.ts"
 import type { Weights } from "../edges/Pieces.ts"
 import { type FleetError, fleetError } from "../FleetError.ts"
-import {
-  addSums,
-  emptySum,
-  formatSum,
-  type PartialSum,
-  parseSum,
-  sumOfBytes,
-  sumUnderName
-} from "../shards/PartialSum.ts"
 import { type ShardLayout, shardBytes } from "../shards/ShardLayout.ts"
-import { byteRuns, isWhole, type TensorShare } from "../shards/Shares.ts"
+import { digestParts, digestUnderName, parseElementDigest } from "../shards/ShareDigests.ts"
+import { isWhole, type TensorShare } from "../shards/Shares.ts"
 import type { FleetMember, FleetState } from "../version/FleetLog.ts"
 import { type Carrying, notProven } from "./Carrying.ts"
 import { shardDemand } from "./stagePlan.ts"
@@ -48,63 +40,25 @@ const SourceSums = Schema.Struct({
 const sourceSums = textOf(SourceSums)
 
 const namesPerPiece = 4000
-/** Bytes that are summed at once. */
-const bytesPerTurn = 2 ** 22
-/** Bytes that come to the host at once, where weights are not there. */
-const pieceBytes = 2 ** 24
-
 /** The digest of a tensor whose parts add up to this sum. */
-const digestOfSum = ({ dtype, shape }: Pick<TensorShare, "dtype" | "shape">, sum: PartialSum): Digest =>
-  `${dtype}${formatShape(shape)} ${formatSum(sum)}`
+const digestOfSum = ({ dtype, shape }: Pick<TensorShare, "dtype" | "shape">, sum: ElementDigest): Digest =>
+  `${dtype}${formatShape(shape)} ${formatElementDigest(sum)}`
 
-const sumOfDigest = (digest: Digest | undefined): PartialSum | undefined => parseSum(digest?.split(" ").at(-1) ?? "")
+const sumOfDigest = (digest: Digest | undefined): ElementDigest | undefined =>
+  parseElementDigest(digest?.split(" ").at(-1) ?? "")
 
-/** Sums runs of a tensor's bytes, wherever they are. */
-const sumOfRuns = (tensor: Tensor, share: TensorShare, held: TensorShare["held"]) =>
+/** What a rank has of each share, as one digest: of all that it holds, or of what it answers for. */
+const digestShares = (weights: Weights, shares: ReadonlyArray<TensorShare>, which: "held" | "counted") =>
   Effect.gen(function* () {
-    let sum = emptySum
-    const bytes = tensorBytes(tensor)
-    if (bytes !== undefined) {
-      let inTurn = 0
-      for (const { local, global, bytes: length } of byteRuns(share, held)) {
-        for (let at = 0; at < length; at += bytesPerTurn) {
-          // Beats, programs and transfers of the process get their turn.
-          if (inTurn >= bytesPerTurn) {
-            yield* Effect.yieldNow
-            inTurn = 0
-          }
-          const end = Math.min(length, at + bytesPerTurn)
-          sum = addSums(sum, sumOfBytes(bytes.subarray(local + at, local + end), global + at))
-          inTurn += end - at
-        }
-      }
-      return sum
-    }
     const engine = yield* TensorEngine
-    const total = tensorByteLength(tensor)
-    const host = new Uint8Array(Math.min(total, pieceBytes))
-    const storage = yield* engine.wrapHost(host)
-    for (let at = 0; at < total; at += host.length) {
-      const end = Math.min(total, at + host.length)
-      const dst = Result.getOrThrow(tensorView(storage, "uint8", [end - at]))
-      const src: Tensor = {
-        ...tensor,
-        dtype: "uint8",
-        shape: [end - at],
-        strides: [1],
-        byteOffset: tensor.byteOffset + at
-      }
-      yield* engine.copy([{ dst, src }])
-      for (const { local, global, bytes: length } of byteRuns(share, held)) {
-        const [from, to] = [Math.max(at, local), Math.min(end, local + length)]
-        if (from < to) sum = addSums(sum, sumOfBytes(host.subarray(from - at, to - at), global + from - local))
-      }
-    }
-    return sum
-  }).pipe(
-    Effect.scoped,
-    Effect.mapError(({ message }) => notProven(message, "See the failure that caused it."))
-  )
+    const parts = shares.map((share) => digestParts(weights.get(share.name)!, share, share[which]))
+    const digests = yield* engine.digest(parts.flat())
+    let at = 0
+    return parts.map(({ length }) => {
+      at += length
+      return sumOfDigests(digests.slice(at - length, at))
+    })
+  }).pipe(Effect.mapError(({ message }) => notProven(message, "See the failure that caused it.")))
 
 /** Where the rest of the fleet is, for proofs. */
 export interface ShardCarryingInput {
@@ -133,12 +87,12 @@ export const shardCarrying = (input: ShardCarryingInput): Carrying => {
   const { layout, self, store, root, fleets, deadline } = input
   const { group, shares, names } = layout
   /** By content, what this member has stated; the latest last. */
-  const stated = new Map<string, PartialSum>()
+  const stated = new Map<string, ElementDigest>()
   const keyOf = (content: string): string => `${root}sum/${content}/${self.rank}`
-  const put = (content: string, sum: PartialSum) =>
-    store.put(keyOf(content), replicaSum.encode({ id: self.id, sum: formatSum(sum) }), { isEphemeral: true })
+  const put = (content: string, sum: ElementDigest) =>
+    store.put(keyOf(content), replicaSum.encode({ id: self.id, sum: formatElementDigest(sum) }), { isEphemeral: true })
 
-  const stateSum = (content: string, sum: PartialSum) =>
+  const stateSum = (content: string, sum: ElementDigest) =>
     Effect.gen(function* () {
       stated.delete(content)
       stated.set(content, sum)
@@ -155,13 +109,13 @@ export const shardCarrying = (input: ShardCarryingInput): Carrying => {
   const sumsOfGroup = (content: string) =>
     Effect.gen(function* () {
       const prefix = `${root}sum/${content}/`
-      let found = new Map<Rank, PartialSum>()
+      let found = new Map<Rank, ElementDigest>()
       let members: FleetState["members"] = []
       const seen = Stream.merge(
         Stream.map(store.watch(prefix), (entries) => {
           found = new Map()
           for (const [key, text] of entries) {
-            const sum = Result.map(replicaSum.decode(text), ({ sum: written }) => parseSum(written))
+            const sum = Result.map(replicaSum.decode(text), ({ sum: written }) => parseElementDigest(written))
             if (Result.isSuccess(sum) && sum.success !== undefined)
               found.set(Number(key.slice(prefix.length)), sum.success)
           }
@@ -190,44 +144,38 @@ export const shardCarrying = (input: ShardCarryingInput): Carrying => {
           missing ?? unknown
         )
       }
-      let own = emptySum
-      for (const share of shares) {
-        const tensor = weights.get(share.name)!
-        if (isWhole(share)) {
-          const found = digestOfSum(share, yield* sumOfRuns(tensor, share, share.held))
-          if (found !== tensors[share.resolvedName]) {
-            return yield* notProven(
-              `Tensor ${share.resolvedName} of version ${serial} has digest ${found} here, not ${tensors[share.resolvedName]}.`,
-              "See that the source does not change what it publishes.",
-              share.resolvedName
-            )
-          }
-        }
-        const sum = yield* sumOfRuns(tensor, share, share.counted)
-        own = addSums(own, sumUnderName(share.resolvedName, sum))
+      const wholes = shares.filter(isWhole)
+      for (const [at, sum] of (yield* digestShares(weights, wholes, "held")).entries()) {
+        const found = digestOfSum(wholes[at]!, sum)
+        const name = wholes[at]!.resolvedName
+        if (found === tensors[name]) continue
+        return yield* notProven(
+          `Tensor ${name} of version ${serial} has digest ${found} here, not ${tensors[name]}.`,
+          "See that the source does not change what it publishes.",
+          name
+        )
       }
+      const counted = yield* digestShares(weights, shares, "counted")
+      const own = sumOfDigests(counted.map((sum, at) => digestUnderName(shares[at]!.resolvedName, sum)))
       yield* Effect.mapError(stateSum(content, own), storeFailed)
       const sums = yield* Effect.mapError(sumsOfGroup(content), storeFailed)
       // Who is missing proves the whole when it joins.
       if (group.some((rank) => !sums.has(rank))) return
-      const found = group.reduce((total, rank) => addSums(total, sums.get(rank)!), emptySum)
-      let expected = emptySum
-      for (const [name, digest] of Object.entries(tensors))
-        expected = addSums(expected, sumUnderName(name, sumOfDigest(digest) ?? emptySum))
-      if (formatSum(found) === formatSum(expected)) return
+      const found = sumOfDigests(group.map((rank) => sums.get(rank)!))
+      const expected = sumOfDigests(
+        Object.entries(tensors).map(([name, digest]) => digestUnderName(name, sumOfDigest(digest) ?? 0n))
+      )
+      if (found === expected) return
       return yield* notProven(
-        `Ranks ${group.join(", ")} hold tensors of version ${serial} whose sums add up to ${formatSum(found)}, not ${formatSum(expected)}.`,
+        `Ranks ${group.join(", ")} hold tensors of version ${serial} whose sums add up to ${formatElementDigest(found)}, not ${formatElementDigest(expected)}.`,
         "See that the source does not change what it publishes, and that all members have one layout."
       )
     })
 
   const digests: Carrying["digests"] = (weights, label, since) =>
     Effect.gen(function* () {
-      const own: Array<readonly [string, Digest]> = []
-      for (const share of shares) {
-        const sum = yield* sumOfRuns(weights.get(share.name)!, share, share.counted)
-        own.push([share.resolvedName, digestOfSum(share, sum)])
-      }
+      const counted = yield* digestShares(weights, shares, "counted")
+      const own = shares.map((share, at) => [share.resolvedName, digestOfSum(share, counted[at]!)] as const)
       const prefix = `${root}part/`
       const pieces = Math.max(1, Math.ceil(own.length / namesPerPiece))
       for (let piece = 0; piece < pieces; piece++) {
@@ -259,12 +207,14 @@ export const shardCarrying = (input: ShardCarryingInput): Carrying => {
       )
       const found = yield* all
       const forms = new Map<string, string>()
-      const sums = new Map<string, PartialSum>()
+      const sums = new Map<string, ElementDigest>()
       for (const [name, digest] of found._tag === "Some" ? found.value : []) {
         forms.set(name, digest.slice(0, digest.lastIndexOf(" ")))
-        sums.set(name, addSums(sums.get(name) ?? emptySum, sumOfDigest(digest) ?? emptySum))
+        sums.set(name, sumOfDigests([sums.get(name) ?? 0n, sumOfDigest(digest) ?? 0n]))
       }
-      return Object.fromEntries([...sums].map(([name, sum]) => [name, `${forms.get(name)} ${formatSum(sum)}`]))
+      return Object.fromEntries(
+        [...sums].map(([name, sum]) => [name, `${forms.get(name)} ${formatElementDigest(sum)}`])
+      )
     })
 
   return {

@@ -3,17 +3,10 @@
  * Which bytes of each tensor a rank answers for, so that all ranks of a group, such as those of one replica, answer for each byte
  * once. Pure. What several of them hold counts for the first.
  */
-import { bitsOf, type DType } from "@tensorferry/core/base/DType"
+import type { DType } from "@tensorferry/core/base/DType"
 import type { Rank } from "@tensorferry/core/base/Ids"
 import type { Interval, Shape } from "@tensorferry/core/base/Region"
 import type { PlanTensor } from "@tensorferry/core/ir/ReshardPlan"
-
-/** Bytes of a tensor on this rank, and where they are in the whole tensor. */
-export interface ByteRun {
-  readonly local: number
-  readonly global: number
-  readonly bytes: number
-}
 
 /** Intervals along the dimension in which a tensor is cut, in the order in which this rank holds them. */
 interface Held {
@@ -88,22 +81,6 @@ export const sharesOf = (
       })
     ])
   )
-}
-
-/** The bytes of intervals, in the order in which they lie on this rank. */
-export function* byteRuns(share: TensorShare, intervals: ReadonlyArray<Held>): Generator<ByteRun> {
-  const { shape, dim, dtype, localLength } = share
-  const inner = shape.slice(dim + 1).reduce((product, length) => product * length, bitsOf(dtype) / 8)
-  const outer = shape.slice(0, dim).reduce((product, length) => product * length, 1)
-  const length = shape[dim] ?? 1
-  for (let at = 0; at < outer; at++) {
-    for (const { local, global } of intervals) {
-      const bytes = (global[1] - global[0]) * inner
-      if (bytes > 0) {
-        yield { local: (at * localLength + local) * inner, global: (at * length + global[0]) * inner, bytes }
-      }
-    }
-  }
 }
 
 /** Whether a rank holds all of a tensor. */

@@ -8,7 +8,7 @@ import type { Rank } from "@tensorferry/core/base/Ids"
 import { modelLayout } from "@tensorferry/model/layout/ModelLayout"
 import * as Result from "effect/Result"
 import { type FleetLayout, indexLayout, type ShardLayout } from "../../src/shards/ShardLayout.ts"
-import { byteRuns } from "../../src/shards/Shares.ts"
+import { byteRuns } from "../shards/byteRuns.ts"
 import { fillWeights } from "./weights.ts"
 
 const tensors = [0, 1, 2, 3]

@@ -8,16 +8,20 @@ import { bitsOf } from "@tensorferry/core/base/DType"
 import type { PlanTensor } from "@tensorferry/core/ir/ReshardPlan"
 import type { Roster } from "@tensorferry/core/layout/Roster"
 import { indexRosters, planRank } from "@tensorferry/core/planner/RosterPlanner"
+import type { DigestPart } from "@tensorferry/core/service/TensorEngine"
 import { cpu } from "@tensorferry/core/tensor/Device"
+import { type ElementDigest, sumOfDigests } from "@tensorferry/core/tensor/ElementDigest"
 import { type Tensor, tensorBytes } from "@tensorferry/core/tensor/Tensor"
 import { expertPair, fusedPair, layoutsOf, modelPair } from "@tensorferry/testing/planning/arbitraries"
+import { make } from "@tensorferry/testing/ReferenceEngine"
 import { isSoak } from "@tensorferry/testing/testLevel"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type { Weights } from "../../src/edges/Pieces.ts"
-import { addSums, emptySum, formatSum, sumOfBytes } from "../../src/shards/PartialSum.ts"
 import { indexLayout, type ShardLayout, shardBytes } from "../../src/shards/ShardLayout.ts"
-import { byteRuns, sharesOf } from "../../src/shards/Shares.ts"
+import { digestParts } from "../../src/shards/ShareDigests.ts"
+import { sharesOf } from "../../src/shards/Shares.ts"
+import { byteRuns } from "./byteRuns.ts"
 
 const hostTensor = ({ dtype, shape }: Pick<PlanTensor, "dtype" | "shape">): Tensor => {
   const elements = shape.reduce((product, length) => product * length, 1)
@@ -51,6 +55,10 @@ const shardsOf = ({ shares, tensors }: ShardLayout): Weights =>
       return [tensor.name, filled]
     })
   )
+
+const engine = make()
+const digestsOf = (parts: ReadonlyArray<DigestPart>): ReadonlyArray<ElementDigest> =>
+  Effect.runSync(engine.digest(parts))
 
 /** Layouts that share ranks are none of a fleet. */
 let judged = 0
@@ -93,23 +101,22 @@ const holds = (source: Roster, destination: Roster, what: unknown): void => {
     [source.members, "sourceTensors"],
     [destination.members, "destinationTensors"]
   ] as const) {
-    const sums = new Map<string, ReturnType<typeof sumOfBytes>>()
-    const wholes = new Map<string, string>()
+    const sums = new Map<string, ElementDigest>()
+    const wholes = new Map<string, ElementDigest>()
     const group = members.map(({ rank }) => rank)
     for (const [rank, shares] of sharesOf(group, (each) => planRank(index, each)[side])) {
       for (const share of shares) {
-        const bytes = tensorBytes(weights.get(rank)!.get(share.name)!)!
-        for (const run of byteRuns(share, share.counted)) {
-          const part = sumOfBytes(bytes.subarray(run.local, run.local + run.bytes), run.global)
-          sums.set(share.resolvedName, addSums(sums.get(share.resolvedName) ?? emptySum, part))
-        }
-        const length = tensorBytes(hostTensor(share))!.length
-        const whole = Uint8Array.from({ length }, (_, byte) => valueAt(share.resolvedName, byte))
-        wholes.set(share.resolvedName, formatSum(sumOfBytes(whole, 0)))
+        const parts = digestParts(weights.get(rank)!.get(share.name)!, share, share.counted)
+        const before = sums.get(share.resolvedName) ?? 0n
+        sums.set(share.resolvedName, sumOfDigests([before, ...digestsOf(parts)]))
+        const whole = hostTensor(share)
+        tensorBytes(whole)!.forEach((_, byte, bytes) => {
+          bytes[byte] = valueAt(share.resolvedName, byte)
+        })
+        wholes.set(share.resolvedName, digestsOf([{ tensor: whole }])[0]!)
       }
     }
-    for (const [name, whole] of wholes)
-      assert.strictEqual(formatSum(sums.get(name) ?? emptySum), whole, `${text} ${name}`)
+    for (const [name, whole] of wholes) assert.strictEqual(sums.get(name), whole, `${text} ${name}`)
   }
 }
 
