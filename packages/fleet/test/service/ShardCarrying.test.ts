@@ -71,7 +71,7 @@ describe("a version cut over processes", () => {
     run(
       Effect.gen(function* () {
         const { sources, manifest } = yield* published
-        assert.match(manifest.tensors["layers.0.attention"]!, /^bfloat16\[96, ?202\] [0-9a-f]{16}$/)
+        assert.match(manifest.tensors["layers.0.attention"]!, /^bfloat16\[96, ?202\] [0-9a-f]{32}$/)
         const replica = yield* Effect.forEach([4, 5], (rank) => makeRank(rank, [4, 5]))
         yield* Effect.forEach(replica, ({ carrying, weights }) => carrying.prove(weights, manifest), together)
         assert.deepStrictEqual(
