@@ -4,8 +4,7 @@
  * and in the consumer's wait, and a heap that does not grow with the ticks.
  */
 
-import { getHeapStatistics, setFlagsFromString } from "node:v8"
-import { runInNewContext } from "node:vm"
+import { getHeapStatistics } from "node:v8"
 import { assert, describe, it } from "@effect/vitest"
 import { layerInProcess } from "@tensorferry/core/replay/ReplayPackRequests"
 import { makeReplayPipeline } from "@tensorferry/core/replay/ReplayPipeline"
@@ -17,6 +16,7 @@ import { ReplayTransferDeadline } from "@tensorferry/core/replay/ReplayTransferL
 import { HostMemory as HostMemoryService } from "@tensorferry/core/service/HostMemory"
 import { cpu } from "@tensorferry/core/tensor/Device"
 import { tensorBytes } from "@tensorferry/core/tensor/Tensor"
+import { collectGarbage } from "@tensorferry/testing/machine/collectGarbage"
 import { isSoak } from "@tensorferry/testing/testLevel"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -27,8 +27,6 @@ import { HostMemory } from "../src/index.ts"
 import { openMemoryFiles } from "./support.ts"
 
 // The test runner starts its workers without it.
-setFlagsFromString("--expose-gc")
-const collectGarbage = runInNewContext("gc") as () => void
 
 /** Bytes in use once everything forgotten is gone. */
 const heapBytes = (): number => {

@@ -10,8 +10,6 @@ import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { createInterface } from "node:readline"
 import { fileURLToPath } from "node:url"
-import { setFlagsFromString } from "node:v8"
-import { runInNewContext } from "node:vm"
 import { Worker } from "node:worker_threads"
 import { assert, describe, it } from "@effect/vitest"
 import { dtypes } from "@tensorferry/core/base/DType"
@@ -32,6 +30,7 @@ import {
   value
 } from "@tensorferry/simulators/gpuAddon"
 import { gpuSimulator } from "@tensorferry/simulators/libraries"
+import { collectGarbage } from "@tensorferry/testing/machine/collectGarbage"
 import * as Effect from "effect/Effect"
 import { type Addon, loadAddon, loadAddonFrom, type NativeDevice } from "../src/Addon.ts"
 import { StepTable } from "../src/StepTable.ts"
@@ -507,8 +506,6 @@ describe("memory", () => {
 
   it.live("that JavaScript forgets is released", () =>
     onDevice("", function* (addon, device) {
-      setFlagsFromString("--expose-gc")
-      const collect: () => void = runInNewContext("gc")
       const before = simulator.report().live
       for (let i = 0; i < 10; i++) {
         yield* Effect.promise(() => run((done) => addon.startAllocate(device, 1000, done)))
@@ -520,7 +517,7 @@ describe("memory", () => {
         return memory === before.memory && hostMemory === before.hostMemory
       }
       for (let turn = 0; turn < 200 && !isBack(); turn++) {
-        collect()
+        collectGarbage()
         yield* Effect.promise(() => new Promise((resolve) => setImmediate(resolve)))
       }
       assert.isTrue(isBack())

@@ -3,8 +3,7 @@
  * Replay pipelines over both rings by a layer: the same loop, the same seeds and the same rows; slots that are ready only for
  * the batch that was asked for; and nothing that grows with the ticks.
  */
-import { getHeapStatistics, setFlagsFromString } from "node:v8"
-import { runInNewContext } from "node:vm"
+import { getHeapStatistics } from "node:v8"
 import { assert, describe, it } from "@effect/vitest"
 import { descriptor, TensorEngine as HostEngine, HostMemory } from "@tensorferry/backend-torch-copy"
 import { layerInProcess, type ReplayPackRequests } from "@tensorferry/core/replay/ReplayPackRequests"
@@ -17,6 +16,7 @@ import { ReplayTransferBackend } from "@tensorferry/core/service/ReplayTransferB
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import { cpu } from "@tensorferry/core/tensor/Device"
 import { type Tensor, tensorBytes } from "@tensorferry/core/tensor/Tensor"
+import { collectGarbage } from "@tensorferry/testing/machine/collectGarbage"
 import { ringLayout, ringRows, ringRowsFrom, windowRows } from "@tensorferry/testing/ring/ringRows"
 import { isSoak } from "@tensorferry/testing/testLevel"
 import * as Context from "effect/Context"
@@ -26,9 +26,6 @@ import * as Result from "effect/Result"
 import { allocatePipelineSlots, type DevicePipelineOptions, layer as pipelineLayer } from "../src/DevicePipeline.ts"
 import { DeviceReplayRing } from "../src/DeviceReplayRing.ts"
 import { layer as ringLayer } from "../src/DeviceRingLayer.ts"
-
-setFlagsFromString("--expose-gc")
-const collectGarbage = runInNewContext("gc") as () => void
 
 /** Bytes in use once everything forgotten is gone. */
 const heapBytes = (): number => {

@@ -2,12 +2,11 @@
 /**
  * Cases of a backend's life: what it says of itself, how it ends, and what many ticks leave behind.
  */
-import { setFlagsFromString } from "node:v8"
-import { runInNewContext } from "node:vm"
 import type { ReplayTransferAttributes } from "@tensorferry/core/service/ReplayTransferBackend"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Scope from "effect/Scope"
+import { collectGarbage } from "../machine/collectGarbage.ts"
 import { check, checkEqual, expectFailure } from "./Case.ts"
 import { setPoison } from "./memory.ts"
 import { ReplaySubject } from "./ReplaySubject.ts"
@@ -137,9 +136,7 @@ const closeAtOnce = replayCase(
 
 /** Bytes in use once all garbage is gone. */
 const usedBytes = Effect.sync(() => {
-  setFlagsFromString("--expose-gc")
-  const collect: unknown = runInNewContext("gc")
-  if (typeof collect === "function") collect()
+  collectGarbage()
   const { heapUsed, external } = process.memoryUsage()
   return heapUsed + external
 })
