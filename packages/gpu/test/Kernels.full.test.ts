@@ -49,6 +49,7 @@ describe.skipIf(!isInstalled("nvcc"))("machine code of the kernels", () => {
             "changes",
             "products",
             "digest",
+            "ring",
             "spin"
           ].map((name) => `tensorferry_${name}`)) {
             const from = said.indexOf(`Compiling entry function '${kernel}' for '${architecture}'`)

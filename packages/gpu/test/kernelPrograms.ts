@@ -12,9 +12,13 @@ import { packageFolder } from "../src/Addon.ts"
 export const sources = join(packageFolder, "native/kernels")
 export const includes = join(packageFolder, "../native/include")
 
+/** Milliseconds: compilers have been seen that never end. A test cannot stop a program that it waits for in this way. */
+const longest = 600_000
+
 export const run = (command: string, ...values: ReadonlyArray<string>): string => {
-  const ended = spawnSync(command, values, { encoding: "utf8", maxBuffer: 2 ** 26 })
+  const ended = spawnSync(command, values, { encoding: "utf8", maxBuffer: 2 ** 26, timeout: longest })
   const said = ended.stdout + ended.stderr
+  assert.notStrictEqual(ended.signal, "SIGTERM", `${command} had not ended after ${longest / 1000} s`)
   assert.strictEqual(ended.status, 0, `${command} ${values.join(" ")}\n${said.slice(-10_000)}`)
   return said
 }

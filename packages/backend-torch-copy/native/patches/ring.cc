@@ -47,7 +47,7 @@ struct HostStep {
 };
 
 void runIndices(const RingParameter& launch, uint64_t begin, uint64_t end) noexcept {
-  for (uint64_t index = begin; index < end; index++) RingSteps<HostRingMemory>::run(launch, index, 0, 1);
+  RingSteps<HostRingMemory>::run(launch, {begin, end, 1, 0, 1});
 }
 
 class RingJob final : public Job {

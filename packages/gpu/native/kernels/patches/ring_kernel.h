@@ -51,10 +51,8 @@ struct RingMemory {
 TENSORFERRY_DEVICE void runRing(const RingParameter& parameter, const Place& place) {
   const uint32_t lanes = parameter.step == RingStep::Gather ? teamThreads : 1;
   const uint64_t indices = ringIndices(parameter), teams = static_cast<uint64_t>(place.blocks) * (blockThreads / lanes);
-  TENSORFERRY_KEEP_LOOP
-  for (uint64_t index = static_cast<uint64_t>(place.block) * (blockThreads / lanes) + place.thread / lanes;
-       index < indices; index += teams)
-    RingSteps<RingMemory>::run(parameter, index, place.thread % lanes, lanes);
+  const uint64_t begin = static_cast<uint64_t>(place.block) * (blockThreads / lanes) + place.thread / lanes;
+  RingSteps<RingMemory>::run(parameter, {begin, indices, teams, place.thread % lanes, lanes});
 }
 
 }  // namespace

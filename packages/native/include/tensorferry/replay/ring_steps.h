@@ -64,16 +64,9 @@ struct RingSteps {
     Memory::template store<uint64_t>(p.state + ringLevelAt(p.capacity, p.level) + 8 * node, total);
   }
 
-  TENSORFERRY_RING static uint64_t span(uint64_t level) {
-    uint64_t slots = 1;
-    TENSORFERRY_RING_LOOP
-    for (; level > 0; level--) slots *= ringFanOut;
-    return slots;
-  }
-
   /** The slots that stand for all nodes over the rows: every so many rows, the last one, and the last slot before a wrap. */
   TENSORFERRY_RING static void sumRows(Parameter p, uint64_t index) {
-    const uint64_t slots = span(p.level), strides = (p.count2 + slots - 1) / slots;
+    const uint64_t slots = ringSpan(p.level), strides = ringNodes(p.count2, p.level);
     if (p.count2 == 0) return;
     const uint64_t begin = p.first % p.capacity;
     uint64_t slot = (begin + p.count2 - 1) % p.capacity;
@@ -83,7 +76,7 @@ struct RingSteps {
       if (begin + p.count2 <= p.capacity) return;
       slot = index == strides + 1 ? p.capacity - 1 : 0;
     }
-    sum(p, slot / slots);
+    sum(p, slot >> ringFanOutBits * p.level);
   }
 
   TENSORFERRY_RING static void reserve(Parameter p) {
@@ -98,6 +91,16 @@ struct RingSteps {
     setWord(p.state, 1, end);
   }
 
+  /**
+   * The range of draws, and above it how far random numbers are shifted: by as much as leaves those below the range, or below
+   * a total that is not 0. It is worked out once: nvcc 13.0 never ends where each candidate works it out.
+   */
+  TENSORFERRY_RING static uint64_t shapeOf(uint64_t range, uint64_t total) {
+    uint64_t shift = total == 0 ? ringLeadingZeros(range - 1) - 32 : ringLeadingZeros(total - 1);
+    if (shift > 63) shift = 63;
+    return range | shift << 32;
+  }
+
   TENSORFERRY_RING static void snapshot(Parameter p) {
     const uint64_t written = word(p.state, 1), first = firstOf(word(p.state, 0), written, p.capacity);
     const uint64_t total = word(p.state + ringLevelAt(p.capacity, ringLevels(p.capacity)), 0);
@@ -107,7 +110,8 @@ struct RingSteps {
     setWord(p.request, 2, 0);
     setWord(p.request, 3, total);
     setWord(p.request, 4, word(p.state, 2));
-    setWord(p.request, 5, p.isWeighted != 0 && total == 0 ? 0 : rows < p.window ? 0 : rows - p.window + 1);
+    const bool isEmpty = rows < p.window || (p.isWeighted != 0 && total == 0);
+    setWord(p.request, 5, isEmpty ? 0 : shapeOf(rows - p.window + 1, p.isWeighted != 0 ? total : 0));
     const RingRandom random = ringRandom(p.seed, p.tick);
     setWord(p.request, 6, random.a | static_cast<uint64_t>(random.b) << 32);
     setWord(p.request, 7, random.c | static_cast<uint64_t>(random.d) << 32);
@@ -120,15 +124,9 @@ struct RingSteps {
   };
 
   TENSORFERRY_RING static Draws drawsOf(Parameter p) {
-    Draws draws{word(p.request, 0), word(p.request, 1), word(p.request, 3), word(p.request, 5), 0};
-    if (draws.range == 0) return draws;
-    if (p.isWeighted == 0) {
-      draws.shift = ringLeadingZeros(draws.range - 1) - 32;
-    } else {
-      draws.shift = ringLeadingZeros(draws.total - 1);
-      if (draws.shift > 63) draws.shift = 63;
-    }
-    return draws;
+    const uint64_t shape = word(p.request, 5);
+    return {word(p.request, 0), word(p.request, 1), word(p.request, 3), shape & 0xffffffffu,
+            static_cast<uint32_t>(shape >> 32)};
   }
 
   /** The slot in whose share of the sum a number lies. */
@@ -278,40 +276,72 @@ struct RingSteps {
     }
   }
 
-  TENSORFERRY_RING static void reweigh(Parameter p, uint64_t index) {
-    const uint64_t position = word(p.positions, index);
-    if (!has(p, position)) return;
-    const uint64_t slot = position % p.capacity;
-    if (p.step == RingStep::Forget) return Memory::template store<uint32_t>(leafAt(p, slot), 0);
-    if (p.step == RingStep::Raise)
-      return Memory::raise(leafAt(p, slot), Memory::template load<uint32_t>(p.weights + 4 * index));
-    sum(p, slot / span(p.level));
+  TENSORFERRY_RING static void leaf(Parameter p, uint64_t index) {
+    Memory::template store<uint32_t>(leafAt(p, (p.first + index) % p.capacity), static_cast<uint32_t>(p.weight));
   }
 
-  /** One index of a step. */
-  TENSORFERRY_RING static void run(Parameter p, uint64_t index, uint32_t lane, uint32_t lanes) {
+  TENSORFERRY_RING static void forget(Parameter p, uint64_t index) {
+    const uint64_t position = word(p.positions, index);
+    if (has(p, position)) Memory::template store<uint32_t>(leafAt(p, position % p.capacity), 0);
+  }
+
+  TENSORFERRY_RING static void raise(Parameter p, uint64_t index) {
+    const uint64_t position = word(p.positions, index);
+    if (!has(p, position)) return;
+    Memory::raise(leafAt(p, position % p.capacity), Memory::template load<uint32_t>(p.weights + 4 * index));
+  }
+
+  TENSORFERRY_RING static void resum(Parameter p, uint64_t index) {
+    const uint64_t position = word(p.positions, index);
+    if (has(p, position)) sum(p, (position % p.capacity) >> ringFanOutBits * p.level);
+  }
+
+  /** Which indices of a step to do, and which of the threads that share an index this is. */
+  struct Share {
+    uint64_t begin, end, stride;
+    uint32_t lane, lanes;
+  };
+
+  template <void (*Step)(Parameter, uint64_t)>
+  TENSORFERRY_RING static void each(Parameter p, const Share& share) {
+    TENSORFERRY_RING_LOOP
+    for (uint64_t index = share.begin; index < share.end; index += share.stride) Step(p, index);
+  }
+
+  /**
+   * A share of a step. Each step has a loop of its own: from one loop around a choice of steps, compilers for devices make
+   * copies for each outcome of what all indices have in common, so many that they never end.
+   */
+  TENSORFERRY_RING static void run(Parameter p, const Share& share) {
     switch (p.step) {
       case RingStep::Reserve:
-        return reserve(p);
+        if (share.begin == 0) reserve(p);
+        return;
       case RingStep::Leaves:
-        return Memory::template store<uint32_t>(leafAt(p, (p.first + index) % p.capacity),
-                                                static_cast<uint32_t>(p.weight));
+        return each<leaf>(p, share);
       case RingStep::Sums:
-        return sumRows(p, index);
+        return each<sumRows>(p, share);
       case RingStep::Publish:
-        return publish(p);
+        if (share.begin == 0) publish(p);
+        return;
       case RingStep::Snapshot:
-        return snapshot(p);
+        if (share.begin == 0) snapshot(p);
+        return;
       case RingStep::Count:
-        return countSegment(p, index);
+        return each<countSegment>(p, share);
       case RingStep::Pick:
-        return pickSegment(p, index);
+        return each<pickSegment>(p, share);
       case RingStep::Gather:
-        return gather(p, index, lane, lanes);
+        TENSORFERRY_RING_LOOP
+        for (uint64_t index = share.begin; index < share.end; index += share.stride)
+          gather(p, index, share.lane, share.lanes);
+        return;
       case RingStep::Forget:
+        return each<forget>(p, share);
       case RingStep::Raise:
+        return each<raise>(p, share);
       case RingStep::Resum:
-        return reweigh(p, index);
+        return each<resum>(p, share);
       default:
         return;
     }

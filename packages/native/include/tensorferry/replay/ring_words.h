@@ -4,7 +4,7 @@
  * RingProgram.ts makes parameters; ring_steps.h says what launches do.
  *
  * The ring's words:     reserved, written, torn; at byte 64 a weight of 32 bits per slot; then sums of 64 bits, level by level.
- * A request's words:    first, end, drawn, total, torn, range; two words of random state; at byte 64 numbers of accepted
+ * A request's words:    first, end, drawn, total, torn, range and shift (`shapeOf`); two words of random state; at byte 64 numbers of accepted
  *                       candidates per segment, and at `ringStatesAt` the random state at which each segment begins.
  * The table:            32 matrices, which lead 2^n numbers further; then offset and length of each column.
  */
@@ -63,7 +63,8 @@ struct RingParameter {
 inline constexpr uint64_t ringParameterWords = 25;
 static_assert(sizeof(RingParameter) == 8 * ringParameterWords, "shared layout");
 
-inline constexpr uint64_t ringFanOut = 16, ringWordBytes = 64, mostRingSegments = 1024;
+inline constexpr uint64_t ringFanOutBits = 4, ringFanOut = 1 << ringFanOutBits, ringWordBytes = 64,
+                          mostRingSegments = 1024;
 /** Where the random states of segments lie in a request. */
 inline constexpr uint64_t ringStatesAt = ringWordBytes + 4 * mostRingSegments;
 inline constexpr uint64_t ringRequestBytes = ringStatesAt + 16 * mostRingSegments;
@@ -123,10 +124,12 @@ TENSORFERRY_SHARED inline uint64_t ringRoundUp(uint64_t value, uint64_t step) {
 /** The most candidates of a request; candidateLimit of ReplayRingKernels.ts. */
 TENSORFERRY_SHARED inline uint64_t ringCandidates(uint64_t count) { return 1024 + 64 * count; }
 
+/** Slots below a node of a level. */
+TENSORFERRY_SHARED inline uint64_t ringSpan(uint64_t level) { return uint64_t{1} << ringFanOutBits * level; }
+
 /** Nodes of a level; 0 has the weights themselves. */
 TENSORFERRY_SHARED inline uint64_t ringNodes(uint64_t capacity, uint64_t level) {
-  for (; level > 0; level--) capacity = (capacity + ringFanOut - 1) / ringFanOut;
-  return capacity;
+  return (capacity + ringSpan(level) - 1) >> ringFanOutBits * level;
 }
 
 /** Levels above the weights; the last of them is the root. */
@@ -149,13 +152,11 @@ TENSORFERRY_SHARED inline uint64_t ringLevelAt(uint64_t capacity, uint64_t level
 
 /** Indices of a step. */
 TENSORFERRY_SHARED inline uint64_t ringIndices(const RingParameter& p) {
-  uint64_t slots = 1;
   switch (p.step) {
     case RingStep::Leaves:
       return p.count2;
     case RingStep::Sums:
-      for (uint64_t level = p.level; level > 0; level--) slots *= ringFanOut;
-      return (p.count2 + slots - 1) / slots + 3;
+      return ringNodes(p.count2, p.level) + 3;
     case RingStep::Count:
       return p.segments;
     case RingStep::Pick:
