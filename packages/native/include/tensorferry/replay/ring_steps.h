@@ -13,13 +13,15 @@
 
 #include "ring_words.h"
 
-/** Before a function of steps, which reach memory as only one side can; before a loop that is to stay one. */
+/** Before a function of steps, which reach memory as only one side can; before a loop that is to stay one, or whose loads are to be under way together. */
 #if defined(__CUDACC__) || defined(__HIP__) || defined(TENSORFERRY_RUNTIME_COMPILED)
 #define TENSORFERRY_RING __device__ __forceinline__
 #define TENSORFERRY_RING_LOOP _Pragma("unroll 1")
+#define TENSORFERRY_RING_UNROLL _Pragma("unroll 8")
 #else
 #define TENSORFERRY_RING inline
 #define TENSORFERRY_RING_LOOP
+#define TENSORFERRY_RING_UNROLL
 #endif
 
 namespace tensorferry {
@@ -178,16 +180,16 @@ struct RingSteps {
     return p.episodes != RingEpisodes::Whole || length == p.window;
   }
 
-  /** Adds the columns of a matrix that the bits of a word select. */
+  /** Adds the columns of a matrix that the bits of a word select. All are loaded: no load waits for the one before. */
   TENSORFERRY_RING static void addColumns(uint64_t columns, uint32_t word32, RingRandom& sum) {
-    TENSORFERRY_RING_LOOP
+    TENSORFERRY_RING_UNROLL
     for (uint32_t bit = 0; bit < 32; bit++) {
-      if ((word32 >> bit & 1) == 0) continue;
       const uint64_t low = word(columns, 2 * bit), high = word(columns, 2 * bit + 1);
-      sum.a ^= static_cast<uint32_t>(low);
-      sum.b ^= static_cast<uint32_t>(low >> 32);
-      sum.c ^= static_cast<uint32_t>(high);
-      sum.d ^= static_cast<uint32_t>(high >> 32);
+      const uint32_t selected = 0u - (word32 >> bit & 1);
+      sum.a ^= static_cast<uint32_t>(low) & selected;
+      sum.b ^= static_cast<uint32_t>(low >> 32) & selected;
+      sum.c ^= static_cast<uint32_t>(high) & selected;
+      sum.d ^= static_cast<uint32_t>(high >> 32) & selected;
     }
   }
 
@@ -236,7 +238,7 @@ struct RingSteps {
     const Draws draws = drawsOf(p);
     if (draws.range == 0) return;
     uint64_t place = 0;
-    TENSORFERRY_RING_LOOP
+    TENSORFERRY_RING_UNROLL
     for (uint64_t before = 0; before < segment; before++)
       place += Memory::template load<uint32_t>(p.request + ringWordBytes + 4 * before);
     const bool isLast = segment + 1 >= p.segments;
