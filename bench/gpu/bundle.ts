@@ -106,12 +106,16 @@ for (const set of ["megatron_plans", "dtype_casts", "mxfp8", ...Object.keys(form
 // The Python side of the bus, and the library that its queues need, which machines with GPUs seldom have.
 const busData = path.join(folder, "data/bus")
 mkdirSync(busData)
-for (const file of ["bus_torch.py", "bus_weights.py"]) {
+for (const file of readdirSync(path.join(root, "bench/gpu")).filter((name) => name.endsWith(".py"))) {
   copyFileSync(path.join(root, "bench/gpu", file), path.join(busData, file))
 }
 for (const file of ["bus_client.py", "lmdb_fallback.py"]) {
   copyFileSync(path.join(root, "packages/bus/test/fixtures", file), path.join(busData, file))
 }
+cpSync(path.join(root, "python/src"), path.join(folder, "data/python"), {
+  recursive: true,
+  filter: (file) => !file.includes("__pycache__")
+})
 const lmdb = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"]
   .map((place) => path.join(place, "liblmdb.so.0"))
   .find(existsSync)

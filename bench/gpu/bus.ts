@@ -42,9 +42,11 @@ export interface BusResult {
   readonly facts: ReadonlyArray<unknown>
 }
 
-const limitSeconds = 240
+/** Longer than a check takes. */
+export const limitSeconds = 240
 
-const python = process.env.TENSORFERRY_PYTHON ?? "python3"
+/** The Python that has PyTorch. */
+export const python = process.env.TENSORFERRY_PYTHON ?? "python3"
 
 /** Why the check cannot run on so many devices, or undefined. */
 export const busProblem = (onGpu: boolean, devices = 2): string | undefined => {
@@ -57,7 +59,8 @@ export const busProblem = (onGpu: boolean, devices = 2): string | undefined => {
     : `torch sees ${found.stdout.trim()} GPUs; the check needs ${devices}`
 }
 
-interface Started {
+/** A process, and what it has said. */
+export interface Started {
   readonly child: ChildProcess
   readonly lines: Array<string>
   readonly errors: () => string
@@ -65,7 +68,8 @@ interface Started {
   readonly ended: Promise<number | NodeJS.Signals>
 }
 
-const startProcess = (command: string, args: ReadonlyArray<string>, env: NodeJS.ProcessEnv): Started => {
+/** Starts a process and reads its lines. */
+export const startProcess = (command: string, args: ReadonlyArray<string>, env: NodeJS.ProcessEnv): Started => {
   const child = spawn(command, args, { stdio: ["ignore", "pipe", "pipe"], env: { ...process.env, ...env } })
   const lines: Array<string> = []
   let errors = ""

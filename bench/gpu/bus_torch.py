@@ -8,28 +8,21 @@ Prints a line of JSON per fact; ends with 1 where anything is wrong.
 """
 import gc
 import glob
-import io
 import json
 import os
 import pickle
 import struct
 import sys
 import time
-from multiprocessing.reduction import ForkingPickler
 
 from bus_client import Client
+from weights import dump
 import torch
 import torch.multiprocessing as multiprocessing
 from torch.distributed.tensor.placement_types import Replicate
 
 multiprocessing.set_sharing_strategy("file_system")
 HEADER = 64
-
-
-def dump(value):
-    buffer = io.BytesIO()
-    ForkingPickler(buffer, 4).dump(value)
-    return buffer.getvalue()
 
 
 def tell(**facts):

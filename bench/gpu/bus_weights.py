@@ -13,20 +13,8 @@ import sys
 import time
 
 from bus_torch import dump, join_pair, tell
+from weights import fill, median, shapes
 import torch
-
-
-def shapes(shrink):
-    long = lambda length: max(8, length // shrink)
-    layer = [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (4096,), (4096,)]
-    every = [(128256, 4096)] + layer * 32 + [(4096,), (128256, 4096)]
-    return [tuple(long(length) for length in shape) for shape in every]
-
-
-def fill(tensor, round_number, at):
-    """Values that differ by tensor, row and round, and are exact in bfloat16."""
-    rows = torch.arange(tensor.shape[0], device=tensor.device) * 7 + at * 31 + round_number * 13
-    tensor.copy_((rows % 251).to(tensor.dtype).reshape(-1, *[1] * (tensor.dim() - 1)).expand_as(tensor))
 
 
 def meet(folder, side, name):
@@ -38,10 +26,6 @@ def meet(folder, side, name):
         if time.time() > end:
             raise SystemExit("the other side did not come to " + name)
         time.sleep(0.0005)
-
-
-def median(values):
-    return sorted(values)[len(values) // 2]
 
 
 def main(stem, side, remote, device, rounds, shrink, folder):

@@ -2,8 +2,9 @@
 /**
  * Proves and measures this package on the GPUs of a machine: `node main.js [--out FOLDER] [--only STAGE,...] [--simulator FILE]`.
  *
- * Stages: host (host kernels of this processor), facts, engine, replay, ways (of queueing replay copies), quantize (recordings), rates (of it), changes, conformance,
- * golden, reshard, names (between names of systems), repeats, bus, weights (a model through the bus), sanitizer. The first seven, changes and weights need one device. Each writes what it found to `results.json` in the folder as soon as it has ended; tables come last.
+ * Stages: host (host kernels of this processor), facts, engine, replay, ways (of queueing replay copies), quantize (recordings), rates (of it), changes, streams (checkpoints
+ * and digests), ring (of replay on the device), conformance, golden, reshard, names (between names of systems), repeats, bus, weights (a model through the bus), ferry (through the Python package),
+ * sanitizer. Those up to ring, weights and ferry need one device. Each writes what it found to `results.json` in the folder as soon as it has ended; tables come last.
  */
 import { spawnSync } from "node:child_process"
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs"
@@ -24,6 +25,7 @@ import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import { agentMain, busProblem, checkBus, measureBusWeights } from "./bus.ts"
 import { measureChanges } from "./changes.ts"
+import { measureFerry } from "./ferry.ts"
 import { type JobResult, runJob } from "./jobs.ts"
 import { namedCases } from "./namedCases.ts"
 import { driftPer100 } from "./numbers.ts"
@@ -32,6 +34,9 @@ import { rankMain } from "./rank.ts"
 import { type Figure, measureReplay, replayCases } from "./replay.ts"
 import { compareWays, formatWays } from "./replayWays.ts"
 import { deviceCase, deviceCaseCount } from "./reshards.ts"
+import { measureRing } from "./ring.ts"
+import { measureStreams } from "./streams.ts"
+import { printTables, type Row } from "./tables.ts"
 import type { RankSpec, RepeatSample, ReshardTimes } from "./work.ts"
 
 const folder = path.dirname(fileURLToPath(import.meta.url))
@@ -81,18 +86,9 @@ const chosen = (name: string): Pick<RankSpec, "backend" | "options" | "symmetric
     }
   }
 }
+/** What PyTorch does in the same run, on a real device. */
+const torchScript = (name: string) => (simulator === undefined ? data(`bus/${name}_torch.py`) : undefined)
 const program = [process.execPath, "--expose-gc", fileURLToPath(import.meta.url)]
-
-interface Row {
-  readonly case: string
-  readonly path: string
-  readonly medianMs: number
-  readonly targetMs: number
-  readonly referenceMs: number
-  readonly limitMs: number
-  readonly bytesRemote: number
-  readonly ops: number
-}
 
 const report: { [name: string]: unknown } = {
   date: new Date().toISOString().slice(0, 10),
@@ -222,6 +218,8 @@ const stages: { readonly [name: string]: () => Promise<void> } = {
   },
   rates: () => Effect.runPromise(measureQuantize(engineDescriptor, options, shrink, note)),
   changes: () => Effect.runPromise(measureChanges(engineDescriptor, options, shrink, note)),
+  streams: () => Effect.runPromise(measureStreams(engineDescriptor, options, shrink, torchScript("streams"), note)),
+  ring: () => Effect.runPromise(measureRing(engineDescriptor, options, shrink, torchScript("ring"), note)),
   conformance: async () => {
     for (const backend of backends) {
       for (const size of conformanceSizes(backend)) {
@@ -349,6 +347,18 @@ const stages: { readonly [name: string]: () => Promise<void> } = {
     tell(`weights: llama-8b, PyTorch to PyTorch through two agents: ${passed ? "passed" : "failed"}`)
     for (const line of lines) tell(`  ${line.slice(0, 1500)}`)
   },
+  ferry: async () => {
+    const onGpu = simulator === undefined
+    const problem = busProblem(onGpu, 1)
+    if (problem !== undefined) return tell(`ferry: skipped: ${problem}`)
+    const command = [process.execPath, path.join(folder, "command/command.js")]
+    const where = { data: data("bus"), packageFolder: data("python"), command, onGpu }
+    const smaller = onGpu ? shrink : Math.max(shrink, 16)
+    const { passed, lines, facts } = await measureFerry({ ...where, rounds: 1 + 2 * rounds, shrink: smaller })
+    report.ferry = { passed, facts }
+    tell(`ferry: llama-8b, PyTorch to PyTorch through the Python package: ${passed ? "passed" : "failed"}`)
+    for (const line of lines) tell(`  ${line.slice(0, 1500)}`)
+  },
   sanitizer: async () => {
     for (const tool of ["memcheck", "racecheck"]) {
       const args = [
@@ -371,33 +381,6 @@ const stages: { readonly [name: string]: () => Promise<void> } = {
       )
       report[`sanitizer ${tool}`] = { status: child.status, lines }
     }
-  }
-}
-
-const printFigures = (): void => {
-  if (figures.length === 0) return
-  console.log("\n| case | value | target | | |\n| --- | --- | --- | --- | --- |")
-  for (const { case: name, value, unit, target, lowerIsBetter, detail } of figures) {
-    const goal = target === undefined ? "" : `${lowerIsBetter ? "<=" : ">="} ${target} ${unit}`
-    const isMet = target === undefined || (lowerIsBetter ? value <= target : value >= target)
-    console.log(`| ${name} | ${value.toPrecision(4)} ${unit} | ${goal} | ${isMet ? "met" : "missed"} | ${detail} |`)
-  }
-}
-
-const printTable = (): void => {
-  console.log("\n----------------------------------------")
-  for (const line of summary) console.log(line)
-  printFigures()
-  if (rows.length === 0) return
-  console.log(
-    "\n| case | path | median ms | target | reference | limit | GB/s | |\n| --- | --- | --- | --- | --- | --- | --- | --- |"
-  )
-  for (const row of rows) {
-    const speed = row.bytesRemote / row.medianMs / 1e6
-    const verdict = row.medianMs <= row.targetMs ? "met" : "missed"
-    console.log(
-      `| ${row.case} | ${row.path} | ${row.medianMs.toFixed(2)} | ${row.targetMs} | ${row.referenceMs} | ${row.limitMs} | ${speed.toFixed(0)} | ${verdict} |`
-    )
   }
 }
 
@@ -430,5 +413,5 @@ else {
     console.log(`(${name} took ${((performance.now() - begun) / 1000).toFixed(0)} s)`)
     save()
   }
-  printTable()
+  printTables(summary, figures, rows)
 }
