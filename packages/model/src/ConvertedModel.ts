@@ -3,11 +3,11 @@
  * A checkpoint as a job's result must have it: every region is read and converted by the rank's own engine, whole blocks at
  * a time. What travelled is compared with this.
  */
-import { byteLengthOf, type DType } from "@tensorferry/core/base/DType"
-import { elementCount, type Region, regionShape, type Shape } from "@tensorferry/core/base/Region"
+import type { DType } from "@tensorferry/core/base/DType"
+import type { Region } from "@tensorferry/core/base/Region"
 import { TensorEngine, type TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
 import { mxBlockSize, mxfp8Recipe, type QuantizedTensor, scaleShapeOf } from "@tensorferry/core/tensor/QuantizedTensor"
-import { sliceTensor, type Tensor, tensorBytes, tensorView } from "@tensorferry/core/tensor/Tensor"
+import { sliceTensor, type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
 import { blockHull, scaleHull } from "@tensorferry/core/transform/QuantizedRegion"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
@@ -15,6 +15,7 @@ import { type Conversion, convertedTensors, isQuantized, scaleNameOf } from "./c
 import type { ModelTensor } from "./layout/ModelLayout.ts"
 import type { Model } from "./Model.ts"
 import { modelError } from "./ModelError.ts"
+import { readTensor } from "./stream/readTensor.ts"
 
 const within = (region: Region, hull: Region): Region =>
   region.map(([start, end], dim) => [start - hull[dim]![0], end - hull[dim]![0]] as const)
@@ -43,14 +44,7 @@ export const convertedModel = (model: Model, conversion: Conversion | undefined)
       model.tensors.flatMap((tensor) => (isQuantized(conversion, tensor) ? [[scaleNameOf(tensor.name), tensor]] : []))
     ) as ReadonlyMap<string, ModelTensor>
 
-    const read = (name: string, dtype: DType, region: Region) =>
-      Effect.gen(function* () {
-        const shape: Shape = regionShape(region)
-        const tensor = yield* engine.allocate(dtype, shape)
-        const bytes = tensorBytes(tensor) ?? new Uint8Array(byteLengthOf(dtype, elementCount(shape)))
-        yield* model.readRegion(name, region, bytes)
-        return tensor
-      })
+    const read = (name: string, dtype: DType, region: Region) => readTensor(engine, model, { name, dtype }, region)
     const cast = (tensor: Tensor, dtype: DType) =>
       Effect.gen(function* () {
         if (tensor.dtype === dtype) return tensor

@@ -10,6 +10,7 @@ import { bitsOf } from "@tensorferry/core/base/DType"
 import { formatRegion, type Region } from "@tensorferry/core/base/Region"
 import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
+import type { ElementDigest } from "@tensorferry/core/tensor/ElementDigest"
 import { sliceTensor, type Tensor, tensorByteLength, tensorBytes } from "@tensorferry/core/tensor/Tensor"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
@@ -21,7 +22,8 @@ import { modelError } from "./ModelError.ts"
 import type { Phase } from "./Phase.ts"
 import { asOneRun, gather } from "./regionBytes.ts"
 import { checkDigest, moveRegion } from "./ShardedModel.ts"
-import { loadRegions, storedOf } from "./stream/CheckpointStream.ts"
+import { loadRegions, type StreamRead, storedOf } from "./stream/CheckpointStream.ts"
+import { compareRegions, visitBytes } from "./stream/compareRegions.ts"
 
 /** Called between portions of work, with the bytes done and the bytes of the whole phase. */
 export type ReportProgress = (phase: Phase, done: number, total: number) => Effect.Effect<void>
@@ -33,29 +35,18 @@ export const poison = 0xa5
 export interface HeldTensor {
   readonly local: LocalTensor
   readonly tensor: Tensor
-  readonly bytes: Uint8Array
+  /** Absent where the host cannot see the memory, as that of a device. */
+  readonly bytes: Uint8Array | undefined
 }
 
-/**
- * Allocates memory for each tensor that is not an alias. Fails with Unsupported where the host cannot see the engine's
- * memory.
- */
+/** Allocates memory for each tensor that is not an alias. Fails as the engine does. */
 export const allocateTensors = Effect.fnUntraced(function* (locals: ReadonlyArray<LocalTensor>) {
   const engine = yield* TensorEngine
   const held: Array<HeldTensor> = []
   for (const local of locals) {
     if (local.aliasOf !== undefined) continue
     const tensor = yield* engine.allocate(local.dtype, local.shape)
-    const bytes = tensorBytes(tensor)
-    if (bytes === undefined) {
-      return yield* modelError("Unsupported", {
-        paramName: local.name,
-        backend: engine.name,
-        detail: "The backend's memory is not visible to the host, so it cannot be filled from a file.",
-        remedy: "Reshard checkpoints with a host backend, as torch-copy."
-      })
-    }
-    held.push({ local, tensor, bytes })
+    held.push({ local, tensor, bytes: tensorBytes(tensor) })
   }
   return held
 })
@@ -110,13 +101,17 @@ export const makeScratch = (): ((byteLength: number) => Uint8Array) => {
   }
 }
 
-/** SHA-256 of the bytes, in hexadecimal digits. Shows the group progress every 16 MiB. */
-export const digestOf = Effect.fnUntraced(function* (group: ProcessGroupShape, bytes: Uint8Array) {
+/** SHA-256 of a tensor's dense bytes, in hexadecimal digits. Shows the group progress every 16 MiB. */
+export const digestOf = Effect.fnUntraced(function* (group: ProcessGroupShape, { bytes, local, tensor }: HeldTensor) {
   const hash = createHash("sha256")
-  for (let start = 0; start < bytes.length; start += boundedBytes) {
-    hash.update(bytes.subarray(start, start + boundedBytes))
-    yield* group.reportProgress
+  const add = (some: Uint8Array) => {
+    hash.update(some)
+    return group.reportProgress
   }
+  if (bytes === undefined) yield* visitBytes(local.name, tensor, add, boundedBytes)
+  else
+    for (let start = 0; start < bytes.length; start += boundedBytes)
+      yield* add(bytes.subarray(start, start + boundedBytes))
   return hash.digest("hex")
 })
 
@@ -132,38 +127,105 @@ const readsOf = (rank: number, { local, tensor }: HeldTensor) =>
         : Effect.succeed({ name: local.storedAs, region: piece.global, into: into.success })
   })
 
-/** Portions of files under way at once. Values that are converted take memory of their own. */
-const portionsInFlight = (model: Model): number => (storedOf(model) === undefined ? 2 : 4)
+/** Portions of files under way at once for tensors of a device: a rank of the command has as many threads for files. */
+export const deviceInFlight = 8
 
-/** Reads every piece that a rank holds, and compares what it got with the digest that the checkpoint states, if any. */
+/** Portions of files under way at once. Values that are converted take memory of their own. */
+const portionsInFlight = (model: Pick<Model, "readRegion" | "stored">, held: ReadonlyArray<HeldTensor>): number =>
+  storedOf(model) === undefined ? 2 : held.some(({ bytes }) => bytes === undefined) ? deviceInFlight : 4
+
+/** Fails unless memory of a device holds what was read for it. */
+const checkArrived = Effect.fnUntraced(function* (
+  model: Model,
+  rank: number,
+  reads: ReadonlyArray<StreamRead>,
+  digests: ReadonlyArray<ElementDigest>
+) {
+  const engine = yield* TensorEngine
+  const found = yield* engine.digest(reads.map(({ into }) => ({ tensor: into })))
+  const at = found.findIndex((digest, read) => digest !== digests[read])
+  if (at < 0) return
+  const { name, region } = reads[at]!
+  return yield* modelError("Different", {
+    rank,
+    paramName: name,
+    file: model.path,
+    op: "load",
+    detail: `Region ${formatRegion(region)} of the device is not what was read from the file.`,
+    remedy: "Run again; if it happens again, test the memory of the device."
+  })
+})
+
+/**
+ * Reads every piece that a rank holds, and compares what it got with the digest that the checkpoint states, if any. With
+ * `isProven`, what devices hold is compared with what was read.
+ */
 export const loadTensors = Effect.fnUntraced(function* (
   model: Model,
   group: ProcessGroupShape,
   held: ReadonlyArray<HeldTensor>,
-  progress: ReportProgress
+  progress: ReportProgress,
+  isProven = false
 ) {
   const total = byteCount(held)
-  const reads = yield* Effect.forEach(held, (one) => readsOf(group.rank, one))
+  const reads = (yield* Effect.forEach(held, (one) => readsOf(group.rank, one))).flat()
   let done = 0
-  yield* loadRegions(model, reads.flat(), {
-    inFlight: portionsInFlight(model),
+  const { digests } = yield* loadRegions(model, reads, {
+    inFlight: portionsInFlight(model, held),
     portionBytes: boundedBytes,
+    digests: isProven,
     onProgress: (bytes) =>
       Effect.suspend(() => {
         done += bytes
         return Effect.andThen(group.reportProgress, progress("load", done, total))
       })
   })
+  if (digests !== undefined) yield* checkArrived(model, group.rank, reads, digests)
   for (const one of held) {
-    const { bytes, local } = one
+    const { local } = one
     const stated = local.storedAs === local.name ? model.digestOf(local.name, local.shape, local.pieces) : undefined
     if (stated === undefined) continue
     yield* clearPadding(one)
-    yield* checkDigest(model.path, local.name, stated, yield* digestOf(group, bytes))
+    yield* checkDigest(model.path, local.name, stated, yield* digestOf(group, one))
   }
 })
 
-/** Compares destination memory with the checkpoint; gives each tensor's digest. */
+/** What a comparison with the checkpoint found to be the same. */
+export interface Verified {
+  /** Tensors that were compared. */
+  readonly tensors: number
+  /** SHA-256 of bytes in memory, by name, where the host saw them. */
+  readonly digests: ReadonlyMap<string, string>
+}
+
+const unlike = (rank: number, paramName: string, region: Region, [at, found, expected]: ReadonlyArray<number>) =>
+  modelError("Different", {
+    rank,
+    paramName,
+    op: "verify",
+    detail: `Byte ${at} of region ${formatRegion(region)} is ${found}, the checkpoint has ${expected}.`,
+    remedy: "Do not use the result. Report this with the command line."
+  })
+
+/** Compares memory of a device with the checkpoint, by digests of the device. */
+const verifyOnDevice = Effect.fnUntraced(function* (
+  model: Model,
+  { rank, reportProgress }: ProcessGroupShape,
+  held: ReadonlyArray<HeldTensor>,
+  report: (bytes: number) => Effect.Effect<void>
+) {
+  const reads = (yield* Effect.forEach(held, (one) => readsOf(rank, one))).flat()
+  const difference = yield* compareRegions(model, reads, {
+    inFlight: portionsInFlight(model, held),
+    portionBytes: boundedBytes,
+    onProgress: (bytes) => Effect.andThen(reportProgress, report(bytes))
+  })
+  if (difference === undefined) return
+  const { at, expected, found, name, region } = difference
+  return yield* unlike(rank, name, region, [at, found, expected])
+})
+
+/** Compares destination memory with the checkpoint. */
 export const verifyTensors = Effect.fnUntraced(function* (
   model: Model,
   group: ProcessGroupShape,
@@ -174,8 +236,19 @@ export const verifyTensors = Effect.fnUntraced(function* (
   const digests = new Map<string, string>()
   const [wanted, gathered] = [makeScratch(), makeScratch()]
   let done = 0
-  for (const one of held) {
-    const { local, bytes } = one
+  const report = (bytes: number) =>
+    Effect.suspend(() => {
+      done += bytes
+      return progress("verify", done, total)
+    })
+  const [seen, unseen] = [
+    held.filter(({ bytes }) => bytes !== undefined),
+    held.filter(({ bytes }) => bytes === undefined)
+  ]
+  if (unseen.length > 0) yield* verifyOnDevice(model, group, unseen, report)
+  for (const one of seen) {
+    const { local } = one
+    const bytes = one.bytes!
     yield* eachPortion(group, one, (region, runs, byteLength) =>
       Effect.gen(function* () {
         const expected = wanted(byteLength)
@@ -185,20 +258,13 @@ export const verifyTensors = Effect.fnUntraced(function* (
         if (direct === undefined) gather(runs, bytes, found)
         if (Buffer.compare(expected, found) !== 0) {
           const at = expected.findIndex((byte, index) => byte !== found[index])
-          return yield* modelError("Different", {
-            rank: group.rank,
-            paramName: local.name,
-            op: "verify",
-            detail: `Byte ${at} of region ${formatRegion(region)} is ${found[at]}, the checkpoint has ${expected[at]}.`,
-            remedy: "Do not use the result. Report this with the command line."
-          })
+          return yield* unlike(group.rank, local.name, region, [at, found[at]!, expected[at]!])
         }
-        done += byteLength
         yield* group.reportProgress
-        yield* progress("verify", done, total)
+        yield* report(byteLength)
       })
     )
-    digests.set(local.name, yield* digestOf(group, bytes))
+    digests.set(local.name, yield* digestOf(group, one))
   }
-  return digests
+  return { tensors: held.length, digests } satisfies Verified as Verified
 })

@@ -211,7 +211,7 @@ export const writeShards = Effect.fnUntraced(function* (
 ) {
   const group = yield* ProcessGroup
   const written = held.filter(({ local }) => isWritten(local))
-  const shifts = yield* Effect.fromResult(takeOwnValues(model, output.rules, group.rank, written))
+  const shifts = yield* takeOwnValues(model, output.rules, group.rank, written)
   const known: Known = { shifts, verified: new Map([...verified].filter(([name]) => !shifts.has(name))) }
   // The first rank writes even an empty model.
   const own =

@@ -5,12 +5,14 @@ import * as path from "node:path"
 import { fullRegion } from "@tensorferry/core/base/Region"
 import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
 import * as Effect from "effect/Effect"
-import { boundedRegions } from "../BoundedRegions.ts"
+import { boundedBytes, boundedRegions } from "../BoundedRegions.ts"
 import { writeFully } from "../checkpoint/FileAccess.ts"
 import { openSafetensors } from "../checkpoint/Safetensors.ts"
 import { stageFile, stageSafetensors, tensorSource } from "../checkpoint/SafetensorsWriter.ts"
-import { digestOf, type HeldTensor, makeScratch } from "../HeldTensors.ts"
+import { deviceInFlight, digestOf, type HeldTensor, makeScratch } from "../HeldTensors.ts"
 import { type ModelError, modelError } from "../ModelError.ts"
+import { saveTensors } from "../stream/CheckpointStream.ts"
+import { compareRegions } from "../stream/compareRegions.ts"
 
 /** Writes a small file into the folder. */
 export const writeSmallFile = (folder: string, name: string, bytes: Uint8Array) => {
@@ -34,8 +36,8 @@ export const readBackFault = (file: string, paramName: string, rank: number): Mo
     remedy: "Check the disk."
   })
 
-/** Writes a file and reads it back; the digest of each tensor, in their order. `verified` has those that are known. */
-export const writeVerified = Effect.fnUntraced(function* (
+/** Writes tensors of the host and reads them back. */
+const writeHost = Effect.fnUntraced(function* (
   group: ProcessGroupShape,
   file: string,
   held: ReadonlyArray<HeldTensor>,
@@ -51,8 +53,9 @@ export const writeVerified = Effect.fnUntraced(function* (
   const written = yield* openSafetensors(file)
   const scratch = makeScratch()
   const digests: Array<string> = []
-  for (const { local, bytes } of held) {
-    const digest = verified.get(local.name) ?? (yield* digestOf(group, bytes))
+  for (const one of held) {
+    const { local } = one
+    const digest = verified.get(local.name) ?? (yield* digestOf(group, one))
     const hash = createHash("sha256")
     for (const portion of boundedRegions(local.dtype, fullRegion(local.shape))) {
       const back = scratch(portion.end - portion.start)
@@ -64,4 +67,39 @@ export const writeVerified = Effect.fnUntraced(function* (
     digests.push(digest)
   }
   return digests
+})
+
+/**
+ * Writes tensors of a device by way of pinned buffers, and has the device compare the file with them. The digests are of what
+ * was written: bytes come to the host once.
+ */
+const writeOfDevice = Effect.fnUntraced(function* (
+  group: ProcessGroupShape,
+  file: string,
+  held: ReadonlyArray<HeldTensor>,
+  metadata: ReadonlyMap<string, string>
+) {
+  const hashes = new Map(held.map(({ local }) => [local.name, createHash("sha256")]))
+  const options = { inFlight: deviceInFlight, portionBytes: boundedBytes, onProgress: () => group.reportProgress }
+  const tensors = held.map(({ local, tensor }) => ({ name: local.name, tensor }))
+  const onBytes = (name: string, bytes: Uint8Array) => void hashes.get(name)!.update(bytes)
+  // Synchronising a large file takes as long as the disk does.
+  yield* group.keepAlive(saveTensors(file, tensors, metadata, { ...options, onBytes }))
+  const reads = tensors.map(({ name, tensor }) => ({ name, region: fullRegion(tensor.shape), into: tensor }))
+  const difference = yield* compareRegions(yield* openSafetensors(file), reads, options)
+  if (difference !== undefined) return yield* readBackFault(file, difference.name, group.rank)
+  return held.map(({ local }) => hashes.get(local.name)!.digest("hex"))
+})
+
+/** Writes a file and reads it back; the digest of each tensor, in their order. `verified` has those that are known. */
+export const writeVerified = Effect.fnUntraced(function* (
+  group: ProcessGroupShape,
+  file: string,
+  held: ReadonlyArray<HeldTensor>,
+  metadata: ReadonlyMap<string, string>,
+  verified: ReadonlyMap<string, string>
+) {
+  return held.some(({ bytes }) => bytes === undefined)
+    ? yield* writeOfDevice(group, file, held, metadata)
+    : yield* writeHost(group, file, held, metadata, verified)
 })

@@ -7,7 +7,7 @@
  * largest magnitude of what shares a global scale is that of whole weights; what is read and converted at one time has at
  * most `pieceBytes` of values, or one block, beside the memory that a caller reads into.
  */
-import { bitsOf, byteLengthOf } from "@tensorferry/core/base/DType"
+import { bitsOf } from "@tensorferry/core/base/DType"
 import { elementCount, intersect, type Region, regionShape } from "@tensorferry/core/base/Region"
 import {
   type KnownScales,
@@ -25,7 +25,7 @@ import {
   type QuantizedTensor,
   scaleShapeOf
 } from "@tensorferry/core/tensor/QuantizedTensor"
-import { permuteTensor, sliceTensor, type Tensor, tensorBytes, tensorView } from "@tensorferry/core/tensor/Tensor"
+import { permuteTensor, sliceTensor, type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
 import { blockHull, codeRegion, scaleHull, wholeRegion } from "@tensorferry/core/transform/QuantizedRegion"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
@@ -34,6 +34,7 @@ import type { CheckpointError } from "../checkpoint/CheckpointError.ts"
 import type { ModelTensor } from "../layout/ModelLayout.ts"
 import type { Model } from "../Model.ts"
 import { type ModelError, modelError } from "../ModelError.ts"
+import { readTensor } from "../stream/readTensor.ts"
 import type { QuantizedWeight } from "./selection.ts"
 
 /** Most bytes of values that are converted at one time. */
@@ -95,11 +96,8 @@ const valuesOf = (engine: TensorEngineShape, model: Source, weight: QuantizedWei
   Effect.gen(function* () {
     const { isSwapped, source } = weight
     const stored = isSwapped ? [...region.slice(0, -2), region.at(-1)!, region.at(-2)!] : region
-    const shape = regionShape(stored)
-    const tensor = yield* engine.allocate(source.dtype, shape)
-    const bytes = tensorBytes(tensor) ?? new Uint8Array(byteLengthOf(source.dtype, elementCount(shape)))
-    yield* model.readRegion(source.name, stored, bytes)
-    const order = shape.map((_, dim) => dim)
+    const tensor = yield* readTensor(engine, model, source, stored)
+    const order = stored.map((_, dim) => dim)
     return isSwapped ? permuteTensor(tensor, [...order.slice(0, -2), order.at(-1)!, order.at(-2)!]) : tensor
   })
 

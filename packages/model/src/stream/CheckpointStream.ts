@@ -7,10 +7,12 @@
  * few buffers, so that memory beside the tensors is bounded. Reads into the caller's memory are never left to themselves.
  */
 import type { DType } from "@tensorferry/core/base/DType"
-import type { Region } from "@tensorferry/core/base/Region"
+import { type Region, regionShape } from "@tensorferry/core/base/Region"
 import { endsWithin } from "@tensorferry/core/service/endsWithin"
-import { TensorEngine, type TensorError } from "@tensorferry/core/service/TensorEngine"
+import { TensorEngine, type TensorEngineShape, type TensorError } from "@tensorferry/core/service/TensorEngine"
+import { type ElementDigest, sumOfDigests } from "@tensorferry/core/tensor/ElementDigest"
 import type { Move, Tensor } from "@tensorferry/core/tensor/Tensor"
+import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
@@ -28,7 +30,8 @@ import {
   type Portion,
   portionsOf,
   type StreamRead,
-  stagedView
+  stagedView,
+  wantedRegion
 } from "./portions.ts"
 import { makeStagingRing, type StagingRing } from "./stagingRing.ts"
 
@@ -63,6 +66,18 @@ export interface StreamOptions {
   readonly onProgress?: (bytes: number) => Effect.Effect<void>
 }
 
+/** The same for writing. */
+export interface SaveOptions extends StreamOptions {
+  /** Sees all bytes of each tensor as they are written, in the order of the file, as for a digest of them. */
+  readonly onBytes?: (name: string, bytes: Uint8Array) => void
+}
+
+/** The same for reading. */
+export interface LoadOptions extends StreamOptions {
+  /** Digests what was read, in host memory as the file gave it. */
+  readonly digests?: boolean
+}
+
 /** What a stream moved. */
 export interface StreamReport {
   /** Bytes of the regions, as they are in files. */
@@ -79,7 +94,8 @@ const usualInFlight = 4
 const usualPortionBytes = 16 << 20
 const usualDeadline = Duration.seconds(60)
 
-const late = (file: string, name: string, what: string, deadline: Duration.Duration) =>
+/** The error of a portion that took longer than the deadline. */
+export const late = (file: string, name: string, what: string, deadline: Duration.Duration) =>
   checkpointError("Unreadable", {
     detail: `${what} has not ended within ${Duration.format(deadline)}.`,
     remedy: "Look whether the file system answers, or give a longer deadline.",
@@ -87,14 +103,16 @@ const late = (file: string, name: string, what: string, deadline: Duration.Durat
     paramName: name
   })
 
-interface Settings {
+/** Options with their defaults. */
+export interface Settings {
   readonly inFlight: number
   readonly portionBytes: number
   readonly deadline: Duration.Duration
   readonly onProgress: NonNullable<StreamOptions["onProgress"]>
 }
 
-const settingsOf = (file: string, options: StreamOptions): Result.Result<Settings, CheckpointError> => {
+/** Checks options and fills in defaults. */
+export const settingsOf = (file: string, options: StreamOptions): Result.Result<Settings, CheckpointError> => {
   const { inFlight = usualInFlight, portionBytes = usualPortionBytes, onProgress = () => Effect.void } = options
   const wrong = [inFlight, portionBytes].find((number) => !Number.isSafeInteger(number) || number < 1)
   return wrong === undefined
@@ -109,6 +127,37 @@ const settingsOf = (file: string, options: StreamOptions): Result.Result<Setting
           file
         })
       )
+}
+
+/** What was read besides. */
+export interface LoadReport extends StreamReport {
+  /**
+   * Where they were asked for: for each region the digest of its elements, in the file's type and as a whole of their own, before
+   * they went into memory.
+   */
+  readonly digests?: ReadonlyArray<ElementDigest>
+}
+
+/** Adds up digests of portions by the region that they are of. */
+const digestsOfReads = (reads: ReadonlyArray<StreamRead>, portions: ReadonlyArray<ReadonlyArray<Portion>>) => {
+  const readOf = new Map(portions.flatMap((own, read) => own.map((portion) => [portion, read] as const)))
+  const sums = reads.map((): ElementDigest => 0n)
+  return {
+    sums,
+    add: (engine: TensorEngineShape, seen: ReadonlyArray<readonly [portion: Portion, bytes: Tensor]>) => {
+      const parts = seen.map(([portion, tensor]) => {
+        const { region } = reads[readOf.get(portion)!]!
+        const origin = wantedRegion(portion).map(([start], dim) => start - region[dim]![0])
+        return { tensor, whole: regionShape(region), origin }
+      })
+      return Effect.map(engine.digest(parts), (digests) => {
+        for (const [at, digest] of digests.entries()) {
+          const read = readOf.get(seen[at]![0])!
+          sums[read] = sumOfDigests([sums[read]!, digest])
+        }
+      })
+    }
+  }
 }
 
 /** A ring for portions of these lengths, and counts of what passes. */
@@ -140,8 +189,8 @@ const makeStream = Effect.fnUntraced(function* (
 export const loadRegions = <E>(
   source: StreamSource<E>,
   reads: ReadonlyArray<StreamRead>,
-  options: StreamOptions = {}
-): Effect.Effect<StreamReport, E | CheckpointError | TensorError, TensorEngine> =>
+  options: LoadOptions = {}
+): Effect.Effect<LoadReport, E | CheckpointError | TensorError, TensorEngine> =>
   Effect.gen(function* () {
     const file = source.path
     const settings = yield* Effect.fromResult(settingsOf(file, options))
@@ -153,6 +202,7 @@ export const loadRegions = <E>(
     const batches = batchesOf(all.flat(), portionBytes)
     const engine = yield* TensorEngine
     const { counts, done, report, ring } = yield* makeStream(batches, settings)
+    const digests = options.digests === true ? digestsOfReads(reads, all) : undefined
 
     const direct = (portion: Portion, bytes: Uint8Array) => {
       const error = late(file, portion.name, "The read of a portion", deadline)
@@ -183,6 +233,11 @@ export const loadRegions = <E>(
           const error = late(at?.file ?? file, first.name, "The read of a portion", deadline)
           yield* endsWithin(read, deadline, Effect.fail(error))
           yield* engine.copy(moves)
+          if (digests !== undefined)
+            yield* digests.add(
+              engine,
+              moves.map(({ src }, at) => [portions[at]!, src])
+            )
           counts.stagedBytes += byteLength
         })
       )
@@ -191,11 +246,32 @@ export const loadRegions = <E>(
         const [first] = batch.portions as readonly [Portion]
         const bytes = batch.at === undefined ? ownBytes(first) : undefined
         yield* bytes === undefined ? staged(batch) : direct(first, bytes)
+        if (bytes !== undefined && digests !== undefined) yield* digests.add(engine, [[first, first.tensor]])
         yield* done(batch.portions, batch.byteLength)
       })
     yield* Effect.forEach(batches, move, { concurrency: inFlight, discard: true })
-    return report()
+    return { ...report(), ...(digests === undefined ? {} : { digests: digests.sums }) }
   }).pipe(Effect.scoped)
+
+/** Calls by several fibers, each in its turn by number from 0 on. Whoever has a turn began before those behind it. */
+const inTurns = (call: (at: number, bytes: Uint8Array) => void) => {
+  let next = 0
+  const waiting = new Map<number, Deferred.Deferred<void>>()
+  return (at: number, bytes: Uint8Array): Effect.Effect<void> =>
+    Effect.suspend(() => {
+      const turn = at === next ? undefined : Deferred.makeUnsafe<void>()
+      if (turn !== undefined) waiting.set(at, turn)
+      return Effect.andThen(
+        turn === undefined ? Effect.void : Deferred.await(turn),
+        Effect.sync(() => {
+          call(at, bytes)
+          next = at + 1
+          const following = waiting.get(next)
+          if (following !== undefined) Deferred.doneUnsafe(following, Effect.void)
+        })
+      )
+    })
+}
 
 /** A tensor under its name in a file. */
 export interface NamedTensor {
@@ -215,7 +291,7 @@ export const stageTensors = (
   path: string,
   tensors: ReadonlyArray<NamedTensor>,
   metadata: ReadonlyMap<string, string> = new Map(),
-  options: StreamOptions = {}
+  options: SaveOptions = {}
 ): Effect.Effect<
   StagedFile & { readonly report: StreamReport },
   CheckpointError | TensorError,
@@ -257,18 +333,23 @@ export const stageTensors = (
               )
           })
         yield* writeFully(path, handle, header.bytes, 0)
+        const show = inTurns((at, bytes) => options.onBytes?.(portions[at]!.name, bytes))
         yield* Effect.forEach(
           portions,
-          (portion) =>
+          (portion, at) =>
             Effect.gen(function* () {
               const bytes = ownBytes(portion)
-              if (bytes !== undefined) yield* put(portion, bytes)
-              else {
+              if (bytes !== undefined) {
+                yield* show(at, bytes)
+                yield* put(portion, bytes)
+              } else {
                 yield* ring.use((buffer) =>
                   Effect.gen(function* () {
                     const dst = yield* Effect.fromResult(stagedView(path, portion, buffer))
                     yield* engine.copy([{ dst, src: portion.tensor }])
-                    yield* put(portion, buffer.bytes.subarray(0, portion.byteLength))
+                    const bytes = buffer.bytes.subarray(0, portion.byteLength)
+                    yield* show(at, bytes)
+                    yield* put(portion, bytes)
                     counts.stagedBytes += portion.byteLength
                   })
                 )
@@ -293,7 +374,7 @@ export const saveTensors = (
   path: string,
   tensors: ReadonlyArray<NamedTensor>,
   metadata?: ReadonlyMap<string, string>,
-  options?: StreamOptions
+  options?: SaveOptions
 ): Effect.Effect<StreamReport, CheckpointError | TensorError, TensorEngine> =>
   Effect.scoped(
     Effect.flatMap(stageTensors(path, tensors, metadata, options), (staged) => Effect.as(staged.commit, staged.report))

@@ -137,6 +137,10 @@ export const portionsOf = (
 export const ownBytes = ({ stored, tensor, within }: Portion): Uint8Array | undefined =>
   within === undefined && stored === tensor.dtype ? tensorBytes(tensor) : undefined
 
+/** What is asked for, as a region of the whole tensor. */
+export const wantedRegion = ({ region, within }: Portion): Region =>
+  within === undefined ? region : moved(within, region, 1)
+
 /** What is asked for of a portion that lies in a buffer, from a byte of it on. */
 export const stagedView = (file: string, { name, region, stored, within }: Portion, buffer: Staged, from = 0) =>
   Result.mapError(
