@@ -88,6 +88,7 @@ const packages: Readonly<Record<string, Room>> = {
       text: 0,
       model: 0,
       machine: 1,
+      device: 1,
       replay: 1,
       job: 2,
       output: 3,

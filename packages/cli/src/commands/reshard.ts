@@ -19,6 +19,7 @@ import * as Option from "effect/Option"
 import * as References from "effect/References"
 import * as Schema from "effect/Schema"
 import { backendOptions, readBackendOptions } from "../backends/optionsFlag.ts"
+import { requireDevices } from "../device/requireDevices.ts"
 import { agreeOnJob } from "../job/agreeOnJob.ts"
 import { backendRegistry } from "../job/backends.ts"
 import { type RankListener, runProcesses } from "../job/Coordinator.ts"
@@ -44,12 +45,14 @@ import {
   checkpoint,
   chooseLayouts,
   chooseNames,
+  device,
   type InputFlags,
   inputConfig,
   inputOptions,
   json,
   type LayoutFlags,
   layoutConfig,
+  memoryLimit,
   noteAbsent,
   noteUnrecorded,
   openStated,
@@ -270,6 +273,8 @@ export const reshard = Command.make(
     ),
     ...meshConfig,
     backend,
+    device,
+    memoryLimit,
     options: backendOptions,
     backendPackages,
     ...conversionConfig,
@@ -337,6 +342,7 @@ export const reshard = Command.make(
           const files: RunFiles = { trace: target(flags.trace), record: target(flags.record) }
           const targets = [files.trace, files.record].filter((file) => file !== undefined)
           yield* Effect.forEach(targets, checkTarget, { discard: true })
+          if (Option.isSome(flags.device)) yield* requireDevices(flags.device.value)
           const { spec, size, notes } = yield* Effect.scoped(
             chooseJob(flags, {
               checkpoint: resolveModel(parseTarget(flags.checkpoint).target),
@@ -345,6 +351,8 @@ export const reshard = Command.make(
               ...(Option.isNone(flags.options) ? {} : { options: yield* readBackendOptions(flags.options) }),
               backendPackages: flags.backendPackages,
               packagesFrom,
+              ...(Option.isNone(flags.device) ? {} : { device: flags.device.value }),
+              ...(Option.isNone(flags.memoryLimit) ? {} : { memoryLimit: flags.memoryLimit.value }),
               verify: flags.verify,
               observe: targets.length > 0,
               deadlineMillis: yield* chooseDeadline(flags.deadline)
@@ -360,7 +368,7 @@ export const reshard = Command.make(
             notes
           }
           const run = Effect.gen(function* () {
-            yield* chooseCopyBackend(flags.backend, "cpu")
+            yield* chooseCopyBackend(flags.backend, spec.device?.family ?? "cpu")
             const environment = yield* readEnvironment
             if (environment.launcher === "none") {
               yield* checkProcesses(size, flags.processes)

@@ -25,10 +25,12 @@ import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Result from "effect/Result"
+import { deviceForms, parseDevices } from "../device/DeviceChoice.ts"
 import { readLayoutFile, sideOf } from "../model/LayoutFile.ts"
 import { chooseRules } from "../model/Rules.ts"
 import { readTrainerSide } from "../model/TrainerNotes.ts"
 import { readYamlFile } from "../model/YamlFile.ts"
+import { parseByteSize } from "../text/byteSize.ts"
 import { counted } from "../text/Table.ts"
 import { plainLine, printError } from "../text/terminal.ts"
 import { pathArgument, pathFlag } from "./paths.ts"
@@ -41,6 +43,33 @@ export const json = Flag.Boolean("json").pipe(
 export const backend = Flag.String("backend").pipe(
   Flag.withDescription("Backend that moves the bytes, or auto"),
   Flag.withDefault("auto")
+)
+
+export const device = Flag.String("device").pipe(
+  Flag.withDescription(
+    "Hold tensors in memory of devices: cuda gives each rank the device of its number on its host, cuda:0 puts all ranks on one, cuda:0,1 lets them take turns; rocm alike. By default in memory of the host"
+  ),
+  Flag.mapEffect((value) => {
+    const choice = parseDevices(value)
+    return choice === undefined
+      ? Effect.fail(new CliError.InvalidValue({ option: "device", value, expected: deviceForms, kind: "flag" }))
+      : Effect.succeed(choice)
+  }),
+  Flag.optional
+)
+
+export const memoryLimit = Flag.String("memory-limit").pipe(
+  Flag.withDescription(
+    "Most memory that tensors and buffers of all ranks on one device may take, without --device on one host, as 60GiB: what needs more is refused before anything is loaded"
+  ),
+  Flag.mapEffect((value) => {
+    const bytes = parseByteSize(value)
+    const expected = "a size as 60GiB or 512MiB"
+    return bytes === undefined
+      ? Effect.fail(new CliError.InvalidValue({ option: "memory-limit", value, expected, kind: "flag" }))
+      : Effect.succeed(bytes)
+  }),
+  Flag.optional
 )
 
 export const backendPackages = pathFlag("backend-package", "path").pipe(

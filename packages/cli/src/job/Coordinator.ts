@@ -12,6 +12,7 @@ import type { Rank } from "@tensorferry/core/base/Ids"
 import { describeCrash } from "@tensorferry/core/base/UnknownCause"
 import { ticking, tickMillisOf } from "@tensorferry/core/service/RunningTime"
 import { inSeconds, untilWords } from "@tensorferry/core/service/sayWaiting"
+import { deviceInFlight } from "@tensorferry/model/HeldTensors"
 import type { Phase } from "@tensorferry/model/Phase"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -48,6 +49,13 @@ type Event = RankEvent<FromRank>
 const workerFile = fileURLToPath(
   new URL(`./rankMain${import.meta.url.endsWith(".ts") ? ".ts" : ".js"}`, import.meta.url)
 )
+
+/** A rank of a job on devices: its number on this host, and as many threads for files as it has portions under way. */
+const deviceEnvironment = (rank: Rank): NodeJS.ProcessEnv => ({
+  UV_THREADPOOL_SIZE: String(deviceInFlight),
+  ...process.env,
+  LOCAL_RANK: String(rank)
+})
 
 const rankEnded = (rank: Rank, detail: string, remedy: string): RankOutcome => ({
   _tag: "Failed",
@@ -114,7 +122,8 @@ export const runProcesses = Effect.fn("runProcesses")(function* (
   }
   const events = yield* Queue.unbounded<Event>()
   const ranks = Array.from({ length: size }, (_, rank) => rank)
-  const processes = yield* startRanks({ file, events, decode }, ranks)
+  const environment = spec.device === undefined ? {} : { environment: deviceEnvironment }
+  const processes = yield* startRanks({ file, events, decode, ...environment }, ranks)
   const outcomes = new Map<Rank, RankOutcome>()
   const alive = new Set(ranks)
   const starting = new Set(ranks)

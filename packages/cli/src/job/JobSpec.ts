@@ -14,6 +14,7 @@ import { StoredNames } from "@tensorferry/model/names/files/openNamed"
 import { NamedChoice } from "@tensorferry/model/names/namedLayouts"
 import { Phase } from "@tensorferry/model/Phase"
 import * as Schema from "effect/Schema"
+import { DeviceChoice } from "../device/DeviceChoice.ts"
 import { MeshChoice } from "./meshPlans.ts"
 import { Observed } from "./Observed.ts"
 
@@ -31,6 +32,10 @@ const common = {
   backendPackages: Schema.Array(Schema.String),
   /** Where backend packages are looked up: a file URL of the caller. */
   packagesFrom: Schema.String,
+  /** Devices whose memory holds the tensors; that of the host by default. */
+  device: Schema.optionalKey(DeviceChoice),
+  /** Most bytes that tensors and buffers of ranks may take together, on one device or, without devices, on one host. */
+  memoryLimit: Schema.optionalKey(Natural),
   verify: Schema.Boolean,
   deadlineMillis: Schema.Int,
   /** Ranks note what they do, for a trace or a record of the run. */

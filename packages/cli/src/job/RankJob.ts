@@ -11,6 +11,7 @@ import { executeReshardPlan } from "@tensorferry/core/reshard/executeReshardPlan
 import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
 import { inSpan } from "@tensorferry/core/service/Spans"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
+import { tensorByteLength } from "@tensorferry/core/tensor/Tensor"
 import {
   allocateTensors,
   byteCount,
@@ -19,6 +20,7 @@ import {
   loadTensors,
   poison,
   type ReportProgress,
+  type Verified,
   verifyTensors
 } from "@tensorferry/model/HeldTensors"
 import { readQuantizationHint } from "@tensorferry/model/inputs/ConfigFile"
@@ -48,11 +50,11 @@ const observedTensors = (
   digests: ReadonlyMap<string, string>
 ): ReadonlyArray<ObservedTensor> => {
   const origins = originsOf(opsOf(plan), tensorOf)
-  return held.map(({ local, bytes }) => ({
+  return held.map(({ local, tensor }) => ({
     name: local.name,
     dtype: local.dtype,
     shape: shapeOf(local),
-    bytes: bytes.length,
+    bytes: tensorByteLength(tensor),
     digest: digests.get(local.name) ?? null,
     from: origins.get(local.name) ?? []
   }))
@@ -97,9 +99,9 @@ const allocateSides = Effect.fnUntraced(function* (part: PreparedJob, progress: 
   const total = byteCount(destination)
   let done = 0
   yield* progress("allocate", done, total)
-  for (const { bytes, tensor } of destination) {
+  for (const { tensor } of destination) {
     yield* engine.fill(tensor, poison)
-    done += bytes.length
+    done += tensorByteLength(tensor)
     yield* group.reportProgress
     yield* progress("allocate", done, total)
   }
@@ -157,9 +159,9 @@ const runJob = Effect.fnUntraced(function* (
   )
   const compare = spec.verify
     ? verifyTensors(proof, group, destination, progress)
-    : Effect.succeed(new Map<string, string>())
+    : Effect.succeed<Verified>({ tensors: 0, digests: new Map() })
   // What was loaded, and what it was proved against, is what the path names now.
-  const digests = yield* phase("verify", Effect.tap(compare, checkFilesUnchanged(model)))
+  const { digests, tensors: compared } = yield* phase("verify", Effect.tap(compare, checkFilesUnchanged(model)))
   const { prove } = part
   const traced =
     spec.verify && prove !== undefined
@@ -183,7 +185,7 @@ const runJob = Effect.fnUntraced(function* (
         waves: moved.waves,
         bufferBytes: moved.bufferBytes,
         backendReason,
-        tensorsVerified: digests.size,
+        tensorsVerified: compared,
         bytesVerified: spec.verify ? byteCount(destination) : 0,
         tensorsTraced: traced?.tensors ?? 0,
         elementsTraced: traced?.elements ?? 0,

@@ -11,6 +11,7 @@ import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
 import { modelError } from "@tensorferry/model/ModelError"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
+import { formatDevices } from "../device/DeviceChoice.ts"
 import { sideText } from "../text/sideText.ts"
 import { type AnyJobSpec, isMeshJob } from "./JobSpec.ts"
 import { formatMeshChoice } from "./meshPlans.ts"
@@ -27,6 +28,7 @@ const namesOf = ({ stored }: AnyJobSpec): string =>
 /** What all ranks must have been given alike, as one would write it. */
 const argumentsOf = (spec: AnyJobSpec): { readonly [name: string]: string } => ({
   "--verify": spec.verify ? "on" : "off",
+  "--device": spec.device === undefined ? "not given" : formatDevices(spec.device),
   ...(isMeshJob(spec)
     ? {
         "--tensor": spec.tensor,

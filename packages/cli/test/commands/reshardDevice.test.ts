@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+/**
+ * `reshard --device`: rank processes hold their shards in memory of a simulated GPU, from files to files. What comes out is
+ * compared with what the same command writes from host memory, and with a cut of the model that this test makes itself.
+ */
+import { readdirSync } from "node:fs"
+import { join } from "node:path"
+import { afterAll, afterEach, assert, beforeAll, describe, it } from "@effect/vitest"
+import { type Ended, endAll, failuresOf, run, scratch } from "../support/command.ts"
+import { runHere } from "../support/here.ts"
+import { pattern } from "../support/models.ts"
+import { readSafetensors } from "../support/safetensorsFile.ts"
+import { contentsOf, simulated } from "../support/simulatedDevice.ts"
+import { smallModel, writeSmallModel } from "../support/smallModels.ts"
+
+afterEach(endAll)
+
+const folder = scratch()
+const at = (name: string) => join(folder.path, name)
+let model: string
+beforeAll(async () => {
+  model = await writeSmallModel(at("llama"), "llama")
+})
+afterAll(() => folder[Symbol.dispose]())
+
+const onDevice = (args: ReadonlyArray<string>, settings?: string): Promise<Ended> =>
+  run(args, { env: simulated(settings), limit: 120_000 })
+
+/** The same command with and without --device. */
+const both = async (name: string, args: ReadonlyArray<string>) => {
+  const [host, device] = await Promise.all([
+    run([...args, "--out", at(`${name}-host`), "--json"]),
+    onDevice([...args, "--out", at(`${name}-device`), "--device", "cuda", "--json"])
+  ])
+  assert.strictEqual(host.code, 0, host.stdout + host.stderr)
+  assert.strictEqual(device.code, 0, device.stdout + device.stderr)
+  assert.deepStrictEqual(contentsOf(at(`${name}-device`)), contentsOf(at(`${name}-host`)))
+  return JSON.parse(device.stdout) as {
+    readonly reports: ReadonlyArray<{
+      readonly tensorsVerified: number
+      readonly bytesVerified: number
+      readonly copy: { readonly peers: ReadonlyArray<{ readonly path: string }> }
+    }>
+  }
+}
+
+describe("reshard --device", () => {
+  it("from one file to two ranks on one device: the bytes of the model, cut by hand", async () => {
+    const { reports } = await both("halves", ["reshard", model, "--from", "tp=1", "--to", "tp=2"])
+    for (const { bytesVerified, tensorsVerified } of reports) {
+      assert.isAbove(tensorsVerified, 10)
+      assert.isAbove(bytesVerified, 1000)
+    }
+    // Bytes of the other process came over the device.
+    assert.deepStrictEqual(
+      reports[1]!.copy.peers.map(({ path }) => path),
+      ["ipc"]
+    )
+    const { tensors } = smallModel("llama")
+    const shards = [0, 1].map((rank) => readSafetensors(at(`halves-device/rank-0000${rank}.safetensors`)))
+    const byColumns = /(o_proj|down_proj)\.weight$/
+    const byRows = /(q_proj|k_proj|v_proj|gate_proj|up_proj|embed_tokens|lm_head)\.weight$/
+    for (const [seed, [name, shape]] of Object.entries(tensors).entries()) {
+      const whole = pattern(2 * shape.reduce((product, length) => product * length, 1), seed)
+      for (const [rank, shard] of shards.entries()) {
+        const found = shard.get(name)!.bytes
+        const [rows = 1, columns = 1] = shape
+        const half = (2 * columns) / 2
+        const expected = byColumns.test(name)
+          ? Buffer.concat(
+              Array.from({ length: rows }, (_, row) =>
+                whole.subarray(2 * columns * row + rank * half, 2 * columns * row + (rank + 1) * half)
+              )
+            )
+          : byRows.test(name)
+            ? whole.subarray((whole.length / 2) * rank, (whole.length / 2) * (rank + 1))
+            : whole
+        assert.strictEqual(Buffer.compare(found, expected), 0, `${name} of rank ${rank}`)
+      }
+    }
+  })
+
+  it("without a device: one short error before anything is read, and nothing written", async () => {
+    const out = at("nothing")
+    const args = ["reshard", at("absent"), "--to", "tp=2", "--out", out, "--device", "cuda", "--json"]
+    const [failure, ...more] = failuresOf(await run(args, { env: simulated("devices=0") }))
+    assert.deepStrictEqual(more, [])
+    assert.strictEqual(failure!.reason, "Unavailable")
+    assert.match(failure!.message, /The NVIDIA driver shows no device.*`tensorferry doctor`/)
+    assert.isBelow(failure!.message.length, 500)
+    assert.notInclude(readdirSync(folder.path).join(), "nothing")
+  })
+
+  it("on a device that is not there: the error names those that are", async () => {
+    const ended = await onDevice(["reshard", model, "--to", "tp=2", "--device", "cuda:0,3", "--json"], "devices=2")
+    assert.strictEqual(ended.code, 2, ended.stdout)
+    assert.include(failuresOf(ended)[0]!.message, "There is no device cuda:3; this machine shows 2.")
+  })
+
+  it("takes no other text for devices", async () => {
+    for (const text of ["gpu", "cuda:", "cuda:a", "cuda:0,", "cuda:99"]) {
+      const ended = await runHere(["reshard", model, "--to", "tp=2", "--device", text])
+      assert.strictEqual(ended.code, 2, text)
+      assert.include(ended.stderr, "cuda:0,1")
+    }
+  })
+})
