@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /** `tensorferry plan`: what a reshard would move, before anything moves; and checks of saved plans. */
 import * as path from "node:path"
-import type { DType } from "@tensorferry/core/base/DType"
-import { formatShape } from "@tensorferry/core/base/Region"
+import { byteLengthOf, type DType } from "@tensorferry/core/base/DType"
+import { elementCount, formatShape } from "@tensorferry/core/base/Region"
 import type { ReshardPlan } from "@tensorferry/core/ir/ReshardPlan"
-import { estimatePlans, hostLinkSpeeds } from "@tensorferry/core/planner/Estimate"
+import { estimatePlans, hostLinkSpeeds, type PlanEstimate } from "@tensorferry/core/planner/Estimate"
 import { jobLayouts } from "@tensorferry/model/layouts"
 import type { ModelError } from "@tensorferry/model/ModelError"
 import { type NamedLayouts, namedLayouts } from "@tensorferry/model/names/namedLayouts"
@@ -14,6 +14,8 @@ import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
+import type { DeviceChoice } from "../device/DeviceChoice.ts"
+import { jobMemory } from "../device/jobMemory.ts"
 import { planFleet, readTopology } from "../fleet/planFleet.ts"
 import { toFailure } from "../job/JobSpec.ts"
 import { conversionEstimate } from "../job/ModelJob.ts"
@@ -21,7 +23,7 @@ import { formatMeshChoice, meshPlans } from "../job/meshPlans.ts"
 import { countOps, faultsOf, readPlans, savePlans } from "../job/planFile.ts"
 import { reportFailure, withFailures } from "../output/CliFailure.ts"
 import { describeExplanation, type Explanation, explainPlan, type TensorOf } from "../output/Explanation.ts"
-import { describeEstimate } from "../output/PlanText.ts"
+import { describeEstimate, type RankMemory } from "../output/PlanText.ts"
 import { checkTarget } from "../report/runFiles.ts"
 import { sideText } from "../text/sideText.ts"
 import { counted } from "../text/Table.ts"
@@ -33,6 +35,7 @@ import {
   checkpoint,
   chooseLayouts,
   chooseNames,
+  device,
   type InputFlags,
   inputConfig,
   json,
@@ -77,18 +80,20 @@ interface Output {
   /** For machines. */
   readonly facts: object
   readonly estimate?: object
+  readonly memory?: ReadonlyArray<RankMemory>
   readonly fanOut?: object
   readonly text: string
   readonly explanation: Explanation | undefined
 }
 
-const printOutput = ({ head, facts, estimate, fanOut, text, explanation }: Output, asJson: boolean) =>
+const printOutput = ({ head, facts, estimate, memory, fanOut, text, explanation }: Output, asJson: boolean) =>
   printEither(
     asJson,
     () => ({
       ok: true,
       ...facts,
       ...(estimate === undefined ? {} : { estimate }),
+      ...(memory === undefined ? {} : { memory }),
       ...(fanOut === undefined ? {} : { fanOut }),
       ...(explanation === undefined ? {} : { explanation })
     }),
@@ -104,6 +109,7 @@ interface PlanFlags extends LayoutFlags, MeshFlags, InputFlags {
   readonly explain: Option.Option<number>
   readonly fleet: Option.Option<string>
   readonly transform: Option.Option<string>
+  readonly device: Option.Option<DeviceChoice>
 }
 
 /** The plan to explain, of those that there are. */
@@ -127,6 +133,28 @@ const explainedPlan = <P extends { readonly rank: number }>(
 /** A fan-out is of all ranks, and is no plan that could be saved. */
 const fanOutFault = ({ explain, save }: PlanFlags): string | undefined =>
   Option.isSome(explain) ? "--explain" : Option.isSome(save) ? "--save" : undefined
+
+/** What ranks take whose tensors lie on devices, as far as plans show it. */
+const memoryOf = (
+  plans: ReadonlyArray<ReshardPlan>,
+  { ranks }: PlanEstimate,
+  isConverted: boolean
+): ReadonlyArray<RankMemory> =>
+  plans.map(({ destinationTensors, rank, sourceTensors }, at) => {
+    const { bufferBytes, destinationBytes, transformBytes } = ranks[at]!
+    const lengthsOf = (tensors: ReshardPlan["sourceTensors"]) =>
+      tensors.map(({ dtype, shape }) => byteLengthOf(dtype, elementCount(shape)))
+    const into = lengthsOf(destinationTensors)
+    // A transform stores them in another form than the plan has.
+    const share =
+      destinationBytes /
+      Math.max(
+        1,
+        into.reduce((sum, bytes) => sum + bytes, 0)
+      )
+    const tensors = [...lengthsOf(sourceTensors), ...into.map((bytes) => Math.ceil(bytes * share))]
+    return { rank, ...jobMemory({ tensors, buffers: bufferBytes + transformBytes, isConverted }) }
+  })
 
 /** A checkpoint between parallel layouts. */
 const planCheckpoint = Effect.fnUntraced(function* (stated: string, flags: PlanFlags) {
@@ -164,6 +192,8 @@ const planCheckpoint = Effect.fnUntraced(function* (stated: string, flags: PlanF
     hostLinkSpeeds,
     own === undefined ? {} : conversionEstimate(conversion, own, model)
   )
+  const isConverted = conversion !== undefined || names !== undefined
+  const memory = Option.isNone(flags.device) ? undefined : memoryOf(plans, estimate, isConverted)
   const explained = yield* explainedPlan(flags, plans)
   if (Option.isSome(flags.save)) {
     yield* savePlans(path.resolve(flags.save.value), { format: "tensorferry.reshard-plan-set", version: 1, plans })
@@ -172,7 +202,8 @@ const planCheckpoint = Effect.fnUntraced(function* (stated: string, flags: PlanF
     head,
     facts,
     estimate,
-    text: describeEstimate(estimate),
+    ...(memory === undefined ? {} : { memory }),
+    text: describeEstimate(estimate, memory),
     explanation: explained === undefined ? undefined : explainPlan(explained, layouts.tensorOf)
   } satisfies Output
 })
@@ -230,7 +261,7 @@ const planMeshes = Effect.fnUntraced(function* (flags: PlanFlags) {
 const choosePlan = Effect.fnUntraced(function* (flags: PlanFlags) {
   if (Option.isSome(flags.save)) yield* checkTarget(path.resolve(flags.save.value))
   const meshes = statedFlags({ ...meshConfig, ...meshTensorConfig }, flags)
-  const layouts = statedFlags({ ...layoutConfig, transform: null, fleet: null }, flags)
+  const layouts = statedFlags({ ...layoutConfig, transform: null, device: null, fleet: null }, flags)
   if (Option.isSome(flags.checkpoint)) {
     if (meshes.length === 0) return yield* planCheckpoint(flags.checkpoint.value, flags)
     return yield* usage(
@@ -262,6 +293,7 @@ export const plan = Command.make(
     ...meshConfig,
     ...meshTensorConfig,
     transform: conversionConfig.transform,
+    device,
     save: pathFlag("save", "file").pipe(Flag.withDescription("Write all ranks' plans to this file"), Flag.optional),
     explain: Flag.Int("explain").pipe(
       Flag.withDescription(

@@ -5,7 +5,9 @@
  * process or a launcher started it.
  */
 import { digestOf } from "@tensorferry/core/base/Digest"
-import { estimatePlans, hostLinkSpeeds } from "@tensorferry/core/planner/Estimate"
+import { byteLengthOf } from "@tensorferry/core/base/DType"
+import { elementCount } from "@tensorferry/core/base/Region"
+import { estimatePlans, hostLinkSpeeds, type RankEstimate } from "@tensorferry/core/planner/Estimate"
 import { opsOf } from "@tensorferry/core/planner/MeshOps"
 import { executeReshardPlan } from "@tensorferry/core/reshard/executeReshardPlan"
 import { ProcessGroup } from "@tensorferry/core/service/ProcessGroup"
@@ -32,6 +34,8 @@ import { agreeOnFiles, checkFilesUnchanged } from "@tensorferry/model/SameFiles"
 import { makeOutput } from "@tensorferry/model/ShardWriter"
 import { denseModel } from "@tensorferry/model/values/denseModel"
 import * as Effect from "effect/Effect"
+import { askDevice } from "../device/askDevice.ts"
+import { jobMemory } from "../device/jobMemory.ts"
 import { checkMemory } from "./checkMemory.ts"
 import { type AnyJobSpec, isMeshJob, type RankReport } from "./JobSpec.ts"
 import { loadBefore } from "./loadBefore.ts"
@@ -90,6 +94,19 @@ const planJob = (spec: AnyJobSpec, { model, quantized }: Effect.Success<ReturnTy
     })
   })
 
+/** What this rank is going to take of the host, and of its device where it has one. */
+const needsOf = Effect.fnUntraced(function* (spec: AnyJobSpec, part: PreparedJob, estimate: RankEstimate) {
+  const { bufferBytes, peakBytes, transformBytes } = estimate
+  const device = spec.device === undefined ? undefined : yield* askDevice(yield* TensorEngine)
+  if (device === undefined) return { needed: peakBytes }
+  const tensors = [...part.source, ...part.destination]
+    .filter(({ aliasOf }) => aliasOf === undefined)
+    .map(({ dtype, shape }) => byteLengthOf(dtype, elementCount(shape)))
+  const isConverted = !isMeshJob(spec) && (spec.conversion !== undefined || spec.names !== undefined)
+  const memory = jobMemory({ tensors, buffers: bufferBytes + transformBytes, isConverted })
+  return { needed: memory.host + memory.pinned, device: { ...device, needed: memory.device } }
+})
+
 /** Memory of both sides. What nobody writes into the destination is seen there. */
 const allocateSides = Effect.fnUntraced(function* (part: PreparedJob, progress: ReportProgress) {
   const group = yield* ProcessGroup
@@ -123,9 +140,9 @@ const runJob = Effect.fnUntraced(function* (
     "plan",
     Effect.gen(function* () {
       const part = yield* inSpan(planJob(spec, opened), "plan")
-      const estimate = estimatePlans([part.plan], hostLinkSpeeds, part.estimate).ranks[0]!.peakBytes
+      const estimate = estimatePlans([part.plan], hostLinkSpeeds, part.estimate).ranks[0]!
       // Before anything is loaded.
-      yield* checkMemory(group, estimate)
+      yield* checkMemory(group, { ...(yield* needsOf(spec, part, estimate)), limit: spec.memoryLimit })
       yield* makeOutput(group, spec.out, part.destination)
       return { estimate, part }
     })
@@ -194,7 +211,7 @@ const runJob = Effect.fnUntraced(function* (
         peakMemory: process.resourceUsage().maxRSS * 1024,
         ...(spec.observe === true
           ? {
-              observed: observed({ before, estimate }, observedTensors(part, destination, digests))
+              observed: observed({ before, estimate: estimate.peakBytes }, observedTensors(part, destination, digests))
             }
           : {})
       }

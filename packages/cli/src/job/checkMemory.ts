@@ -8,6 +8,7 @@ import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
 import { type ModelError, modelError } from "@tensorferry/model/ModelError"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
+import { DeviceShare } from "../device/jobMemory.ts"
 import { systemFiles } from "../machine/SystemFiles.ts"
 import { formatBytes } from "../text/Table.ts"
 import { clockName } from "./Observed.ts"
@@ -18,26 +19,53 @@ const Share = Schema.Struct({
   /** Bytes of tensors and buffers. */
   needed: Schema.Finite,
   /** Bytes that the rank's process may still use, swap included. */
-  free: Schema.Finite
+  free: Schema.Finite,
+  /** Where tensors lie on a device. Ranks of one device share its memory. */
+  device: Schema.optionalKey(DeviceShare)
 })
 export type Share = typeof Share.Type
+
+/** Memory that some ranks share. */
+interface Place {
+  readonly key: string
+  readonly words: string
+  readonly rank: number
+  readonly needed: number
+  readonly free: number
+  /** Whether tensors lie here, and not only what passes. */
+  readonly isOfTensors: boolean
+}
+
+const placesOf = (shares: ReadonlyArray<Share>): ReadonlyArray<Place> =>
+  shares.flatMap(({ device, free, host, needed }, rank): ReadonlyArray<Place> => {
+    const own = { key: host, words: "one host", rank, needed, free, isOfTensors: device === undefined }
+    if (device === undefined) return [own]
+    const { id, name } = device
+    const there = { rank, needed: device.needed, free: device.free, isOfTensors: true }
+    return [own, { key: `${host} ${id}`, words: `device ${name}`, ...there }]
+  })
 
 /** The first ranks of many. */
 const formatRanks = (ranks: ReadonlyArray<number>): string =>
   `${ranks.slice(0, 8).join(", ")}${ranks.length > 8 ? ` and ${ranks.length - 8} more` : ""}`
 
-/** In words, the first host that has too little. */
-export const shortage = (shares: ReadonlyArray<Share>): string | undefined => {
-  for (const [, own] of Map.groupBy(
-    shares.map((share, rank) => ({ ...share, rank })),
-    ({ host }) => host
-  )) {
+/** In words, the first host or device that has too little, or where tensors take more than the limit. */
+export const shortage = (
+  shares: ReadonlyArray<Share>,
+  limit: number = Number.POSITIVE_INFINITY
+): string | undefined => {
+  for (const [, own] of Map.groupBy(placesOf(shares), ({ key }) => key)) {
+    const { isOfTensors, words } = own[0]!
     const needed = own.reduce((sum, share) => sum + share.needed, 0)
     const free = Math.min(...own.map((share) => share.free))
-    if (needed <= free) continue
+    const allowed = isOfTensors ? limit : Number.POSITIVE_INFINITY
+    if (needed <= Math.min(free, allowed)) continue
     const ranks = own.map(({ rank }) => rank)
     const many = ranks.length === 1 ? `Rank ${ranks[0]} needs` : `Ranks ${formatRanks(ranks)} need`
-    return `${many} ${formatBytes(needed)} of memory for tensors on one host, and ${formatBytes(free)} are free there.`
+    const what = `${many} ${formatBytes(needed)} of memory for ${isOfTensors ? "tensors" : "buffers"} on ${words}`
+    return needed <= free
+      ? `${what}, and the limit is ${formatBytes(limit)}.`
+      : `${what}, and ${formatBytes(free)} are free there.`
   }
   return undefined
 }
@@ -47,17 +75,27 @@ const ownFree = (): number => {
   return process.availableMemory() + 1024 * Number(swap?.[1] ?? 0)
 }
 
-/** Fails on every rank with NotEnoughMemory where a host has too little. */
+/** What a rank needs, and what it may take. */
+export interface MemoryNeeds {
+  /** Bytes of the host. */
+  readonly needed: number
+  readonly device?: DeviceShare | undefined
+  /** Most bytes for tensors of all ranks of one host or device. */
+  readonly limit?: number | undefined
+}
+
+/** Fails on every rank with NotEnoughMemory where a host or a device has too little. */
 export const checkMemory = Effect.fnUntraced(function* (
   group: ProcessGroupShape,
-  needed: number,
+  { device, limit, needed }: MemoryNeeds,
   free: () => number = ownFree
 ) {
-  const short = shortage(yield* exchange(group, "memory", Share, { host: clockName(), needed, free: free() }))
+  const own: Share = { host: clockName(), needed, free: free(), ...(device === undefined ? {} : { device }) }
+  const short = shortage(yield* exchange(group, "memory", Share, own), limit)
   if (short === undefined) return
   return yield* modelError("NotEnoughMemory", {
     rank: group.rank,
     detail: short,
-    remedy: "Use more hosts, or smaller layouts; tensorferry plan shows what each rank needs."
+    remedy: `Use more ${device === undefined ? "hosts" : "devices"}, or smaller layouts; tensorferry plan shows what each rank needs.`
   }) satisfies Effect.Effect<never, ModelError>
 })

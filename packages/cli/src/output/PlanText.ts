@@ -2,6 +2,7 @@
 /** Estimates of plans as text for people: who sends how much to whom, and what each rank needs for it. */
 import type { Rank } from "@tensorferry/core/base/Ids"
 import type { PlanEstimate, Traffic } from "@tensorferry/core/planner/Estimate"
+import type { JobMemory } from "../device/jobMemory.ts"
 import { type Align, counted, formatBytes, formatSeconds, table } from "../text/Table.ts"
 
 /** Largest matrix that is drawn; larger jobs list their busiest pairs. */
@@ -49,7 +50,24 @@ const sharesOf = (rank: PlanEstimate["ranks"][number]): ReadonlyArray<string> =>
   formatBytes(rank.localBytes)
 ]
 
-export const describeEstimate = (estimate: PlanEstimate): string => {
+/** What each rank takes where its tensors lie on a device. */
+export type RankMemory = JobMemory & { readonly rank: Rank }
+
+const describeMemory = (memory: ReadonlyArray<RankMemory>): ReadonlyArray<string> => [
+  "",
+  numbers(
+    ["rank", "host", "pinned", "device"],
+    memory.map(({ device, host, pinned, rank }) => [
+      `${rank}`,
+      formatBytes(host),
+      formatBytes(pinned),
+      formatBytes(device)
+    ])
+  ),
+  "peaks beside the program itself; ranks that share a device need theirs together"
+]
+
+export const describeEstimate = (estimate: PlanEstimate, memory: ReadonlyArray<RankMemory> = []): string => {
   const reduces = estimate.ranks.some(({ reducedBytes }) => reducedBytes > 0)
   return [
     trafficMatrix(
@@ -70,6 +88,7 @@ export const describeEstimate = (estimate: PlanEstimate): string => {
         formatBytes(rank.peakBytes)
       ])
     ),
+    ...(memory.length === 0 ? [] : describeMemory(memory)),
     "",
     `${counted(estimate.ops, "operation")}, ${formatBytes(estimate.totalBytes)} in all, ${formatBytes(estimate.remoteBytes)} between ranks`,
     `predicted time ${formatSeconds(estimate.seconds)} ${speeds}`

@@ -6,7 +6,19 @@
 import { readdirSync } from "node:fs"
 import { join } from "node:path"
 import { afterAll, afterEach, assert, beforeAll, describe, it } from "@effect/vitest"
-import { type Ended, endAll, failuresOf, run, scratch } from "../support/command.ts"
+import {
+  assertNothingRuns,
+  type Ended,
+  endAll,
+  eventually,
+  failuresOf,
+  rankProcess,
+  run,
+  scratch,
+  signal,
+  start,
+  temporaryNames
+} from "../support/command.ts"
 import { runHere } from "../support/here.ts"
 import { pattern } from "../support/models.ts"
 import { readSafetensors } from "../support/safetensorsFile.ts"
@@ -103,5 +115,66 @@ describe("reshard --device", () => {
       assert.strictEqual(ended.code, 2, text)
       assert.include(ended.stderr, "cuda:0,1")
     }
+  })
+
+  it("is refused before anything is loaded where the device has too little memory, with the figures", async () => {
+    const args = ["reshard", model, "--to", "tp=2", "--out", at("refused"), "--device", "cuda:0", "--json"]
+    const failures = failuresOf(await onDevice(args, "devices=1 memory=100000000"))
+    for (const { message, reason } of failures) {
+      assert.strictEqual(reason, "NotEnoughMemory", message)
+      assert.match(
+        message,
+        /Ranks 0, 1 need 128 MiB of memory for tensors on device cuda:0 \(.*\), and 9\d\.\d MiB are free/
+      )
+    }
+    const limited = failuresOf(await onDevice([...args, "--memory-limit", "100MiB"]))
+    assert.include(limited[0]!.message, "Ranks 0, 1 need 128 MiB")
+    assert.include(limited[0]!.message, "and the limit is 100 MiB.")
+    assert.notInclude(readdirSync(folder.path).join(), "refused")
+  })
+
+  it("whose device gives less memory than it said: the error says how much was asked for, and nothing is left", async () => {
+    const args = ["reshard", model, "--to", "tp=2", "--out", at("short"), "--device", "cuda", "--json"]
+    const command = start(args, { env: simulated("devices=1 fail=cudaMalloc:1:2"), limit: 120_000 })
+    const ended = await command.ended
+    assert.strictEqual(ended.code, 1)
+    const [failure] = failuresOf(ended)
+    assert.strictEqual(failure!.reason, "OutOfMemory", failure!.message)
+    assert.include(failure!.message, `${64 * 2 ** 20} bytes`)
+    await assertNothingRuns(command)
+    assert.notInclude(readdirSync(folder.path).join(), "short")
+  })
+
+  it("whose rank is killed midway: an error that names it, and no output", async () => {
+    const args = ["reshard", model, "--to", "tp=2", "--out", at("killed"), "--device", "cuda", "--json"]
+    const command = start(args, { env: simulated(), limit: 120_000 })
+    await eventually("the folder that is written first", 60_000, () =>
+      temporaryNames(folder.path).some((name) => name.startsWith("killed")) ? true : undefined
+    )
+    signal(await rankProcess(command, 1), "SIGKILL")
+    const ended = await command.ended
+    assert.strictEqual(ended.code, 1, ended.stdout)
+    assert.include(
+      failuresOf(ended)
+        .map(({ reason }) => reason)
+        .join(),
+      "RankEnded"
+    )
+    await assertNothingRuns(command)
+    assert.notInclude(readdirSync(folder.path).join(), "killed")
+  })
+
+  it("is planned with what each rank takes of host, pinned and device memory", async () => {
+    const ended = await runHere(["plan", model, "--to", "tp=2", "--device", "cuda", "--json"])
+    const { memory } = JSON.parse(ended.stdout) as { readonly memory: ReadonlyArray<Record<string, number>> }
+    const pinned = 8 * 2 * 64 * 1024
+    assert.deepStrictEqual(memory, [
+      { rank: 0, host: 0, pinned, device: 64 * 2 ** 20 },
+      { rank: 1, host: 0, pinned, device: 64 * 2 ** 20 }
+    ])
+    assert.match(
+      (await runHere(["plan", model, "--to", "tp=2", "--device", "cuda"])).stdout,
+      /rank +host +pinned +device/
+    )
   })
 })

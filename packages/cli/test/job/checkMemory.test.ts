@@ -28,6 +28,35 @@ describe("memory for a job", () => {
     )
   })
 
+  it("of a device is what its ranks need together, beside what they take of the host", () => {
+    const device = { id: "a1", name: "cuda:0 (one)", needed: 5 * gib, free: 9 * gib }
+    const share = { host: "a", needed: gib, free: 8 * gib, device }
+    assert.isUndefined(shortage([share]))
+    assert.isUndefined(shortage([share, { ...share, host: "b" }]))
+    assert.strictEqual(
+      shortage([share, share]),
+      "Ranks 0, 1 need 10.0 GiB of memory for tensors on device cuda:0 (one), and 9.0 GiB are free there."
+    )
+    assert.strictEqual(
+      shortage([{ ...share, free: gib / 2 }]),
+      "Rank 0 needs 1.0 GiB of memory for buffers on one host, and 512 MiB are free there."
+    )
+  })
+
+  it("may be limited, on devices where tensors lie there, else on hosts", () => {
+    const device = { id: "a1", name: "cuda:0 (one)", needed: 5 * gib, free: 9 * gib }
+    const share = { host: "a", needed: 6 * gib, free: 8 * gib }
+    assert.isUndefined(shortage([{ ...share, device }], 5 * gib))
+    assert.strictEqual(
+      shortage([{ ...share, device }], 4 * gib),
+      "Rank 0 needs 5.0 GiB of memory for tensors on device cuda:0 (one), and the limit is 4.0 GiB."
+    )
+    assert.strictEqual(
+      shortage([share], 4 * gib),
+      "Rank 0 needs 6.0 GiB of memory for tensors on one host, and the limit is 4.0 GiB."
+    )
+  })
+
   it("is asked before anything is loaded", async () => {
     using folder = scratch()
     const shapes = join(folder.path, "huge.json")
