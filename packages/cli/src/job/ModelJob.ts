@@ -15,6 +15,7 @@ import type { LocalParameter } from "@tensorferry/model/layout/ModelLayout"
 import { type JobLayouts, jobLayouts } from "@tensorferry/model/layouts"
 import type { Model } from "@tensorferry/model/Model"
 import { type ConfigChanges, companionsOf } from "@tensorferry/model/outputs/companions"
+import { planDigestProof } from "@tensorferry/model/proof/proveDigests"
 import { proveLayout } from "@tensorferry/model/proof/proveLayout"
 import { quantizeBufferBytes, quantizedDestinationBytes } from "@tensorferry/model/quantize/bufferBytes"
 import { writeShards } from "@tensorferry/model/ShardWriter"
@@ -139,6 +140,7 @@ export const prepareModelJob = Effect.fnUntraced(function* (
             )
         }
       : {}),
+    ...(spec.conversion === undefined ? { digests: () => planDigestProof(layouts.source, layouts.result) } : {}),
     estimate: transformEstimate(spec.conversion, quantized),
     tensorOf: (paramName) => names.get(paramName) ?? paramName,
     shapeOf: ({ storedAs, shape }) => shapes.get(storedAs) ?? shape,

@@ -10,6 +10,7 @@ import type { HeldTensor, ReportProgress } from "@tensorferry/model/HeldTensors"
 import type { LocalTensor } from "@tensorferry/model/layout/ModelLayout"
 import type { Model } from "@tensorferry/model/Model"
 import type { ModelError } from "@tensorferry/model/ModelError"
+import type { DigestProof } from "@tensorferry/model/proof/proveDigests"
 import type { LayoutProof } from "@tensorferry/model/proof/proveLayout"
 import type { writeShards } from "@tensorferry/model/ShardWriter"
 import type * as Effect from "effect/Effect"
@@ -34,6 +35,8 @@ export interface PreparedJob {
   ) => Effect.Effect<void, ModelError | TensorError, TensorEngine>
   /** What the result must be, bit by bit. */
   readonly proof: Model
+  /** Where the result is made of the source's bytes: which parts of sources make it up. Undefined else. */
+  readonly digests?: () => DigestProof | undefined
   readonly estimate: EstimateOptions
   /** Traces where elements must lie by what the tensors mean; undefined where nothing says it. */
   readonly prove?: () => Result.Result<LayoutProof | undefined, ModelError>

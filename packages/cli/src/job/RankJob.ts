@@ -26,9 +26,11 @@ import {
   verifyTensors
 } from "@tensorferry/model/HeldTensors"
 import { readQuantizationHint } from "@tensorferry/model/inputs/ConfigFile"
+import type { Model } from "@tensorferry/model/Model"
 import { modelError } from "@tensorferry/model/ModelError"
 import { openNamed } from "@tensorferry/model/names/files/openNamed"
 import { openModel } from "@tensorferry/model/openModel"
+import { type DigestProof, differingByDigests } from "@tensorferry/model/proof/proveDigests"
 import { chooseQuantized, readQuantized } from "@tensorferry/model/quantized/applyQuantize"
 import { agreeOnFiles, checkFilesUnchanged } from "@tensorferry/model/SameFiles"
 import { makeOutput } from "@tensorferry/model/ShardWriter"
@@ -125,6 +127,30 @@ const allocateSides = Effect.fnUntraced(function* (part: PreparedJob, progress: 
   return { source, destination }
 })
 
+/** Compares shards on devices with what sources hold, and only what differs with the files, to say where. */
+const compareDigests = Effect.fnUntraced(function* (
+  digests: DigestProof,
+  proof: Model,
+  [source, destination]: readonly [ReadonlyArray<HeldTensor>, ReadonlyArray<HeldTensor>],
+  progress: ReportProgress
+) {
+  const group = yield* ProcessGroup
+  const differing = yield* differingByDigests(digests, group, source, destination)
+  const total = byteCount(destination)
+  if (differing.length === 0) {
+    yield* progress("verify", total, total)
+    return { tensors: destination.length, digests: new Map() } satisfies Verified
+  }
+  yield* verifyTensors(proof, group, differing, progress)
+  return yield* modelError("Different", {
+    rank: group.rank,
+    paramName: differing[0]!.local.name,
+    op: "verify",
+    detail: "Its digest is not that of the parts that sources hold of it.",
+    remedy: "Do not use the result. Report this with the command line."
+  })
+})
+
 const runJob = Effect.fnUntraced(function* (
   spec: AnyJobSpec,
   { phase, seconds }: JobClock,
@@ -149,13 +175,14 @@ const runJob = Effect.fnUntraced(function* (
   )
   const { plan, transform, proof, write } = part
   const { source, destination } = yield* phase("allocate", allocateSides(part, progress))
+  const byDigests = spec.verify && spec.device !== undefined ? part.digests?.() : undefined
   const deltaFrom = isMeshJob(spec) ? undefined : spec.deltaFrom
   const { changes, from, into } = yield* phase(
     "load",
     Effect.gen(function* () {
       const changes =
         deltaFrom === undefined ? undefined : yield* loadBefore(deltaFrom, part, [source, destination], progress)
-      yield* loadTensors(part.input ?? model, group, source, progress)
+      yield* loadTensors(part.input ?? model, group, source, progress, byDigests !== undefined)
       for (const held of [...source, ...destination]) yield* clearPadding(held)
       if (part.clear !== undefined) yield* part.clear(destination)
       const [from, into] = yield* part.dicts(source, destination)
@@ -175,7 +202,9 @@ const runJob = Effect.fnUntraced(function* (
       : changes.move
   )
   const compare = spec.verify
-    ? verifyTensors(proof, group, destination, progress)
+    ? byDigests === undefined
+      ? verifyTensors(proof, group, destination, progress)
+      : compareDigests(byDigests, proof, [source, destination], progress)
     : Effect.succeed<Verified>({ tensors: 0, digests: new Map() })
   // What was loaded, and what it was proved against, is what the path names now.
   const { digests, tensors: compared } = yield* phase("verify", Effect.tap(compare, checkFilesUnchanged(model)))

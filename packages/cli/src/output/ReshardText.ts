@@ -125,7 +125,7 @@ export const describeReshard = (
       ? `verified: ${counted(
           sum(reports, (report) => report.tensorsVerified),
           "shard"
-        )}, ${formatBytes(verified)}, bit-identical to ${spec.checkpoint}${describeConversion(spec)}`
+        )}, ${formatBytes(verified)}, bit-identical to ${spec.checkpoint}${describeConversion(spec)}${spec.device === undefined ? "" : ", by digests of the device"}`
       : "not verified (--no-verify)",
     ...describeTrace(reports),
     ...(spec.out === null ? [] : [`written: ${spec.out.folder}`])

@@ -3,6 +3,7 @@
  * Checkpoints come into memory of a device through pinned buffers, and leave it again; digests of the device prove both. The
  * device is the simulated one, whose copies run as late as their order allows and which reports what was not given back.
  */
+import { createHash } from "node:crypto"
 import { mkdtempSync, readFileSync, rmSync } from "node:fs"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
@@ -15,6 +16,7 @@ import { sliceTensor, tensorBytes, tensorView } from "@tensorferry/core/tensor/T
 import { openCheckpoint } from "@tensorferry/model/checkpoint/CheckpointIndex"
 import { writeSafetensors } from "@tensorferry/model/checkpoint/SafetensorsWriter"
 import { loadRegions, saveTensors } from "@tensorferry/model/stream/CheckpointStream"
+import { compareRegions } from "@tensorferry/model/stream/compareRegions"
 import { assertClean, resetSimulator } from "@tensorferry/simulators/gpu"
 import { makeEngine } from "@tensorferry/simulators/gpuEngine"
 import * as Context from "effect/Context"
@@ -103,25 +105,66 @@ it.live("tensors of a device leave it for a file, whatever their strides", () =>
     yield* device.copy([{ dst: whole, src }])
     const right = Result.getOrThrow(sliceTensor(whole, halves[1]!))
     const onDevice = Effect.provideService(TensorEngine, device)
+    // Of all bytes as they lie in the file, in their order there.
+    const hash = createHash("sha256")
     const saved = yield* saveTensors(
       path,
       [
-        { name: "whole", tensor: whole },
-        { name: "right", tensor: right }
+        { name: "a whole", tensor: whole },
+        { name: "b right", tensor: right }
       ],
       undefined,
-      { portionBytes: 5000 }
+      { portionBytes: 5000, onBytes: (_, some) => void hash.update(some) }
     ).pipe(onDevice)
     assert.strictEqual(saved.stagedBytes, saved.bytes)
     const source = yield* openCheckpoint(path)
     const read = new Uint8Array(bytes.length)
-    yield* source.readRegion("whole", fullRegion([96, 256]), read)
+    yield* source.readRegion("a whole", fullRegion([96, 256]), read)
     assert.deepStrictEqual(read, bytes)
     const part = new Uint8Array(bytes.length / 2)
     const expected = new Uint8Array(bytes.length / 2)
-    yield* source.readRegion("right", fullRegion([96, 128]), part)
+    yield* source.readRegion("b right", fullRegion([96, 128]), part)
     for (let row = 0; row < 96; row++) expected.set(bytes.subarray(row * 512 + 256, row * 512 + 512), row * 256)
     assert.deepStrictEqual(part, expected)
     assert.isAbove(readFileSync(path).length, saved.bytes)
+    assert.strictEqual(hash.digest("hex"), createHash("sha256").update(bytes).update(expected).digest("hex"))
+  }).pipe(Effect.scoped)
+)
+
+it.live("a device compares its memory with a file, and digests of what was read are those of what it holds", () =>
+  Effect.gen(function* () {
+    const path = join(yield* folder, "model.safetensors")
+    const data = Uint8Array.from({ length: 2 * 96 * 256 }, (_, at) => (at * 131 + (at >> 8) * 7 + 3) & 0xff)
+    yield* writeSafetensors(path, [{ name: "wide", dtype: "bfloat16", shape: [96, 256], data }])
+    const source = yield* openCheckpoint(path)
+    const device = yield* deviceEngine
+    const onDevice = Effect.provideService(TensorEngine, device)
+    const reads = yield* Effect.forEach(halves, (region) =>
+      Effect.map(device.allocate("bfloat16", regionShape(region)), (into) => ({ name: "wide", region, into }))
+    )
+    const options = { portionBytes: 5000, inFlight: 3 }
+    const { digests } = yield* loadRegions(source, reads, { ...options, digests: true }).pipe(onDevice)
+    assert.deepStrictEqual(digests, yield* device.digest(reads.map(({ into }) => ({ tensor: into }))))
+    assert.isUndefined(yield* compareRegions(source, reads, options).pipe(onDevice))
+    // Element [40, 7] of the right half.
+    const one = Result.getOrThrow(
+      sliceTensor(reads[1]!.into, [
+        [40, 41],
+        [7, 8]
+      ])
+    )
+    const other = Uint8Array.of(0x5a, 0xa5)
+    const src = Result.getOrThrow(tensorView(yield* device.wrapHost(other), "bfloat16", [1, 1]))
+    yield* device.copy([{ dst: one, src }])
+    const difference = (yield* compareRegions(source, reads, options).pipe(onDevice))!
+    const [[top], [left, right]] = difference.region as readonly [readonly [number, number], readonly [number, number]]
+    assert.deepStrictEqual(
+      { at: difference.at, found: difference.found, expected: difference.expected },
+      {
+        at: 2 * ((40 - top) * (right - left) + 128 + 7 - left),
+        found: 0x5a,
+        expected: data[2 * (40 * 256 + 128 + 7)]!
+      }
+    )
   }).pipe(Effect.scoped)
 )
