@@ -2,6 +2,7 @@
 /** `tensorferry verify`: are two models the same, whatever layouts hold them? */
 import { createHash } from "node:crypto"
 import { equalShapes, formatShape, fullRegion } from "@tensorferry/core/base/Region"
+import { formatElementDigest } from "@tensorferry/core/tensor/ElementDigest"
 import { boundedRegions } from "@tensorferry/model/BoundedRegions"
 import { distanceOf } from "@tensorferry/model/compareValues"
 import { readQuantizationHint } from "@tensorferry/model/inputs/ConfigFile"
@@ -14,35 +15,55 @@ import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
+import type { DeviceChoice } from "../device/DeviceChoice.ts"
+import { requireDevices } from "../device/requireDevices.ts"
+import { compareOnDevice } from "../job/compareOnDevice.ts"
+import { deviceEngine } from "../job/deviceEngine.ts"
 import { withFailures } from "../output/CliFailure.ts"
 import { counted, formatBytes, table } from "../text/Table.ts"
 import { print, printText } from "../text/terminal.ts"
+import { usage } from "./meshFlags.ts"
 import { pathArgument } from "./paths.ts"
-import { inputConfig, json, noteAbsent, openPlain } from "./shared.ts"
+import { device, inputConfig, json, noteAbsent, openPlain } from "./shared.ts"
 
 interface Verdict {
   readonly name: string
   readonly equal: boolean
   readonly detail: string
   readonly bytes: number
-  /** SHA-256 over the dense bytes of the first model's tensor. */
+  /** Of the first model's tensor: SHA-256 over its dense bytes, or the digest of a device that was to compare them. */
   readonly digest: string
 }
 
 type Tensors = ReadonlyMap<string, Model["tensors"][number]>
+
+const different = (name: string, detail: string): Verdict => ({ name, equal: false, detail, bytes: 0, digest: "" })
+
+/** What differs without a look at bytes. */
+const unlike = (
+  [a, lefts]: readonly [Model, Tensors],
+  [b, rights]: readonly [Model, Tensors],
+  name: string
+): Verdict | undefined => {
+  const [left, right] = [lefts.get(name), rights.get(name)]
+  if (left === undefined) return different(name, `only in ${b.path}`)
+  if (right === undefined) return different(name, `only in ${a.path}`)
+  return left.dtype === right.dtype && equalShapes(left.shape, right.shape)
+    ? undefined
+    : different(name, `${left.dtype}${formatShape(left.shape)} and ${right.dtype}${formatShape(right.shape)}`)
+}
+
+const differentByte = (name: string, at: number, one: number, two: number): Verdict =>
+  different(name, `byte ${at} is ${one} and ${two}`)
 
 const compareTensor = Effect.fnUntraced(function* (
   [a, lefts]: readonly [Model, Tensors],
   [b, rights]: readonly [Model, Tensors],
   name: string
 ) {
-  const [left, right] = [lefts.get(name), rights.get(name)]
-  const different = (detail: string): Verdict => ({ name, equal: false, detail, bytes: 0, digest: "" })
-  if (left === undefined) return different(`only in ${b.path}`)
-  if (right === undefined) return different(`only in ${a.path}`)
-  if (left.dtype !== right.dtype || !equalShapes(left.shape, right.shape)) {
-    return different(`${left.dtype}${formatShape(left.shape)} and ${right.dtype}${formatShape(right.shape)}`)
-  }
+  const early = unlike([a, lefts], [b, rights], name)
+  if (early !== undefined) return early
+  const left = lefts.get(name)!
   const hash = createHash("sha256")
   let bytes = 0
   for (const piece of boundedRegions(left.dtype, fullRegion(left.shape))) {
@@ -51,7 +72,7 @@ const compareTensor = Effect.fnUntraced(function* (
     yield* b.readRegion(name, piece.region, two)
     if (Buffer.compare(one, two) !== 0) {
       const at = one.findIndex((byte, index) => byte !== two[index])
-      return different(`byte ${piece.start + at} is ${one[at]} and ${two[at]}`)
+      return differentByte(name, piece.start + at, one[at]!, two[at]!)
     }
     hash.update(one)
     bytes += one.length
@@ -69,11 +90,10 @@ const compareValues = Effect.fnUntraced(function* (
   compareStored: (name: string) => ReturnType<typeof compareTensor>
 ) {
   const [left, right] = [lefts.get(name), rights.get(name)]
-  const different = (detail: string): Verdict => ({ name, equal: false, detail, bytes: 0, digest: "" })
-  if (left === undefined) return different(`only in ${b.path}`)
-  if (right === undefined) return different(`only in ${a.path}`)
+  if (left === undefined) return different(name, `only in ${b.path}`)
+  if (right === undefined) return different(name, `only in ${a.path}`)
   if (!equalShapes(left.shape, right.shape)) {
-    return different(`${left.form}${formatShape(left.shape)} and ${right.form}${formatShape(right.shape)}`)
+    return different(name, `${left.form}${formatShape(left.shape)} and ${right.form}${formatShape(right.shape)}`)
   }
   if (left.read === undefined || right.read === undefined) {
     // Codes that nobody here understands are equal only as bytes.
@@ -97,13 +117,37 @@ const compareValues = Effect.fnUntraced(function* (
     const { relative, at } = distanceOf(one, two, row)
     if (relative > tolerance) {
       const place = piece.start / 4 + at
-      return different(`element ${place} is ${one[at]} and ${two[at]}, ${relative.toPrecision(3)} of its block apart`)
+      return different(
+        name,
+        `element ${place} is ${one[at]} and ${two[at]}, ${relative.toPrecision(3)} of its block apart`
+      )
     }
     farthest = Math.max(farthest, relative)
     bytes += one.byteLength
   }
   const verdict: Verdict = { name, equal: true, detail: `at most ${farthest.toPrecision(3)} apart`, bytes, digest: "" }
   return verdict
+})
+
+/** All tensors by digests of a device. */
+const compareAllOnDevice = Effect.fnUntraced(function* (
+  [a, lefts]: readonly [Model, Tensors],
+  [b, rights]: readonly [Model, Tensors],
+  choice: DeviceChoice
+) {
+  const names = [...new Set([...lefts.keys(), ...rights.keys()])]
+  const early = names.map((name) => unlike([a, lefts], [b, rights], name))
+  const alike = names.filter((_, at) => early[at] === undefined).map((name) => lefts.get(name)!)
+  const compared = yield* Effect.provide(compareOnDevice(a, b, alike), deviceEngine(choice))
+  const found = new Map(alike.map(({ name }, at) => [name, compared[at]!]))
+  return names.map((name, at): Verdict => {
+    const one = found.get(name)
+    if (one === undefined) return early[at]!
+    const { bytes, difference, digest } = one
+    return difference === undefined
+      ? { name, equal: true, detail: "", bytes, digest: formatElementDigest(digest) }
+      : differentByte(name, difference.at, difference.one, difference.two)
+  })
 })
 
 const flags = {
@@ -121,6 +165,11 @@ const flags = {
     Flag.withSchema(Schema.Finite.check(Schema.isBetween({ minimum: 0, maximum: 1 }))),
     Flag.optional
   ),
+  device: device.pipe(
+    Flag.withDescription(
+      "Compare by digests that this device makes of bytes in pinned memory, as cuda:0: faster than the host where files are"
+    )
+  ),
   json
 }
 
@@ -129,14 +178,20 @@ export const verify = Command.make("verify", flags, (flags) =>
     flags.json,
     Effect.scoped(
       Effect.gen(function* () {
+        if (Option.isSome(flags.device)) {
+          if (Option.isSome(flags.tolerance))
+            return yield* usage("Values are compared by the host.", "Leave --device or --tolerance out.")
+          yield* requireDevices(flags.device.value)
+        }
         const a = yield* openPlain(flags.a, flags)
         const b = yield* openPlain(flags.b, flags)
         yield* Effect.forEach([a, b], noteAbsent)
         const [lefts, rights] = [a, b].map((model) => new Map(model.tensors.map((tensor) => [tensor.name, tensor])))
         const compareStored = (name: string) => compareTensor([a, lefts!], [b, rights!], name)
-        const byBytes = Effect.suspend(() =>
-          Effect.forEach(new Set([...lefts!.keys(), ...rights!.keys()]), compareStored)
-        )
+        const byBytes = Option.match(flags.device, {
+          onNone: () => Effect.forEach(new Set([...lefts!.keys(), ...rights!.keys()]), compareStored),
+          onSome: (choice) => compareAllOnDevice([a, lefts!], [b, rights!], choice)
+        })
         const byValues = (tolerance: number) =>
           Effect.gen(function* () {
             const [lefts, rights] = [
@@ -173,7 +228,7 @@ export const verify = Command.make("verify", flags, (flags) =>
         }
         const bytes = verdicts.reduce((sum, verdict) => sum + verdict.bytes, 0)
         const how = Option.match(flags.tolerance, {
-          onNone: () => "bit-identical",
+          onNone: () => (Option.isNone(flags.device) ? "bit-identical" : "bit-identical by digests of the device"),
           onSome: (tolerance) => `equal within ${tolerance} of each block's largest value`
         })
         yield* printText(`${counted(verdicts.length, "tensor")}, ${formatBytes(bytes)}: ${how}`)
@@ -186,6 +241,7 @@ export const verify = Command.make("verify", flags, (flags) =>
     {
       command: "tensorferry verify model.safetensors fp8/ --tolerance 0.07",
       description: "Before and after quantizing"
-    }
+    },
+    { command: "tensorferry verify model/ shards/ --device cuda", description: "By digests of a GPU" }
   ])
 )
