@@ -11,6 +11,9 @@ import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
+import type { DeviceChoice } from "../device/DeviceChoice.ts"
+import { requireDevices } from "../device/requireDevices.ts"
+import { filesOnDevice } from "../job/filesOnDevice.ts"
 import { withFailures } from "../output/CliFailure.ts"
 import { makeProgressBar, type ProgressMode, progressFlag } from "../output/ProgressBar.ts"
 import { sideText } from "../text/sideText.ts"
@@ -21,12 +24,14 @@ import { chooseOutput, type OutputFlags, outputConfig } from "./outputFlags.ts"
 import { pathFlag } from "./paths.ts"
 import {
   checkpoint,
+  device,
   familyOf,
   type InputFlags,
   inputConfig,
   json,
   type LayoutFlags,
   layoutConfig,
+  memoryLimit,
   noteAbsent,
   noteUnrecorded,
   openStated,
@@ -43,6 +48,8 @@ type Flags = Pick<LayoutFlags, "like" | "map" | "preset"> &
     readonly to: StatedSide
     readonly out: string
     readonly progress: ProgressMode
+    readonly device: Option.Option<DeviceChoice>
+    readonly memoryLimit: Option.Option<number>
     readonly json: boolean
   }
 
@@ -107,6 +114,7 @@ const describe = (
 }
 
 const runConvert = Effect.fnUntraced(function* (flags: Flags) {
+  if (Option.isSome(flags.device)) yield* requireDevices(flags.device.value)
   const source = yield* sourceSide(flags)
   const to = yield* destinationSide(flags)
   const out = yield* chooseOutput(flags.out, flags)
@@ -126,8 +134,15 @@ const runConvert = Effect.fnUntraced(function* (flags: Flags) {
     mode: flags.json && flags.progress === "auto" ? "none" : flags.progress
   })
   const files = yield* Effect.ensuring(
-    convertFiles(model, to, family, { ...out, companions }, (done, total) =>
-      bar.update({ rank: 0, phase: "write", done, total })
+    convertFiles(
+      model,
+      to,
+      family,
+      { ...out, companions },
+      (done, total) => bar.update({ rank: 0, phase: "write", done, total }),
+      Option.isNone(flags.device)
+        ? undefined
+        : yield* filesOnDevice(model, flags.device.value, Option.getOrUndefined(flags.memoryLimit))
     ),
     bar.clear
   )
@@ -166,6 +181,14 @@ export const convert = Command.make(
     map,
     preset,
     out: pathFlag("out", "folder").pipe(Flag.withDescription("Folder for the files")),
+    device: device.pipe(
+      Flag.withDescription(
+        "Hold the model in memory of this device, as cuda:0, make the tensors of ranks there and write them from it; the host by default"
+      )
+    ),
+    memoryLimit: memoryLimit.pipe(
+      Flag.withDescription("With --device, most memory of it that the model and one file may take, as 60GiB")
+    ),
     ...outputConfig,
     progress: progressFlag,
     json

@@ -15,7 +15,6 @@ import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
 import { boundedRegions } from "../../BoundedRegions.ts"
 import type { FamilyChoice } from "../../Cutting.ts"
-import type { FilePart } from "../../checkpoint/CheckpointWriter.ts"
 import { checkRoom, systemCall } from "../../checkpoint/FileAccess.ts"
 import { openSafetensors } from "../../checkpoint/Safetensors.ts"
 import { stageSafetensors, type TensorSource } from "../../checkpoint/SafetensorsWriter.ts"
@@ -33,6 +32,7 @@ import { checkTied } from "../checkTied.ts"
 import { type MappedTensor, mapModel } from "../mapModel.ts"
 import type { NamedSide } from "../NamedSide.ts"
 import { sideOf } from "../namedLayouts.ts"
+import type { FileWriter } from "./deviceFiles.ts"
 import { isPublished, namedFiles, namedMetadata, publishFolder, writeIndex } from "./NamedFiles.ts"
 import { writeNamesFile } from "./NamesFile.ts"
 
@@ -72,15 +72,8 @@ const sourceOf = (model: Model, { name, dtype, shape }: MappedTensor) => {
   return { source: { name, dtype, shape, data: pieces }, digest: () => hash.digest("hex") }
 }
 
-/** Writes a file, reads it back, and describes it. */
-const writeFile = Effect.fnUntraced(function* (
-  model: Model,
-  folder: string,
-  rank: number,
-  { fileName, tensors }: FilePart<MappedTensor>,
-  metadata: ReadonlyMap<string, string>
-) {
-  const file = path.join(folder, fileName)
+/** Writes a file and reads it back. */
+const writeFile: FileWriter = Effect.fnUntraced(function* (model, rank, file, { tensors }, metadata) {
   const made = tensors.map((tensor) => ({ tensor, ...sourceOf(model, tensor) }))
   const sources: ReadonlyArray<TensorSource<Effect.Error<ReturnType<Model["readRegion"]>>>> = made.map(
     ({ source }) => source
@@ -97,9 +90,7 @@ const writeFile = Effect.fnUntraced(function* (
     }
     if (hash.digest("hex") !== digest()) return yield* readBackFault(file, tensor.name, rank)
   }
-  const bytes = tensors.reduce((sum, tensor) => sum + byteLength(tensor), 0)
-  return { file: fileName, rank, tensors: tensors.length, bytes } satisfies ConvertedFile
-})
+}, Effect.scoped)
 
 /** What every rank of a side holds of a model. Fails where the model or the degrees do not fit. */
 const ranksOf = Effect.fnUntraced(function* (model: Model, side: NamedSide, family: FamilyChoice) {
@@ -117,14 +108,15 @@ const removal = { recursive: true, force: true, maxRetries: 20, retryDelay: 50 }
 
 /**
  * Writes all ranks' files of a model under the names of a side. `progress` gets the bytes that are written and those that
- * there are.
+ * there are. `prepare` gets what each rank is to hold and gives what writes files, where it is not this process from host memory.
  */
-export const convertFiles = Effect.fn("convertFiles")(function* (
+export const convertFiles = Effect.fn("convertFiles")(function* <E = never>(
   model: Model,
   side: NamedSide,
   family: FamilyChoice,
   out: ConversionOutput,
-  progress: (done: number, total: number) => Effect.Effect<void> = () => Effect.void
+  progress: (done: number, total: number) => Effect.Effect<void> = () => Effect.void,
+  prepare?: (ranks: ReadonlyArray<ReadonlyArray<MappedTensor>>) => Effect.Effect<FileWriter, E>
 ) {
   const ranks = yield* ranksOf(model, side, family)
   const total = ranks.flatMap(({ tensors }) => tensors).reduce((sum, tensor) => sum + byteLength(tensor), 0)
@@ -135,6 +127,7 @@ export const convertFiles = Effect.fn("convertFiles")(function* (
       remedy: "Name a checkpoint that has tensors, or correct the rules of --map."
     })
   yield* checkRoom(path.dirname(out.temporary), total)
+  const writePart = prepare === undefined ? writeFile : yield* prepare(ranks.map(({ tensors }) => tensors))
   const write = Effect.gen(function* () {
     yield* Effect.acquireRelease(
       systemCall("WriteFailed", out.temporary, "create the output folder", () => mkdir(out.temporary, { mode: 0o755 })),
@@ -148,9 +141,10 @@ export const convertFiles = Effect.fn("convertFiles")(function* (
       const own = assembledModel(model, tensors)
       const parts = namedFiles(side, rank, tensors, out.maxFileBytes)
       for (const part of parts) {
-        const written = yield* Effect.scoped(writeFile(own, out.temporary, rank, part, metadata))
-        files.push(written)
-        done += written.bytes
+        yield* writePart(own, rank, path.join(out.temporary, part.fileName), part, metadata)
+        const bytes = part.tensors.reduce((sum, tensor) => sum + byteLength(tensor), 0)
+        files.push({ file: part.fileName, rank, tensors: part.tensors.length, bytes })
+        done += bytes
         yield* progress(done, total)
       }
       yield* writeIndex(out.temporary, parts)
