@@ -14,6 +14,7 @@ import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import { type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
+import { optionsOnDevice } from "../device/DeviceChoice.ts"
 import { backendRegistry } from "../job/backends.ts"
 import { BenchNews, BenchWork } from "./benchWork.ts"
 import { runRankProgram } from "./rankProgram.ts"
@@ -93,7 +94,8 @@ runRankProgram({ work: BenchWork, news: BenchNews }, (work, group, tell) =>
   Effect.gen(function* () {
     const registry = yield* BackendRegistry
     const descriptor = yield* registry.byName(work.backend)
-    const options = yield* decodeBackendOptions(descriptor.options, descriptor.name, work.options, "See its options.")
+    const placed = work.device === undefined ? work.options : optionsOnDevice(work.device, group.rank, work.options)
+    const options = yield* decodeBackendOptions(descriptor.options, descriptor.name, placed, "See its options.")
     const services = copyServiceLayer(descriptor.copyDriver!(options)).pipe(
       Layer.provideMerge(engineOf(registry, descriptor, options)),
       Layer.provideMerge(Layer.succeed(ProcessGroup, group))

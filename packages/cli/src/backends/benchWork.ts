@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /** What a rank of a bench gets, and what it reports. Plain data. */
 import * as Schema from "effect/Schema"
+import { DeviceChoice } from "../device/DeviceChoice.ts"
 import { backendPlace } from "./conformanceWork.ts"
 
 export const BenchWork = Schema.toCodecJson(
   Schema.Struct({
     ...backendPlace,
+    /** Whose memory is moved, where it was stated; else that of the backend's engine. */
+    device: Schema.optionalKey(DeviceChoice),
     /** Bytes that each rank sends to the next one, case by case. */
     lengths: Schema.Array(Schema.Int)
   })

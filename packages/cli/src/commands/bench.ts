@@ -9,17 +9,20 @@ import * as CliError from "effect/cli/CliError"
 import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import { benchChanges, type ChangeCase } from "../backends/benchChanges.ts"
 import { makeCaseBar } from "../backends/caseBar.ts"
 import { backendOptions, readBackendOptions } from "../backends/optionsFlag.ts"
 import { type BenchCase, runBench } from "../backends/runBench.ts"
+import { requireDevices } from "../device/requireDevices.ts"
 import { backendRegistry } from "../job/backends.ts"
 import { withFailures } from "../output/CliFailure.ts"
 import { parseByteSize } from "../text/byteSize.ts"
 import { counted, formatBytes, table } from "../text/Table.ts"
 import { printEither } from "../text/terminal.ts"
-import { backend, backendPackages, json } from "./shared.ts"
+import { usage } from "./meshFlags.ts"
+import { backend, backendPackages, device, json } from "./shared.ts"
 
 const mostBytes = 2 ** 36
 const defaultLengths = [8, 4096, 2 ** 20, 64 * 2 ** 20]
@@ -46,6 +49,11 @@ const flags = {
         : Effect.succeed(value)
     })
   ).pipe(Flag.withDescription("Bytes of a message, as 4096, 64KiB, 256MiB (repeatable); by default 8 bytes to 64MiB")),
+  device: device.pipe(
+    Flag.withDescription(
+      "Move memory of these devices: cuda:0 has all processes on one, cuda:0,1 lets them take turns; by default that of the backend, each process on the device that it chooses"
+    )
+  ),
   options: backendOptions,
   backendPackages,
   json
@@ -166,10 +174,17 @@ export const bench = Command.make("bench", flags, (given) =>
     given.json,
     Effect.gen(function* () {
       const from = pathToFileURL(path.join(process.cwd(), "package.json")).href
+      const chosen = Option.getOrUndefined(given.device)
+      if (chosen !== undefined) yield* requireDevices(chosen)
       const { descriptor } = yield* Effect.provide(
-        chooseCopyBackend(given.backend, "cpu"),
+        chooseCopyBackend(given.backend, chosen?.family ?? "cpu"),
         backendRegistry(given.backendPackages, from)
       )
+      if (chosen !== undefined && !descriptor.deviceFamilies.includes(chosen.family))
+        return yield* usage(
+          `The backend ${descriptor.name} has no memory of ${chosen.family} to measure.`,
+          "Leave --backend out, or name one for this device."
+        )
       const written = yield* readBackendOptions(given.options)
       yield* decodeBackendOptions(descriptor.options, descriptor.name, written, "Correct --options.")
       const bar = makeCaseBar(process.stderr.isTTY === true && !given.json)
@@ -180,6 +195,7 @@ export const bench = Command.make("bench", flags, (given) =>
             backendPackages: given.backendPackages,
             packagesFrom: from,
             options: written,
+            ...(chosen === undefined ? {} : { device: chosen }),
             lengths: given.bytes.length === 0 ? defaultLengths : given.bytes
           },
           ranks: given.ranks,
@@ -200,6 +216,7 @@ export const bench = Command.make("bench", flags, (given) =>
   Command.withSubcommands([benchDelta]),
   Command.withExamples([
     { command: "tensorferry bench", description: "The backend that auto chooses, two processes" },
+    { command: "tensorferry bench --device cuda:0", description: "Two processes that share a GPU" },
     { command: "tensorferry bench --backend nccl --ranks 8 --bytes 1MiB --bytes 1GiB", description: "Eight devices" }
   ])
 )

@@ -37,3 +37,9 @@ export const deviceOptions = ({ family, ordinals }: DeviceChoice, localRank: num
   ...(family === "rocm" ? { vendor: family } : {}),
   ...(ordinals === undefined ? {} : { device: ordinals[localRank % ordinals.length]! })
 })
+
+/** The same with options that were stated, which take precedence. */
+export const optionsOnDevice = (choice: DeviceChoice, localRank: number, stated: unknown): object => ({
+  ...deviceOptions(choice, localRank),
+  ...(typeof stated === "object" && stated !== null ? stated : {})
+})

@@ -10,7 +10,7 @@ import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Scope from "effect/Scope"
-import { deviceOptions } from "../device/DeviceChoice.ts"
+import { deviceOptions, optionsOnDevice } from "../device/DeviceChoice.ts"
 import { backendRegistry } from "./backends.ts"
 import type { AnyJobSpec } from "./JobSpec.ts"
 import type { JobClock } from "./phases.ts"
@@ -20,10 +20,6 @@ type ServiceSpec = Pick<
   "backend" | "options" | "backendPackages" | "packagesFrom" | "deadlineMillis" | "device"
 >
 
-/** Options that are objects, each field of the second before that of the first. */
-const merged = (base: object, over: unknown): object =>
-  typeof over === "object" && over !== null ? { ...base, ...over } : base
-
 /**
  * The backend's options with the rank's device among them: with "auto" under the backend's name, and for a backend of the host,
  * which stages, as those of the engine.
@@ -31,14 +27,12 @@ const merged = (base: object, over: unknown): object =>
 const optionsOf = ({ backend, device, options }: ServiceSpec, { deviceFamilies, join, name }: BackendDescriptor) => {
   const stated = options === undefined ? {} : { options }
   if (device === undefined) return stated
-  const count = device.ordinals?.length ?? 1
-  const own = deviceOptions(device, chooseOrdinal({}, count))
-  if (!deviceFamilies.includes(device.family)) return { ...stated, engineOptions: own }
-  if (backend !== "auto" || join === undefined) return { options: merged(own, options) }
-  const { backends = {} } = (options ?? {}) as { readonly backends?: { readonly [name: string]: unknown } }
-  return {
-    options: merged({}, { ...merged({}, options), backends: { ...backends, [name]: merged(own, backends[name]) } })
-  }
+  const local = chooseOrdinal({}, device.ordinals?.length ?? 1)
+  if (!deviceFamilies.includes(device.family)) return { ...stated, engineOptions: deviceOptions(device, local) }
+  if (backend !== "auto" || join === undefined) return { options: optionsOnDevice(device, local, options) }
+  const all = (options ?? {}) as { readonly backends?: { readonly [name: string]: unknown } }
+  const backends = { ...all.backends, [name]: optionsOnDevice(device, local, all.backends?.[name]) }
+  return { options: { ...all, backends } }
 }
 
 /** Runs `body` on the backend of the job; it gets the reason why that backend was chosen. */

@@ -2,7 +2,9 @@
 /** `tensorferry bench delta`: its document holds together, and sizes that cannot be are refused. */
 import { assert, describe, it } from "@effect/vitest"
 import { expectedListBytes } from "@tensorferry/model/delta/DeltaSize"
+import { failuresOf, run } from "../support/command.ts"
 import { runHere } from "../support/here.ts"
+import { simulated } from "../support/simulatedDevice.ts"
 
 describe("bench delta", () => {
   it("states bytes and times of each share, as a document and as a table", async () => {
@@ -35,5 +37,25 @@ describe("bench delta", () => {
       assert.notStrictEqual(ended.code, 0, bytes)
       assert.include(ended.stderr + ended.stdout, "bytes from 1 to 8")
     }
+  })
+})
+
+describe("bench --device", () => {
+  it("moves memory of a device between processes that share it", async () => {
+    const args = ["bench", "--device", "cuda:0", "--bytes", "64KiB", "--json"]
+    const ended = await run(args, { env: simulated(), limit: 120_000 })
+    assert.strictEqual(ended.code, 0, ended.stdout + ended.stderr)
+    const { backend, cases } = JSON.parse(ended.stdout)
+    assert.strictEqual(backend, "cuda")
+    assert.strictEqual(cases[0].path, "ipc")
+  })
+
+  it("is refused for a backend of the host, and without a device", async () => {
+    const args = ["bench", "--device", "cuda", "--json"]
+    const host = await run([...args, "--backend", "tcp"], { env: simulated() })
+    assert.notStrictEqual(host.code, 0)
+    assert.include(failuresOf(host)[0]!.message, "tcp")
+    const [failure] = failuresOf(await run(args, { env: simulated("devices=0") }))
+    assert.include(failure!.message, "tensorferry doctor")
   })
 })
