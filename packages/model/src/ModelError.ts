@@ -35,7 +35,7 @@ export const ModelReason = Schema.Union([
   reason("WrongBase"),
   /** A package that this subcommand needs is not installed. */
   reason("MissingPackage"),
-  /** The tensors do not fit into the memory of a host. */
+  /** The tensors do not fit into the memory of a host or a device, or take more than was allowed. */
   reason("NotEnoughMemory")
 ])
 export type ModelReason = typeof ModelReason.Type

@@ -91,6 +91,7 @@ export const describeEstimate = (estimate: PlanEstimate, memory: ReadonlyArray<R
     ...(memory.length === 0 ? [] : describeMemory(memory)),
     "",
     `${counted(estimate.ops, "operation")}, ${formatBytes(estimate.totalBytes)} in all, ${formatBytes(estimate.remoteBytes)} between ranks`,
-    `predicted time ${formatSeconds(estimate.seconds)} ${speeds}`
+    // Devices have other links than hosts.
+    ...(memory.length === 0 ? [`predicted time ${formatSeconds(estimate.seconds)} ${speeds}`] : [])
   ].join("\n")
 }
