@@ -15,6 +15,7 @@ import { NamedChoice } from "@tensorferry/model/names/namedLayouts"
 import { Phase } from "@tensorferry/model/Phase"
 import * as Schema from "effect/Schema"
 import { DeviceChoice } from "../device/DeviceChoice.ts"
+import { DeviceShare } from "../device/jobMemory.ts"
 import { MeshChoice } from "./meshPlans.ts"
 import { Observed } from "./Observed.ts"
 
@@ -104,6 +105,8 @@ export const RankReport = Schema.Struct({
   /** Of what all ranks' plans are made from: rosters, or meshes and tensors. */
   rosterDigest: Schema.String,
   peakMemory: Schema.Int,
+  /** Where tensors lay on a device: what the rank was to take of it, and what was free before. */
+  device: Schema.optionalKey(DeviceShare),
   /** Where the job is observed. */
   observed: Schema.optionalKey(Observed),
   trace: Schema.optionalKey(TraceRecord)

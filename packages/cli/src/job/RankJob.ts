@@ -38,7 +38,7 @@ import { denseModel } from "@tensorferry/model/values/denseModel"
 import * as Effect from "effect/Effect"
 import { askDevice } from "../device/askDevice.ts"
 import { jobMemory } from "../device/jobMemory.ts"
-import { checkMemory } from "./checkMemory.ts"
+import { checkMemory, type MemoryNeeds } from "./checkMemory.ts"
 import { type AnyJobSpec, isMeshJob, type RankReport } from "./JobSpec.ts"
 import { loadBefore } from "./loadBefore.ts"
 import { prepareMeshJob } from "./MeshJob.ts"
@@ -162,15 +162,16 @@ const runJob = Effect.fnUntraced(function* (
   const before = process.memoryUsage.rss()
   const opened = yield* phase("open", openJob(spec))
   const { model } = opened
-  const { estimate, part } = yield* phase(
+  const { needs, part } = yield* phase(
     "plan",
     Effect.gen(function* () {
       const part = yield* inSpan(planJob(spec, opened), "plan")
       const estimate = estimatePlans([part.plan], hostLinkSpeeds, part.estimate).ranks[0]!
       // Before anything is loaded.
-      yield* checkMemory(group, { ...(yield* needsOf(spec, part, estimate)), limit: spec.memoryLimit })
+      const needs: MemoryNeeds = { ...(yield* needsOf(spec, part, estimate)), limit: spec.memoryLimit }
+      yield* checkMemory(group, needs)
       yield* makeOutput(group, spec.out, part.destination)
-      return { estimate, part }
+      return { needs, part }
     })
   )
   const { plan, transform, proof, write } = part
@@ -238,9 +239,10 @@ const runJob = Effect.fnUntraced(function* (
         planDigest: digestOf(plan),
         rosterDigest: opsOf(plan).rosterDigest,
         peakMemory: process.resourceUsage().maxRSS * 1024,
+        ...(needs.device === undefined ? {} : { device: needs.device }),
         ...(spec.observe === true
           ? {
-              observed: observed({ before, estimate: estimate.peakBytes }, observedTensors(part, destination, digests))
+              observed: observed({ before, estimate: needs.needed }, observedTensors(part, destination, digests))
             }
           : {})
       }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /** What `reshard` says at its end: for people as tables, for machines as one document. */
 import { type ConversionNote, describeNote } from "@tensorferry/model/values/conversionNotes"
+import { formatDevices } from "../device/DeviceChoice.ts"
 import { type AnyJobSpec, isMeshJob, type RankReport } from "../job/JobSpec.ts"
 import { formatMeshChoice } from "../job/meshPlans.ts"
 import { jobPhases, phaseNames } from "../job/phases.ts"
@@ -44,6 +45,19 @@ const describeConversion = (spec: AnyJobSpec): string => {
   const text = conversionOf(spec)
   return text === "" ? "" : ` as ${text}`
 }
+
+/** What ranks took of devices. */
+const describeDevices = (reports: ReadonlyArray<RankReport>): ReadonlyArray<string> =>
+  [
+    ...Map.groupBy(
+      reports.flatMap(({ device, rank }) => (device === undefined ? [] : [{ ...device, rank }])),
+      ({ id }) => id
+    ).values()
+  ].map((ranks) => {
+    const needed = ranks.reduce((total, one) => total + one.needed, 0)
+    const free = Math.min(...ranks.map((one) => one.free))
+    return `${ranks[0]!.name}: ${counted(ranks.length, "rank")}, ${formatBytes(needed)} for tensors and buffers of ${formatBytes(free)} that were free`
+  })
 
 /** How much was traced to its place by what the tensors mean. */
 const describeTrace = (reports: ReadonlyArray<RankReport>): ReadonlyArray<string> => {
@@ -119,6 +133,7 @@ export const describeReshard = (
       ? "nothing moved"
       : table(["from", "to", "bytes", "path", "why"], peers, ["right", "right", "right"]),
     "",
+    ...describeDevices(reports),
     ...describeWaves(reports),
     ...notes.map((note) => plainLine(describeNote(note))),
     spec.verify
@@ -150,6 +165,7 @@ export const reshardFacts = (
         placement: spec.ranks
       }),
   backend: reports[0]?.copy.backend,
+  ...(spec.device === undefined ? {} : { device: formatDevices(spec.device) }),
   out: spec.out?.folder ?? null,
   verified: spec.verify,
   conversion: notes,

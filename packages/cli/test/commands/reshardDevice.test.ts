@@ -164,6 +164,15 @@ describe("reshard --device", () => {
     assert.notInclude(readdirSync(folder.path).join(), "killed")
   })
 
+  it("says what ranks took of the device, and by what they were proved", async () => {
+    const { stdout } = await onDevice(["reshard", model, "--to", "tp=2", "--device", "cuda"])
+    assert.match(
+      stdout,
+      /^cuda:0 \(Simulated-GPU\S*\): 2 ranks, 128 MiB for tensors and buffers of 8\.0 GiB that were free$/m
+    )
+    assert.match(stdout, /^verified: .* bit-identical to .*, by digests of the device$/m)
+  })
+
   it("is planned with what each rank takes of host, pinned and device memory", async () => {
     const ended = await runHere(["plan", model, "--to", "tp=2", "--device", "cuda", "--json"])
     const { memory } = JSON.parse(ended.stdout) as { readonly memory: ReadonlyArray<Record<string, number>> }
