@@ -9,7 +9,7 @@ import { createHash } from "node:crypto"
 import { bitsOf } from "@tensorferry/core/base/DType"
 import { formatRegion, type Region } from "@tensorferry/core/base/Region"
 import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
-import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
+import { type DigestPart, TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import type { ElementDigest } from "@tensorferry/core/tensor/ElementDigest"
 import { sliceTensor, type Tensor, tensorByteLength, tensorBytes } from "@tensorferry/core/tensor/Tensor"
 import * as Effect from "effect/Effect"
@@ -134,15 +134,32 @@ export const deviceInFlight = 8
 const portionsInFlight = (model: Pick<Model, "readRegion" | "stored">, held: ReadonlyArray<HeldTensor>): number =>
   storedOf(model) === undefined ? 2 : held.some(({ bytes }) => bytes === undefined) ? deviceInFlight : 4
 
+/** Parts that a device digests by one call; between calls others see that the rank goes on. */
+const partsPerCall = 256
+
+/** Digests of parts, in their order. */
+export const digestParts = Effect.fnUntraced(function* (group: ProcessGroupShape, parts: ReadonlyArray<DigestPart>) {
+  const engine = yield* TensorEngine
+  const digests: Array<ElementDigest> = []
+  for (let at = 0; at < parts.length; at += partsPerCall) {
+    digests.push(...(yield* engine.digest(parts.slice(at, at + partsPerCall))))
+    yield* group.reportProgress
+  }
+  return digests
+})
+
 /** Fails unless memory of a device holds what was read for it. */
 const checkArrived = Effect.fnUntraced(function* (
   model: Model,
-  rank: number,
+  group: ProcessGroupShape,
   reads: ReadonlyArray<StreamRead>,
   digests: ReadonlyArray<ElementDigest>
 ) {
-  const engine = yield* TensorEngine
-  const found = yield* engine.digest(reads.map(({ into }) => ({ tensor: into })))
+  const { rank } = group
+  const found = yield* digestParts(
+    group,
+    reads.map(({ into }) => ({ tensor: into }))
+  )
   const at = found.findIndex((digest, read) => digest !== digests[read])
   if (at < 0) return
   const { name, region } = reads[at]!
@@ -180,7 +197,7 @@ export const loadTensors = Effect.fnUntraced(function* (
         return Effect.andThen(group.reportProgress, progress("load", done, total))
       })
   })
-  if (digests !== undefined) yield* checkArrived(model, group.rank, reads, digests)
+  if (digests !== undefined) yield* checkArrived(model, group, reads, digests)
   for (const one of held) {
     const { local } = one
     const stated = local.storedAs === local.name ? model.digestOf(local.name, local.shape, local.pieces) : undefined

@@ -15,13 +15,13 @@ import {
 } from "@tensorferry/core/base/Region"
 import { exchange } from "@tensorferry/core/group/Exchange"
 import type { ProcessGroupShape } from "@tensorferry/core/service/ProcessGroup"
-import { type DigestPart, TensorEngine } from "@tensorferry/core/service/TensorEngine"
+import type { DigestPart } from "@tensorferry/core/service/TensorEngine"
 import { type ElementDigest, formatElementDigest, sumOfDigests } from "@tensorferry/core/tensor/ElementDigest"
 import { sliceTensor, type Tensor } from "@tensorferry/core/tensor/Tensor"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
-import { type HeldTensor, viewFault } from "../HeldTensors.ts"
+import { digestParts, type HeldTensor, viewFault } from "../HeldTensors.ts"
 import type { LocalTensor, ModelLayout, Piece } from "../layout/ModelLayout.ts"
 import { type ModelError, modelError } from "../ModelError.ts"
 import { moveRegion } from "../ShardedModel.ts"
@@ -80,22 +80,14 @@ export const planDigestProof = (source: ProvenSide, destination: ProvenSide): Di
 /** Digests that a source has made for a shard of a rank: the rank, the number of its tensor, and the digest. */
 const Sent = Schema.Array(Schema.Tuple([Schema.Int, Schema.Int, Schema.String]))
 
-/** Parts that an engine digests by one call. */
-const partsPerCall = 4096
-
 type Labelled<Label> = DigestPart & { readonly label: Label }
 
 /** The sum of digests under each label. */
 const sumsOf = Effect.fnUntraced(function* (group: ProcessGroupShape, parts: ReadonlyArray<Labelled<string>>) {
-  const engine = yield* TensorEngine
   const sums = new Map<string, ElementDigest>()
-  for (let at = 0; at < parts.length; at += partsPerCall) {
-    const some = parts.slice(at, at + partsPerCall)
-    for (const [place, digest] of (yield* engine.digest(some)).entries()) {
-      const { label } = some[place]!
-      sums.set(label, sumOfDigests([sums.get(label) ?? 0n, digest]))
-    }
-    yield* group.reportProgress
+  for (const [place, digest] of (yield* digestParts(group, parts)).entries()) {
+    const { label } = parts[place]!
+    sums.set(label, sumOfDigests([sums.get(label) ?? 0n, digest]))
   }
   return sums
 })

@@ -16,7 +16,7 @@ import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
 import type { CheckpointError } from "../../checkpoint/CheckpointError.ts"
 import type { FilePart } from "../../checkpoint/CheckpointWriter.ts"
-import { allocateTensors, type HeldTensor, loadTensors } from "../../HeldTensors.ts"
+import { allocateTensors, digestParts, type HeldTensor, loadTensors } from "../../HeldTensors.ts"
 import type { LocalTensor, ModelTensor } from "../../layout/ModelLayout.ts"
 import type { Model } from "../../Model.ts"
 import { type ModelError, modelError } from "../../ModelError.ts"
@@ -133,7 +133,10 @@ export const deviceFiles = Effect.fnUntraced(function* (
       }
     }
     yield* engine.copy(moves.map(({ dst, src }) => ({ dst, src })))
-    const digests = yield* engine.digest(moves.flatMap(({ dst, src }) => [{ tensor: dst }, { tensor: src }]))
+    const digests = yield* digestParts(
+      group,
+      moves.flatMap(({ dst, src }) => [{ tensor: dst }, { tensor: src }])
+    )
     const wrong = moves.find((_, at) => digests[2 * at] !== digests[2 * at + 1])
     if (wrong !== undefined)
       return yield* modelError("Different", {
