@@ -23,7 +23,8 @@ import type { Phase } from "./Phase.ts"
 import { asOneRun, gather } from "./regionBytes.ts"
 import { checkDigest, moveRegion } from "./ShardedModel.ts"
 import { loadRegions, type StreamRead, storedOf } from "./stream/CheckpointStream.ts"
-import { compareRegions, visitBytes } from "./stream/compareRegions.ts"
+import { compareRegions } from "./stream/compareRegions.ts"
+import { visitTensors } from "./stream/visitTensors.ts"
 
 /** Called between portions of work, with the bytes done and the bytes of the whole phase. */
 export type ReportProgress = (phase: Phase, done: number, total: number) => Effect.Effect<void>
@@ -101,19 +102,27 @@ export const makeScratch = (): ((byteLength: number) => Uint8Array) => {
   }
 }
 
-/** SHA-256 of a tensor's dense bytes, in hexadecimal digits. Shows the group progress every 16 MiB. */
-export const digestOf = Effect.fnUntraced(function* (group: ProcessGroupShape, { bytes, local, tensor }: HeldTensor) {
-  const hash = createHash("sha256")
-  const add = (some: Uint8Array) => {
-    hash.update(some)
-    return group.reportProgress
+/** SHA-256 of the dense bytes of tensors, in hexadecimal digits. Shows the group progress every 16 MiB. */
+export const digestsOf = Effect.fnUntraced(function* (group: ProcessGroupShape, held: ReadonlyArray<HeldTensor>) {
+  const hashes = held.map(() => createHash("sha256"))
+  for (const [at, { bytes }] of held.entries()) {
+    for (let start = 0; bytes !== undefined && start < bytes.length; start += boundedBytes) {
+      hashes[at]!.update(bytes.subarray(start, start + boundedBytes))
+      yield* group.reportProgress
+    }
   }
-  if (bytes === undefined) yield* visitBytes(local.name, tensor, add, boundedBytes)
-  else
-    for (let start = 0; start < bytes.length; start += boundedBytes)
-      yield* add(bytes.subarray(start, start + boundedBytes))
-  return hash.digest("hex")
+  const unseen = [...held.keys()].filter((at) => held[at]!.bytes === undefined)
+  const tensors = unseen.map((at) => ({ name: held[at]!.local.name, tensor: held[at]!.tensor }))
+  yield* visitTensors(tensors, (number, bytes) => void hashes[unseen[number]!]!.update(bytes), {
+    portionBytes: boundedBytes,
+    onProgress: () => group.reportProgress
+  })
+  return hashes.map((hash) => hash.digest("hex"))
 })
+
+/** The same of one tensor. */
+export const digestOf = (group: ProcessGroupShape, one: HeldTensor) =>
+  Effect.map(digestsOf(group, [one]), ([digest]) => digest!)
 
 /** What fills a tensor, piece by piece. */
 const readsOf = (rank: number, { local, tensor }: HeldTensor) =>
@@ -198,13 +207,18 @@ export const loadTensors = Effect.fnUntraced(function* (
       })
   })
   if (digests !== undefined) yield* checkArrived(model, group, reads, digests)
-  for (const one of held) {
-    const { local } = one
-    const stated = local.storedAs === local.name ? model.digestOf(local.name, local.shape, local.pieces) : undefined
-    if (stated === undefined) continue
-    yield* clearPadding(one)
-    yield* checkDigest(model.path, local.name, stated, yield* digestOf(group, one))
-  }
+  const stated = held.flatMap((one) => {
+    const { name, pieces, shape, storedAs } = one.local
+    const digest = storedAs === name ? model.digestOf(name, shape, pieces) : undefined
+    return digest === undefined ? [] : [{ one, digest }]
+  })
+  for (const { one } of stated) yield* clearPadding(one)
+  const found = yield* digestsOf(
+    group,
+    stated.map(({ one }) => one)
+  )
+  for (const [at, { digest, one }] of stated.entries())
+    yield* checkDigest(model.path, one.local.name, digest, found[at]!)
 })
 
 /** What a comparison with the checkpoint found to be the same. */

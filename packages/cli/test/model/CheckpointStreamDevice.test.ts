@@ -17,6 +17,7 @@ import { openCheckpoint } from "@tensorferry/model/checkpoint/CheckpointIndex"
 import { writeSafetensors } from "@tensorferry/model/checkpoint/SafetensorsWriter"
 import { loadRegions, saveTensors } from "@tensorferry/model/stream/CheckpointStream"
 import { compareRegions } from "@tensorferry/model/stream/compareRegions"
+import { visitTensors } from "@tensorferry/model/stream/visitTensors"
 import { assertClean, resetSimulator } from "@tensorferry/simulators/gpu"
 import { makeEngine } from "@tensorferry/simulators/gpuEngine"
 import * as Context from "effect/Context"
@@ -166,5 +167,49 @@ it.live("a device compares its memory with a file, and digests of what was read 
         expected: data[2 * (40 * 256 + 128 + 7)]!
       }
     )
+  }).pipe(Effect.scoped)
+)
+
+it.live("many small tensors take few pieces of work of the device, whatever they are read from", () =>
+  Effect.gen(function* () {
+    const device = yield* deviceEngine
+    const work = { copy: 0, digest: 0 }
+    const counted = (what: keyof typeof work) =>
+      Effect.sync(() => {
+        work[what] += 1
+      })
+    const counting: typeof device = {
+      ...device,
+      copy: (moves) => Effect.andThen(counted("copy"), device.copy(moves)),
+      digest: (parts) => Effect.andThen(counted("digest"), device.digest(parts))
+    }
+    const onDevice = Effect.provideService(TensorEngine, counting)
+    const names = Array.from({ length: 60 }, (_, at) => `tensor ${String(at).padStart(2, "0")}`)
+    const bytesOf = (name: string) => new Uint8Array(2 * 3 * 7).fill(Number(name.slice(-2)) + 1)
+    const source = {
+      path: "made up",
+      readRegion: (name: string, _: Region, into: Uint8Array) => Effect.sync(() => void into.set(bytesOf(name)))
+    }
+    const reads = yield* Effect.forEach(names, (name) =>
+      Effect.map(device.allocate("bfloat16", [3, 7]), (into) => ({ name, region: fullRegion([3, 7]), into }))
+    )
+    const report = yield* loadRegions(source, reads, { digests: true }).pipe(onDevice)
+    assert.deepStrictEqual(work, { copy: 1, digest: 1 })
+    assert.strictEqual(report.fileBytes, 60 * 42)
+    assert.deepStrictEqual(report.digests, yield* device.digest(reads.map(({ into }) => ({ tensor: into }))))
+    assert.isUndefined(yield* compareRegions(source, reads).pipe(onDevice))
+    const tensors = reads.map(({ into, name }) => ({ name, tensor: into }))
+    const seen = new Map<number, Uint8Array>()
+    yield* visitTensors(tensors, (number, bytes) => void seen.set(number, bytes.slice())).pipe(onDevice)
+    const path = join(yield* folder, "out.safetensors")
+    yield* saveTensors(path, tensors).pipe(onDevice)
+    assert.deepStrictEqual(work, { copy: 3, digest: 2 })
+    const written = yield* openCheckpoint(path)
+    for (const [at, name] of names.entries()) {
+      assert.deepStrictEqual(seen.get(at), bytesOf(name))
+      const back = new Uint8Array(42)
+      yield* written.readRegion(name, fullRegion([3, 7]), back)
+      assert.deepStrictEqual(back, bytesOf(name))
+    }
   }).pipe(Effect.scoped)
 )

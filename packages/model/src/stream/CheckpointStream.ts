@@ -12,7 +12,6 @@ import { endsWithin } from "@tensorferry/core/service/endsWithin"
 import { TensorEngine, type TensorEngineShape, type TensorError } from "@tensorferry/core/service/TensorEngine"
 import { type ElementDigest, sumOfDigests } from "@tensorferry/core/tensor/ElementDigest"
 import type { Move, Tensor } from "@tensorferry/core/tensor/Tensor"
-import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
@@ -22,13 +21,19 @@ import type { StoredTensors } from "../checkpoint/CheckpointIndex.ts"
 import { writeFully } from "../checkpoint/FileAccess.ts"
 import { encodeHeader } from "../checkpoint/SafetensorsHeader.ts"
 import { type StagedFile, stageFile } from "../checkpoint/SafetensorsWriter.ts"
+import { inTurns } from "./inTurns.ts"
 import {
   type Batch,
   batchesOf,
   neededBytes,
+  offsetIn,
   ownBytes,
+  type Pack,
   type Portion,
+  packed,
+  packsToRead,
   portionsOf,
+  readBytesOf,
   type StreamRead,
   stagedView,
   wantedRegion
@@ -199,7 +204,7 @@ export const loadRegions = <E>(
     const all = yield* Effect.fromResult(
       Result.all(reads.map((read) => portionsOf(file, read, portionBytes, stored?.placeOf(read.name))))
     )
-    const batches = batchesOf(all.flat(), portionBytes)
+    const batches = stored === undefined ? packsToRead(all.flat()) : batchesOf(all.flat(), portionBytes)
     const engine = yield* TensorEngine
     const { counts, done, report, ring } = yield* makeStream(batches, settings)
     const digests = options.digests === true ? digestsOfReads(reads, all) : undefined
@@ -211,26 +216,31 @@ export const loadRegions = <E>(
       const read = source.readRegion(portion.name, portion.region, bytes)
       return Effect.timeoutOrElse(read, { duration: deadline, orElse })
     }
-    const staged = ({ at, byteLength, portions }: Batch) =>
+    const staged = (batch: Batch) =>
       ring.use((buffer) =>
         Effect.gen(function* () {
-          const bytes = buffer.bytes.subarray(0, byteLength)
-          const [first] = portions as readonly [Portion]
+          const { at, byteLength, portions } = batch
           const moves = yield* Effect.fromResult(
             Result.all(
-              portions.map((portion) =>
+              portions.map((portion, number) =>
                 Result.map(
-                  stagedView(file, portion, buffer, at === undefined ? 0 : portion.at!.start - at.start),
+                  stagedView(file, portion, buffer, offsetIn(batch, number)),
                   (src): Move => ({ dst: portion.tensor, src })
                 )
               )
             )
           )
+          const partOf = (from: number, length: number) => buffer.bytes.subarray(from, from + length)
           const read =
             at === undefined
-              ? source.readRegion(first.name, first.region, bytes)
-              : stored!.readBytes(at.file, at.start, bytes)
-          const error = late(at?.file ?? file, first.name, "The read of a portion", deadline)
+              ? Effect.forEach(
+                  portions,
+                  ({ byteLength: length, name, region }, number) =>
+                    source.readRegion(name, region, partOf(offsetIn(batch, number), length)),
+                  { discard: true }
+                )
+              : stored!.readBytes(at.file, at.start, partOf(0, byteLength))
+          const error = late(at?.file ?? file, portions[0]!.name, "The read of a portion", deadline)
           yield* endsWithin(read, deadline, Effect.fail(error))
           yield* engine.copy(moves)
           if (digests !== undefined)
@@ -238,40 +248,23 @@ export const loadRegions = <E>(
               engine,
               moves.map(({ src }, at) => [portions[at]!, src])
             )
-          counts.stagedBytes += byteLength
+          counts.stagedBytes += readBytesOf(batch)
         })
       )
     const move = (batch: Batch) =>
       Effect.gen(function* () {
         const [first] = batch.portions as readonly [Portion]
-        const bytes = batch.at === undefined ? ownBytes(first) : undefined
+        const bytes = batch.portions.length === 1 ? ownBytes(first) : undefined
         yield* bytes === undefined ? staged(batch) : direct(first, bytes)
         if (bytes !== undefined && digests !== undefined) yield* digests.add(engine, [[first, first.tensor]])
-        yield* done(batch.portions, batch.byteLength)
+        yield* done(batch.portions, readBytesOf(batch))
       })
     yield* Effect.forEach(batches, move, { concurrency: inFlight, discard: true })
     return { ...report(), ...(digests === undefined ? {} : { digests: digests.sums }) }
   }).pipe(Effect.scoped)
 
-/** Calls by several fibers, each in its turn by number from 0 on. Whoever has a turn began before those behind it. */
-const inTurns = (call: (at: number, bytes: Uint8Array) => void) => {
-  let next = 0
-  const waiting = new Map<number, Deferred.Deferred<void>>()
-  return (at: number, bytes: Uint8Array): Effect.Effect<void> =>
-    Effect.suspend(() => {
-      const turn = at === next ? undefined : Deferred.makeUnsafe<void>()
-      if (turn !== undefined) waiting.set(at, turn)
-      return Effect.andThen(
-        turn === undefined ? Effect.void : Deferred.await(turn),
-        Effect.sync(() => {
-          call(at, bytes)
-          next = at + 1
-          const following = waiting.get(next)
-          if (following !== undefined) Deferred.doneUnsafe(following, Effect.void)
-        })
-      )
-    })
-}
+/** A portion of a file that is written. */
+type Placed = Portion & { readonly position: number }
 
 /** A tensor under its name in a file. */
 export interface NamedTensor {
@@ -306,7 +299,7 @@ export const stageTensors = (
       shape: tensor.shape
     }))
     const header = yield* Effect.fromResult(encodeHeader(described, metadata, path))
-    const portions: Array<Portion & { readonly position: number }> = []
+    const portions: Array<Placed> = []
     let position = header.bytes.length
     for (const { dtype, name, shape, tensor } of header.tensors) {
       const region = shape.map((length) => [0, length] as const)
@@ -321,43 +314,50 @@ export const stageTensors = (
     const engine = yield* TensorEngine
     const write = (handle: Parameters<Parameters<typeof stageFile>[2]>[0]) =>
       Effect.gen(function* () {
-        const { counts, done, report, ring } = yield* makeStream(portions, settings)
-        const put = (portion: Portion & { readonly position: number }, bytes: Uint8Array) =>
-          Effect.timeoutOrElse(writeFully(path, handle, bytes, portion.position), {
+        const packs = packed(portions, { isAlone: (portion) => ownBytes(portion) !== undefined, isDense: true })
+        const { counts, done, report, ring } = yield* makeStream(packs, settings)
+        const put = ({ name, position }: Placed, bytes: Uint8Array) =>
+          Effect.timeoutOrElse(writeFully(path, handle, bytes, position), {
             duration: deadline,
             orElse: () =>
               Effect.fail(
                 checkpointError("WriteFailed", {
-                  ...late(path, portion.name, "The write of a portion", deadline).reason
+                  ...late(path, name, "The write of a portion", deadline).reason
                 })
               )
           })
         yield* writeFully(path, handle, header.bytes, 0)
-        const show = inTurns((at, bytes) => options.onBytes?.(portions[at]!.name, bytes))
-        yield* Effect.forEach(
-          portions,
-          (portion, at) =>
-            Effect.gen(function* () {
-              const bytes = ownBytes(portion)
-              if (bytes !== undefined) {
-                yield* show(at, bytes)
-                yield* put(portion, bytes)
-              } else {
-                yield* ring.use((buffer) =>
-                  Effect.gen(function* () {
-                    const dst = yield* Effect.fromResult(stagedView(path, portion, buffer))
-                    yield* engine.copy([{ dst, src: portion.tensor }])
-                    const bytes = buffer.bytes.subarray(0, portion.byteLength)
-                    yield* show(at, bytes)
-                    yield* put(portion, bytes)
-                    counts.stagedBytes += portion.byteLength
-                  })
-                )
-              }
-              yield* done([portion], portion.byteLength)
-            }),
-          { concurrency: inFlight, discard: true }
-        )
+        const show = inTurns((at, bytes: Uint8Array) => {
+          for (const { from, portion } of packs[at]!.parts)
+            options.onBytes?.(portion.name, bytes.subarray(from, from + portion.byteLength))
+        })
+        const writePack = ({ byteLength, parts }: Pack<Placed>, at: number) =>
+          Effect.gen(function* () {
+            const first = parts[0]!.portion
+            const bytes = ownBytes(first)
+            if (bytes !== undefined) {
+              yield* show(at, bytes)
+              yield* put(first, bytes)
+            } else {
+              yield* ring.use((buffer) =>
+                Effect.gen(function* () {
+                  const moves = parts.map(({ from, portion }) =>
+                    Result.map(stagedView(path, portion, buffer, from), (dst): Move => ({ dst, src: portion.tensor }))
+                  )
+                  yield* engine.copy(yield* Effect.fromResult(Result.all(moves)))
+                  const bytes = buffer.bytes.subarray(0, byteLength)
+                  yield* show(at, bytes)
+                  yield* put(first, bytes)
+                  counts.stagedBytes += byteLength
+                })
+              )
+            }
+            yield* done(
+              parts.map(({ portion }) => portion),
+              byteLength
+            )
+          })
+        yield* Effect.forEach(packs, writePack, { concurrency: inFlight, discard: true })
         return report()
       }).pipe(Effect.scoped)
     let report: StreamReport = { bytes: 0, fileBytes: 0, stagedBytes: 0, ringBytes: 0 }

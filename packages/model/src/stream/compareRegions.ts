@@ -7,15 +7,20 @@
  */
 import { elementCount } from "@tensorferry/core/base/Region"
 import { endsWithin } from "@tensorferry/core/service/endsWithin"
-import { TensorEngine, type TensorEngineShape, type TensorError } from "@tensorferry/core/service/TensorEngine"
+import {
+  type DigestPart,
+  TensorEngine,
+  type TensorEngineShape,
+  type TensorError
+} from "@tensorferry/core/service/TensorEngine"
 import { type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
 import type { CheckpointError } from "../checkpoint/CheckpointError.ts"
 import { late, type StreamOptions, type StreamRead, type StreamSource, settingsOf } from "./CheckpointStream.ts"
-import { type Portion, portionsOf, stagedView } from "./portions.ts"
-import { makeStagingRing, type Staged } from "./stagingRing.ts"
+import { type Portion, packed, portionsOf, stagedView } from "./portions.ts"
+import { makeStagingRing } from "./stagingRing.ts"
 
 /** The first byte of a portion that is not what the source has. */
 export interface Difference extends Pick<Portion, "name" | "region"> {
@@ -28,7 +33,7 @@ export interface Difference extends Pick<Portion, "name" | "region"> {
 }
 
 /** Dense bytes of a tensor of any device and any strides, of whole bytes in all. */
-export const hostCopy = (
+const hostCopy = (
   engine: TensorEngineShape,
   tensor: Tensor,
   into: Uint8Array
@@ -39,7 +44,7 @@ export const hostCopy = (
     yield* engine.copy([{ dst, src: tensor }])
   })
 
-const differenceOf = (engine: TensorEngineShape, { byteLength, name, region, tensor }: Portion, { bytes }: Staged) =>
+const differenceOf = (engine: TensorEngineShape, { byteLength, name, region, tensor }: Portion, bytes: Uint8Array) =>
   Effect.gen(function* () {
     const found = new Uint8Array(byteLength)
     yield* hostCopy(engine, tensor, found)
@@ -63,50 +68,34 @@ export const compareRegions = <E>(
     const { path: file } = source
     const { deadline, inFlight, onProgress, portionBytes } = yield* Effect.fromResult(settingsOf(file, options))
     const all = yield* Effect.fromResult(Result.all(reads.map((read) => portionsOf(file, read, portionBytes))))
-    const portions = all.flat()
+    const packs = packed(all.flat())
     const engine = yield* TensorEngine
-    const largest = portions.reduce((most, { byteLength }) => Math.max(most, byteLength), 0)
+    const largest = packs.reduce((most, { byteLength }) => Math.max(most, byteLength), 0)
     const ring = yield* makeStagingRing(inFlight, largest)
     const differences: Array<{ readonly at: number; readonly difference: Difference }> = []
-    const compare = (portion: Portion, at: number) =>
+    const compare = ({ parts }: (typeof packs)[number], at: number) =>
       ring.use((buffer) =>
         Effect.gen(function* () {
           if (differences.length > 0) return
-          const bytes = buffer.bytes.subarray(0, portion.byteLength)
-          const expected = yield* Effect.fromResult(stagedView(file, portion, buffer))
-          const error = late(file, portion.name, "The read of a portion", deadline)
-          yield* endsWithin(source.readRegion(portion.name, portion.region, bytes), deadline, Effect.fail(error))
-          const [wanted, found] = yield* engine.digest([{ tensor: expected }, { tensor: portion.tensor }])
-          if (wanted !== found) differences.push({ at, difference: yield* differenceOf(engine, portion, buffer) })
-          yield* onProgress(portion.byteLength)
+          const pairs: Array<DigestPart> = []
+          for (const { from, portion } of parts) {
+            const { byteLength, name, region } = portion
+            const bytes = buffer.bytes.subarray(from, from + byteLength)
+            const error = late(file, name, "The read of a portion", deadline)
+            yield* endsWithin(source.readRegion(name, region, bytes), deadline, Effect.fail(error))
+            const tensor = yield* Effect.fromResult(stagedView(file, portion, buffer, from))
+            pairs.push({ tensor }, { tensor: portion.tensor })
+          }
+          const digests = yield* engine.digest(pairs)
+          const wrong = parts.find((_, part) => digests[2 * part] !== digests[2 * part + 1])
+          if (wrong !== undefined) {
+            const { from, portion } = wrong
+            const expected = buffer.bytes.subarray(from, from + portion.byteLength)
+            differences.push({ at, difference: yield* differenceOf(engine, portion, expected) })
+          }
+          yield* onProgress(parts.reduce((sum, { portion }) => sum + portion.byteLength, 0))
         })
       )
-    yield* Effect.forEach(portions, compare, { concurrency: inFlight, discard: true })
+    yield* Effect.forEach(packs, compare, { concurrency: inFlight, discard: true })
     return differences.sort((a, b) => a.at - b.at)[0]?.difference
-  }).pipe(Effect.scoped)
-
-/**
- * Shows the dense bytes of a tensor in their order, a portion at a time: by way of one pinned buffer. Fails as the engine does.
- */
-export const visitBytes = (
-  name: string,
-  tensor: Tensor,
-  visit: (bytes: Uint8Array) => Effect.Effect<void>,
-  portionBytes = 16 << 20
-): Effect.Effect<void, CheckpointError | TensorError, TensorEngine> =>
-  Effect.gen(function* () {
-    const engine = yield* TensorEngine
-    const region = tensor.shape.map((length) => [0, length] as const)
-    const portions = yield* Effect.fromResult(portionsOf(name, { name, region, into: tensor }, portionBytes))
-    const largest = portions.reduce((most, { byteLength }) => Math.max(most, byteLength), 0)
-    const ring = yield* makeStagingRing(1, largest)
-    for (const portion of portions) {
-      yield* ring.use((buffer) =>
-        Effect.gen(function* () {
-          const dst = yield* Effect.fromResult(stagedView(name, portion, buffer))
-          yield* engine.copy([{ dst, src: portion.tensor }])
-          yield* visit(buffer.bytes.subarray(0, portion.byteLength))
-        })
-      )
-    }
   }).pipe(Effect.scoped)

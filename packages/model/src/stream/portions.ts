@@ -161,6 +161,8 @@ export interface Batch {
   readonly byteLength: number
   /** Where they begin, if there are several. */
   readonly at?: { readonly file: string; readonly start: number }
+  /** Where each begins in the buffer, if each is read by itself into one of theirs. */
+  readonly offsets?: ReadonlyArray<number>
 }
 
 const isSmall = (portion: Portion): portion is Portion & { readonly at: NonNullable<Portion["at"]> } =>
@@ -189,3 +191,53 @@ export const batchesOf = (portions: ReadonlyArray<Portion>, limit: number): Read
   }
   return batches
 }
+
+/** Bytes of a batch that are read. */
+export const readBytesOf = ({ at, byteLength, portions }: Batch): number =>
+  at === undefined ? portions.reduce((sum, portion) => sum + portion.byteLength, 0) : byteLength
+
+/** Where a portion of a batch begins in its buffer. */
+export const offsetIn = ({ at, offsets, portions }: Batch, number: number): number =>
+  at === undefined ? (offsets?.[number] ?? 0) : portions[number]!.at!.start - at.start
+
+/** Portions that lie in one buffer, each at its place. */
+export interface Pack<P extends Portion> {
+  readonly parts: ReadonlyArray<{ readonly portion: P; readonly from: number }>
+  /** Bytes from the first to behind the last. */
+  readonly byteLength: number
+}
+
+/** Small portions share a buffer up to so many bytes. */
+const packBytes = 4 * 1024 * 1024
+/** Where a portion may begin that need not follow the one before it: any element may. */
+const packAlignment = 64
+
+/**
+ * Puts small portions that follow one another into one buffer, so that one piece of work is for all of them; `isAlone` says
+ * which stay by themselves. Dense ones follow each other without gaps, as in a file.
+ */
+export const packed = <P extends Portion>(
+  portions: ReadonlyArray<P>,
+  { isAlone = () => false, isDense = false }: { isAlone?: (portion: P) => boolean; isDense?: boolean } = {}
+): ReadonlyArray<Pack<P>> => {
+  const packs: Array<{ parts: Array<{ portion: P; from: number }>; byteLength: number; isOpen: boolean }> = []
+  for (const portion of portions) {
+    const last = packs.at(-1)
+    const isOpen = portion.byteLength < smallBytes && !isAlone(portion)
+    const end = last?.byteLength ?? 0
+    const from = isDense ? end : Math.ceil(end / packAlignment) * packAlignment
+    if (last?.isOpen === true && isOpen && from + portion.byteLength <= packBytes) {
+      last.parts.push({ portion, from })
+      last.byteLength = from + portion.byteLength
+    } else packs.push({ parts: [{ portion, from: 0 }], byteLength: portion.byteLength, isOpen })
+  }
+  return packs
+}
+
+/** Portions of what lies nowhere in a file as it is read: small ones share buffers, those of the host need none. */
+export const packsToRead = (portions: ReadonlyArray<Portion>): ReadonlyArray<Batch> =>
+  packed(portions, { isAlone: (portion) => ownBytes(portion) !== undefined }).map(({ byteLength, parts }) => ({
+    portions: parts.map(({ portion }) => portion),
+    offsets: parts.map(({ from }) => from),
+    byteLength
+  }))
