@@ -37,8 +37,8 @@ export interface Model {
   readonly checkFiles: Effect.Effect<void, CheckpointError | ModelError>
   /** The files that were read so far; none where the tensors are made up. */
   readonly files: () => SeenFiles
-  /** Where tensors lie in files, if they lie there dense and as they are read. */
-  readonly stored?: StoredTensors<CheckpointError>
+  /** Where tensors lie in files, as far as they lie there dense and as they are read. */
+  readonly stored?: StoredTensors<CheckpointError | ModelError>
   /** Fills `into` with the dense row-major bytes of a region of the whole tensor. */
   readonly readRegion: (
     name: string,

@@ -21,6 +21,7 @@ import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
 import { boundedRegions } from "./BoundedRegions.ts"
 import type { CheckpointError } from "./checkpoint/CheckpointError.ts"
+import type { StoredPlace } from "./checkpoint/CheckpointIndex.ts"
 import { makeFileCache } from "./checkpoint/FileCache.ts"
 import { regionRuns } from "./checkpoint/RegionRuns.ts"
 import type { Piece } from "./layout/ModelLayout.ts"
@@ -75,9 +76,13 @@ export const openSharded = (
   Effect.gen(function* () {
     const cache = yield* makeFileCache(openFileLimit)
     const held = new Map<string, Array<Held>>(manifest.tensors.map(({ name }) => [name, []]))
+    const starts = new Map<string, number>()
     for (const shard of manifest.shards) {
       const file = path.join(folder, shard.file)
-      yield* cache.use(file, (open) => checkShardFile(manifest, shard, file, open.tensors))
+      yield* cache.use(file, (open) => {
+        for (const { byteOffset, name } of open.tensors.values()) starts.set(`${file} ${name}`, byteOffset)
+        return checkShardFile(manifest, shard, file, open.tensors)
+      })
       for (const entry of shard.tensors) held.get(entry.name)!.push({ file, entry })
     }
     // Replicas hold equal regions: reads take the first.
@@ -94,6 +99,21 @@ export const openSharded = (
       })
     )
     const dtypes = new Map(manifest.tensors.map((tensor) => [tensor.name, tensor.dtype]))
+
+    const shapes = new Map(manifest.tensors.map(({ name, shape }) => [name, shape]))
+
+    /** Tensors that one file has whole and as they are. */
+    const placeOf = (name: string): StoredPlace | undefined => {
+      const [only, ...others] = sources.get(name) ?? []
+      const shape = shapes.get(name)
+      if (only === undefined || shape === undefined || others.length > 0 || only.shift !== undefined) return undefined
+      const whole = fullRegion(shape)
+      const start = starts.get(`${only.file} ${name}`)
+      const { global, local } = only.piece
+      return start !== undefined && equalRegions(global, whole) && equalRegions(local, whole)
+        ? { file: only.file, start, shape }
+        : undefined
+    }
 
     const readRegion: Model["readRegion"] = Effect.fnUntraced(function* (name, region, into) {
       const dtype = dtypes.get(name)
@@ -154,6 +174,11 @@ export const openSharded = (
           )?.entry.digest,
       files: cache.seen,
       checkFiles: Effect.forEach(all, ([name, one]) => checkHeld(name, one), { discard: true }),
+      stored: {
+        readRegion,
+        placeOf,
+        readBytes: (file, start, into) => cache.use(file, (open) => open.readBytes(start, into))
+      },
       readRegion
     }
   })

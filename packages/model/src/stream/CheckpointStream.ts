@@ -31,7 +31,6 @@ import {
   type Pack,
   type Portion,
   packed,
-  packsToRead,
   portionsOf,
   readBytesOf,
   type StreamRead,
@@ -204,7 +203,7 @@ export const loadRegions = <E>(
     const all = yield* Effect.fromResult(
       Result.all(reads.map((read) => portionsOf(file, read, portionBytes, stored?.placeOf(read.name))))
     )
-    const batches = stored === undefined ? packsToRead(all.flat()) : batchesOf(all.flat(), portionBytes)
+    const batches = batchesOf(all.flat(), portionBytes)
     const engine = yield* TensorEngine
     const { counts, done, report, ring } = yield* makeStream(batches, settings)
     const digests = options.digests === true ? digestsOfReads(reads, all) : undefined

@@ -168,11 +168,9 @@ export interface Batch {
 const isSmall = (portion: Portion): portion is Portion & { readonly at: NonNullable<Portion["at"]> } =>
   portion.at !== undefined && portion.byteLength < smallBytes
 
-/** Joins small portions that are near to each other in a file, up to `limit` bytes; others stay by themselves. */
-export const batchesOf = (portions: ReadonlyArray<Portion>, limit: number): ReadonlyArray<Batch> => {
-  const batches: Array<Batch> = portions
-    .filter((portion) => !isSmall(portion))
-    .map((portion) => ({ portions: [portion], byteLength: portion.byteLength }))
+/** Joins small portions that are near to each other in a file, up to `limit` bytes. */
+const joined = (portions: ReadonlyArray<Portion>, limit: number): ReadonlyArray<Batch> => {
+  const batches: Array<Batch> = []
   const small = portions.filter(isSmall)
   small.sort((a, b) => (a.at.file === b.at.file ? a.at.start - b.at.start : a.at.file < b.at.file ? -1 : 1))
   for (let first = 0; first < small.length; ) {
@@ -185,8 +183,8 @@ export const batchesOf = (portions: ReadonlyArray<Portion>, limit: number): Read
       if (at.file !== file || at.start - end > gapBytes || behind - start > limit) break
       end = behind
     }
-    const joined = small.slice(first, next)
-    batches.push({ portions: joined, byteLength: end - start, ...(joined.length === 1 ? {} : { at: { file, start } }) })
+    const near = small.slice(first, next)
+    batches.push({ portions: near, byteLength: end - start, ...(near.length === 1 ? {} : { at: { file, start } }) })
     first = next
   }
   return batches
@@ -234,10 +232,18 @@ export const packed = <P extends Portion>(
   return packs
 }
 
-/** Portions of what lies nowhere in a file as it is read: small ones share buffers, those of the host need none. */
-export const packsToRead = (portions: ReadonlyArray<Portion>): ReadonlyArray<Batch> =>
-  packed(portions, { isAlone: (portion) => ownBytes(portion) !== undefined }).map(({ byteLength, parts }) => ({
+/**
+ * What is read by one call, or into one buffer: small portions that are near to each other in a file, small ones that lie
+ * nowhere in one as they are read, and each other by itself. The host's need no buffer.
+ */
+export const batchesOf = (portions: ReadonlyArray<Portion>, limit: number): ReadonlyArray<Batch> => [
+  ...joined(portions, limit),
+  ...packed(
+    portions.filter((portion) => !isSmall(portion)),
+    { isAlone: (portion) => ownBytes(portion) !== undefined }
+  ).map(({ byteLength, parts }) => ({
     portions: parts.map(({ portion }) => portion),
     offsets: parts.map(({ from }) => from),
     byteLength
   }))
+]
