@@ -10,6 +10,9 @@ import { splitPart } from "@tensorferry/core/planner/Bucketing"
 /** Bytes of one piece: large enough to keep a disk busy, small enough to report progress several times a second. */
 export const boundedBytes = 16 * 1024 * 1024
 
+/** Portions of files under way at once for tensors of a device: a rank of the command has as many threads for files. */
+export const deviceInFlight = 8
+
 /** A region of a tensor whose bytes follow those of the piece before it. */
 export interface Piece {
   /** Region of the whole tensor. */

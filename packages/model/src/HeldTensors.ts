@@ -14,7 +14,7 @@ import type { ElementDigest } from "@tensorferry/core/tensor/ElementDigest"
 import { sliceTensor, type Tensor, tensorByteLength, tensorBytes } from "@tensorferry/core/tensor/Tensor"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
-import { boundedBytes, boundedRegions } from "./BoundedRegions.ts"
+import { boundedBytes, boundedRegions, deviceInFlight } from "./BoundedRegions.ts"
 import { type RegionRuns, regionRuns } from "./checkpoint/RegionRuns.ts"
 import type { LocalTensor } from "./layout/ModelLayout.ts"
 import type { Model } from "./Model.ts"
@@ -135,9 +135,6 @@ const readsOf = (rank: number, { local, tensor }: HeldTensor) =>
         ? Effect.fail(viewFault(rank, local.name, into.failure.detail))
         : Effect.succeed({ name: local.storedAs, region: piece.global, into: into.success })
   })
-
-/** Portions of files under way at once for tensors of a device: a rank of the command has as many threads for files. */
-export const deviceInFlight = 8
 
 /** Portions of files under way at once. Values that are converted take memory of their own. */
 const portionsInFlight = (model: Pick<Model, "readRegion" | "stored">, held: ReadonlyArray<HeldTensor>): number =>

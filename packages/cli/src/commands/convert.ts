@@ -13,7 +13,6 @@ import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import type { DeviceChoice } from "../device/DeviceChoice.ts"
 import { requireDevices } from "../device/requireDevices.ts"
-import { filesOnDevice } from "../job/filesOnDevice.ts"
 import { withFailures } from "../output/CliFailure.ts"
 import { makeProgressBar, type ProgressMode, progressFlag } from "../output/ProgressBar.ts"
 import { sideText } from "../text/sideText.ts"
@@ -113,6 +112,13 @@ const describe = (
   ].join("\n")
 }
 
+/** Backends take long to load, for who converts on the host. */
+const onDevice = (model: Model, choice: DeviceChoice, limit: number | undefined) =>
+  Effect.flatMap(
+    Effect.promise(() => import("../job/filesOnDevice.ts")),
+    ({ filesOnDevice }) => filesOnDevice(model, choice, limit)
+  )
+
 const runConvert = Effect.fnUntraced(function* (flags: Flags) {
   if (Option.isSome(flags.device)) yield* requireDevices(flags.device.value)
   const source = yield* sourceSide(flags)
@@ -142,7 +148,7 @@ const runConvert = Effect.fnUntraced(function* (flags: Flags) {
       (done, total) => bar.update({ rank: 0, phase: "write", done, total }),
       Option.isNone(flags.device)
         ? undefined
-        : yield* filesOnDevice(model, flags.device.value, Option.getOrUndefined(flags.memoryLimit))
+        : yield* onDevice(model, flags.device.value, Option.getOrUndefined(flags.memoryLimit))
     ),
     bar.clear
   )

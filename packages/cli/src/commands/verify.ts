@@ -17,8 +17,6 @@ import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import type { DeviceChoice } from "../device/DeviceChoice.ts"
 import { requireDevices } from "../device/requireDevices.ts"
-import { compareOnDevice } from "../job/compareOnDevice.ts"
-import { deviceEngine } from "../job/deviceEngine.ts"
 import { withFailures } from "../output/CliFailure.ts"
 import { counted, formatBytes, table } from "../text/Table.ts"
 import { print, printText } from "../text/terminal.ts"
@@ -135,6 +133,10 @@ const compareAllOnDevice = Effect.fnUntraced(function* (
   [b, rights]: readonly [Model, Tensors],
   choice: DeviceChoice
 ) {
+  // Backends take long to load, for who compares on the host.
+  const [{ compareOnDevice }, { deviceEngine }] = yield* Effect.promise(() =>
+    Promise.all([import("../job/compareOnDevice.ts"), import("../job/deviceEngine.ts")])
+  )
   const names = [...new Set([...lefts.keys(), ...rights.keys()])]
   const early = names.map((name) => unlike([a, lefts], [b, rights], name))
   const alike = names.filter((_, at) => early[at] === undefined).map((name) => lefts.get(name)!)

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /** How much memory of which kind a rank takes whose tensors lie on a device. Pure. */
-import { boundedBytes } from "@tensorferry/model/BoundedRegions"
-import { deviceInFlight } from "@tensorferry/model/HeldTensors"
+import { boundedBytes, deviceInFlight } from "@tensorferry/model/BoundedRegions"
 import * as Schema from "effect/Schema"
 
 const mebi = 2 ** 20
