@@ -11,11 +11,8 @@ import { equalShapes, formatShape } from "@tensorferry/core/base/Region"
 import { indexRosters, planRank } from "@tensorferry/core/planner/RosterPlanner"
 import type { Tensor } from "@tensorferry/core/tensor/Tensor"
 import type { FamilyChoice } from "@tensorferry/model/Cutting"
-import { findFamily, modelTypes } from "@tensorferry/model/families/families"
-import { readModelConfig } from "@tensorferry/model/inputs/ConfigFile"
 import { type ModelTensor, worldSizeOf } from "@tensorferry/model/layout/ModelLayout"
 import { placeOf, type RankPlace } from "@tensorferry/model/layout/ParallelConfig"
-import { Mapping } from "@tensorferry/model/names/Mapping"
 import type { MappingError } from "@tensorferry/model/names/MappingError"
 import { mappedDict } from "@tensorferry/model/names/mappedDict"
 import {
@@ -26,19 +23,18 @@ import {
 } from "@tensorferry/model/names/mappedLayouts"
 import type { NamedSide } from "@tensorferry/model/names/NamedSide"
 import { sideOf } from "@tensorferry/model/names/namedLayouts"
-import { parseSide } from "@tensorferry/model/names/StatedSide"
 import { scalarTransform } from "@tensorferry/model/names/scalarTransform"
 import { openModel } from "@tensorferry/model/openModel"
 import { structureOf } from "@tensorferry/model/placement/cutModel"
-import { Placement } from "@tensorferry/model/placement/Placement"
+import type { Placement } from "@tensorferry/model/placement/Placement"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
-import * as Schema from "effect/Schema"
 import { type BusError, busError } from "../BusError.ts"
 import type { RegisterModel } from "../command/Command.ts"
 import type { BatchMove, BatchMoves, NoMove } from "./BatchMove.ts"
 import { type BatchStatement, familyFault, mismatch } from "./BatchPlan.ts"
 import type { Pair } from "./Held.ts"
+import { statedFamily, statedPlacement, statedSide } from "./StatedNames.ts"
 
 const op = "RegisterModel"
 
@@ -56,63 +52,15 @@ export interface StatedModel {
 const invalid = (command: RegisterModel, detail: string, remedy: string): BusError =>
   busError("InvalidCommand", { op, detail: `Batch ${command.batchId}: ${detail}`, remedy })
 
-/** What a command states as JSON. */
-const stated = <A>(
-  command: RegisterModel,
-  what: string,
-  schema: Schema.Codec<A, unknown>,
-  text: string,
-  remedy: string
-): Result.Result<A, BusError> =>
-  Result.mapError(
-    Schema.decodeResult(Schema.fromJsonString(schema), { onExcessProperty: "error" })(text),
-    ({ message }) => invalid(command, `${what}: ${message.replaceAll("\n", " ").slice(0, 400)}`, remedy)
-  )
-
-const statedSide = (command: RegisterModel): Result.Result<NamedSide, BusError> =>
-  Result.gen(function* () {
-    const { names, rules } = command
-    const side = yield* Result.mapError(parseSide(names), (expected) =>
-      invalid(command, `${JSON.stringify(names.slice(0, 80))} names no side.`, `State ${expected}.`)
-    )
-    const named = { convention: side.convention ?? "hf", config: side.config }
-    if (rules === null) return named
-    const remedy = 'State rules as JSON: {"rules": [...], "others": "keep"}.'
-    return { ...named, mapping: yield* stated(command, "its rules are no mapping", Mapping, rules, remedy) }
-  })
-
-const statedPlacement = (command: RegisterModel): Result.Result<Placement, BusError> =>
-  command.placement === null
-    ? Result.succeed({})
-    : stated(
-        command,
-        "its placement is none",
-        Placement,
-        command.placement,
-        'State a placement as JSON: {"vocabulary": {"multipleOf": 128, "of": "share"}}.'
-      )
-
 /** Reads names, shapes and config of the model that a command names, and no values. */
 export const openStatedModel = Effect.fnUntraced(function* (command: RegisterModel) {
-  const side = yield* Effect.fromResult(statedSide(command))
-  const placement = yield* Effect.fromResult(statedPlacement(command))
+  const stating = { op, subject: `Batch ${command.batchId}` }
+  const side = yield* Effect.fromResult(statedSide(stating, command.names, command.rules))
+  const placement = yield* Effect.fromResult(statedPlacement(stating, command.placement))
   const model = yield* Effect.mapError(openModel(command.model), ({ reason: { detail, remedy } }) =>
     invalid(command, `model ${command.model}: ${detail}`, remedy)
   )
-  const read = yield* readModelConfig(model)
-  if (read !== undefined && Result.isFailure(read))
-    return yield* invalid(command, `${read.failure.file}: ${read.failure.detail}`, "Correct it.")
-  const config = read?.success
-  const preset = command.preset ?? config?.model_type
-  if (typeof preset !== "string" || findFamily(preset) === undefined)
-    return yield* invalid(
-      command,
-      typeof preset !== "string"
-        ? `nothing says the family of model ${command.model}.`
-        : `there is no family ${preset}.`,
-      `State a preset, or put the model's config.json beside it. Known are ${modelTypes.join(", ")}.`
-    )
-  const family: FamilyChoice = { preset, placement: {}, ...(config === undefined ? {} : { config }) }
+  const family = yield* statedFamily(stating, model, command.preset)
   const tensors = [...model.tensors].map(({ name, dtype, shape }) => ({ name, dtype, shape }))
   const digest = digestOf([tensors.map(({ name, dtype, shape }) => [name, dtype, shape]), family])
   return { tensors, family, side, placement, digest } satisfies StatedModel
