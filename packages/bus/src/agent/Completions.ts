@@ -9,11 +9,13 @@ import { monotonicMillis } from "@tensorferry/core/service/RunningTime"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import type { BusError } from "../BusError.ts"
-import { encodeReply, type Reply, replyKey, replyOk } from "../command/Reply.ts"
+import { encodeReply, type Reply, replyKey, replyOk, replyWith } from "../command/Reply.ts"
 import type { AgentStateError, AgentStateShape } from "../state/AgentState.ts"
+import type { Value } from "../wire/Value.ts"
 
 export interface Completions {
-  readonly complete: (semaphoreName: string | null, error: BusError | undefined) => Effect.Effect<void>
+  /** The command has failed with this error, or has answered this value, if any. */
+  readonly complete: (semaphoreName: string | null, error: BusError | undefined, value?: Value) => Effect.Effect<void>
   /** Removes replies that are too old by `monotonicMillis`. */
   readonly expire: (nowMillis: number) => Effect.Effect<void, AgentStateError>
 }
@@ -26,8 +28,8 @@ const longestText = 4_000
 /** Semaphores of queues; nobody waits on them for a completion. */
 const isReserved = (name: string): boolean => name.startsWith("/cq_")
 
-const replyOf = (error: BusError | undefined): Reply => {
-  if (error === undefined) return replyOk
+const replyOf = (error: BusError | undefined, value: Value | undefined): Reply => {
+  if (error === undefined) return value === undefined ? replyOk : replyWith(value)
   const { _tag, ...fields } = error.reason
   const cut = (text: string) => text.slice(0, longestText)
   return {
@@ -48,21 +50,21 @@ export const makeCompletions = (state: AgentStateShape, lifetime: Duration.Durat
     for (const key of keys) given.delete(key)
     return keys.map((key) => [key, undefined] as const)
   }
-  const tell = Effect.fnUntraced(function* (name: string, error: BusError | undefined) {
+  const tell = Effect.fnUntraced(function* (name: string, error: BusError | undefined, value: Value | undefined) {
     const key = replyKey(name)
     given.delete(key)
     given.set(key, yield* monotonicMillis)
     const old = given.size > mostReplies ? removeFirst(given.size - mostReplies) : []
-    yield* state.complete(name, [...old, [key, encodeReply(replyOf(error))]])
+    yield* state.complete(name, [...old, [key, encodeReply(replyOf(error, value))]])
   })
   return {
-    complete: (name, error) => {
+    complete: (name, error, value) => {
       if (name === null) return Effect.void
       if (isReserved(name))
         return Effect.logWarning(
           `A command names ${name}, a semaphore of a queue, for its completion; the agent does not post it.`
         )
-      return Effect.catch(tell(name, error), (failure) =>
+      return Effect.catch(tell(name, error, value), (failure) =>
         Effect.logWarning(`A client could not be notified that its command has ended: ${failure.message}`)
       )
     },

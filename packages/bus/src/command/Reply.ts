@@ -10,7 +10,12 @@ import { decodeValue, encodeValue, type Value } from "../wire/Value.ts"
 
 /** What an agent answers to a command. */
 export const Reply = Schema.Union([
-  Schema.Struct({ type: Schema.Literal("Ok"), version: Schema.Literal(1) }),
+  Schema.Struct({
+    type: Schema.Literal("Ok"),
+    version: Schema.Literal(1),
+    /** What a command answers that asks for something; the command says what it is. */
+    value: Schema.optionalKey(Schema.Unknown)
+  }),
   Schema.Struct({
     type: Schema.Literal("Error"),
     version: Schema.Literal(1),
@@ -24,6 +29,9 @@ export type Reply = typeof Reply.Type
 
 /** The reply to a command that was carried out. */
 export const replyOk: Reply = { type: "Ok", version: 1 }
+
+/** The same with what the command answers. */
+export const replyWith = (value: Value): Reply => ({ type: "Ok", version: 1, value })
 
 /** Key of the state under which the reply to a command with this semaphore stands. */
 export const replyKey = (semaphoreName: string): string => `reply:${semaphoreName}`
