@@ -34,6 +34,12 @@ export const BusReason = Schema.Union([
   /** Ranks that did not come before the deadline. */
   reason("RemoteMissing"),
   reason("TransferFailed"),
+  /** A checkpoint that is not there, or that the agent may not or cannot read. */
+  reason("CheckpointUnreadable"),
+  /** Files of a checkpoint that are cut short, damaged, or contradict each other. */
+  reason("CheckpointDamaged"),
+  /** Names, shapes or types of a checkpoint that are not those of the tensors that it is to fill. */
+  reason("CheckpointMismatch"),
   /** The agent stops. */
   reason("Stopping"),
   /** The agent's heartbeat is missing. */

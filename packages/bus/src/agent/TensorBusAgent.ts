@@ -34,6 +34,7 @@ import { processSpace } from "../liveness.ts"
 import { CommandQueue, type CommandQueueError } from "../queue/CommandQueue.ts"
 import { AgentState, type AgentStateError, agentBeatCodec, beatName, heartbeatName } from "../state/AgentState.ts"
 import { KeyValueStore } from "../store/KeyValueStore.ts"
+import type { Value } from "../wire/Value.ts"
 import { makeCompletions } from "./Completions.ts"
 import { makeCommands } from "./commands.ts"
 import { makeHoldings } from "./Holdings.ts"
@@ -99,6 +100,8 @@ const lanesOf = (message: Message): readonly [holds: ReadonlyArray<string>, afte
       return [[`batch:${message.batchId}`], message.tensors.map(([pair]) => `pair:${pair}`)]
     case "RegisterModel":
       return [[`batch:${message.batchId}`], [`pair:${message.pairName}`]]
+    case "LoadTensors":
+      return [[], []]
     default:
       return [[`batch:${message.batchId}`], []]
   }
@@ -141,17 +144,18 @@ export const make = Effect.fnUntraced(function* (options: AgentOptions) {
     })
 
   /** How a command ended, as its client is to know it. */
-  const outcomeOf = (message: Message, exit: Exit.Exit<void, BusError>): BusError | undefined => {
+  const outcomeOf = (message: Message, exit: Exit.Exit<unknown, BusError>): BusError | undefined => {
     if (Exit.isSuccess(exit)) return undefined
     const failure = Cause.findErrorOption(exit.cause)
     if (Option.isSome(failure)) return failure.value
     return Cause.hasInterrupts(exit.cause) ? stopping(message._tag) : defect(message._tag, exit.cause)
   }
 
-  const answer = (message: Message, work: Effect.Effect<void, BusError>): Effect.Effect<void> =>
+  const answer = (message: Message, work: Effect.Effect<Value | undefined, BusError>): Effect.Effect<void> =>
     Effect.onExit(work, (exit) => {
       const error = outcomeOf(message, exit)
-      const told = completions.complete(message.semaphoreName, error)
+      const value = Exit.isSuccess(exit) ? exit.value : undefined
+      const told = completions.complete(message.semaphoreName, error, value)
       return error === undefined
         ? told
         : Effect.andThen(Effect.logWarning(`${message._tag} failed: ${error.message}`), told)
@@ -210,7 +214,7 @@ export const make = Effect.fnUntraced(function* (options: AgentOptions) {
     rank: options.rank,
     handle: (message) => {
       const [holds, after] = lanesOf(message)
-      return lanes.enter(holds, after)(carryOut(message))
+      return Effect.asVoid(lanes.enter(holds, after)(carryOut(message)))
     },
     pairs: Effect.sync(() => [...pairs.keys()]),
     batches: Effect.sync(() => [...batches.keys()]),

@@ -10,6 +10,7 @@ import type {
   CleanupBatch,
   InitPair,
   LeavePair,
+  LoadTensors,
   Message,
   QueryStatus,
   RegisterModel,
@@ -17,7 +18,7 @@ import type {
   Transfer
 } from "../command/Command.ts"
 import { AgentState, type AgentStateError, pairName, signalName, versionName } from "../state/AgentState.ts"
-import { encodeValue } from "../wire/Value.ts"
+import { encodeValue, type Value } from "../wire/Value.ts"
 import { registerBatch, signalKey } from "./Batch.ts"
 import type { Holdings } from "./Holdings.ts"
 import { initPair, type PairSettings, storeFailed } from "./Pair.ts"
@@ -63,6 +64,16 @@ export const makeCommands = Effect.fnUntraced(function* (
     batches.set(batch.id, batch)
   })
 
+  const onLoad = Effect.fnUntraced(function* (command: LoadTensors) {
+    // What knows names and forms of models is loaded only where a client asks for it.
+    const { loadTensors } = yield* Effect.promise(() => import("./loadTensors.ts"))
+    const loading = loadTensors(command, settings).pipe(Effect.provideService(HostMemory, memory))
+    return yield* Option.match(importer, {
+      onNone: () => loading,
+      onSome: (service) => Effect.provideService(loading, TensorImporter, service)
+    })
+  })
+
   const onTransfer = Effect.fnUntraced(function* (command: Transfer) {
     const batch = yield* batchOf("Transfer", command.batchId)
     const version = yield* transferBatch(batch, command, settings)
@@ -103,21 +114,24 @@ export const makeCommands = Effect.fnUntraced(function* (
     yield* dropPair(pair, "its client sent LeavePair")
   })
 
-  return (message: Message): Effect.Effect<void, BusError> => {
+  /** What a command answers, where it asks for something. */
+  return (message: Message): Effect.Effect<Value | undefined, BusError> => {
     switch (message._tag) {
       case "InitPair":
-        return onInitPair(message)
+        return Effect.as(onInitPair(message), undefined)
       case "RegisterTensors":
       case "RegisterModel":
-        return onRegister(message)
+        return Effect.as(onRegister(message), undefined)
+      case "LoadTensors":
+        return onLoad(message)
       case "Transfer":
-        return onTransfer(message)
+        return Effect.as(onTransfer(message), undefined)
       case "QueryStatus":
-        return onQuery(message)
+        return Effect.as(onQuery(message), undefined)
       case "CleanupBatch":
-        return onCleanup(message)
+        return Effect.as(onCleanup(message), undefined)
       case "LeavePair":
-        return onLeave(message)
+        return Effect.as(onLeave(message), undefined)
     }
   }
 })

@@ -30,6 +30,7 @@ import {
   CleanupBatch,
   InitPair,
   LeavePair,
+  LoadTensors,
   type Message,
   QueryStatus,
   RegisterModel,
@@ -175,6 +176,8 @@ const withSemaphore = (message: Message, semaphoreName: string, timestamp: numbe
       return new RegisterTensors({ ...message, ...common })
     case "RegisterModel":
       return new RegisterModel({ ...message, ...common })
+    case "LoadTensors":
+      return new LoadTensors({ ...message, ...common })
     case "Transfer":
       return new Transfer({ ...message, ...common })
     case "QueryStatus":

@@ -9,6 +9,8 @@
  *   pairs have registered the batch.
  * - `RegisterModel` names a rank's tensors of a model as its system does, instead of by places of a mesh: trainer and
  *   engine may name and join them differently. Clients in other languages need not know it.
+ * - `LoadTensors` fills this rank's tensors from a checkpoint, without a pair and without other ranks. Clients in other
+ *   languages need not know it.
  * - `Transfer` moves a registered batch, in the direction that the sides choose by "send" and "recv".
  * - `LeavePair` takes this rank out of a pair, so that all ranks can make it again. Clients in other languages need not
  *   know it.
@@ -92,6 +94,39 @@ export class RegisterModel extends BaseCommand.extend<RegisterModel>("@tensorfer
   timeout: orNull(Schema.Number)
 }) {}
 
+/** This rank's tensors, and the checkpoint that fills them. The memory is used until the command ends, and no longer. */
+export class LoadTensors extends BaseCommand.extend<LoadTensors>("@tensorferry/bus/command/LoadTensors")({
+  _tag: Schema.tag("LoadTensors"),
+  /** A file or folder, where the agent finds it. */
+  path: Schema.String,
+  /** Name and payload of each; a payload may say how its tensor lies on the mesh. */
+  tensors: Schema.Array(Schema.Tuple([Schema.String, Schema.Uint8Array])),
+  /** Further names of tensors, as of a tied head: JSON of an object from further name to name in `tensors`. */
+  aliases: orNull(Schema.String),
+  /** This process among the ranks of its side; 0 where absent. */
+  sideRank: orNull(Natural),
+  /** As of `InitPair`, of the side's ranks in order; one rank where absent. */
+  meshShapePayload: orNull(Schema.Uint8Array),
+  /** How this side names and cuts the model, with the degrees of all its ranks; names of the checkpoint where absent. */
+  names: orNull(Schema.String),
+  /** How the checkpoint names its tensors, with the degrees by which its files are cut; its model's own names where absent. */
+  storedNames: orNull(Schema.String),
+  /** Where `storedNames` is stated: a checkpoint of the same model under its own names, or one with its config.json. */
+  model: orNull(Schema.String),
+  /** As of `RegisterModel`, of this side. */
+  rules: orNull(Schema.String),
+  placement: orNull(Schema.String),
+  preset: orNull(Schema.String),
+  /** Values are converted where types differ. */
+  allowsCast: orNull(Schema.Boolean),
+  /** Tensors that the checkpoint lacks keep their contents. */
+  allowsMissing: orNull(Schema.Boolean),
+  /** Tensors of the checkpoint that this side lacks are passed by. */
+  allowsUnexpected: orNull(Schema.Boolean),
+  /** Seconds for the whole; without it each read of a part has a deadline, and their number none. */
+  timeout: orNull(Schema.Number)
+}) {}
+
 /** What this side does in a transfer; the other side of the pair states the other word. */
 export const TransferType = Schema.Literals(["send", "recv"])
 export type TransferType = typeof TransferType.Type
@@ -133,6 +168,7 @@ export const Message = Schema.Union([
   InitPair,
   RegisterTensors,
   RegisterModel,
+  LoadTensors,
   Transfer,
   QueryStatus,
   CleanupBatch,

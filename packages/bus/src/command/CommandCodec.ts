@@ -12,6 +12,7 @@ import {
   CleanupBatch,
   InitPair,
   LeavePair,
+  LoadTensors,
   type Message,
   QueryStatus,
   RegisterModel,
@@ -20,7 +21,7 @@ import {
 } from "./Command.ts"
 import { type CommandError, commandError } from "./CommandError.ts"
 
-type FieldType = "str" | "int" | "natural" | "float" | "bytes" | "tensors" | "transferType"
+type FieldType = "str" | "bool" | "int" | "natural" | "float" | "bytes" | "tensors" | "transferType"
 
 interface Field {
   readonly wire: string
@@ -39,6 +40,9 @@ const field = (wire: string, type: FieldType, isOptional = false, isOwn = false)
   isOwn
 })
 const optional = (wire: string, type: FieldType): Field => field(wire, type, true)
+
+/** Of a command that only this project knows: not written where it is absent. */
+const own = (wire: string, type: FieldType): Field => field(wire, type, true, true)
 
 /** How long a command that needs other ranks may wait for them. */
 const waiting = field("timeout", "float", true, true)
@@ -106,6 +110,27 @@ const forms: ReadonlyMap<string, CommandForm> = new Map([
     )
   ],
   [
+    "LoadTensors",
+    form(
+      (fields) => new LoadTensors(fields, checked),
+      field("path", "str"),
+      field("tensors", "tensors"),
+      own("aliases", "str"),
+      own("side_rank", "natural"),
+      own("mesh_shape_payload", "bytes"),
+      own("names", "str"),
+      own("stored_names", "str"),
+      own("model", "str"),
+      own("rules", "str"),
+      own("placement", "str"),
+      own("preset", "str"),
+      own("allows_cast", "bool"),
+      own("allows_missing", "bool"),
+      own("allows_unexpected", "bool"),
+      waiting
+    )
+  ],
+  [
     "Transfer",
     form(
       (fields) => new Transfer(fields, checked),
@@ -128,6 +153,8 @@ const writeField = (writer: Writer, type: FieldType, value: unknown) => {
     case "str":
     case "transferType":
       return writer.string(value as string)
+    case "bool":
+      return writer.bool(value as boolean)
     case "int":
     case "natural":
       return writer.int(value as number | bigint)
@@ -194,6 +221,8 @@ const readField = (reader: Reader, { wire, type, isOptional }: Field): unknown =
   switch (type) {
     case "str":
       return expect(reader, "str", wire) ? reader.string() : ""
+    case "bool":
+      return expect(reader, "bool", wire) ? reader.bool() : false
     case "int":
       return expect(reader, "int", wire) ? reader.int() : 0
     case "natural": {
