@@ -14,12 +14,15 @@ and of the engine::
     with tensorferry.connect(job="run7", side="engine") as ferry:
         ferry.register(model)
         version = ferry.pull()
+
+A model is filled from a checkpoint by ``tensorferry.load(model, "checkpoint/")``, without another side.
 """
 
 from . import errors
 from ._connect import connect
+from ._load import Loaded, load
 from .errors import FerryError
 from .ferry import Ferry, Progress, Status
 
-__all__ = ["Ferry", "FerryError", "Progress", "Status", "connect", "errors"]
+__all__ = ["Ferry", "FerryError", "Loaded", "Progress", "Status", "connect", "errors", "load"]
 __version__ = "0.1.0"

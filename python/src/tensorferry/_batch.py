@@ -131,18 +131,23 @@ def named_tensors(tensors: Any) -> dict[str, Any]:
     return named
 
 
-def without_aliases(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """The tensors without further names of memory that came before, as a tied head."""
-    seen: set[tuple[Any, ...]] = set()
-    kept: dict[str, Any] = {}
+def aliases(tensors: Mapping[str, Any]) -> dict[str, str]:
+    """Further names of memory, as a tied head, each with the name that came first."""
+    seen: dict[tuple[Any, ...], str] = {}
+    found: dict[str, str] = {}
     for name, tensor in tensors.items():
         if is_torch(tensor) and tensor.numel() > 0:
             place = (tensor.device, tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()))
-            if place in seen:
-                continue
-            seen.add(place)
-        kept[name] = tensor
-    return kept
+            first = seen.setdefault(place, name)
+            if first != name:
+                found[name] = first
+    return found
+
+
+def without_aliases(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """The tensors without further names of memory that came before."""
+    further = aliases(tensors)
+    return {name: tensor for name, tensor in tensors.items() if name not in further}
 
 
 def scratch_like(local: Any) -> Any:

@@ -16,8 +16,8 @@ from .ferry import Ferry, Progress
 DEFAULT_TIMEOUT = 300.0
 
 
-def _world(rank: int | None, world: int | None) -> tuple[int, int]:
-    """As stated, else as torch.distributed knows, else as a launcher says, else alone."""
+def side_position(rank: int | None, world: int | None) -> tuple[int, int]:
+    """This process's rank in its side, and the side's ranks: as stated, as torch.distributed or a launcher says, or alone."""
     if rank is None and world is None:
         distributed = sys.modules.get("torch.distributed")
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -58,7 +58,7 @@ def connect(
     other = check_name("side", remote if remote is not None else ("engine" if side == "train" else "train"))
     if other == side:
         raise InvalidCommand(f"Both sides are called {side!r}.", remedy="State `remote`.")
-    own, size = _world(rank, world)
+    own, size = side_position(rank, world)
     if agent is not None:
         return Ferry(job, side, other, own, size, Connection(agent), None, None, timeout, progress)
     folder = job_folder(job)

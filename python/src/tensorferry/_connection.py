@@ -163,8 +163,8 @@ class Connection:
         waiting: Callable[[float], None] | None = None,
         wait: float | None = None,
         **fields: Any,
-    ) -> None:
-        """Ends when the agent is done with the command; raises what it failed with.
+    ) -> Any:
+        """Ends when the agent is done with the command; raises what it failed with. Answers what the command asks for.
 
         ``wait`` is how long the agent may wait for other ranks, ``timeout`` how long this process waits for the agent.
         """
@@ -176,6 +176,7 @@ class Connection:
             raise ProtocolError("The agent's reply cannot be read.", remedy="Use one version on both ends.")
         if reply.get("type") != "Ok":
             raise from_reply(str(reply.get("tag")), str(reply.get("message")), reply.get("fields") or {})
+        return reply.get("value")
 
     def read(self, name: str, timeout: float = _CONNECT_SECONDS) -> bytes | None:
         """An entry of the agent's state."""

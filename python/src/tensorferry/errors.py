@@ -137,6 +137,18 @@ class TransferFailed(FerryError):
     """The bytes did not arrive. What the receiver holds now is undefined: push again."""
 
 
+class CheckpointUnreadable(FerryError):
+    """The checkpoint is not there, or the agent may not or cannot read it. ``fields["file"]`` names the file."""
+
+
+class CheckpointDamaged(FerryError):
+    """Files of the checkpoint are cut short, damaged, or contradict each other. ``fields["file"]`` names the file."""
+
+
+class CheckpointMismatch(FerryError):
+    """The checkpoint has other names, shapes or types than the tensors; the message names them. Nothing was written."""
+
+
 class Stopping(FerryError):
     """The agent stops."""
 
