@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The quick start of the documentation, as it stands there."""
+"""The programs of the documentation, as they stand there."""
 
 from __future__ import annotations
 
@@ -16,17 +16,21 @@ from .conftest import ROOT
 pytest.importorskip("torch")
 
 
-def test_the_quick_start_runs_as_it_stands(tmp_path: pathlib.Path) -> None:
+def programs() -> dict[str, str]:
     page = (ROOT / "docs/python.md").read_text()
-    programs = re.findall(r"```python file=(\S+)\n(.*?)```", page, re.DOTALL)
-    assert [name for name, _ in programs] == ["trainer.py", "engine.py"]
+    return dict(re.findall(r"```python file=(\S+)\n(.*?)```", page, re.DOTALL))
+
+
+def start(folder: pathlib.Path, name: str) -> subprocess.Popen[str]:
+    (folder / name).write_text(programs()[name])
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "python/src")}
-    started = []
-    for name, text in programs:
-        (tmp_path / name).write_text(text)
-        command = [sys.executable, str(tmp_path / name)]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        started.append(subprocess.Popen(command, env=environment, text=True, **pipes))
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, str(folder / name)], cwd=folder, env=environment, text=True, **pipes)
+
+
+def test_the_quick_start_runs_as_it_stands(tmp_path: pathlib.Path) -> None:
+    assert list(programs()) == ["trainer.py", "engine.py", "load.py"]
+    started = [start(tmp_path, name) for name in ("trainer.py", "engine.py")]
     try:
         said = [program.communicate(timeout=200) for program in started]
     finally:
@@ -34,3 +38,11 @@ def test_the_quick_start_runs_as_it_stands(tmp_path: pathlib.Path) -> None:
             program.kill()
     assert said[0][0] == "pushed, verified\n", said[0][1]
     assert said[1][0] == "version 0\nversion 1\nversion 2\npulled, verified\n", said[1][1]
+
+
+def test_a_model_is_loaded_as_it_stands(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("transformers")
+    program = start(tmp_path, "load.py")
+    said = program.communicate(timeout=200)
+    printed = re.findall(r"It prints `(.*?)`", (ROOT / "docs/python.md").read_text())
+    assert [said[0]] == [f"{line}\n" for line in printed], said[1]
