@@ -4,15 +4,17 @@
  * driver. Clients do with the runtime what PyTorch does: see fixtures/cuda_client.py.
  */
 import { type ChildProcess, spawn } from "node:child_process"
-import { existsSync, mkdirSync, readdirSync, readFileSync } from "node:fs"
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync } from "node:fs"
 import { join } from "node:path"
 import { createInterface } from "node:readline"
 import { fileURLToPath } from "node:url"
 import { assert, describe, it } from "@effect/vitest"
+import { writeSafetensors } from "@tensorferry/model/checkpoint/SafetensorsWriter"
 import { gpuSimulator } from "@tensorferry/simulators/libraries"
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
 import { hasLmdb, isSoak, lmdbMissing, pythonLmdb, pythonLmdbMissing, scratch } from "./support.ts"
+import { encode } from "./tensors.ts"
 
 const here = (name: string) => fileURLToPath(new URL(name, import.meta.url))
 const command = here("../../cli/src/main.ts")
@@ -139,6 +141,20 @@ const tensors = [
 const values = (round: number, at: number) =>
   Array.from({ length: 1200 }, (_, index) => ((index * 7 + round * 31 + at * 13) % 251) + 0.5)
 
+/** The same tensors as a checkpoint has them; the second lies transposed. */
+const loads = [
+  ["w", 4096, [40, 30], [30, 1], 1200],
+  ["t", 65_536, [30, 40], [1, 30], 1200]
+] as const
+
+/** Whole numbers that bfloat16 holds exactly, row by row. */
+const small = (round: number, at: number) =>
+  Array.from({ length: 1200 }, (_, index) => (index * 7 + round * 31 + at * 13) % 251)
+
+/** In the order of memory: columns of the second are rows there. */
+const lying = (rows: ReadonlyArray<number>, at: number) =>
+  at === 0 ? rows : rows.map((_, index) => rows[(index % 30) * 40 + Math.floor(index / 30)]!)
+
 const poison = Array.from({ length: 1200 }, () => -1)
 
 const wrongIn = (seen: unknown, wanted: ReadonlyArray<number>): string => {
@@ -194,6 +210,39 @@ describe.skipIf(!canRun)(`tensors on GPUs${reason}`, () => {
       120_000
     )
   }
+
+  for (const backend of isSoak ? ["cuda", "cuda-ipc", "nccl"] : ["cuda-ipc", "nccl"])
+    it.live(
+      `${backend}: a checkpoint fills them where they lie, with casts, and leaves nothing behind`,
+      () =>
+        inScope((folder) =>
+          Effect.gen(function* () {
+            const { stop } = yield* startAgents(folder, backend)
+            const a = yield* startClient(folder, 0, 0)
+            const path = join(folder, "model.safetensors")
+            for (const [round, dtype] of (["float32", "bfloat16"] as const).entries()) {
+              const stored = loads.map(([name, , shape], at) => ({
+                ...{ name, dtype, shape },
+                data: encode(dtype, small(round, at))
+              }))
+              yield* Effect.orDie(writeSafetensors(path, stored))
+              // What the device still has to do with a tensor comes before it is filled.
+              for (const [, offset] of loads) yield* a.tell("fill", offset, poison)
+              if (dtype === "bfloat16")
+                assert.match(String(yield* a.tell("load", path, loads, false)), /CheckpointMismatch/)
+              yield* a.call("load", path, loads, true)
+              for (const [at, [, offset]] of loads.entries())
+                assert.strictEqual(wrongIn(yield* a.tell("read", offset, 1200), lying(small(round, at), at)), "")
+              assert.deepStrictEqual(yield* a.tell("collect"), { left: 0, lowest: 0 })
+            }
+            rmSync(path)
+            assert.match(String(yield* a.tell("load", path, loads, true)), /CheckpointUnreadable/)
+            yield* nothingLeft(a)
+            yield* stop
+          })
+        ),
+      120_000
+    )
 
   it.live(
     "what the client's device still has to do is waited for",
