@@ -7,7 +7,8 @@
  */
 
 import type { HostMemory } from "@tensorferry/core/service/HostMemory"
-import { isContiguous, type Tensor } from "@tensorferry/core/tensor/Tensor"
+import { isQuantized, recipeId, shapeOfValues } from "@tensorferry/core/tensor/QuantizedTensor"
+import { isContiguous } from "@tensorferry/core/tensor/Tensor"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
@@ -23,6 +24,7 @@ import { lossError, makeFate } from "./Fate.ts"
 import type { Claim, Deal, Pair } from "./Held.ts"
 import { type OpenTensor, openTensor } from "./openTensor.ts"
 import { checkName, type PairSettings, waitOf } from "./Pair.ts"
+import { formWire, heldTensors, namedCutFault, parseForm } from "./QuantizedHeld.ts"
 
 export interface Batch {
   readonly id: string
@@ -111,6 +113,18 @@ const bucketBytesOf = (command: RegisterTensors | RegisterModel): Result.Result<
         })
       )
 }
+
+/** The form that a command states. What moves changes compares elements, and codes change together. */
+const statedForm = ({ batchId, changesBytes }: RegisterTensors | RegisterModel, form: string) =>
+  changesBytes === null
+    ? parseForm(batchId, form)
+    : Result.fail(
+        busError("InvalidCommand", {
+          op,
+          detail: `Batch ${batchId} moves changes, and has a quantized form.`,
+          remedy: "Leave one of both out."
+        })
+      )
 
 /** A name stands for one tensor of a pair. */
 const checkTensorNames = (
@@ -207,18 +221,34 @@ const build = Effect.fnUntraced(function* (
   const owners = opened.flatMap(({ owner }) => owner ?? [])
   claim.owners = [...new Map(owners.map((owner) => [owner.pid, owner])).values()]
   yield* checkTensorNames(id, names, opened)
-  const order = planOrder(names)
-  const tensors = order.map((at) => opened[at]!.tensor)
-  const device = yield* Effect.fromResult(batchDevice(id, tensors, settings))
+  const device = yield* Effect.fromResult(
+    batchDevice(
+      id,
+      opened.map(({ tensor }) => tensor),
+      settings
+    )
+  )
+  const recipe = command.form === null ? undefined : yield* Effect.fromResult(statedForm(command, command.form))
+  const held = yield* Effect.fromResult(heldTensors(id, names, opened, recipe))
+  const cut = model === undefined ? undefined : namedCutFault(held, pair.members.sides[pair.side].agents.length)
+  if (cut !== undefined)
+    return yield* busError("UnsupportedTensor", {
+      op: command._tag,
+      paramName: cut[0],
+      detail: `Batch ${id}: ${cut[0]}: ${cut[1]}.`,
+      remedy: "Choose a form with smaller blocks, or degrees that cut whole ones."
+    })
+  const ordered = planOrder(held.map(({ pair: of }) => of)).map((at) => held[at]!)
   const statement: BatchStatement = {
-    version: 6,
+    version: 7,
     family: device.family,
-    tensors: order.map((at, place) => ({
-      pair: names[at]!,
-      name: opened[at]!.name,
-      dtype: tensors[place]!.dtype,
-      shape: tensors[place]!.shape,
-      ...(opened[at]!.placements === undefined ? {} : { placements: opened[at]!.placements })
+    tensors: ordered.map(({ pair: of, name, placements, value }) => ({
+      pair: of,
+      name,
+      dtype: isQuantized(value) ? formWire : value.dtype,
+      shape: shapeOfValues(value),
+      ...(placements === undefined ? {} : { placements }),
+      ...(isQuantized(value) ? { form: { id: recipeId(value.recipe), block: value.recipe.block } } : {})
     })),
     ...(model === undefined ? {} : { model: { side: model.side, placement: model.placement, digest: model.digest } }),
     bucketBytes,
@@ -233,12 +263,17 @@ const build = Effect.fnUntraced(function* (
   const odd = changesFault(id, pair.members.agents, statements)
   if (odd !== undefined) return yield* shared(Result.fail(odd))
   const membersOf = (name: string) => (pairs.get(name) ?? pair).members
-  const held = (): ReadonlyMap<string, Tensor> => new Map(opened.map(({ name, tensor }) => [name!, tensor]))
+  const values = ordered.map(({ value }) => value)
   const moves =
     model === undefined
-      ? yield* shared(meshMoves(id, pair, membersOf, statements, tensors, device))
+      ? yield* shared(meshMoves(id, pair, membersOf, statements, values, device))
       : yield* Effect.fromResult(
-          named!.modelMoves(id, pair, yield* shared(named!.modelPlans(id, pair, statements, model)), held())
+          named!.modelMoves(
+            id,
+            pair,
+            yield* shared(named!.modelPlans(id, pair, statements, model)),
+            new Map(ordered.map(({ name, value }) => [name!, value]))
+          )
         )
   return {
     id,

@@ -7,12 +7,14 @@
 import type { AnyPlan } from "@tensorferry/core/planner/MeshOps"
 import type { ExecuteOptions } from "@tensorferry/core/reshard/executeReshardPlan"
 import type { Device } from "@tensorferry/core/tensor/Device"
+import type { QuantizedTensor } from "@tensorferry/core/tensor/QuantizedTensor"
 import type { Tensor } from "@tensorferry/core/tensor/Tensor"
 import { type TensorDict, tensorDict } from "@tensorferry/core/tensor/TensorDict"
 import * as Result from "effect/Result"
 import type { BusError, BusReason } from "../BusError.ts"
 import { type BatchStatement, plansOf } from "./BatchPlan.ts"
 import type { Pair } from "./Held.ts"
+import { formTransform } from "./QuantizedHeld.ts"
 import type { PairMembers } from "./Registration.ts"
 
 /** A batch in one direction. */
@@ -40,10 +42,11 @@ export const meshMoves = (
   { members, rank }: Pick<Pair, "members" | "rank">,
   membersOf: (pair: string) => PairMembers,
   statements: ReadonlyArray<BatchStatement>,
-  tensors: ReadonlyArray<Tensor>,
+  tensors: ReadonlyArray<Tensor | QuantizedTensor>,
   device: Device
 ): Result.Result<BatchMoves, BusError> =>
-  Result.map(plansOf(batch, membersOf, statements, rank, device), ({ names, order, plans }) => {
+  Result.map(plansOf(batch, membersOf, statements, rank, device), ({ names, order, plans, quantized }) => {
+    const options: ExecuteOptions = quantized.size === 0 ? {} : { transform: formTransform(quantized) }
     const dict = tensorDict(names.map((name, at) => [name, tensors[order[at]!]!] as const))
     const moveTo = (side: 0 | 1): BatchMove | NoMove => {
       const plan = plans[side === 0 ? 1 : 0]
@@ -53,7 +56,7 @@ export const meshMoves = (
             detail: `Side ${members.sides[side].name} of batch ${batch} holds contributions and cannot be a target.`,
             remedy: "Transfer the other way, or make pairs whose target is sharded or replicated."
           }
-        : { plan, tensors: dict, options: {}, movesNothing: plan.tensors.every(({ shape }) => shape.includes(0)) }
+        : { plan, tensors: dict, options, movesNothing: plan.tensors.every(({ shape }) => shape.includes(0)) }
     }
     return [moveTo(1), moveTo(0)]
   })

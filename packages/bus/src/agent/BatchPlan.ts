@@ -6,7 +6,7 @@
  * lists them, as clients that state no names expect. Pairs are taken by name, so that sides may list them in any order.
  */
 
-import { DType } from "@tensorferry/core/base/DType"
+import { DType, isCastable } from "@tensorferry/core/base/DType"
 import { Natural } from "@tensorferry/core/base/Numbers"
 import { equalShapes, formatShape, Shape } from "@tensorferry/core/base/Region"
 import type { MeshPlan } from "@tensorferry/core/ir/MeshPlan"
@@ -21,6 +21,7 @@ import { Placement } from "@tensorferry/model/placement/Placement"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import { type BusError, busError } from "../BusError.ts"
+import { cutFault, formWire } from "./QuantizedHeld.ts"
 import type { PairMembers } from "./Registration.ts"
 
 export const BatchTensor = Schema.Struct({
@@ -29,7 +30,9 @@ export const BatchTensor = Schema.Struct({
   dtype: DType,
   shape: Shape,
   /** How it lies on the mesh of its side, where that is not what the pair says. */
-  placements: Schema.optionalKey(Schema.Array(MeshPlacement))
+  placements: Schema.optionalKey(Schema.Array(MeshPlacement)),
+  /** The form in which the rank holds it, in words, and rows and columns that share a scale; type and shape are of its values. */
+  form: Schema.optionalKey(Schema.Struct({ id: Schema.String, block: Schema.Tuple([Natural, Natural]) }))
 })
 export type BatchTensor = typeof BatchTensor.Type
 
@@ -38,7 +41,7 @@ export const ModelStatement = Schema.Struct({ side: NamedSide, placement: Placem
 
 /** What one rank registered. */
 export const BatchStatement = Schema.Struct({
-  version: Schema.Literal(6),
+  version: Schema.Literal(7),
   /** Family of the devices that all tensors of the rank lie on. */
   family: Schema.String,
   /** By pair, and then as the client lists them. */
@@ -65,6 +68,8 @@ export interface BatchPlans {
   readonly names: ReadonlyArray<string>
   /** Place of each of these tensors in the statement of this rank. */
   readonly order: ReadonlyArray<number>
+  /** Names of those that one side holds quantized. */
+  readonly quantized: ReadonlySet<string>
   /** By direction; a direction whose target is partial has none. */
   readonly plans: readonly [MeshPlan | undefined, MeshPlan | undefined]
 }
@@ -119,6 +124,7 @@ interface SideTensor {
   readonly dtype: DType
   readonly shape: Shape
   readonly layout: MeshLayout
+  readonly form: BatchTensor["form"]
 }
 
 /** The tensors of one side, or what differs between its ranks. */
@@ -132,9 +138,10 @@ const sideTensors = (
   const first = side === 0 ? 0 : sides[0].agents.length
   const own = statements.slice(first, first + sides[side].agents.length)
   const kinds = ({ tensors }: BatchStatement) =>
-    tensors.map(({ pair, dtype, name, placements }) => {
+    tensors.map(({ pair, dtype, form, name, placements }) => {
+      const held = form === undefined ? dtype : form.id
       const lies = placements === undefined ? "" : ` as ${JSON.stringify(placements)}`
-      return `${pair}${name === null ? "" : ` ${name}`}: ${dtype}${lies}`
+      return `${pair}${name === null ? "" : ` ${name}`}: ${held}${lies}`
     })
   const wanted = kinds(own[0]!)
   for (const [at, statement] of own.entries()) {
@@ -153,7 +160,7 @@ const sideTensors = (
     }
   }
   const found: Array<SideTensor> = []
-  for (const [at, { pair, dtype, name, placements }] of own[0]!.tensors.entries()) {
+  for (const [at, { pair, dtype, form, name, placements }] of own[0]!.tensors.entries()) {
     const shards = own.map(({ tensors }) => tensors[at]!.shape)
     const { layout: usual } = membersOf(pair).sides[side]
     const refused = (detail: string) =>
@@ -169,7 +176,9 @@ const sideTensors = (
     if (Result.isFailure(layout)) return refused(`has no such layout: ${layout.failure.message}`)
     const shape = wholeShape(layout.success, shards, first)
     if (Result.isFailure(shape)) return refused(shape.failure)
-    found.push({ pair, name, dtype, shape: shape.success, layout: layout.success })
+    const cut = form === undefined ? undefined : cutFault(form, layout.success, shape.success)
+    if (cut !== undefined) return refused(`is held as ${form!.id}, and ${cut}`)
+    found.push({ pair, name, dtype, shape: shape.success, layout: layout.success, form })
   }
   return Result.succeed(found)
 }
@@ -274,6 +283,16 @@ export const changesFault = (
     : mismatch(batch, `agent ${agents[of!]} moves changes, agent ${agents[other!]} whole tensors.`, agents[other!])
 }
 
+/** Why two sides cannot exchange a tensor that one of them holds quantized, in words. */
+const formFault = (one: SideTensor, other: SideTensor): string | undefined => {
+  if (one.form !== undefined && other.form !== undefined)
+    return "is quantized on both sides; leave the form out on both"
+  if (one.form === undefined && other.form === undefined) return undefined
+  const plain = one.form === undefined ? one : other
+  if (isPartial(plain.layout)) return "is quantized on one side, and the other holds contributions to it"
+  return isCastable(plain.dtype, formWire) ? undefined : `is quantized on one side, and ${plain.dtype} on the other`
+}
+
 const isPartial = (layout: MeshLayout): boolean => layout.placements.some(({ _tag }) => _tag === "Partial")
 
 /**
@@ -311,10 +330,17 @@ export const plansOf = (
       return Result.fail(mismatch(batch, `tensor ${at} is ${text(a)} on one side and ${text(b)} on the other.`))
     }
   }
+  for (const [at, a] of sides[0].entries()) {
+    const fault = formFault(a, sides[1][at]!)
+    if (fault !== undefined) return Result.fail(mismatch(batch, `tensor ${a.name ?? at} ${fault}.`, undefined, a.name))
+  }
   const buckets = statements.flatMap(({ bucketBytes }) => (bucketBytes === null ? [] : [bucketBytes]))
   const options = buckets.length === 0 ? {} : { bucketBytes: Math.max(1, Math.min(...buckets)) }
   const names = sides[0].map(({ pair, name }, at) => (name === null ? `${pair}[${at}]` : `${pair}/${name}`))
   const { order } = arranged[rank]!
+  const quantized = new Set(
+    names.filter((_, at) => sides[0][at]!.form !== undefined || sides[1][at]!.form !== undefined)
+  )
 
   const planFor = (direction: Direction): Result.Result<MeshPlan | undefined, BusError> => {
     const [sources, targets] = direction === 0 ? sides : [sides[1], sides[0]]
@@ -339,6 +365,6 @@ export const plansOf = (
     )
   }
   return Result.flatMap(planFor(0), (forth) =>
-    Result.map(planFor(1), (back) => ({ names, order, plans: [forth, back] as const }))
+    Result.map(planFor(1), (back) => ({ names, order, quantized, plans: [forth, back] as const }))
   )
 }

@@ -9,7 +9,9 @@ import { digestOf } from "@tensorferry/core/base/Digest"
 import type { DType } from "@tensorferry/core/base/DType"
 import { equalShapes, formatShape } from "@tensorferry/core/base/Region"
 import { indexRosters, planRank } from "@tensorferry/core/planner/RosterPlanner"
+import type { QuantizedTensor } from "@tensorferry/core/tensor/QuantizedTensor"
 import type { Tensor } from "@tensorferry/core/tensor/Tensor"
+import { firstOf } from "@tensorferry/core/transform/Compose"
 import type { FamilyChoice } from "@tensorferry/model/Cutting"
 import { type ModelTensor, worldSizeOf } from "@tensorferry/model/layout/ModelLayout"
 import { placeOf, type RankPlace } from "@tensorferry/model/layout/ParallelConfig"
@@ -34,6 +36,7 @@ import type { RegisterModel } from "../command/Command.ts"
 import type { BatchMove, BatchMoves, NoMove } from "./BatchMove.ts"
 import { type BatchStatement, familyFault, mismatch } from "./BatchPlan.ts"
 import type { Pair } from "./Held.ts"
+import { formTransform } from "./QuantizedHeld.ts"
 import { statedFamily, statedPlacement, statedSide } from "./StatedNames.ts"
 
 const op = "RegisterModel"
@@ -158,6 +161,33 @@ const tensorFault = (
   return undefined
 }
 
+/** Parameters of which some rank holds a part quantized; what travels to and from it is values. */
+const quantizedParameters = (
+  batch: string,
+  { members: { sides } }: Pick<Pair, "members">,
+  statements: ReadonlyArray<BatchStatement>,
+  { source, destination, scalarOf }: MappedLayouts
+): Result.Result<ReadonlySet<string>, BusError> => {
+  const found = new Map<string, number>()
+  for (const [rank, { tensors }] of statements.entries()) {
+    const own = new Set(tensors.flatMap(({ form, name }) => (form === undefined ? [] : [name])))
+    if (own.size === 0) continue
+    const at = rank < sides[0].agents.length ? 0 : 1
+    for (const { metadata, view } of (at === 0 ? source : destination).parametersOf(rank)) {
+      if (!own.has(view.tensor)) continue
+      const detail =
+        (found.get(metadata.name) ?? at) !== at
+          ? "is quantized on both sides; leave the form out on both"
+          : scalarOf(metadata.name) === undefined
+            ? undefined
+            : "is quantized on one side, and its values change on their way"
+      if (detail !== undefined) return Result.fail(mismatch(batch, `${view.tensor} ${detail}.`, undefined, view.tensor))
+      found.set(metadata.name, at)
+    }
+  }
+  return Result.succeed(new Set(found.keys()))
+}
+
 /** Both directions of a batch, as far as all ranks find them alike. */
 export interface ModelPlans {
   readonly layouts: readonly [MappedLayouts, MappedLayouts]
@@ -196,6 +226,7 @@ export const modelPlans = (
           mismatch(batch, `agent ${agents[rank]} of side ${sides[at]!.name}: ${odd[1]}`, agents[rank], odd[0])
         )
     }
+    const quantized = yield* quantizedParameters(batch, pair, statements, there)
     const buckets = statements.flatMap(({ bucketBytes }) => bucketBytes ?? [])
     const movesNothing = tensors.every(({ shape }) => shape.includes(0))
     const moveOf = ({ source, destination, scalarOf }: MappedLayouts): Omit<BatchMove, "tensors"> | NoMove => {
@@ -209,7 +240,13 @@ export const modelPlans = (
       const waves = buckets.length === 0 ? {} : { waveBytes: Math.max(1, Math.min(...buckets)) }
       return {
         plan: planRank(index.success, pair.rank),
-        options: { transform: scalarTransform(scalarOf), ...waves },
+        options: {
+          transform:
+            quantized.size === 0
+              ? scalarTransform(scalarOf)
+              : firstOf([formTransform(quantized), scalarTransform(scalarOf)]),
+          ...waves
+        },
         movesNothing
       }
     }
@@ -221,7 +258,7 @@ export const modelMoves = (
   batch: string,
   { rank, side }: Pick<Pair, "rank" | "side">,
   { layouts, moves }: ModelPlans,
-  held: ReadonlyMap<string, Tensor>
+  held: ReadonlyMap<string, Tensor | QuantizedTensor>
 ): Result.Result<BatchMoves, BusError> =>
   Result.gen(function* () {
     const made: Array<BatchMove | NoMove> = []

@@ -82,6 +82,11 @@ export interface BatchInput {
    * write to a destination.
    */
   readonly changesBytes?: number
+  /**
+   * The quantized form in which this side holds those tensors whose scales are among `tensors`, named after them with `_scale_inv`
+   * or `_scale`: `fp8-block`, `mxfp8`, and a rule after a colon. The other side holds values.
+   */
+  readonly form?: string
 }
 
 /** What this process holds of a model, under the names of its own system. */
@@ -105,6 +110,8 @@ export interface ModelBatchInput {
   readonly bucketBytes?: number
   /** As of `BatchInput`. */
   readonly changesBytes?: number
+  /** As of `BatchInput`. */
+  readonly form?: string
 }
 
 /** How long a client waits for its agent. */
@@ -360,7 +367,7 @@ export const make = Effect.fnUntraced(function* (options: ClientOptions = {}) {
         })
       ),
     leavePair: (pair) => send(new LeavePair({ pairName: pair })),
-    registerTensors: ({ batch, tensors, bucketBytes, changesBytes }) =>
+    registerTensors: ({ batch, tensors, bucketBytes, changesBytes, form }) =>
       Effect.flatMap(
         Effect.forEach(tensors, ([pair, tensor, name]) =>
           Effect.map(share("RegisterTensors", tensor, name), (payload) => [pair, payload] as const)
@@ -371,12 +378,14 @@ export const make = Effect.fnUntraced(function* (options: ClientOptions = {}) {
               batchId: batch,
               tensors: shared,
               bucketSize: bucketBytes ?? null,
-              changesBytes: changesBytes ?? null
+              changesBytes: changesBytes ?? null,
+              form: form ?? null
             })
           )
       ),
     registerModel: Effect.fnUntraced(function* (input) {
-      const { batch, pair, model, names, mapping, placement, preset, tensors, bucketBytes, changesBytes } = input
+      const { batch, pair, model, names, mapping, placement, preset, tensors } = input
+      const { bucketBytes, changesBytes, form } = input
       const shared = yield* Effect.forEach(tensors, ([name, tensor]) =>
         Effect.map(share("RegisterModel", tensor, name), (payload) => [name, payload] as const)
       )
@@ -393,7 +402,8 @@ export const make = Effect.fnUntraced(function* (options: ClientOptions = {}) {
           preset: preset ?? null,
           tensors: shared,
           bucketSize: bucketBytes ?? null,
-          changesBytes: changesBytes ?? null
+          changesBytes: changesBytes ?? null,
+          form: form ?? null
         })
       )
     }),

@@ -65,6 +65,11 @@ export class RegisterTensors extends BaseCommand.extend<RegisterTensors>("@tenso
    * finds no room there is moved whole. On all ranks or on none. Clients in other languages need not know it.
    */
   changesBytes: orNull(Natural),
+  /**
+   * The quantized form in which this side holds tensors whose scales are registered beside them, as `fp8-block:deepgemm_fp32`;
+   * what the other side sends is quantized where it arrives. Clients in other languages need not know it.
+   */
+  form: orNull(Schema.String),
   /** Seconds to wait for other ranks, in place of the agent's deadline. Clients in other languages need not know it. */
   timeout: orNull(Schema.Number)
 }) {}
@@ -90,6 +95,8 @@ export class RegisterModel extends BaseCommand.extend<RegisterModel>("@tensorfer
   bucketSize: orNull(WireInt),
   /** As of `RegisterTensors`. */
   changesBytes: orNull(Natural),
+  /** As of `RegisterTensors`. */
+  form: orNull(Schema.String),
   /** Seconds to wait for other ranks, in place of the agent's deadline. Clients in other languages need not know it. */
   timeout: orNull(Schema.Number)
 }) {}

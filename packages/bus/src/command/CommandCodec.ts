@@ -89,6 +89,7 @@ const forms: ReadonlyMap<string, CommandForm> = new Map([
       field("tensors", "tensors"),
       optional("bucket_size", "int"),
       changes,
+      own("form", "str"),
       waiting
     )
   ],
@@ -106,6 +107,7 @@ const forms: ReadonlyMap<string, CommandForm> = new Map([
       field("tensors", "tensors"),
       optional("bucket_size", "int"),
       changes,
+      own("form", "str"),
       waiting
     )
   ],
