@@ -28,21 +28,33 @@ def start(folder: pathlib.Path, name: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, str(folder / name)], cwd=folder, env=environment, text=True, **pipes)
 
 
-def test_the_quick_start_runs_as_it_stands(tmp_path: pathlib.Path) -> None:
-    assert list(programs()) == ["trainer.py", "engine.py", "load.py"]
-    started = [start(tmp_path, name) for name in ("trainer.py", "engine.py")]
+def run(folder: pathlib.Path, *names: str) -> list[str]:
+    """What these programs print, side by side."""
+    started = [start(folder, name) for name in names]
     try:
-        said = [program.communicate(timeout=200) for program in started]
+        ended = [program.communicate(timeout=200) for program in started]
     finally:
         for program in started:
             program.kill()
-    assert said[0][0] == "pushed, verified\n", said[0][1]
-    assert said[1][0] == "version 0\nversion 1\nversion 2\npulled, verified\n", said[1][1]
+    assert [program.returncode for program in started] == [0] * len(names), ended
+    return [said for said, _ in ended]
+
+
+def test_every_program_of_the_page_is_run() -> None:
+    assert list(programs()) == ["trainer.py", "engine.py", "load.py", "quantized_engine.py", "quantized_trainer.py"]
+
+
+def test_the_quick_start_runs_as_it_stands(tmp_path: pathlib.Path) -> None:
+    said = run(tmp_path, "trainer.py", "engine.py")
+    assert said == ["pushed, verified\n", "version 0\nversion 1\nversion 2\npulled, verified\n"]
+
+
+def test_an_engine_that_is_quantized_runs_as_it_stands(tmp_path: pathlib.Path) -> None:
+    said = run(tmp_path, "quantized_trainer.py", "quantized_engine.py")
+    assert said == ["", "version 0 with 8 scales, verified\n"]
 
 
 def test_a_model_is_loaded_as_it_stands(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("transformers")
-    program = start(tmp_path, "load.py")
-    said = program.communicate(timeout=200)
     printed = re.findall(r"It prints `(.*?)`", (ROOT / "docs/python.md").read_text())
-    assert [said[0]] == [f"{line}\n" for line in printed], said[1]
+    assert run(tmp_path, "load.py") == [f"{line}\n" for line in printed]

@@ -37,6 +37,8 @@ class Batch:
     names: Names | None = None
     #: Bytes for copies, where transfers move only what changed.
     changes: int | None = None
+    #: The quantized form of tensors whose scales are beside them.
+    form: str | None = None
     version: int | None = None
     last: Direction | None = None
     byte_length: int = field(init=False)
@@ -49,6 +51,8 @@ class Batch:
         stated: dict[str, Any] = {"bucket_size": None}
         if self.changes is not None:
             stated["changes_bytes"] = self.changes
+        if self.form is not None:
+            stated["form"] = self.form
         if self.names is not None:
             tensors = [(name, shared.payload) for name, shared in self.shared.items()]
             return "RegisterModel", {**vars(self.names), "pair_name": self.pair, "tensors": tensors, **stated}
@@ -95,6 +99,7 @@ def make_batch(
     laid: Mapping[str, Laid],
     names: Names | None = None,
     changes: int | None = None,
+    form: str | None = None,
 ) -> Batch:
     """Shares the tensors. Raises :class:`UnsupportedTensor` where one cannot be, and frees the copies of the others."""
     shared: dict[str, Shared] = {}
@@ -104,7 +109,7 @@ def make_batch(
     except BaseException:
         Batch(name, pair, mesh, laid, shared).close()
         raise
-    return Batch(name, pair, mesh, laid, shared, names, changes)
+    return Batch(name, pair, mesh, laid, shared, names, changes, form)
 
 
 def named_tensors(tensors: Any) -> dict[str, Any]:

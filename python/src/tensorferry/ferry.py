@@ -128,6 +128,7 @@ class Ferry:
         placement: Mapping[str, Any] | None = None,
         preset: str | None = None,
         changes: int | None = None,
+        form: str | None = None,
         timeout: float | None = None,
     ) -> None:
         """States which tensors this rank holds. Ends when all ranks of both sides have done so.
@@ -155,6 +156,9 @@ class Ferry:
         :param changes: on all ranks of both sides or on none: pushes move only the elements that changed since the push
             before. The sender's agent keeps copies of at most so many bytes; what finds no room there is moved whole. Nobody
             but pulls may write to the tensors of the side that pulls. The first push moves everything.
+        :param form: on the side that holds weights quantized, as ``"fp8-block"`` or ``"mxfp8:rceil"``: every tensor of codes
+            has its scales beside it, named after it with ``_scale_inv`` or ``_scale``. The other side holds values; they are
+            quantized where they arrive, and read back where they are pushed.
         :param timeout: seconds to wait for other ranks.
         :raises BatchMismatch: both sides registered different tensors; the message names tensor and rank.
         :raises RemoteMissing: ranks did not come in time; the message names them.
@@ -171,13 +175,13 @@ class Ferry:
         if model is None or convention is None:
             own = side_mesh(found, self.world, mesh)
             laid = {each: lay(each, found[each], own) for each in found}
-            batch = make_batch(self._sharer, name, pair, own, laid, None, changes)
+            batch = make_batch(self._sharer, name, pair, own, laid, None, changes, form)
         else:
             side = named_side(convention, found, self.world)
             stated = Names(_path(model), side, _json(mapping), _json(placement), preset)
             held = {each: getattr(t, "to_local", lambda t=t: t)() for each, t in without_aliases(found).items()}
             laid = {each: Laid(local, (REPLICATE,)) for each, local in held.items()}
-            batch = make_batch(self._sharer, name, pair, Mesh((self.world,)), laid, stated, changes)
+            batch = make_batch(self._sharer, name, pair, Mesh((self.world,)), laid, stated, changes, form)
         self._join(batch, end)
         self._batches[name] = batch
         _log.info("registered %d tensors of %d bytes as %s", len(batch.shared), batch.byte_length, name)
@@ -358,7 +362,7 @@ class Ferry:
         laid = batch.laid
         if not sends:
             laid = {each: Laid(scratch_like(part.local), part.placements) for each, part in laid.items()}
-        copy = make_batch(self._sharer, f"{batch.name}.proof", batch.pair, batch.mesh, laid, batch.names)
+        copy = make_batch(self._sharer, f"{batch.name}.proof", batch.pair, batch.mesh, laid, batch.names, form=batch.form)
         self._join(copy, end)
         try:
             self._move("verify", copy, "send" if sends else "recv", end, None)
