@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * The Python package with real torch: its tests, and the example in which two ranks of FSDP2 feed a model of transformers,
- * whose logits are compared bit by bit after each step.
+ * The Python package with real torch: its tests, and the examples. In one two ranks of FSDP2 feed a model of transformers, in
+ * another trainer and engine share a device; their logits are compared bit by bit after each step.
  */
 import { spawnSync } from "node:child_process"
+import { readFileSync } from "node:fs"
 import { assert, describe, it } from "@effect/vitest"
-import { agentEnvironment, exampleFolder, pytestOf, pythonWith } from "./support/python.ts"
+import { agentEnvironment, exampleFile, pytestOf, pythonWith } from "./support/python.ts"
 
 const pythonTests = pythonWith("pytest", "torch")
 const noTests =
@@ -26,7 +27,7 @@ describe.skipIf(python === undefined)(`pytorch-fsdp${noModels}`, () => {
     "%s: the engine's logits are the trainer's after each step",
     { timeout: 400_000 },
     (family) => {
-      const ended = spawnSync(python!, [exampleFolder("run.py"), family, "5"], {
+      const ended = spawnSync(python!, [exampleFile("pytorch-fsdp/run.py"), family, "5"], {
         env: agentEnvironment(),
         encoding: "utf8"
       })
@@ -34,4 +35,16 @@ describe.skipIf(python === undefined)(`pytorch-fsdp${noModels}`, () => {
       assert.include(ended.stdout, `${family}: 5 versions, from 2 shards to one model`)
     }
   )
+})
+
+/** The first block of text of an example's README: what it prints. */
+const promised = (example: string): string =>
+  /```text\n([^`]*)```/.exec(readFileSync(exampleFile(`${example}/README.md`), "utf8"))![1]!
+
+it.skipIf(python === undefined)(`colocated prints what its README says${noModels}`, { timeout: 400_000 }, () => {
+  // Also where there is a GPU: the first line would be another.
+  const env = { ...agentEnvironment(), CUDA_VISIBLE_DEVICES: "" }
+  const ended = spawnSync(python!, [exampleFile("colocated/run.py"), "4"], { env, encoding: "utf8" })
+  assert.strictEqual(ended.stdout, promised("colocated"), ended.stderr)
+  assert.strictEqual(ended.status, 0, ended.stderr)
 })

@@ -7,9 +7,9 @@ import { fileURLToPath } from "node:url"
 export const pythonFolder = fileURLToPath(new URL("../../../../python/", import.meta.url))
 const main = fileURLToPath(new URL("../../src/main.ts", import.meta.url))
 
-/** A file of the example. */
-export const exampleFolder = (file: string): string =>
-  fileURLToPath(new URL(`../../../../examples/pytorch-fsdp/${file}`, import.meta.url))
+/** A file of an example, as `pytorch-fsdp/run.py`. */
+export const exampleFile = (file: string): string =>
+  fileURLToPath(new URL(`../../../../examples/${file}`, import.meta.url))
 
 /** Agents are this clone's command. */
 export const agentEnvironment = (): NodeJS.ProcessEnv => ({
