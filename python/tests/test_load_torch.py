@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
+import shlex
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
@@ -179,6 +182,21 @@ def test_another_model_is_refused_by_tensor(tmp_path: pathlib.Path) -> None:
             tensorferry.load(other, path, convention=convention)
     with pytest.raises(errors.UnsupportedTensor, match="lies on meta"):
         tensorferry.load(other.to("meta"), path)
+
+
+@pytest.mark.parametrize("side", ["vllm:tp=2", "megatron:tp=1"])
+def test_files_under_the_names_of_a_system(family: str, side: str, tmp_path: pathlib.Path) -> None:
+    """What the command writes for ranks of one system fills a model of another; it notes the model's own names."""
+    path = save(make(family, 1), tmp_path / "model")
+    command = [*shlex.split(os.environ["TENSORFERRY_COMMAND"]), "convert", str(path), "--to", side]
+    subprocess.run([*command, "--out", str(tmp_path / "files")], check=True, capture_output=True)
+    for like in (path, None):
+        model = make(family, 2)
+        tensorferry.load(model, tmp_path / "files", convention="transformers", stored=side, like=like)
+        check_equal(model, path)
+    with pytest.raises(errors.InvalidCommand, match=r"It holds files of \d ranks, 3 are stated") as raised:
+        tensorferry.load(make(family, 2), tmp_path / "files", convention="transformers", stored="vllm:tp=3")
+    assert "--" not in raised.value.remedy
 
 
 def test_views_of_memory_are_filled_where_they_lie(tmp_path: pathlib.Path) -> None:

@@ -27,6 +27,7 @@ export {
   CleanupBatch,
   InitPair,
   LeavePair,
+  LoadTensors,
   Message,
   QueryStatus,
   RegisterModel,

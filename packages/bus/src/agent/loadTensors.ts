@@ -77,6 +77,9 @@ const tags: Readonly<Record<CheckpointError["reason"]["_tag"] | ModelError["reas
   NotEnoughMemory: "ServiceFailed"
 }
 
+const storedRemedy =
+  "State how the files are named and cut, and a checkpoint of the same model under its own names (stored and like in Python)."
+
 type Fault = Parameters<typeof failedBy>[1]
 
 /** Any failure on the way, as its client gets it. */
@@ -96,7 +99,9 @@ const failedBy = (
     case "CheckpointError":
     case "ModelError": {
       const { _tag, ...fields } = error.reason
-      return busError(tags[_tag], { file: path, ...fields, op: loadOp })
+      // What the command would be told by flags.
+      const usage = _tag === "InvalidUsage" ? { remedy: storedRemedy } : {}
+      return busError(tags[_tag], { file: path, ...fields, ...usage, op: loadOp })
     }
     case "TensorError": {
       const { _tag, ...fields } = error.reason

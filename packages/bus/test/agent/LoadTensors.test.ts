@@ -19,8 +19,10 @@ import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
+import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
 import { LoadTensors } from "../../src/command/Command.ts"
+import { decodeCommand, encodeCommand } from "../../src/command/CommandCodec.ts"
 import { encodeMeshShape } from "../../src/payload/LayoutPayload.ts"
 import { encodeOwnPayload } from "../../src/payload/OwnPayload.ts"
 import { encodeSharedTensor } from "../../src/payload/TensorCodec.ts"
@@ -283,6 +285,32 @@ describe("checkpoints that cannot be read", () => {
       mkdirSync(file)
     }, "CheckpointUnreadable")
   )
+})
+
+describe("the command", () => {
+  it("is read back as it is written, and without what was left out", () => {
+    const whole = new LoadTensors({
+      path: "/checkpoint",
+      tensors: [["w", Uint8Array.of(1, 2)]],
+      aliases: '{"head":"w"}',
+      sideRank: 3,
+      meshShapePayload: Uint8Array.of(3),
+      names: "vllm:tp=4",
+      storedNames: "megatron:",
+      model: "/model",
+      rules: "{}",
+      placement: "{}",
+      preset: "llama",
+      allowsCast: true,
+      allowsMissing: false,
+      allowsUnexpected: true,
+      timeout: 1.5
+    })
+    const least = new LoadTensors({ path: "/checkpoint", tensors: [] })
+    for (const command of [whole, least])
+      assert.deepStrictEqual({ ...Result.getOrThrow(decodeCommand(encodeCommand(command))) }, { ...command })
+    assert.notInclude(new TextDecoder("latin1").decode(encodeCommand(least)), "allows_cast")
+  })
 })
 
 /** Copies of this engine never end; `begun` is done with the first. */
