@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+import tensorferry
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAMS = pathlib.Path(__file__).resolve().parent / "programs"
 COMMAND = shlex.join([str(ROOT / "node_modules/.bin/node"), str(ROOT / "packages/cli/src/main.ts")])
@@ -30,6 +32,17 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[pathlib.Path]:
         for name in ("RANK", "WORLD_SIZE"):
             monkeypatch.delenv(name, raising=False)
         yield pathlib.Path(path)
+
+
+@pytest.fixture(scope="module")
+def reader() -> Iterator[tensorferry.Ferry]:
+    """Whose agent reads the checkpoints of a module's tests, so that not each of them starts one."""
+    with tempfile.TemporaryDirectory(prefix="tf-") as path, contextlib.ExitStack() as held:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TENSORFERRY_FOLDER", path)
+            patch.setenv("TENSORFERRY_COMMAND", os.environ.get("TENSORFERRY_COMMAND", COMMAND))
+            ferry = held.enter_context(tensorferry.connect("reading", side="engine", rank=0, world=1))
+        yield ferry
 
 
 class Program:

@@ -51,7 +51,7 @@ def test_buffers_are_filled_and_the_answer_says_what(path: pathlib.Path) -> None
     assert loaded.seconds > 0
 
 
-def test_several_files_with_an_index(tmp_path: pathlib.Path) -> None:
+def test_several_files_with_an_index(tmp_path: pathlib.Path, reader: tensorferry.Ferry) -> None:
     write(tmp_path / "model-00001-of-00002.safetensors", {"w": f32(1, 2, 3)})
     write(tmp_path / "model-00002-of-00002.safetensors", {"b": f32(4)})
     index = {
@@ -60,7 +60,7 @@ def test_several_files_with_an_index(tmp_path: pathlib.Path) -> None:
     }
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     w, b = floats(0, 0, 0), floats(0)
-    assert tensorferry.load({"w": w, "b": b}, tmp_path).tensors == 2
+    assert tensorferry.load({"w": w, "b": b}, tmp_path, ferry=reader).tensors == 2
     assert (w, b) == (floats(1, 2, 3), floats(4))
 
 
@@ -74,44 +74,44 @@ def test_several_files_with_an_index(tmp_path: pathlib.Path) -> None:
     ],
 )
 def test_what_does_not_fit_is_named_and_nothing_is_written(
-    path: pathlib.Path, held: dict[str, array.array[float]], words: str
+    path: pathlib.Path, held: dict[str, array.array[float]], words: str, reader: tensorferry.Ferry
 ) -> None:
     with pytest.raises(errors.CheckpointMismatch, match=words) as raised:
-        tensorferry.load(held, path)
+        tensorferry.load(held, path, ferry=reader)
     assert raised.value.remedy and raised.value.fields["file"] == str(path)
     assert all(set(values) == {7} for values in held.values())
 
 
-def test_what_is_not_strict_is_listed(path: pathlib.Path) -> None:
+def test_what_is_not_strict_is_listed(path: pathlib.Path, reader: tensorferry.Ferry) -> None:
     w, c = floats(0, 0, 0), floats(7)
-    loaded = tensorferry.load({"w": w, "c": c}, path, strict=False)
+    loaded = tensorferry.load({"w": w, "c": c}, path, strict=False, ferry=reader)
     assert (loaded.tensors, loaded.missing, loaded.unexpected) == (1, ("c",), ("b",))
     assert (w, c) == (floats(1, 2, 3), floats(7))
 
 
-def test_values_are_converted_only_when_asked(path: pathlib.Path) -> None:
+def test_values_are_converted_only_when_asked(path: pathlib.Path, reader: tensorferry.Ferry) -> None:
     w, b = array.array("d", [0] * 3), floats(0)
-    loaded = tensorferry.load({"w": w, "b": b}, path, cast=True)
+    loaded = tensorferry.load({"w": w, "b": b}, path, cast=True, ferry=reader)
     assert loaded.cast == ("w",)
     assert w == array.array("d", [1, 2, 3])
 
 
-def test_files_that_are_damaged_or_gone(path: pathlib.Path) -> None:
+def test_files_that_are_damaged_or_gone(path: pathlib.Path, reader: tensorferry.Ferry) -> None:
     held = {"w": floats(7, 7, 7), "b": floats(7)}
     whole = path.read_bytes()
     for spoiled in (whole[:-1], whole + b"x", whole[:5], b"\xff" * 100, b""):
         path.write_bytes(spoiled)
         with pytest.raises(errors.CheckpointDamaged, match=str(path)):
-            tensorferry.load(held, path)
+            tensorferry.load(held, path, ferry=reader)
     path.unlink()
     for missing in (path, path.parent, "/nowhere/at/all"):
         with pytest.raises(errors.CheckpointUnreadable) as raised:
-            tensorferry.load(held, missing)
+            tensorferry.load(held, missing, ferry=reader)
         assert str(missing) in str(raised.value)
     assert all(set(values) == {7} for values in held.values())
 
 
-def test_what_the_system_does_not_open(path: pathlib.Path) -> None:
+def test_what_the_system_does_not_open(path: pathlib.Path, reader: tensorferry.Ferry) -> None:
     """A link to itself, and what is no file, which nobody waits for. A mode keeps out everybody but root."""
     held = {"w": floats(7, 7, 7), "b": floats(7)}
     loop, pipe = path.parent / "loop.safetensors", path.parent / "pipe.safetensors"
@@ -120,11 +120,11 @@ def test_what_the_system_does_not_open(path: pathlib.Path) -> None:
     path.chmod(0)
     for closed in [loop, pipe] + ([path] if os.geteuid() != 0 else []):
         with pytest.raises(errors.CheckpointUnreadable) as raised:
-            tensorferry.load(held, closed)
+            tensorferry.load(held, closed, ferry=reader)
         assert raised.value.fields["file"] == str(closed)
 
 
-def test_commands_that_say_nothing(path: pathlib.Path) -> None:
+def test_commands_that_say_nothing(path: pathlib.Path, reader: tensorferry.Ferry) -> None:
     held = {"w": floats(7, 7, 7), "b": floats(7)}
     for wrong, words in (
         ({"placement": {}}, "needs a convention"),
@@ -137,7 +137,7 @@ def test_commands_that_say_nothing(path: pathlib.Path) -> None:
         ({"stored": "nobody"}, "names no side"),
     ):
         with pytest.raises(errors.InvalidCommand, match=words):
-            tensorferry.load(held, path, **wrong)  # type: ignore[arg-type]
+            tensorferry.load(held, path, **wrong, ferry=reader)  # type: ignore[arg-type]
 
 
 def test_the_agent_of_a_ferry_reads_too(path: pathlib.Path) -> None:
