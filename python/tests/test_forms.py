@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import math
 import pathlib
 from typing import Any
@@ -125,6 +127,68 @@ def test_a_model_under_the_names_of_an_engine(sides: Sides, tmp_path: pathlib.Pa
     for name, tensor in wanted.items():
         assert torch.equal(bits(held[name]), bits(tensor)), name
     assert both(lambda: train.verify(), lambda: engine.verify()) == [None, None]
+
+
+def shards(state: dict[str, Any], layers: int, rank: int) -> dict[str, Any]:
+    """What one of two ranks of vLLM holds of a llama: cut by its rules, then quantized by the formula."""
+
+    def half(name: str, dim: int) -> Any:
+        return state[name].chunk(2, dim)[rank]
+
+    held = {
+        "model.embed_tokens.weight": half("model.embed_tokens.weight", 0),
+        "lm_head.weight": half("lm_head.weight", 0),
+        "model.norm.weight": state["model.norm.weight"],
+    }
+    for at in (f"model.layers.{number}." for number in range(layers)):
+        parts = {
+            "self_attn.qkv_proj": torch.cat([half(f"{at}self_attn.{kind}_proj.weight", 0) for kind in "qkv"]),
+            "self_attn.o_proj": half(f"{at}self_attn.o_proj.weight", 1),
+            "mlp.gate_up_proj": torch.cat([half(f"{at}mlp.{kind}_proj.weight", 0) for kind in ("gate", "up")]),
+            "mlp.down_proj": half(f"{at}mlp.down_proj.weight", 1),
+        }
+        for name, part in parts.items():
+            held[f"{at}{name}.weight"], held[f"{at}{name}.weight_scale_inv"] = fp8_block(part)
+        for norm in ("input_layernorm.weight", "post_attention_layernorm.weight"):
+            held[at + norm] = state[at + norm]
+    return held
+
+
+@pytest.mark.parametrize(("kv_heads", "fits"), [(4, True), (2, False)])
+def test_ranks_of_an_engine_hold_whole_blocks_or_are_refused(kv_heads: int, fits: bool, tmp_path: pathlib.Path) -> None:
+    """With two key-value heads of 64 a rank's keys are half a block of the joined weight."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(6)
+    sizes = {"vocab_size": 128, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 1, "head_dim": 64}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": kv_heads, "tie_word_embeddings": False}
+    trainer = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, **heads)).to(torch.bfloat16)
+    trainer.save_pretrained(tmp_path)
+    wanted = [shards(trainer.state_dict(), 1, rank) for rank in range(2)]
+    held = [{name: torch.zeros_like(tensor) for name, tensor in own.items()} for own in wanted]
+    with contextlib.ExitStack() as all_:
+        train = all_.enter_context(tensorferry.connect("job", side="train", timeout=15))
+        engines = [
+            all_.enter_context(tensorferry.connect("job", side="engine", rank=rank, world=2, timeout=15)) for rank in range(2)
+        ]
+
+        def told(own: Any, engine: Any) -> list[object]:
+            calls = [own, *[lambda rank=rank: engine(rank) for rank in range(2)]]
+            with concurrent.futures.ThreadPoolExecutor(3) as pool:
+                return [ended.exception() or ended.result() for ended in [pool.submit(call) for call in calls]]
+
+        registered = told(
+            lambda: train.register(trainer, convention="transformers", model=tmp_path),
+            lambda rank: engines[rank].register(held[rank], convention="vllm:tp=2", model=tmp_path, form="fp8-block"),
+        )
+        if not fits:
+            for error in registered[1:]:
+                assert isinstance(error, errors.UnsupportedTensor) and "cuts a block of its scales" in str(error)
+            return
+        assert registered == [None, None, None]
+        assert told(lambda: train.push(1), lambda rank: engines[rank].pull()) == [None, 1, 1]
+        for rank, own in enumerate(wanted):
+            for name, tensor in own.items():
+                assert torch.equal(bits(held[rank][name]), bits(tensor)), f"{name} of rank {rank}"
 
 
 def test_what_a_form_does_not_fit_is_named(sides: Sides) -> None:  # noqa: F811

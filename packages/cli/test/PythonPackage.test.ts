@@ -8,7 +8,13 @@ const python = pythonWith("pytest")
 const reason = python === undefined ? " (skipped: no Python 3.10 with pytest; TENSORFERRY_PYTHON names one)" : ""
 
 it.skipIf(python === undefined)(`passes what needs no torch${reason}`, { timeout: 300_000 }, () => {
-  const ended = pytestOf(python!, "tests/test_msgpack.py", "tests/test_job.py", "tests/test_ferry.py")
+  const ended = pytestOf(
+    python!,
+    "tests/test_msgpack.py",
+    "tests/test_job.py",
+    "tests/test_ferry.py",
+    "tests/test_load.py"
+  )
   assert.strictEqual(ended.status, 0, ended.output)
   assert.match(ended.output, /\d+ passed/)
 })
