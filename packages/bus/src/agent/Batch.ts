@@ -15,10 +15,11 @@ import * as Scope from "effect/Scope"
 import * as Semaphore from "effect/Semaphore"
 import { type BusError, busError } from "../BusError.ts"
 import type { RegisterModel, RegisterTensors } from "../command/Command.ts"
+import type { Entries } from "../store/KeyValueStore.ts"
 import { type BatchChanges, makeBatchChanges } from "./BatchChanges.ts"
 import { meetOnBatch } from "./BatchMeeting.ts"
 import { type BatchMoves, meshMoves } from "./BatchMove.ts"
-import { type BatchStatement, changesFault, planOrder } from "./BatchPlan.ts"
+import { type BatchStatement, changesFault, type Direction, planOrder } from "./BatchPlan.ts"
 import { batchDevice, batchServices, type TransferServices } from "./BatchServices.ts"
 import { lossError, makeFate } from "./Fate.ts"
 import type { Claim, Deal, Pair } from "./Held.ts"
@@ -40,14 +41,36 @@ export interface Batch {
   readonly services: Effect.Effect<TransferServices, BusError>
   /** Whoever reads or writes the signal takes it, so that nobody reads past what is being written. */
   readonly signal: Semaphore.Semaphore
+  /** Transfers by direction, as numbers that all ranks agree on: the last that this rank began to send, and the last that ended. */
+  readonly counts: readonly [TransferCounts, TransferCounts]
   /** Whether the tensors move by the services of the pair, which outlive the batch. */
   readonly isOfHost: boolean
   readonly scope: Scope.Closeable
 }
 
-/** "1" while a sent batch waits to be received. */
-export const signalKey = ({ pair, deal }: Pick<Batch, "pair" | "deal">): string =>
-  `signal/${pair.members.digest}/${deal.id}`
+/** How many transfers there were of a batch in one direction. */
+export interface TransferCounts {
+  begun: number
+  ended: number
+}
+
+/** Before the keys of a batch's signals. */
+export const signalPrefix = ({ pair, deal }: Pick<Batch, "pair" | "deal">): string =>
+  `signal/${pair.members.digest}/${deal.id}/`
+
+/**
+ * The number of the last transfer in a direction that its sender began. A sent batch waits where this is more than the number
+ * that ended here: each rank knows its own end, so nothing has to be taken back that the next transfer may have written.
+ */
+export const signalKey = (batch: Pick<Batch, "pair" | "deal">, direction: Direction): string =>
+  `${signalPrefix(batch)}${direction}`
+
+/** Whether a sent batch waits for this rank, by what stands under `signalPrefix`. */
+export const isSignalled = (batch: Pick<Batch, "pair" | "deal" | "counts">, entries: Entries): boolean =>
+  ([0, 1] as const).some((direction) => {
+    const begun = Number(entries.get(signalKey(batch, direction)) ?? 0)
+    return begun > batch.counts[direction].ended
+  })
 
 const op = "RegisterTensors"
 
@@ -288,6 +311,10 @@ const build = Effect.fnUntraced(function* (
     },
     services: batchServices(id, pair, settings.deviceTransports[device.family], scope),
     signal: Semaphore.makeUnsafe(1),
+    counts: [
+      { begun: 0, ended: 0 },
+      { begun: 0, ended: 0 }
+    ],
     isOfHost: settings.deviceTransports[device.family] === undefined,
     scope
   } satisfies Batch as Batch

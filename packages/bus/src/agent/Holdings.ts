@@ -65,7 +65,8 @@ export const makeHoldings = ({ rank, store }: PairSettings, state: AgentStateSha
       batches.delete(batch.id)
       batch.claim.why = why
       yield* Scope.close(batch.scope, Exit.void)
-      yield* Effect.ignore(Semaphore.withPermits(batch.signal, 1)(store.remove(signalKey(batch))))
+      const unsignal = Effect.forEach([0, 1] as const, (direction) => store.remove(signalKey(batch, direction)))
+      yield* Effect.ignore(Semaphore.withPermits(batch.signal, 1)(unsignal))
       const read = [signalName(batch.id), versionName(batch.id)]
       yield* Effect.ignore(state.put(read.map((name) => [name, undefined] as const)))
     })

@@ -12,7 +12,6 @@
 
 import { availableParallelism } from "node:os"
 import { Natural } from "@tensorferry/core/base/Numbers"
-import { remembered } from "@tensorferry/core/base/remembered"
 import { exchangePayloads, jsonPayloads, type Payloads } from "@tensorferry/core/group/Exchange"
 import { executeReshardPlan } from "@tensorferry/core/reshard/executeReshardPlan"
 import { busyPoll, defaultBusyPollMillis } from "@tensorferry/core/service/BusyPolling"
@@ -81,6 +80,8 @@ const Intent = Schema.Struct({
   batch: Schema.String,
   deal: Schema.String,
   direction: Schema.Int,
+  /** Which transfer of the batch in this direction, counted from 1. */
+  number: Natural,
   /** Of the contents, where the client states one. */
   version: Schema.optionalKey(Natural)
 })
@@ -96,45 +97,48 @@ interface OtherIntents {
 const isSame = (a: Intent | undefined, b: Intent): boolean =>
   a?.batch === b.batch && a.deal === b.deal && a.direction === b.direction
 
+/** What all ranks are about to do. */
+interface Agreed {
+  readonly version: number | undefined
+  /** The largest that a rank states: those of a transfer that failed somewhere count differently afterwards. */
+  readonly number: number
+}
+
 /**
- * The version that ranks state, of all intents alike. Answers that say the same are not read: transfers of small batches
- * repeat, and this is part of each.
+ * What ranks state of intents alike. Answers that say the same are not read: transfers of small batches repeat, and this is
+ * part of each.
  */
-const sameIntent = (own: Intent): Payloads<Intent, number | undefined, OtherIntents> => {
+const sameIntent = (own: Intent): Payloads<Intent, Agreed, OtherIntents> => {
   const expected = intents.encode(own)
   return {
     encode: () => expected,
     decodeAll: (payloads) => {
-      if (payloads.every((payload) => Buffer.compare(payload, expected) === 0)) return Result.succeed(own.version)
+      if (payloads.every((payload) => Buffer.compare(payload, expected) === 0)) {
+        return Result.succeed({ version: own.version, number: own.number })
+      }
       const all = payloads.map((payload) => Result.getOrElse(intents.decodeAll([payload]), () => [])[0])
       const other = all.findIndex((intent) => !isSame(intent, own))
       if (other >= 0) return Result.fail({ rank: other, intents: all })
       // Every rank compares with the first that states a version, so that all find the same rank to differ.
       const version = all.find((intent) => intent?.version !== undefined)?.version
       const odd = all.findIndex((intent) => intent?.version !== undefined && intent.version !== version)
-      return odd >= 0 ? Result.fail({ rank: odd, intents: all }) : Result.succeed(version)
+      if (odd >= 0) return Result.fail({ rank: odd, intents: all })
+      return Result.succeed({ version, number: Math.max(...all.map((intent) => intent?.number ?? 0)) })
     }
   }
 }
-
-/** What a rank says of a transfer, and how it reads what others say. */
-const intentOf = ({ id, deal }: Batch, direction: Direction, version: number | null) => {
-  const own: Intent = { batch: id, deal: deal.id, direction, ...(version === null ? {} : { version }) }
-  return { own, payloads: sameIntent(own) }
-}
-
-/** The intents of a batch without a version, by direction, and their bytes. */
-const intentsOf = remembered((batch: Batch) => ([0, 1] as const).map((direction) => intentOf(batch, direction, null)))
 
 /** What all ranks are about to do, this rank's collective after its collective; who differs is named on all of them. */
 const agreeOnIntent = (
   batch: Batch,
   direction: Direction,
+  number: number,
   version: number | null,
   { store }: PairSettings
-): Effect.Effect<number | undefined, BusError | ProcessGroupError> => {
-  const { pair, id } = batch
-  const { own, payloads } = version === null ? intentsOf(batch)[direction]! : intentOf(batch, direction, version)
+): Effect.Effect<Agreed, BusError | ProcessGroupError> => {
+  const { pair, id, deal } = batch
+  const own: Intent = { batch: id, deal: deal.id, direction, number, ...(version === null ? {} : { version }) }
+  const payloads = sameIntent(own)
   const described = (of: Intent) => `batch ${of.batch} to ${pair.members.sides[of.direction === 0 ? 1 : 0].name}`
   const once = exchangePayloads(pair.group, "transfer", payloads, own)
 
@@ -234,23 +238,24 @@ const transfer = Effect.fnUntraced(function* (
   }
   const { plan, tensors, options, movesNothing } = way
   const leads = pair.rank === (pair.side === 0 ? 0 : pair.members.sides[0].agents.length)
-  const signal = (value: string) =>
+  const counts = batch.counts[direction]!
+  const begun = isSource ? ++counts.begun : undefined
+  const signal = (number: number) =>
     Semaphore.withPermits(
       batch.signal,
       1
-    )(Effect.mapError(settings.store.put(signalKey(batch), value), (error) => storeFailed(op, error)))
-  /** Nobody but who asks for it waits until it is known that the batch was received: its bytes are here. */
-  const signalEnd =
-    isSource || !leads ? Effect.void : Effect.forkIn(Effect.ignore(signal("0"), { log: true }), batch.scope)
+    )(Effect.mapError(settings.store.put(signalKey(batch, direction), `${number}`), (error) => storeFailed(op, error)))
+  const announces = isSource && leads
   let stage: "waits" | "moves" | "given up" = "waits"
   const announcing = Deferred.makeUnsafe<void, BusError>()
   const announced = Deferred.await(announcing)
   const move = Effect.gen(function* () {
     if (stage === "given up") return
     if (movesNothing) yield* announced
-    const version = yield* agreeOnIntent(batch, direction, stated, settings)
+    const { number, version } = yield* agreeOnIntent(batch, direction, begun ?? counts.ended + 1, stated, settings)
+    counts.begun = Math.max(counts.begun, number)
     if (movesNothing) {
-      yield* signalEnd
+      counts.ended = number
       return version
     }
     if (stage !== "waits") {
@@ -259,13 +264,14 @@ const transfer = Effect.fnUntraced(function* (
     }
     stage = "moves"
     yield* announced
+    if (announces && number !== begun) yield* signal(number)
     const update: Effect.Effect<unknown, BusError | Failure, TransferNeeds> =
       changes === undefined
         ? executeReshardPlan(plan, isSource ? tensors : undefined, isSource ? undefined : tensors, options)
         : changes(direction, way, isSource, version)
     yield* Effect.provideContext(update, yield* batch.services)
     yield* failWhereDamaged(batch, settings)
-    yield* signalEnd
+    counts.ended = number
     return version
   }).pipe(Effect.catch((error) => Effect.flatMap(explain(batch, error as BusError | Failure, settings), Effect.fail)))
   const moving = yield* Effect.forkIn(Effect.exit(Semaphore.withPermits(pair.turn, 1)(move)), pair.transfers, {
@@ -273,7 +279,7 @@ const transfer = Effect.fnUntraced(function* (
   })
   // The signal stands before any rank can be through. That is after the agreement where nothing follows it, else when
   // the transfer itself begins. It does not wait for its turn: the receivers may wait for the signal.
-  const announce = Effect.exit(isSource && leads ? signal("1") : Effect.void)
+  const announce = Effect.exit(announces ? signal(begun!) : Effect.void)
   yield* Effect.forkIn(
     Effect.flatMap(announce, (exit) => Deferred.done(announcing, exit)),
     pair.transfers,

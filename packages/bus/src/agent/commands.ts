@@ -19,7 +19,7 @@ import type {
 } from "../command/Command.ts"
 import { AgentState, type AgentStateError, pairName, signalName, versionName } from "../state/AgentState.ts"
 import { encodeValue, type Value } from "../wire/Value.ts"
-import { registerBatch, signalKey } from "./Batch.ts"
+import { isSignalled, registerBatch, signalPrefix } from "./Batch.ts"
 import type { Holdings } from "./Holdings.ts"
 import { initPair, type PairSettings, storeFailed } from "./Pair.ts"
 import { TensorImporter } from "./TensorImporter.ts"
@@ -92,9 +92,9 @@ export const makeCommands = Effect.fnUntraced(function* (
         remedy: 'Ask for "transfer_signal".'
       })
     }
-    const read = Semaphore.withPermits(batch.signal, 1)(store.get(signalKey(batch)))
-    const signal = yield* Effect.mapError(read, (error) => storeFailed("QueryStatus", error))
-    yield* Effect.mapError(state.put([[signalName(batchId), encodeValue(signal === "1")]]), (error) =>
+    const read = Semaphore.withPermits(batch.signal, 1)(store.list(signalPrefix(batch)))
+    const entries = yield* Effect.mapError(read, (error) => storeFailed("QueryStatus", error))
+    yield* Effect.mapError(state.put([[signalName(batchId), encodeValue(isSignalled(batch, entries))]]), (error) =>
       stateFailed("QueryStatus", error)
     )
   })

@@ -394,33 +394,81 @@ describe("life", () => {
     )
   )
 
-  it.live("nobody waits for the store to know that a batch was received, but who asks", () =>
+  it.live("the end of a transfer takes nothing back of the signal of the next one, however late it is told", () =>
     Effect.scoped(
       Effect.gen(function* () {
+        const puts: Array<string> = []
         const gate = Deferred.makeUnsafe<void>()
         const { a, b, tensor, map } = yield* onePair({
           seen: (store: KeyValueStoreShape): KeyValueStoreShape => ({
             ...store,
-            put: (key, value, options) =>
-              Effect.andThen(
-                key.startsWith("signal/") && value === "0" ? Deferred.await(gate) : Effect.void,
-                store.put(key, value, options)
+            put: (key, value, options) => {
+              if (!key.startsWith("signal/")) return store.put(key, value, options)
+              puts.push(value)
+              // What the receiver may tell of an end comes after the next beginning.
+              return Effect.andThen(
+                value === "0" ? Deferred.await(gate) : Effect.void,
+                Effect.ensuring(
+                  store.put(key, value, options),
+                  value === "0"
+                    ? Effect.void
+                    : Effect.sync(() => puts.length > 1 && Deferred.doneUnsafe(gate, Effect.void))
+                )
               )
+            }
           })
         })
         const [x, y] = [yield* tensor(), yield* tensor()]
-        fill(x, [1, 2, 3, 4])
         yield* all([register(a.client, "b", x), register(b.client, "b", y)])
+        fill(x, [1, 2, 3, 4])
         yield* all([a.client.transfer("b", "send"), b.client.transfer("b", "recv")])
         assert.isUndefined(faultOf(y, [1, 2, 3, 4]))
-        const asked = yield* Effect.forkChild(b.client.transferSignal("b"), { startImmediately: true })
-        assert.isTrue(yield* a.client.transferSignal("b"), "the store does not know yet")
-        assert.isUndefined(asked.pollUnsafe())
-        yield* Deferred.succeed(gate, undefined)
-        assert.isFalse(yield* Fiber.join(asked))
-        assert.isFalse(yield* a.client.transferSignal("b"))
+        assert.deepStrictEqual(
+          yield* all([a.client.transferSignal("b"), b.client.transferSignal("b")]),
+          [false, false],
+          "whoever has ended a transfer knows that it has"
+        )
+        fill(x, [5, 6, 7, 8])
+        const sending = yield* Effect.forkChild(a.client.transfer("b", "send"), { startImmediately: true })
+        const isTold = Effect.gen(function* () {
+          while (!(yield* b.client.transferSignal("b"))) yield* Effect.yieldNow
+          for (let look = 0; look < 20; look++) if (!(yield* b.client.transferSignal("b"))) return false
+          return true
+        })
+        assert.strictEqual(yield* Effect.timeout(isTold, "10 seconds"), true)
+        yield* b.client.transfer("b", "recv")
+        yield* Fiber.join(sending)
+        assert.isUndefined(faultOf(y, [5, 6, 7, 8]))
+        // And back: each direction has a signal of its own.
+        const back = yield* Effect.forkChild(b.client.transfer("b", "send"), { startImmediately: true })
+        while (!(yield* a.client.transferSignal("b"))) yield* Effect.yieldNow
+        yield* a.client.transfer("b", "recv")
+        yield* Fiber.join(back)
+        assert.deepStrictEqual(puts, ["1", "2", "1"], "only who sends tells")
         yield* all([a.client.cleanupBatch("b"), b.client.cleanupBatch("b")])
         assert.deepStrictEqual([...map.list("signal/").keys()], [])
+      })
+    )
+  )
+
+  it.live("a transfer that was given up on one side does not hide the signal of the next one", () =>
+    Effect.scoped(
+      Effect.gen(function* () {
+        const { a, b, tensor } = yield* onePair({ deadline: "300 millis" })
+        const [x, y] = [yield* tensor(), yield* tensor()]
+        yield* all([register(a.client, "b", x), register(b.client, "b", y)])
+        const missed = yield* Effect.flip(a.client.transfer("b", "send"))
+        assert.strictEqual(missed.reason._tag, "RemoteMissing", missed.message)
+        for (let round = 0; round < 3; round++) {
+          fill(x, [round, 2, 3, 4])
+          const sending = yield* Effect.forkChild(a.client.transfer("b", "send"), { startImmediately: true })
+          while (!(yield* b.client.transferSignal("b"))) yield* Effect.yieldNow
+          yield* b.client.transfer("b", "recv")
+          yield* Fiber.join(sending)
+          assert.isUndefined(faultOf(y, [round, 2, 3, 4]))
+          assert.isFalse(yield* b.client.transferSignal("b"))
+          assert.isFalse(yield* a.client.transferSignal("b"))
+        }
       })
     )
   )
@@ -446,8 +494,7 @@ describe("life", () => {
           const waiting = yield* Effect.forkChild(Effect.flip(a.client.transfer("b", "send")), {
             startImmediately: true
           })
-          while (cluster.map.get([...cluster.map.list("signal/").keys()][0] ?? "") !== "1")
-            yield* Effect.sleep("5 millis")
+          while (![...cluster.map.list("signal/").values()].includes("2")) yield* Effect.sleep("5 millis")
           yield* Scope.close(scope, Exit.void)
           const told = yield* Fiber.join(waiting)
           assert.include(["Stopping", "AgentGone"], told.reason._tag)
