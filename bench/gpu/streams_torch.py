@@ -7,37 +7,11 @@ written by threads that do nothing else. Prints a line of JSON.
 import json
 import os
 import sys
-import threading
 import time
 
+from big_model import THREADS, by_threads
 import torch
 from safetensors.torch import load_file, save_file
-
-
-PIECE = 16 << 20
-THREADS = 12
-
-
-def by_threads(call, length):
-    """Seconds in which threads take pieces of a file one after the other."""
-    starts = iter(range(0, length, PIECE))
-    lock = threading.Lock()
-
-    def work():
-        while True:
-            with lock:
-                start = next(starts, None)
-            if start is None:
-                return
-            call(start, min(PIECE, length - start))
-
-    threads = [threading.Thread(target=work) for _ in range(THREADS)]
-    begin = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return time.perf_counter() - begin
 
 
 def plain(file, saved):
