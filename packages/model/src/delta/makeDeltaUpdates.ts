@@ -47,11 +47,11 @@ export interface DeltaOptions {
   readonly baselines?: BaselinePlace
   /** What becomes of chosen tensors on their way. Its parts are compared: codes and scales, where the sender quantizes. */
   readonly transform?: ReshardTransform
-  /** Whether every list of changes has a checksum; true by default. It takes lists of devices to the host. */
+  /** Whether every list of changes has a checksum; true by default. It is found where the lists lie. */
   readonly checksums?: boolean
   /**
    * Compares checksums of every region after each update, and sends those whole that differ: for destinations that others may
-   * have written to. Takes as long as reading all weights on the host, at both ends.
+   * have written to. Takes as long as reading all weights where they lie, at both ends.
    */
   readonly verify?: boolean
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Copies of what was sent: their budget, what makes room for others, and that none is compared with before it was written. */
-import { crc32 } from "node:zlib"
 import { assert, describe, it } from "@effect/vitest"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import { type Tensor, tensorBytes } from "@tensorferry/core/tensor/Tensor"
@@ -86,23 +85,34 @@ describe("copies of what was sent", () => {
 })
 
 describe("checksums", () => {
-  it.effect("are of the bytes in order, wherever they are cut and lie", () =>
+  it.effect("tell every bit, the order of lists, and where one ends", () =>
     Effect.gen(function* () {
       const engine = yield* TensorEngine
-      const tensor = yield* filled(9, 0)
-      tensorBytes(tensor)!.set(new TextEncoder().encode("123456789"))
-      // The check value that the catalogue of CRCs gives for CRC-32.
-      assert.strictEqual(yield* checksumOf(engine, [tensor]), 0xcbf43926)
-      const [front, back] = [
-        { ...tensor, shape: [4] },
-        { ...tensor, shape: [5], byteOffset: tensor.byteOffset + 4 }
+      const tensor = yield* filled(64, 0)
+      const bytes = tensorBytes(tensor)!
+      for (let at = 0; at < bytes.length; at++) bytes[at] = (at * 37) & 0xff
+      const right = yield* checksumOf(engine, [tensor])
+      const seen = new Set([right])
+      for (let bit = 0; bit < 8 * bytes.length; bit++) {
+        bytes[bit >> 3]! ^= 1 << (bit & 7)
+        seen.add(yield* checksumOf(engine, [tensor]))
+        bytes[bit >> 3]! ^= 1 << (bit & 7)
+      }
+      assert.strictEqual(seen.size, 1 + 8 * bytes.length)
+      assert.strictEqual(yield* checksumOf(engine, [tensor]), right)
+      const cut = (from: number, length: number) => ({
+        ...tensor,
+        shape: [length],
+        byteOffset: tensor.byteOffset + from
+      })
+      const ways = [
+        [cut(0, 4), cut(4, 60)],
+        [cut(4, 60), cut(0, 4)],
+        [cut(0, 8), cut(8, 56)]
       ]
-      assert.strictEqual(yield* checksumOf(engine, [front, back]), 0xcbf43926)
-      assert.notStrictEqual(yield* checksumOf(engine, [back, front]), 0xcbf43926)
-      // Longer than a piece.
-      const large = yield* filled(2 ** 24 + 3, 9)
-      tensorBytes(large)![2 ** 24] = 1
-      assert.strictEqual(yield* checksumOf(engine, [large]), crc32(tensorBytes(large)!))
+      const sums = yield* Effect.forEach(ways, (tensors) => checksumOf(engine, tensors))
+      assert.strictEqual(new Set([right, ...sums]).size, 4)
+      assert.isTrue([right, ...sums].every((sum) => Number.isInteger(sum) && sum >= 0 && sum < 2 ** 32))
     }).pipe(Effect.scoped, withEngine)
   )
 })
