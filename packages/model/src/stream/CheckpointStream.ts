@@ -60,9 +60,9 @@ export const storedOf = <E>({ stored, readRegion }: Pick<StreamSource<E>, "store
 
 /** How much is under way at once, and how long it may take. */
 export interface StreamOptions {
-  /** Portions under way at once; 4 by default, which is as many threads as Node reads files with. */
+  /** Portions under way at once; by default 4 more than Node has threads for files, so that copies go on beside reads. */
   readonly inFlight?: number
-  /** Bytes of a portion at most, 16 MiB by default. The ring has as many buffers of this size as portions are under way. */
+  /** Bytes of a portion at most, 4 MiB by default. The ring has as many buffers of this size as portions are under way. */
   readonly portionBytes?: number
   /** How long the read or the write of one portion may take, 60 s by default. */
   readonly deadline?: Duration.Input
@@ -94,8 +94,10 @@ export interface StreamReport {
   readonly ringBytes: number
 }
 
-const usualInFlight = 4
-const usualPortionBytes = 16 << 20
+/** Threads that Node reads files with, 4 unless the environment says otherwise. */
+const fileThreads = Math.max(1, Number(process.env.UV_THREADPOOL_SIZE) || 4)
+const usualInFlight = fileThreads + 4
+const usualPortionBytes = 4 << 20
 const usualDeadline = Duration.seconds(60)
 
 /** The error of a portion that took longer than the deadline. */
