@@ -327,7 +327,7 @@ struct ChangeParameter {
 };
 
 /** Rows of a product that a thread has, of four columns each. */
-inline constexpr uint32_t productRows = 1;
+inline constexpr uint32_t productRows = 4;
 
 /** The addition of a product. Steps are bytes between rows and between columns. */
 struct ProductRecord {
