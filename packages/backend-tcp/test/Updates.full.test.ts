@@ -6,6 +6,10 @@ import { loadAddon } from "../src/Addon.ts"
 import * as CopyDriver from "../src/CopyDriver.ts"
 import { hostEngine } from "./support.ts"
 
-describeUpdates("updates", hostEngine, (group) =>
-  Effect.flatMap(loadAddon, (addon) => CopyDriver.make(addon, group, undefined, { lanes: 2 }))
+// A second lane is opened once the first has more to carry than it can, and has both of its ends here.
+describeUpdates(
+  "updates",
+  hostEngine,
+  (group) => Effect.flatMap(loadAddon, (addon) => CopyDriver.make(addon, group, undefined, { lanes: 2 })),
+  2
 )

@@ -188,7 +188,7 @@ export const loadTensors = Effect.fnUntraced(function* (
   group: ProcessGroupShape,
   held: ReadonlyArray<HeldTensor>,
   progress: ReportProgress,
-  isProven = false
+  isProven?: boolean
 ) {
   const total = byteCount(held)
   const reads = (yield* Effect.forEach(held, (one) => readsOf(group.rank, one))).flat()
@@ -196,7 +196,7 @@ export const loadTensors = Effect.fnUntraced(function* (
   const { digests } = yield* loadRegions(model, reads, {
     inFlight: portionsInFlight(model, held),
     portionBytes: boundedBytes,
-    digests: isProven,
+    digests: isProven === true,
     onProgress: (bytes) =>
       Effect.suspend(() => {
         done += bytes
