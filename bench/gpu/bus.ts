@@ -13,6 +13,7 @@ import * as NodeServices from "@effect/platform-node/NodeServices"
 import { agent } from "@tensorferry/cli/commands"
 import * as Command from "effect/cli/Command"
 import * as Effect from "effect/Effect"
+import { python } from "./python.ts"
 
 /** `tensorferry agent` with these arguments. */
 export const agentMain = (args: ReadonlyArray<string>): void => {
@@ -44,9 +45,6 @@ export interface BusResult {
 
 /** Longer than a check takes. */
 export const limitSeconds = 240
-
-/** The Python that has PyTorch. */
-export const python = process.env.TENSORFERRY_PYTHON ?? "python3"
 
 /** Why the check cannot run on so many devices, or undefined. */
 export const busProblem = (onGpu: boolean, devices = 2): string | undefined => {

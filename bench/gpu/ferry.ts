@@ -3,7 +3,8 @@
 import { mkdtempSync, rmSync } from "node:fs"
 import { tmpdir } from "node:os"
 import * as path from "node:path"
-import { type BusResult, limitSeconds, python, startProcess } from "./bus.ts"
+import { type BusResult, limitSeconds, startProcess } from "./bus.ts"
+import { python } from "./python.ts"
 
 export interface FerryCheck {
   /** The Python files. */

@@ -5,7 +5,6 @@
  *
  * Every row states its number in its first column, so batches are held against the rows that seed and tick must have drawn.
  */
-import { spawnSync } from "node:child_process"
 import type { BackendDescriptor, BackendOptions } from "@tensorferry/core/backend/BackendDescriptor"
 import { median } from "@tensorferry/core/base/Numbers"
 import { makeRowLayout } from "@tensorferry/core/replay/ReplayRowLayout"
@@ -15,6 +14,7 @@ import { tensorView } from "@tensorferry/core/tensor/Tensor"
 import { makeDeviceRing } from "@tensorferry/replay/DeviceRingLayer"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
+import { runPython } from "./python.ts"
 import type { Figure } from "./replay.ts"
 
 const rounds = 201
@@ -23,12 +23,10 @@ const width = 512
 const batchRows = 16_384
 const newRows = 1024
 
-/** What PyTorch's users do, in a process of its own: milliseconds by name. */
-const python = (script: string, capacity: number): ReadonlyArray<{ readonly case: string; readonly ms: number }> => {
-  const args = [script, capacity, batchRows, width, newRows].map(String)
-  const ended = spawnSync("python3", args, { encoding: "utf8", timeout: 100_000 })
-  if (ended.status !== 0) throw new Error(`ring_torch.py: ${ended.stderr.slice(-1000)}`)
-  return JSON.parse(ended.stdout.trim().split("\n").at(-1)!)
+/** What PyTorch's users do, in milliseconds. */
+interface PythonTime {
+  readonly case: string
+  readonly ms: number
 }
 
 /** Figures of pushes, samples and ticks. `shrink` divides the rows, for rehearsals; `script` is PyTorch's side, if it is there. */
@@ -94,7 +92,8 @@ export const measureRing = (
     const sample = (tick: number) => ring.sample(batch, { seed: 7, tick })
     const names = `${count} of ${capacity} rows of ${width} float32`
     const samples = yield* measured(sample, (tick, { first, end: last }) => check(tick, first, last))
-    tell(of(`replay ring: a batch of ${names}`, samples))
+    // What a learner waits for once the rows of a tick are in place.
+    tell(of(`replay ring: a batch of ${names}`, samples, 0.06))
     const pushes = yield* measured(
       () => ring.push(rows),
       () => Effect.void
@@ -107,13 +106,8 @@ export const measureRing = (
       )
       tell(of(`replay ring: a tick of ${added} new rows, and a batch that sees ${sees} rows`, ticks))
     }
-    tell({
-      ...of("replay ring: batch ready behind the new rows", samples, 0.06),
-      value: median(samples),
-      detail: `the batch of a tick whose rows are in place; fastest ${Math.min(...samples).toFixed(4)}`
-    })
     if (script === undefined) return
-    for (const { case: name, ms } of python(script, capacity))
+    for (const { case: name, ms } of runPython<PythonTime>(script, [capacity, batchRows, width, newRows]))
       tell({
         case: `${name} (PyTorch, reference)`,
         value: ms,

@@ -5,7 +5,6 @@
  *
  * What was loaded is proven by its digests: those of the tensors that the file was written from.
  */
-import { spawnSync } from "node:child_process"
 import { existsSync, mkdtempSync, rmSync, statSync } from "node:fs"
 import { tmpdir } from "node:os"
 import * as path from "node:path"
@@ -18,6 +17,7 @@ import { openCheckpoint } from "@tensorferry/model/checkpoint/CheckpointIndex"
 import { loadRegions, saveTensors } from "@tensorferry/model/stream/CheckpointStream"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
+import { runPython } from "./python.ts"
 import type { Figure } from "./replay.ts"
 
 const rounds = 3
@@ -72,15 +72,10 @@ const rate = (
   detail: `${(bytes / 1e9).toFixed(2)} GB, median of ${taken.length}; fastest ${(bytes / 1e9 / Math.min(...taken)).toFixed(2)}${more}`
 })
 
-/** What PyTorch's users do, in a process of its own: a line of JSON. */
-const python = (
-  script: string,
-  file: string,
-  saved: string
-): ReadonlyArray<{ readonly case: string; readonly seconds: ReadonlyArray<number> }> => {
-  const ended = spawnSync("python3", [script, file, saved, String(rounds)], { encoding: "utf8", timeout: 200_000 })
-  if (ended.status !== 0) throw new Error(`streams_torch.py: ${ended.stderr.slice(-1000)}`)
-  return JSON.parse(ended.stdout.trim().split("\n").at(-1)!)
+/** What PyTorch's users do. */
+interface PythonTimes {
+  readonly case: string
+  readonly seconds: ReadonlyArray<number>
 }
 
 const measureDigests = (engine: TensorEngineShape, shrink: number, tell: (figure: Figure) => void) =>
@@ -147,7 +142,8 @@ export const measureStreams = (
       if (wrong > 0) return yield* Effect.die(new Error(`${wrong} tensors were loaded wrong.`))
     }
     if (script === undefined) return
-    for (const { case: name, seconds } of python(script, file, saved)) tell(rate(name, bytes, seconds, undefined))
+    for (const { case: name, seconds } of runPython<PythonTimes>(script, [file, saved, rounds]))
+      tell(rate(name, bytes, seconds, undefined))
   }).pipe(
     Effect.scoped,
     Effect.provide(descriptor.tensorEngine!(options)),
