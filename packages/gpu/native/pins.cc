@@ -10,6 +10,12 @@
 #include <memory>
 
 namespace tensorferry::gpu {
+namespace {
+
+/** Of memory that is not registered, a driver copies at most so much in one call: who wants to pin waits for that. */
+constexpr uint64_t unregisteredPart = 8 << 20;
+
+}  // namespace
 
 void PinnedRange::reset() noexcept {
   if (book_ != nullptr) std::exchange(book_, nullptr)->unpin(pieces_);
@@ -38,6 +44,7 @@ Result<PinnedRange> PinBook::pin(uint64_t address, uint64_t bytes) {
   if (bytes == 0 || address == 0 || address > UINT64_MAX - bytes - page)
     return failure(Code::InvalidArgument, "pinHost", "This is not a range of host memory.");
   const uint64_t start = address / page * page, end = (address + bytes + page - 1) / page * page;
+  const auto changing = change();
   std::lock_guard lock(mutex_);
   std::vector<uint64_t> taken;
   uint64_t at = start;
@@ -83,6 +90,23 @@ HostRuns PinBook::runsOf(uint64_t address, uint64_t bytes) {
   return found;
 }
 
+uint64_t PinBook::partOf(uint64_t address, uint64_t bytes, std::vector<PinnedRange>& held) {
+  std::lock_guard lock(mutex_);
+  auto next = pieces_.upper_bound(address);
+  if (next != pieces_.begin()) {
+    const auto piece = std::prev(next);
+    if (piece->second.end > address) {
+      held.reserve(held.size() + 1);
+      std::vector<uint64_t> pinned{piece->first};
+      piece->second.pins++;
+      held.push_back(PinnedRange(this, std::move(pinned)));
+      return std::min(bytes, piece->second.end - address);
+    }
+  }
+  const uint64_t free = std::min(bytes, unregisteredPart);
+  return next == pieces_.end() ? free : std::min(free, next->first - address);
+}
+
 void PinBook::addUser(std::weak_ptr<PinUser> user) {
   std::lock_guard lock(usersMutex_);
   std::erase_if(users_, [](const auto& weak) { return weak.expired(); });
@@ -104,6 +128,7 @@ void PinBook::settleUsers() noexcept {
 
 void PinBook::unpin(const std::vector<uint64_t>& pieces) noexcept {
   settleUsers();
+  const auto changing = change();
   std::lock_guard lock(mutex_);
   unpinLocked(pieces);
 }

@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <utility>
 #include <vector>
 
@@ -80,6 +81,24 @@ class PinBook {
   /** Cuts a range where registrations begin and end. */
   HostRuns runsOf(uint64_t address, uint64_t bytes);
 
+  /**
+   * Hands a copy of memory that may or may not be registered to the driver, in parts of which each lies in one registration
+   * or in none: drivers refuse to copy over the end of one. `copy` gets the offset and the bytes of a part and answers with
+   * a status; no registration comes or goes while it runs. What is registered stays so until `held` goes, although whoever
+   * pinned it may let go of it earlier: such a copy is still under way when its call returns. A registration reaches at most
+   * a page further than its owner's memory.
+   */
+  template <typename Copy>
+  Status copyParts(uint64_t destination, uint64_t source, uint64_t bytes, std::vector<PinnedRange>& held, Copy&& copy) {
+    for (uint64_t at = 0; at < bytes;) {
+      std::shared_lock still = holdStill();
+      const uint64_t part = partOf(source + at, partOf(destination + at, bytes - at, held), held);
+      if (Status status = copy(at, part); !status.ok()) return status;
+      at += part;
+    }
+    return {};
+  }
+
   /** From now on nothing is unregistered under the user's work, as long as the user lives. */
   void addUser(std::weak_ptr<PinUser> user);
 
@@ -94,12 +113,27 @@ class PinBook {
     bool isOurs;
   };
 
+  /** While this is held no registration comes or goes. Who wants to change them is not kept waiting by later holders. */
+  std::shared_lock<std::shared_mutex> holdStill() {
+    std::lock_guard turn(turn_);
+    return std::shared_lock(registrations_);
+  }
+  std::unique_lock<std::shared_mutex> change() {
+    std::lock_guard turn(turn_);
+    return std::unique_lock(registrations_);
+  }
+
+  /** How many of the bytes lie in one registration, which is pinned once more, or in none. */
+  uint64_t partOf(uint64_t address, uint64_t bytes, std::vector<PinnedRange>& held);
   Result<Piece> registerPages(uint64_t start, uint64_t end);
   void settleUsers() noexcept;
   void unpin(const std::vector<uint64_t>& pieces) noexcept;
   void unpinLocked(const std::vector<uint64_t>& pieces) noexcept;
 
   const GpuApi api_;
+  std::mutex turn_;
+  std::shared_mutex registrations_;
+  /** Of the pieces; taken after `registrations_`. */
   std::mutex mutex_;
   std::map<uint64_t, Piece> pieces_;
   std::atomic<uint64_t> version_{1};

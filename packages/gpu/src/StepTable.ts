@@ -6,7 +6,7 @@
  * addon checks every number in it, and addresses come only from memory that TypeScript has proven to be there.
  *
  * Per step, word 0: kind (bits 0-7), stream (8-15), then as the functions below say:
- *   1 copy      destination, source, bytes                 by the copy engine
+ *   1 copy      destination, source, bytes                 by the copy engine; its host memory is the device's or pinned
  *   2 moves     number of the table of moves               one kernel for all of them
  *   3 reduce    words of a reduction follow, counted first (see MoveTable.encodeReduce)
  *   4 record    event
@@ -25,6 +25,7 @@
  *  16 product  words of the addition of a product follow, counted first (see ProductTable.ts)
  *  17 digest   address of the host for two words for each part; words of parts follow, counted first (see DigestTable.ts)
  *  18 ring     words of one launch of the kernel of replay rings (see RingProgram.ts)
+ *  19 host     destination, source, bytes                 by the copy engine, to or from any memory of the host
  */
 import { TableWriter } from "@tensorferry/native/MoveTable"
 
@@ -53,6 +54,9 @@ export class StepTable {
 
   copy(stream: StreamNumber, destination: number, source: number, byteLength: number): void {
     this.#put(1, stream, destination, source, byteLength)
+  }
+  copyHost(stream: StreamNumber, destination: number, source: number, byteLength: number): void {
+    this.#put(19, stream, destination, source, byteLength)
   }
   moves(stream: StreamNumber, table: number): void {
     this.#put(2, stream, table)

@@ -81,7 +81,7 @@ const stepsOf = ({ table, copies }: CheckedBatch): ProgramSteps => {
   const steps = new StepTable()
   if (table.length > 0) steps.moves(kernels, 0)
   for (const { isToDevice, destination, source, byteLength } of copies) {
-    steps.copy(isToDevice ? toDevice : fromDevice, destination, source, byteLength)
+    steps.copyHost(isToDevice ? toDevice : fromDevice, destination, source, byteLength)
   }
   return { steps: steps.table, moves: table.length > 0 ? [table] : [] }
 }

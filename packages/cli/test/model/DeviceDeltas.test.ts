@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
  * Updates of changes between simulated devices: the bytes of whole updates, with copies on the device or in host memory, within
- * their budget. Lists of devices come to the host for their checksums.
+ * their budget. Checksums of lists are worked out where the lists lie.
  */
 import { assert, describe, it } from "@effect/vitest"
 import { descriptors } from "@tensorferry/backend-cuda"

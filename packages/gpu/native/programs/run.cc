@@ -9,6 +9,7 @@
 #include <array>
 #include <deque>
 
+#include "pins.h"
 #include "program.h"
 
 namespace tensorferry::gpu {
@@ -85,9 +86,9 @@ class Run {
     unmarked_[step.stream]++;
     switch (step.kind) {
       case StepKind::Copy:
-        return callRuntime(api_, api_.copy, reinterpret_cast<void*>(step.address),
-                           reinterpret_cast<const void*>(step.source), static_cast<size_t>(step.amount),
-                           inferredDirection, stream);
+        return copy(step.address, step.source, step.amount, stream);
+      case StepKind::HostCopy:
+        return copyHost(step.address, step.source, step.amount, stream);
       case StepKind::Moves: {
         const auto& batch = program_.batches[step.number];
         if (batch.compiled.unitCount == 0) return {};
@@ -148,6 +149,18 @@ class Run {
     return {};
   }
 
+  Status copy(uint64_t destination, uint64_t source, uint64_t bytes, StreamHandle stream) {
+    return callRuntime(api_, api_.copy, reinterpret_cast<void*>(destination), reinterpret_cast<const void*>(source),
+                       static_cast<size_t>(bytes), inferredDirection, stream);
+  }
+
+  /** To or from memory of the host that this program has not pinned, and whose pages others may pin and let go of. */
+  Status copyHost(uint64_t destination, uint64_t source, uint64_t bytes, StreamHandle stream) {
+    return PinBook::of(api_).copyParts(destination, source, bytes, held_, [&](uint64_t at, uint64_t part) {
+      return copy(destination + at, source + at, part, stream);
+    });
+  }
+
   /** All launches, and the result to the host. */
   Status issueChanges(const Step& step, StreamHandle stream) {
     const auto& [work, offset] = program_.changes[step.number];
@@ -158,9 +171,7 @@ class Run {
       if (!status.ok()) return status;
     }
     if (step.address == 0) return {};
-    return callRuntime(api_, api_.copy, reinterpret_cast<void*>(step.address),
-                       reinterpret_cast<const void*>(changeResult(work, table)), sizeof(uint64_t), inferredDirection,
-                       stream);
+    return copyHost(step.address, changeResult(work, table), sizeof(uint64_t), stream);
   }
 
   Status issueDigest(const Step& step, StreamHandle stream) {
@@ -172,18 +183,7 @@ class Run {
       if (parameter.count == 0) continue;
       if (Status status = device_.kernels.digest(parameter, stream); !status.ok()) return status;
     }
-    // Neighbours may have pinned some of the pages, and a copy may not reach over the end of what is pinned.
-    constexpr uint64_t pageBytes = 4096;
-    const uint64_t from = table + 8ull * work.resultsAt, bytes = 8ull * work.results;
-    for (uint64_t at = 0; at < bytes;) {
-      const uint64_t part = std::min(bytes - at, pageBytes - (step.address + at) % pageBytes);
-      Status status =
-          callRuntime(api_, api_.copy, reinterpret_cast<void*>(step.address + at),
-                      reinterpret_cast<const void*>(from + at), static_cast<size_t>(part), inferredDirection, stream);
-      if (!status.ok()) return status;
-      at += part;
-    }
-    return {};
+    return copyHost(step.address, table + 8ull * work.resultsAt, 8ull * work.results, stream);
   }
 
   Status beginGroup() {
@@ -326,6 +326,8 @@ class Run {
   Waker& waker_;
   const CancelToken& token_;
   ProgressCounter& progress_;
+  /** Pins of others that copies need until they have ended. */
+  std::vector<PinnedRange> held_;
   bool isInGroup_ = false, hasGivenUp_ = false;
   std::array<bool, streamCount> isUsed_{};
   std::array<unsigned, streamCount> unmarked_{}, gates_{};

@@ -14,7 +14,8 @@ namespace tensorferry::gpu {
 namespace {
 
 /** Words that follow the first, by kind. */
-constexpr std::array<size_t, 19> wordsOf = {0, 3, 1, 1, 1, 1, 0, 3, 3, 0, 2, 1, 1, 1, 1, 2, 1, 2, ringParameterWords};
+constexpr std::array<size_t, 20> wordsOf = {0, 3, 1, 1, 1, 1, 0, 3, 3, 0, 2, 1, 1, 1, 1, 2, 1, 2, ringParameterWords,
+                                            3};
 
 constexpr uint64_t exact = (uint64_t{1} << 53) - 1;
 /** A minute. Longer spins would only hang a device. */
@@ -66,6 +67,7 @@ class Parser {
     if (group_ >= 0 && !isMessage && step.kind != StepKind::EndGroup) return "A group holds only sends and receives.";
     switch (step.kind) {
       case StepKind::Copy:
+      case StepKind::HostCopy:
         if (!isRegion(values[0], values[2]) || !isRegion(values[1], values[2])) return "Not a region of memory.";
         if (values[2] == 0) return nullptr;
         step.address = values[0];

@@ -36,6 +36,7 @@ enum class StepKind : uint8_t {
   Product,
   Digest,
   Ring,
+  HostCopy,
 };
 
 struct Step {
