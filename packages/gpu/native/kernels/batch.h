@@ -104,8 +104,7 @@ Result<ChangeWork> compileChanges(const uint64_t* words, size_t count, uint64_t 
 
 /** The addition of a product. */
 struct ProductWork {
-  /** A record for `tensorferry_products`. */
-  std::vector<uint64_t> table;
+  ProductParameter parameter{};
   uint32_t usefulBlocks = 0;
 };
 

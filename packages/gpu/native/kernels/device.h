@@ -37,7 +37,17 @@ struct alignas(16) Vector {
   uint32_t x, y, z, w;
 };
 
+/** Two neighbours, read at once. */
+struct alignas(16) Pair {
+  double first, second;
+};
+/** Pairs that a block of `tensorferry_products` shares. */
+inline constexpr uint32_t sharedPairs = 1536;
+
 #ifdef TENSORFERRY_ON_DEVICE
+
+/** Whether the threads of a team are at work together. */
+inline constexpr bool teamsAreTogether = true;
 
 /** An address in global memory, as the compiler knows then: such accesses need no look at where it is. */
 template <typename T>
@@ -204,8 +214,28 @@ TENSORFERRY_DEVICE uint32_t largestOfThreads(uint32_t own, uint32_t thread, uint
   return largestAmong<teams>(found[turn * teams + thread % teams], 0);
 }
 
-/** Adds what all threads of a team have to one number. All of them ask together. */
-TENSORFERRY_DEVICE void addOfTeam(uint64_t address, uint64_t own, uint32_t thread) {
+/** One memory, whichever types of numbers are brought: a kernel has the sum of what its functions state. */
+TENSORFERRY_DEVICE Pair* memoryOfPairs() {
+  __shared__ Pair pairs[sharedPairs];
+  return pairs;
+}
+
+/**
+ * Pairs that the threads of a block share: each brings some, then all read all. All of them do both together. Plain C++, which
+ * has one thread at a time, brings what all of them would.
+ */
+template <uint32_t threads, typename Bring>
+TENSORFERRY_DEVICE const Pair* broughtTogether(uint32_t thread, const Bring& bring) {
+  Pair* const pairs = memoryOfPairs();
+  __syncthreads();  // others may still read what was there
+  bring(pairs, thread);
+  __syncthreads();
+  return pairs;
+}
+
+/** The sum of what the 32 threads of a team have, for each of them. All of them ask together. See `largestAmong`. */
+template <typename NumberOf>
+TENSORFERRY_DEVICE uint64_t sumOfTeam(uint64_t own, const NumberOf&) {
   TENSORFERRY_UNROLL
   for (uint32_t distance = 16; distance > 0; distance /= 2) {
 #ifdef __HIP__
@@ -214,10 +244,32 @@ TENSORFERRY_DEVICE void addOfTeam(uint64_t address, uint64_t own, uint32_t threa
     own += __shfl_xor_sync(0xffffffffu, static_cast<unsigned long long>(own), distance);
 #endif
   }
+  return own;
+}
+
+/** The same of bits: those that an odd number of the threads have. */
+template <typename NumberOf>
+TENSORFERRY_DEVICE uint32_t differenceOfTeam(uint32_t own, const NumberOf&) {
+  TENSORFERRY_UNROLL
+  for (uint32_t distance = 16; distance > 0; distance /= 2) {
+#ifdef __HIP__
+    own ^= __shfl_xor(own, static_cast<int>(distance));
+#else
+    own ^= __shfl_xor_sync(0xffffffffu, own, distance);
+#endif
+  }
+  return own;
+}
+
+/** Adds what all threads of a team have to one number. All of them ask together. */
+TENSORFERRY_DEVICE void addOfTeam(uint64_t address, uint64_t own, uint32_t thread) {
+  own = sumOfTeam(own, 0);
   if (thread == 0) addTo(address, own);
 }
 
 #else
+
+inline constexpr bool teamsAreTogether = false;
 
 inline void expectMultiple(uint64_t address, uint64_t size) {
   if (address % size == 0) return;
@@ -251,6 +303,27 @@ void storePassing(uint64_t address, T value) {
 }
 inline void addTo(uint64_t address, uint64_t value) { store<uint64_t>(address, load<uint64_t>(address) + value); }
 inline void addOfTeam(uint64_t address, uint64_t own, uint32_t) { addTo(address, own); }
+template <typename NumberOf>
+uint64_t sumOfTeam(uint64_t, const NumberOf& numberOf) {
+  uint64_t sum = 0;
+  for (uint32_t neighbour = 0; neighbour < 32; neighbour++) sum += numberOf(neighbour);
+  return sum;
+}
+
+template <typename NumberOf>
+uint32_t differenceOfTeam(uint32_t, const NumberOf& numberOf) {
+  uint32_t bits = 0;
+  for (uint32_t neighbour = 0; neighbour < 32; neighbour++) bits ^= numberOf(neighbour);
+  return bits;
+}
+
+template <uint32_t threads, typename Bring>
+const Pair* broughtTogether(uint32_t, const Bring& bring) {
+  static thread_local Pair pairs[sharedPairs];
+  for (uint32_t thread = 0; thread < threads; thread++) bring(pairs, thread);
+  return pairs;
+}
+
 inline void raise(uint64_t address, uint32_t value) {
   if (value > load<uint32_t>(address)) store<uint32_t>(address, value);
 }

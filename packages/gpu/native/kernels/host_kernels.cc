@@ -33,7 +33,7 @@ constexpr SimulatedKernel kernels[] = {
     {"tensorferry_groups", sizeof(FormParameter), &runBlocks<FormParameter, runGroups, formThreads>},
     {"tensorferry_compare", sizeof(CompareParameter), &runBlocks<CompareParameter, runCompare>},
     {"tensorferry_changes", sizeof(ChangeParameter), &runBlocks<ChangeParameter, runChanges>},
-    {"tensorferry_products", sizeof(ProductParameter), &runBlocks<ProductParameter, runProducts>},
+    {"tensorferry_products", sizeof(ProductParameter), &runBlocks<ProductParameter, runProducts, productThreads>},
     {"tensorferry_digest", sizeof(DigestParameter), &runBlocks<DigestParameter, runDigest, digestThreads>},
     {"tensorferry_ring", sizeof(RingParameter), &runBlocks<RingParameter, runRing>},
     {"tensorferry_spin", sizeof(SpinParameter), &runThreads<SpinParameter, runSpin>},

@@ -91,10 +91,10 @@ TENSORFERRY_KERNEL(tensorferry_tiles, FormParameter, runTiles, formThreads)
 TENSORFERRY_KERNEL(tensorferry_groups, FormParameter, runGroups, formThreads)
 TENSORFERRY_KERNEL(tensorferry_compare, CompareParameter, runCompare, blockThreads)
 TENSORFERRY_KERNEL(tensorferry_changes, ChangeParameter, runChanges, blockThreads)
-// A thread keeps sums of 64 bits: registers for half as many threads, which read the factors a quarter as often.
-TENSORFERRY_KERNEL_FOR(tensorferry_products, ProductParameter, runProducts, blockThreads, 512)
-// A thread keeps the factors of its words, and reads four vectors at once: 768 threads are enough for the memory.
-TENSORFERRY_KERNEL_FOR(tensorferry_digest, DigestParameter, runDigest, digestThreads, 768)
+// A thread keeps sums of 64 bits: registers for half as many threads.
+TENSORFERRY_KERNEL_FOR(tensorferry_products, ProductParameter, runProducts, productThreads, 512)
+// A thread keeps the factors of its words, and reads eight vectors at once: 512 threads are enough for the memory.
+TENSORFERRY_KERNEL_FOR(tensorferry_digest, DigestParameter, runDigest, digestThreads, 512)
 TENSORFERRY_KERNEL(tensorferry_ring, RingParameter, runRing, blockThreads)
 TENSORFERRY_KERNEL(tensorferry_spin, SpinParameter, runSpin, blockThreads)
 

@@ -280,7 +280,9 @@ enum class ChangeStep : uint32_t {
 };
 
 /** Elements whose bits of difference have a byte, those of a tile, and tiles of a group. */
-inline constexpr uint32_t octet = 8, tileElements = 4096, groupTiles = 1024;
+inline constexpr uint32_t octet = 8, tileElements = 4096, groupTiles = 256;
+/** Positions that a thread looks at together. */
+inline constexpr uint32_t checkedAtOnce = 8;
 
 /** Result of a writing before it, and after it where all positions are right; else the place of a wrong one. */
 inline constexpr uint64_t allAscend = ~0ull;
@@ -326,29 +328,33 @@ struct ChangeParameter {
   uint32_t unused;
 };
 
-/** Rows of a product that a thread has, of four columns each. */
-inline constexpr uint32_t productRows = 4;
+/**
+ * Threads per block of `tensorferry_products`, which takes tiles of a product. A thread has some rows of a tile, of four columns
+ * each; teams lie below one another.
+ */
+inline constexpr uint32_t productThreads = 256, productRows = 8;
+inline constexpr uint32_t productTileRows = productThreads / teamThreads * productRows,
+                          productTileColumns = 4 * teamThreads;
 
-/** The addition of a product. Steps are bytes between rows and between columns. */
-struct ProductRecord {
+/**
+ * Parameter of `tensorferry_products`: the addition of a product. Any number of blocks will do. Steps are bytes between rows and
+ * between columns.
+ */
+struct ProductParameter {
   uint64_t destination, base, b, a;
   int64_t destinationSteps[2], baseSteps[2], bSteps[2], aSteps[2];
-  /** Groups of `productRows` rows and four columns. */
   uint64_t tiles;
   uint32_t rows, columns, rank;
   float scale;
   uint8_t type, factorType;
-  /** Bytes that may be accessed at once. */
+  /** Bytes of an element that may be accessed at once. */
   uint8_t destinationWidth, baseWidth, bWidth, aWidth;
-  uint8_t unused[2];
-};
-
-static_assert(sizeof(ProductRecord) == 128, "shared layouts");
-
-/** Parameter of `tensorferry_products`. Any number of blocks will do. */
-struct ProductParameter {
-  /** Address of the record. */
-  uint64_t record;
+  /**
+   * Whether four neighbours follow one another wherever a thread has some, and are accessed at once: columns of the
+   * destination and of the base, ranks of a row of the factor `b`, and columns of `a`.
+   */
+  uint8_t isWide, isWideB, isWideA;
+  uint8_t unused[7];
 };
 
 /** Threads per block of `tensorferry_digest`. */

@@ -124,7 +124,7 @@ Status Kernels::changes(const ChangeParameter& parameter, uint32_t usefulBlocks,
 }
 
 Status Kernels::products(const ProductParameter& parameter, uint32_t usefulBlocks, StreamHandle stream) const {
-  return launchKernel(products_, std::clamp(usefulBlocks, 1u, mostBlocks), blockThreads, parameter, stream);
+  return launchKernel(products_, std::clamp(usefulBlocks, 1u, mostBlocks), productThreads, parameter, stream);
 }
 
 Status Kernels::digest(const DigestParameter& parameter, StreamHandle stream) const {
@@ -133,7 +133,7 @@ Status Kernels::digest(const DigestParameter& parameter, StreamHandle stream) co
 
 Status Kernels::ring(const RingParameter& parameter, StreamHandle stream) const {
   const uint64_t indices = ringIndices(parameter);
-  const uint64_t perBlock = parameter.step == RingStep::Gather ? blockThreads / teamThreads : blockThreads;
+  const uint64_t perBlock = ringIsShared(parameter.step) ? blockThreads / teamThreads : blockThreads;
   const auto blocks = static_cast<uint32_t>(std::clamp<uint64_t>((indices + perBlock - 1) / perBlock, 1, mostBlocks));
   return launchKernel(ring_, blocks, blockThreads, parameter, stream);
 }

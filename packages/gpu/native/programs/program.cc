@@ -114,7 +114,7 @@ Result<std::shared_ptr<Program>> Program::create(const std::shared_ptr<Device>& 
   for (const WordRange& range : program->list.products) {
     auto product = compileProduct(steps.words + range.first, range.count);
     if (!product.ok()) return product.status();
-    program->place(program->products, std::move(product.value()));
+    program->products.push_back(product.value());
   }
   for (const WordRange& range : program->list.digests) {
     auto digest = compileDigest(steps.words + range.first, range.count);
@@ -145,7 +145,6 @@ Status Program::upload(Waker& waker, const CancelToken& token) {
   std::for_each(reductions.begin(), reductions.end(), list);
   std::for_each(quantizations.begin(), quantizations.end(), list);
   std::for_each(changes.begin(), changes.end(), list);
-  std::for_each(products.begin(), products.end(), list);
   std::for_each(digests.begin(), digests.end(), list);
   Status status = uploadWords(*device, block.value().address, tables, offsets, waker, token);
   if (!status.ok()) {
@@ -158,7 +157,6 @@ Status Program::upload(Waker& waker, const CancelToken& token) {
   for (auto& reduction : reductions) reduction.compiled.table = {};
   for (auto& quantization : quantizations) quantization.compiled.table = {};
   for (auto& change : changes) change.compiled.table = {};
-  for (auto& product : products) product.compiled.table = {};
   for (auto& digest : digests) digest.compiled.table = {};
   return {};
 }

@@ -63,8 +63,9 @@ class Program final : public Resource {
   std::vector<PlacedTable<Batch>> batches;
   std::vector<PlacedTable<Reduction>> reductions, quantizations;
   std::vector<PlacedTable<ChangeWork>> changes;
-  std::vector<PlacedTable<ProductWork>> products;
   std::vector<PlacedTable<DigestWork>> digests;
+  /** Without tables. */
+  std::vector<ProductWork> products;
   /** Where the scratch memory of each of them lies. */
   std::vector<uint64_t> scratch;
 

@@ -114,8 +114,8 @@ class Run {
       }
       case StepKind::Product: {
         const auto& product = program_.products[step.number];
-        if (product.compiled.usefulBlocks == 0) return {};
-        return device_.kernels.products({program_.addressOf(product.offset)}, product.compiled.usefulBlocks, stream);
+        if (product.usefulBlocks == 0) return {};
+        return device_.kernels.products(product.parameter, product.usefulBlocks, stream);
       }
       case StepKind::Ring:
         return device_.kernels.ring(program_.list.rings[step.number], stream);

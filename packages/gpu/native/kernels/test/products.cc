@@ -52,7 +52,7 @@ void testOne(uint64_t seed) {
   Random random(seed);
   const std::string what = "product of seed " + std::to_string(seed);
   const DType type = types[seed % 3], factor = types[seed / 3 % 3];
-  const uint64_t rows = 1 + random.below(40), columns = 1 + random.below(70), rank = random.below(20);
+  const uint64_t rows = 1 + random.below(90), columns = 1 + random.below(150), rank = random.below(40);
   Matrix destination = makeMatrix(random, type, rows, columns);
   const Matrix base = makeMatrix(random, type, rows, columns), b = makeMatrix(random, factor, rows, rank),
                a = makeMatrix(random, factor, rank, columns);
@@ -89,10 +89,10 @@ void testOne(uint64_t seed) {
                                     a.across};
   auto compiled = compileProduct(words.data(), words.size());
   if (!check(compiled.ok(), what + ": compiles; " + why(compiled))) return;
-  const Uploaded table(compiled.value().table);
-  const ProductParameter parameter{table.address()};
+  const ProductParameter parameter = compiled.value().parameter;
   const unsigned blocks = static_cast<unsigned>(random.below(3));
-  launch("tensorferry_products", &parameter, sizeof parameter, blocks == 0 ? compiled.value().usefulBlocks : blocks);
+  launch("tensorferry_products", &parameter, sizeof parameter, blocks == 0 ? compiled.value().usefulBlocks : blocks,
+         productThreads);
   check(destination.memory == expected.memory, what + ": the sum, and no byte beside it");
 }
 
