@@ -24,22 +24,38 @@ inline constexpr uint32_t tileOctets = tileElements / octet;
 template <uint32_t size>
 inline constexpr uint32_t octetsInFlight = size <= 2 ? 4 : 8 / size;
 
-/** Bytes from the first element of a side to the one at a position. */
-TENSORFERRY_DEVICE uint64_t placeOfElement(uint64_t record, uint32_t dimensions, uint32_t position, bool isCurrent) {
-  uint64_t offset = 0;
-  TENSORFERRY_KEEP_LOOP
-  for (uint32_t d = 0; d < dimensions; d++) {
-    const uint64_t axis = record + sizeof(ChangeRecord) + d * sizeof(ChangeAxis);
-    uint32_t at = position;
-    if (d + 1 < dimensions) {
-      const uint32_t length = static_cast<uint32_t>(load<uint64_t>(axis));
-      position = at / length;
-      at -= position * length;
-    }
-    offset += offsetOf(at, load<int64_t>(axis + (isCurrent ? 16 : 8)));
+/** Where elements lie. The only dimension of what has one is read once. */
+class ElementPlaces {
+ public:
+  TENSORFERRY_DEVICE ElementPlaces(uint64_t record, uint32_t dimensions) : record_(record), dimensions_(dimensions) {
+    const uint64_t axis = record + sizeof(ChangeRecord);
+    baseStep_ = dimensions == 1 ? load<int64_t>(axis + 8) : 0;
+    currentStep_ = dimensions == 1 ? load<int64_t>(axis + 16) : 0;
   }
-  return offset;
-}
+
+  /** Bytes from the first element of a side to the one at a position. */
+  TENSORFERRY_DEVICE uint64_t of(uint32_t position, bool isCurrent) const {
+    if (dimensions_ <= 1) return offsetOf(position, isCurrent ? currentStep_ : baseStep_);
+    uint64_t offset = 0;
+    TENSORFERRY_KEEP_LOOP
+    for (uint32_t d = 0; d < dimensions_; d++) {
+      const uint64_t axis = record_ + sizeof(ChangeRecord) + d * sizeof(ChangeAxis);
+      uint32_t at = position;
+      if (d + 1 < dimensions_) {
+        const uint32_t length = static_cast<uint32_t>(load<uint64_t>(axis));
+        position = at / length;
+        at -= position * length;
+      }
+      offset += offsetOf(at, load<int64_t>(axis + (isCurrent ? 16 : 8)));
+    }
+    return offset;
+  }
+
+ private:
+  uint64_t record_;
+  uint32_t dimensions_;
+  int64_t baseStep_, currentStep_;
+};
 
 /** Eight neighbours as they lie in memory, `2 * size` words of them. */
 template <uint32_t size>
@@ -82,15 +98,13 @@ TENSORFERRY_DEVICE uint32_t differingOf(const uint32_t (&a)[2 * size], const uin
 
 /** The same for an octet of any form, or the last one, which may be shorter. */
 template <uint32_t size>
-TENSORFERRY_DEVICE uint32_t differingOneByOne(uint64_t record, const ChangeRecord& head, uint64_t first) {
+TENSORFERRY_DEVICE uint32_t differingOneByOne(const ElementPlaces& places, const ChangeRecord& head, uint64_t first) {
   uint32_t bits = 0;
   TENSORFERRY_KEEP_LOOP
   for (uint32_t k = 0; k < octet && first + k < head.elements; k++) {
     const uint32_t position = static_cast<uint32_t>(first) + k;
-    const auto a =
-        loadElement<size>(head.base + placeOfElement(record, head.dimensionCount, position, false), head.baseWidth);
-    const auto b = loadElement<size>(head.current + placeOfElement(record, head.dimensionCount, position, true),
-                                     head.currentWidth);
+    const auto a = loadElement<size>(head.base + places.of(position, false), head.baseWidth);
+    const auto b = loadElement<size>(head.current + places.of(position, true), head.currentWidth);
     bits |= static_cast<uint32_t>(a != b) << k;
   }
   return bits;
@@ -119,9 +133,10 @@ TENSORFERRY_DEVICE void compareTile(const ChangeParameter& parameter, const Chan
       TENSORFERRY_UNROLL
       for (uint32_t k = 0; k < inFlightOctets; k++) found[k] = differingOf<size>(a[k], b[k]);
     } else {
+      const ElementPlaces places(parameter.record, head.dimensionCount);
       TENSORFERRY_UNROLL
       for (uint32_t k = 0; k < inFlightOctets; k++)
-        found[k] = differingOneByOne<size>(parameter.record, head, (firstOctet + from + k * teamThreads) * octet);
+        found[k] = differingOneByOne<size>(places, head, (firstOctet + from + k * teamThreads) * octet);
     }
     TENSORFERRY_UNROLL
     for (uint32_t k = 0; k < inFlightOctets; k++) {
@@ -135,66 +150,122 @@ TENSORFERRY_DEVICE void compareTile(const ChangeParameter& parameter, const Chan
 TENSORFERRY_DEVICE void scanGroup(const ChangeParameter& parameter, uint32_t group, uint32_t thread) {
   constexpr uint32_t share = groupTiles / teamThreads;
   const uint32_t first = group * groupTiles + thread * share;
-  const uint32_t end = least(first + share, parameter.tiles);
-  uint32_t sum = 0;
-  for (uint32_t tile = first; tile < end; tile++) sum += load<uint32_t>(parameter.counts + sizeof(uint32_t) * tile);
+  // All numbers of a thread are under way at once.
+  uint32_t own[share], sum = 0;
+  TENSORFERRY_UNROLL
+  for (uint32_t i = 0; i < share; i++)
+    own[i] = first + i < parameter.tiles ? load<uint32_t>(parameter.counts + sizeof(uint32_t) * (first + i)) : 0;
+  TENSORFERRY_UNROLL
+  for (uint32_t i = 0; i < share; i++) sum += own[i];
   const uint64_t total = parameter.totals + sizeof(uint32_t) * (parameter.firstTile / groupTiles + group);
   uint32_t before = placesAmong<teamThreads>(sum, thread, total);
-  for (uint32_t tile = first; tile < end; tile++) {
-    const uint64_t at = parameter.counts + sizeof(uint32_t) * tile;
-    const uint32_t own = load<uint32_t>(at);
-    store(at, before);
-    before += own;
+  TENSORFERRY_UNROLL
+  for (uint32_t i = 0; i < share; i++) {
+    if (first + i < parameter.tiles) store(parameter.counts + sizeof(uint32_t) * (first + i), before);
+    before += own[i];
   }
 }
 
 /** Changes in all groups before one. */
-TENSORFERRY_DEVICE uint64_t beforeGroup(uint64_t totals, uint32_t group) {
-  uint64_t sum = 0;
-  for (uint32_t g = 0; g < group; g++) sum += load<uint32_t>(totals + sizeof(uint32_t) * g);
-  return sum;
+TENSORFERRY_DEVICE uint64_t beforeGroup(uint64_t totals, uint32_t group, uint32_t thread) {
+  const auto shareOf = [&](uint32_t of) {
+    uint64_t sum = 0;
+    for (uint32_t g = of; g < group; g += teamThreads) sum += load<uint32_t>(totals + sizeof(uint32_t) * g);
+    return sum;
+  };
+  return sumOfTeam(shareOf(thread), shareOf);
 }
+
+/** The bits of the elements that a thread has of a tile. */
+struct ShareBits {
+  static constexpr uint32_t wordBits = 32, elements = 4 * wordBits;
+  Vector bits;
+
+  TENSORFERRY_DEVICE uint32_t count() const {
+    return bitsSet(bits.x) + bitsSet(bits.y) + bitsSet(bits.z) + bitsSet(bits.w);
+  }
+  /** The lowest bit, which is taken away. There is one. */
+  TENSORFERRY_DEVICE uint32_t next() {
+    const bool isX = bits.x != 0, isY = !isX && bits.y != 0, isZ = !isX && !isY && bits.z != 0;
+    const uint32_t word = isX ? bits.x : isY ? bits.y : isZ ? bits.z : bits.w, rest = word & (word - 1);
+    const uint32_t at = lowestBit(word) + (isX ? 0 : isY ? wordBits : isZ ? 2 * wordBits : 3 * wordBits);
+    bits.x = isX ? rest : bits.x;
+    bits.y = isY ? rest : bits.y;
+    bits.z = isZ ? rest : bits.z;
+    bits.w = isX || isY || isZ ? bits.w : rest;
+    return at;
+  }
+};
 
 template <uint32_t size>
 TENSORFERRY_DEVICE void collectTile(const ChangeParameter& parameter, const ChangeRecord& head, uint32_t tile,
                                     uint32_t thread) {
-  constexpr uint32_t words = 4, wordBits = 32, share = words * wordBits;
-  static_assert(share * teamThreads == tileElements, "a thread takes one vector of bits");
-  const Vector bits = load<Vector>(parameter.bits + static_cast<uint64_t>(tile) * tileOctets + sizeof(Vector) * thread);
-  const uint32_t parts[words] = {bits.x, bits.y, bits.z, bits.w};
-  const uint32_t own = bitsSet(bits.x) + bitsSet(bits.y) + bitsSet(bits.z) + bitsSet(bits.w);
+  static_assert(ShareBits::elements * teamThreads == tileElements, "a thread takes one vector of bits");
+  ShareBits share{load<Vector>(parameter.bits + static_cast<uint64_t>(tile) * tileOctets + sizeof(Vector) * thread)};
+  const uint32_t own = share.count();
   const uint64_t whole = parameter.firstTile + tile;
-  const uint64_t before = beforeGroup(parameter.totals, static_cast<uint32_t>(whole / groupTiles)) +
+  const uint64_t before = beforeGroup(parameter.totals, static_cast<uint32_t>(whole / groupTiles), thread) +
                           load<uint32_t>(parameter.counts + sizeof(uint32_t) * tile);
   uint64_t place = before + placesAmong<teamThreads>(own, thread, parameter.cursors + sizeof(uint32_t) * tile);
   if (whole + 1 == parameter.allTiles && thread + 1 == teamThreads) store<uint64_t>(parameter.result, place + own);
-  const uint32_t first = static_cast<uint32_t>(whole * tileElements) + thread * share;
-  TENSORFERRY_UNROLL
-  for (uint32_t w = 0; w < words; w++) {
-    TENSORFERRY_KEEP_LOOP
-    for (uint32_t rest = parts[w]; rest != 0 && place < head.room; rest &= rest - 1, place++) {
-      const uint32_t position = first + w * wordBits + lowestBit(rest);
-      const uint64_t from = head.current + placeOfElement(parameter.record, head.dimensionCount, position, true);
-      storeElement<4>(head.positions + sizeof(uint32_t) * place, head.positionsWidth, position);
-      storeElement<size>(head.values + size * place, head.valuesWidth, loadElement<size>(from, head.currentWidth));
+  const uint32_t first = static_cast<uint32_t>(whole * tileElements) + thread * ShareBits::elements;
+  const ElementPlaces places(parameter.record, head.dimensionCount);
+  const uint64_t room = head.room > place ? head.room - place : 0;
+  uint32_t left = room < own ? static_cast<uint32_t>(room) : own;
+  TENSORFERRY_KEEP_LOOP
+  while (left > 0) {
+    // Values lie far apart: several are under way before one is written.
+    const uint32_t many = least(left, inFlight);
+    typename BitsOfSize<size>::type values[inFlight];
+    TENSORFERRY_UNROLL
+    for (uint32_t k = 0; k < inFlight; k++) {
+      if (k >= many) continue;
+      const uint32_t position = first + share.next();
+      storeElement<4>(head.positions + sizeof(uint32_t) * (place + k), head.positionsWidth, position);
+      values[k] = loadElement<size>(head.current + places.of(position, true), head.currentWidth);
     }
+    TENSORFERRY_UNROLL
+    for (uint32_t k = 0; k < inFlight; k++)
+      if (k < many) storeElement<size>(head.values + size * (place + k), head.valuesWidth, values[k]);
+    left -= many;
+    place += many;
   }
 }
 
 /** Lowers the result to the first change whose position does not follow the one before it, or is none of the tensor. */
 TENSORFERRY_DEVICE void checkPositions(const ChangeParameter& parameter, const ChangeRecord& head, const Place& place) {
   TENSORFERRY_KEEP_LOOP
-  for (uint64_t at = static_cast<uint64_t>(place.block) * blockThreads + place.thread; at < head.room;
-       at += static_cast<uint64_t>(place.blocks) * blockThreads) {
+  for (uint64_t at = checkedAtOnce * (static_cast<uint64_t>(place.block) * blockThreads + place.thread); at < head.room;
+       at += static_cast<uint64_t>(place.blocks) * blockThreads * checkedAtOnce) {
     const uint64_t address = head.positions + sizeof(uint32_t) * at;
-    const uint32_t position = loadElement<4>(address, head.positionsWidth);
-    const bool follows = at == 0 || loadElement<4>(address - sizeof(uint32_t), head.positionsWidth) < position;
-    if (!follows || position >= head.elements) lower(parameter.result, at);
+    const uint32_t many = head.room - at < checkedAtOnce ? static_cast<uint32_t>(head.room - at) : checkedAtOnce;
+    uint32_t positions[checkedAtOnce + 1];
+    positions[0] = at == 0 ? 0 : loadElement<4>(address - sizeof(uint32_t), head.positionsWidth);
+    if (many == checkedAtOnce && head.positionsWidth == sizeof(Vector)) {
+      TENSORFERRY_UNROLL
+      for (uint32_t v = 0; v < checkedAtOnce / 4; v++) {
+        const Vector vector = load<Vector>(address + sizeof(Vector) * v);
+        positions[4 * v + 1] = vector.x;
+        positions[4 * v + 2] = vector.y;
+        positions[4 * v + 3] = vector.z;
+        positions[4 * v + 4] = vector.w;
+      }
+    } else {
+      TENSORFERRY_UNROLL
+      for (uint32_t k = 0; k < checkedAtOnce; k++)
+        positions[k + 1] = k < many ? loadElement<4>(address + sizeof(uint32_t) * k, head.positionsWidth) : 0;
+    }
+    TENSORFERRY_UNROLL
+    for (uint32_t k = 0; k < checkedAtOnce; k++) {
+      const bool follows = positions[k] < positions[k + 1] || at + k == 0;
+      if (k < many && (!follows || positions[k + 1] >= head.elements)) lower(parameter.result, at + k);
+    }
   }
 }
 
 template <uint32_t size>
 TENSORFERRY_DEVICE void writeChanges(const ChangeParameter& parameter, const ChangeRecord& head, const Place& place) {
+  const ElementPlaces places(parameter.record, head.dimensionCount);
   const uint64_t step = static_cast<uint64_t>(place.blocks) * inFlight * blockThreads;
   TENSORFERRY_KEEP_LOOP
   for (uint64_t at = static_cast<uint64_t>(place.block) * inFlight * blockThreads + place.thread; at < head.room;
@@ -210,8 +281,7 @@ TENSORFERRY_DEVICE void writeChanges(const ChangeParameter& parameter, const Cha
     TENSORFERRY_UNROLL
     for (uint32_t k = 0; k < inFlight; k++) {
       if (at + k * blockThreads >= head.room) continue;
-      storeElement<size>(head.base + placeOfElement(parameter.record, head.dimensionCount, positions[k], false),
-                         head.baseWidth, values[k]);
+      storeElement<size>(head.base + places.of(positions[k], false), head.baseWidth, values[k]);
     }
   }
 }

@@ -90,7 +90,7 @@ Result<ChangeWork> compileChanges(const uint64_t* words, size_t count, uint64_t 
     return work;
   }
   if (table.room == 0) return work;
-  work.launches.push_back({ChangeStep::Check, 0, 0, blocksFor(table.room, blockThreads)});
+  work.launches.push_back({ChangeStep::Check, 0, 0, blocksFor(table.room, checkedAtOnce * blockThreads)});
   work.launches.push_back({ChangeStep::Write, 0, 0, blocksFor(table.room, 4 * blockThreads)});
   return work;
 }
