@@ -36,8 +36,8 @@ type Launch = (typeof launches)[number]
 export const ringParameterWords = 25
 const fanOut = 16
 const wordBytes = 64
-const mostSegments = 1024
-const leastSegment = 32
+const mostSegments = 4096
+const leastSegment = 16
 const matrixBytes = 128 * 16
 const matrices = 32
 /** Bytes of the words of a request. */

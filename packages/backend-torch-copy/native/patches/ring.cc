@@ -22,6 +22,7 @@ constexpr uint64_t unitBytes = 1 << 20;
 
 /** Memory of this process, by address. One thread at a time touches the words of a ring. */
 struct HostRingMemory {
+  static constexpr bool isTogether = false;
   template <typename T>
   static T load(uint64_t address) {
     T value;
@@ -38,6 +39,14 @@ struct HostRingMemory {
   static void copy(uint64_t to, uint64_t from, uint64_t bytes, uint32_t, uint32_t) {
     std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
   }
+  template <typename ShareOf>
+  static RingRandom differenceOf(const RingLanes& own, const ShareOf& shareOf) {
+    return shareOf(own);
+  }
+  template <typename ShareOf>
+  static uint64_t sumOf(const RingLanes& own, const ShareOf& shareOf) {
+    return shareOf(own);
+  }
 };
 
 struct HostStep {
@@ -47,7 +56,7 @@ struct HostStep {
 };
 
 void runIndices(const RingParameter& launch, uint64_t begin, uint64_t end) noexcept {
-  RingSteps<HostRingMemory>::run(launch, {begin, end, 1, 0, 1});
+  RingSteps<HostRingMemory>::run(launch, {begin, end, 1, {0, 1}});
 }
 
 class RingJob final : public Job {

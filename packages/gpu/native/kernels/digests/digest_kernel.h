@@ -20,6 +20,9 @@ namespace {
 /** Words of a block that a thread has: those of one vector. */
 inline constexpr uint32_t digestThreadWords = digestBlockWords / teamThreads, digestVectorBytes = 4 * digestThreadWords;
 
+/** Vectors that a thread reads at once: few threads are resident, since each keeps the factors of its words. */
+inline constexpr uint32_t vectorsInFlight = 8;
+
 /** Where a run lies in memory and in the whole. */
 struct DigestRun {
   uint64_t address, position;
@@ -138,7 +141,7 @@ TENSORFERRY_DEVICE void digestBlocksOfRun(const DigestRun& run, const DigestReco
   block += before;
   uint64_t address = run.address + static_cast<uint64_t>(first + (before != 0 ? digestBlockBytes : 0));
   const uint32_t width = head.width;
-  if (width == sizeof(Vector)) addDigestVectors<inFlight, true>(address, block, whole, width, factors, sums);
+  if (width == sizeof(Vector)) addDigestVectors<vectorsInFlight, true>(address, block, whole, width, factors, sums);
   addDigestVectors<1, false>(address, block, whole, width, factors, sums);
   addDigestEnds(run, head, block, behind, thread, factors, sums);
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * A replay ring in the memory of a device: sums of its weights, draws and gathering. One source for hosts and devices;
- * `Memory` says how memory is reached (load, store, raise, copy). ReplayRingKernels.ts of core states what is drawn, and
+ * `Memory` says how memory is reached (load, store, raise, copy), and what threads that share an index have together
+ * (differenceOf, sumOf). Where these are not at work together (isTogether), the first stands for all. ReplayRingKernels.ts of core states what is drawn, and
  * drawWindows.ts of the package `replay` is the reference.
  *
  * A step is a launch over independent indices. Steps of a stream come one after the other, so what one wrote the next reads.
@@ -26,6 +27,11 @@
 
 namespace tensorferry {
 namespace {
+
+/** Which of the threads that share an index this is. */
+struct RingLanes {
+  uint32_t lane, lanes;
+};
 
 /** All steps of one ring; `Memory` has static functions. */
 template <typename Memory>
@@ -180,10 +186,10 @@ struct RingSteps {
     return p.episodes != RingEpisodes::Whole || length == p.window;
   }
 
-  /** Adds the columns of a matrix that the bits of a word select. All are loaded: no load waits for the one before. */
-  TENSORFERRY_RING static void addColumns(uint64_t columns, uint32_t word32, RingRandom& sum) {
+  /** Adds the columns of a matrix that the bits of a word select, of those that are one thread's. */
+  TENSORFERRY_RING static void addColumns(uint64_t columns, uint32_t word32, const RingLanes& own, RingRandom& sum) {
     TENSORFERRY_RING_UNROLL
-    for (uint32_t bit = 0; bit < 32; bit++) {
+    for (uint32_t bit = own.lane; bit < 32; bit += own.lanes) {
       const uint64_t low = word(columns, 2 * bit), high = word(columns, 2 * bit + 1);
       const uint32_t selected = 0u - (word32 >> bit & 1);
       sum.a ^= static_cast<uint32_t>(low) & selected;
@@ -193,17 +199,20 @@ struct RingSteps {
     }
   }
 
-  /** Leads a random state further, by so many numbers below 2^32. */
-  TENSORFERRY_RING static RingRandom advanced(Parameter p, RingRandom random, uint64_t numbers) {
+  /** Leads a random state further, by so many numbers below 2^32. Threads share the columns of a matrix. */
+  TENSORFERRY_RING static RingRandom advanced(Parameter p, RingRandom random, uint64_t numbers, const RingLanes& own) {
     TENSORFERRY_RING_LOOP
     for (uint64_t matrix = p.table; numbers != 0; numbers >>= 1, matrix += ringMatrixBytes) {
       if ((numbers & 1) == 0) continue;
-      RingRandom next{0, 0, 0, 0};
-      addColumns(matrix, random.a, next);
-      addColumns(matrix + ringMatrixBytes / 4, random.b, next);
-      addColumns(matrix + ringMatrixBytes / 2, random.c, next);
-      addColumns(matrix + ringMatrixBytes / 4 * 3, random.d, next);
-      random = next;
+      const auto shareOf = [&](const RingLanes& of) {
+        RingRandom sum{0, 0, 0, 0};
+        addColumns(matrix, random.a, of, sum);
+        addColumns(matrix + ringMatrixBytes / 4, random.b, of, sum);
+        addColumns(matrix + ringMatrixBytes / 2, random.c, of, sum);
+        addColumns(matrix + ringMatrixBytes / 4 * 3, random.d, of, sum);
+        return sum;
+      };
+      random = Memory::differenceOf(own, shareOf);
     }
     return random;
   }
@@ -217,30 +226,44 @@ struct RingSteps {
     return p.request + ringStatesAt + 16 * segment;
   }
 
-  TENSORFERRY_RING static void countSegment(Parameter p, uint64_t segment) {
+  TENSORFERRY_RING static void countSegment(Parameter p, uint64_t segment, const RingLanes& own) {
+    if (!Memory::isTogether && own.lane != 0) return;
     const Draws draws = drawsOf(p);
     uint32_t accepted = 0;
     if (draws.range > 0) {
       const uint64_t numbers = segment * p.segmentLength * (p.isWeighted != 0 ? 2 : 1);
-      RingRandom random = advanced(p, stored(p.request + 48), numbers);
+      RingRandom random = advanced(p, stored(p.request + 48), numbers, own);
       const uint64_t at = segmentStateAt(p, segment);
-      setWord(at, 0, random.a | static_cast<uint64_t>(random.b) << 32);
-      setWord(at, 1, random.c | static_cast<uint64_t>(random.d) << 32);
+      if (own.lane == 0) {
+        setWord(at, 0, random.a | static_cast<uint64_t>(random.b) << 32);
+        setWord(at, 1, random.c | static_cast<uint64_t>(random.d) << 32);
+      }
       uint64_t position = 0, length = 0;
       TENSORFERRY_RING_LOOP
       for (uint64_t i = 0; i < p.segmentLength; i++) accepted += candidate(p, draws, random, position, length) ? 1 : 0;
     }
-    Memory::template store<uint32_t>(p.request + ringWordBytes + 4 * segment, accepted);
+    if (own.lane == 0) Memory::template store<uint32_t>(p.request + ringWordBytes + 4 * segment, accepted);
+  }
+
+  /** Accepted candidates of all segments before one. */
+  TENSORFERRY_RING static uint64_t acceptedBefore(Parameter p, uint64_t segment, const RingLanes& own) {
+    const auto shareOf = [&](const RingLanes& of) {
+      uint64_t sum = 0;
+      TENSORFERRY_RING_UNROLL
+      for (uint64_t before = of.lane; before < segment; before += of.lanes)
+        sum += Memory::template load<uint32_t>(p.request + ringWordBytes + 4 * before);
+      return sum;
+    };
+    return Memory::sumOf(own, shareOf);
   }
 
   /** The last segment goes on until there is enough, or candidates run out. Without segments that is all. */
-  TENSORFERRY_RING static void pickSegment(Parameter p, uint64_t segment) {
+  TENSORFERRY_RING static void pickSegment(Parameter p, uint64_t segment, const RingLanes& own) {
+    if (!Memory::isTogether && own.lane != 0) return;
     const Draws draws = drawsOf(p);
     if (draws.range == 0) return;
-    uint64_t place = 0;
-    TENSORFERRY_RING_UNROLL
-    for (uint64_t before = 0; before < segment; before++)
-      place += Memory::template load<uint32_t>(p.request + ringWordBytes + 4 * before);
+    uint64_t place = acceptedBefore(p, segment, own);
+    if (own.lane != 0) return;
     const bool isLast = segment + 1 >= p.segments;
     if (place >= p.count) {
       if (isLast) setWord(p.request, 2, p.count);
@@ -260,7 +283,7 @@ struct RingSteps {
     if (isLast) setWord(p.request, 2, place);
   }
 
-  TENSORFERRY_RING static void gather(Parameter p, uint64_t index, uint32_t lane, uint32_t lanes) {
+  TENSORFERRY_RING static void gather(Parameter p, uint64_t index, const RingLanes& own) {
     if (word(p.request, 2) < p.count) return;
     const uint64_t k = index / p.window, length = Memory::template load<uint32_t>(p.lengths + 4 * k);
     uint64_t row = index - k * p.window;
@@ -268,12 +291,12 @@ struct RingSteps {
     const uint64_t position = Memory::template load<uint64_t>(p.positions + 8 * k) + row;
     const uint64_t from = p.rows + position % p.capacity * p.rowBytes;
     uint64_t to = p.output;
-    if (p.columns == 0) return Memory::copy(to + index * p.rowBytes, from, p.rowBytes, lane, lanes);
+    if (p.columns == 0) return Memory::copy(to + index * p.rowBytes, from, p.rowBytes, own.lane, own.lanes);
     const uint64_t columns = p.table + ringMatrices * ringMatrixBytes;
     TENSORFERRY_RING_LOOP
     for (uint64_t column = 0; column < p.columns; column++) {
       const uint64_t offset = word(columns, 2 * column), bytes = word(columns, 2 * column + 1);
-      Memory::copy(to + index * bytes, from + offset, bytes, lane, lanes);
+      Memory::copy(to + index * bytes, from + offset, bytes, own.lane, own.lanes);
       to += ringRoundUp(p.count * p.window * bytes, ringColumnAlignment);
     }
   }
@@ -298,16 +321,22 @@ struct RingSteps {
     if (has(p, position)) sum(p, (position % p.capacity) >> ringFanOutBits * p.level);
   }
 
-  /** Which indices of a step to do, and which of the threads that share an index this is. */
+  /** Which indices of a step to do. */
   struct Share {
     uint64_t begin, end, stride;
-    uint32_t lane, lanes;
+    RingLanes own;
   };
 
   template <void (*Step)(Parameter, uint64_t)>
   TENSORFERRY_RING static void each(Parameter p, const Share& share) {
     TENSORFERRY_RING_LOOP
     for (uint64_t index = share.begin; index < share.end; index += share.stride) Step(p, index);
+  }
+
+  template <void (*Step)(Parameter, uint64_t, const RingLanes&)>
+  TENSORFERRY_RING static void eachOfLanes(Parameter p, const Share& share) {
+    TENSORFERRY_RING_LOOP
+    for (uint64_t index = share.begin; index < share.end; index += share.stride) Step(p, index, share.own);
   }
 
   /**
@@ -330,14 +359,11 @@ struct RingSteps {
         if (share.begin == 0) snapshot(p);
         return;
       case RingStep::Count:
-        return each<countSegment>(p, share);
+        return eachOfLanes<countSegment>(p, share);
       case RingStep::Pick:
-        return each<pickSegment>(p, share);
+        return eachOfLanes<pickSegment>(p, share);
       case RingStep::Gather:
-        TENSORFERRY_RING_LOOP
-        for (uint64_t index = share.begin; index < share.end; index += share.stride)
-          gather(p, index, share.lane, share.lanes);
-        return;
+        return eachOfLanes<gather>(p, share);
       case RingStep::Forget:
         return each<forget>(p, share);
       case RingStep::Raise:

@@ -27,9 +27,9 @@ enum class RingStep : uint64_t {
   Publish,
   /** Begins a request: one index. */
   Snapshot,
-  /** Counts accepted candidates: an index is a segment. */
+  /** Counts accepted candidates: an index is a segment, which `lanes` threads share. */
   Count,
-  /** Writes positions and lengths: an index is a segment. */
+  /** Writes positions and lengths: an index is a segment, which `lanes` threads share. */
   Pick,
   /** Copies rows: an index is a row of the batch, which `lanes` threads share. */
   Gather,
@@ -64,7 +64,7 @@ inline constexpr uint64_t ringParameterWords = 25;
 static_assert(sizeof(RingParameter) == 8 * ringParameterWords, "shared layout");
 
 inline constexpr uint64_t ringFanOutBits = 4, ringFanOut = 1 << ringFanOutBits, ringWordBytes = 64,
-                          mostRingSegments = 1024;
+                          mostRingSegments = 4096;
 /** Where the random states of segments lie in a request. */
 inline constexpr uint64_t ringStatesAt = ringWordBytes + 4 * mostRingSegments;
 inline constexpr uint64_t ringRequestBytes = ringStatesAt + 16 * mostRingSegments;
@@ -148,6 +148,11 @@ TENSORFERRY_SHARED inline uint64_t ringLevelAt(uint64_t capacity, uint64_t level
   for (uint64_t below = 0; below < level; below++)
     at += ringRoundUp(ringNodes(capacity, below) * (below == 0 ? 4 : 8), 8);
   return at;
+}
+
+/** Whether the threads of a team share an index of a step, on devices. */
+TENSORFERRY_SHARED inline bool ringIsShared(RingStep step) {
+  return step == RingStep::Count || step == RingStep::Pick || step == RingStep::Gather;
 }
 
 /** Indices of a step. */
