@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * Adapters and changed elements on a device: products added to a weight of 512 MiB; changes found and collected out of two tensors of 512 MiB, and written into one. Milliseconds of the
- * device between two events around the kernels, and of the whole Effect, which a host's wait adds to.
+ * Digests, adapters and changed elements on a device: a digest of 512 MiB, products added to a weight of 512 MiB, changes found
+ * and collected out of two tensors of 512 MiB, and written into one. Milliseconds of the device between two events around the kernels, and of the whole Effect, which a host's wait adds to.
  *
  * What was found is held against the list that was made on the host, and what was written against the other tensor.
  */
@@ -9,11 +9,14 @@ import type { BackendDescriptor, BackendOptions } from "@tensorferry/core/backen
 import { median } from "@tensorferry/core/base/Numbers"
 import { TensorEngine, type TensorEngineShape } from "@tensorferry/core/service/TensorEngine"
 import type { Changes } from "@tensorferry/core/tensor/Changes"
-import { type Tensor, tensorView } from "@tensorferry/core/tensor/Tensor"
+import { type Tensor, tensorByteLength, tensorView } from "@tensorferry/core/tensor/Tensor"
 import { makeProgram } from "@tensorferry/gpu/GpuProgram"
 import { StepTable } from "@tensorferry/gpu/StepTable"
 import { deviceOf } from "@tensorferry/gpu/TensorEngine"
 import { encodeApply, encodeDiff } from "@tensorferry/native/ChangeTable"
+import { bytesOfPart } from "@tensorferry/native/digest/DigestParts"
+import { encodeDigest } from "@tensorferry/native/digest/DigestTable"
+import { addressOf } from "@tensorferry/native/MoveTable"
 import { encodeProduct } from "@tensorferry/native/ProductTable"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
@@ -128,6 +131,22 @@ const measureProducts = (engine: TensorEngineShape, shrink: number, tell: (figur
     }
   }).pipe(Effect.scoped)
 
+/** Digests of a tensor of 512 MiB. */
+const measureDigest = (engine: TensorEngineShape, shrink: number, tell: (figure: Figure) => void) =>
+  Effect.gen(function* () {
+    const tensor = yield* engine.allocate("bfloat16", [Math.floor(2 ** 28 / shrink)])
+    yield* engine.fill(tensor, 0x3c)
+    const entries = Result.getOrThrow(bytesOfPart(0, { tensor }))
+    const words = yield* engine.wrapHost(new Uint8Array(16))
+    const result = Result.getOrThrow(tensorView(words, "uint64", [2]))
+    const steps = new StepTable()
+    steps.spanBegins(0, 0)
+    steps.digest(0, addressOf(result), encodeDigest(1, entries))
+    steps.spanEnds(0, 0)
+    const name = `digest of ${(tensorByteLength(tensor) / 2 ** 20).toFixed(0)} MiB`
+    tell(figureOf(name, 0.2, yield* spanTimes(engine, steps), yield* wholeTime(engine.digest([{ tensor }]))))
+  }).pipe(Effect.scoped)
+
 /** Figures of searches, writings and adapters, each told as soon as it is known. `shrink` divides lengths, for rehearsals. */
 export const measureChanges = (
   descriptor: BackendDescriptor,
@@ -140,6 +159,7 @@ export const measureChanges = (
     const count = Math.floor(elements / shrink)
     const host = new Uint16Array(count).map((_, at) => Math.imul(at, 40_503) >>> 8)
     const allocate = () => engine.allocate("bfloat16", [count])
+    yield* measureDigest(engine, shrink, tell)
     yield* measureProducts(engine, shrink, tell)
     const [base, current] = [yield* allocate(), yield* allocate()]
     for (const { share, find, write } of shares) {

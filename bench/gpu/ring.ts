@@ -18,7 +18,8 @@ import { runPython } from "./python.ts"
 import type { Figure } from "./replay.ts"
 
 const rounds = 201
-const warmUps = 20
+/** A learner's ticks: V8 has compiled what they run. */
+const warmUps = 600
 const width = 512
 const batchRows = 16_384
 const newRows = 1024

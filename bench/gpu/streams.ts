@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * Checkpoints into a device's memory and out of it, and digests there. A file of about 7 GB lies in memory (`/dev/shm`), so
+ * Checkpoints into a device's memory and out of it. A file of about 7 GB lies in memory (`/dev/shm`), so
  * that the disk of the machine does not count; safetensors for PyTorch reads and writes the same tensors in the same run.
  *
  * What was loaded is proven by its digests: those of the tensors that the file was written from.
@@ -78,24 +78,7 @@ interface PythonTimes {
   readonly seconds: ReadonlyArray<number>
 }
 
-const measureDigests = (engine: TensorEngineShape, shrink: number, tell: (figure: Figure) => void) =>
-  Effect.gen(function* () {
-    const count = Math.floor(2 ** 28 / shrink)
-    const [tensor, other] = [yield* engine.allocate("bfloat16", [count]), yield* engine.allocate("bfloat16", [count])]
-    yield* engine.fill(tensor, 0x3c)
-    const taken = yield* times(engine.digest([{ tensor }]), 31)
-    const copies = yield* times(engine.copy([{ dst: other, src: tensor }]), 31)
-    tell({
-      case: `digest of ${(count / 2 ** 19).toFixed(0)} MiB`,
-      value: 1000 * median(taken),
-      unit: "ms",
-      target: 0.2,
-      lowerIsBetter: true,
-      detail: `the whole Effect, median of 31, fastest ${(1000 * Math.min(...taken)).toFixed(3)}; a copy of it ${(1000 * median(copies)).toFixed(3)} ms`
-    })
-  }).pipe(Effect.scoped)
-
-/** Figures of both directions and of digests. `shrink` divides lengths, for rehearsals; `script` is PyTorch's side, if it is there. */
+/** Figures of both directions. `shrink` divides lengths, for rehearsals; `script` is PyTorch's side, if it is there. */
 export const measureStreams = (
   descriptor: BackendDescriptor,
   options: BackendOptions,
@@ -106,7 +89,6 @@ export const measureStreams = (
   const folder = mkdtempSync(path.join(existsSync("/dev/shm") ? "/dev/shm" : tmpdir(), "tensorferry-streams-"))
   return Effect.gen(function* () {
     const engine = yield* TensorEngine
-    yield* measureDigests(engine, shrink, tell)
     const rows = Math.max(8, Math.floor(shape[0]! / shrink))
     const names = Array.from({ length: tensorCount }, (_, at) => `layers.${String(at).padStart(2, "0")}.weight`)
     const held = yield* Effect.forEach(names, (name) =>
