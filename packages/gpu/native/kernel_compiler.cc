@@ -5,6 +5,9 @@
 #include "kernel_compiler.h"
 
 #include <algorithm>
+#include <atomic>
+#include <system_error>
+#include <thread>
 #include <vector>
 
 #include <tensorferry_gpu/gpu_status.h>
@@ -14,15 +17,16 @@
 namespace tensorferry::gpu {
 namespace {
 
-std::vector<std::string> baseOptions(Vendor vendor) {
-  if (vendor == Vendor::Rocm) return {"-std=c++17", "-ffp-contract=off"};
-  return {"--std=c++17", "--fmad=false"};
+std::vector<std::string> baseOptions(Vendor vendor, unsigned part) {
+  const std::string chosen = "-DTENSORFERRY_PART=" + std::to_string(part);
+  if (vendor == Vendor::Rocm) return {"-std=c++17", "-ffp-contract=off", chosen};
+  return {"--std=c++17", "--fmad=false", chosen};
 }
 
-/** One compilation of the source. */
+/** One compilation of a part of the source. */
 class Compilation {
  public:
-  explicit Compilation(const GpuApi& api) noexcept : api_(api) {}
+  Compilation(const GpuApi& api, unsigned part) noexcept : api_(api), part_(part) {}
   Compilation(const Compilation&) = delete;
   Compilation& operator=(const Compilation&) = delete;
   ~Compilation() {
@@ -33,7 +37,7 @@ class Compilation {
     Status status = callCompiler(api_, api_.createCompilation, &handle_, kernelSource, "tensorferry_kernels.cu", 0,
                                  static_cast<const char* const*>(nullptr), static_cast<const char* const*>(nullptr));
     if (!status.ok()) return status;
-    std::vector<std::string> options = baseOptions(api_.vendor);
+    std::vector<std::string> options = baseOptions(api_.vendor, part_);
     if (!architecture.empty()) options.push_back("--gpu-architecture=" + architecture);
     std::vector<const char*> pointers;
     for (const std::string& option : options) pointers.push_back(option.c_str());
@@ -67,6 +71,7 @@ class Compilation {
   }
 
   const GpuApi& api_;
+  const unsigned part_;
   CompilationHandle handle_ = nullptr;
 };
 
@@ -82,6 +87,20 @@ int newestKnown(const GpuApi& api, int architecture) {
   for (const int candidate : known)
     if (candidate < architecture) newest = std::max(newest, candidate);
   return newest;
+}
+
+Result<std::string> compilePart(const GpuApi& api, const Target& target, unsigned part) {
+  Compilation compilation(api, part);
+  Status status = compilation.run(target.name);
+  if (status.ok()) return compilation.image();
+  const bool canFallBack = api.vendor == Vendor::Cuda && status.nativeCode == compiler::invalidOption && api.assembly;
+  const int older = canFallBack ? newestKnown(api, target.architecture) : 0;
+  if (older == 0) return status;
+  // A compiler older than the device: the driver translates what is meant for an older device.
+  Compilation again(api, part);
+  status = again.run("compute_" + std::to_string(older));
+  if (!status.ok()) return status;
+  return again.assembly();
 }
 
 }  // namespace
@@ -110,30 +129,44 @@ Result<Target> targetOf(const GpuApi& api, int ordinal) {
   return target;
 }
 
-std::string compilationKey(const Libraries& libraries, const Target& target) {
+std::string compilationKey(const Libraries& libraries, const Target& target, unsigned part) {
   std::string key = libraries.api.vendor == Vendor::Cuda ? "cuda" : "rocm";
-  for (const std::string& part : {libraries.driverVersion, libraries.compilerVersion, target.name}) key += "\n" + part;
-  for (const std::string& option : baseOptions(libraries.api.vendor)) key += "\n" + option;
+  for (const std::string& each : {libraries.driverVersion, libraries.compilerVersion, target.name}) key += "\n" + each;
+  for (const std::string& option : baseOptions(libraries.api.vendor, part)) key += "\n" + option;
   return key + "\n" + std::string(kernelSource, kernelSourceLength);
 }
 
-Result<std::string> compileKernels(const Libraries& libraries, const Target& target) {
+Result<std::vector<std::string>> compileKernels(const Libraries& libraries, const Target& target,
+                                                const std::vector<unsigned>& parts) {
   const GpuApi& api = libraries.api;
   if (!api.hasCompiler)
     return failure(Code::Unsupported, "compile",
                    "Kernels must be compiled once, but the run-time compiler (NVRTC or hipRTC) was not found. "
                    "Install it or name its path.");
-  Compilation compilation(api);
-  Status status = compilation.run(target.name);
-  if (status.ok()) return compilation.image();
-  const bool canFallBack = api.vendor == Vendor::Cuda && status.nativeCode == compiler::invalidOption && api.assembly;
-  const int older = canFallBack ? newestKnown(api, target.architecture) : 0;
-  if (older == 0) return status;
-  // A compiler older than the device: the driver translates what is meant for an older device.
-  Compilation again(api);
-  status = again.run("compute_" + std::to_string(older));
-  if (!status.ok()) return status;
-  return again.assembly();
+  std::vector<std::string> images(parts.size());
+  std::vector<Status> ends(parts.size());
+  std::atomic<size_t> next{0};
+  const auto work = [&] {
+    for (size_t at = next++; at < parts.size(); at = next++)
+      ends[at] = caught("compile", [&] {
+        auto image = compilePart(api, target, parts[at]);
+        if (!image.ok()) return image.status();
+        images[at] = std::move(image.value());
+        return Status{};
+      });
+  };
+  std::vector<std::thread> helpers;
+  const size_t processors = std::max(1u, std::thread::hardware_concurrency());
+  try {
+    while (helpers.size() + 1 < std::min(parts.size(), processors)) helpers.emplace_back(work);
+  } catch (const std::system_error&) {
+    // As many as there are do it.
+  }
+  work();
+  for (std::thread& helper : helpers) helper.join();
+  for (Status& end : ends)
+    if (!end.ok()) return std::move(end);
+  return images;
 }
 
 }  // namespace tensorferry::gpu

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Compiles the kernels for one device with the vendor's compiler library. Any thread; takes a second or more.
+ * Compiles the kernels for one device with the vendor's compiler library. Any thread; takes some seconds.
  */
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include <tensorferry_gpu/gpu_libraries.h>
 
@@ -23,10 +24,14 @@ struct Target {
 /** The target of a device. Fails where the driver does not tell. */
 Result<Target> targetOf(const GpuApi& api, int ordinal);
 
-/** All that the result of a compilation depends on. */
-std::string compilationKey(const Libraries& libraries, const Target& target);
+/** All that the compilation of a part depends on. */
+std::string compilationKey(const Libraries& libraries, const Target& target, unsigned part);
 
-/** An image that the driver can load. Fails with Unsupported where there is no compiler or none that knows the device. */
-Result<std::string> compileKernels(const Libraries& libraries, const Target& target);
+/**
+ * Images of parts that the driver can load, compiled at the same time as far as there are processors. Fails with Unsupported
+ * where there is no compiler or none that knows the device.
+ */
+Result<std::vector<std::string>> compileKernels(const Libraries& libraries, const Target& target,
+                                                const std::vector<unsigned>& parts);
 
 }  // namespace tensorferry::gpu

@@ -63,7 +63,7 @@ describe.skipIf(!isInstalled("nvcc"))("machine code of the kernels", () => {
               `${kernel} for ${architecture}: ${properties?.[0]}`
             )
             const registers = said.slice(from).match(/Used (\d+) registers/)
-            const threads = { tensorferry_digest: 768, tensorferry_products: 512 }[kernel] ?? 1024
+            const threads = { tensorferry_digest: 512, tensorferry_products: 512 }[kernel] ?? 1024
             assert.isAtMost(
               Number(registers?.[1]),
               Math.floor(65_536 / threads / 8) * 8,

@@ -17,4 +17,7 @@ namespace tensorferry::gpu {
 extern const char* const kernelSource;
 extern const size_t kernelSourceLength;
 
+/** Parts that `TENSORFERRY_PART` chooses, from 1 on: each an image of its own. */
+inline constexpr unsigned kernelParts = 5;
+
 }  // namespace tensorferry::gpu

@@ -83,19 +83,33 @@ TENSORFERRY_DEVICE void runSpin(const SpinParameter& parameter, const Place&) {
 // Registers for 1024 threads of a processor.
 #define TENSORFERRY_KERNEL(NAME, PARAMETER, BODY, THREADS) TENSORFERRY_KERNEL_FOR(NAME, PARAMETER, BODY, THREADS, 1024)
 
+// Parts are compiled at the same time (kernelParts); without a number all of them are.
+#ifndef TENSORFERRY_PART
+#define TENSORFERRY_PART 0
+#endif
+#if TENSORFERRY_PART == 0 || TENSORFERRY_PART == 1
 TENSORFERRY_KERNEL(tensorferry_move, MoveParameter, runMove, blockThreads)
 TENSORFERRY_KERNEL(tensorferry_reduce, ReduceParameter, runReduce, blockThreads)
-TENSORFERRY_KERNEL(tensorferry_quantize, QuantizeParameter, runQuantize, blockThreads)
-TENSORFERRY_KERNEL(tensorferry_forms, FormParameter, runForms, blockThreads)
-TENSORFERRY_KERNEL(tensorferry_tiles, FormParameter, runTiles, formThreads)
-TENSORFERRY_KERNEL(tensorferry_groups, FormParameter, runGroups, formThreads)
 TENSORFERRY_KERNEL(tensorferry_compare, CompareParameter, runCompare, blockThreads)
-TENSORFERRY_KERNEL(tensorferry_changes, ChangeParameter, runChanges, blockThreads)
-// A thread keeps sums of 64 bits: registers for half as many threads.
-TENSORFERRY_KERNEL_FOR(tensorferry_products, ProductParameter, runProducts, productThreads, 512)
-// A thread keeps the factors of its words, and reads eight vectors at once: 512 threads are enough for the memory.
-TENSORFERRY_KERNEL_FOR(tensorferry_digest, DigestParameter, runDigest, digestThreads, 512)
+TENSORFERRY_KERNEL(tensorferry_forms, FormParameter, runForms, blockThreads)
 TENSORFERRY_KERNEL(tensorferry_ring, RingParameter, runRing, blockThreads)
 TENSORFERRY_KERNEL(tensorferry_spin, SpinParameter, runSpin, blockThreads)
+#endif
+#if TENSORFERRY_PART == 0 || TENSORFERRY_PART == 2
+TENSORFERRY_KERNEL(tensorferry_quantize, QuantizeParameter, runQuantize, blockThreads)
+TENSORFERRY_KERNEL(tensorferry_changes, ChangeParameter, runChanges, blockThreads)
+// A thread keeps the factors of its words, and reads eight vectors at once: 512 threads are enough for the memory.
+TENSORFERRY_KERNEL_FOR(tensorferry_digest, DigestParameter, runDigest, digestThreads, 512)
+#endif
+#if TENSORFERRY_PART == 0 || TENSORFERRY_PART == 3
+TENSORFERRY_KERNEL(tensorferry_tiles, FormParameter, runTiles, formThreads)
+#endif
+#if TENSORFERRY_PART == 0 || TENSORFERRY_PART == 4
+TENSORFERRY_KERNEL(tensorferry_groups, FormParameter, runGroups, formThreads)
+#endif
+#if TENSORFERRY_PART == 0 || TENSORFERRY_PART == 5
+// A thread keeps sums of 64 bits: registers for half as many threads.
+TENSORFERRY_KERNEL_FOR(tensorferry_products, ProductParameter, runProducts, productThreads, 512)
+#endif
 
 #endif

@@ -9,6 +9,7 @@
 
 #include "kernel_cache.h"
 #include "kernel_compiler.h"
+#include "kernels/kernel_source.h"
 
 namespace tensorferry::gpu {
 namespace {
@@ -35,13 +36,19 @@ Status Kernels::load(const Libraries& libraries, int ordinal, const std::string&
     if (!opened.ok()) return opened.status();
     cache.emplace(std::move(opened.value()));
   }
-  const std::string key = compilationKey(libraries, target.value());
-  const std::optional<std::string> cached = cache ? cache->read(key) : std::nullopt;
-  if (!cached || !loadImage(*cached).ok()) {
-    auto image = compileKernels(libraries, target.value());
-    if (!image.ok()) return image.status();
-    if (Status status = loadImage(image.value()); !status.ok()) return status;
-    if (cache) cache->write(key, image.value());
+  std::vector<unsigned> missing;
+  for (unsigned part = 1; part <= kernelParts; part++) {
+    const auto cached = cache ? cache->read(compilationKey(libraries, target.value(), part)) : std::nullopt;
+    if (!cached || !loadPart(part, *cached).ok()) missing.push_back(part);
+  }
+  if (!missing.empty()) {
+    auto images = compileKernels(libraries, target.value(), missing);
+    if (!images.ok()) return images.status();
+    for (size_t at = 0; at < missing.size(); at++) {
+      const std::string& image = images.value()[at];
+      if (Status status = loadPart(missing[at], image); !status.ok()) return status;
+      if (cache) cache->write(compilationKey(libraries, target.value(), missing[at]), image);
+    }
   }
   int processors = 0, rate = 0;
   Status status = callRuntime(api, api.getAttribute, &processors, attributeNumbers(api.vendor).processors, ordinal);
@@ -60,21 +67,28 @@ Status Kernels::load(const Libraries& libraries, int ordinal, const std::string&
   return {};
 }
 
-Status Kernels::loadImage(const std::string& image) {
+Status Kernels::loadPart(unsigned part, const std::string& image) {
   ModuleHandle handle = nullptr;
   Status status = callDriver(*api_, api_->loadModule, &handle, static_cast<const void*>(image.c_str()));
   if (!status.ok()) return status;
   Module module(*api_, handle);
-  const std::pair<FunctionHandle*, const char*> functions[] = {
-      {&move_, "tensorferry_move"},       {&reduce_, "tensorferry_reduce"},   {&quantize_, "tensorferry_quantize"},
-      {&forms_, "tensorferry_forms"},     {&tiles_, "tensorferry_tiles"},     {&groups_, "tensorferry_groups"},
-      {&compare_, "tensorferry_compare"}, {&changes_, "tensorferry_changes"}, {&products_, "tensorferry_products"},
-      {&digest_, "tensorferry_digest"},   {&ring_, "tensorferry_ring"},       {&spin_, "tensorferry_spin"}};
-  for (const auto& [function, name] : functions) {
-    status = callDriver(*api_, api_->getFunction, function, handle, name);
+  struct Kernel {
+    unsigned part;
+    FunctionHandle* function;
+    const char* name;
+  };
+  const Kernel kernels[] = {{1, &move_, "tensorferry_move"},         {1, &reduce_, "tensorferry_reduce"},
+                            {1, &compare_, "tensorferry_compare"},   {1, &forms_, "tensorferry_forms"},
+                            {1, &ring_, "tensorferry_ring"},         {1, &spin_, "tensorferry_spin"},
+                            {2, &quantize_, "tensorferry_quantize"}, {2, &changes_, "tensorferry_changes"},
+                            {2, &digest_, "tensorferry_digest"},     {3, &tiles_, "tensorferry_tiles"},
+                            {4, &groups_, "tensorferry_groups"},     {5, &products_, "tensorferry_products"}};
+  for (const Kernel& kernel : kernels) {
+    if (kernel.part != part) continue;
+    status = callDriver(*api_, api_->getFunction, kernel.function, handle, kernel.name);
     if (!status.ok()) return status;
   }
-  module_ = std::move(module);
+  modules_.push_back(std::move(module));
   return {};
 }
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include <tensorferry_gpu/gpu_libraries.h>
 #include <tensorferry_gpu/gpu_objects.h>
@@ -22,7 +23,7 @@ class Kernels {
    * moves and reduces; 0 means as many as do best.
    */
   Status load(const Libraries& libraries, int ordinal, const std::string& cacheFolder, uint32_t blocks);
-  void clear() noexcept { module_.reset(); }
+  void clear() noexcept { modules_.clear(); }
 
   Status move(const MoveParameter& parameter, StreamHandle stream) const;
   /** `usefulBlocks` as a compiled reduction states them. */
@@ -37,14 +38,15 @@ class Kernels {
   Status spin(uint64_t nanoseconds, StreamHandle stream) const;
 
  private:
-  Status loadImage(const std::string& image);
+  /** Loads the kernels of a part, counted from 1. */
+  Status loadPart(unsigned part, const std::string& image);
   template <typename Parameter>
   Status launchKernel(FunctionHandle function, unsigned blocks, unsigned threads, Parameter parameter,
                       StreamHandle stream) const;
   uint32_t residentBlocks(FunctionHandle function, uint32_t processors, uint32_t threads = blockThreads) const;
 
   const GpuApi* api_ = nullptr;
-  Module module_;
+  std::vector<Module> modules_;
   FunctionHandle move_ = nullptr, reduce_ = nullptr, quantize_ = nullptr, forms_ = nullptr, tiles_ = nullptr,
                  groups_ = nullptr, compare_ = nullptr, changes_ = nullptr, products_ = nullptr, digest_ = nullptr,
                  ring_ = nullptr, spin_ = nullptr;

@@ -133,14 +133,15 @@ TENSORFERRY_DEVICE void storeSums(const ProductParameter& head, uint32_t row, ui
   }
 }
 
-/** A thread's part of a tile. The base is under way while the product is summed. */
+/** A thread's part of a tile. The base is under way while the product is summed, where registers are left for it. */
 template <DType factor, uint32_t size, bool isWide>
 TENSORFERRY_DEVICE void addTile(const ProductParameter& head, uint32_t tileRow, uint32_t tileColumn, uint32_t thread) {
   const uint32_t lane = thread % teamThreads, team = thread / teamThreads;
   const uint32_t row = tileRow + productRows * team, column = tileColumn + four * lane;
   const uint32_t columns = column < head.columns ? least(four, head.columns - column) : 0;
+  constexpr bool isEarly = size == 2 && isWide;
   BaseRows<size, isWide> base;
-  base.load(head, row, column, columns);
+  if constexpr (isEarly) base.load(head, row, column, columns);
   double sums[productRows][four] = {};
   TENSORFERRY_KEEP_LOOP
   for (uint32_t rank = 0; rank < head.rank; rank += heldRanks) {
@@ -165,6 +166,7 @@ TENSORFERRY_DEVICE void addTile(const ProductParameter& head, uint32_t tileRow, 
     }
   }
   if (columns == 0) return;
+  if constexpr (!isEarly) base.load(head, row, column, columns);
   if constexpr (size == 4) {
     storeSums<DType::Float32, isWide>(head, row, column, columns, base, sums);
   } else if (static_cast<DType>(head.type) == DType::Float16) {
