@@ -50,8 +50,12 @@ export interface Baselines {
   ) => Effect.Effect<void, ReshardError>
   /** Bytes of all copies. */
   readonly bytes: () => number
+  /** How many may be near at once: those of the host need memory there. */
+  readonly nearAtOnce: number
 }
 
+/** While the engine's threads end one search, or its device is told of it, the next one is under way. */
+const searchesAtOnce = 4
 /** How often in a row a copy may be of no use before it makes room for another one. */
 const mostUseless = 2
 
@@ -104,6 +108,7 @@ export const makeBaselines = Effect.fnUntraced(function* (
 
   return {
     bytes: () => bytes,
+    nearAtOnce: place === "host" ? 1 : searchesAtOnce,
     of: Effect.fnUntraced(function* (key, region) {
       const known = held.get(key)
       if (known !== undefined) return known.baseline

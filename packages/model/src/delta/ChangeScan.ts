@@ -46,8 +46,8 @@ export interface ScannedPart {
 
 export interface ChangeScan {
   /**
-   * The parts of the regions of these operations, each searched once. Lists live in the scope. `onFound` is for each that was
-   * searched, before the next one is.
+   * The parts of the regions of these operations, each searched once, several at once. Lists live in the scope. `onFound` is for
+   * each that was searched, while others are.
    */
   readonly scan: (
     ops: ReadonlyArray<TransferOp>,
@@ -138,19 +138,57 @@ export const makeChangeScan = (
   const keyOf = ({ axes, mySlice, paramName }: TransferOp): string =>
     `${paramName} ${formatRegion(mySlice)} ${axes ?? ""}`
 
-  const scanOp = Effect.fnUntraced(function* (
-    key: string,
-    views: ReadonlyArray<Tensor>,
-    needs: ReadonlyArray<PartNeed>
-  ): Effect.fn.Return<ReadonlyArray<ScannedPart>, ReshardError, Scope.Scope> {
+  /** Parts of a region, with what is needed of them, and the operations that send it. */
+  interface Region {
+    readonly key: string
+    readonly views: ReadonlyArray<Tensor>
+    readonly needs: ReadonlyArray<PartNeed>
+    readonly baselines: ReadonlyArray<Baseline | undefined>
+    readonly ops: Array<TransferOp>
+  }
+
+  /** All regions before any is searched: a copy that makes room for another one would be missing in a search. */
+  const regionsOf = Effect.fnUntraced(function* (
+    ops: ReadonlyArray<TransferOp>,
+    source: TensorDict | undefined,
+    needOf: (op: TransferOp, part: number) => PartNeed
+  ): Effect.fn.Return<ReadonlyArray<Region>, ReshardError, Scope.Scope> {
+    const made = new Map<string, ReadonlyArray<Tensor>>()
+    const regions = new Map<string, Region>()
+    for (const op of ops) {
+      const own = yield* sourceOf(source, op)
+      const key = keyOf(op)
+      const views = made.get(key) ?? (yield* viewsOf(op, own))
+      made.set(key, views)
+      const needs = views.map((_, part) => needOf(op, part))
+      const needed = `${key} ${needs.join(",")}`
+      const known = regions.get(needed)
+      if (known !== undefined) {
+        known.ops.push(op)
+        continue
+      }
+      const copies: Array<Baseline | undefined> = []
+      for (const [at, view] of views.entries()) {
+        const isKept = isListed(view) && needs[at] !== "always"
+        copies.push(isKept ? yield* baselines.of(`${key} ${at}`, view) : undefined)
+      }
+      regions.set(needed, { key, views, needs, baselines: copies, ops: [op] })
+    }
+    return [...regions.values()]
+  })
+
+  const scanRegion = Effect.fnUntraced(function* ({
+    key,
+    views,
+    needs,
+    baselines: copies
+  }: Region): Effect.fn.Return<ReadonlyArray<ScannedPart>, ReshardError, Scope.Scope> {
     const lists = yield* Effect.scope
     const compared: Array<ScannedPart> = []
     for (const [at, view] of views.entries()) {
-      const partKey = `${key} ${at}`
-      const need = needs[at]!
-      const baseline = isListed(view) && need !== "always" ? yield* baselines.of(partKey, view) : undefined
-      const isCompared = baseline?.isFilled === true && need !== "whole"
-      const found = isCompared ? yield* search(partKey, baseline, view, lists) : undefined
+      const baseline = copies[at]
+      const isCompared = baseline?.isFilled === true && !baseline.isFreed && needs[at] !== "whole"
+      const found = isCompared ? yield* search(`${key} ${at}`, baseline, view, lists) : undefined
       compared.push({ view, baseline, isCompared, found, sent: found })
     }
     // A part without elements changes when the others do.
@@ -163,21 +201,18 @@ export const makeChangeScan = (
 
   return {
     scan: Effect.fnUntraced(function* (ops, source, needOf, onFound) {
-      const made = new Map<string, ReadonlyArray<Tensor>>()
-      const regions = new Map<string, ReadonlyArray<ScannedPart>>()
       const found = new Map<TransferOp, ReadonlyArray<ScannedPart>>()
-      for (const op of ops) {
-        const own = yield* sourceOf(source, op)
-        const key = keyOf(op)
-        const views = made.get(key) ?? (yield* viewsOf(op, own))
-        made.set(key, views)
-        const needs = views.map((_, part) => needOf(op, part))
-        const needed = `${key} ${needs.join(",")}`
-        const parts = regions.get(needed) ?? (yield* scanOp(key, views, needs))
-        regions.set(needed, parts)
-        found.set(op, parts)
-        if (onFound !== undefined) yield* onFound(op, parts)
-      }
+      const scanOne = Effect.fnUntraced(function* (region: Region) {
+        const parts = yield* scanRegion(region)
+        for (const op of region.ops) {
+          found.set(op, parts)
+          if (onFound !== undefined) yield* onFound(op, parts)
+        }
+      })
+      yield* Effect.forEach(yield* regionsOf(ops, source, needOf), scanOne, {
+        concurrency: baselines.nearAtOnce,
+        discard: true
+      })
       return found
     }),
     advance: Effect.fnUntraced(function* (parts) {
