@@ -41,19 +41,40 @@ export const netDevices = (
   return named === undefined ? Result.succeed(undefined) : devicesOf(named)
 }
 
+/**
+ * Bytes of the buffers in which UCX's TCP sends and receives. A chunk with its header fits into one that is received: else UCX
+ * cuts it and puts the pieces together in memory of its own, which is a copy more. A write by remote key, which TCP emulates,
+ * is cut into buffers that are sent, each of which is answered.
+ */
+const tcpSegments: Readonly<Record<string, number>> = {
+  TX_SEG_SIZE: 2 ** 16,
+  RX_SEG_SIZE: chunkBytes + 2 ** 14
+}
+
+/** What the environment says of them; undefined where it says nothing. It goes for both, as the one bounds the other. */
+const ownSegments = (environment: NodeJS.ProcessEnv): ReadonlyArray<string> | undefined => {
+  const values = Object.keys(tcpSegments).map((name) => environment[`UCX_TCP_${name}`])
+  return values.every((value) => value === undefined) ? undefined : values.map((value) => value ?? "default")
+}
+
+/** Bytes to send and to receive, as ranks compare them. */
+export const segmentsOf = (environment: NodeJS.ProcessEnv = process.env): string =>
+  (ownSegments(environment) ?? Object.values(tcpSegments)).join("/")
+
 /** Configuration of UCX: options, and what neither they nor the environment say otherwise. */
 export const configurationOf = (
   options: UcxOptions,
   devices: string | undefined,
   environment: NodeJS.ProcessEnv = process.env
 ): ReadonlyArray<readonly [name: string, value: string]> => {
-  const defaults: ReadonlyArray<readonly [name: string, value: string]> = [
-    // A chunk is one message that is copied once, and can be refused: a rendezvous would wait for memory of both ends.
-    ["RNDV_THRESH", "inf"],
-    ["?TCP_RX_SEG_SIZE", String(chunkBytes + 2 ** 14)]
-  ]
+  // UCX 1.13 knows settings of a transport without its name, later versions with it: neither takes the other's.
+  const segments = Object.entries(tcpSegments).flatMap(([name, bytes]) =>
+    ["?", "?TCP_"].map((prefix) => [`${prefix}${name}`, String(bytes)] as const)
+  )
   return [
-    ...defaults.filter(([name]) => environment[`UCX_${name.replace("?", "")}`] === undefined),
+    // A chunk is one message that is copied once, and can be refused: a rendezvous would wait for memory of both ends.
+    ...(environment.UCX_RNDV_THRESH === undefined ? [["RNDV_THRESH", "inf"] as const] : []),
+    ...(ownSegments(environment) === undefined ? segments : []),
     ...(options.transports === undefined ? [] : [["TLS", options.transports] as const]),
     ...(devices === undefined ? [] : [["NET_DEVICES", devices] as const])
   ]
@@ -104,6 +125,7 @@ export const makeFabric = Effect.fnUntraced(function* (
     secret,
     proof: proofOf(token, secret),
     version,
+    segments: segmentsOf(),
     address: Buffer.from(address).toString("base64")
   }
   const peers = new Map<number, { readonly id: string; readonly peer: NativePeer }>()
@@ -133,13 +155,15 @@ export const makeFabric = Effect.fnUntraced(function* (
 
   const refusalOf = (rank: number, theirs: PublishedEndpoint): NativeFailure | undefined => {
     if (!provesToken(token, theirs)) return peerFailure(rank, "PermissionDenied", "has another token")
-    return theirs.version === version
-      ? undefined
-      : peerFailure(
-          rank,
-          "Unsupported",
-          `has UCX ${theirs.version}, which does not read addresses of UCX ${version} here`
-        )
+    if (theirs.version !== version) {
+      const what = `has UCX ${theirs.version}, which does not read addresses of UCX ${version} here`
+      return peerFailure(rank, "Unsupported", what)
+    }
+    if (theirs.segments !== published.segments) {
+      const what = `has other buffers for TCP than this rank (${theirs.segments} and ${published.segments} bytes)`
+      return peerFailure(rank, "Unsupported", `${what}: set UCX_TCP_TX_SEG_SIZE and UCX_TCP_RX_SEG_SIZE alike, or not`)
+    }
+    return undefined
   }
 
   return {

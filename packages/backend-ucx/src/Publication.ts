@@ -19,6 +19,8 @@ export const PublishedEndpoint = Schema.Struct({
   proof: Digits(32),
   /** Major and minor version of UCX: it does not read addresses of others. */
   version: Schema.String.check(Schema.isPattern(/^\d{1,6}\.\d{1,6}$/)),
+  /** Buffers of its TCP. UCX ends the process that gets more at once than it has room for. */
+  segments: Schema.String.check(Schema.isPattern(/^[\w.]{1,32}\/[\w.]{1,32}$/)),
   /** What UCX reaches the rank by, in base64. */
   address: Schema.String.check(Schema.isPattern(/^[A-Za-z0-9+/]{2,87384}={0,2}$/))
 })

@@ -10,10 +10,11 @@ import { type Tensor, tensorByteLength, tensorView } from "@tensorferry/core/ten
 import { runJob } from "@tensorferry/native/NativeJob"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
 import * as Result from "effect/Result"
 import { loadAddon } from "../src/Addon.ts"
 import { make } from "../src/CopyDriver.ts"
-import { configurationOf, makeFabric, netDevices, transportsOf } from "../src/Fabric.ts"
+import { configurationOf, makeFabric, netDevices, segmentsOf, transportsOf } from "../src/Fabric.ts"
 import { openLibrary } from "../src/library.ts"
 import type { UcxOptions } from "../src/options.ts"
 import { ticketOf } from "../src/Publication.ts"
@@ -64,6 +65,18 @@ describe("configuration of UCX", () => {
     assert.isUndefined(of({}, undefined, { UCX_RNDV_THRESH: "auto" }).RNDV_THRESH)
   })
 
+  it("has buffers for whole chunks, unless the environment has its own", () => {
+    const of = (environment: NodeJS.ProcessEnv) => Object.fromEntries(configurationOf({}, "lo", environment))
+    const ours = of({})
+    assert.strictEqual(ours["?RX_SEG_SIZE"], "278528")
+    assert.strictEqual(ours["?TCP_RX_SEG_SIZE"], "278528")
+    assert.strictEqual(ours["?TCP_TX_SEG_SIZE"], "65536")
+    assert.strictEqual(segmentsOf({}), "65536/278528")
+    const named = { UCX_TCP_RX_SEG_SIZE: "64k" }
+    assert.deepStrictEqual(Object.keys(of(named)), ["RNDV_THRESH", "NET_DEVICES"])
+    assert.strictEqual(segmentsOf(named), "default/64k")
+  })
+
   it("takes interfaces by name, from options before the environment, and refuses those that are not there", () => {
     const named = { TENSORFERRY_INTERFACES: " lo , lo," }
     assert.strictEqual(Result.getOrThrow(netDevices({}, true, named)), "lo")
@@ -83,7 +96,9 @@ describe.skipIf(noUcx !== undefined)(noUcx ?? "the driver ucx", () => {
     for (const [name, ...shape] of [
       ["one dense piece and a rest", 1, 3_000_001, 3_000_001],
       ["rows that are gathered and scattered", 20_000, 100, 128],
-      ["long rows, some of whose chunks are dense", 5, 700_000, 800_000]
+      ["long rows, some of whose chunks are dense", 5, 700_000, 800_000],
+      ["more than the caches hold, at odd addresses", 9, 2_000_003, 2_000_011],
+      ["more than the caches hold, in short rows", 70_000, 301, 320]
     ] as const) {
       it.live(`moves ${name} by ${transfer}, and touches nothing between`, () =>
         Effect.gen(function* () {
@@ -122,17 +137,67 @@ describe.skipIf(noUcx !== undefined)(noUcx ?? "the driver ucx", () => {
     }).pipe(Effect.provide(HostEngine.layer()), Effect.scoped)
   )
 
-  it.live("a rank with another version of UCX is refused with both versions", () =>
+  for (const [what, changes, detail] of [
+    ["another version of UCX", { version: "1.99" }, /has UCX 1\.99, which does not read addresses of UCX 1\.\d+ here/],
+    // UCX would end the process that gets more at once than it has room for.
+    ["other buffers for TCP", { segments: "8k/64k" }, /has other buffers .*8k\/64k.*: set UCX_TCP_TX_SEG_SIZE/]
+  ] as const) {
+    it.live(`a rank with ${what} is refused with both`, () =>
+      Effect.gen(function* () {
+        const addon = yield* loadAddon
+        const [group] = yield* makeInProcessGroups(2)
+        const wire = yield* makeFabric(addon, group!, undefined, {})
+        const met = wire.meet(1, { ...wire.published, ...changes })
+        assert.isTrue(Result.isFailure(met))
+        const failure = Result.getOrThrow(Result.flip(met))
+        assert.deepStrictEqual([failure.code, failure.item], ["Unsupported", 1])
+        assert.match(failure.detail, detail)
+      }).pipe(Effect.scoped)
+    )
+  }
+
+  it.live("takes its buffers by the names that this UCX knows", () =>
     Effect.gen(function* () {
       const addon = yield* loadAddon
-      const [group] = yield* makeInProcessGroups(2)
-      const wire = yield* makeFabric(addon, group!, undefined, {})
-      const met = wire.meet(1, { ...wire.published, version: "1.99" })
-      assert.isTrue(Result.isFailure(met))
-      const { code, detail, item } = Result.getOrThrow(Result.flip(met))
-      assert.deepStrictEqual([code, item], ["Unsupported", 1])
-      assert.match(detail, /Rank 1 has UCX 1\.99, which does not read addresses of UCX 1\.\d+ here/)
-    }).pipe(Effect.scoped)
+      const { library } = yield* openLibrary(addon, {})
+      // UCX refuses buffers that are longer when they are sent than when they are received.
+      const longer = configurationOf({}, "lo", {}).map(
+        ([name, value]) => [name, name.endsWith("TX_SEG_SIZE") ? "262144" : value] as const
+      )
+      const opened = (values: typeof longer) => {
+        const [names, all] = [values.map(([name]) => name), values.map(([, value]) => value)]
+        const made = addon.createEndpoint(library, 0, 400, 4, 2, 0, names, all)
+        if (made.code === "Ok") addon.closeEndpoint(made.value.endpoint)
+        return made.code
+      }
+      assert.strictEqual(opened(longer), "Ok")
+      assert.strictEqual(opened(longer.filter(([name]) => !name.endsWith("RX_SEG_SIZE"))), "SystemFailure")
+    })
+  )
+
+  it.live("a rank whose peer does not come yet sleeps", () =>
+    Effect.gen(function* () {
+      const engine = yield* TensorEngine
+      const groups = yield* makeInProcessGroups(2)
+      const programs = yield* Effect.forEach(
+        groups,
+        Effect.fnUntraced(function* (group, rank) {
+          const tensor = yield* engine.allocate("uint8", [1000])
+          const driver = yield* driverOf(group, undefined)
+          const program = yield* driver.prepare([message(rank === 0 ? "send" : "recv", 1 - rank, tensor)])
+          return Effect.flatMap(driver.start(program), (moving) => moving.await)
+        }),
+        { concurrency: "unbounded" }
+      )
+      const waiting = yield* Effect.forkChild(programs[1]!)
+      yield* Effect.sleep("50 millis")
+      const before = process.cpuUsage()
+      yield* Effect.sleep("1 second")
+      const { user, system } = process.cpuUsage(before)
+      assert.isBelow((user + system) / 1e6, 0.5)
+      yield* programs[0]!
+      yield* Fiber.join(waiting)
+    }).pipe(Effect.provide(HostEngine.layer()), Effect.scoped)
   )
 
   it.live("messages without the ticket are dropped, and the peer that is waited for is named at the deadline", () =>
