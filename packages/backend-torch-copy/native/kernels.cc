@@ -10,12 +10,12 @@
 
 #include <tensorferry/casts.h>
 #include <tensorferry/elements.h>
+#include <tensorferry/memory/stream.h>
 
 #include "digests/digest_kernels.h"
 #include "patches/change_kernels.h"
 #include "quantize_kernels.h"
 #include "rule_kernels.h"
-#include "stream.h"
 
 #ifndef TENSORFERRY_KERNELS
 #define TENSORFERRY_KERNELS baseline

@@ -8,9 +8,10 @@
 #include <cstring>
 #include <string>
 
+#include <tensorferry/memory/stream.h>
+
 #include "kernels.h"
 #include "remote.h"
-#include "stream.h"
 #include "transpose.h"
 
 namespace tensorferry {

@@ -10,9 +10,10 @@
 #include <cstring>
 #include <vector>
 
+#include <tensorferry/memory/stream.h>
+
 #include "kernels.h"
 #include "quantize_forms.h"
-#include "stream.h"
 
 namespace tensorferry {
 namespace {

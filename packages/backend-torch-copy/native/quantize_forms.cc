@@ -17,9 +17,9 @@
 #include <vector>
 
 #include <tensorferry/elements.h>
+#include <tensorferry/memory/stream.h>
 
 #include "kernels.h"
-#include "stream.h"
 
 namespace tensorferry {
 namespace {

@@ -15,7 +15,7 @@
 #include <cstring>
 #include <utility>
 
-#include "stream.h"
+#include <tensorferry/memory/stream.h>
 
 namespace tensorferry {
 

@@ -5,6 +5,7 @@
  * Invariants: a message without the ticket of its sender is dropped unread. What a peer says is checked before anything uses
  * it: a chunk goes only where this end expects it, and its length is this end's. A chunk that nobody waits for is refused.
  */
+#include <tensorferry/memory/stream.h>
 #include <tensorferry/wire/sha256.h>
 
 #include "endpoint.h"
@@ -17,6 +18,9 @@ bool equalTickets(const Ticket& a, const Ticket& b) noexcept {
   for (size_t i = 0; i < a.size(); i++) difference |= a[i] ^ b[i];
   return difference == 0;
 }
+
+/** A flow of more bytes leaves nothing useful in the caches, and is stored past them. */
+constexpr uint64_t streamingBytes = uint64_t{16} << 20;
 
 /** Bytes of a key that one layout may have for each region, and words beside them. */
 constexpr size_t mostLayoutBytes = size_t{1} << 20;
@@ -76,14 +80,17 @@ void Endpoint::place(const std::shared_ptr<Run>& run, const Frame& frame, const 
   const Flow& flow = *run->flow;
   wire::RunCursor cursor;
   cursor.seek(flow.stream, frame.chunk * chunkBytes);
+  const bool isPast = flow.stream.byteLength() > streamingBytes;
   const auto* from = static_cast<const uint8_t*>(data);
   for (uint64_t left = flow.lengthOf(frame.chunk); left > 0;) {
     const uint64_t taken = std::min(cursor.left(), left);
-    std::memcpy(cursor.data(), from, taken);
+    if (isPast) streamBytes(cursor.data(), from, taken);
+    else std::memcpy(cursor.data(), from, taken);
     cursor.skip(taken);
     from += taken;
     left -= taken;
   }
+  if (isPast) finishStreaming();
 }
 
 /** Has the bytes of a message brought. False where it must wait for room. */

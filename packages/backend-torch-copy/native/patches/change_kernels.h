@@ -13,7 +13,7 @@
 #include <immintrin.h>
 #endif
 
-#include "../stream.h"
+#include <tensorferry/memory/stream.h>
 
 namespace tensorferry {
 namespace {
