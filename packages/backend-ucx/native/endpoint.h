@@ -196,7 +196,7 @@ class Endpoint final : public ThreadOwner, public std::enable_shared_from_this<E
   std::vector<std::tuple<std::weak_ptr<Peer>, uint64_t, abi::Status>> failures_;
   /** Those who wait until memory of a flow is free. */
   std::vector<std::pair<std::shared_ptr<Flow>, std::shared_ptr<std::promise<void>>>> closing_;
-  Time lastTick_{};
+  Time lastTick_{}, awakeUntil_{};
 };
 
 struct Endpoint::Operation {

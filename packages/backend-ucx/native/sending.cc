@@ -12,6 +12,8 @@ namespace {
 
 /** Chunks to one peer that are leaving. More of them only wait in queues. */
 constexpr size_t mostInFlight = 16;
+/** Of these, chunks that were gathered: as many as a core's cache keeps until they have left. */
+constexpr size_t mostGathered = 4;
 
 void gather(wire::RunCursor& cursor, uint8_t* to, uint64_t length) {
   while (length > 0) {
@@ -56,6 +58,7 @@ void Endpoint::finish(Operation* finished, abi::Status status) {
   if (isChunk) {
     arena_.leaving.give(operation->slot);
     peer->inFlight--;
+    if (operation->slot != nullptr) peer->gathered--;
     if (status == abi::ok) {
       peer->lastHeard = Clock::now();
       run->transfer->movedBytes.add(operation->length);
@@ -136,8 +139,9 @@ bool Endpoint::sendChunk(const std::shared_ptr<Run>& run) {
   const Region* const region = cursor.left() < length ? nullptr : flow.regionOf(from, length);
   // A region that UCX refused to register is gathered too: UCX would register each chunk on its way.
   if (region == nullptr) {
-    slot = arena_.leaving.take();
+    slot = peer->gathered < mostGathered ? arena_.leaving.take() : nullptr;
     if (slot == nullptr) return false;
+    peer->gathered++;
     gather(cursor, slot, length);
     from = slot;
   }

@@ -18,6 +18,8 @@ using std::chrono::milliseconds;
 constexpr milliseconds shortTick{50}, longTick{1000};
 /** How long peers may take to hear that this rank ends. */
 constexpr milliseconds farewellTime{1000};
+/** How long the thread waits for more of a run before it sleeps: whoever sends the next message had to wake it. */
+constexpr std::chrono::microseconds awakeTime{50};
 /** Calls of UCX before others have a turn. */
 constexpr int mostSteps = 64;
 
@@ -182,9 +184,10 @@ void Endpoint::serve(std::promise<Status> opened) noexcept {
       if (isClosing_ && works.empty()) break;
     }
     for (const auto& work : works) work();
-    const bool isBusy = step();
+    const bool isBusy = step() || !works.empty();
     tick();
-    if (!isBusy && works.empty()) sleep();
+    if (isBusy) awakeUntil_ = Clock::now() + awakeTime;
+    else sleep();
   }
   takeLeave();
   closeUcx();
@@ -220,13 +223,16 @@ bool Endpoint::step() {
 }
 
 void Endpoint::sleep() {
+  const auto isAny = [this](const auto& is) {
+    return std::any_of(peers_.begin(), peers_.end(), [&](const auto& each) { return is(*each.second); });
+  };
+  if (isAny([](const Peer& peer) { return peer.running > 0; }) && Clock::now() < awakeUntil_) return;
   if (api_.arm(worker_) != abi::ok) return;
   {
     std::lock_guard lock(mutex_);
     if (!posted_.empty() || isClosing_) return;
   }
-  const bool isNeeded = !operations_.empty() || std::any_of(peers_.begin(), peers_.end(), [](const auto& each) {
-    const Peer& peer = *each.second;
+  const bool isNeeded = !operations_.empty() || isAny([](const Peer& peer) {
     return peer.running > 0 || peer.lingering > 0 || !peer.connecting.empty();
   });
   pollfd waited[] = {{workerEvents_, POLLIN, 0}, {bell_.get(), POLLIN, 0}};

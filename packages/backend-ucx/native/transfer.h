@@ -118,8 +118,8 @@ struct Peer {
   /** Runs to whose memory the peer may write. */
   std::vector<std::shared_ptr<Run>> exposed;
   std::vector<std::shared_ptr<ConnectJob>> connecting;
-  /** Runs that have not ended, and chunks that are leaving. */
-  size_t running = 0, inFlight = 0;
+  /** Runs that have not ended, chunks that are leaving, and those of them that lie in the arena. */
+  size_t running = 0, inFlight = 0, gathered = 0;
   /** Runs that have ended while UCX or the peer still touches their memory. */
   size_t lingering = 0;
   Time lastHeard{}, nextHello{}, lingersUntil{};
