@@ -37,7 +37,7 @@ Answer open(const Call& call, std::vector<std::string> names) {
 
 Answer createEndpoint(const Call& call, Held<LibraryHandle> handle, Whole<0xffffffff> rank,
                       Whole<(uint64_t{1} << 40), 1> deadlineMillis, Whole<65536, 1> slots, Whole<0xffffffff> peers,
-                      Whole<2> way, std::vector<std::string> names, std::vector<std::string> values) {
+                      Whole<3> way, std::vector<std::string> names, std::vector<std::string> values) {
   if (names.size() != values.size()) return call.refusal();
   Settings settings;
   settings.rank = static_cast<uint32_t>(rank.value);
@@ -91,7 +91,7 @@ void bindEndpoint(Functions& functions) {
   wire::bindPeers<Endpoint, Peer, ConnectJob>(functions);
   functions.add<open>("openLibrary", "(names)")
       .add<createEndpoint>("createEndpoint",
-                           "(library, rank, deadlineMillis, slots, peers, way: 0 to 2, names, values)")
+                           "(library, rank, deadlineMillis, slots, peers, way: 0 to 3, names, values)")
       .add<addPeer>("addPeer", "(endpoint, rank, address, own ticket, ticket of the peer)")
       .add<describePeer>("describePeer", "(endpoint, peer)")
       .add<registerMemory>("registerMemory", "(endpoint, address, length)")

@@ -26,8 +26,12 @@
 
 namespace tensorferry::ucx {
 
-/** How chunks travel: written by remote keys where a transport does so in hardware, or always, or never. */
-enum class Way : uint8_t { fitting, put, message };
+/**
+ * How chunks travel: written by remote keys where a transport does so in hardware, and sent elsewhere; written so, or refused;
+ * sent; written also where UCX only emulates it. What UCX emulates ends the process of a rank whose peer dies: it answers each
+ * write, and takes it for a fault of its own that the answer cannot leave.
+ */
+enum class Way : uint8_t { fitting, put, message, emulated };
 
 struct Settings {
   uint32_t rank = 0;

@@ -180,11 +180,16 @@ void Endpoint::welcomed(const std::shared_ptr<Peer>& peer) {
     std::free(text);
   }
   peer->isPutting = choosesPut(peer->lanes);
+  if (settings_.way == Way::put && !peer->isPutting) {
+    return failPeer(peer, peerFailure(*peer, Code::Unsupported,
+                                      "is reached by transports whose remote writes UCX only emulates, and where a peer "
+                                      "dies it then ends this process: let chunks be sent, by transfer auto"));
+  }
   for (const auto& job : std::exchange(peer->connecting, {})) job->done();
 }
 
 bool Endpoint::choosesPut(const std::string& lanes) const {
-  if (settings_.way != Way::fitting) return settings_.way == Way::put;
+  if (settings_.way == Way::message || settings_.way == Way::emulated) return settings_.way == Way::emulated;
   for (size_t at = 0; (at = lanes.find("lane[", at)) != std::string::npos; at++) {
     const std::string line = lanes.substr(at, lanes.find('\n', at) - at);
     if (line.find(" rma") == std::string::npos) continue;

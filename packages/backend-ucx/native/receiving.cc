@@ -197,7 +197,9 @@ std::string Endpoint::layoutOf(const Flow& flow) const {
     wire::RunCursor cursor;
     cursor.seek(flow.stream, chunk * chunkBytes);
     const uint64_t length = flow.lengthOf(chunk);
-    const Region* const region = cursor.left() < length ? nullptr : flow.regionOf(cursor.data(), length);
+    // Where UCX would only emulate writes, it must not be made to: every chunk is to be sent.
+    const bool isDense = flow.peer->isPutting && cursor.left() >= length;
+    const Region* const region = isDense ? flow.regionOf(cursor.data(), length) : nullptr;
     auto at = std::find(used.begin(), used.end(), region);
     if (region != nullptr && at == used.end()) {
       void* key = nullptr;
@@ -309,7 +311,7 @@ void Endpoint::asked(const std::shared_ptr<Peer>& peer, const Frame& frame) {
     wire::RunCursor cursor;
     cursor.seek(flow->stream, chunk * chunkBytes);
     const uint64_t length = flow->lengthOf(chunk);
-    if (cursor.left() < length || flow->regionOf(cursor.data(), length) == nullptr) continue;
+    if (!peer->isPutting || cursor.left() < length || flow->regionOf(cursor.data(), length) == nullptr) continue;
     run->ledger.finish(chunk);
     written += length;
   }

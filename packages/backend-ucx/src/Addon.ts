@@ -40,7 +40,7 @@ export interface PeerLanes {
 }
 
 /** How chunks travel, by number. */
-export const ways = ["auto", "put", "messages"] as const
+export const ways = ["auto", "put", "messages", "emulated-put"] as const
 
 export interface Addon extends WireAddon {
   /** Opens the first of these that serves, once per process. */
@@ -82,7 +82,7 @@ export interface Addon extends WireAddon {
   ) => NativeAnswer<NativeFlow>
 }
 
-const loader = addonLoader<Addon>(backendName, import.meta.url, 1)
+const loader = addonLoader<Addon>(backendName, import.meta.url, 2)
 
 /** The folder that holds `build` or `prebuilds`: one above both `src` and `dist`. */
 export const packageFolder = loader.folder

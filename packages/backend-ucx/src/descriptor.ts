@@ -20,7 +20,7 @@ const apiVersion = 1
 const withOptions = optionsLayer(
   UcxOptions,
   backendName,
-  "The options are library, transports, devices, interfaces (a list), transfer (auto, put or messages), stagingBytes and token.",
+  "The options are library, transports, devices, interfaces (a list), transfer (auto, put, messages or emulated-put), stagingBytes and token.",
   apiVersion
 )
 

@@ -26,7 +26,8 @@ const Fields = Schema.Struct({
   ),
   transfer: Schema.optionalKey(
     Schema.Literals(ways).annotate({
-      description: "Whether dense parts are written by remote keys or sent. Written where hardware does so.",
+      description:
+        "Whether dense parts are written by remote keys or sent: written where hardware does so, else sent (auto) or refused (put). By emulated-put UCX writes everywhere, which is for tests: it ends a process whose peer dies.",
       default: "auto"
     })
   ),

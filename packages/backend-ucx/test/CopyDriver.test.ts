@@ -32,7 +32,12 @@ const driverOf = (group: ProcessGroupShape, token: string | undefined, options: 
   Effect.flatMap(loadAddon, (addon) => make(addon, group, token, options))
 
 /** Bytes of a pattern go from rank 0 to rank 1 by strided rows; what arrived, and by which path. */
-const exchange = Effect.fnUntraced(function* (options: UcxOptions, rows: number, rowBytes: number, pitch: number) {
+const exchange = Effect.fnUntraced(function* (
+  optionsOf: (group: ProcessGroupShape) => UcxOptions,
+  rows: number,
+  rowBytes: number,
+  pitch: number
+) {
   const engine = yield* TensorEngine
   const groups = yield* makeInProcessGroups(2)
   return yield* Effect.forEach(
@@ -43,7 +48,7 @@ const exchange = Effect.fnUntraced(function* (options: UcxOptions, rows: number,
         const bytes = storage.bytes!
         for (let at = 0; at < bytes.length; at++) bytes[at] = rank === 0 ? (at * 7 + (at >> 9)) & 0xff : 0xee
         const tensor = Result.getOrThrow(tensorView(storage, "uint8", [rows, rowBytes], { strides: [pitch, 1] }))
-        const driver = yield* driverOf(group, undefined, options)
+        const driver = yield* driverOf(group, undefined, optionsOf(group))
         const program = yield* driver.prepare([message(rank === 0 ? "send" : "recv", 1 - rank, tensor)])
         for (let round = 0; round < 3; round++) yield* Effect.flatMap(driver.start(program), (moving) => moving.await)
         return { bytes, paths: program.paths }
@@ -92,7 +97,7 @@ describe("configuration of UCX", () => {
 })
 
 describe.skipIf(noUcx !== undefined)(noUcx ?? "the driver ucx", () => {
-  for (const transfer of ["messages", "put"] as const) {
+  for (const transfer of ["messages", "emulated-put"] as const) {
     for (const [name, ...shape] of [
       ["one dense piece and a rest", 1, 3_000_001, 3_000_001],
       ["rows that are gathered and scattered", 20_000, 100, 128],
@@ -103,18 +108,50 @@ describe.skipIf(noUcx !== undefined)(noUcx ?? "the driver ucx", () => {
       it.live(`moves ${name} by ${transfer}, and touches nothing between`, () =>
         Effect.gen(function* () {
           const [rows, rowBytes, pitch] = shape
-          const [sent, received] = yield* exchange({ transfer }, rows, rowBytes, pitch)
+          const [sent, received] = yield* exchange(() => ({ transfer }), rows, rowBytes, pitch)
           for (let at = 0; at < received!.bytes.length; at++) {
             const expected = at % pitch < rowBytes ? sent!.bytes[at]! : 0xee
             if (received!.bytes[at] !== expected) assert.fail(`byte ${at} is ${received!.bytes[at]}, not ${expected}`)
           }
           const [path] = received!.paths
-          assert.strictEqual(path!.path, transfer === "put" ? "ucx-put" : "ucx-message")
+          assert.strictEqual(path!.path, transfer === "emulated-put" ? "ucx-put" : "ucx-message")
           assert.match(path!.reason, /^over tcp\/lo/)
         }).pipe(Effect.provide(HostEngine.layer()), Effect.scoped)
       )
     }
   }
+
+  it.live("writes that UCX would emulate are refused, with what to do", () =>
+    Effect.gen(function* () {
+      const engine = yield* TensorEngine
+      const groups = yield* makeInProcessGroups(2)
+      const failures = yield* Effect.forEach(
+        groups,
+        (group, rank) =>
+          Effect.gen(function* () {
+            const tensor = yield* engine.allocate("uint8", [100])
+            const driver = yield* driverOf(group, undefined, { transfer: "put" })
+            return yield* Effect.flip(driver.prepare([message(rank === 0 ? "send" : "recv", 1 - rank, tensor)]))
+          }),
+        { concurrency: "unbounded" }
+      )
+      for (const { reason } of failures)
+        assert.match(reason.detail, /Rank [01] is reached by transports whose remote writes UCX only emulates.*auto/)
+    }).pipe(Effect.provide(HostEngine.layer()), Effect.scoped)
+  )
+
+  it.live("a rank lays nothing open to a peer that would let UCX emulate writes, and gets its bytes sent", () =>
+    Effect.gen(function* () {
+      const [sent, received] = yield* exchange(
+        ({ rank }) => (rank === 0 ? { transfer: "emulated-put" } : {}),
+        2,
+        700_000,
+        700_000
+      )
+      assert.deepStrictEqual(received!.bytes, sent!.bytes)
+      assert.strictEqual(received!.paths[0]!.path, "ucx-message")
+    }).pipe(Effect.provide(HostEngine.layer()), Effect.scoped)
+  )
 
   it.live("a rank with another token is named by its peers, with what to do", () =>
     Effect.gen(function* () {

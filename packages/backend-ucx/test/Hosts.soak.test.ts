@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
  * Two ranks on hosts of their own whose cable is cut and whose processes die or freeze at any moment: what is received is of
- * this run or of the one before, failures name the rank within the deadline, and nothing stays behind.
+ * this run or of the one before, failures name the rank within the deadline, and nothing stays behind. By messages: writes that
+ * UCX emulates do not outlive a peer (see `transfer`), and others need hardware.
  */
 import { readdirSync, readFileSync, readlinkSync } from "node:fs"
 import { connect } from "node:net"
@@ -18,7 +19,7 @@ const reason = noUcx ?? noHosts()
 const deadlineMillis = 3000
 /** What a busy machine may add until a process has its turn. */
 const slackMillis = 3000
-const kills = isSoak ? 500 : 100
+const kills = isSoak ? 250 : 50
 const cuts = isSoak ? 100 : 20
 
 const wait = (millis: number) => new Promise((resolve) => setTimeout(resolve, millis))
@@ -45,78 +46,84 @@ const onHosts = (body: (hosts: readonly [Host, Host]) => Effect.Effect<void>): P
   Effect.runPromise(Effect.scoped(Effect.flatMap(makeHosts({ count: 2 }), ([a, b]) => body([a!, b!]))))
 
 describe.skipIf(reason !== undefined)(reason ?? "ucx between hosts", () => {
-  for (const transfer of ["messages", "put"] as const) {
-    it(`a rank that dies at any of ${kills / 2} moments is named, by ${transfer}`, { timeout: 1_200_000 }, () =>
-      onHosts((hosts) =>
-        Effect.gen(function* () {
-          for (let seed = 0; seed < kills / 2; seed++) {
-            const random = makeRandom(seed)
-            const byteLength = random.pick([4096, 3_000_000, 40_000_000])
-            const afterMillis = random.pick([0, 1, 3, 10, 30])
-            const about = `seed ${seed}: ${byteLength} bytes, killed after ${afterMillis} ms`
-            const test = Effect.gen(function* () {
-              const ranks = yield* startRanks(
-                { byteLength, deadlineMillis, options: { ...overCable, transfer } },
-                hosts
-              )
-              yield* Effect.promise(async () => {
-                for (const answer of await run(ranks, 1)) isWhole(answer, about)
-                const [survivor, victim] = ranks
-                for (const rank of ranks) rank.ask({ run: 2 })
-                await victim.next("began")
-                await wait(afterMillis)
-                victim.kill("SIGKILL")
-                const answer = await survivor.next("ran")
-                // The victim may have been done.
-                if (answer.outcome === "Ok") isWhole(answer, about)
-                else namesPeer(answer, 1, about)
-                survivor.ask({ run: 3 })
-                namesPeer({ ...(await survivor.next("ran")), wrong: 0 }, 1, `${about}, once more`)
-                survivor.ask({ end: true })
-                const { outcome, files, threads } = await survivor.next("ended")
-                assert.strictEqual(outcome, "Ok", about)
-                assert.isAtMost(files!, 0, `${about}: files stay open`)
-                assert.isAtMost(threads!, 0, `${about}: threads stay`)
-              })
+  it(`a rank that dies at any of ${kills} moments is named`, { timeout: 1_200_000 }, () =>
+    onHosts((hosts) =>
+      Effect.gen(function* () {
+        for (let seed = 0; seed < kills; seed++) {
+          const random = makeRandom(seed)
+          const byteLength = random.pick([4096, 3_000_000, 40_000_000])
+          const afterMillis = random.pick([0, 1, 3, 10, 30])
+          const about = `seed ${seed}: ${byteLength} bytes, killed after ${afterMillis} ms`
+          const test = Effect.gen(function* () {
+            const ranks = yield* startRanks({ byteLength, deadlineMillis, options: overCable }, hosts)
+            yield* Effect.promise(async () => {
+              for (const answer of await run(ranks, 1)) isWhole(answer, about)
+              const [survivor, victim] = ranks
+              for (const rank of ranks) rank.ask({ run: 2 })
+              await victim.next("began")
+              await wait(afterMillis)
+              victim.kill("SIGKILL")
+              const answer = await survivor.next("ran")
+              // The victim may have been done.
+              if (answer.outcome === "Ok") isWhole(answer, about)
+              else namesPeer(answer, 1, about)
+              survivor.ask({ run: 3 })
+              namesPeer({ ...(await survivor.next("ran")), wrong: 0 }, 1, `${about}, once more`)
+              survivor.ask({ end: true })
+              const { outcome, files, threads } = await survivor.next("ended")
+              assert.strictEqual(outcome, "Ok", about)
+              assert.isAtMost(files!, 0, `${about}: files stay open`)
+              assert.isAtMost(threads!, 0, `${about}: threads stay`)
             })
-            yield* Effect.scoped(test)
+          })
+          yield* Effect.scoped(test)
+        }
+      })
+    )
+  )
+
+  const title = `a cable that is cut at ${cuts} moments delays a run or fails it by name, the next one is whole, and nothing stays`
+  it(title, { timeout: 1_200_000 }, () =>
+    onHosts((hosts) =>
+      Effect.gen(function* () {
+        const options = overCable
+        const ranks = yield* startRanks({ byteLength: 20_000_000, deadlineMillis, options }, hosts)
+        yield* Effect.promise(async () => {
+          let version = 1
+          let settled: ReadonlyArray<HostRankAnswer> = []
+          let last = settled
+          for (let seed = 0; seed < cuts; seed++) {
+            const random = makeRandom(seed)
+            for (const rank of ranks) rank.ask({ run: version })
+            await Promise.all(ranks.map((rank) => rank.next("began")))
+            await wait(random.pick([0, 1, 3, 10]))
+            hosts[1].cut()
+            // Some longer than the deadline: the link is given up, and another one made.
+            await wait(random.pick([50, 50, 50, 300, 300, 300, 1000, 1000, deadlineMillis + 1000]))
+            hosts[1].heal()
+            for (const [rank, answer] of (await Promise.all(ranks.map((each) => each.next("ran")))).entries()) {
+              const about = `seed ${seed}, rank ${rank}`
+              if (answer.outcome === "Ok") isWhole(answer, about)
+              else namesPeer(answer, 1 - rank, about)
+            }
+            version += 1
+            last = await run(ranks, version)
+            for (const answer of last) isWhole(answer, `seed ${seed}, after it`)
+            version += 1
+            if (seed === Math.floor(cuts / 5)) settled = last
+          }
+          for (const [rank, { mebibytes }] of last.entries())
+            assert.isBelow(mebibytes! - settled[rank]!.mebibytes!, 48, `memory of rank ${rank}`)
+          for (const rank of ranks) {
+            rank.ask({ end: true })
+            const { outcome, files, threads } = await rank.next("ended")
+            assert.strictEqual(outcome, "Ok")
+            assert.isAtMost(files!, 0, "files stay open")
+            assert.isAtMost(threads!, 0, "threads stay")
           }
         })
-      )
+      }).pipe(Effect.scoped)
     )
-  }
-
-  it(
-    `a cable that is cut at ${cuts} moments delays a run or fails it by name, and the next one is whole`,
-    {
-      timeout: 600_000
-    },
-    () =>
-      onHosts((hosts) =>
-        Effect.gen(function* () {
-          const ranks = yield* startRanks({ byteLength: 20_000_000, deadlineMillis, options: overCable }, hosts)
-          yield* Effect.promise(async () => {
-            let version = 1
-            for (let seed = 0; seed < cuts; seed++) {
-              const random = makeRandom(seed)
-              for (const rank of ranks) rank.ask({ run: version })
-              await Promise.all(ranks.map((rank) => rank.next("began")))
-              await wait(random.pick([0, 1, 3, 10]))
-              hosts[1].cut()
-              await wait(random.pick([50, 300, 1000]))
-              hosts[1].heal()
-              for (const [rank, answer] of (await Promise.all(ranks.map((each) => each.next("ran")))).entries()) {
-                const about = `seed ${seed}, rank ${rank}`
-                if (answer.outcome === "Ok") isWhole(answer, about)
-                else namesPeer(answer, 1 - rank, about)
-              }
-              version += 1
-              for (const answer of await run(ranks, version)) isWhole(answer, `seed ${seed}, after it`)
-              version += 1
-            }
-          })
-        }).pipe(Effect.scoped)
-      )
   )
 
   it("a host that vanishes is named at the deadline", { timeout: 60_000 }, () =>
@@ -136,7 +143,7 @@ describe.skipIf(reason !== undefined)(reason ?? "ucx between hosts", () => {
     )
   )
 
-  for (const transfer of ["messages", "put"] as const) {
+  for (const transfer of ["messages", "emulated-put"] as const) {
     it(`a frozen peer lets go of memory at the deadline, by ${transfer}`, { timeout: 60_000 }, () =>
       onHosts((hosts) =>
         Effect.gen(function* () {

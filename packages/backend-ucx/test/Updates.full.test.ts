@@ -9,7 +9,7 @@ import * as CopyDriver from "../src/CopyDriver.ts"
 import { noUcx } from "./support.ts"
 
 describe.skipIf(noUcx !== undefined)(noUcx ?? "the driver ucx", () => {
-  for (const transfer of ["messages", "put"] as const)
+  for (const transfer of ["messages", "emulated-put"] as const)
     describeUpdates(`updates by ${transfer}`, TensorEngine.layer({ threads: 1 }), (group) =>
       Effect.flatMap(loadAddon, (addon) => CopyDriver.make(addon, group, undefined, { transfer }))
     )

@@ -20,7 +20,7 @@ const script = new URL("./fixtures/conformance-rank.ts", import.meta.url)
 const settings: Readonly<Record<string, ConformanceSettings>> = {
   ucx: { options: {} },
   "ucx by rendezvous": { options: { transfer: "messages" }, rendezvous: "1k" },
-  "ucx by writes": { options: { transfer: "put" } }
+  "ucx by writes": { options: { transfer: "emulated-put" } }
 }
 
 describe.skipIf(noUcx !== undefined)(noUcx ?? "the kit", () => {

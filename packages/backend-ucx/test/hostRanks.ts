@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Two ranks as processes on hosts of a test, and what they say. */
 import { type ChildProcess, spawn } from "node:child_process"
+import { once } from "node:events"
 import { createInterface } from "node:readline"
 import { fileURLToPath } from "node:url"
 import { assert } from "@effect/vitest"
@@ -24,6 +25,7 @@ const startRank = (input: HostRankInput, host: Host | undefined): HostRank => {
   const values = [script, JSON.stringify(input)]
   const settings = { stdio: ["pipe", "pipe", "pipe"] as ["pipe", "pipe", "pipe"] }
   const child = host?.start(process.execPath, values, settings) ?? spawn(process.execPath, values, settings)
+  const closed = once(child, "close")
   let errors = ""
   child.stderr!.on("data", (chunk) => {
     errors += String(chunk)
@@ -36,7 +38,10 @@ const startRank = (input: HostRankInput, host: Host | undefined): HostRank => {
     next: async (event) => {
       while (true) {
         const line = await lines.next()
-        if (line.done === true) assert.fail(`rank ${input.rank} ended and did not say ${event}: ${errors}`)
+        if (line.done === true) {
+          const [code, signal] = await closed
+          assert.fail(`rank ${input.rank} ended by ${signal ?? code} and did not say ${event}: ${errors}`)
+        }
         const answer: HostRankAnswer = JSON.parse(line.value)
         if (answer.event === event) return answer
       }
