@@ -181,9 +181,10 @@ void Endpoint::welcomed(const std::shared_ptr<Peer>& peer) {
   }
   peer->isPutting = choosesPut(peer->lanes);
   if (settings_.way == Way::put && !peer->isPutting) {
-    return failPeer(peer, peerFailure(*peer, Code::Unsupported,
-                                      "is reached by transports whose remote writes UCX only emulates, and where a peer "
-                                      "dies it then ends this process: let chunks be sent, by transfer auto"));
+    return failPeer(peer,
+                    peerFailure(*peer, Code::Unsupported,
+                                "is reached by transports whose remote writes UCX only emulates, and where a peer "
+                                "dies it then ends this process: let chunks be sent, by transfer auto"));
   }
   for (const auto& job : std::exchange(peer->connecting, {})) job->done();
 }
