@@ -2,6 +2,9 @@
 /**
  * The numbers that decide how trees look: stripes of each bundle, runs of hosts, children of a relay, bytes of a chunk.
  *
+ * Stripes. Trees with several children need many, so that every host sends about as much as it gets. A chain does so with one,
+ * which fills sooner than many that share each link, and needs the fewest edges.
+ *
  * Prediction. A host's links share their speed among the trees that it is in, so one hop of a chunk takes
  * `trees * chunk / speed + latency`, and the last host has its first chunk after as many hops as the tree is deep. From
  * then on data comes as fast as the slowest condition of the bound allows, or as slowly as the busiest relay sends. Each
@@ -99,6 +102,28 @@ const depthOf = (hosts: number, children: number): number => {
   return depth
 }
 
+/**
+ * As few stripes as spread a bundle over the ranks of each host and over its holders. Links of one host share by stripes, so
+ * hosts of several links need many.
+ */
+const fewOf = (bundles: ReadonlyArray<PlacedBundle>, topology: TopologyIndex, most: ReadonlyArray<number>) => {
+  const { hosts } = topology.topology
+  if (hosts.some(({ links }) => links.length > 1)) return most
+  const ranks = hosts.reduce((largest, host) => Math.max(largest, host.ranks.length), 1)
+  return bundles.map(({ holdersAt }, at) => Math.min(most[at]!, Math.max(ranks, holdersAt.size)))
+}
+
+/** Trees of the host that is in most of them. */
+const treesTogether = (
+  bundles: ReadonlyArray<PlacedBundle>,
+  topology: TopologyIndex,
+  stripes: ReadonlyArray<number>
+): number => {
+  const trees = new Float64Array(topology.topology.hosts.length)
+  for (const [at, { remote }] of bundles.entries()) for (const host of remote) trees[host]! += stripes[at]!
+  return trees.reduce((most, count) => Math.max(most, count), 1)
+}
+
 /** Chooses all numbers; what `options` states is taken as it is. */
 export const fanOutShape = (
   bundles: ReadonlyArray<PlacedBundle>,
@@ -106,16 +131,14 @@ export const fanOutShape = (
   bound: LowerBound,
   options: FanOutOptions
 ): FanOutShape => {
-  const stripes = stripesOf(bundles, topology, bound, options)
+  const most = stripesOf(bundles, topology, bound, options)
   const runs = runsOf(bundles, topology, bound)
   const { hosts } = topology.topology
-  const trees = new Float64Array(hosts.length)
   let longest = 0
   let [speed, latency, ranks] = [Number.POSITIVE_INFINITY, 0, Number.POSITIVE_INFINITY]
   for (const [at, { remote }] of bundles.entries()) {
     longest = Math.max(longest, Math.ceil(remote.length / runs[at]!))
     for (const host of remote) {
-      trees[host]! += stripes[at]!
       speed = Math.min(speed, topology.linkSpeed[host]!)
       latency = Math.max(latency, topology.latency[host]!)
       ranks = Math.min(ranks, hosts[host]!.ranks.length)
@@ -123,23 +146,27 @@ export const fanOutShape = (
   }
   if (longest === 0) {
     const { chunkBytes = largestChunk, children = 1 } = options
-    return { chunkBytes, children, predictedSeconds: bound.seconds, stripes, runs }
+    return { chunkBytes, children, predictedSeconds: bound.seconds, stripes: most, runs }
   }
-  const together = trees.reduce((most, count) => Math.max(most, count), 1)
   const perRank = bound.largestIngressBytes / Math.max(1, ranks)
   const { secondsPerChunk = 20e-6 } = options
-  let best: Pick<FanOutShape, "chunkBytes" | "children" | "predictedSeconds"> | undefined
-  for (const children of options.children === undefined ? childrenToTry : [options.children]) {
-    const depth = depthOf(longest, children)
-    const ideal = Math.sqrt((perRank * secondsPerChunk * speed) / (depth * together))
-    const chunkBytes = options.chunkBytes ?? 2 ** Math.round(Math.log2(clamp(ideal, leastChunk, largestChunk)))
-    const relays = Math.ceil((longest - 1) / children) / longest
-    const busiest = (children * Math.ceil(together * relays)) / together
-    const stream = Math.max(bound.seconds, (bound.largestIngressBytes / speed) * busiest)
-    const fill = depth * ((together * Math.min(chunkBytes, perRank)) / speed + latency)
-    const predictedSeconds = stream + fill + (perRank / chunkBytes) * secondsPerChunk
-    if (best === undefined || predictedSeconds < best.predictedSeconds)
-      best = { chunkBytes, children, predictedSeconds }
+  const few = fewOf(bundles, topology, most)
+  let best: FanOutShape | undefined
+  // Where both are as good, fewer stripes need fewer edges.
+  for (const stripes of few.some((count, at) => count < most[at]!) ? [few, most] : [most]) {
+    const together = treesTogether(bundles, topology, stripes)
+    for (const children of options.children === undefined ? childrenToTry : [options.children]) {
+      const depth = depthOf(longest, children)
+      const ideal = Math.sqrt((perRank * secondsPerChunk * speed) / (depth * together))
+      const chunkBytes = options.chunkBytes ?? 2 ** Math.round(Math.log2(clamp(ideal, leastChunk, largestChunk)))
+      const relays = Math.ceil((longest - 1) / children) / longest
+      const busiest = (children * Math.ceil(together * relays)) / together
+      const stream = Math.max(bound.seconds, (bound.largestIngressBytes / speed) * busiest)
+      const fill = depth * ((together * Math.min(chunkBytes, perRank)) / speed + latency)
+      const predictedSeconds = stream + fill + (perRank / chunkBytes) * secondsPerChunk
+      if (best === undefined || predictedSeconds < best.predictedSeconds)
+        best = { chunkBytes, children, predictedSeconds, stripes, runs }
+    }
   }
-  return { ...best!, stripes, runs }
+  return best!
 }
