@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
- * An edge as either end has it: a group of two, a copy service over it, and a window, memory of fixed size through which all
- * bytes go. Every run of the service moves the whole window, so after the first one it is a known update, which costs no
- * agreement. It is open for as long as its scope, for any number of versions.
+ * An edge as either end has it: a group of two, and two windows, memory of fixed size through which all bytes go in turn, each
+ * with a copy service of its own. Every run of a service moves the whole window, so after the first one it is a known update,
+ * which costs no agreement. It is open for as long as its scope, for any number of versions.
  */
 
 import type { Rank } from "@tensorferry/core/base/Ids"
@@ -17,10 +17,11 @@ import * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
 import * as Queue from "effect/Queue"
 import { type FleetError, fleetError } from "../FleetError.ts"
-import { digestPieces, windowMoves } from "./Pieces.ts"
+import { copyWindow, digestPieces } from "./Pieces.ts"
 import type { SendLimit } from "./SendLimit.ts"
 
 /** What moves tensors within the group of an edge. */
@@ -68,6 +69,18 @@ export interface LineInput {
   readonly onListening?: (port: number) => Effect.Effect<void>
 }
 
+/** Windows of a line: while the bytes of one are proven, agreed on and copied, those of the other keep the link busy. */
+const windowsOfLine = 2
+
+/** A window, and what moves its bytes. */
+interface Slot {
+  readonly copy: CopyService["Service"]
+  readonly engine: TensorEngine["Service"]
+  readonly window: Tensor
+  /** Ends with the last use of the window. */
+  last: Effect.Effect<void, unknown>
+}
+
 /** Opens this end until the scope closes. */
 export const openLine = Effect.fnUntraced(function* (input: LineInput, options: EdgeOptions) {
   const { rank, peer, host, port, windowBytes, onListening } = input
@@ -93,11 +106,29 @@ export const openLine = Effect.fnUntraced(function* (input: LineInput, options: 
     post: (_, payload) => void Queue.offerUnsafe(posts, payload),
     gone: () => lose("its connection is gone")
   })
-  const services = yield* Layer.build(Layer.provide(Layer.fresh(options.transport), Layer.succeed(ProcessGroup, group)))
-  const [copy, engine] = [Context.get(services, CopyService), Context.get(services, TensorEngine)]
-  const window = yield* engine.allocate("uint8", [windowBytes], options.device)
-  const run = (submit: typeof copy.submitSend): Effect.Effect<void, unknown> =>
-    Effect.andThen(submit(window, 1 - rank, 0), Effect.asVoid(copy.run()))
+  const scope = yield* Effect.scope
+  const slots: Array<Slot> = []
+  for (let at = 0; at < windowsOfLine; at++) {
+    const services = yield* Layer.build(
+      Layer.provide(Layer.fresh(options.transport), Layer.succeed(ProcessGroup, group))
+    )
+    const [copy, engine] = [Context.get(services, CopyService), Context.get(services, TensorEngine)]
+    const window = yield* engine.allocate("uint8", [windowBytes], options.device)
+    slots.push({ copy, engine, window, last: Effect.void })
+  }
+  const [{ engine }] = slots as [Slot, ...Array<Slot>]
+  let turn = 0
+  /** Begins when the next window is free. What it gives ends with the work; a failure of that is the line's. */
+  const begin = (work: (slot: Slot) => Effect.Effect<void, unknown>) =>
+    Effect.gen(function* () {
+      const slot = slots[turn++ % slots.length]!
+      yield* slot.last
+      const working = Effect.tapError(work(slot), (cause) =>
+        Effect.sync(() => lose(cause instanceof Error ? cause.message : String(cause)))
+      )
+      slot.last = Fiber.join(yield* Effect.forkIn(working, scope, { startImmediately: true }))
+      return slot.last
+    })
   return {
     windowBytes,
     /** Says something to the other end. */
@@ -108,12 +139,33 @@ export const openLine = Effect.fnUntraced(function* (input: LineInput, options: 
     untilGone: Deferred.await(gone),
     /** Counts the other end as gone. */
     lose: (why: string): Effect.Effect<void> => Effect.sync(() => lose(why)),
-    /** Sends these pieces, which fit the window. They may change when it ends. */
-    send: (pieces: ReadonlyArray<Tensor>): Effect.Effect<void, unknown> =>
-      Effect.andThen(engine.copy(windowMoves(window, pieces, "to window")), run(copy.submitSend)),
-    /** Receives these pieces. */
-    receive: (pieces: ReadonlyArray<Tensor>): Effect.Effect<void, unknown> =>
-      Effect.andThen(run(copy.submitRecv), engine.copy(windowMoves(window, pieces, "from window"))),
+    /**
+     * Begins to send these pieces, which fit a window, when one is free. What it gives ends when they are there; until then they
+     * must not change.
+     */
+    send: (pieces: ReadonlyArray<Tensor>) =>
+      begin(({ copy, engine: own, window }) =>
+        Effect.andThen(
+          copyWindow(own, window, pieces, "to window"),
+          Effect.andThen(copy.submitSend(window, 1 - rank, 0), Effect.asVoid(copy.run()))
+        )
+      ),
+    /** Begins to receive these pieces when a window is free. What it gives ends when they are here. */
+    receive: (pieces: ReadonlyArray<Tensor>) =>
+      begin(({ copy, engine: own, window }) =>
+        Effect.andThen(
+          Effect.andThen(copy.submitRecv(window, 1 - rank, 0), Effect.asVoid(copy.run())),
+          copyWindow(own, window, pieces, "from window")
+        )
+      ),
+    /** Ends when all that was begun has ended. */
+    idle: Effect.suspend(() =>
+      Effect.forEach(
+        slots.map(({ last }) => last),
+        (last) => last,
+        { discard: true }
+      )
+    ),
     /** The digest of pieces. */
     digest: (pieces: ReadonlyArray<Tensor>): Effect.Effect<string, unknown> =>
       Effect.provideService(digestPieces(pieces), TensorEngine, engine)

@@ -80,28 +80,36 @@ const takeOver = (edge: OpenEdge, { parent, request, piecesOf, onChunk }: TakeIn
       duration: deadline,
       orElse: () => Effect.fail(`it was not heard from for ${Duration.format(deadline)}`)
     })
-    let proving: Fiber.Fiber<void, unknown> | undefined
+    // Ends when all chunks up to one are proven, and when all up to the one before it are.
+    let [proven, provenBefore]: [Effect.Effect<void, unknown>, Effect.Effect<void, unknown>] = [
+      Effect.void,
+      Effect.void
+    ]
     for (let chunk = request.from; chunk < chunkCount(request); ) {
       const answer = answers.decode(yield* nextAnswer)
       if (answer?.ask !== ask || answer._tag === "Wait") continue
       if (answer._tag === "No") {
-        if (proving !== undefined) yield* Fiber.join(proving)
+        yield* proven
         return { refusal: answer.reason } satisfies Taken
       }
       const [at, stated] = [chunk++, answer.digest]
       const [start, end] = chunkAt(request, at)
+      const arrivals: Array<Effect.Effect<void, unknown>> = []
       for (let byte = start; byte < end; byte += line.windowBytes)
-        yield* line.receive(piecesOf(request.bundle, byte, Math.min(end, byte + line.windowBytes)))
-      if (proving !== undefined) yield* Fiber.join(proving)
-      proving = yield* Effect.forkScoped(
-        Effect.gen(function* () {
-          const found = yield* line.digest(piecesOf(request.bundle, start, end))
-          if (stated !== found) return yield* notProven(parent, at, found, stated)
-          yield* onChunk(at, found)
-        })
-      )
+        arrivals.push(yield* line.receive(piecesOf(request.bundle, byte, Math.min(end, byte + line.windowBytes))))
+      yield* provenBefore
+      const before = proven
+      const proving = Effect.gen(function* () {
+        yield* Effect.all(arrivals, { discard: true })
+        const found = yield* line.digest(piecesOf(request.bundle, start, end))
+        yield* before
+        if (stated !== found) return yield* notProven(parent, at, found, stated)
+        yield* onChunk(at, found)
+      })
+      provenBefore = proven
+      proven = Fiber.join(yield* Effect.forkScoped(proving, { startImmediately: true }))
     }
-    if (proving !== undefined) yield* Fiber.join(proving)
+    yield* proven
     return { refusal: undefined } satisfies Taken
   }).pipe(Effect.scoped, Effect.raceFirst(edge.line.untilGone))
 

@@ -4,13 +4,13 @@
  * members cut alike whatever their tensors are called or shaped.
  */
 
-import { createHash, type Hash } from "node:crypto"
 import type { Digest } from "@tensorferry/core/base/Digest"
 import { bitsOf } from "@tensorferry/core/base/DType"
 import { rowMajorStrides } from "@tensorferry/core/base/Region"
 import { tensorDigests } from "@tensorferry/core/refit/ContentDigest"
 import { TensorEngine, type TensorError } from "@tensorferry/core/service/TensorEngine"
 import { cpu, type Device, equalDevices } from "@tensorferry/core/tensor/Device"
+import { formatElementDigest, sumOfDigests } from "@tensorferry/core/tensor/ElementDigest"
 import { isContiguous, type Move, type Tensor, tensorByteLength, tensorBytes } from "@tensorferry/core/tensor/Tensor"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
@@ -58,22 +58,38 @@ export const checkAlike = (a: Weights, b: Weights): Result.Result<undefined, Fle
   return Result.fail(fleetError("InvalidOptions", [], { detail, remedy }))
 }
 
-/** The tensors' bytes from `start` to `end`, as views of bytes in order. */
-export const piecesOf = (weights: Weights, start: number, end: number): ReadonlyArray<Tensor> => {
-  const pieces: Array<Tensor> = []
-  let first = 0
+/** The tensors' bytes as one run: views of bytes in order from `start` to `end`. */
+const runOf = (weights: Weights) => {
+  const placed: Array<{ readonly first: number; readonly end: number; readonly tensor: Tensor }> = []
+  let end = 0
   for (const name of namesOf(weights)) {
     const tensor = weights.get(name)!
-    const bytes = tensorByteLength(tensor)
-    const [from, to] = [Math.max(start, first), Math.min(end, first + bytes)]
-    if (from < to) {
+    placed.push({ first: end, end: end + tensorByteLength(tensor), tensor })
+    end += tensorByteLength(tensor)
+  }
+  return (start: number, end: number): ReadonlyArray<Tensor> => {
+    const pieces: Array<Tensor> = []
+    // The first that ends behind the start.
+    let [low, high] = [0, placed.length]
+    while (low < high) {
+      const middle = (low + high) >> 1
+      if (placed[middle]!.end <= start) low = middle + 1
+      else high = middle
+    }
+    for (let at = low; at < placed.length && placed[at]!.first < end; at++) {
+      const { first, end: last, tensor } = placed[at]!
+      const [from, to] = [Math.max(start, first), Math.min(end, last)]
+      if (from >= to) continue
       const byteOffset = tensor.byteOffset + from - first
       pieces.push({ ...tensor, dtype: "uint8", shape: [to - from], strides: [1], byteOffset })
     }
-    first += bytes
+    return pieces
   }
-  return pieces
 }
+
+/** The tensors' bytes from `start` to `end`, as views of bytes in order. */
+export const piecesOf = (weights: Weights, start: number, end: number): ReadonlyArray<Tensor> =>
+  runOf(weights)(start, end)
 
 /** Moves between pieces and the bytes of a window, in which they lie one after the other. */
 export const windowMoves = (
@@ -89,47 +105,75 @@ export const windowMoves = (
   })
 }
 
-const dense = ({ dtype, shape }: Tensor) => ({ dtype, shape, strides: rowMajorStrides(shape) })
+/** More than this is copied by threads of the engine. */
+const mostAtOnce = 2 ** 24
 
-/** Bytes that are hashed before others of the process get a turn: some milliseconds. */
-const bytesPerTurn = 2 ** 22
-
-/** Hashes bytes without keeping beats, programs and transfers of the process waiting. */
-const hashInTurns = (hash: Hash, bytes: Uint8Array): Effect.Effect<void> =>
-  Effect.gen(function* () {
-    for (let at = 0; at < bytes.length; at += bytesPerTurn) {
-      if (at > 0) yield* Effect.yieldNow
-      hash.update(bytes.subarray(at, at + bytesPerTurn))
+/**
+ * Copies between pieces and a window. Where both are plain host memory, at once: what an engine adds to a copy takes longer
+ * than some MiB.
+ */
+export const copyWindow = (
+  engine: TensorEngine["Service"],
+  window: Tensor,
+  pieces: ReadonlyArray<Tensor>,
+  direction: "to window" | "from window"
+): Effect.Effect<void, TensorError> =>
+  Effect.suspend(() => {
+    const there = tensorBytes(window)
+    const here = pieces.map((piece) => (isContiguous(piece) ? tensorBytes(piece) : undefined))
+    if (there === undefined || there.length > mostAtOnce || here.includes(undefined))
+      return engine.copy(windowMoves(window, pieces, direction))
+    let at = 0
+    for (const bytes of here) {
+      const part = there.subarray(at, at + bytes!.length)
+      if (direction === "to window") part.set(bytes!)
+      else bytes!.set(part)
+      at += bytes!.length
     }
+    return Effect.void
   })
 
-/** The digest of the bytes of pieces, one after the other: equal for equal bytes, however they are cut. */
+const dense = ({ dtype, shape }: Tensor) => ({ dtype, shape, strides: rowMajorStrides(shape) })
+
+/** Pieces as dense ones of the same bytes: those that are strided as copies, until the scope closes. */
+const densely = Effect.fnUntraced(function* (pieces: ReadonlyArray<Tensor>) {
+  const strided = pieces.filter((piece) => !isContiguous(piece))
+  const [first] = strided
+  if (first === undefined) return pieces
+  const engine = yield* TensorEngine
+  const bytes = strided.reduce((sum, piece) => sum + tensorByteLength(piece), 0)
+  const moves = windowMoves(yield* engine.allocate("uint8", [bytes], first.device), strided, "to window")
+  yield* engine.copy(moves)
+  const copies = new Map(moves.map(({ src, dst }) => [src, dst]))
+  return pieces.map((piece) => copies.get(piece) ?? piece)
+})
+
+/**
+ * The digest of the bytes of pieces, one after the other: equal for equal bytes, however they are cut. The device that holds
+ * them computes it.
+ */
 export const digestPieces = (pieces: ReadonlyArray<Tensor>): Effect.Effect<Digest, TensorError, TensorEngine> =>
   Effect.gen(function* () {
     const engine = yield* TensorEngine
-    const hash = createHash("sha256")
-    for (const piece of pieces) {
-      const bytes = isContiguous(piece) ? tensorBytes(piece) : undefined
-      if (bytes !== undefined) {
-        yield* hashInTurns(hash, bytes)
-        continue
-      }
-      const host = new Uint8Array(tensorByteLength(piece))
-      const storage = yield* engine.wrapHost(host)
-      yield* engine.copy([{ dst: { ...dense(piece), byteOffset: 0, device: storage.device, storage }, src: piece }])
-      hash.update(host)
-    }
-    return hash.digest("hex")
+    const whole = [pieces.reduce((sum, piece) => sum + tensorByteLength(piece), 0)]
+    let at = 0
+    const parts = (yield* densely(pieces)).map((piece) => {
+      const bytes = tensorByteLength(piece)
+      const part = { tensor: { ...piece, dtype: "uint8", shape: [bytes], strides: [1] }, whole, origin: [at] } as const
+      at += bytes
+      return part
+    })
+    return formatElementDigest(sumOfDigests(yield* engine.digest(parts)))
   }).pipe(Effect.scoped)
 
 /** All tensors as one bundle. */
 export const wholeBundle = "weights"
 
 /** The bytes of members that hold whole tensors. */
-export const wholeBytes =
-  (weights: Weights): BundleBytes =>
-  (_, start, end) =>
-    piecesOf(weights, start, end)
+export const wholeBytes = (weights: Weights): BundleBytes => {
+  const pieces = runOf(weights)
+  return (_, start, end) => pieces(start, end)
+}
 
 /** The digest of each tensor. */
 export const digestWeights = (

@@ -35,7 +35,7 @@ const doorText = textOf(Door)
 const knockText = textOf(Knock)
 
 /** More at once gains nothing: a run of a known update costs less than a hundredth of moving so much. */
-const mostWindowBytes = 2 ** 24
+const mostWindowBytes = 2 ** 23
 
 const answer = (line: Line, message: Answer): Effect.Effect<void> => line.tell(answers.encode(message))
 
@@ -70,9 +70,10 @@ const giveRequest = (
       const [start, end] = chunkAt(request, chunk)
       for (let at = start; at < end; at += line.windowBytes) {
         if (at > start) yield* mayGo(begun)
-        yield* line.send(giver.piecesOf(request.bundle, at, Math.min(end, at + line.windowBytes)))
+        void (yield* line.send(giver.piecesOf(request.bundle, at, Math.min(end, at + line.windowBytes))))
       }
     }
+    yield* line.idle
   })
 
 /** Opens an edge for a child that has knocked, and gives what it asks for. Ends when the child is gone. */
