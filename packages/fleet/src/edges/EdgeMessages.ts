@@ -33,6 +33,8 @@ export type Door = typeof Door.Type
 /** A run of bytes that a child asks for. */
 export const EdgeRequest = Schema.Struct({
   content: Schema.String,
+  /** Number of the version, by which a parent tells one that it has not heard of yet from one that it does not have. */
+  serial: Schema.optionalKey(Schema.Int),
   /** Which bytes of the version are meant; members that pass them on know them by the same name. */
   bundle: Schema.String,
   /** A run of bytes of the bundle, and the size of its chunks. */

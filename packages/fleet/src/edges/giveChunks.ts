@@ -30,6 +30,9 @@ export interface Giver {
   readonly awaitChunk: (request: EdgeRequest, chunk: number) => Effect.Effect<Digest, FleetError, TensorEngine>
 }
 
+/** Who gives a version: ends when this is known, or it is known that nobody does here. */
+export type GiverOf = (request: Pick<EdgeRequest, "content" | "serial">) => Effect.Effect<Giver | undefined>
+
 const [asks, answers] = [postOf(Ask), postOf(Answer)]
 const doorText = textOf(Door)
 const knockText = textOf(Knock)
@@ -45,7 +48,7 @@ const begun = -1
 const giveRequest = (
   line: Line,
   { ask, request }: Ask,
-  giver: Giver | undefined,
+  giverOf: GiverOf,
   limit: SendLimit | undefined,
   options: EdgeOptions
 ) =>
@@ -53,11 +56,17 @@ const giveRequest = (
     const mayGo = (urgency: number) => limit?.take(line.windowBytes, urgency) ?? Effect.void
     const urgency = request.isJoin === ((options.first ?? "updates") === "joins") ? 0 : 1
     const refuse = (reason: string) => answer(line, { _tag: "No", ask, reason })
-    if (giver === undefined) return yield* refuse("it does not have this version")
     // A child hears of its parent often enough to tell one that waits from one that is stuck.
     const waiting = Effect.forever(
       Effect.delay(answer(line, { _tag: "Wait", ask }), Duration.millis(Duration.toMillis(options.deadline) / 4))
     )
+    // A parent that hears of nothing new is soon no use to anybody.
+    const known = Effect.timeoutOrElse(giverOf(request), {
+      duration: Duration.millis(Duration.toMillis(options.deadline) / 2),
+      orElse: () => Effect.succeed(undefined)
+    })
+    const giver = yield* known.pipe(Effect.raceFirst(waiting), Effect.raceFirst(line.untilGone))
+    if (giver === undefined) return yield* refuse("it does not have this version")
     for (let chunk = request.from; chunk < chunkCount(request); chunk++) {
       const here = giver.awaitChunk(request, chunk).pipe(
         Effect.tap(() => mayGo(urgency)),
@@ -81,7 +90,7 @@ export const give = (
   store: KeyValueStoreShape,
   door: string,
   { child, rank, chunkBytes }: Knock,
-  giverOf: (content: string) => Giver | undefined,
+  giverOf: GiverOf,
   options: EdgeOptions
 ): Effect.Effect<void, FleetError, TensorEngine> =>
   Effect.gen(function* () {
@@ -95,7 +104,7 @@ export const give = (
     )
     for (;;) {
       const asked = asks.decode(yield* line.heard)
-      if (asked !== undefined) yield* giveRequest(line, asked, giverOf(asked.request.content), limit, options)
+      if (asked !== undefined) yield* giveRequest(line, asked, giverOf, limit, options)
     }
   }).pipe(Effect.scoped, Effect.mapError(failedWith(child, "did not take what it asked for")))
 

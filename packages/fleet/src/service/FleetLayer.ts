@@ -19,7 +19,7 @@ import * as Schedule from "effect/Schedule"
 import * as Stream from "effect/Stream"
 import * as SubscriptionRef from "effect/SubscriptionRef"
 import { makeEdgePool } from "../edges/EdgePool.ts"
-import { give, knocksOf } from "../edges/giveChunks.ts"
+import { type GiverOf, give, knocksOf } from "../edges/giveChunks.ts"
 import { checkAlike, checkWeights, type Weights, weightBytes } from "../edges/Pieces.ts"
 import { FleetError, fleetError } from "../FleetError.ts"
 import { reportProgress } from "../progress/reportProgress.ts"
@@ -172,6 +172,28 @@ export const make = Effect.fnUntraced(function* (options: FleetOptions) {
   const tell = (event: (now: number) => MemberEvent) =>
     Effect.flatMap(seconds, (now) => Queue.offer(events, event(now)))
 
+  const show = Effect.flatMap(seconds, (now) => SubscriptionRef.set(shown, statusAt(now)))
+
+  /**
+   * Who asks for a version may have read of it before this member has, or has begun to take it. It waits for that, and is not
+   * sent to another member, which would give the same bytes twice.
+   */
+  const giverOf: GiverOf = ({ content, serial }) =>
+    Effect.map(
+      Stream.runHead(
+        Stream.filter(
+          Stream.map(changes, ({ fleet, member: { failures } }) => {
+            const giver = holdings.giverOf(content)
+            const isUnheard = serial !== undefined && (fleet === undefined || fleet.nextSerial <= serial)
+            const isOpen = failures === 0 && role === "replica" && fleet?.open?.manifest.content === content
+            return giver === undefined && (isUnheard || isOpen) ? "coming" : giver
+          }),
+          (found) => found !== "coming"
+        )
+      ),
+      Option.getOrUndefined
+    )
+
   const gate = makeGate(() => member)
 
   const progress = yield* reportProgress(kv, options.name, self.id, times)
@@ -187,7 +209,10 @@ export const make = Effect.fnUntraced(function* (options: FleetOptions) {
           stagePlan(member.fleet!, self, manifest, carrying.demand, options.topology, avoided)
         const plan = yield* Effect.fromResult(replan(new Set()))
         yield* edges.age
-        yield* holdings.begin(manifest).run(plan, { edges, replan, progress })
+        const staging = holdings.begin(manifest)
+        // Children may have asked for it already.
+        yield* show
+        yield* staging.run(plan, { edges, replan, progress })
       })
       stagingFiber = yield* fork(
         Effect.matchCauseEffect(taken, {
@@ -246,7 +271,7 @@ export const make = Effect.fnUntraced(function* (options: FleetOptions) {
     // What others wait for is stated at once, not at the next beat.
     if (digestOf({ ...reportOf(member), beat: 0 }) !== digestOf({ ...before, beat: 0 }))
       yield* Queue.offer(lookDue, undefined)
-    yield* SubscriptionRef.set(shown, statusAt(yield* seconds))
+    yield* show
   })
 
   const lookLoop = Effect.gen(function* () {
@@ -266,7 +291,7 @@ export const make = Effect.fnUntraced(function* (options: FleetOptions) {
     forever(Stream.runForEach(kv.watch(prefix), () => changed))
 
   const serveLoop = eachKnock(kv, store.root, self.id, ({ door, knock }) =>
-    fork(Effect.ignore(give(kv, door, knock, holdings.giverOf, edgeOptions), { log: "Debug" }))
+    fork(Effect.ignore(give(kv, door, knock, giverOf, edgeOptions), { log: "Debug" }))
   )
 
   yield* store.lookAtLog

@@ -56,7 +56,7 @@ export class Staging {
     this.giver = { piecesOf: this.#piecesOf, awaitChunk: (request, chunk) => this.#awaitChunk(request, chunk) }
   }
 
-  #arrivals({ bundle, offset, bytes, chunkBytes }: Omit<EdgeRequest, "from" | "content">): Arrivals {
+  #arrivals({ bundle, offset, bytes, chunkBytes }: Omit<EdgeRequest, "from" | "content" | "serial">): Arrivals {
     const key = `${bundle} ${offset}`
     const known = this.#parts.get(key)
     if (known !== undefined && known.chunkBytes === chunkBytes && known.bytes === bytes) return known
@@ -103,9 +103,9 @@ export class Staging {
   ): Effect.Effect<void, FleetError> {
     const { parent, ...run } = part
     const arrivals = this.#arrivals(run)
-    const request: EdgeRequest = { ...run, content: this.manifest.content, from: arrivals.digests.length }
+    const { content, serial } = this.manifest
+    const request: EdgeRequest = { ...run, content, serial, from: arrivals.digests.length }
     if (request.from === chunkCount(request)) return Effect.void
-    const { serial } = this.manifest
     const { bytes, chunkBytes } = run
     const onChunk = (chunk: number, digest: Digest): Effect.Effect<void> =>
       Effect.suspend(() => {

@@ -93,7 +93,10 @@ const makePair = Effect.fnUntraced(function* (more: Partial<EdgeOptions> = {}) {
       knocksOf("f/", "parent", entries).filter(({ id }) => !served.has(id)),
       ({ id, door, knock }) => {
         served.add(id)
-        return Effect.forkIn(Effect.ignore(give(store, door, knock, (content) => givers.get(content), options)), parent)
+        return Effect.forkIn(
+          Effect.ignore(give(store, door, knock, ({ content }) => Effect.sync(() => givers.get(content)), options)),
+          parent
+        )
       }
     )
   )
