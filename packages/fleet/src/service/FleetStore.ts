@@ -32,8 +32,33 @@ const keyOf = (root: string, incarnation: string, position: number): string =>
 /** What all keys of a fleet begin with. */
 export const fleetRoot = (name: string): string => `fleet/${encodeURIComponent(name)}/`
 
+/** Remembers what texts say: most of what one look finds is what the one before found. */
+class Decoder<A> {
+  readonly #schema: Schema.Codec<A, string>
+  #known = new Map<string, Result.Result<A, unknown>>()
+  #seen = new Map<string, Result.Result<A, unknown>>()
+
+  constructor(schema: Schema.Codec<A, string>) {
+    this.#schema = schema
+  }
+
+  decode(text: string): Result.Result<A, unknown> {
+    const known = this.#seen.get(text) ?? this.#known.get(text) ?? Schema.decodeUnknownResult(this.#schema)(text)
+    this.#seen.set(text, known)
+    return known
+  }
+
+  /** Texts that were not seen since the last call are forgotten. */
+  turn(): void {
+    this.#known = this.#seen
+    this.#seen = new Map()
+  }
+}
+
+const makeDecoders = () => ({ entries: new Decoder(entryText), reports: new Decoder(reportText) })
+
 /** Reads what stands under a fleet's keys; undefined where there is no fleet. */
-export const lookOf = (root: string, found: Entries): FleetLook | undefined => {
+export const lookOf = (root: string, found: Entries, known = makeDecoders()): FleetLook | undefined => {
   const incarnation = found.get(`${root}log/memory`)
   if (incarnation === undefined) return undefined
   const entries = new Map<number, LogEntry>()
@@ -42,13 +67,15 @@ export const lookOf = (root: string, found: Entries): FleetLook | undefined => {
   for (const [key, text] of found) {
     // What does not decode is of another release; a history with a gap is read up to it.
     if (key.startsWith(log)) {
-      const entry = Schema.decodeUnknownResult(entryText)(text)
+      const entry = known.entries.decode(text)
       if (Result.isSuccess(entry)) entries.set(Number(key.slice(log.length)), entry.success)
     } else if (key.startsWith(`${root}member/`)) {
-      const report = Schema.decodeUnknownResult(reportText)(text)
+      const report = known.reports.decode(text)
       if (Result.isSuccess(report)) reports.push(report.success)
     }
   }
+  known.entries.turn()
+  if (reports.length > 0) known.reports.turn()
   return { incarnation, entries, reports }
 }
 
@@ -61,12 +88,13 @@ const stamped = <A extends object, E>(
 /** What a fleet does with its store. */
 export const makeFleetStore = (store: KeyValueStoreShape, name: string) => {
   const root = fleetRoot(name)
+  const known = makeDecoders()
   const look = (prefix: string): Effect.Effect<FleetLook, KeyValueError> =>
     Effect.gen(function* () {
-      const found = lookOf(root, yield* store.list(prefix))
+      const found = lookOf(root, yield* store.list(prefix), known)
       if (found !== undefined) return found
       yield* store.create(`${root}log/memory`, randomUUID())
-      return lookOf(root, yield* store.list(prefix)) ?? { incarnation: "", entries: new Map(), reports: [] }
+      return lookOf(root, yield* store.list(prefix), known) ?? { incarnation: "", entries: new Map(), reports: [] }
     })
   return {
     /** What all keys of the fleet begin with. */
