@@ -44,6 +44,8 @@ export interface EdgeOptions {
   readonly isNear?: (rank: Rank) => boolean
   /** What goes first where sending is limited. */
   readonly first?: "updates" | "joins"
+  /** Hears of the member at the other end of an edge that has ended from there. */
+  readonly onGone?: (member: string) => Effect.Effect<void>
 }
 
 /** The failure of another member, with what it did not do. */
@@ -106,6 +108,10 @@ export const openLine = Effect.fnUntraced(function* (input: LineInput, options: 
     post: (_, payload) => void Queue.offerUnsafe(posts, payload),
     gone: () => lose("its connection is gone")
   })
+  if (options.onGone !== undefined) {
+    const gives = Effect.catch(Deferred.await(gone), () => options.onGone!(peer))
+    yield* Effect.forkScoped(gives, { startImmediately: true })
+  }
   const scope = yield* Effect.scope
   const slots: Array<Slot> = []
   for (let at = 0; at < windowsOfLine; at++) {

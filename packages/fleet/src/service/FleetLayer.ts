@@ -18,6 +18,7 @@ import * as Result from "effect/Result"
 import * as Schedule from "effect/Schedule"
 import * as Stream from "effect/Stream"
 import * as SubscriptionRef from "effect/SubscriptionRef"
+import type { EdgeOptions } from "../edges/EdgeLine.ts"
 import { makeEdgePool } from "../edges/EdgePool.ts"
 import { type GiverOf, give, knocksOf } from "../edges/giveChunks.ts"
 import { checkAlike, checkWeights, type Weights, weightBytes } from "../edges/Pieces.ts"
@@ -141,8 +142,6 @@ export const make = Effect.fnUntraced(function* (options: FleetOptions) {
   const part = shards === undefined || options.role === "source" ? {} : { part: partOf(shards.group) }
   const { rank, role } = options
   const self: FleetMember = { id: `${rank}-${randomUUID()}`, rank, role, ...part }
-  const edgeOptions = yield* edgeOptionsOf(options)
-  const edges = yield* makeEdgePool(kv, store.root, self, edgeOptions)
 
   let member = newMember(self, times)
   const statusAt = (now: number): FleetStatus => ({
@@ -193,6 +192,12 @@ export const make = Effect.fnUntraced(function* (options: FleetOptions) {
       ),
       Option.getOrUndefined
     )
+
+  const edgeOptions: EdgeOptions = {
+    ...(yield* edgeOptionsOf(options)),
+    onGone: (id) => tell((now) => ({ _tag: "Missed", now, id }))
+  }
+  const edges = yield* makeEdgePool(kv, store.root, self, edgeOptions)
 
   const gate = makeGate(() => member)
 

@@ -109,11 +109,24 @@ const genesis = ({ reports, incarnation, sinceIncarnation, times }: ControllerSt
   }
 }
 
-const removal = ({ fleet, reports, times }: ControllerState): LogEntry | undefined => {
-  for (const { id } of fleet!.members) {
-    const known = reports.get(id)
-    if (known === undefined || known.silent < times.dead) continue
-    return { _tag: "Remove", id, reason: `No sign of life for ${times.dead} s.` }
+/** Who has lost its connection to another member, and is silent besides, is not waited for as long as who is only silent. */
+const patienceWithMissed = ({ beat, dead }: FleetTimes): number => Math.min(dead, Math.max(2 * beat, dead / 4))
+
+const removal = ({ fleet, reports, times, incarnation }: ControllerState): LogEntry | undefined => {
+  const { members } = fleet!
+  const missed = new Map<string, string>()
+  for (const { id: by } of members) {
+    const report = reports.get(by)?.report
+    if (report === undefined || report.incarnation !== incarnation) continue
+    for (const id of report.missed ?? []) if (id !== by) missed.set(id, by)
+  }
+  for (const { id } of members) {
+    const silent = reports.get(id)?.silent ?? 0
+    const by = missed.get(id)
+    const limit = by === undefined ? times.dead : patienceWithMissed(times)
+    if (silent < limit) continue
+    const also = by === undefined ? "" : `, and its connection to ${by} has ended`
+    return { _tag: "Remove", id, reason: `No sign of life for ${limit} s${also}.` }
   }
   return undefined
 }

@@ -20,7 +20,10 @@ export const FleetTimes = Schema.Struct({
   fence: Seconds,
   /** Added to `fence` by everybody else. */
   grace: Seconds,
-  /** Silence after which a member is removed. */
+  /**
+   * Silence after which a member is removed. Where another member has lost its connection to it, a quarter of that is enough,
+   * and two beats at least.
+   */
   dead: Seconds,
   /** From a proposal until all have staged it. */
   stage: Seconds,

@@ -45,6 +45,8 @@ export const MemberReport = Schema.Struct({
   failure: Schema.String,
   /** The version that nobody is left to give to it. */
   lost: Schema.optionalKey(VersionId),
+  /** Ids of members whose connections to it have ended lately: they may be gone, where they give no other sign of life. */
+  missed: Schema.optionalKey(Schema.Array(Schema.String)),
   /** The most it ever knew; only while the history is empty. */
   knows: Schema.NullOr(FleetState),
   /** When it was stated. */
@@ -77,6 +79,8 @@ export interface MemberState {
   readonly failure: string
   /** What nobody is left to give. */
   readonly lost: Manifest | null
+  /** By member's id, until when it is stated that a connection to it has ended. */
+  readonly missed: ReadonlyMap<string, number>
   readonly pause: "none" | "pausing" | "paused"
   /** When the last look began, in which it was a member. */
   readonly seenAt: number
@@ -109,6 +113,8 @@ export type MemberEvent =
       /** No member is left who could give it. */
       readonly isLost?: boolean
     }
+  /** A connection to another member has ended, and this one did not end it. */
+  | { readonly _tag: "Missed"; readonly now: number; readonly id: string }
   /** No request is being answered any more. */
   | { readonly _tag: "Paused"; readonly now: number }
   /** The weights in use are those of the version. */
@@ -153,6 +159,7 @@ export const newMember = (self: FleetMember, times: FleetTimes, live: Manifest |
   failures: 0,
   failure: "",
   lost: null,
+  missed: new Map(),
   pause: "none",
   seenAt: Number.NEGATIVE_INFINITY,
   askedAt: Number.NEGATIVE_INFINITY,
@@ -192,6 +199,7 @@ export const reportOf = (state: MemberState): MemberReport => ({
   highest: state.highest,
   failure: state.failure,
   ...(state.lost === null ? {} : { lost: idOf(state.lost)! }),
+  ...(state.missed.size === 0 ? {} : { missed: [...state.missed.keys()] }),
   knows: state.fleet === undefined ? (state.known ?? null) : null
 })
 
@@ -318,16 +326,24 @@ const onRead = (state: MemberState, event: MemberEvent & { readonly _tag: "Read"
   return [next, [...effects, { _tag: "Append", incarnation: event.incarnation, position, entry }]]
 }
 
+/** Those who are still members, and were missed less than `dead` ago: what has another reason is forgotten. */
+const stillMissed = ({ missed, fleet, now }: MemberState): MemberState["missed"] =>
+  missed.size === 0
+    ? missed
+    : new Map([...missed].filter(([id, until]) => now < until && fleet?.members.some((member) => member.id === id)))
+
 /** What an event makes of a member. Times of events never go back; one that does counts as the last. */
 export const memberStep = (given: MemberState, event: MemberEvent): MemberStep => {
   const state: MemberState = { ...given, now: Math.max(given.now, event.now) }
   switch (event._tag) {
     case "Beat": {
-      const [next, effects] = settle({ ...state, beat: state.beat + 1 })
+      const [next, effects] = settle({ ...state, beat: state.beat + 1, missed: stillMissed(state) })
       return [next, [...effects, { _tag: "Report", report: reportOf(next) }]]
     }
     case "Read":
       return onRead(state, event)
+    case "Missed":
+      return [{ ...state, missed: new Map(state.missed).set(event.id, state.now + state.times.dead) }, []]
     case "Staged":
       if (!isSameVersion(state.staging, event.manifest)) return [state, []]
       return settle({ ...state, staging: null, staged: event.manifest, failure: "", failures: 0, lost: null })

@@ -203,6 +203,22 @@ describe("a controller", () => {
     )
   })
 
+  it("removes who is silent, and sooner whose connection to another member has ended, but nobody who gives signs of life", () => {
+    const look = (beat: number, missed: ReadonlyArray<string>) => ({
+      incarnation: "i",
+      entries: new Map([[1, { _tag: "Genesis", state: { ...fleetOf(), position: 1 } } as const]]),
+      reports: [report(source, { beat }), report(a, { beat, ...(missed.length > 0 ? { missed } : {}) }), report(b)]
+    })
+    const removed = (missed: ReadonlyArray<string>) =>
+      appends([1, 2, 3, 4].map((beat) => look(beat, missed))).map((entries) =>
+        entries.flatMap((entry) => (entry._tag === "Remove" ? [entry] : []))
+      )
+    assert.deepStrictEqual(removed([]), [[], [], [], [{ _tag: "Remove", id: "b", reason: "No sign of life for 3 s." }]])
+    const reason = "No sign of life for 2 s, and its connection to a has ended."
+    assert.deepStrictEqual(removed(["b", "s"])[2], [{ _tag: "Remove", id: "b", reason }])
+    assert.deepStrictEqual(removed(["b", "s"])[1], [])
+  })
+
   it("counts two beats at most where it was stopped for long", () => {
     const look = (beat: number) => ({
       incarnation: "i",
@@ -351,6 +367,30 @@ describe("a member", () => {
     })
     return { state, effects }
   }
+
+  it("states whose connection has ended, until that was long ago or they are no members", () => {
+    const read = {
+      _tag: "Read",
+      now: 1,
+      askedAt: 1,
+      incarnation: "i",
+      entries: new Map([[1, { _tag: "Genesis", state: { ...fleetOf(), position: 1 } } as const]])
+    } as const
+    const events: ReadonlyArray<MemberEvent> = [
+      read,
+      { _tag: "Missed", now: 1, id: "b" },
+      { _tag: "Missed", now: 1, id: "gone before" },
+      { _tag: "Beat", now: 2 },
+      { _tag: "Beat", now: 3.9 },
+      { _tag: "Beat", now: 4 }
+    ]
+    let state = newMember(a, times)
+    const stated = events.map((event) => {
+      ;[state] = memberStep(state, event)
+      return reportOf(state).missed
+    })
+    assert.deepStrictEqual(stated.slice(3), [["b"], ["b"], undefined])
+  })
 
   it("serves from the beginning of a look until the fence, also when the clock goes back", () => {
     const { state } = run([read(10, fleetOf())])

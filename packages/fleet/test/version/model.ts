@@ -102,6 +102,12 @@ const commands = (policies: ReadonlyArray<CommitPolicy>): Array<fc.Arbitrary<Com
     .map(([which, time]) =>
       command(`part ${which} for ${time}`, (world) => world.part(pick(everybody(world), which), time))
     ),
+  fc.tuple(at, at).map(([which, other]) =>
+    command(`end a connection of ${which} to ${other}`, (world) => {
+      world.miss(pick(alive(world.members), which), pick(world.members, other).id)
+      world.advance(0.05)
+    })
+  ),
   fc
     .tuple(at, seconds)
     .map(([which, time]) =>

@@ -288,6 +288,15 @@ export class World {
   kill(process: Process): void {
     process.isAlive = false
     this.#look()
+    // Some have a connection to it, and notice.
+    for (const { id } of this.members)
+      for (const member of this.members)
+        if (id === process.id && this.#random() < 0.3) this.#later(member, this.#delay(), () => this.miss(member, id))
+  }
+
+  /** A connection of a member to another one ends, for whatever reason. */
+  miss(member: Member, id: string): void {
+    if (member.isAlive) this.#tell(member, { _tag: "Missed", now: this.clockOf(member), id })
   }
 
   stop(process: Process, seconds: number): void {
