@@ -51,30 +51,26 @@ const giveRequest = (
   giverOf: GiverOf,
   limit: SendLimit | undefined,
   options: EdgeOptions
-) =>
-  Effect.gen(function* () {
-    const mayGo = (urgency: number) => limit?.take(line.windowBytes, urgency) ?? Effect.void
-    const urgency = request.isJoin === ((options.first ?? "updates") === "joins") ? 0 : 1
-    const refuse = (reason: string) => answer(line, { _tag: "No", ask, reason })
-    // A child hears of its parent often enough to tell one that waits from one that is stuck.
-    const waiting = Effect.forever(
-      Effect.delay(answer(line, { _tag: "Wait", ask }), Duration.millis(Duration.toMillis(options.deadline) / 4))
-    )
-    // A parent that hears of nothing new is soon no use to anybody.
-    const known = Effect.timeoutOrElse(giverOf(request), {
-      duration: Duration.millis(Duration.toMillis(options.deadline) / 2),
-      orElse: () => Effect.succeed(undefined)
-    })
-    const giver = yield* known.pipe(Effect.raceFirst(waiting), Effect.raceFirst(line.untilGone))
+) => {
+  const mayGo = (urgency: number) => limit?.take(line.windowBytes, urgency) ?? Effect.void
+  const urgency = request.isJoin === ((options.first ?? "updates") === "joins") ? 0 : 1
+  const refuse = (reason: string) => answer(line, { _tag: "No", ask, reason })
+  // A child hears of its parent often enough to tell one that waits from one that is stuck.
+  const waiting = Effect.forever(
+    Effect.delay(answer(line, { _tag: "Wait", ask }), Duration.millis(Duration.toMillis(options.deadline) / 4))
+  )
+  // A parent that hears of nothing new is soon no use to anybody.
+  const known = Effect.timeoutOrElse(giverOf(request), {
+    duration: Duration.millis(Duration.toMillis(options.deadline) / 2),
+    orElse: () => Effect.succeed(undefined)
+  })
+  const giving = Effect.gen(function* () {
+    const giver = yield* known
     if (giver === undefined) return yield* refuse("it does not have this version")
     for (let chunk = request.from; chunk < chunkCount(request); chunk++) {
-      const here = giver.awaitChunk(request, chunk).pipe(
-        Effect.tap(() => mayGo(urgency)),
-        Effect.raceFirst(waiting),
-        Effect.raceFirst(line.untilGone)
-      )
-      const proven = yield* Effect.result(here)
+      const proven = yield* Effect.result(giver.awaitChunk(request, chunk))
       if (Result.isFailure(proven)) return yield* refuse(proven.failure.message)
+      yield* mayGo(urgency)
       yield* answer(line, { _tag: "Go", ask, chunk, digest: proven.success })
       const [start, end] = chunkAt(request, chunk)
       for (let at = start; at < end; at += line.windowBytes) {
@@ -84,6 +80,8 @@ const giveRequest = (
     }
     yield* line.idle
   })
+  return giving.pipe(Effect.raceFirst(waiting), Effect.raceFirst(line.untilGone))
+}
 
 /** Opens an edge for a child that has knocked, and gives what it asks for. Ends when the child is gone. */
 export const give = (

@@ -68,7 +68,10 @@ const allocate = Effect.gen(function* () {
 })
 const bytesOf = (weights: ReadonlyMap<string, Tensor>): Uint8Array => tensorBytes(weights.get("a")!)!
 
-const makePair = Effect.fnUntraced(function* (more: Partial<EdgeOptions> = {}) {
+const makePair = Effect.fnUntraced(function* (
+  more: Partial<EdgeOptions> = {},
+  before: Parameters<typeof give>[3] = () => Effect.succeed(undefined)
+) {
   const store = yield* KeyValueStore
   let collectives = 0
   const options: EdgeOptions = {
@@ -94,7 +97,9 @@ const makePair = Effect.fnUntraced(function* (more: Partial<EdgeOptions> = {}) {
       ({ id, door, knock }) => {
         served.add(id)
         return Effect.forkIn(
-          Effect.ignore(give(store, door, knock, ({ content }) => Effect.sync(() => givers.get(content)), options)),
+          Effect.ignore(
+            give(store, door, knock, (asked) => Effect.map(before(asked), () => givers.get(asked.content)), options)
+          ),
           parent
         )
       }
@@ -160,6 +165,25 @@ describe("an edge", () => {
     )
   )
 
+  it.live("waits for a parent that has not heard of a version yet, and tells it which one", () =>
+    run(
+      Effect.gen(function* () {
+        const [isAsked, isKnown] = [yield* Deferred.make<number | undefined>(), yield* Deferred.make<undefined>()]
+        const { from, to, holds, pool, take } = yield* makePair({}, ({ serial }) =>
+          Effect.andThen(Deferred.succeed(isAsked, serial), Deferred.await(isKnown))
+        )
+        const taking = yield* Effect.forkChild(take("one", { serial: 7 }), { startImmediately: true })
+        assert.strictEqual(yield* Deferred.await(isAsked), 7)
+        bytesOf(from).fill(3)
+        holds("one")
+        yield* Deferred.succeed(isKnown, undefined)
+        yield* Fiber.join(taking)
+        assert.deepStrictEqual(new Set(bytesOf(to)), new Set([3]))
+        assert.strictEqual(pool.opened(), 1)
+      })
+    )
+  )
+
   it.live("is closed where a chunk is not what its digest says, and opened again", () =>
     run(
       Effect.gen(function* () {
@@ -214,7 +238,9 @@ describe("an edge", () => {
   it.live("ends when its parent is gone, while it waits for a chunk too", () =>
     run(
       Effect.gen(function* () {
-        const { givers, holds, take, parent, store } = yield* makePair()
+        const gone: Array<string> = []
+        const onGone = (member: string) => Effect.sync(() => void gone.push(member))
+        const { givers, holds, take, parent, store } = yield* makePair({ onGone })
         holds("one")
         const honest = givers.get("one")!
         const isAsked = yield* Deferred.make<void>()
@@ -231,6 +257,7 @@ describe("an edge", () => {
         const error = yield* Fiber.join(taking)
         assert.strictEqual(error.reason._tag, "PeerFailed")
         assert.include(error.message, "Member parent left")
+        assert.include(gone, "parent")
         yield* store.remove("f/member/parent")
         assert.include((yield* Effect.flip(take("one"))).message, "its process is gone")
       })

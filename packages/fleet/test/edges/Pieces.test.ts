@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/** Digests of weights: those of the tensors, whatever is computed in how many turns, and others get theirs meanwhile. */
+/** Digests of weights: those of the tensors, however they are cut, and others get their turns meanwhile. */
 import { assert, describe, it } from "@effect/vitest"
 import { HostMemory as HostMemoryLayers, TensorEngine as TensorEngineLayers } from "@tensorferry/backend-torch-copy"
 import { tensorDigest } from "@tensorferry/core/refit/ContentDigest"
