@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
  * Fleets on hosts of this machine: network namespaces whose links have 1 Gbit/s, an etcd, and processes that move bytes over TCP.
- * A version of 256 MiB for eight replicas on hosts of their own beside one for a single replica; what leaves the source's host;
+ * A version of 256 MiB for eight replicas on hosts of their own beside one for a single replica, and beside a chain of plain
+ * sockets; what leaves the source's host;
  * how long the others take when one of eight replicas dies in an update, and until another in its place serves.
  */
 import { type ChildProcess, spawnSync } from "node:child_process"
 import { once } from "node:events"
-import { mkdtempSync, rmSync } from "node:fs"
+import { mkdtempSync, readFileSync, rmSync } from "node:fs"
 import { tmpdir } from "node:os"
 import * as path from "node:path"
 import { createInterface } from "node:readline"
@@ -145,6 +146,65 @@ const onHosts = <A>(count: number, use: (hosts: ReadonlyArray<Host>, folder: str
     )
   )
 
+/** Seconds that all processors of this machine have worked since it started, for whomever. */
+const busySeconds = (): number => {
+  const [user, nice, system, , , irq, softirq] = readFileSync("/proc/stat", "utf8").split(/\s+/).slice(1, 8).map(Number)
+  // The system counts hundredths.
+  return (user! + nice! + system! + irq! + softirq!) / 100
+}
+
+/**
+ * A chain of plain sockets: each host passes on what it receives, and proves nothing. What the system alone takes for the same
+ * bytes, in the language that adds least.
+ */
+const plainRelay = `
+import socket, sys, time
+address, onward, size = sys.argv[1], sys.argv[2], int(sys.argv[3])
+memory = memoryview(bytearray(size)); got = size
+if address:
+    listener = socket.create_server((address, 4712)); print("ready", flush=True)
+out = socket.create_connection((onward, 4712)) if onward else None
+begun = time.monotonic()
+if address:
+    s, _ = listener.accept(); got = 0
+sent = 0
+while sent < size:
+    if got < size:
+        end = min(size, got + 2**20)
+        while got < end: got += s.recv_into(memory[got:end])
+    if out: out.sendall(memory[sent:min(got, sent + 2**20)])
+    sent = min(got, sent + 2**20)
+if out:
+    out.shutdown(socket.SHUT_WR); out.recv(1)
+print(begun, time.monotonic(), flush=True)
+if address: s.close()
+`
+
+/** The payload over a chain of plain sockets from the first host to all of the next ones. */
+const plainChain = (replicas: number) =>
+  onHosts(replicas + 1, async (hosts) => {
+    for (const host of hosts) host.limit(bitsPerSecond)
+    const [seconds, busy]: [Array<number>, Array<number>] = [[], []]
+    for (let round = 0; round < rounds; round++) {
+      const relays: Array<Promise<ReadonlyArray<number>>> = []
+      let before = 0
+      for (const [at, host] of [...hosts.entries()].reverse()) {
+        const [own, onward] = [at === 0 ? "" : host.addresses[0]!, hosts[at + 1]?.addresses[0] ?? ""]
+        if (at === 0) before = busySeconds()
+        const child = host.start("python3", ["-c", plainRelay, own, onward, `${payload}`], {
+          stdio: ["ignore", "pipe", "inherit"]
+        })
+        const lines = createInterface({ input: child.stdout! })[Symbol.asyncIterator]()
+        if (at > 0) await lines.next()
+        relays.push(lines.next().then(({ value }) => String(value).split(" ").map(Number)))
+      }
+      const ends = await Promise.all(relays)
+      busy.push(busySeconds() - before)
+      seconds.push(Math.max(...ends.map(([, end]) => end!)) - ends.at(-1)![0]!)
+    }
+    return { seconds: median(seconds), busy: median(busy) }
+  })
+
 /** From the first who takes the version to the last who has proven it. */
 const stagingSeconds = (members: ReadonlyArray<Member>, version: number): number => {
   const at = ({ lines }: Member, key: "staging" | "staged"): number =>
@@ -157,16 +217,22 @@ const stagingSeconds = (members: ReadonlyArray<Member>, version: number): number
 const fanOut = (replicas: number) =>
   onHosts(replicas + 2, async (hosts, folder) => {
     const { source, members } = await makeFleet(hosts, folder, payload, calmTimes)
-    const [seconds, bytes]: [Array<number>, Array<number>] = [[], []]
+    const [seconds, bytes, busy]: [Array<number>, Array<number>, Array<number>] = [[], [], []]
     // The first opens the edges.
     for (let version = 1; version <= rounds + 1; version++) {
-      const before = sentBytes(hosts[0]!)
+      const [before, busyBefore] = [sentBytes(hosts[0]!), busySeconds()]
       await source.publish(version)
       await Promise.all(members.map((member) => member.serves(version)))
       seconds.push(stagingSeconds(members, version))
       bytes.push(sentBytes(hosts[0]!) - before)
+      busy.push(busySeconds() - busyBefore)
     }
-    return { first: seconds[0]!, seconds: median(seconds.slice(1)), bytes: median(bytes.slice(1)) }
+    return {
+      busy: median(busy.slice(1)),
+      first: seconds[0]!,
+      seconds: median(seconds.slice(1)),
+      bytes: median(bytes.slice(1))
+    }
   })
 
 const now = (): number => Number(process.hrtime.bigint()) / 1e9
@@ -210,6 +276,7 @@ export const fleetHosts = async (): Promise<ReadonlyArray<BenchResult>> => {
   }
   const one = await fanOut(1)
   const eight = await fanOut(8)
+  const plain = await plainChain(8)
   const lost = 2 ** 25
   const { end, join } = await death(lost)
   const line = (8 * payload) / bitsPerSecond
@@ -220,6 +287,20 @@ export const fleetHosts = async (): Promise<ReadonlyArray<BenchResult>> => {
       ours: eight.seconds,
       reference: one.seconds,
       target: 1.3 * one.seconds,
+      lowerIsBetter: true
+    },
+    {
+      case: "the same beside a chain of plain sockets over the same hosts, which proves nothing",
+      unit: "s",
+      ours: eight.seconds,
+      reference: plain.seconds,
+      lowerIsBetter: true
+    },
+    {
+      case: "processor seconds of the whole machine until 8 replicas serve it; reference is that chain",
+      unit: "s",
+      ours: eight.busy,
+      reference: plain.busy,
       lowerIsBetter: true
     },
     {
