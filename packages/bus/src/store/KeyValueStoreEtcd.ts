@@ -63,17 +63,11 @@ const rangeEnd = (prefix: string): string => {
   return bytes.subarray(0, last + 1).toString("base64")
 }
 
-/** A client of one etcd. It fails with KeyValueError where etcd does not answer in time. */
-export const make = Effect.fnUntraced(function* (options: EtcdOptions) {
-  const url = options.url.replace(/\/+$/, "")
-  const root = options.prefix ?? "tensorferry/"
-  const deadline = options.deadline ?? "10 seconds"
-  const leaseSeconds = options.leaseSeconds ?? 10
+/** Calls of one etcd until the scope ends. */
+const makeCalls = Effect.fnUntraced(function* (url: string, deadline: Duration.Input) {
   const remedy = `See whether an etcd of version 3.4 or newer answers at ${url}.`
-
   const unreachable = (op: string, detail: string) =>
     keyValueError("Unreachable", { op, detail, remedy, isRetryable: true })
-
   const notAnswered = (op: string) => (cause: unknown) =>
     unreachable(op, `etcd cannot be reached: ${cause instanceof Error ? cause.message : String(cause)}.`)
   const refused = (op: string, status: number, text: string): KeyValueError => {
@@ -155,6 +149,17 @@ export const make = Effect.fnUntraced(function* (options: EtcdOptions) {
           )
       })
     )
+  return { call, open, unreachable }
+})
+
+/** A client of one etcd. It fails with KeyValueError where etcd does not answer in time. */
+export const make = Effect.fnUntraced(function* (options: EtcdOptions) {
+  const root = options.prefix ?? "tensorferry/"
+  const leaseSeconds = options.leaseSeconds ?? 10
+  const { call, open, unreachable } = yield* makeCalls(
+    options.url.replace(/\/+$/, ""),
+    options.deadline ?? "10 seconds"
+  )
 
   const own = new Map<string, string>()
   const turn = yield* Semaphore.make(1)

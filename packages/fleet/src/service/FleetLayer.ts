@@ -20,7 +20,7 @@ import * as Stream from "effect/Stream"
 import * as SubscriptionRef from "effect/SubscriptionRef"
 import type { EdgeOptions } from "../edges/EdgeLine.ts"
 import { makeEdgePool } from "../edges/EdgePool.ts"
-import { type GiverOf, give, knocksOf } from "../edges/giveChunks.ts"
+import { type Giver, type GiverOf, give, knocksOf } from "../edges/giveChunks.ts"
 import { checkAlike, checkWeights, type Weights, weightBytes } from "../edges/Pieces.ts"
 import { FleetError, fleetError } from "../FleetError.ts"
 import { reportProgress } from "../progress/reportProgress.ts"
@@ -173,25 +173,7 @@ export const make = Effect.fnUntraced(function* (options: FleetOptions) {
 
   const show = Effect.flatMap(seconds, (now) => SubscriptionRef.set(shown, statusAt(now)))
 
-  /**
-   * Who asks for a version may have read of it before this member has, or has begun to take it. It waits for that, and is not
-   * sent to another member, which would give the same bytes twice.
-   */
-  const giverOf: GiverOf = ({ content, serial }) =>
-    Effect.map(
-      Stream.runHead(
-        Stream.filter(
-          Stream.map(changes, ({ fleet, member: { failures } }) => {
-            const giver = holdings.giverOf(content)
-            const isUnheard = serial !== undefined && (fleet === undefined || fleet.nextSerial <= serial)
-            const isOpen = failures === 0 && role === "replica" && fleet?.open?.manifest.content === content
-            return giver === undefined && (isUnheard || isOpen) ? "coming" : giver
-          }),
-          (found) => found !== "coming"
-        )
-      ),
-      Option.getOrUndefined
-    )
+  const giverOf = giverWhenKnown(changes, holdings.giverOf)
 
   const edgeOptions: EdgeOptions = {
     ...(yield* edgeOptionsOf(options)),
@@ -342,6 +324,28 @@ export const make = Effect.fnUntraced(function* (options: FleetOptions) {
 
   return Fleet.of({ status: Effect.map(seconds, statusAt), changes, publish, use: gate.use })
 })
+
+/**
+ * Who asks for a version may have read of it before this member has, or has begun to take it. It waits for that, and is not
+ * sent to another member, which would give the same bytes twice.
+ */
+const giverWhenKnown =
+  (changes: Stream.Stream<FleetStatus>, giverNow: (content: string) => Giver | undefined): GiverOf =>
+  ({ content, serial }) =>
+    Effect.map(
+      Stream.runHead(
+        Stream.filter(
+          Stream.map(changes, ({ fleet, member: { failures, self } }) => {
+            const giver = giverNow(content)
+            const isUnheard = serial !== undefined && (fleet === undefined || fleet.nextSerial <= serial)
+            const isOpen = failures === 0 && self.role === "replica" && fleet?.open?.manifest.content === content
+            return giver === undefined && (isUnheard || isOpen) ? "coming" : giver
+          }),
+          (found) => found !== "coming"
+        )
+      ),
+      Option.getOrUndefined
+    )
 
 /** Each request for an edge to this member, once. */
 const eachKnock = (
