@@ -8,6 +8,7 @@
  * old one open go over to the new one.
  */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
+import { inSeconds, sayWaiting, untilWords } from "@tensorferry/core/service/sayWaiting"
 import type { NativeFailure } from "@tensorferry/native/NativeAddon"
 import { acquirePool, runJob } from "@tensorferry/native/NativeJob"
 import * as Duration from "effect/Duration"
@@ -119,11 +120,19 @@ export const make = Effect.fnUntraced(function* (options: LmdbQueueOptions) {
       isRetryable: true
     })
 
-  const open = runJob<NativeQueue>(
+  const opening = runJob<NativeQueue>(
     addon,
     (done) => addon.startOpenQueue(putPool, path, role === "agent", capacity, mapBytes, connectMillis, done),
     () => {}
   )
+  const open =
+    role === "agent"
+      ? opening
+      : sayWaiting(
+          opening,
+          (millis) =>
+            `Waited ${inSeconds(millis)} for an agent that serves ${path}${untilWords(connectMillis, millis)}.`
+        )
   let current: NativeQueue | undefined
   yield* Effect.addFinalizer(() =>
     Effect.sync(() => {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /** An agent's state in an LMDB file beside its command queue. An agent begins with an empty one and removes it at its end. */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
+import { inSeconds, sayWaiting, untilWords } from "@tensorferry/core/service/sayWaiting"
 import type { NativeFailure } from "@tensorferry/native/NativeAddon"
 import { acquirePool, type NativePool, runJob } from "@tensorferry/native/NativeJob"
 import * as Effect from "effect/Effect"
@@ -84,6 +85,7 @@ export const make = Effect.fnUntraced(function* (options: LmdbStateOptions) {
       current = undefined
     })
   )
+  const connectMillis = options.connectMillis ?? 10_000
   const open = runJob<NativeFile>(
     addon,
     (done) => addon.startOpenFile(pool, path, database, options.mapBytes ?? defaultMapBytes, role === "agent", done),
@@ -92,11 +94,14 @@ export const make = Effect.fnUntraced(function* (options: LmdbStateOptions) {
   const connect =
     role === "agent"
       ? open
-      : Effect.retry(open, {
-          while: ({ code }) => code === "NotFound" || code === "PeerGone",
-          schedule: Schedule.spaced(connectStepMillis),
-          times: Math.ceil((options.connectMillis ?? 10_000) / connectStepMillis)
-        })
+      : sayWaiting(
+          Effect.retry(open, {
+            while: ({ code }) => code === "NotFound" || code === "PeerGone",
+            schedule: Schedule.spaced(connectStepMillis),
+            times: Math.ceil(connectMillis / connectStepMillis)
+          }),
+          (millis) => `Waited ${inSeconds(millis)} for an agent that keeps ${path}${untilWords(connectMillis, millis)}.`
+        )
   const turn = yield* Semaphore.make(1)
   /** The file that the path leads to: somebody may have removed the one that was open. */
   const file: Effect.Effect<NativeFile, NativeFailure> = Semaphore.withPermits(

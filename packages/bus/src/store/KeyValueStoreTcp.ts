@@ -3,6 +3,7 @@
  * The store that an agent serves, as other agents use it. A lost connection is opened again at the next use; what this
  * process had put as ephemeral is then put again.
  */
+import { inSeconds, sayWaiting, untilWords } from "@tensorferry/core/service/sayWaiting"
 import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
@@ -45,15 +46,20 @@ export const make = Effect.fnUntraced(function* (options: TcpStoreOptions) {
     Effect.flatMap(connection.request({ type: "put", id: nextId(), key, value, isEphemeral }), (answer) =>
       answer.type === "refused" ? Effect.fail(refused("put", answer)) : Effect.void
     )
-  const open = (times: number) =>
+  const open = (patience: number) =>
     Effect.uninterruptibleMask((restore) =>
       Effect.gen(function* () {
+        const attempts = Effect.retry(openConnection(options), {
+          while: ({ reason }) => reason._tag === "Unreachable",
+          schedule: Schedule.spaced(stepMillis),
+          times: Math.ceil(patience / stepMillis)
+        })
         const connection = yield* restore(
-          Effect.retry(openConnection(options), {
-            while: ({ reason }) => reason._tag === "Unreachable",
-            schedule: Schedule.spaced(stepMillis),
-            times
-          })
+          sayWaiting(
+            attempts,
+            (millis) =>
+              `Waited ${inSeconds(millis)} for the store at ${options.host}:${options.port}${untilWords(patience, millis)}.`
+          )
         )
         current = connection
         yield* restore(Effect.forEach(own, ([key, value]) => putOn(connection, key, value, true), { discard: true }))
@@ -70,7 +76,7 @@ export const make = Effect.fnUntraced(function* (options: TcpStoreOptions) {
       // A store that was there once has agents that wait; do not keep them longer than a restart takes.
       const patience = isFirst ? (options.connectMillis ?? 60_000) : 5_000
       isFirst = false
-      return open(Math.ceil(patience / stepMillis))
+      return open(patience)
     })
   )
 

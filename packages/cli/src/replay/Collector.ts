@@ -7,6 +7,7 @@
 import { type ChildProcess, fork } from "node:child_process"
 import { fileURLToPath } from "node:url"
 import { orAfterRunningTime } from "@tensorferry/core/service/RunningTime"
+import { inSeconds, sayWaiting, untilWords } from "@tensorferry/core/service/sayWaiting"
 import { type MessagePort, portChannel, type ReplayPackChannel } from "@tensorferry/replay/ReplayPackChannel"
 import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
@@ -87,9 +88,13 @@ export const startCollector = Effect.fnUntraced(function* (
     closed: () => undefined
   })
   const gone = Effect.flatMap(Deferred.await(ended), (how) => Effect.fail(failed(how)))
-  yield* orAfterRunningTime(Effect.raceFirst(Deferred.await(state), gone), {
+  const ready = orAfterRunningTime(Effect.raceFirst(Deferred.await(state), gone), {
     duration: deadline,
     orElse: () => Effect.fail(failed(`was not ready within ${Duration.format(deadline)}`))
   })
+  yield* sayWaiting(
+    ready,
+    (millis) => `Waited ${inSeconds(millis)} for the collector to fill the ring${untilWords(deadline, millis)}.`
+  )
   return channel
 })

@@ -9,6 +9,8 @@ import type { RowLayout } from "@tensorferry/core/replay/ReplayRowLayout"
 import { drawRows } from "@tensorferry/core/replay/ReplaySampling"
 import { HostMemory } from "@tensorferry/core/service/HostMemory"
 import type { ReplayTransferAttributes } from "@tensorferry/core/service/ReplayTransferBackend"
+import { ticking } from "@tensorferry/core/service/RunningTime"
+import { inSeconds, untilWords } from "@tensorferry/core/service/sayWaiting"
 import { TensorEngine } from "@tensorferry/core/service/TensorEngine"
 import { tensorByteLength, tensorBytes, tensorView } from "@tensorferry/core/tensor/Tensor"
 import * as Clock from "effect/Clock"
@@ -27,6 +29,29 @@ export interface ReplayResult extends ReplayPipelineReport {
 }
 
 const warmUpTicks = 2
+
+/**
+ * Says for which batch the learner waits, which `waiting` names with the time by the clock of `performance` at which that began. One
+ * clock for all batches: a fiber for each would be measured with it.
+ */
+const sayTicks = (
+  deadlineMillis: number,
+  waiting: () => { readonly tick: number; readonly since: number } | undefined
+) =>
+  Effect.gen(function* () {
+    const context = yield* Effect.context<never>()
+    let [tick, next] = [-1, 0]
+    yield* ticking(1000, () => {
+      const now = waiting()
+      if (now === undefined) return
+      if (now.tick !== tick) [tick, next] = [now.tick, 3000]
+      const millis = performance.now() - now.since
+      if (millis < next) return
+      next = 3 * millis
+      const text = `Waited ${inSeconds(millis)} for batch ${tick} from the ring${untilWords(deadlineMillis, millis)}.`
+      Effect.runForkWith(context)(Effect.logInfo(text))
+    })
+  })
 
 /** Compares all rows with those that seed and tick must have picked. The device's rows are copied back to the host. */
 const verifyBatch = Effect.fnUntraced(function* (
@@ -94,13 +119,17 @@ export const runTicks = Effect.fnUntraced(function* <E, R>({
   let before = yield* pipeline.report
   let start = yield* Clock.monotonicTimeNanos
   let rowsVerified = 0
+  let waiting: { readonly tick: number; readonly since: number } | undefined
+  yield* Effect.forkScoped(sayTicks(job.deadlineMillis, () => waiting))
   for (let tick = 0; tick < total; tick++) {
     if (tick === warmUpTicks) {
       before = yield* pipeline.report
       start = yield* Clock.monotonicTimeNanos
     }
     yield* prepareAhead
+    waiting = { tick, since: performance.now() }
     yield* pipeline.waitUntilReady
+    waiting = undefined
     const batch = yield* pipeline.sampleLargeBatch()
     yield* prepareAhead
     if (job.verify) {
