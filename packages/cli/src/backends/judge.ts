@@ -19,6 +19,7 @@ import * as Schema from "effect/Schema"
 import { backendRegistry } from "../job/backends.ts"
 import { readYamlFile } from "../model/YamlFile.ts"
 import { printAround } from "../output/CliFailure.ts"
+import { logsBeside } from "../output/quiet.ts"
 import { checkTarget } from "../report/runFiles.ts"
 import { makeCaseBar } from "./caseBar.ts"
 import { readBackendOptions } from "./optionsFlag.ts"
@@ -38,6 +39,7 @@ export interface JudgeRequest {
   readonly report: Option.Option<string>
   readonly note: string
   readonly backendPackages: ReadonlyArray<string>
+  readonly quiet: boolean
   readonly json: boolean
 }
 
@@ -107,7 +109,7 @@ export const judge = (given: JudgeRequest) =>
     )
     const stated = yield* readQuirks(given.quirks, descriptor)
     const filter = Option.getOrUndefined(given.filter)
-    const bar = makeCaseBar(process.stderr.isTTY === true && !given.json)
+    const bar = makeCaseBar(given)
     const services = yield* Effect.ensuring(
       runConformance({
         descriptor,
@@ -120,7 +122,7 @@ export const judge = (given: JudgeRequest) =>
         quirks: { ...descriptor.quirks, ...stated },
         caseMillis: Math.round(given.caseSeconds * 1000),
         onProgress: bar.update
-      }),
+      }).pipe(Effect.provide(logsBeside(bar))),
       bar.clear
     )
     const all = services.flatMap(({ cases }) => cases)

@@ -9,11 +9,14 @@
 import { fileURLToPath } from "node:url"
 import { describeCrash } from "@tensorferry/core/base/UnknownCause"
 import { withinRunningTime } from "@tensorferry/core/service/RunningTime"
+import { inSeconds, sayWaiting, untilWords } from "@tensorferry/core/service/sayWaiting"
+import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Queue from "effect/Queue"
 import * as Schema from "effect/Schema"
-import { type RankEvent, startRanks } from "../job/RankProcess.ts"
+import { RankLog } from "../job/parentChannel.ts"
+import { logOfRank, type RankEvent, startRanks } from "../job/RankProcess.ts"
 
 /** What a rank gets. The work itself is known to those who start it and to the program that does it. */
 export const ToRank = Schema.Struct({
@@ -29,6 +32,7 @@ export const FromRank = Schema.TaggedUnion({
   /** The ranks have met. */
   Joined: {},
   Told: { news: Schema.Json },
+  Log: RankLog,
   Failed: { message: Schema.String, reason: Schema.String }
 })
 
@@ -100,6 +104,13 @@ export const runRanks = Effect.fn("runRanks")(function* (given: RankWork): Effec
       if (child.connected) child.send(encode({ rank, size, port, deadlineMillis, work }), () => undefined)
     }
     send(0, 0)
+    const met = yield* Deferred.make<void>()
+    yield* Effect.forkScoped(
+      sayWaiting(
+        Deferred.await(met),
+        (millis) => `Waited ${inSeconds(millis)} for rank 0 to start${untilWords(quietMillis, millis)}.`
+      )
+    )
     while (alive.size > 0) {
       const next = yield* withinRunningTime(Queue.take(events), quietMillis)
       if (Option.isNone(next)) {
@@ -112,10 +123,13 @@ export const runRanks = Effect.fn("runRanks")(function* (given: RankWork): Effec
       const event = next.value
       if (event._tag === "Message") {
         const { rank, message } = event
+        // From now on ranks say themselves for whom they wait.
+        yield* Deferred.succeed(met, undefined)
         if (message._tag === "Listening") for (const other of ranks.slice(1)) send(other, message.port)
         else if (message._tag === "Failed")
           note(rank, heardOf.has(message.reason) ? "heard" : "failed", message.message)
         else if (message._tag === "Joined") joined.add(rank)
+        else if (message._tag === "Log") yield* logOfRank(rank, message.text, message.level)
         else yield* onNews(rank, message.news)
         continue
       }

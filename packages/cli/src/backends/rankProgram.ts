@@ -15,7 +15,7 @@ import * as Exit from "effect/Exit"
 import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 import { toFailure } from "../job/JobSpec.ts"
-import { parentGone, sendToParent } from "../job/parentChannel.ts"
+import { logsToParent, parentGone, sendToParent } from "../job/parentChannel.ts"
 import { receiveJob } from "../job/receiveJob.ts"
 import { FromRank, ToRank } from "./rankProcesses.ts"
 
@@ -51,7 +51,8 @@ export const runRankProgram = <Work, News, E>(
     yield* body(yield* Schema.decodeEffect(codecs.work)(work), group, tell)
   })
   const main = Effect.gen(function* () {
-    const exit = yield* Effect.exit(Effect.scoped(part))
+    const logs = logsToParent((log) => send({ _tag: "Log", ...log }))
+    const exit = yield* Effect.exit(Effect.provide(Effect.scoped(part), logs))
     if (Exit.isSuccess(exit)) return
     const { message, reason } = toFailure(Cause.squash(exit.cause))
     // Only what nobody meant to fail with needs a place in the code.

@@ -33,6 +33,7 @@ import { backendOptions, readBackendOptions } from "../backends/optionsFlag.ts"
 import { backendRegistry } from "../job/backends.ts"
 import { chooseDeadline, leastSeconds, mostSeconds } from "../job/deadline.ts"
 import { withFailures } from "../output/CliFailure.ts"
+import { quiet } from "../output/quiet.ts"
 import { print, printText } from "../text/terminal.ts"
 import { agentDevices, isForGpus } from "./agentDevices.ts"
 import { pathFlag } from "./paths.ts"
@@ -93,6 +94,7 @@ const flags = {
     Flag.optional
   ),
   backendPackages,
+  quiet,
   json
 }
 
@@ -146,7 +148,7 @@ const untilGone = (pid: number) =>
 /** `tensorferry agent`, with its flags. */
 export const agent = Command.make("agent", flags, (given) =>
   withFailures(
-    given.json,
+    given,
     Effect.gen(function* () {
       const rank = Option.getOrUndefined(given.rank)
       const folder = Option.getOrUndefined(given.folder)

@@ -49,7 +49,7 @@ const withBackends = <A, E>(
   print: (found: A) => Effect.Effect<void>
 ) =>
   withFailures(
-    flags.json,
+    flags,
     Effect.gen(function* () {
       const from = pathToFileURL(path.join(process.cwd(), "package.json")).href
       yield* print(yield* Effect.provide(look, backendRegistry(flags.backendPackages, from)))

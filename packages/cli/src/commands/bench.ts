@@ -18,6 +18,7 @@ import { type BenchCase, runBench } from "../backends/runBench.ts"
 import { requireDevices } from "../device/requireDevices.ts"
 import { backendRegistry } from "../job/backends.ts"
 import { withFailures } from "../output/CliFailure.ts"
+import { logsBeside, quiet } from "../output/quiet.ts"
 import { parseByteSize } from "../text/byteSize.ts"
 import { counted, formatBytes, table } from "../text/Table.ts"
 import { printEither } from "../text/terminal.ts"
@@ -56,6 +57,7 @@ const flags = {
   ),
   options: backendOptions,
   backendPackages,
+  quiet,
   json
 }
 
@@ -150,11 +152,12 @@ const benchDelta = Command.make(
       Flag.withDescription("Bytes of the tensor, as 64MiB (256MiB by default); three of them are in memory"),
       Flag.withDefault(2 ** 28)
     ),
+    quiet,
     json
   },
   (given) =>
     withFailures(
-      given.json,
+      given,
       Effect.gen(function* () {
         const cases = yield* Effect.provide(benchChanges(given.bytes), hostBackend.tensorEngine!({}))
         yield* printEither(
@@ -171,7 +174,7 @@ const benchDelta = Command.make(
 
 export const bench = Command.make("bench", flags, (given) =>
   withFailures(
-    given.json,
+    given,
     Effect.gen(function* () {
       const from = pathToFileURL(path.join(process.cwd(), "package.json")).href
       const chosen = Option.getOrUndefined(given.device)
@@ -187,7 +190,7 @@ export const bench = Command.make("bench", flags, (given) =>
         )
       const written = yield* readBackendOptions(given.options)
       yield* decodeBackendOptions(descriptor.options, descriptor.name, written, "Correct --options.")
-      const bar = makeCaseBar(process.stderr.isTTY === true && !given.json)
+      const bar = makeCaseBar(given)
       const cases = yield* Effect.ensuring(
         runBench({
           work: {
@@ -201,7 +204,7 @@ export const bench = Command.make("bench", flags, (given) =>
           ranks: given.ranks,
           deadlineMillis: 60_000,
           onProgress: bar.update
-        }),
+        }).pipe(Effect.provide(logsBeside(bar))),
         bar.clear
       )
       yield* printEither(

@@ -9,6 +9,7 @@ import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import { backendOptions } from "../backends/optionsFlag.ts"
 import { withFailures } from "../output/CliFailure.ts"
+import { quiet } from "../output/quiet.ts"
 import { pathFlag } from "./paths.ts"
 import { backendPackages, json } from "./shared.ts"
 
@@ -50,6 +51,7 @@ const flags = {
     Flag.withDefault("")
   ),
   backendPackages,
+  quiet,
   json
 }
 
@@ -74,7 +76,7 @@ const loadJudge = Effect.tryPromise({
 
 export const conformance = Command.make("conformance", flags, (given) =>
   withFailures(
-    given.json,
+    given,
     Effect.flatMap(loadJudge, ({ judge }) => judge(given))
   )
 ).pipe(

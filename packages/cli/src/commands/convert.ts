@@ -14,7 +14,8 @@ import * as Option from "effect/Option"
 import type { DeviceChoice } from "../device/DeviceChoice.ts"
 import { requireDevices } from "../device/requireDevices.ts"
 import { withFailures } from "../output/CliFailure.ts"
-import { makeProgressBar, type ProgressMode, progressFlag } from "../output/ProgressBar.ts"
+import { makeProgressBar, type ProgressMode, progressFlag, progressMode } from "../output/ProgressBar.ts"
+import { quiet } from "../output/quiet.ts"
 import { sideText } from "../text/sideText.ts"
 import { counted, formatBytes, table } from "../text/Table.ts"
 import { plainLine, printEither } from "../text/terminal.ts"
@@ -50,6 +51,7 @@ type Flags = Pick<LayoutFlags, "like" | "map" | "preset"> &
     readonly device: Option.Option<DeviceChoice>
     readonly memoryLimit: Option.Option<number>
     readonly json: boolean
+    readonly quiet: boolean
   }
 
 /** How the files name and hold the model: by the prefix of CHECKPOINT, by --from, or by both. */
@@ -137,7 +139,7 @@ const runConvert = Effect.fnUntraced(function* (flags: Flags) {
   const bar = makeProgressBar({
     size: 1,
     phases: ["write"],
-    mode: flags.json && flags.progress === "auto" ? "none" : flags.progress
+    mode: progressMode(flags)
   })
   const files = yield* Effect.ensuring(
     convertFiles(
@@ -197,9 +199,10 @@ export const convert = Command.make(
     ),
     ...outputConfig,
     progress: progressFlag,
+    quiet,
     json
   },
-  (flags) => withFailures(flags.json, Effect.scoped(runConvert(flags)))
+  (flags) => withFailures(flags, Effect.scoped(runConvert(flags)))
 ).pipe(
   Command.withExamples([
     {

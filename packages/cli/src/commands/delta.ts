@@ -16,6 +16,7 @@ import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import { backendRegistry } from "../job/backends.ts"
 import { withFailures } from "../output/CliFailure.ts"
+import { quiet } from "../output/quiet.ts"
 import { formatBytes, table } from "../text/Table.ts"
 import { plainLine, print } from "../text/terminal.ts"
 import { usage } from "./meshFlags.ts"
@@ -104,9 +105,10 @@ const makeCommand = Command.make(
       Flag.withDescription("Whether changes are compressed where that takes fewer bytes"),
       Flag.withDefault("zstd" as const)
     ),
+    quiet,
     json
   },
-  (flags) => withFailures(flags.json, Effect.scoped(runMake(flags)))
+  (flags) => withFailures(flags, Effect.scoped(runMake(flags)))
 ).pipe(
   Command.withDescription("Write what changed between two versions of a model, with the digests of both"),
   Command.withExamples([
@@ -181,9 +183,10 @@ const applyCommand = Command.make(
       Flag.withDefault(false)
     ),
     ...outputConfig,
+    quiet,
     json
   },
-  (flags) => withFailures(flags.json, Effect.scoped(runApply(flags)))
+  (flags) => withFailures(flags, Effect.scoped(runApply(flags)))
 ).pipe(
   Command.withDescription("Write the version that deltas lead to; refuse another base, another order, and damage"),
   Command.withExamples([
@@ -217,7 +220,7 @@ const describeDelta = Effect.fnUntraced(function* (delta: DeltaFile) {
 
 const showCommand = Command.make("show", { deltas: deltaArguments, json }, (flags) =>
   withFailures(
-    flags.json,
+    flags,
     Effect.scoped(
       Effect.gen(function* () {
         const found = yield* Effect.forEach(yield* openAll(flags.deltas), describeDelta)

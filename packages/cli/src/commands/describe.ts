@@ -27,7 +27,7 @@ export const describe = Command.make(
   },
   (flags) =>
     withFailures(
-      flags.json,
+      flags,
       Effect.scoped(
         Effect.gen(function* () {
           const model = yield* openPlain(flags.checkpoint, flags)

@@ -165,7 +165,7 @@ const asJson = ({
 
 export const doctor = Command.make("doctor", { backendPackages, json }, (flags) =>
   withFailures(
-    flags.json,
+    flags,
     Effect.gen(function* () {
       const from = pathToFileURL(path.join(process.cwd(), "package.json")).href
       const findings = yield* Effect.provide(inspect, backendRegistry(flags.backendPackages, from))

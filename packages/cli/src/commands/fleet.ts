@@ -13,6 +13,7 @@ import * as Schema from "effect/Schema"
 import { explainText } from "../fleet/explainText.ts"
 import { headText, historyText, membersText } from "../fleet/fleetText.ts"
 import { withFailures } from "../output/CliFailure.ts"
+import { quiet } from "../output/quiet.ts"
 import { printEither } from "../text/terminal.ts"
 import { json } from "./shared.ts"
 import { fleetFlags, storeLayer } from "./storeFlags.ts"
@@ -33,9 +34,9 @@ const look = (flags: FleetFlags) =>
     }).pipe(Effect.provide(layer))
   })
 
-const status = Command.make("status", { ...fleetFlags, json }, (flags) =>
+const status = Command.make("status", { ...fleetFlags, quiet, json }, (flags) =>
   withFailures(
-    flags.json,
+    flags,
     Effect.gen(function* () {
       const { view } = yield* look(flags)
       const now = yield* Clock.currentTimeMillis
@@ -53,9 +54,9 @@ const status = Command.make("status", { ...fleetFlags, json }, (flags) =>
   )
 )
 
-const history = Command.make("history", { ...fleetFlags, json }, (flags) =>
+const history = Command.make("history", { ...fleetFlags, quiet, json }, (flags) =>
   withFailures(
-    flags.json,
+    flags,
     Effect.gen(function* () {
       const { view } = yield* look(flags)
       yield* printEither(
@@ -88,11 +89,12 @@ const explain = Command.make(
       Argument.withDescription("Number of the version, as history lists it")
     ),
     ...fleetFlags,
+    quiet,
     json
   },
   (flags) =>
     withFailures(
-      flags.json,
+      flags,
       Effect.gen(function* () {
         const { seen, view } = yield* look(flags)
         const found = explainVersion(seen, flags.version)

@@ -53,7 +53,7 @@ const check = Command.make(
   { file: pathArgument("FILE", "file").pipe(Argument.withDescription("What plan --save wrote")), json },
   (flags) =>
     withFailures(
-      flags.json,
+      flags,
       Effect.gen(function* () {
         const file = path.resolve(flags.file)
         const set = yield* readPlans(file)
@@ -311,10 +311,7 @@ export const plan = Command.make(
     json
   },
   (flags) =>
-    withFailures(
-      flags.json,
-      Effect.scoped(Effect.flatMap(choosePlan(flags), (output) => printOutput(output, flags.json)))
-    )
+    withFailures(flags, Effect.scoped(Effect.flatMap(choosePlan(flags), (output) => printOutput(output, flags.json))))
 ).pipe(
   Command.withExamples([
     { command: "tensorferry plan llama/ --preset llama --from tp=8 --to tp=4,pp=2", description: "Traffic matrix" },

@@ -19,7 +19,8 @@ import * as Schema from "effect/Schema"
 import { backendRegistry } from "../job/backends.ts"
 import { chooseDeadline, leastSeconds, mostSeconds } from "../job/deadline.ts"
 import { printAround, withFailures } from "../output/CliFailure.ts"
-import { makeProgressBar } from "../output/ProgressBar.ts"
+import { makeProgressBar, progressMode } from "../output/ProgressBar.ts"
+import { logsBeside, quiet } from "../output/quiet.ts"
 import { replayError } from "../replay/ReplayError.ts"
 import type { ReplayJob } from "../replay/ReplayJob.ts"
 import { runDeviceLearner } from "../replay/runDeviceLearner.ts"
@@ -84,6 +85,7 @@ const flags = {
     Flag.optional
   ),
   backendPackages,
+  quiet,
   json
 }
 
@@ -101,6 +103,7 @@ interface Flags {
   readonly trace: Option.Option<string>
   readonly deadline: Option.Option<number>
   readonly backendPackages: ReadonlyArray<string>
+  readonly quiet: boolean
   readonly json: boolean
 }
 
@@ -203,7 +206,7 @@ const body = (flags: Flags, verify: boolean) =>
       verify
     }
     const trace = makeTrace({ processName: "learner" })
-    const bar = makeProgressBar({ size: 1, phases: ["copy"], mode: flags.json ? "none" : "auto", counts: "items" })
+    const bar = makeProgressBar({ size: 1, phases: ["copy"], mode: progressMode(flags), counts: "items" })
     const onTick = (done: number, total: number) => bar.update({ rank: 0, phase: "copy", done, total })
     const family = parseDevice(job.device)!.family
     const memories = Layer.merge(hostMemory(), engineBeside(family))
@@ -222,7 +225,7 @@ const body = (flags: Flags, verify: boolean) =>
     })
     const learner = work.pipe(
       Option.isSome(flags.trace) ? Effect.withTracer(trace.tracer) : (effect) => effect,
-      Effect.provide(Layer.provide(memories, registry)),
+      Effect.provide(Layer.merge(Layer.provide(memories, registry), logsBeside(bar))),
       Effect.ensuring(bar.clear)
     )
     const result = yield* learner
@@ -244,7 +247,7 @@ const body = (flags: Flags, verify: boolean) =>
 
 const subcommand = (name: string, ticks: number, verify: boolean) =>
   Command.make(name, { ...flags, ticks: countOr(ticks, "ticks", "Batches to take", 1, 10 ** 7) }, (stated) =>
-    withFailures(stated.json, body(stated, verify))
+    withFailures(stated, body(stated, verify))
   )
 
 const bench = subcommand("bench", 100, false).pipe(

@@ -36,7 +36,7 @@ export const report = Command.make(
   },
   (flags) =>
     withFailures(
-      flags.json,
+      flags,
       Effect.gen(function* () {
         const files = [flags.record, ...Option.toArray(flags.other)].map((one) => path.resolve(one))
         const [file, other] = files as [string, string?]

@@ -16,13 +16,12 @@ import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
-import * as References from "effect/References"
 import * as Schema from "effect/Schema"
 import { backendOptions, readBackendOptions } from "../backends/optionsFlag.ts"
 import { requireDevices } from "../device/requireDevices.ts"
 import { agreeOnJob } from "../job/agreeOnJob.ts"
 import { backendRegistry } from "../job/backends.ts"
-import { type RankListener, runProcesses } from "../job/Coordinator.ts"
+import { runProcesses } from "../job/Coordinator.ts"
 import { chooseDeadline, leastSeconds, mostSeconds } from "../job/deadline.ts"
 import type { AnyJobSpec, JobSpec, MeshJobSpec, RankReport } from "../job/JobSpec.ts"
 import { exchangeReports } from "../job/joinedReports.ts"
@@ -31,10 +30,11 @@ import { commandTrace } from "../job/Observed.ts"
 import { checkProcesses } from "../job/processLimit.ts"
 import { rankJob } from "../job/RankJob.ts"
 import { printAround, reportFailure, withFailures } from "../output/CliFailure.ts"
-import { makeProgressBar, type ProgressMode, progressFlag } from "../output/ProgressBar.ts"
+import { makeProgressBar, type ProgressMode, progressFlag, progressMode } from "../output/ProgressBar.ts"
+import { logsBeside, quiet } from "../output/quiet.ts"
 import { conversionOf, describeReshard, reshardFacts } from "../output/ReshardText.ts"
 import { checkTarget, type RunFiles, writeRunFiles } from "../report/runFiles.ts"
-import { plainLine, printError, printText } from "../text/terminal.ts"
+import { printText } from "../text/terminal.ts"
 import { type ConversionFlags, chooseConversion, conversionConfig, convertModel } from "./conversionFlags.ts"
 import { chooseMeshes, type MeshFlags, meshConfig, statedFlags, usage } from "./meshFlags.ts"
 import { chooseOutput, type OutputFlags, outputConfig } from "./outputFlags.ts"
@@ -96,8 +96,6 @@ interface Output {
   readonly files: RunFiles
   readonly isJson: boolean
   readonly progress: ProgressMode
-  /** Nobody is told for whom ranks wait. */
-  readonly isQuiet: boolean
   /** By the clock of `performance`. */
   readonly begun: number
   /** What a conversion does to the tensors. */
@@ -115,17 +113,13 @@ const runHere = Effect.fnUntraced(function* (spec: AnyJobSpec, size: number, out
       ...(spec.verify ? (["verify"] as const) : []),
       ...(spec.out === null ? [] : (["write"] as const))
     ],
-    mode: isJson && output.progress === "auto" ? "none" : output.progress
+    mode: output.progress
   })
-  const listener: RankListener = {
-    progress: bar.update,
-    log: (rank, text) =>
-      output.isQuiet
-        ? Effect.void
-        : Effect.andThen(bar.clear, printError(`${rank === undefined ? "" : `rank ${rank}: `}${plainLine(text)}`))
-  }
   const started = performance.now()
-  const outcomes = yield* Effect.ensuring(Effect.scoped(runProcesses(spec, size, listener)), bar.clear)
+  const outcomes = yield* Effect.ensuring(
+    Effect.scoped(Effect.provide(runProcesses(spec, size, bar.update), logsBeside(bar))),
+    bar.clear
+  )
   const failures = outcomes.flatMap((outcome) => (outcome._tag === "Failed" ? [outcome] : []))
   if (failures.length > 0) {
     const sorted = [...failures].sort((a, b) => byWeight(a.failure.reason) - byWeight(b.failure.reason))
@@ -324,15 +318,12 @@ export const reshard = Command.make(
       Flag.optional
     ),
     progress: progressFlag,
-    quiet: Flag.Boolean("quiet").pipe(
-      Flag.withDescription("Do not say for whom ranks wait when that takes longer than three seconds"),
-      Flag.withDefault(false)
-    ),
+    quiet,
     json
   },
   (flags) =>
     withFailures(
-      flags.json,
+      flags,
       Effect.scoped(
         Effect.gen(function* () {
           const begun = performance.now()
@@ -362,8 +353,7 @@ export const reshard = Command.make(
           const output: Output = {
             files,
             isJson: flags.json,
-            progress: flags.progress,
-            isQuiet: flags.quiet,
+            progress: progressMode(flags),
             begun,
             notes
           }
@@ -374,11 +364,7 @@ export const reshard = Command.make(
               yield* checkProcesses(size, flags.processes)
               yield* runHere(spec, size, output)
             } else {
-              yield* Effect.provideService(
-                runJoined(spec, output),
-                References.MinimumLogLevel,
-                flags.quiet ? "Warn" : "Info"
-              )
+              yield* runJoined(spec, output)
             }
           })
           yield* Effect.provide(run, registry)

@@ -18,6 +18,7 @@ import * as Schema from "effect/Schema"
 import type { DeviceChoice } from "../device/DeviceChoice.ts"
 import { requireDevices } from "../device/requireDevices.ts"
 import { withFailures } from "../output/CliFailure.ts"
+import { quiet } from "../output/quiet.ts"
 import { counted, formatBytes, table } from "../text/Table.ts"
 import { print, printText } from "../text/terminal.ts"
 import { usage } from "./meshFlags.ts"
@@ -172,12 +173,13 @@ const flags = {
       "Compare by digests that this device makes of bytes in pinned memory, as cuda:0: faster than the host where files are"
     )
   ),
+  quiet,
   json
 }
 
 export const verify = Command.make("verify", flags, (flags) =>
   withFailures(
-    flags.json,
+    flags,
     Effect.scoped(
       Effect.gen(function* () {
         if (Option.isSome(flags.device)) {

@@ -11,6 +11,7 @@ import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import { watchText } from "../fleet/fleetText.ts"
 import { withFailures } from "../output/CliFailure.ts"
+import { quiet } from "../output/quiet.ts"
 import { print, printEither, printText, redraw, terminalWidth } from "../text/terminal.ts"
 import { serveMetrics, serveWatch } from "../watch/serveWatch.ts"
 import { type WatchedFleet, watchFleet } from "../watch/watchFleet.ts"
@@ -42,6 +43,7 @@ const flags = {
     Flag.withDescription("Print what a terminal would show now, and end"),
     Flag.withDefault(false)
   ),
+  quiet,
   json
 }
 
@@ -71,7 +73,7 @@ const once = (flagsGiven: { readonly json: boolean; readonly fleet: Option.Optio
 
 export const watch = Command.make("watch", flags, (given) =>
   withFailures(
-    given.json,
+    given,
     Effect.gen(function* () {
       if (given.once && given.terminal) return yield* usage("--once prints one view and ends.", "Leave --terminal out.")
       if (given.terminal && given.json)

@@ -21,7 +21,7 @@ import * as Queue from "effect/Queue"
 import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 import { type AnyJobSpec, FromRank, type RankFailure, type RankReport, ToRank } from "./JobSpec.ts"
-import { graceMillis, type RankEvent, type RankExit, startRanks } from "./RankProcess.ts"
+import { graceMillis, logOfRank, type RankEvent, type RankExit, startRanks } from "./RankProcess.ts"
 
 export interface RankProgress {
   readonly rank: Rank
@@ -100,18 +100,14 @@ const ranksInWords = (ranks: ReadonlyArray<Rank>): string => {
   return `${ranks.length === 1 ? "rank" : "ranks"} ${ranks.slice(0, 8).join(", ")}${more}`
 }
 
-/** Who hears of ranks while they work. */
-export interface RankListener {
-  readonly progress: (progress: RankProgress) => Effect.Effect<void>
-  /** What a rank logs; undefined is who started them. */
-  readonly log: (rank: Rank | undefined, text: string) => Effect.Effect<void>
-}
-
-/** Runs the job on `size` new processes of this machine; each rank's outcome, by rank. `file` is the ranks' program. */
+/**
+ * Runs the job on `size` new processes of this machine; each rank's outcome, by rank. What ranks log is logged here.
+ * `onProgress` hears of ranks while they work; `file` is their program.
+ */
 export const runProcesses = Effect.fn("runProcesses")(function* (
   spec: AnyJobSpec,
   size: number,
-  listener: RankListener,
+  onProgress: (progress: RankProgress) => Effect.Effect<void>,
   file: string = workerFile
 ): Effect.fn.Return<ReadonlyArray<RankOutcome>, never, Scope.Scope> {
   const { out, deadlineMillis } = spec
@@ -184,7 +180,7 @@ export const runProcesses = Effect.fn("runProcesses")(function* (
       if (starting.size > 0 && now >= nextReminder) {
         nextReminder = 3 * now
         const until = limit === undefined ? "" : untilWords(limit.at, now)
-        yield* listener.log(undefined, `waited ${inSeconds(now)} for ${ranksInWords([...starting])} to start${until}`)
+        yield* logOfRank(undefined, `Waited ${inSeconds(now)} for ${ranksInWords([...starting])} to start${until}.`)
       }
       const expired = limit
       if (expired === undefined || expired.at > now) continue
@@ -209,8 +205,8 @@ export const runProcesses = Effect.fn("runProcesses")(function* (
         for (const other of ranks.slice(1)) send(other, message.port)
       }
       if (message._tag === "Joined") joined.add(rank)
-      if (message._tag === "Progress") yield* listener.progress({ rank, ...message })
-      if (message._tag === "Log") yield* listener.log(rank, message.text)
+      if (message._tag === "Progress") yield* onProgress({ rank, ...message })
+      if (message._tag === "Log") yield* logOfRank(rank, message.text, message.level)
       if (message._tag === "Finished") outcomes.set(rank, { _tag: "Finished", rank, report: message.report })
       if (message._tag === "Failed") outcomes.set(rank, { _tag: "Failed", rank, failure: message.failure })
       // The others have the same to say within the deadline, or do not run any more. Without a rank that never met them

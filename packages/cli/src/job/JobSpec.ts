@@ -18,6 +18,7 @@ import { DeviceChoice } from "../device/DeviceChoice.ts"
 import { DeviceShare } from "../device/jobMemory.ts"
 import { MeshChoice } from "./meshPlans.ts"
 import { Observed } from "./Observed.ts"
+import { RankLog } from "./parentChannel.ts"
 
 const common = {
   checkpoint: Schema.String,
@@ -132,7 +133,7 @@ export const FromRank = Schema.TaggedUnion({
   /** The ranks have met. */
   Joined: {},
   /** What the rank logs, for people. */
-  Log: { text: Schema.String },
+  Log: RankLog,
   Progress: { phase: Phase, done: Schema.Finite, total: Schema.Finite },
   Finished: { report: RankReport },
   Failed: { failure: RankFailure }

@@ -8,6 +8,7 @@ import type { Rank } from "@tensorferry/core/base/Ids"
 import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import type * as LogLevel from "effect/LogLevel"
 import * as Queue from "effect/Queue"
 import type * as Scope from "effect/Scope"
 
@@ -93,3 +94,10 @@ export const startRanks = <Message>(
     Effect.sync(() => ranks.map((rank) => startRank(program, rank))),
     (processes) => Effect.forEach(processes, stop, { concurrency: "unbounded", discard: true })
   )
+
+/** Logs what a rank's process logged; of nobody where the command itself speaks. */
+export const logOfRank = (
+  rank: number | undefined,
+  text: string,
+  level: LogLevel.Severity = "Info"
+): Effect.Effect<void> => Effect.logWithLevel(level)(rank === undefined ? text : `rank ${rank}: ${text}`)

@@ -5,7 +5,26 @@
  * Invariant: a rank whose parent is gone ends soon, also out of a wait that cannot be interrupted.
  */
 import * as Effect from "effect/Effect"
+import * as Logger from "effect/Logger"
+import * as Schema from "effect/Schema"
 import { graceMillis } from "./RankProcess.ts"
+
+/** What a rank logs, for the people at the terminal of whoever started it. */
+export const RankLog = {
+  text: Schema.String,
+  level: Schema.Literals(["Fatal", "Error", "Warn", "Info", "Debug", "Trace"])
+}
+export type RankLog = Schema.Struct<typeof RankLog>["Type"]
+
+/** Hands what a rank logs to `tell`. */
+export const logsToParent = (tell: (log: RankLog) => Effect.Effect<void>) =>
+  Logger.layer([
+    Logger.make(({ logLevel, message }) => {
+      if (logLevel === "All" || logLevel === "None") return
+      const text = (Array.isArray(message) ? message : [message]).map(String).join(" ")
+      Effect.runFork(tell({ text, level: logLevel }))
+    })
+  ])
 
 /** Ends when the message has left. */
 export const sendToParent = (message: unknown): Effect.Effect<void> =>

@@ -11,10 +11,9 @@ import * as Cause from "effect/Cause"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
-import * as Logger from "effect/Logger"
 import * as Schema from "effect/Schema"
 import { FromRank, ToRank, toFailure } from "./JobSpec.ts"
-import { parentGone, sendToParent } from "./parentChannel.ts"
+import { logsToParent, parentGone, sendToParent } from "./parentChannel.ts"
 import { rankJob } from "./RankJob.ts"
 import { receiveJob } from "./receiveJob.ts"
 
@@ -61,15 +60,11 @@ const job = Effect.gen(function* () {
   return yield* Effect.provideService(rankJob(spec, makeProgress(), earlier), ProcessGroup, group)
 })
 
-/** What is logged goes to whoever started the rank, whose terminal it is. */
-const forwarded = Logger.make(({ message }) => {
-  const text = (Array.isArray(message) ? message : [message]).map(String).join(" ")
-  Effect.runFork(tell({ _tag: "Log", text }))
-})
+const logs = logsToParent((log) => tell({ _tag: "Log", ...log }))
 
 const main = Effect.gen(function* () {
   yield* tell({ _tag: "Started" })
-  const exit = yield* Effect.exit(Effect.provide(Effect.scoped(job), Logger.layer([forwarded])))
+  const exit = yield* Effect.exit(Effect.provide(Effect.scoped(job), logs))
   if (Exit.isSuccess(exit)) {
     yield* tell({ _tag: "Finished", report: exit.value })
     return

@@ -10,6 +10,7 @@ import * as Result from "effect/Result"
 import type { RankFailure } from "../job/JobSpec.ts"
 import { toFailure } from "../job/JobSpec.ts"
 import { inOneLine, print, printEither, printError } from "../text/terminal.ts"
+import { quietly } from "./quiet.ts"
 
 const usageReasons = new Set(["InvalidUsage", "InvalidOptions"])
 
@@ -35,9 +36,18 @@ export const reportFailure = (
     }
   })
 
-/** Runs a command's body; its failures become output and an exit code. */
-export const withFailures = <E, R>(asJson: boolean, body: Effect.Effect<void, E, R>): Effect.Effect<void, never, R> =>
-  Effect.catch(body, (error) => reportFailure([{ failure: toFailure(error) }], asJson))
+/** Flags that say how a command speaks; `quiet` is of those that wait. */
+export interface SpeechFlags {
+  readonly json: boolean
+  readonly quiet?: boolean
+}
+
+/** Runs a command's body, quietly where it is to be; its failures become output and an exit code. */
+export const withFailures = <E, R>(
+  { json, quiet = false }: SpeechFlags,
+  body: Effect.Effect<void, E, R>
+): Effect.Effect<void, never, R> =>
+  Effect.catch(quietly(quiet, body), (error) => reportFailure([{ failure: toFailure(error) }], json))
 
 /**
  * Writes files that a run was asked to leave behind, and prints what it found out. Where they cannot be written the

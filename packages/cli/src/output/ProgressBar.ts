@@ -22,6 +22,16 @@ export const progressFlag = Flag.Literals("progress", ["auto", "none", "json"]).
   Flag.withDefault("auto")
 )
 
+/** Where it goes of a command with these flags: people are shown a line unless they asked for silence or a document. */
+export const progressMode = (flags: {
+  readonly json: boolean
+  readonly quiet: boolean
+  readonly progress?: ProgressMode
+}): ProgressMode => {
+  const { json, quiet, progress = "auto" } = flags
+  return progress === "auto" && (json || quiet) ? "none" : progress
+}
+
 const labels: Readonly<Record<Phase, string>> = {
   start: "starting ranks",
   allocate: "taking memory",

@@ -26,7 +26,7 @@ const spec: JobSpec = {
 
 const fileOf = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
 
-const silent = { progress: () => Effect.void, log: () => Effect.void }
+const silent = () => Effect.void
 
 describe("a rank that fails before the ranks have met", () => {
   it.live("ends the job long before the deadline", () =>
