@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /**
  * Tries what pages say: every fenced block of README.md and the pages beside it, docs, and the READMEs of examples and packages, by its mark
- * (`pages/blocks.ts`). Fragments of TypeScript are checked behind the preludes of `pages/preludes.md`.
+ * (`pages/blocks.ts`). Fragments of TypeScript are tried in the file of the page that they go into, each by itself.
  *
  * Each page has a folder with `model/`, a small llama checkpoint, and the repository's `examples` and `bench`; above it
  * are the packages and the command. Usage:
@@ -24,7 +24,18 @@ import {
 } from "node:fs"
 import { tmpdir } from "node:os"
 import * as path from "node:path"
-import { type Block, blocksOf, flagsOf, has, markFault, valueOf } from "./pages/blocks.ts"
+import {
+  type Block,
+  baseOf,
+  blocksOf,
+  fileOf,
+  flagsOf,
+  has,
+  importFault,
+  joined,
+  markFault,
+  valueOf
+} from "./pages/blocks.ts"
 import { callFaults, isFlag } from "./pages/shellCalls.ts"
 
 const root = path.resolve(import.meta.dirname, "..")
@@ -36,13 +47,6 @@ interface Page {
 }
 
 const where = ({ file }: Page, { line }: Block): string => `${path.relative(root, file)}:${line}`
-
-const preludes = new Map(
-  blocksOf(readFileSync(path.join(root, "scripts/pages/preludes.md"), "utf8")).map((block) => [
-    valueOf(block, "prelude"),
-    block.text
-  ])
-)
 
 const linkSources = (folder: string): void => {
   for (const name of ["examples", "bench"]) symlinkSync(path.join(root, name), path.join(folder, name))
@@ -64,30 +68,23 @@ const makeTop = (): string => {
   return top
 }
 
-/** A fragment where its prelude says; imports stand on top of a file, wherever the fragment goes. */
-const behind = (prelude: string, fragment: string): string => {
-  const imports = fragment.match(/^import .*\n/gm) ?? []
-  const rest = fragment.replaceAll(/^import .*\n/gm, "")
-  return imports.join("") + prelude.replace(/^\/\/ block\n/m, () => rest)
-}
-
-/** A page's folder, with the files that the page writes and its fragments behind their preludes. */
+/** A page's folder, with the files that the page writes and its fragments in theirs. */
 const makeFolder = (top: string, file: string, blocks: ReadonlyArray<Block>): string => {
   const folder = path.join(top, path.relative(root, file).replaceAll(/[/.]+/g, "-"))
   mkdirSync(folder, { recursive: true })
   cpSync(path.join(top, "model"), path.join(folder, "model"), { recursive: true })
   linkSources(folder)
   for (const block of blocks) {
-    const prelude = preludes.get(valueOf(block, "prelude"))
-    const name = prelude === undefined ? valueOf(block, "file") : `fragments/line-${block.line}.ts`
+    const name = fileOf(block)
     if (name === undefined) continue
+    const base = baseOf(blocks, block)
     mkdirSync(path.dirname(path.join(folder, name)), { recursive: true })
-    writeFileSync(path.join(folder, name), prelude === undefined ? block.text : behind(prelude, block.text))
+    writeFileSync(path.join(folder, name), base === undefined ? block.text : joined(base, block))
   }
   return folder
 }
 
-/** What is wrong with a page by itself: marks, commands, preludes. */
+/** What is wrong with a page by itself: marks, commands, imports, fragments without a file. */
 const faultsOf = async (page: Page): Promise<ReadonlyArray<string>> => {
   const faults: Array<string> = []
   // The page may have gone into a folder of its own before.
@@ -99,9 +96,11 @@ const faultsOf = async (page: Page): Promise<ReadonlyArray<string>> => {
     const mark = markFault(block)
     if (mark !== undefined) found.push(mark)
     else if (block.language === "sh") found.push(...(await callFaults(block.text, isOfPage)))
-    const prelude = valueOf(block, "prelude")
-    if (prelude !== undefined && preludes.get(prelude)?.includes("\n// block\n") !== true)
-      found.push(`scripts/pages/preludes.md has no prelude "${prelude}" with a line "// block"`)
+    const into = valueOf(block, "in")
+    if (into !== undefined && baseOf(page.blocks, block) === undefined)
+      found.push(`no block above has the file "${into}" with a line "// Here goes a fragment below."`)
+    const imports = importFault(block)
+    if (imports !== undefined) found.push(imports)
     faults.push(...found.map((fault) => `${where(page, block)}: ${fault}`))
   }
   for (const { flag, line } of flagsOf(readFileSync(page.file, "utf8")))
@@ -109,7 +108,7 @@ const faultsOf = async (page: Page): Promise<ReadonlyArray<string>> => {
   return faults
 }
 
-/** The compiler's word on the TypeScript of all pages; file names in it are those of pages, and of lines for fragments. */
+/** The compiler's word on the TypeScript of all pages; file names in it are those of pages; those of fragments begin with their line. */
 const typeFaults = (top: string): ReadonlyArray<string> => {
   const config = {
     extends: path.join(root, "tsconfig.lint.json"),
@@ -130,6 +129,17 @@ const environment = (top: string): NodeJS.ProcessEnv => ({
   PATH: `${path.join(top, "node_modules/.bin")}:${path.dirname(process.execPath)}:${process.env.PATH ?? ""}`
 })
 
+const simulator = path.join(root, "packages/simulators/build/nvshmem/libtensorferry_nvshmem_simulator.so")
+
+/** Variables that put a simulated GPU in the place of the vendor's libraries. */
+const simulated: NodeJS.ProcessEnv = {
+  ...Object.fromEntries(
+    ["CUDA_RUNTIME", "CUDA_DRIVER", "CUDA_NVRTC", "NVSHMEM"].map((library) => [`TENSORFERRY_${library}`, simulator])
+  ),
+  TENSORFERRY_GPU_SIMULATOR: "devices=8",
+  TENSORFERRY_NVSHMEM_SIMULATOR: "heap=1024m"
+}
+
 /** Longest time of one block. */
 const blockMillis = 300_000
 
@@ -138,20 +148,26 @@ const runFaults = (page: Page, top: string, isChosen: (block: Block) => boolean)
   let cwd = page.folder
   const gone = path.join(top, "gone")
   for (const block of page.blocks.filter(isChosen)) {
+    if (has(block, "simulated") && !existsSync(simulator)) {
+      console.log(`${where(page, block)}  skipped: the simulators are not built`)
+      continue
+    }
     const wanted = Number(valueOf(block, "exit") ?? 0)
     const begun = performance.now()
+    const isShell = block.language === "sh"
+    const text = isShell ? block.text : `node ${path.basename(fileOf(block)!)}`
     const { status, stdout, stderr } = spawnSync(
       "bash",
-      ["-euo", "pipefail", "-c", `trap 'pwd >"$GONE"' EXIT\n${block.text}`],
+      ["-euo", "pipefail", "-c", `trap 'pwd >"$GONE"' EXIT\n${text}`],
       {
-        cwd,
+        cwd: isShell ? cwd : path.join(page.folder, path.dirname(fileOf(block)!)),
         encoding: "utf8",
-        env: { ...environment(top), GONE: gone },
+        env: { ...environment(top), ...(has(block, "simulated") ? simulated : {}), GONE: gone },
         timeout: blockMillis
       }
     )
     console.log(`${where(page, block)}  ${((performance.now() - begun) / 1000).toFixed(1)} s`)
-    if (existsSync(gone)) cwd = readFileSync(gone, "utf8").trim()
+    if (isShell && existsSync(gone)) cwd = readFileSync(gone, "utf8").trim()
     if (status !== wanted) {
       const said = `${stdout.slice(-2000)}${stderr.slice(-2000)}`
       return [`${where(page, block)}: ended with ${status} instead of ${wanted}\n${said}`]
@@ -182,8 +198,10 @@ const allPages = (): ReadonlyArray<string> => [
 const main = async (): Promise<void> => {
   const args = process.argv.slice(2)
   const named = args.filter((arg) => !arg.startsWith("--")).map((name) => path.resolve(name))
+  const isRun = (block: Block): boolean =>
+    has(block, "run") || (valueOf(block, "in") !== undefined && !has(block, "types"))
   const isChosen = (block: Block): boolean =>
-    has(block, "run") && !args.includes("--parse") && !(args.includes("--quick") && has(block, "full"))
+    isRun(block) && !args.includes("--parse") && !(args.includes("--quick") && has(block, "full"))
   const top = makeTop()
   try {
     const pages = (named.length > 0 ? named : allPages()).map((file): Page => {

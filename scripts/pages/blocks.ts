@@ -5,8 +5,10 @@
  *
  *   ```ts file=spool/index.ts   is written there, in the page's folder; TypeScript is checked by the compiler
  *   ```python file=trainer.py   is run by the tests of the Python package
- *   ```ts prelude=replay        a fragment: checked by the compiler where the prelude of that name says `// block`
- *   ```sh run                   runs in bash; `exit=1` where it must end so; with `full` only in full runs
+ *   ```ts in=replay.ts          a fragment: runs in that file of the page, where it says `// Here goes a fragment below.`;
+ *                               with `types` only the compiler reads it, since it needs a device or other machines
+ *   ```sh run                   runs in bash; `exit=1` where it must end so; with `full` only in full runs; with `simulated`
+ *                               on simulated GPUs, where those are built
  *   ```sh parse                 cannot run here (a device, a launcher, minutes): its commands and flags must exist
  *   ```text                     no code; with `output` it is in what the block that ran before it printed
  *
@@ -58,11 +60,42 @@ export const valueOf = ({ marks }: Block, name: string): string | undefined =>
 
 export const has = ({ marks }: Block, mark: string): boolean => marks.includes(mark)
 
+/** Where a file of a page takes fragments; the line's indent is theirs. */
+const place = /^ *\/\/ Here goes a fragment below\.$/m
+
+/** The block with the file that a fragment goes into: an earlier one of the same page, which readers have seen. */
+export const baseOf = (blocks: ReadonlyArray<Block>, fragment: Block): Block | undefined =>
+  blocks
+    .slice(0, blocks.indexOf(fragment))
+    .find((block) => valueOf(block, "file") === valueOf(fragment, "in") && place.test(block.text))
+
+/** The file with the fragment where it says; imports stand on top, as a reader puts them. */
+export const joined = (base: Block, fragment: Block): string => {
+  const imports = fragment.text.match(/^import .*\n/gm) ?? []
+  const rest = fragment.text.replaceAll(/^import .*\n/gm, "")
+  return imports.join("") + base.text.replace(place, () => rest.trimEnd())
+}
+
+/** The file that a page writes by a block: its own, or for a fragment one beside it, named after the fragment's line. */
+export const fileOf = (block: Block): string | undefined => {
+  const into = valueOf(block, "in")
+  return into === undefined ? valueOf(block, "file") : into.replace(/[^/]*$/, (name) => `line-${block.line}-${name}`)
+}
+
+/** Packages of which each name is imported from the module that defines it. */
+const byModule = /from "(@tensorferry\/(?:core|model|fleet|replay|native)|effect)"/
+
+/** What is wrong with the imports of a block. */
+export const importFault = (block: Block): string | undefined => {
+  const found = block.language === "ts" ? byModule.exec(block.text) : null
+  return found === null ? undefined : `imports from "${found[1]}"; pages import each name from its module`
+}
+
 /** What each language may be marked with: one of these, and with it what is in brackets. */
 const allowed: Readonly<Record<string, ReadonlyArray<RegExp>>> = {
   text: [/^(output)?$/],
-  sh: [/^run( full)?( exit=\d+)?$/, /^parse$/],
-  ts: [/^file=\S+$/, /^prelude=\S+$/],
+  sh: [/^run( full)?( simulated)?( exit=\d+)?$/, /^parse$/],
+  ts: [/^file=\S+$/, /^in=\S+( types)?$/],
   json: [/^file=\S+$/],
   yaml: [/^file=\S+$/],
   python: [/^file=\S+$/]

@@ -28,6 +28,10 @@ describe("docs/backends.md", () => {
   })
 })
 
+/** A program that takes a fragment. */
+const base = (file: string): string =>
+  `\`\`\`ts file=${file}\nconst run = (): void => {\n  // Here goes a fragment below.\n}\nrun()\n\`\`\`\n`
+
 /** Pages with one fault each, and what is to be said of it. */
 const faulty: ReadonlyArray<readonly [text: string, fault: string]> = [
   ["```sh run\nif true\n```", "syntax error"],
@@ -46,8 +50,12 @@ const faulty: ReadonlyArray<readonly [text: string, fault: string]> = [
   ["```sh parse\nnode examples/rings.ts\n```", 'file "examples/rings.ts" does not exist'],
   ["```sh parse\ntensorfery doctor\n```", "tensorfery doctor: is no command"],
   ["```ts file=a.ts\nconst a: number = 'text'\n```", "a.ts(1,7): error TS2322"],
-  ["```ts prelude=swap\nyield* Refit.prepair({})\n```", "Property 'prepair' does not exist"],
-  ["```ts prelude=none\nconst a = 1\n```", 'no prelude "none"'],
+  ["```ts file=b.ts\nimport { Refit } from '@tensorferry/core'\n```".replaceAll("'", '"'), "each name from its module"],
+  [`${base("c.ts")}\n\`\`\`ts in=c.ts\nconst text: string = 1\n\`\`\``, "-c.ts(2,7): error TS2322"],
+  [`${base("d.ts")}\n\`\`\`ts in=d.ts\nprocess.exit(3)\n\`\`\``, "ended with 3 instead of 0"],
+  ["```ts in=none.ts\nconst a = 1\n```", 'no block above has the file "none.ts"'],
+  ["```ts file=e.ts\nconst a = 1\n```\n\n```ts in=e.ts\nconst b = 1\n```", 'no block above has the file "e.ts"'],
+  ["```ts\nconst a = 1\n```", 'a block of ts marked ""'],
   ["It is `--tow`.", "nothing has a flag --tow"],
   ["```sh run\ntrue\n", "the block does not end"]
 ]
