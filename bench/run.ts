@@ -23,6 +23,7 @@ const suites: Readonly<Record<string, () => Promise<ReadonlyArray<BenchResult>>>
   store: async () => (await import("./store.ts")).store(),
   memory: async () => (await import("./memory.ts")).memory(),
   imports: async () => (await import("./imports.ts")).imports(),
+  "rank-start": async () => (await import("./rank-start.ts")).rankStart(),
   delta: async () => (await import("./delta.ts")).delta(),
   "delta-hosts": async () => (await import("./delta-hosts.ts")).deltaHosts(),
   stream: async () => (await import("./stream.ts")).stream(),

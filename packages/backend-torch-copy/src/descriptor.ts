@@ -6,13 +6,11 @@ import type { BackendDescriptor, ProbeResult } from "@tensorferry/core/backend/B
 import { lazyLayer } from "@tensorferry/core/backend/LazyLayer"
 import { optionsLayer } from "@tensorferry/core/backend/OptionsLayer"
 import { joinWires } from "@tensorferry/native/joined/JoinedDriver"
-import { stagedDriverLayer } from "@tensorferry/native/staged/StagedDriver"
 import * as Effect from "effect/Effect"
 import { backendName, loadAddon, packageFolder } from "./Addon.ts"
 import * as CopyDriver from "./CopyDriver.ts"
 import * as HostMemory from "./HostMemory.ts"
 import { TorchCopyOptions } from "./options.ts"
-import * as ReplayDevice from "./ReplayDevice.ts"
 import * as TensorEngine from "./TensorEngine.ts"
 
 /** The contracts that this package was written for. */
@@ -62,10 +60,22 @@ export const descriptor: BackendDescriptor = {
   hostMemory: (options) => withOptions(options, () => HostMemory.layer),
   copyDriver: (options) => withOptions(options, CopyDriver.layer),
   stagedDriver: (options, hostEngine, staging) =>
-    withOptions(options, (decoded) => stagedDriverLayer(CopyDriver.layer(decoded), hostEngine, staging)),
+    withOptions(options, (decoded) =>
+      lazyLayer(
+        backendName,
+        () => import("@tensorferry/native/staged/StagedDriver"),
+        ({ stagedDriverLayer }) => stagedDriverLayer(CopyDriver.layer(decoded), hostEngine, staging)
+      )
+    ),
   join: (options, wires) => joinWires(descriptor, options, wires),
   replayTransfer: (device, ringDepth, options, familyEngine) =>
-    withOptions(options, (decoded) => ReplayDevice.layer(device, ringDepth, decoded, familyEngine)),
+    withOptions(options, (decoded) =>
+      lazyLayer(
+        backendName,
+        () => import("./ReplayDevice.ts"),
+        ({ layer }) => layer(device, ringDepth, decoded, familyEngine)
+      )
+    ),
   replayTesting: (device, options, familyEngine) =>
     withOptions(options, (decoded) =>
       lazyLayer(

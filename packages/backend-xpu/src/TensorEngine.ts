@@ -6,12 +6,7 @@
  * caller is interrupted or frees it meanwhile. Rows that no copy command takes, and casts, pass through host memory.
  */
 import type { BackendError } from "@tensorferry/core/backend/BackendDescriptor"
-import {
-  TensorEngine,
-  type TensorEngineCapabilities,
-  type TensorEngineShape,
-  type TensorError
-} from "@tensorferry/core/service/TensorEngine"
+import { TensorEngine, type TensorEngineShape, type TensorError } from "@tensorferry/core/service/TensorEngine"
 import { makeDigestCheck } from "@tensorferry/native/digest/DigestParts"
 import { makeHostDigest } from "@tensorferry/native/digest/hostDigest"
 import {
@@ -27,20 +22,11 @@ import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import type * as EffectScope from "effect/Scope"
 import { backendName, loadAddon } from "./Addon.ts"
+import { capabilities } from "./capabilities.ts"
 import { makeChecks } from "./checks.ts"
 import { refusal, tensorFailure } from "./failures.ts"
 import type { XpuOptions } from "./options.ts"
 import { openXpu, type Xpu } from "./Xpu.ts"
-
-/** What the engine of XPU memory promises; the conformance kit holds it to each flag. */
-export const capabilities: TensorEngineCapabilities = {
-  cast: true,
-  reduce: false,
-  quantize: [],
-  changes: false,
-  products: false,
-  hostVisible: false
-}
 
 const errors: EngineErrors = { refusal, failureOf: tensorFailure }
 

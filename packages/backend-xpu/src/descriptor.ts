@@ -7,11 +7,8 @@ import { lazyLayer } from "@tensorferry/core/backend/LazyLayer"
 import { optionsLayer } from "@tensorferry/core/backend/OptionsLayer"
 import * as Effect from "effect/Effect"
 import { backendName, loadAddon, packageFolder } from "./Addon.ts"
-import { discover } from "./discover.ts"
+import { capabilities } from "./capabilities.ts"
 import { optionNames, XpuOptions } from "./options.ts"
-import * as ReplayDevice from "./ReplayDevice.ts"
-import * as TensorEngine from "./TensorEngine.ts"
-import { openXpu } from "./Xpu.ts"
 
 /** The contracts that this package was written for. */
 const apiVersion = 1
@@ -29,6 +26,9 @@ const unavailable = (tried: ReadonlyArray<string>, cause: string, remedy: string
 /** Opens a library, lists devices and opens the first, to see what it can do. */
 const probe: Effect.Effect<ProbeResult> = Effect.gen(function* () {
   const addon = yield* loadAddon
+  const [{ discover }, { openXpu }] = yield* Effect.promise(() =>
+    Promise.all([import("./discover.ts"), import("./Xpu.ts")])
+  )
   const found = yield* discover(addon, {})
   const xpu = yield* openXpu(addon, {}, 0)
   const devices = found.devices.map(({ name, kind }, index) => `${backendName}:${index} ${name} (${kind})`)
@@ -56,12 +56,25 @@ export const descriptor: BackendDescriptor = {
   name: backendName,
   apiVersion,
   deviceFamilies: [backendName],
-  capabilities: { tensorEngine: TensorEngine.capabilities, replayTransfer: true },
+  capabilities: { tensorEngine: capabilities, replayTransfer: true },
   options: XpuOptions,
   probe,
-  tensorEngine: (options) => withOptions(options, TensorEngine.layer),
+  tensorEngine: (options) =>
+    withOptions(options, (decoded) =>
+      lazyLayer(
+        backendName,
+        () => import("./TensorEngine.ts"),
+        ({ layer }) => layer(decoded)
+      )
+    ),
   replayTransfer: (device, ringDepth, options) =>
-    withOptions(options, (decoded) => ReplayDevice.layer(device, ringDepth, decoded)),
+    withOptions(options, (decoded) =>
+      lazyLayer(
+        backendName,
+        () => import("./ReplayDevice.ts"),
+        ({ layer }) => layer(device, ringDepth, decoded)
+      )
+    ),
   replayTesting: (device, options) =>
     withOptions(options, (decoded) =>
       lazyLayer(

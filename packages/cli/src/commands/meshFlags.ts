@@ -15,7 +15,7 @@ import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
-import type { MeshChoice } from "../job/meshPlans.ts"
+import type { MeshChoice } from "../model/MeshChoice.ts"
 
 const meshFlag = (name: string) =>
   Flag.mapEffect(Flag.String(name), (value) =>

@@ -15,9 +15,10 @@ import type { Model } from "@tensorferry/model/Model"
 import { type ModelError, modelError } from "@tensorferry/model/ModelError"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
+import type { MeshChoice } from "../model/MeshChoice.ts"
 import { agreeOnBucketBytes } from "./bucketSize.ts"
 import type { MeshJobSpec } from "./JobSpec.ts"
-import { type MeshChoice, type MeshPlans, meshPlans } from "./meshPlans.ts"
+import { type MeshPlans, meshPlans } from "./meshPlans.ts"
 import type { PreparedJob } from "./PreparedJob.ts"
 
 /** A shard of more pieces than this is not read from a file piece by piece. */

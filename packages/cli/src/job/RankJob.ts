@@ -28,22 +28,15 @@ import {
 import { readQuantizationHint } from "@tensorferry/model/inputs/ConfigFile"
 import type { Model } from "@tensorferry/model/Model"
 import { modelError } from "@tensorferry/model/ModelError"
-import { openNamed } from "@tensorferry/model/names/files/openNamed"
 import { openModel } from "@tensorferry/model/openModel"
 import { type DigestProof, differingByDigests } from "@tensorferry/model/proof/proveDigests"
-import { chooseQuantized, readQuantized } from "@tensorferry/model/quantized/applyQuantize"
 import { agreeOnFiles, checkFilesUnchanged } from "@tensorferry/model/SameFiles"
-import { makeOutput } from "@tensorferry/model/ShardWriter"
 import { denseModel } from "@tensorferry/model/values/denseModel"
 import * as Effect from "effect/Effect"
 import { askDevice } from "../device/askDevice.ts"
 import { jobMemory } from "../device/jobMemory.ts"
 import { checkMemory, type MemoryNeeds } from "./checkMemory.ts"
 import { type AnyJobSpec, isMeshJob, type RankReport } from "./JobSpec.ts"
-import { loadBefore } from "./loadBefore.ts"
-import { prepareMeshJob } from "./MeshJob.ts"
-import { prepareModelJob } from "./ModelJob.ts"
-import { prepareNamedJob } from "./NamedJob.ts"
 import { clockName, type EarlierPhase, type ObservedTensor, observed, originsOf, withTrace } from "./Observed.ts"
 import type { PreparedJob } from "./PreparedJob.ts"
 import { type JobClock, makeJobClock } from "./phases.ts"
@@ -72,22 +65,45 @@ const openJob = Effect.fnUntraced(function* (spec: AnyJobSpec) {
   const stored =
     spec.stored === undefined
       ? yield* openModel(spec.checkpoint, spec.input)
-      : yield* openNamed(spec.checkpoint, spec.stored, spec.input)
+      : yield* (yield* Effect.promise(() => import("@tensorferry/model/names/files/openNamed"))).openNamed(
+          spec.checkpoint,
+          spec.stored,
+          spec.input
+        )
   yield* agreeOnFiles(group, stored, clockName())
   const conversion = isMeshJob(spec) ? undefined : spec.conversion
   const dense = yield* denseModel(stored, conversion, yield* readQuantizationHint(stored))
+  if (conversion === undefined) return { model: dense, quantized: undefined }
+  const { chooseQuantized, readQuantized } = yield* Effect.promise(
+    () => import("@tensorferry/model/quantized/applyQuantize")
+  )
   const quantized = yield* chooseQuantized(dense, conversion)
   return { model: yield* readQuantized(dense, quantized, group), quantized }
+})
+
+/** By the code for this kind of job alone: a rank's start is mostly the import of modules. */
+const prepareJob = Effect.fnUntraced(function* (
+  spec: AnyJobSpec,
+  { model, quantized }: Effect.Success<ReturnType<typeof openJob>>,
+  rank: number
+) {
+  if (isMeshJob(spec)) {
+    const { prepareMeshJob } = yield* Effect.promise(() => import("./MeshJob.ts"))
+    return yield* prepareMeshJob(spec, model, rank)
+  }
+  const { names } = spec
+  if (names === undefined) {
+    const { prepareModelJob } = yield* Effect.promise(() => import("./ModelJob.ts"))
+    return yield* prepareModelJob(spec, model, rank, quantized?.config)
+  }
+  const { prepareNamedJob } = yield* Effect.promise(() => import("./NamedJob.ts"))
+  return yield* prepareNamedJob(spec, names, model, rank)
 })
 
 const planJob = (spec: AnyJobSpec, { model, quantized }: Effect.Success<ReturnType<typeof openJob>>) =>
   Effect.gen(function* () {
     const { rank, size: ranks } = yield* ProcessGroup
-    const { size, part } = isMeshJob(spec)
-      ? yield* prepareMeshJob(spec, model, rank)
-      : spec.names === undefined
-        ? yield* prepareModelJob(spec, model, rank, quantized?.config)
-        : yield* prepareNamedJob(spec, spec.names, model, rank)
+    const { size, part } = yield* prepareJob(spec, { model, quantized }, rank)
     if (size === ranks && part !== undefined) return part
     return yield* modelError("InvalidLayout", {
       rank,
@@ -170,6 +186,7 @@ const runJob = Effect.fnUntraced(function* (
       // Before anything is loaded.
       const needs: MemoryNeeds = { ...(yield* needsOf(spec, part, estimate)), limit: spec.memoryLimit }
       yield* checkMemory(group, needs)
+      const { makeOutput } = yield* Effect.promise(() => import("@tensorferry/model/ShardWriter"))
       yield* makeOutput(group, spec.out, part.destination)
       return { needs, part }
     })
@@ -182,7 +199,14 @@ const runJob = Effect.fnUntraced(function* (
     "load",
     Effect.gen(function* () {
       const changes =
-        deltaFrom === undefined ? undefined : yield* loadBefore(deltaFrom, part, [source, destination], progress)
+        deltaFrom === undefined
+          ? undefined
+          : yield* (yield* Effect.promise(() => import("./loadBefore.ts"))).loadBefore(
+              deltaFrom,
+              part,
+              [source, destination],
+              progress
+            )
       yield* loadTensors(part.input ?? model, group, source, progress, byDigests !== undefined)
       for (const held of [...source, ...destination]) yield* clearPadding(held)
       if (part.clear !== undefined) yield* part.clear(destination)

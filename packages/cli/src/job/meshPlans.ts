@@ -6,26 +6,16 @@
 import type { DType } from "@tensorferry/core/base/DType"
 import type { Rank } from "@tensorferry/core/base/Ids"
 import type { Shape } from "@tensorferry/core/base/Region"
-import { type M2MMap, SourceChoice } from "@tensorferry/core/ir/M2MMap"
+import type { M2MMap } from "@tensorferry/core/ir/M2MMap"
 import type { MeshPlan } from "@tensorferry/core/ir/MeshPlan"
 import type { MeshError } from "@tensorferry/core/layout/MeshError"
 import { formatMeshLayout } from "@tensorferry/core/layout/MeshText"
-import { MeshLayout } from "@tensorferry/core/layout/Placement"
 import { indexLowering, lowerRank } from "@tensorferry/core/planner/Lowering"
 import { planMesh } from "@tensorferry/core/planner/MeshPlanner"
 import type { PlanError } from "@tensorferry/core/planner/PlanError"
 import { type ModelError, modelError } from "@tensorferry/model/ModelError"
 import * as Result from "effect/Result"
-import * as Schema from "effect/Schema"
-
-export const MeshChoice = Schema.Struct({
-  from: MeshLayout,
-  to: MeshLayout,
-  sourceChoice: SourceChoice,
-  /** Most bytes of a bucket with more than one chunk; the planner's own number where it is not stated. */
-  bucketBytes: Schema.optionalKey(Schema.Int)
-})
-export type MeshChoice = typeof MeshChoice.Type
+import type { MeshChoice } from "../model/MeshChoice.ts"
 
 export interface PlannedTensor {
   readonly name: string

@@ -2,7 +2,7 @@
 /** Ranks that a launcher started with other names, rules or files: all of them fail, and say who has what. */
 import { assert, describe, it } from "@effect/vitest"
 import { makeInProcessGroups } from "@tensorferry/core/group/ProcessGroupInProcess"
-import type { NamedChoice } from "@tensorferry/model/names/namedLayouts"
+import type { NamedChoice } from "@tensorferry/model/names/NamedSide"
 import * as Effect from "effect/Effect"
 import { agreeOnJob } from "../../src/job/agreeOnJob.ts"
 import type { JobSpec } from "../../src/job/JobSpec.ts"

@@ -22,8 +22,8 @@ import {
 } from "../checkpoint/CheckpointIndex.ts"
 import { readSmallFile, systemCall } from "../checkpoint/FileAccess.ts"
 import type { ModelConfig } from "../structure/ModelConfig.ts"
-import { distributedMetadataName, openDistributed } from "../torch/DistributedCheckpoint.ts"
-import { isTorchFile, openTorchFiles } from "../torch/TorchCheckpoint.ts"
+import type { openTorchFiles as OpenTorchFiles } from "../torch/TorchCheckpoint.ts"
+import { distributedMetadataName, isTorchFile } from "../torch/torchFiles.ts"
 import { asPublished, parseMistralParams } from "./Mistral.ts"
 import { isShardedState, openShardedState } from "./ShardedState.ts"
 
@@ -53,6 +53,19 @@ const refuse = (
   remedy: string,
   paramName?: string
 ) => checkpointError(tag, { detail, remedy, file, ...(paramName === undefined ? {} : { paramName }) })
+
+/** The code for files of torch is imported where there are some. */
+const openTorchFiles = (...given: Parameters<typeof OpenTorchFiles>) =>
+  Effect.flatMap(
+    Effect.promise(() => import("../torch/TorchCheckpoint.ts")),
+    (torch) => torch.openTorchFiles(...given)
+  )
+
+const openDistributed = (folder: string) =>
+  Effect.flatMap(
+    Effect.promise(() => import("../torch/DistributedCheckpoint.ts")),
+    (torch) => torch.openDistributed(folder)
+  )
 
 const openTorchIndex = (index: string, { indexOnly = false }: InputOptions) =>
   Effect.gen(function* () {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/** A side of a job whose tensors have the names of a system, as plain data. */
+/** Sides of a job and files whose tensors have the names of a system, as plain data. */
 
 import * as Schema from "effect/Schema"
+import { FamilyChoice } from "../Cutting.ts"
 import { ParallelConfig } from "../layout/ParallelConfig.ts"
 import { Placement } from "../placement/Placement.ts"
 import { Mapping } from "./Mapping.ts"
@@ -16,3 +17,23 @@ export const NamedSide = Schema.Struct({
   placement: Schema.optionalKey(Placement)
 })
 export type NamedSide = typeof NamedSide.Type
+
+/** Both sides, and by which family the checkpoint is read. */
+export const NamedChoice = Schema.Struct({
+  from: NamedSide,
+  to: NamedSide,
+  ranks: Schema.Literals(["collocated", "disjoint"]),
+  family: FamilyChoice
+})
+export type NamedChoice = typeof NamedChoice.Type
+
+/**
+ * How files name their tensors, and a checkpoint of the same model that says what they mean: the files' own note where
+ * none is named.
+ */
+export const StoredNames = Schema.Struct({
+  ...NamedSide.fields,
+  like: Schema.optionalKey(Schema.String),
+  family: FamilyChoice
+})
+export type StoredNames = typeof StoredNames.Type

@@ -5,8 +5,7 @@ import type { ReshardPlan } from "@tensorferry/core/ir/ReshardPlan"
 import type { PlanError } from "@tensorferry/core/planner/PlanError"
 import { indexRosters, type PlanIndex, planRank } from "@tensorferry/core/planner/RosterPlanner"
 import * as Result from "effect/Result"
-import * as Schema from "effect/Schema"
-import { FamilyChoice } from "../Cutting.ts"
+import type { FamilyChoice } from "../Cutting.ts"
 import type { ModelStructure } from "../describe/ModelStructure.ts"
 import { type LayoutError, type ModelTensor, worldSizeOf } from "../layout/ModelLayout.ts"
 import { structureOf } from "../placement/cutModel.ts"
@@ -15,16 +14,7 @@ import { mappingOf } from "./conventions/Convention.ts"
 import { conventionNames, findConvention } from "./conventions/conventions.ts"
 import { type MappingError, mappingError } from "./MappingError.ts"
 import { type MappedLayouts, type MappedSide, mappedLayouts } from "./mappedLayouts.ts"
-import { NamedSide } from "./NamedSide.ts"
-
-/** Both sides, and by which family the checkpoint is read. */
-export const NamedChoice = Schema.Struct({
-  from: NamedSide,
-  to: NamedSide,
-  ranks: Schema.Literals(["collocated", "disjoint"]),
-  family: FamilyChoice
-})
-export type NamedChoice = typeof NamedChoice.Type
+import type { NamedChoice, NamedSide } from "./NamedSide.ts"
 
 /** Layouts of both sides, and how to plan each rank. */
 export interface NamedLayouts extends MappedLayouts {

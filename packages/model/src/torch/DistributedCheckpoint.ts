@@ -34,9 +34,7 @@ import { type Chunk, type DistributedTensor, parseDistributedMetadata } from "./
 import { megatronTensors, type NamedPieces } from "./MegatronNames.ts"
 import { makeRawCache, type PlacedTensor, readPlaced, tensorAt } from "./RawFiles.ts"
 import { metadataRules } from "./TorchNames.ts"
-
-/** File that makes a folder a distributed checkpoint. */
-export const distributedMetadataName = ".metadata"
+import { distributedMetadataName } from "./torchFiles.ts"
 
 /** Megatron-Core's note of what wrote a checkpoint. */
 const megatronNoteName = "metadata.json"

@@ -19,9 +19,6 @@ import { makeRawCache, type PlacedTensor, placeTensor, readPlaced } from "./RawF
 import { openArchive } from "./TorchArchive.ts"
 import { readStatePickle } from "./TorchTensors.ts"
 
-/** What files of torch.save are called. */
-export const isTorchFile = (name: string): boolean => /\.(bin|pt|pth)$/.test(name)
-
 /**
  * Opens the files, in the order given, as one checkpoint. `belongs` says what an index says against a tensor in a file,
  * and undefined where it agrees.

@@ -11,7 +11,6 @@ import { readEnvironment } from "@tensorferry/core/group/ProcessGroupEnvironment
 import type { Message } from "@tensorferry/core/ir/Message"
 import {
   CopyDriver,
-  type CopyDriverCapabilities,
   type CopyDriverError,
   type CopyDriverShape,
   type InFlight,
@@ -39,16 +38,7 @@ import { makeProgramEntries } from "./ProgramEntries.ts"
 import { disagrees, exchangesOf, type Publication, publicationOf } from "./Publication.ts"
 import { messagesWith, streamDigest, streamTable } from "./streamTable.ts"
 import { nothingToMove } from "./Transfers.ts"
-
-/** What a driver over a wire promises; the conformance kit holds it to each flag. */
-export const wireCapabilities: CopyDriverCapabilities = {
-  gather: true,
-  requiresProcessGroupBarrier: false,
-  requiresTaskId: false,
-  deviceFamilies: ["cpu"],
-  maxMessageBytes: Number.MAX_SAFE_INTEGER,
-  pairwise: true
-}
+import { wireCapabilities } from "./wireCapabilities.ts"
 
 /** What goes one way between this rank and a peer, as the wire is told of it. */
 export interface WireFlow {

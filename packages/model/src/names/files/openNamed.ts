@@ -8,9 +8,8 @@ import { readdir } from "node:fs/promises"
 import * as path from "node:path"
 import { equalShapes, formatShape } from "@tensorferry/core/base/Region"
 import * as Effect from "effect/Effect"
-import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
-import { FamilyChoice } from "../../Cutting.ts"
+import type { FamilyChoice } from "../../Cutting.ts"
 import type { CheckpointError } from "../../checkpoint/CheckpointError.ts"
 import { systemCall } from "../../checkpoint/FileAccess.ts"
 import type { SeenFiles } from "../../checkpoint/FileCache.ts"
@@ -28,20 +27,9 @@ import { isMegatronTensor, megatronTemplate } from "../inventory/megatronTemplat
 import { type HeldTensor, parseShardName, type ReturnedTensor, shardName, shardsOf, wayBackOf } from "../inverse.ts"
 import { type MappingError, mappingError } from "../MappingError.ts"
 import { type MappedModel, mapModel } from "../mapModel.ts"
-import { NamedSide } from "../NamedSide.ts"
+import type { StoredNames } from "../NamedSide.ts"
 import { sideOf } from "../namedLayouts.ts"
 import { readNamesFile } from "./NamesFile.ts"
-
-/**
- * How files name their tensors, and a checkpoint of the same model that says what they mean: the files' own note where
- * none is named.
- */
-export const StoredNames = Schema.Struct({
-  ...NamedSide.fields,
-  like: Schema.optionalKey(Schema.String),
-  family: FamilyChoice
-})
-export type StoredNames = typeof StoredNames.Type
 
 const rankFile = /^model-rank-(\d{1,5})-part-(\d{1,5})\.safetensors$/
 
