@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import array
 import concurrent.futures
+import json
 import os
 import pathlib
 import pickle
+import shlex
 import signal
 import subprocess
 import sys
@@ -185,6 +187,14 @@ def test_a_command_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
         tensorferry.connect("job", side="train")
     with pytest.raises(errors.AgentUnavailable, match="does not answer"):
         tensorferry.connect("job", side="train", agent="/nowhere.sock")
+
+
+def test_why_no_agent_starts_is_said_in_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = json.dumps({"ok": False, "errors": [{"message": "Unavailable: no addon. Build it."}]}, indent=2)
+    monkeypatch.setenv("TENSORFERRY_COMMAND", shlex.join([sys.executable, "-c", f"print({said!r}); exit(1)"]))
+    with pytest.raises(errors.AgentUnavailable, match="ended with 1: Unavailable: no addon. Build it.") as failed:
+        tensorferry.connect("job", side="train")
+    assert "{" not in str(failed.value).partition("ended with")[2]
 
 
 def test_the_end_of_the_agent_is_noticed_at_once(sides: tuple[Ferry, Ferry]) -> None:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Pages say what is: docs/backends.md what the reports say, docs/writing-a-backend.md what the example does. */
+import { spawnSync } from "node:child_process"
 import { readdirSync, readFileSync } from "node:fs"
 import { join } from "node:path"
 import { assert, describe, it } from "@effect/vitest"
@@ -30,6 +31,21 @@ describe("docs/backends.md", () => {
       )
       if (note.startsWith("Simulated")) assert.include(page, `| ${backend} (simulated) |`)
     }
+  })
+})
+
+describe("pages and remedies", () => {
+  const files = spawnSync("git", ["ls-files", "*.md", "*.ts", "*.py"], { cwd: root, encoding: "utf8" })
+    .stdout.trim()
+    .split("\n")
+
+  it("ask no registry for a package of ours while none has any", () => {
+    assert.include(readFileSync(join(root, "README.md"), "utf8"), "The packages are not in a registry yet.")
+    const asks = /\b(npm|pnpm|npx|yarn) (--yes |-g )*(install|i|add)\b[^`"]*@tensorferry\/[a-z-]+(?![a-z-]*[^`"]*\.tgz)/
+    const found = files
+      .filter((file) => !/^(\.changeset|docs\/adr|docs\/publishing)|\/test\//.test(file))
+      .filter((file) => asks.test(readFileSync(join(root, file), "utf8")))
+    assert.deepStrictEqual(found, [])
   })
 })
 

