@@ -44,6 +44,13 @@ export const processIdentity = (): ProcessIdentity => {
   return own
 }
 
+/** Names the loopback of this process: containers of one host may each have their own. */
+export const networkSpace = (): string =>
+  Result.getOrElse(
+    Result.try(() => readlinkSync("/proc/self/ns/net")),
+    () => "unknown"
+  )
+
 /** Whether two processes run under one kernel. */
 export const isSameHost = (a: ProcessIdentity, b: ProcessIdentity): boolean => a.host === b.host
 

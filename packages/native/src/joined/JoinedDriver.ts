@@ -29,7 +29,7 @@ import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
 import { makeDriverAgreement } from "../driver/DriverAgreement.ts"
 import { type Checked, driverErrors } from "../driver/DriverErrors.ts"
-import { processIdentity } from "../driver/ProcessIdentity.ts"
+import { networkSpace, processIdentity } from "../driver/ProcessIdentity.ts"
 import { makeProgramEntries } from "../driver/ProgramEntries.ts"
 import { nothingToMove } from "../driver/Transfers.ts"
 import { makeAbsentDriver, tokenOf } from "../driver/WireDriver.ts"
@@ -153,6 +153,7 @@ const make = Effect.fnUntraced(function* (
       const statement: SentStatement = {
         host: boot,
         space,
+        network: networkSpace(),
         direct,
         spansHosts,
         isDirectAllowed: choice.isAllowed(direct),

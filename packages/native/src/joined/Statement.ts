@@ -21,6 +21,7 @@ export const longestWhy = 400
 const Statement = Schema.Struct({
   host: Word,
   space: Word,
+  network: Word,
   direct: Word,
   spansHosts: Schema.Boolean,
   isDirectAllowed: Schema.Boolean,

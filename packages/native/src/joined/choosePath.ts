@@ -33,6 +33,8 @@ export interface RankStatement {
   readonly host: string
   /** Equal where two ranks of a host can name each other's processes. */
   readonly space: string
+  /** Equal where two ranks of a host reach each other by its loopback. */
+  readonly network: string
   /** The backend that moves bytes within a host. */
   readonly direct: string
   /** It moves them between hosts too, where that of every rank does. */
@@ -90,6 +92,7 @@ export const choosePath = (one: RankStatement, other: RankStatement, isSpanned =
   const ends: Ends = one.rank <= other.rank ? [one, other] : [other, one]
   const [first, second] = ends
   const isOneHost = first.host === second.host
+  const hasLoopback = isOneHost && first.network === second.network
   const canShare = isOneHost && first.direct === second.direct
   if (isSpanned) {
     return { name: first.direct, reason: isOneHost ? "one host" : `two hosts, and ${first.direct} joins all ranks` }
@@ -100,16 +103,16 @@ export const choosePath = (one: RankStatement, other: RankStatement, isSpanned =
     if (excluding.length > 0)
       passed.push(`one host, but options of rank ${excluding.join(" and ")} exclude ${first.direct}`)
     else if (first.space === second.space) return { name: first.direct, reason: "one host" }
-    else passed.push("one host, but process namespaces of their own")
+    else passed.push(`one host, but process ${hasLoopback ? "" : "and network "}namespaces of their own`)
   } else if (isOneHost) passed.push(`one host, but ${first.direct} here and ${second.direct} there`)
   else passed.push("two hosts")
   for (const name of wireNames(ends)) {
-    const faults = faultsOf(ends, name, !isOneHost)
+    const faults = faultsOf(ends, name, !hasLoopback)
     if (faults === "") return { name, reason: passed.join("; ") }
     passed.push(`no ${name} (${faults})`)
   }
   // It has a connection of its own on loopback, for processes that cannot see each other's memory.
-  if (canShare && ends.every(({ isDirectAllowed }) => isDirectAllowed)) {
+  if (canShare && hasLoopback && ends.every(({ isDirectAllowed }) => isDirectAllowed)) {
     return { name: first.direct, reason: passed.join("; ") }
   }
   return { reason: passed.join("; ") }

@@ -9,6 +9,7 @@ import { longestWhy, makeStatementReader, type SentStatement } from "../../src/j
 const statement: SentStatement = {
   host: "ü-boot",
   space: "pid:[1]",
+  network: "net:[1]",
   direct: "memory",
   spansHosts: false,
   isDirectAllowed: true,

@@ -23,6 +23,7 @@ const statementOf = (random: Random, rank: number): RankStatement => ({
   rank,
   host: random.pick(["a", "b", "c"]),
   space: random.pick(["1", "1", "2"]),
+  network: random.pick(["1", "1", "2"]),
   direct: random.isOneIn(12) ? "other" : "memory",
   spansHosts: false,
   isDirectAllowed: !random.isOneIn(6),
@@ -34,9 +35,11 @@ const expected = (one: RankStatement, other: RankStatement): string | undefined 
   const isOneHost = one.host === other.host
   const isDirect = isOneHost && one.direct === other.direct && one.isDirectAllowed && other.isDirectAllowed
   if (isDirect && one.space === other.space) return one.direct
+  const hasLoopback = isOneHost && one.network === other.network
   const joins = ({ wires }: RankStatement, name: string) =>
-    wires.some((wire) => wire.name === name && wire.state !== "lacking" && (isOneHost || wire.hasToken))
-  return names.find((name) => joins(one, name) && joins(other, name)) ?? (isDirect ? one.direct : undefined)
+    wires.some((wire) => wire.name === name && wire.state !== "lacking" && (hasLoopback || wire.hasToken))
+  const rest = isDirect && hasLoopback ? one.direct : undefined
+  return names.find((name) => joins(one, name) && joins(other, name)) ?? rest
 }
 
 describe("choosePath", () => {
@@ -66,7 +69,7 @@ describe("choosePath", () => {
     const has: StatedWire = { ...lacking, state: "open", why: "" }
     const slow: StatedWire = { ...has, name: "slow", order: 20 }
     const at = (rank: number, host: string, ...wires: ReadonlyArray<StatedWire>): RankStatement => ({
-      ...{ rank, host, space: "1", direct: "memory", spansHosts: false, isDirectAllowed: true, wires }
+      ...{ rank, host, space: "1", network: "1", direct: "memory", spansHosts: false, isDirectAllowed: true, wires }
     })
     assert.deepStrictEqual(choosePath(at(1, "b", lacking, slow), at(0, "a", has, slow)), {
       name: "slow",
@@ -134,7 +137,7 @@ describe("worldPaths", () => {
 
   it("leaves all to the backend within hosts where that of every rank spans them", () => {
     const at = (rank: number, spansHosts: boolean, isDirectAllowed = true): RankStatement => ({
-      ...{ rank, host: `${rank}`, space: "1", direct: "memory", spansHosts, isDirectAllowed },
+      ...{ rank, host: `${rank}`, space: "1", network: "1", direct: "memory", spansHosts, isDirectAllowed },
       wires: [{ name: "fast", order: 10, isStaged: true, hasToken: true, state: "closed", why: "" }]
     })
     const all = [at(0, true), at(1, true), at(2, true)]
@@ -151,7 +154,16 @@ describe("worldPaths", () => {
     const statements = Array.from(
       { length: 4096 },
       (_, rank): RankStatement => ({
-        ...{ rank, host: `${rank >> 3}`, space: "1", direct: "memory", spansHosts: false, isDirectAllowed: true, wires }
+        ...{
+          rank,
+          host: `${rank >> 3}`,
+          space: "1",
+          network: "1",
+          direct: "memory",
+          spansHosts: false,
+          isDirectAllowed: true,
+          wires
+        }
       })
     )
     const begun = performance.now()
