@@ -72,6 +72,14 @@ export interface AddonLoader<A> {
   readonly loadFrom: (folder: string) => Effect.Effect<A, BackendError>
 }
 
+/** One that nobody built is the usual case, and is said without the words of the loader. */
+const whyNot = (folder: string, cause: unknown): string => {
+  const [said] = String(cause).split("\n")
+  return said!.includes("No native build was found")
+    ? `The addon of ${folder} is not built for ${process.platform}-${process.arch}.`
+    : `No addon could be loaded from ${folder}: ${said}.`
+}
+
 /**
  * How the package of a backend loads its addon of this version. `module` is the URL of one of its modules, in `src` or
  * `dist`; the package depends on node-gyp-build, and opening may throw.
@@ -109,7 +117,7 @@ export const addonLoader = <A extends AddonIdentity>(
     Result.flatMap(
       Result.try({
         try: () => open(folder),
-        catch: (cause) => unavailable(`No addon could be loaded from ${folder}: ${String(cause).split("\n")[0]}.`)
+        catch: (cause) => unavailable(whyNot(folder, cause))
       }),
       check
     )

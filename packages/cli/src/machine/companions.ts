@@ -3,6 +3,7 @@
  * What other processes bring along: the libraries and servers of the tensor bus, and the Python that trainers and engines run
  * in. Found by looking at files; nothing is started.
  */
+import { createRequire } from "node:module"
 import * as path from "node:path"
 import { type Fact, fact } from "./Fact.ts"
 import type { SystemFiles } from "./SystemFiles.ts"
@@ -17,6 +18,26 @@ const libraryFolders = [
 
 const inFolders = (files: SystemFiles, folders: ReadonlyArray<string>, name: string): string | undefined =>
   folders.map((folder) => path.join(folder, name)).find((file) => files.realPath(file) !== undefined)
+
+/** Where the package of the bus is. */
+const busFolder = (): string => path.dirname(createRequire(import.meta.url).resolve("@tensorferry/bus/package.json"))
+
+/** Whether the native half of agents is there: they start with it, and so do push, pull and load of Python. */
+const agents = (files: SystemFiles, folder: string): Fact => {
+  const places = [
+    path.join(folder, "build/Release"),
+    path.join(folder, "prebuilds", `${process.platform}-${process.arch}`)
+  ]
+  const isBuilt = places.some((place) => files.list(place).some((name) => name.endsWith(".node")))
+  return fact(
+    "agents",
+    isBuilt ? "can start: the bus's addon is there" : "cannot start: the bus's addon is not built",
+    { folder, isBuilt },
+    isBuilt
+      ? undefined
+      : `Run \`npm run build:native\` in ${folder} (it needs CMake and a C++20 compiler). Without: no agents, so no push, pull or load in Python.`
+  )
+}
 
 const queueLibrary = (files: SystemFiles): Fact => {
   const found = inFolders(files, libraryFolders, "liblmdb.so.0")
@@ -83,8 +104,15 @@ const python = (files: SystemFiles, folders: ReadonlyArray<string>): Fact => {
   return fact("Python", parts.join(", "), { found, torch: torch ?? null, tensorferry: own ?? null })
 }
 
-/** `commands` are the folders of PATH, in order. */
+/** `commands` are the folders of PATH, in order; `bus` is the folder of the package of the bus. */
 export const companionFacts = (
   files: SystemFiles,
-  commands: ReadonlyArray<string> = (process.env.PATH ?? "").split(path.delimiter).filter((folder) => folder !== "")
-): ReadonlyArray<Fact> => [queueLibrary(files), semaphores(files), store(files, commands), python(files, commands)]
+  commands: ReadonlyArray<string> = (process.env.PATH ?? "").split(path.delimiter).filter((folder) => folder !== ""),
+  bus = busFolder()
+): ReadonlyArray<Fact> => [
+  agents(files, bus),
+  queueLibrary(files),
+  semaphores(files),
+  store(files, commands),
+  python(files, commands)
+]

@@ -388,9 +388,11 @@ describe("what other processes bring", () => {
       "opt/env/bin/python3": "",
       "opt/env/lib/python3.11/site-packages/torch-2.13.0+cpu.dist-info/METADATA": "",
       "opt/env/lib/python3.11/site-packages/torchvision-0.28.0.dist-info/METADATA": "",
-      "usr/bin/etcd": ""
+      "usr/bin/etcd": "",
+      [`opt/bus/prebuilds/${process.platform}-${process.arch}/bus.napi.glibc.node`]: ""
     })
-    const facts = companionFacts(machine.files, ["/opt/env/bin", "/usr/bin"])
+    const facts = companionFacts(machine.files, ["/opt/env/bin", "/usr/bin"], "/opt/bus")
+    assert.isUndefined(named(facts, "agents").remedy)
     assert.include(named(facts, "LMDB").summary, "liblmdb.so.0")
     assert.isUndefined(named(facts, "semaphores").remedy)
     assert.strictEqual(named(facts, "etcd").data.found, "/usr/bin/etcd")
@@ -403,7 +405,9 @@ describe("what other processes bring", () => {
 
   it("is named with what its lack costs", () => {
     using none = rootWith({})
-    const facts = companionFacts(none.files, [])
+    const facts = companionFacts(none.files, [], "/opt/bus")
+    assert.include(named(facts, "agents").summary, "cannot start")
+    assert.match(named(facts, "agents").remedy!, /build:native` in \/opt\/bus .* no push, pull or load in Python/)
     assert.include(named(facts, "LMDB").remedy, "liblmdb0")
     assert.include(named(facts, "semaphores").remedy, "/dev/shm")
     assert.include(named(facts, "etcd").summary, "--serve")
