@@ -3,7 +3,7 @@
  * Judges one backend by the conformance kit: reads what is known to fail, runs the cases, prints and writes the report. The
  * only part of the command that imports the kit.
  */
-import { access, writeFile } from "node:fs/promises"
+import { access } from "node:fs/promises"
 import * as path from "node:path"
 import { pathToFileURL } from "node:url"
 import type { BackendDescriptor } from "@tensorferry/core/backend/BackendDescriptor"
@@ -17,6 +17,7 @@ import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import { backendRegistry } from "../job/backends.ts"
+import { writeWhole } from "../model/writeWhole.ts"
 import { readYamlFile } from "../model/YamlFile.ts"
 import { printAround } from "../output/CliFailure.ts"
 import { logsBeside } from "../output/quiet.ts"
@@ -83,15 +84,7 @@ const findHooks = (file: Option.Option<string>) =>
 const encodeReport = Schema.encodeSync(Schema.toCodecJson(ConformanceReport))
 
 const writeReport = (file: string, report: ConformanceReport) =>
-  Effect.tryPromise({
-    try: () => writeFile(file, `${JSON.stringify(encodeReport(report), null, 2)}\n`),
-    catch: (cause) =>
-      modelError("FileFailed", {
-        file,
-        detail: `It cannot be written: ${String(cause)}.`,
-        remedy: "Name another file."
-      })
-  })
+  writeWhole(path.resolve(file), "the report", `${JSON.stringify(encodeReport(report), null, 2)}\n`)
 
 /** Exit code 1 where a case fails. */
 export const judge = (given: JudgeRequest) =>

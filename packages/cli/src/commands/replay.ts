@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 /** `tensorferry replay`: a collector process and a learner loop over a replay pipeline, measured or verified. */
-import { writeFile } from "node:fs/promises"
 import * as path from "node:path"
 import { pathToFileURL } from "node:url"
 import { backendError } from "@tensorferry/core/backend/BackendDescriptor"
@@ -18,10 +17,10 @@ import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import { backendRegistry } from "../job/backends.ts"
 import { chooseDeadline, leastSeconds, mostSeconds } from "../job/deadline.ts"
+import { writeWhole } from "../model/writeWhole.ts"
 import { printAround, withFailures } from "../output/CliFailure.ts"
 import { makeProgressBar, progressMode } from "../output/ProgressBar.ts"
 import { logsBeside, quiet } from "../output/quiet.ts"
-import { replayError } from "../replay/ReplayError.ts"
 import type { ReplayJob } from "../replay/ReplayJob.ts"
 import { runDeviceLearner } from "../replay/runDeviceLearner.ts"
 import { runLearner } from "../replay/runLearner.ts"
@@ -231,16 +230,7 @@ const body = (flags: Flags, verify: boolean) =>
     const result = yield* learner
     const write = Option.match(flags.trace, {
       onNone: () => Effect.void,
-      onSome: (file) =>
-        Effect.tryPromise({
-          try: () => writeFile(file, trace.json()),
-          catch: (cause) =>
-            replayError("WriteFailed", {
-              file,
-              detail: `The trace cannot be written: ${(cause as NodeJS.ErrnoException).code ?? String(cause)}.`,
-              remedy: "Check the path, its owner and its permissions."
-            })
-        })
+      onSome: (file) => writeWhole(path.resolve(file), "the trace", trace.json())
     })
     yield* printAround(flags.json, write, { document: asJson(job, result), text: describe(job, result) })
   })

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /** `tensorferry report`: a record of a run, or two beside each other, as one page that any browser shows. */
-import { writeFile } from "node:fs/promises"
 import * as path from "node:path"
-import { systemCall } from "@tensorferry/model/checkpoint/FileAccess"
 import * as Argument from "effect/cli/Argument"
 import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
+import { writeWhole } from "../model/writeWhole.ts"
 import { withFailures } from "../output/CliFailure.ts"
 import { comparisonPage } from "../report/comparison.ts"
 import { reportPage } from "../report/page.ts"
@@ -52,7 +51,7 @@ export const report = Command.make(
             ? reportPage(record)
             : comparisonPage([file, other], [record, yield* readRunRecord(other)])
         yield* checkTarget(out)
-        yield* systemCall("WriteFailed", out, "write the page", () => writeFile(out, page))
+        yield* writeWhole(out, "the page", page)
         yield* printEither(
           flags.json,
           () => ({ ok: true, file: out }),

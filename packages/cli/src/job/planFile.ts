@@ -4,7 +4,6 @@
  *
  * Nothing in a file is trusted: what is read back is decoded, and then proved by itself.
  */
-import { writeFile } from "node:fs/promises"
 import type { Rank } from "@tensorferry/core/base/Ids"
 import { MeshPlan } from "@tensorferry/core/ir/MeshPlan"
 import { ReshardPlanSet } from "@tensorferry/core/ir/ReshardPlan"
@@ -17,6 +16,7 @@ import { type ModelError, modelError } from "@tensorferry/model/ModelError"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
+import { writeWhole } from "../model/writeWhole.ts"
 
 /** The plans of all ranks that take part in a transfer between meshes. */
 export const MeshPlanSet = Schema.Struct({
@@ -34,13 +34,6 @@ const codec = Schema.fromJsonString(PlanSet)
 /** A plan is read as one text and checked whole, which takes about twenty times its length in memory. */
 const mostBytes = 2 ** 28
 
-const fileFailed = (file: string, what: string) => (cause: unknown) =>
-  modelError("FileFailed", {
-    file,
-    detail: `Cannot ${what}: ${cause instanceof Error ? cause.message : String(cause)}.`,
-    remedy: "Check the path and its permissions."
-  })
-
 /** Plans one by one, because the text of all may be longer than a text can be. */
 export const savePlans = Effect.fnUntraced(function* (
   file: string,
@@ -56,7 +49,9 @@ export const savePlans = Effect.fnUntraced(function* (
   }
   const head = JSON.stringify({ format, version }).slice(0, -1)
   const pieces = [`${head},"plans":[`, ...texts.flatMap((text, at) => (at === 0 ? [text] : [",", text])), "]}"]
-  yield* Effect.tryPromise({ try: () => writeFile(file, pieces), catch: fileFailed(file, "write the plan") })
+  yield* Effect.mapError(writeWhole(file, "the plan", pieces), ({ reason }) =>
+    modelError("FileFailed", { file, detail: reason.detail, remedy: reason.remedy })
+  )
 })
 
 export const readPlans = Effect.fnUntraced(function* (file: string): Effect.fn.Return<PlanSet, ModelError> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /** Writes what a run of `reshard` was asked to leave behind: its trace, its record. */
-import { access, constants, stat, writeFile } from "node:fs/promises"
+import { access, constants, stat } from "node:fs/promises"
 import * as path from "node:path"
 import { formatMeshLayout } from "@tensorferry/core/layout/MeshText"
 import { traceDocument } from "@tensorferry/core/trace/TraceDocument"
@@ -9,6 +9,7 @@ import { systemCall } from "@tensorferry/model/checkpoint/FileAccess"
 import { modelError } from "@tensorferry/model/ModelError"
 import * as Effect from "effect/Effect"
 import { type AnyJobSpec, isMeshJob, type RankReport } from "../job/JobSpec.ts"
+import { writeWhole } from "../model/writeWhole.ts"
 import { sideText } from "../text/sideText.ts"
 import { makeRunRecord, tracesOf } from "./makeRunRecord.ts"
 import { encodeRunRecord, type RunRecord } from "./RunRecord.ts"
@@ -29,9 +30,6 @@ export const checkTarget = (file: string) =>
     const target = found._tag === "Some" ? file : path.dirname(file)
     yield* systemCall("WriteFailed", file, "write the file", () => access(target, constants.W_OK))
   })
-
-const write = (file: string, text: string) =>
-  systemCall("WriteFailed", file, "write the file", () => writeFile(file, text))
 
 const jobOf = (spec: AnyJobSpec, conversion: string, seconds: number): RunRecord["job"] => ({
   checkpoint: spec.checkpoint,
@@ -60,10 +58,14 @@ export const writeRunFiles = (
   Effect.gen(function* () {
     if (trace !== undefined) {
       const traces = [...tracesOf(reports), ...(command === undefined ? [] : [command])]
-      yield* write(trace, `${JSON.stringify(traceDocument(traces))}\n`)
+      yield* writeWhole(trace, "the trace", `${JSON.stringify(traceDocument(traces))}\n`)
     }
     if (record === undefined) return
     const facts = yield* runFacts(spec.backend)
     const job = jobOf(spec, conversion, seconds)
-    yield* write(record, encodeRunRecord(makeRunRecord({ job, facts, reports, created: new Date() })))
+    yield* writeWhole(
+      record,
+      "the record",
+      encodeRunRecord(makeRunRecord({ job, facts, reports, created: new Date() }))
+    )
   })
