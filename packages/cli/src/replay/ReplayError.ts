@@ -6,8 +6,7 @@ import * as Schema from "effect/Schema"
 export const ReplayReason = Schema.Union([
   reason("CollectorFailed"),
   /** A batch holds other bytes than the collector wrote. */
-  reason("WrongRows"),
-  reason("WriteFailed")
+  reason("WrongRows")
 ])
 export type ReplayReason = typeof ReplayReason.Type
 

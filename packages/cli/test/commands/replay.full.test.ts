@@ -216,7 +216,7 @@ describe("a trace that can no longer be written when the run ends", () => {
       assert.strictEqual((JSON.parse(ended.stdout) as { readonly batches: number }).batches, 50)
     } else {
       assert.include(ended.stdout, "throughput")
-      assert.include(ended.stderr, "The trace cannot be written: ENOENT.")
+      assert.include(ended.stderr, "The system could not write the trace: ENOENT.")
     }
   })
 })

@@ -120,7 +120,7 @@ describe("a rank that is frozen", () => {
       else
         assert.match(
           ended.stderr,
-          /waited \d+ s (on \S+ )?for (rank 1|ranks [\d, ]+) to (start|join); this fails in \d+ s/
+          /[Ww]aited \d+ s (on \S+ )?for (rank 1|ranks [\d, ]+) to (start|join); this fails in \d+ s/
         )
     }
   })
