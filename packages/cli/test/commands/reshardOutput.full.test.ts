@@ -65,6 +65,22 @@ describe("the output", () => {
     assert.deepStrictEqual(readdirSync(disk.path), [])
   })
 
+  it("of delta apply, on a disk without room: refused before anything is written, as a file and as a folder", async (context) => {
+    using folder = scratch()
+    using disk = mount(join(folder.path, "disk"), "size=16k")
+    if (disk === undefined) return context.skip("mounting a file system is not permitted here")
+    const model = await writeSmallModel(join(folder.path, "llama"), "llama")
+    const delta = join(folder.path, "none.safetensors")
+    assert.strictEqual((await run(["delta", "make", model, model, "--out", delta])).code, 0)
+    for (const out of ["out", "out.safetensors"]) {
+      const ended = await run(["delta", "apply", model, delta, "--out", join(disk.path, out), "--json"])
+      const [failure] = failuresOf(ended)
+      assert.strictEqual(failure?.reason, "DiskFull", ended.stdout)
+      assert.include(failure?.fields?.detail, "What is to be written takes")
+      assert.deepStrictEqual(readdirSync(disk.path), [])
+    }
+  })
+
   it("on a disk that has no room for the folder's manifest", async (context) => {
     using folder = scratch()
     using disk = mount(join(folder.path, "disk"), "size=400k")

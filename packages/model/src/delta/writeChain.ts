@@ -6,11 +6,14 @@
  * writer stops. Memory holds one tensor at a time.
  */
 import { mkdir, rm } from "node:fs/promises"
+import * as path from "node:path"
+import { byteLengthOf } from "@tensorferry/core/base/DType"
+import { elementCount } from "@tensorferry/core/base/Region"
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
 import type { CheckpointError } from "../checkpoint/CheckpointError.ts"
 import { stageCheckpoint } from "../checkpoint/CheckpointWriter.ts"
-import { systemCall } from "../checkpoint/FileAccess.ts"
+import { checkRoom, systemCall } from "../checkpoint/FileAccess.ts"
 import { stageSafetensors, type TensorSource } from "../checkpoint/SafetensorsWriter.ts"
 import type { ModelError } from "../ModelError.ts"
 import { publishFolder } from "../names/files/NamedFiles.ts"
@@ -30,11 +33,19 @@ export interface ChainFolder {
 const sourcesOf = ({ base, readTensor }: DeltaChain): ReadonlyArray<TensorSource<CheckpointError | ModelError>> =>
   base.tensors.map((tensor) => ({ ...tensor, data: Stream.fromEffect(Effect.suspend(() => readTensor(tensor))) }))
 
+/** DiskFull, before a tensor is read, where the result does not fit beside what is there. */
+const checkChainRoom = ({ base }: DeltaChain, target: string): Effect.Effect<void, CheckpointError> =>
+  checkRoom(
+    path.dirname(target),
+    base.tensors.reduce((sum, { dtype, shape }) => sum + byteLengthOf(dtype, elementCount(shape)), 0)
+  )
+
 /** Writes one safetensors file, in the place of one of that name, which may be the base. */
-export const writeChainFile = (chain: DeltaChain, path: string): Effect.Effect<void, CheckpointError | ModelError> =>
+export const writeChainFile = (chain: DeltaChain, file: string): Effect.Effect<void, CheckpointError | ModelError> =>
   Effect.scoped(
     Effect.gen(function* () {
-      const staged = yield* stageSafetensors(path, sourcesOf(chain), chain.base.metadata)
+      yield* checkChainRoom(chain, file)
+      const staged = yield* stageSafetensors(file, sourcesOf(chain), chain.base.metadata)
       yield* checkFilesUnchanged(chain.base)
       yield* staged.commit
     })
@@ -50,6 +61,7 @@ export const writeChainFolder = (
 ): Effect.Effect<void, CheckpointError | ModelError> =>
   Effect.scoped(
     Effect.gen(function* () {
+      yield* checkChainRoom(chain, out.temporary)
       yield* Effect.acquireRelease(
         systemCall("WriteFailed", out.temporary, "create the output folder", () =>
           mkdir(out.temporary, { mode: 0o755 })
