@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /** `tensorferry verify`: are two models the same, whatever layouts hold them? */
 import { createHash } from "node:crypto"
-import { equalShapes, formatShape, fullRegion } from "@tensorferry/core/base/Region"
+import { byteLengthOf } from "@tensorferry/core/base/DType"
+import { elementCount, equalShapes, formatShape, fullRegion } from "@tensorferry/core/base/Region"
 import { formatElementDigest } from "@tensorferry/core/tensor/ElementDigest"
 import { boundedRegions } from "@tensorferry/model/BoundedRegions"
 import { distanceOf } from "@tensorferry/model/compareValues"
@@ -18,6 +19,7 @@ import * as Schema from "effect/Schema"
 import type { DeviceChoice } from "../device/DeviceChoice.ts"
 import { requireDevices } from "../device/requireDevices.ts"
 import { withFailures } from "../output/CliFailure.ts"
+import { makeProgressBar, progressFlag, progressMode } from "../output/ProgressBar.ts"
 import { quiet } from "../output/quiet.ts"
 import { counted, formatBytes, table } from "../text/Table.ts"
 import { print, printText } from "../text/terminal.ts"
@@ -58,7 +60,8 @@ const differentByte = (name: string, at: number, one: number, two: number): Verd
 const compareTensor = Effect.fnUntraced(function* (
   [a, lefts]: readonly [Model, Tensors],
   [b, rights]: readonly [Model, Tensors],
-  name: string
+  name: string,
+  onBytes: (bytes: number) => Effect.Effect<void> = () => Effect.void
 ) {
   const early = unlike([a, lefts], [b, rights], name)
   if (early !== undefined) return early
@@ -75,6 +78,7 @@ const compareTensor = Effect.fnUntraced(function* (
     }
     hash.update(one)
     bytes += one.length
+    yield* onBytes(bytes)
   }
   const verdict: Verdict = { name, equal: true, detail: "", bytes, digest: hash.digest("hex") }
   return verdict
@@ -173,9 +177,34 @@ const flags = {
       "Compare by digests that this device makes of bytes in pinned memory, as cuda:0: faster than the host where files are"
     )
   ),
+  progress: progressFlag,
   quiet,
   json
 }
+
+/** Compares tensors one after the other, and shows how many of their bytes it has passed. */
+const compareAll = <E, R>(
+  flags: Parameters<typeof progressMode>[0],
+  [a, b]: readonly [Tensors, Tensors],
+  compare: (name: string, onBytes: (bytes: number) => Effect.Effect<void>) => Effect.Effect<Verdict, E, R>
+) =>
+  Effect.suspend(() => {
+    const bar = makeProgressBar({ size: 1, phases: ["verify"], mode: progressMode(flags) })
+    const bytesOf = (name: string): number => {
+      const tensor = a.get(name)
+      return tensor === undefined ? 0 : byteLengthOf(tensor.dtype, elementCount(tensor.shape))
+    }
+    const names = [...new Set([...a.keys(), ...b.keys()])]
+    const total = names.reduce((sum, name) => sum + bytesOf(name), 0)
+    let passed = 0
+    const show = (within: number) => bar.update({ rank: 0, phase: "verify", done: passed + within, total })
+    const one = (name: string) =>
+      Effect.tap(compare(name, show), () => {
+        passed += bytesOf(name)
+        return show(0)
+      })
+    return Effect.ensuring(Effect.andThen(show(0), Effect.forEach(names, one)), bar.clear)
+  })
 
 export const verify = Command.make("verify", flags, (flags) =>
   withFailures(
@@ -191,9 +220,10 @@ export const verify = Command.make("verify", flags, (flags) =>
         const b = yield* openPlain(flags.b, flags)
         yield* Effect.forEach([a, b], noteAbsent)
         const [lefts, rights] = [a, b].map((model) => new Map(model.tensors.map((tensor) => [tensor.name, tensor])))
-        const compareStored = (name: string) => compareTensor([a, lefts!], [b, rights!], name)
+        const compareStored = (name: string, onBytes?: (bytes: number) => Effect.Effect<void>) =>
+          compareTensor([a, lefts!], [b, rights!], name, onBytes)
         const byBytes = Option.match(flags.device, {
-          onNone: () => Effect.forEach(new Set([...lefts!.keys(), ...rights!.keys()]), compareStored),
+          onNone: () => compareAll(flags, [lefts!, rights!], compareStored),
           onSome: (choice) => compareAllOnDevice([a, lefts!], [b, rights!], choice)
         })
         const byValues = (tolerance: number) =>

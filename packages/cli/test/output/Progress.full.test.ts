@@ -49,10 +49,11 @@ afterAll(() => folder[Symbol.dispose]())
 const commands = (): ReadonlyArray<ReadonlyArray<string>> => [
   ["reshard", model, "--to", "tp=2", "--out", `${folder.path}/shards`],
   ["convert", model, "--to", "vllm:tp=2", "--out", `${folder.path}/engine`],
+  ["verify", model, model],
   ["bench", "--bytes", "64KiB", "--bytes", "1MiB"],
   ["replay", "bench", "--rows", "64", "--ticks", "40"]
 ]
-const names = ["reshard", "convert", "bench", "replay bench"]
+const names = ["reshard", "convert", "verify", "bench", "replay bench"]
 
 describe.skipIf(!isThere)(`progress on a terminal${isThere ? "" : " (skipped: there is no script)"}`, () => {
   for (const [at, name] of names.entries()) {
@@ -104,7 +105,8 @@ describe("progress elsewhere", () => {
       ["reshard", "MODEL", "--to", "tp=2", "--out", "OUT/a"],
       ["allocate", "load", "copy", "verify", "write"]
     ],
-    ["convert", ["convert", "MODEL", "--to", "vllm:tp=2", "--out", "OUT/b"], ["write"]]
+    ["convert", ["convert", "MODEL", "--to", "vllm:tp=2", "--out", "OUT/b"], ["write"]],
+    ["verify", ["verify", "MODEL", "MODEL"], ["verify"]]
   ] as const)
     it(`${name} --progress json writes lines for programs, for every phase in order, also with --quiet`, async () => {
       const words = args.map((word) => word.replace("MODEL", model).replace("OUT", folder.path))
