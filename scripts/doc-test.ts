@@ -34,6 +34,7 @@ import {
   importFault,
   joined,
   markFault,
+  nameFault,
   valueOf
 } from "./pages/blocks.ts"
 import { callFaults, isFlag } from "./pages/shellCalls.ts"
@@ -42,6 +43,7 @@ const root = path.resolve(import.meta.dirname, "..")
 
 interface Page {
   readonly file: string
+  readonly text: string
   readonly blocks: ReadonlyArray<Block>
   readonly folder: string
 }
@@ -99,11 +101,13 @@ const faultsOf = async (page: Page): Promise<ReadonlyArray<string>> => {
     const into = valueOf(block, "in")
     if (into !== undefined && baseOf(page.blocks, block) === undefined)
       found.push(`no block above has the file "${into}" with a line "// Here goes a fragment below."`)
+    const unnamed = nameFault(page.text, block)
+    if (unnamed !== undefined) found.push(unnamed)
     const imports = importFault(block)
     if (imports !== undefined) found.push(imports)
     faults.push(...found.map((fault) => `${where(page, block)}: ${fault}`))
   }
-  for (const { flag, line } of flagsOf(readFileSync(page.file, "utf8")))
+  for (const { flag, line } of flagsOf(page.text))
     if (!isFlag(flag)) faults.push(`${path.relative(root, page.file)}:${line}: nothing has a flag --${flag}`)
   return faults
 }
@@ -205,8 +209,9 @@ const main = async (): Promise<void> => {
   const top = makeTop()
   try {
     const pages = (named.length > 0 ? named : allPages()).map((file): Page => {
-      const blocks = blocksOf(readFileSync(file, "utf8"))
-      return { file, blocks, folder: makeFolder(top, file, blocks) }
+      const text = readFileSync(file, "utf8")
+      const blocks = blocksOf(text)
+      return { file, text, blocks, folder: makeFolder(top, file, blocks) }
     })
     const faults: Array<string> = []
     for (const page of pages) faults.push(...(await faultsOf(page)))

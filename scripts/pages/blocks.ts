@@ -82,6 +82,21 @@ export const fileOf = (block: Block): string | undefined => {
   return into === undefined ? valueOf(block, "file") : into.replace(/[^/]*$/, (name) => `line-${block.line}-${name}`)
 }
 
+/** What a reader lacks, since marks do not show: the name of the file that a block is or goes into. */
+export const nameFault = (page: string, block: Block): string | undefined => {
+  const [file, into] = [valueOf(block, "file"), valueOf(block, "in")]
+  const name = (file ?? into)?.replace(/^.*\//, "")
+  if (name === undefined || !/\.(ts|py)$/.test(name)) return undefined
+  const lines = page.split("\n")
+  const before = lines.slice(0, block.line - 1).findLast((line) => line.trim() !== "") ?? ""
+  if (into !== undefined && !before.includes(`\`${name}\``))
+    return `the line before it does not say that it goes into \`${name}\``
+  const elsewhere = [...lines.slice(0, block.line), ...lines.slice(block.line + block.text.split("\n").length - 1)]
+  return elsewhere.some((line) => !line.startsWith("```") && line.includes(name))
+    ? undefined
+    : `nothing on the page says that it is ${name}`
+}
+
 /** Packages of which each name is imported from the module that defines it. */
 const byModule = /from "(@tensorferry\/(?:core|model|fleet|replay|native)|effect)"/
 

@@ -56,6 +56,8 @@ const faulty: ReadonlyArray<readonly [text: string, fault: string]> = [
   ["```ts in=none.ts\nconst a = 1\n```", 'no block above has the file "none.ts"'],
   ["```ts file=e.ts\nconst a = 1\n```\n\n```ts in=e.ts\nconst b = 1\n```", 'no block above has the file "e.ts"'],
   ["```ts\nconst a = 1\n```", 'a block of ts marked ""'],
+  ["```ts file=f.ts\nexport {}\n```", "nothing on the page says that it is f.ts"],
+  [`${base("g.ts")}\n\`\`\`ts in=g.ts\nconst b = 1\n\`\`\``, "does not say that it goes into `g.ts`"],
   ["It is `--tow`.", "nothing has a flag --tow"],
   ["```sh run\ntrue\n", "the block does not end"]
 ]
