@@ -151,7 +151,12 @@ export const runProcesses = Effect.fn("runProcesses")(function* (
       now = counted
     })
   )
-  let nextReminder = 3000
+  /** When the wait began that people hear of next, and when they do. Once ranks meet, they say for whom they wait. */
+  let waiting = { since: 0, next: 3000 }
+  const awaited = (): string | undefined => {
+    if (isMeeting || outcomes.size > 0) return undefined
+    return starting.size > 0 ? `${ranksInWords([...starting])} to start` : "rank 0 to open a port"
+  }
   /** What is not waited for longer, and what happens then. None while the ranks watch each other. */
   let limit: { readonly at: number; readonly expire: () => void } | undefined
   const giveUpAfter = (millis: number, expire: () => void): void => {
@@ -177,10 +182,12 @@ export const runProcesses = Effect.fn("runProcesses")(function* (
     const patience = limit === undefined ? Duration.infinity : Duration.millis(limit.at > now ? tickMillis : 0)
     const event = yield* Effect.timeoutOption(Queue.take(events), patience)
     if (Option.isNone(event)) {
-      if (starting.size > 0 && now >= nextReminder) {
-        nextReminder = 3 * now
+      const what = awaited()
+      if (what !== undefined && now >= waiting.next) {
+        const waited = now - waiting.since
+        waiting = { ...waiting, next: waiting.since + 3 * waited }
         const until = limit === undefined ? "" : untilWords(limit.at, now)
-        yield* logOfRank(undefined, `Waited ${inSeconds(now)} for ${ranksInWords([...starting])} to start${until}.`)
+        yield* logOfRank(undefined, `Waited ${inSeconds(waited)} for ${what}${until}.`)
       }
       const expired = limit
       if (expired === undefined || expired.at > now) continue
@@ -193,6 +200,7 @@ export const runProcesses = Effect.fn("runProcesses")(function* (
       const { message } = event.value
       if (message._tag === "Started" && starting.delete(rank) && starting.size === 0 && outcomes.size === 0) {
         limit = undefined
+        waiting = { since: now, next: now + 3000 }
         giveUpAfter(startLimit, () => {
           kill([0], () => hung(0, `did not open a port within ${formatSeconds(startLimit)}`))
           kill(alive, (other) => ({ _tag: "Stopped", rank: other }))

@@ -5,7 +5,10 @@
 import { fork } from "node:child_process"
 import { fileURLToPath } from "node:url"
 import { assert, describe, it } from "@effect/vitest"
+import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
+import * as Logger from "effect/Logger"
 import * as Schema from "effect/Schema"
 import { runProcesses } from "../../src/job/Coordinator.ts"
 import { FromRank, type JobSpec } from "../../src/job/JobSpec.ts"
@@ -39,6 +42,20 @@ describe("a rank that fails before the ranks have met", () => {
       )
       const [, failed] = outcomes
       assert.isTrue(failed?._tag === "Failed" && failed.failure.message === "rank 1 was refused")
+    })
+  )
+})
+
+describe("a rank 0 that starts and opens no port", () => {
+  it.live("is waited for in words, until when", () =>
+    Effect.gen(function* () {
+      const said = yield* Deferred.make<string>()
+      const logger = Logger.make(({ message }) => void Deferred.doneUnsafe(said, Effect.succeed(String(message))))
+      const run = Effect.scoped(runProcesses(spec, 2, silent, fileOf("../fixtures/portless-rank.ts")))
+      const running = yield* Effect.forkChild(Effect.provide(run, Logger.layer([logger])))
+      const text = yield* Effect.timeout(Deferred.await(said), "40 seconds")
+      assert.match(text, /^Waited \d+ s for rank 0 to open a port; this fails in \d+ s\.$/)
+      yield* Fiber.interrupt(running)
     })
   )
 })

@@ -35,7 +35,7 @@ const cases: ReadonlyArray<
     ["reshard", mnist, "--to", "tp=2", "--rules", mnistRules],
     /rankMain\.[tj]s$/,
     ["rank", "0"],
-    /^Waited \d+ s for ranks? [\d, ]+ to start; this fails in \d+ s\.$/m
+    /^Waited \d+ s for (ranks? [\d, ]+ to start|rank 0 to open a port); this fails in \d+ s\.$/m
   ],
   [
     ["bench", "--bytes", "64KiB"],
