@@ -44,6 +44,8 @@ export interface EdgeOptions {
   readonly isNear?: (rank: Rank) => boolean
   /** What goes first where sending is limited. */
   readonly first?: "updates" | "joins"
+  /** Ends when this member is none any more. */
+  readonly untilRemoved?: (member: string) => Effect.Effect<void>
   /** Hears of the member at the other end of an edge that has ended from there. */
   readonly onGone?: (member: string) => Effect.Effect<void>
 }

@@ -198,8 +198,11 @@ export const makeEdgePool = Effect.fnUntraced(function* (
       Effect.uninterruptibleMask((restore) =>
         Effect.gen(function* () {
           const { parent, request } = input
-          const edge = reuse(parent, request.chunkBytes) ?? (yield* restore(open(parent, request.chunkBytes)))
-          const taken = yield* Effect.onError(restore(takeOver(edge, input, options)), () => close(parent, edge))
+          // Whoever was removed is not waited for: it may never open an edge, or say anything on it.
+          const removed = Effect.andThen(options.untilRemoved?.(parent) ?? Effect.never, Effect.fail("it was removed"))
+          const unlessRemoved = <A, E>(effect: Effect.Effect<A, E>) => restore(Effect.raceFirst(effect, removed))
+          const edge = reuse(parent, request.chunkBytes) ?? (yield* unlessRemoved(open(parent, request.chunkBytes)))
+          const taken = yield* Effect.onError(unlessRemoved(takeOver(edge, input, options)), () => close(parent, edge))
           edge.idle = 0
           idle.set(parent, [...(idle.get(parent) ?? []), edge])
           return taken

@@ -177,6 +177,7 @@ export const make = Effect.fnUntraced(function* (options: FleetOptions) {
 
   const edgeOptions: EdgeOptions = {
     ...(yield* edgeOptionsOf(options)),
+    untilRemoved: (id) => untilRemoved(changes, id),
     onGone: (id) => tell((now) => ({ _tag: "Missed", now, id }))
   }
   const edges = yield* makeEdgePool(kv, store.root, self, edgeOptions)
@@ -324,6 +325,12 @@ export const make = Effect.fnUntraced(function* (options: FleetOptions) {
 
   return Fleet.of({ status: Effect.map(seconds, statusAt), changes, publish, use: gate.use })
 })
+
+/** Ends when a member is none any more. */
+const untilRemoved = (changes: Stream.Stream<FleetStatus>, id: string): Effect.Effect<void> =>
+  Effect.asVoid(
+    Stream.runHead(Stream.filter(changes, ({ fleet }) => fleet?.members.every((other) => other.id !== id) === true))
+  )
 
 /**
  * Who asks for a version may have read of it before this member has, or has begun to take it. It waits for that, and is not

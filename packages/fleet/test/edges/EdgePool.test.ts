@@ -184,6 +184,20 @@ describe("an edge", () => {
     )
   )
 
+  it.live("is not waited for where the parent was removed before it opened one", () =>
+    run(
+      Effect.gen(function* () {
+        const removed = yield* Deferred.make<void>()
+        const { take, parent, store } = yield* makePair({ untilRemoved: () => Deferred.await(removed) })
+        yield* Scope.close(parent, Exit.fail("killed"))
+        const taking = yield* Effect.forkChild(Effect.flip(take("one")), { startImmediately: true })
+        yield* Stream.runHead(Stream.filter(store.watch("f/ask/parent/"), (knocks) => knocks.size > 0))
+        yield* Deferred.succeed(removed, undefined)
+        assert.include((yield* Fiber.join(taking)).message, "it was removed")
+      })
+    )
+  )
+
   it.live("is closed where a chunk is not what its digest says, and opened again", () =>
     run(
       Effect.gen(function* () {
