@@ -14,7 +14,7 @@ import { digestPieces, digestWeights, piecesOf } from "../../src/edges/Pieces.ts
 const layers = Layer.mergeAll(HostMemoryLayers.layer, TensorEngineLayers.layer())
 
 describe("digests of weights", () => {
-  it.live("are those of their tensors, and let timers run while long ones are computed", () =>
+  it.live("are those of their tensors, and others get turns while long ones are computed", () =>
     Effect.scoped(
       Effect.gen(function* () {
         const memory = yield* HostMemory
@@ -30,11 +30,12 @@ describe("digests of weights", () => {
         const turning = yield* Effect.forkChild(
           Effect.forever(
             Effect.callback<void>((resume) => {
-              const timer = setTimeout(() => {
+              // In every turn of the event loop: a digest may take less than the shortest timer.
+              const next = setImmediate(() => {
                 turns += 1
                 resume(Effect.void)
-              }, 0)
-              return Effect.sync(() => clearTimeout(timer))
+              })
+              return Effect.sync(() => clearImmediate(next))
             })
           ),
           { startImmediately: true }
