@@ -102,15 +102,21 @@ for (const root of document.querySelectorAll("[data-table]")) {
 
 const seconds = (value) => (value >= 10 ? value.toFixed(1) + " s" : value >= 1 ? value.toFixed(2) + " s" : (value * 1000).toFixed(1) + " ms");
 /** A name that a bar has room for: whole, without what it is part of, or none. */
-const letterWidth = 6.6, barPadding = 10;
+const barPadding = 10, ruler = document.createElement("canvas").getContext("2d"), textWidths = new Map();
+const textWidth = (text) => {
+  if (!textWidths.has(text)) textWidths.set(text, ruler.measureText(text).width);
+  return textWidths.get(text);
+};
 const labelFor = (name, width) =>
-  [name, name.slice(name.lastIndexOf(".") + 1)].find((text) => text.length * letterWidth + barPadding <= width) || "";
+  [name, name.slice(name.lastIndexOf(".") + 1)].find((text) => textWidth(text) + barPadding <= width) || "";
 const partOf = (bar, name) => Number(bar.style.getPropertyValue(name));
 const labelBars = (chart) => {
   const lane = chart.querySelector(".lane");
   if (!lane) return;
   const width = lane.clientWidth / (Number(chart.style.getPropertyValue("--tn")) || 1);
-  for (const bar of chart.querySelectorAll(".bar")) {
+  const bars = chart.querySelectorAll(".bar");
+  if (bars.length > 0) ruler.font = getComputedStyle(bars[0]).font;
+  for (const bar of bars) {
     const label = labelFor(bar.dataset.name, partOf(bar, "--d") * width);
     if (bar.textContent !== label) bar.textContent = label;
   }

@@ -408,6 +408,24 @@ describe("the page", () => {
       )
       assert.deepStrictEqual(await page.ask(cut), [])
       assert.isAbove(Number(await page.ask(named)), 0)
+      // Whatever a bar's width: letters are as wide as the font has them.
+      const everyWidth = `(() => {
+        const bar = document.querySelector(".timeline .bar")
+        const chart = bar.closest(".timeline"), lane = bar.closest(".lane")
+        const [name, before] = [bar.dataset.name, bar.style.getPropertyValue("--d")]
+        const wrong = []
+        bar.dataset.name = "MWMWMWMW chooseCopyBackend"
+        for (let pixels = 20; pixels < 400; pixels += 1) {
+          bar.style.setProperty("--d", pixels / lane.clientWidth * Number(chart.style.getPropertyValue("--tn")))
+          labelBars(chart)
+          if (bar.textContent !== "" && bar.scrollWidth > bar.clientWidth + 1) wrong.push(pixels)
+        }
+        bar.dataset.name = name
+        bar.style.setProperty("--d", before)
+        labelAll()
+        return wrong
+      })()`
+      assert.deepStrictEqual(await page.ask(everyWidth), [])
     })
 
     it("moves from bar to bar by keys, says each one's numbers, and changes the scale", async () => {
