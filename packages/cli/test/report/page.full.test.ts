@@ -69,6 +69,8 @@ describe("the trace of a real reshard", () => {
   })
 
   it("has nearly every moment of every process in a span of what it does, from the start of the process on", () => {
+    // A process that is not scheduled for a while is in no span; of all of them that is little.
+    let [all, inSpans] = [0, 0]
     for (let pid = 0; pid <= size; pid++) {
       const own = slices().filter((slice) => slice.pid === pid)
       const end = Math.max(...own.map(({ ts, dur }) => ts! + dur!))
@@ -81,8 +83,11 @@ describe("the trace of a real reshard", () => {
         covered += Math.max(0, ts! + dur! - Math.max(until, ts!))
         until = Math.max(until, ts! + dur!)
       }
-      assert.isAtLeast(covered / whole, 0.98, `process ${pid}`)
+      assert.isAtLeast(covered / whole, 0.9, `process ${pid}`)
+      all += whole
+      inSpans += covered
     }
+    assert.isAtLeast(inSpans / all, 0.98)
     const names = new Set(slices().map(({ name }) => name))
     for (const name of [
       "job.allocate",
