@@ -31,6 +31,24 @@ const message = (direction: Message["direction"], peer: number, tensor: Tensor):
 const driverOf = (group: ProcessGroupShape, token: string | undefined, options: UcxOptions = {}) =>
   Effect.flatMap(loadAddon, (addon) => make(addon, group, token, options))
 
+/** Why each of two ranks cannot move what goes from rank 0 to rank 1. */
+const refusals = Effect.fnUntraced(function* (
+  open: (group: ProcessGroupShape, rank: number) => ReturnType<typeof driverOf>
+) {
+  const engine = yield* TensorEngine
+  const groups = yield* makeInProcessGroups(2)
+  return yield* Effect.forEach(
+    groups,
+    (group, rank) =>
+      Effect.gen(function* () {
+        const tensor = yield* engine.allocate("uint8", [100])
+        const driver = yield* open(group, rank)
+        return yield* Effect.flip(driver.prepare([message(rank === 0 ? "send" : "recv", 1 - rank, tensor)]))
+      }),
+    { concurrency: "unbounded" }
+  )
+})
+
 /** Bytes of a pattern go from rank 0 to rank 1 by strided rows; what arrived, and by which path. */
 const exchange = Effect.fnUntraced(function* (
   optionsOf: (group: ProcessGroupShape) => UcxOptions,
@@ -123,18 +141,7 @@ describe.skipIf(noUcx !== undefined)(noUcx ?? "the driver ucx", () => {
 
   it.live("writes that UCX would emulate are refused, with what to do", () =>
     Effect.gen(function* () {
-      const engine = yield* TensorEngine
-      const groups = yield* makeInProcessGroups(2)
-      const failures = yield* Effect.forEach(
-        groups,
-        (group, rank) =>
-          Effect.gen(function* () {
-            const tensor = yield* engine.allocate("uint8", [100])
-            const driver = yield* driverOf(group, undefined, { transfer: "put" })
-            return yield* Effect.flip(driver.prepare([message(rank === 0 ? "send" : "recv", 1 - rank, tensor)]))
-          }),
-        { concurrency: "unbounded" }
-      )
+      const failures = yield* refusals((group) => driverOf(group, undefined, { transfer: "put" }))
       for (const { reason } of failures)
         assert.match(reason.detail, /Rank [01] is reached by transports whose remote writes UCX only emulates.*auto/)
     }).pipe(Effect.provide(HostEngine.layer()), Effect.scoped)
@@ -155,17 +162,8 @@ describe.skipIf(noUcx !== undefined)(noUcx ?? "the driver ucx", () => {
 
   it.live("a rank with another token is named by its peers, with what to do", () =>
     Effect.gen(function* () {
-      const engine = yield* TensorEngine
-      const groups = yield* makeInProcessGroups(2)
-      const failures = yield* Effect.forEach(
-        groups,
-        (group, rank) =>
-          Effect.gen(function* () {
-            const tensor = yield* engine.allocate("uint8", [100])
-            const driver = yield* driverOf(group, rank === 0 ? "one" : "another", { devices: "lo" })
-            return yield* Effect.flip(driver.prepare([message(rank === 0 ? "send" : "recv", 1 - rank, tensor)]))
-          }),
-        { concurrency: "unbounded" }
+      const failures = yield* refusals((group, rank) =>
+        driverOf(group, rank === 0 ? "one" : "another", { devices: "lo" })
       )
       for (const { reason } of failures) {
         assert.match(reason.detail, /Rank [01] has another token/)

@@ -134,6 +134,16 @@ TENSORFERRY_DEVICE double addProductOf(double sum, double a, double b) { return 
 /** Not for NaN. */
 TENSORFERRY_DEVICE float greater(float a, float b) { return fmaxf(a, b); }
 
+/** What the thread has whose number differs in these bits. All threads of a team ask together. */
+template <typename T>
+TENSORFERRY_DEVICE T ofThreadAcross(T own, uint32_t bits) {
+#ifdef __HIP__
+  return __shfl_xor(own, static_cast<int>(bits));
+#else
+  return __shfl_xor_sync(0xffffffffu, own, bits);
+#endif
+}
+
 /**
  * The largest of the numbers that `many` neighbouring threads have, for each of them. All threads of a team ask together.
  * Plain C++ has no neighbours at work: there `numberOf` is asked what each has.
@@ -142,11 +152,7 @@ template <uint32_t many, typename NumberOf>
 TENSORFERRY_DEVICE uint32_t largestAmong(uint32_t own, const NumberOf&) {
   TENSORFERRY_UNROLL
   for (uint32_t distance = 1; distance < many; distance *= 2) {
-#ifdef __HIP__
-    const uint32_t other = __shfl_xor(own, distance);
-#else
-    const uint32_t other = __shfl_xor_sync(0xffffffffu, own, distance);
-#endif
+    const uint32_t other = ofThreadAcross(own, distance);
     own = other > own ? other : own;
   }
   return own;
@@ -237,13 +243,8 @@ TENSORFERRY_DEVICE const Pair* broughtTogether(uint32_t thread, const Bring& bri
 template <typename NumberOf>
 TENSORFERRY_DEVICE uint64_t sumOfTeam(uint64_t own, const NumberOf&) {
   TENSORFERRY_UNROLL
-  for (uint32_t distance = 16; distance > 0; distance /= 2) {
-#ifdef __HIP__
-    own += __shfl_xor(static_cast<unsigned long long>(own), static_cast<int>(distance));
-#else
-    own += __shfl_xor_sync(0xffffffffu, static_cast<unsigned long long>(own), distance);
-#endif
-  }
+  for (uint32_t distance = 16; distance > 0; distance /= 2)
+    own += ofThreadAcross(static_cast<unsigned long long>(own), distance);
   return own;
 }
 
@@ -251,13 +252,7 @@ TENSORFERRY_DEVICE uint64_t sumOfTeam(uint64_t own, const NumberOf&) {
 template <typename NumberOf>
 TENSORFERRY_DEVICE uint32_t differenceOfTeam(uint32_t own, const NumberOf&) {
   TENSORFERRY_UNROLL
-  for (uint32_t distance = 16; distance > 0; distance /= 2) {
-#ifdef __HIP__
-    own ^= __shfl_xor(own, static_cast<int>(distance));
-#else
-    own ^= __shfl_xor_sync(0xffffffffu, own, distance);
-#endif
-  }
+  for (uint32_t distance = 16; distance > 0; distance /= 2) own ^= ofThreadAcross(own, distance);
   return own;
 }
 
