@@ -2,9 +2,11 @@
 /**
  * Proves and measures this package on the GPUs of a machine: `node main.js [--out FOLDER] [--only STAGE,...] [--simulator FILE]`.
  *
- * Stages: host (host kernels of this processor), facts, engine, replay, ways (of queueing replay copies), quantize (recordings), rates (of it), changes, streams (checkpoints
- * and digests), ring (of replay on the device), conformance, golden, reshard, names (between names of systems), repeats, bus, weights (a model through the bus), ferry (through the Python package),
- * sanitizer. Those up to ring, weights and ferry need one device. Each writes what it found to `results.json` in the folder as soon as it has ended; tables come last.
+ * Stages: host (host kernels of this processor), facts, engine, replay, ways (of queueing replay copies), quantize
+ * (recordings), rates (of it), changes (adapters and digests too), streams (checkpoints), ring (of replay on the device),
+ * conformance, golden, reshard, names (between names of systems), repeats, bus, weights (a model through the bus), ferry
+ * (through the Python package), sanitizer. Those up to ring, weights and ferry need one device. Each writes what it found to
+ * `results.json` in the folder as soon as it has ended; tables come last.
  */
 import { spawnSync } from "node:child_process"
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs"
